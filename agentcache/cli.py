@@ -1,0 +1,158 @@
+"""The command line: serve, replay, report."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+
+from agentcache import __version__
+from agentcache.errors import AgentCacheError
+from agentcache.policy.registry import DEFAULT_POLICY, POLICIES
+from workloads.arrivals import ArrivalKind
+
+if TYPE_CHECKING:
+    from agentcache.report.summary import Summary
+
+_USAGE_ERROR = 2
+_POLICIES = "; ".join(f"{policy.name}: {policy.summary}" for policy in POLICIES.values())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; the exit status is 2 with one line on stderr for input that cannot work."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    ours, engine_options = _split_at_dashes(given)
+    parser = _build_parser()
+    try:
+        if ours[:1] == ["serve"]:
+            return _serve(*parser.parse_known_args(ours), engine_options)
+        options = parser.parse_args(ours)
+        if engine_options and options.command != "replay":
+            parser.error("only replay passes options behind -- on to vLLM")
+        return _replay(options, engine_options, given) if options.command == "replay" else _report(options)
+    except AgentCacheError as error:
+        sys.stderr.write(f"agentcache: {error}\n")
+        return _USAGE_ERROR
+
+
+def _split_at_dashes(arguments: list[str]) -> tuple[list[str], list[str]]:
+    if "--" not in arguments:
+        return arguments, []
+    position = arguments.index("--")
+    return arguments[:position], arguments[position + 1 :]
+
+
+def _build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="agentcache", description="Serve LLM agents fast from your own GPUs.")
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add_serve(commands.add_parser("serve", help="vLLM's OpenAI server with a cache policy for agents"))
+    _add_replay(commands.add_parser("replay", help="run recorded agent jobs and report their latency"))
+    _add_report(commands.add_parser("report", help="make the report of a run again, or compare runs"))
+    return parser
+
+
+def _add_serve(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Takes every option of `vllm serve` besides these; `vllm serve --help=all` lists them."
+    parser.allow_abbrev = False
+    parser.add_argument("model", metavar="MODEL", help="a name or path as for vllm serve; tiny; shape:llama-3.1-8b")
+    parser.add_argument("--policy", help=f"which blocks to evict (default {DEFAULT_POLICY}); {_POLICIES}")
+    parser.add_argument(
+        "--forced-replies", action="store_true", help="let clients dictate replies, for replays; never in the open"
+    )
+
+
+def _add_replay(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Options behind -- go to vLLM, as in `agentcache replay bfcl ... -- --dtype half`."
+    parser.add_argument("workload", metavar="WORKLOAD", help="bfcl: BFCL v4 web search")
+    target = parser.add_argument_group("what to run against")
+    target.add_argument("--model", help="tiny, shape:llama-3.1-8b, a name or folder as for vLLM; of a server: its name")
+    target.add_argument("--policy", action="append", default=[], help=f"may be given several times; {_POLICIES}")
+    target.add_argument("--kv-tokens", type=int, help="size of the KV cache in tokens (default: all the memory)")
+    target.add_argument("--base-url", help="replay against a server that runs already: http://host:8000/v1")
+    target.add_argument("--request-timeout", type=float, default=600.0, metavar="S", help="per read (default 600)")
+    jobs = parser.add_argument_group("jobs")
+    jobs.add_argument("--jobs", type=int, help="how many (default 24, or all of --results)")
+    jobs.add_argument("--results", type=Path, metavar="FILE", help="an official BFCL result file to replay instead")
+    jobs.add_argument("--scale", type=float, default=1.0, help="factor on the recorded sizes, in tokens (default 1)")
+    jobs.add_argument("--arrival", choices=get_args(ArrivalKind), default="poisson", help="(default poisson)")
+    jobs.add_argument("--rate", type=float, default=0.5, help="jobs per second (default 0.5)")
+    jobs.add_argument("--cv", type=float, default=1.0, help="coefficient of variation of gamma gaps (default 1)")
+    jobs.add_argument(
+        "--tool-latency",
+        default="bfcl",
+        help="bfcl, seconds, lognormal:MEAN,SD or exponential:MEAN (default bfcl: mean 1.9 s, deviation 2.1 s)",
+    )
+    jobs.add_argument("--seed", type=int, default=0, help="of jobs, arrivals, tool times and engine (default 0)")
+    output = parser.add_argument_group("output")
+    output.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of events and report")
+    output.add_argument("--overwrite", action="store_true", help="replace the run that --out holds")
+
+
+def _add_report(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="one run, or several to compare")
+    parser.add_argument("--out", type=Path, help="where to write (default: the run's own folder; needed for several)")
+
+
+def _serve(options: argparse.Namespace, vllm_options: list[str], behind_dashes: list[str]) -> int:
+    from agentcache.server.command import serve
+
+    serve(options.model, [*vllm_options, *behind_dashes], options.policy, forced_replies=options.forced_replies)
+    return 0
+
+
+def _replay(options: argparse.Namespace, engine_options: list[str], typed: Sequence[str]) -> int:
+    from agentcache.replay.command import replay
+    from agentcache.replay.settings import ReplaySettings
+
+    status, summary = replay(
+        ReplaySettings(
+            command=shlex.join(["agentcache", *typed]),
+            workload=options.workload,
+            out=options.out,
+            overwrite=options.overwrite,
+            seed=options.seed,
+            policies=tuple(options.policy),
+            model=options.model,
+            base_url=options.base_url,
+            api_key=os.environ.get("OPENAI_API_KEY", "none"),
+            engine_options=tuple(engine_options),
+            kv_tokens=options.kv_tokens,
+            results=options.results,
+            jobs=options.jobs,
+            rate=options.rate,
+            arrival=options.arrival,
+            cv=options.cv,
+            scale=options.scale,
+            tool_latency=options.tool_latency,
+            request_timeout_s=options.request_timeout,
+        )
+    )
+    _show(summary, options.out)
+    return status
+
+
+def _report(options: argparse.Namespace) -> int:
+    from agentcache.errors import InputError
+    from agentcache.report.builder import write_report
+
+    if options.out is None and len(options.folders) > 1:
+        raise InputError("report: give --out, the folder for the comparison of several runs")
+    out = options.out or options.folders[0]
+    _show(write_report(options.folders, out), out)
+    return 0
+
+
+def _show(summary: Summary, folder: Path) -> None:
+    from rich.console import Console
+
+    from agentcache.report.content import HTML_FILE
+    from agentcache.report.table import terminal_table
+
+    console = Console()
+    console.print(terminal_table(summary))
+    console.print(f"report: {folder / HTML_FILE}", markup=False, highlight=False, soft_wrap=True)

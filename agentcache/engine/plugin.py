@@ -1,0 +1,9 @@
+"""Entry point in vLLM's group `vllm.general_plugins`: run in every process of vLLM, possibly more than once."""
+
+from __future__ import annotations
+
+
+def register() -> None:
+    from agentcache.engine.forced_reply import accept_forced_replies
+
+    accept_forced_replies()

@@ -1,0 +1,31 @@
+"""vLLM's scheduler with the cache policy of agentcache inside."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+
+from agentcache.config import read_config
+from agentcache.engine.block_queue import BlockQueue, replace_queue
+from agentcache.engine.compat import check_vllm
+from agentcache.policy.registry import find_policy
+
+SCHEDULER_CLASS = f"{__name__}.AgentScheduler"
+
+
+class AgentScheduler(AsyncScheduler):
+    """Entered through vLLM's `scheduler_cls`, configured by `additional_config["agentcache"]`."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        check_vllm()
+        super().__init__(*args, **kwargs)
+        policy = find_policy(read_config(self.vllm_config.additional_config).policy)
+        self.block_queue: BlockQueue | None = None
+        if policy.make_evictor is not None:
+            self.block_queue = replace_queue(self.kv_cache_manager.block_pool, policy.make_evictor())
+
+    def check_integrity(self) -> None:
+        """Raise IntegrityError when the free blocks and the pool's reference counts disagree."""
+        if self.block_queue is not None:
+            self.block_queue.check_integrity()

@@ -1,0 +1,107 @@
+"""From what the user types as MODEL to a folder that vLLM can load, and the options it needs."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentcache.errors import InputError
+from agentcache.models.shapes import SHAPES, TINY, Shape
+
+TINY_MODEL = "tiny"
+SHAPE_PREFIX = "shape:"
+_HERMES = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
+# The CPU backend reserves most of the memory by default; half a million tokens of cache are plenty. Two layers gain
+# nothing from compilation, which would take longer than most runs.
+_TINY_OPTIONS = ("--dtype", "float32", "--kv-cache-memory-bytes", str(512 * 2**20), "--enforce-eager")
+# Part of the folder's name: raise it when the recipe changes in a way that its inputs do not show.
+_RECIPE = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """`path` is a folder or a hub name; `options` are vLLM's, as on its command line."""
+
+    path: str
+    options: tuple[str, ...] = ()
+
+
+def resolve_model(name: str) -> Model:
+    """Make the model if it is one of ours. Raises InputError for an unknown shape or a folder without a config."""
+    if name == TINY_MODEL:
+        folder = _make_once(TINY_MODEL, TINY, _write_weights)
+        return Model(str(folder), ("--served-model-name", name, *_TINY_OPTIONS, *_HERMES))
+    if name.startswith(SHAPE_PREFIX):
+        shape = name.removeprefix(SHAPE_PREFIX)
+        if shape not in SHAPES:
+            raise InputError(f"model {name}: unknown shape; choose from {', '.join(SHAPE_PREFIX + s for s in SHAPES)}")
+        folder = _make_once(shape, SHAPES[shape], None)
+        return Model(str(folder), ("--served-model-name", name, "--load-format", "dummy", *_HERMES))
+    if (folder := Path(name)).is_dir() and not (folder / "config.json").is_file():
+        raise InputError(f"model {name}: the folder has no config.json; give the folder that holds the model's files")
+    return Model(name)
+
+
+def _make_once(name: str, shape: Shape, write_weights: Callable[[Path], None] | None) -> Path:
+    """The model's folder in the cache, made on first use; safe when several processes make it at once."""
+    inputs = f"{_RECIPE} {shape} {platform.python_version()} {_template_text()}"
+    folder = _cache_folder() / f"{name}-{hashlib.sha256(inputs.encode()).hexdigest()[:12]}"
+    if folder.is_dir():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=folder.parent))
+    try:
+        _write_config(draft, shape)
+        if write_weights is not None:
+            write_weights(draft)
+        draft.rename(folder)
+    except OSError:
+        # Another process was first: its folder has the same content.
+        if not folder.is_dir():
+            raise
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return folder
+
+
+def _cache_folder() -> Path:
+    if home := os.environ.get("AGENTCACHE_HOME"):
+        return Path(home)
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "agentcache" / "models"
+
+
+def _template_text() -> str:
+    from agentcache.models.tokenizer import CHAT_TEMPLATE_FILE
+
+    return CHAT_TEMPLATE_FILE.read_text()
+
+
+def _write_config(folder: Path, shape: Shape) -> None:
+    from transformers import LlamaConfig
+
+    from agentcache.models.tokenizer import train_tokenizer
+
+    tokenizer = train_tokenizer()
+    tokenizer.model_max_length = shape.max_tokens
+    tokenizer.save_pretrained(folder)
+    dtype = "float32" if shape is TINY else "bfloat16"
+    LlamaConfig(
+        **shape.as_llama_config(end_of_turn=tokenizer.eos_token_id, padding=tokenizer.pad_token_id, dtype=dtype)
+    ).save_pretrained(folder)
+
+
+def _write_weights(folder: Path) -> None:
+    """Seeded random weights, wide enough that the output depends on the whole context."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig.from_pretrained(folder, initializer_range=0.3)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        LlamaForCausalLM(config).save_pretrained(folder)

@@ -1,0 +1,53 @@
+"""Geometries of models: what decides memory and speed, without the weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from agentcache.models.tokenizer import VOCABULARY_SIZE
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A Llama's dimensions. `vocabulary` may exceed our tokenizer's: the rest of the table is never used."""
+
+    hidden: int
+    intermediate: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocabulary: int
+    max_tokens: int
+    tied_embeddings: bool
+
+    def as_llama_config(self, *, end_of_turn: int, padding: int, dtype: str) -> dict[str, Any]:
+        """The keyword arguments of transformers' LlamaConfig."""
+        return {
+            "architectures": ["LlamaForCausalLM"],
+            "hidden_size": self.hidden,
+            "intermediate_size": self.intermediate,
+            "num_hidden_layers": self.layers,
+            "num_attention_heads": self.heads,
+            "num_key_value_heads": self.kv_heads,
+            "head_dim": self.head_dim,
+            "vocab_size": self.vocabulary,
+            "max_position_embeddings": self.max_tokens,
+            "tie_word_embeddings": self.tied_embeddings,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 500_000.0},
+            "bos_token_id": None,
+            "eos_token_id": end_of_turn,
+            "pad_token_id": padding,
+            "dtype": dtype,
+        }
+
+
+# Small enough for two CPU cores, with contexts long enough for agents.
+TINY = Shape(128, 256, 2, 4, 2, 32, VOCABULARY_SIZE, 32_768, tied_embeddings=True)
+
+# Source: config.json of meta-llama/Llama-3.1-8B-Instruct and -70B-Instruct.
+SHAPES = {
+    "llama-3.1-8b": Shape(4096, 14336, 32, 32, 8, 128, 128_256, 131_072, tied_embeddings=False),
+    "llama-3.1-70b": Shape(8192, 28672, 80, 64, 8, 128, 128_256, 131_072, tied_embeddings=False),
+}

@@ -1,0 +1,141 @@
+"""What a replay runs against: engines of its own, one per policy, or a server that runs already."""
+
+from __future__ import annotations
+
+import asyncio
+from argparse import Namespace
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from agentcache.errors import InputError
+from agentcache.models.catalog import Model, resolve_model
+from agentcache.replay.endpoint import Endpoint
+from agentcache.replay.settings import ReplaySettings
+from agentcache.replay.tokenizer import LocalTokenizer, Tokenizer
+
+CPU_BACKEND = "CPU backend"
+# The CPU kernels want multiples of 32; 16 is vLLM's own on a GPU.
+_CPU_BLOCK_SIZE = 32
+_GPU_BLOCK_SIZE = 16
+_SHUTDOWN_S = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A server that is up. What an embedded engine knows of itself is None for others."""
+
+    endpoint: Endpoint
+    startup_s: float | None = None
+    model_runner: Literal["V1", "V2"] | None = None
+
+
+class Backend(Protocol):
+    """What is known before a run, and the way to a server for each policy. None is "not known" or "no limit"."""
+
+    policies: tuple[str, ...]
+    tokenizer: Tokenizer
+    model: str
+    device: str
+    max_tokens: int | None
+    cache_tokens: int | None
+
+    def open(self, policy: str) -> AbstractAsyncContextManager[Target]: ...
+
+
+class ExternalBackend:
+    """A server that the user runs. Its own policy is its own matter, so there is one run, named "server"."""
+
+    policies: tuple[str, ...] = ("server",)
+
+    def __init__(self, settings: ReplaySettings) -> None:
+        """Raises InputError when nobody answers, or when the server does not follow recorded replies."""
+        assert settings.base_url is not None
+        self._endpoint = Endpoint(settings.base_url, settings.api_key, settings.model)
+        self._endpoint.check_forced_reply()
+        self.tokenizer: Tokenizer = self._endpoint.tokenizer
+        self.model = self._endpoint.model
+        self.max_tokens = self._endpoint.max_tokens
+        self.cache_tokens = self._endpoint.read_cache_facts().cache_tokens
+        self.device = f"the server at {settings.base_url}"
+
+    @asynccontextmanager
+    async def open(self, policy: str) -> AsyncIterator[Target]:  # noqa: ARG002 (the server has its own)
+        yield Target(self._endpoint)
+
+
+class EmbeddedBackend:
+    """A fresh engine in this process for each policy."""
+
+    def __init__(self, settings: ReplaySettings) -> None:
+        """Makes or finds the model and lets vLLM check its configuration. Raises InputError; starts nothing."""
+        from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.platforms import current_platform
+
+        self.policies = settings.policies
+        self.model = settings.model or ""
+        model = resolve_model(self.model)
+        tokenizer = LocalTokenizer(model.path)
+        self.tokenizer: Tokenizer = tokenizer
+        on_cpu = current_platform.is_cpu()
+        self.device = CPU_BACKEND if on_cpu else str(current_platform.get_device_name())
+        self._options = _engine_options(settings, model, tokenizer, _CPU_BLOCK_SIZE if on_cpu else _GPU_BLOCK_SIZE)
+        self.cache_tokens: int | None = None
+        try:
+            config = AsyncEngineArgs.from_cli_args(self._arguments(settings.policies[0])).create_engine_config()
+        except ValueError as error:
+            raise InputError(f"vLLM refuses the options: {' '.join(str(error).split())}") from None
+        self.max_tokens: int | None = config.model_config.max_model_len
+        self._block_size = config.cache_config.block_size
+        if settings.kv_tokens is not None:
+            self.cache_tokens = settings.kv_tokens // self._block_size * self._block_size
+
+    @asynccontextmanager
+    async def open(self, policy: str) -> AsyncIterator[Target]:
+        from agentcache.server.embedded import run_embedded_server
+
+        async with run_embedded_server(self._arguments(policy)) as server:
+            endpoint = await asyncio.to_thread(self._connect, server.url)
+            runner: Literal["V1", "V2"] = "V2" if server.vllm_config.use_v2_model_runner else "V1"
+            yield Target(endpoint, server.startup_s, runner)
+
+    def _connect(self, url: str) -> Endpoint:
+        endpoint = Endpoint(f"{url}/v1", api_key="embedded")
+        endpoint.check_forced_reply()
+        return endpoint
+
+    def _arguments(self, policy: str) -> Namespace:
+        from agentcache.server.arguments import build_arguments
+
+        options = list(self._options)
+        if self.cache_tokens is not None:
+            # One block more than the tokens need: vLLM keeps one as a placeholder.
+            options += ["--num-gpu-blocks-override", str(self.cache_tokens // self._block_size + 1)]
+        return build_arguments(self.model, options, policy=policy, forced_replies=True)
+
+
+def _engine_options(
+    settings: ReplaySettings, model: Model, tokenizer: LocalTokenizer, block_size: int
+) -> tuple[str, ...]:
+    """vLLM's options; the user's own come last and win. Raises InputError when the tool-call format is unknown."""
+    options = [
+        *("--seed", str(settings.seed)),
+        *("--block-size", str(block_size)),
+        *("--shutdown-timeout", str(_SHUTDOWN_S)),
+        "--enable-prompt-tokens-details",
+        "--enable-per-request-metrics",
+        "--no-use-tqdm-on-load",
+    ]
+    if not any(option.startswith("--tool-call-parser") for option in (*model.options, *settings.engine_options)):
+        options += ["--enable-auto-tool-choice", "--tool-call-parser", _guess_parser(settings, tokenizer)]
+    return (*options, *settings.engine_options)
+
+
+def _guess_parser(settings: ReplaySettings, tokenizer: LocalTokenizer) -> str:
+    if "<tool_call>" in tokenizer.chat_template:
+        return "hermes"
+    raise InputError(
+        f"--model {settings.model}: its tool-call format is not Hermes; "
+        "name vLLM's parser for it behind the options, as in `-- --tool-call-parser llama3_json`"
+    )

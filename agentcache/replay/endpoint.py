@@ -1,0 +1,101 @@
+"""The server under test as a replay sees it: where it is, what it serves, what its metrics say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import httpx
+from openai import APIError, OpenAI
+from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from agentcache.engine.constants import REPLY_ARGUMENT
+from agentcache.errors import InputError, ServerError
+from agentcache.replay.recorded_reply import ReplyEncoder
+from agentcache.replay.tokenizer import ServerTokenizer
+from tool_runtime.job import Turn
+
+_PREEMPTIONS = "vllm:num_preemptions"
+_CACHE = "vllm:cache_config_info"
+
+
+@dataclass(frozen=True, slots=True)
+class CacheFacts:
+    """The engine's KV cache, and how often it has preempted a request so far. None where the server does not say."""
+
+    block_size: int | None
+    cache_tokens: int | None
+    preemptions: int | None
+
+
+class Endpoint:
+    """A vLLM server's OpenAI API under `base_url`, which ends in /v1."""
+
+    def __init__(self, base_url: str, api_key: str, model: str | None = None) -> None:
+        """`model` None takes the first that the server lists. Raises InputError when nobody answers there."""
+        self.base_url = base_url.rstrip("/")
+        self.api_key = api_key
+        if not self.base_url.endswith("/v1"):
+            raise InputError(f"--base-url {base_url}: must end in /v1, as in http://host:8000/v1")
+        root = self.base_url.removesuffix("/v1")
+        self._http = httpx.Client(base_url=root, headers={"Authorization": f"Bearer {api_key}"}, timeout=120)
+        self.model, self.max_tokens = self._find_model(model)
+
+    @property
+    def tokenizer(self) -> ServerTokenizer:
+        return ServerTokenizer(self._http, self.model)
+
+    def check_forced_reply(self) -> None:
+        """Ask for a dictated reply, which warms the engine too. Raises InputError when the server does not follow."""
+        reply = ReplyEncoder(self.tokenizer).encode(Turn("Ready."))
+        remedy = "start it with `agentcache serve MODEL --forced-replies`"
+        client = OpenAI(base_url=self.base_url, api_key=self.api_key, max_retries=0)
+        try:
+            answer = client.chat.completions.create(
+                model=self.model,
+                messages=[{"role": "user", "content": "Are you ready?"}],
+                max_completion_tokens=len(reply),
+                extra_body={"vllm_xargs": {REPLY_ARGUMENT: reply}, "return_token_ids": True},
+            )
+        except APIError as error:
+            raise InputError(f"{self.base_url}: {error.message}; {remedy}") from None
+        said = (answer.choices[0].model_extra or {}).get("token_ids")
+        if said != reply:
+            raise InputError(f"{self.base_url}: the server does not follow recorded replies; {remedy}")
+
+    def read_cache_facts(self) -> CacheFacts:
+        """From `/metrics`; raises ServerError when the server has gone."""
+        try:
+            response = self._http.get("/metrics")
+        except httpx.HTTPError as error:
+            raise ServerError(f"{self.base_url}: the server is gone ({error})") from None
+        if response.status_code != httpx.codes.OK:
+            return CacheFacts(None, None, None)
+        return parse_cache_facts(text_string_to_metric_families(response.text))
+
+    def _find_model(self, wanted: str | None) -> tuple[str, int | None]:
+        try:
+            response = self._http.get("/v1/models")
+            response.raise_for_status()
+            served = {entry["id"]: entry.get("max_model_len") for entry in response.json()["data"]}
+        except (httpx.HTTPError, ValueError, KeyError) as error:
+            raise InputError(f"--base-url {self.base_url}: no OpenAI server answers there ({error})") from None
+        name = wanted or next(iter(served), "")
+        if name not in served:
+            raise InputError(f"--model {name}: {self.base_url} serves {', '.join(served) or 'no model'}")
+        return name, served[name]
+
+
+def parse_cache_facts(families: Iterable[Metric]) -> CacheFacts:
+    """Block size and count are labels of vLLM's info metric; preemptions are summed over engines."""
+    block_size = cache_tokens = preemptions = None
+    for family in families:
+        if family.name == _CACHE and family.samples:
+            labels = family.samples[0].labels
+            block_size = int(labels["block_size"])
+            # One block is vLLM's placeholder and never holds a token's KV.
+            cache_tokens = (int(labels["num_gpu_blocks"]) - 1) * block_size
+        elif family.name == _PREEMPTIONS:
+            preemptions = int(sum(s.value for s in family.samples if s.name.endswith("_total")))
+    return CacheFacts(block_size, cache_tokens, preemptions)

@@ -1,0 +1,35 @@
+"""A job's tools as the recording has them: each call gives the recorded text after the recorded time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from itertools import chain
+from typing import Any
+
+from tool_runtime.job import Job, ToolResult
+from tool_runtime.tools import Tool, ToolRegistry
+
+Sleep = Callable[[float], Awaitable[None]]
+
+
+def recorded_tools(job: Job, sleep: Sleep = asyncio.sleep) -> ToolRegistry:
+    """Results are handed out in the order in which the calls start, which is the order of the recording."""
+    results = chain.from_iterable(turn.results for turn in job.turns)
+
+    async def answer(**_arguments: Any) -> str:
+        # Taken before the first wait: calls of one turn start in order, whichever ends first.
+        result: ToolResult | None = next(results, None)
+        if result is None:
+            raise LookupError("the recording has no further tool result")
+        await sleep(result.duration_s)
+        return result.content
+
+    registry = ToolRegistry()
+    for tool in job.tools:
+        registry.add(_as_tool(tool["function"], answer))
+    return registry
+
+
+def _as_tool(function: Mapping[str, Any], answer: Callable[..., Awaitable[str]]) -> Tool:
+    return Tool(function["name"], function.get("description", ""), function["parameters"], answer)

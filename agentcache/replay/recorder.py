@@ -1,0 +1,120 @@
+"""Writes a job's events as they happen, and checks that what was served is what was recorded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from agentcache.replay.jobs import RecordedJob
+from agentcache.replay.recorded_reply import find_divergence
+from agentcache.report.events import EventWriter, JobEvent, RequestEvent, ToolCallEvent
+from tool_runtime.agent_loop import JobOutcome
+from tool_runtime.executor import ExecutedCall
+from tool_runtime.model_client import RequestOutcome
+
+
+@dataclass(slots=True)
+class JobRecorder:
+    """The agent loop's observer for one job under one policy. `block_size` None counts tokens instead of blocks."""
+
+    policy: str
+    recorded: RecordedJob
+    writer: EventWriter
+    block_size: int | None
+    # Prompt and output of the last turn: what the next prompt must begin with.
+    _known: tuple[int, ...] = ()
+    _turns: int = 0
+    _started_s: float | None = None
+    _problem: str | None = field(default=None)
+
+    def request_ended(self, outcome: RequestOutcome) -> None:
+        self._started_s = outcome.sent_s if self._started_s is None else self._started_s
+        prompt = outcome.prompt_token_ids or ()
+        diverged_at = find_divergence(self._known, prompt) if prompt else None
+        self.writer.write(
+            RequestEvent(
+                policy=self.policy,
+                job=outcome.job_id,
+                turn=outcome.turn,
+                sent_s=outcome.sent_s,
+                first_token_s=outcome.first_token_s,
+                finished_s=outcome.finished_s,
+                queue_s=outcome.queue_s,
+                prefill_s=outcome.prefill_s,
+                decode_s=outcome.decode_s,
+                prompt_tokens=outcome.prompt_tokens or 0,
+                output_tokens=outcome.output_tokens or 0,
+                cached_tokens=outcome.cached_tokens or 0,
+                reusable_tokens=self._count_reusable(len(prompt), diverged_at),
+                retries=outcome.retries,
+                diverged_at=diverged_at,
+                error=outcome.error,
+            )
+        )
+        if outcome.error is None:
+            self._turns += 1
+            self._check_reply(outcome)
+            self._known = (*prompt, *(outcome.output_token_ids or ()))
+
+    def tool_call_ended(self, job_id: str, turn: int, executed: ExecutedCall) -> None:
+        self.writer.write(
+            ToolCallEvent(
+                policy=self.policy,
+                job=job_id,
+                turn=turn,
+                tool=executed.call.name,
+                started_s=executed.started_s,
+                finished_s=executed.finished_s,
+                error=executed.result.error,
+            )
+        )
+
+    def job_ended(self, outcome: JobOutcome) -> JobEvent:
+        """A job that left the recording has failed, even if it came to an end."""
+        if self._problem is None and outcome.error is None and self._turns < len(self.recorded.replies):
+            self._problem = f"turn {self._turns - 1}: the server's tool parser found no call, the recording has one"
+        error = outcome.error or self._problem
+        event = JobEvent(
+            policy=self.policy,
+            job=outcome.job_id,
+            started_s=outcome.started_s,
+            finished_s=outcome.finished_s,
+            turns=self._turns,
+            status="failed" if error else "finished",
+            error=error,
+        )
+        self.writer.write(event)
+        return event
+
+    def job_interrupted(self, now_s: float) -> None:
+        """Writes nothing for a job that had not begun: no request of it was answered."""
+        if self._started_s is None:
+            return
+        self.writer.write(
+            JobEvent(
+                policy=self.policy,
+                job=self.recorded.job.id,
+                started_s=self._started_s,
+                finished_s=now_s,
+                turns=self._turns,
+                status="interrupted",
+                error="the run was interrupted",
+            )
+        )
+
+    def _count_reusable(self, prompt_tokens: int, diverged_at: int | None) -> int:
+        """Tokens, in whole blocks, that a cache which never evicts would serve of this prompt.
+
+        The last token of a reply is never fed back, and vLLM always computes the last token of a prompt.
+        """
+        if not self._known:
+            return 0
+        shared = len(self._known) - 1 if diverged_at is None else diverged_at
+        tokens = max(0, min(shared, prompt_tokens - 1))
+        return tokens - tokens % (self.block_size or 1)
+
+    def _check_reply(self, outcome: RequestOutcome) -> None:
+        wanted = self.recorded.replies[outcome.turn]
+        given = outcome.output_token_ids
+        if self._problem is None and given is not None and list(given) != wanted:
+            position = find_divergence(wanted, given)
+            self._problem = f"turn {outcome.turn}: the reply left the recording at output token {position}"

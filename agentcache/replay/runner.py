@@ -1,0 +1,91 @@
+"""Runs the jobs of one policy against one server, each at its time of arrival."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from openai import AsyncOpenAI, Timeout
+
+from agentcache.engine.constants import REPLY_ARGUMENT
+from agentcache.replay.display import ReplayDisplay
+from agentcache.replay.endpoint import Endpoint
+from agentcache.replay.jobs import RecordedJob
+from agentcache.replay.recorded_tools import recorded_tools
+from agentcache.replay.recorder import JobRecorder
+from agentcache.report.events import EventWriter
+from tool_runtime.agent_loop import AgentLoop
+from tool_runtime.executor import ToolExecutor
+
+# A recorded tool takes the time that was recorded or drawn; this only ends a sleep that went wrong.
+_TOOL_TIMEOUT_S = 3600.0
+
+
+class ReplayRunner:
+    """One policy's run. Times in events are seconds since the runner was made."""
+
+    def __init__(
+        self,
+        policy: str,
+        endpoint: Endpoint,
+        writer: EventWriter,
+        display: ReplayDisplay,
+        *,
+        block_size: int | None,
+        request_timeout_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._policy = policy
+        self._endpoint = endpoint
+        self._writer = writer
+        self._display = display
+        self._block_size = block_size
+        self._request_timeout_s = request_timeout_s
+        began = clock()
+        self._clock: Callable[[], float] = lambda: clock() - began
+
+    async def run(self, jobs: Sequence[RecordedJob]) -> int:
+        """How many jobs failed. Cancelling it ends every running job, which is recorded as interrupted."""
+        timeout = Timeout(self._request_timeout_s, connect=30)
+        endpoint = self._endpoint
+        async with (
+            AsyncOpenAI(base_url=endpoint.base_url, api_key=endpoint.api_key, timeout=timeout) as client,
+            asyncio.TaskGroup() as group,
+        ):
+            tasks = [group.create_task(self._run_job(client, recorded)) for recorded in jobs]
+        return sum(not task.result() for task in tasks)
+
+    async def _run_job(self, client: AsyncOpenAI, recorded: RecordedJob) -> bool:
+        """Whether the job finished as recorded."""
+        job = recorded.job
+        recorder = JobRecorder(self._policy, recorded, self._writer, self._block_size)
+        loop = AgentLoop(
+            client,
+            self._endpoint.model,
+            ToolExecutor(recorded_tools(job), timeout_s=_TOOL_TIMEOUT_S, clock=self._clock),
+            clock=self._clock,
+            observer=recorder,
+            request_options=lambda turn: _request_options(recorded.replies[turn]),
+            max_tool_steps=len(job.turns) - 1,
+        )
+        await asyncio.sleep(job.arrival_s - self._clock())
+        self._display.job_started()
+        try:
+            outcome = await loop.run(job)
+        except asyncio.CancelledError:
+            recorder.job_interrupted(self._clock())
+            raise
+        event = recorder.job_ended(outcome)
+        self._display.job_ended(event)
+        return event.status == "finished"
+
+
+def _request_options(reply: Sequence[int]) -> Mapping[str, Any]:
+    return {
+        "max_completion_tokens": len(reply),
+        "temperature": 0,
+        "return_token_ids": True,
+        "vllm_xargs": {REPLY_ARGUMENT: list(reply)},
+    }

@@ -1,0 +1,184 @@
+"""The record of a run: `run.json`, what was run, and `events.jsonl`, one line per request, tool call, job and policy.
+
+All times are seconds since the policy's run began, on one monotonic clock. Lines are written as things end, so
+a run that breaks leaves every finished request behind.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from agentcache.errors import InputError
+
+RUN_FILE = "run.json"
+EVENTS_FILE = "events.jsonl"
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class RequestEvent(_Record):
+    """One LLM request: turn `turn` (from 0) of a job, as the client saw it and as the server timed it."""
+
+    type: Literal["request"] = "request"
+    policy: str
+    job: str
+    turn: int
+    sent_s: float
+    first_token_s: float | None = Field(description="None when the request failed before its first token")
+    finished_s: float
+    queue_s: float | None = Field(default=None, description="server: arrival to first scheduled")
+    prefill_s: float | None = Field(default=None, description="server: first scheduled to first token")
+    decode_s: float | None = Field(default=None, description="server: first token to last token")
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = Field(default=0, description="prompt tokens served from the cache")
+    reusable_tokens: int = Field(
+        default=0, description="prompt tokens, in whole blocks, whose KV this job's previous turn had in the cache"
+    )
+    retries: int = Field(default=0, description="connection errors that were tried again")
+    diverged_at: int | None = Field(
+        default=None, description="first token at which this prompt does not extend the last prompt plus output"
+    )
+    error: str | None = None
+
+    @property
+    def ttft_s(self) -> float | None:
+        """Time to first token at the client."""
+        return None if self.first_token_s is None else self.first_token_s - self.sent_s
+
+    @property
+    def tpot_s(self) -> float | None:
+        """Time per output token after the first, at the client; None for replies of one token."""
+        if self.first_token_s is None or self.output_tokens < 2:
+            return None
+        return (self.finished_s - self.first_token_s) / (self.output_tokens - 1)
+
+    @property
+    def recomputed_tokens(self) -> int:
+        """Tokens that were in the cache when the previous turn ended and had to be computed again."""
+        return max(0, self.reusable_tokens - self.cached_tokens)
+
+
+class ToolCallEvent(_Record):
+    """One tool call of turn `turn`, `error` if it ended in an error result."""
+
+    type: Literal["tool_call"] = "tool_call"
+    policy: str
+    job: str
+    turn: int
+    tool: str
+    started_s: float
+    finished_s: float
+    error: str | None = None
+
+
+class JobEvent(_Record):
+    """The end of one job. Latency is from its first request sent to its last reply received."""
+
+    type: Literal["job"] = "job"
+    policy: str
+    job: str
+    started_s: float
+    finished_s: float
+    turns: int
+    status: Literal["finished", "failed", "interrupted"]
+    error: str | None = None
+
+
+class PolicyEvent(_Record):
+    """The end of one policy's run: what only the server knows. None where it did not say."""
+
+    type: Literal["policy"] = "policy"
+    policy: str
+    block_size: int | None = None
+    cache_tokens: int | None = None
+    preemptions: int | None = None
+    engine_startup_s: float | None = None
+    model_runner: Literal["V1", "V2"] | None = None
+
+
+class RunRecord(_Record):
+    """What was run, for the head of the report. `device` is a GPU's name or "CPU backend"."""
+
+    command: str
+    started_at: str
+    workload: str
+    model: str
+    device: str
+    seed: int
+    jobs: int
+    cache_tokens: int | None
+    settings: dict[str, str | int | float | bool | None]
+    versions: dict[str, str]
+    notes: tuple[str, ...] = ()
+
+
+Event = Annotated[RequestEvent | ToolCallEvent | JobEvent | PolicyEvent, Field(discriminator="type")]
+_EVENT: TypeAdapter[RequestEvent | ToolCallEvent | JobEvent | PolicyEvent] = TypeAdapter(Event)
+
+
+class EventWriter:
+    """Appends events to `events.jsonl`, each line on disk before `write` returns to the run."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = (folder / EVENTS_FILE).open("a", encoding="utf-8")
+
+    def write(self, event: RequestEvent | ToolCallEvent | JobEvent | PolicyEvent) -> None:
+        self._file.write(event.model_dump_json() + "\n")
+        self._file.flush()
+
+    def __enter__(self) -> EventWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+
+def write_run_record(folder: Path, record: RunRecord) -> None:
+    (folder / RUN_FILE).write_text(record.model_dump_json(indent=2) + "\n", encoding="utf-8")
+
+
+def read_run_record(folder: Path) -> RunRecord:
+    """Raises InputError when the folder holds no run or a broken record."""
+    path = folder / RUN_FILE
+    try:
+        return RunRecord.model_validate_json(path.read_text(encoding="utf-8"))
+    except OSError:
+        raise InputError(f"{folder} holds no run: {RUN_FILE} is missing; give the --out folder of a replay") from None
+    except ValidationError as error:
+        raise InputError(f"{path}: not a run record ({_first_problem(error)})") from None
+
+
+def read_events(folder: Path) -> Iterator[RequestEvent | ToolCallEvent | JobEvent | PolicyEvent]:
+    """Events in the order written. A last line that was cut off is left out; any other broken line is an error."""
+    path = folder / EVENTS_FILE
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except OSError:
+        raise InputError(f"{folder} holds no run: {EVENTS_FILE} is missing") from None
+    for number, line in enumerate(lines, start=1):
+        # Every whole line ends in a newline, so only a torn write can stand in the last place.
+        if number == len(lines):
+            return
+        try:
+            yield _EVENT.validate_python(json.loads(line))
+        except (json.JSONDecodeError, ValidationError) as error:
+            raise InputError(f"{path}:{number}: not an event ({_first_problem(error)})") from None
+
+
+def _first_problem(error: ValidationError | json.JSONDecodeError) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return error.msg
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return f"{where}: {first['msg']}" if where else first["msg"]

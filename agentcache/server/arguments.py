@@ -1,0 +1,64 @@
+"""vLLM's serve arguments with agentcache's own put in."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Sequence
+
+from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
+from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
+from vllm.platforms import current_platform
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+from agentcache.config import CONFIG_KEY, AgentCacheConfig, read_config
+from agentcache.engine.compat import check_vllm
+from agentcache.engine.forced_reply import PROCESSOR_CLASS
+from agentcache.engine.scheduler import SCHEDULER_CLASS
+from agentcache.errors import InputError
+from agentcache.models.catalog import resolve_model
+
+
+def build_arguments(
+    model: str, options: Sequence[str], *, policy: str | None = None, forced_replies: bool = False
+) -> Namespace:
+    """The arguments of `vllm serve MODEL OPTIONS` with our scheduler and its configuration.
+
+    `policy` and `forced_replies` go over what `--additional-config` says. Raises InputError when the model or an
+    option cannot work, CompatibilityError when vLLM does not fit.
+    """
+    check_vllm()
+    cli_env_setup()
+    resolved = resolve_model(model)
+    parser = make_arg_parser(FlexibleArgumentParser(prog="agentcache serve MODEL", add_help=False))
+    # What the user gives comes last, so it wins over what the model brings.
+    args: Namespace = parser.parse_args([resolved.path, *resolved.options, *options])
+    args.model = args.model_tag
+    args.subparser = "serve"
+    if args.scheduler_cls is not None:
+        raise InputError("--scheduler-cls: agentcache brings its own scheduler; use `vllm serve` to run another one")
+    args.scheduler_cls = SCHEDULER_CLASS
+    config = _build_config(args, policy, forced_replies)
+    args.additional_config = {**(args.additional_config or {}), CONFIG_KEY: config.model_dump()}
+    if config.forced_replies:
+        _accept_forced_replies(args)
+    try:
+        validate_parsed_serve_args(args)
+    except (TypeError, ValueError) as error:
+        raise InputError(str(error)) from None
+    return args
+
+
+def _build_config(args: Namespace, policy: str | None, forced_replies: bool) -> AgentCacheConfig:
+    given = read_config(args.additional_config or {}).model_dump()
+    if policy is not None:
+        given["policy"] = policy
+    given["forced_replies"] |= forced_replies
+    return read_config({CONFIG_KEY: given})
+
+
+def _accept_forced_replies(args: Namespace) -> None:
+    """The V1 model runner needs our logits processor; the V2 runner refuses it and has its own switch."""
+    if current_platform.is_cpu():
+        args.logits_processors = [*(args.logits_processors or []), PROCESSOR_CLASS]
+    else:
+        args.enable_trace_replay = True

@@ -1,0 +1,17 @@
+"""`agentcache serve`: vLLM's own server command, with our scheduler in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from vllm.entrypoints.cli.serve import ServeSubcommand
+from vllm.logger import configure_logging_from_args
+
+from agentcache.server.arguments import build_arguments
+
+
+def serve(model: str, options: Sequence[str], policy: str | None, *, forced_replies: bool) -> None:
+    """Serves until it is stopped. Raises InputError or CompatibilityError before anything is loaded."""
+    args = build_arguments(model, options, policy=policy, forced_replies=forced_replies)
+    configure_logging_from_args(args)
+    ServeSubcommand.cmd(args)

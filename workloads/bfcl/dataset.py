@@ -1,0 +1,102 @@
+"""BFCL v4 web_search as the benchmark publishes it: questions, system message and tools, from bfcl-eval's own files.
+
+The package is read, never run: its loaders import the SDKs of a dozen vendors.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from agentcache.errors import InputError
+from tool_runtime.job import Message
+
+SEARCH_TOOL = "search_engine_query"
+FETCH_TOOL = "fetch_url_content"
+
+_INSTALL = "run `pip install --no-deps bfcl-eval`"
+# bfcl-eval adds this to every description of a tool that is not in Java or JavaScript.
+_LANGUAGE_HINT = " Note that the provided function is in Python 3 syntax."
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One task of the benchmark. `id` is "web_search_0" to "web_search_99"."""
+
+    id: str
+    text: str
+
+
+@cache
+def read_questions() -> tuple[Question, ...]:
+    """All questions in the benchmark's order. Raises InputError when bfcl-eval is not installed."""
+    entries = _read_lines("data/BFCL_v4_web_search.json")
+    return tuple(Question(entry["id"], entry["question"][0][0]["content"]) for entry in entries)
+
+
+@cache
+def read_system_message() -> Message:
+    """The message that asks for a final answer as {'answer': ..., 'context': ...}."""
+    text = _read_constant("default_prompts", "ADDITIONAL_SYSTEM_PROMPT_FOR_AGENTIC_RESPONSE_FORMAT")
+    return {"role": "system", "content": text}
+
+
+@cache
+def read_tools() -> tuple[Mapping[str, Any], ...]:
+    """The search and the fetch tool, as the OpenAI API takes them."""
+    types = _read_constant("type_mappings", "GORILLA_TO_OPENAPI")
+    return tuple(
+        _to_openai_tool(document, types) for document in _read_lines("data/multi_turn_func_doc/web_search.json")
+    )
+
+
+def _to_openai_tool(document: Mapping[str, Any], types: Mapping[str, str]) -> dict[str, Any]:
+    function = {
+        "name": document["name"],
+        "description": document["description"] + _LANGUAGE_HINT,
+        "parameters": _to_json_schema(document["parameters"], types),
+    }
+    return {"type": "function", "function": function}
+
+
+def _to_json_schema(schema: Mapping[str, Any], types: Mapping[str, str]) -> dict[str, Any]:
+    """The schema with BFCL's type names ("dict", "float", ...) replaced by JSON Schema's, at every depth."""
+    converted = {**schema, "type": types.get(schema.get("type", "string"), "string")}
+    if "properties" in schema:
+        converted["properties"] = {name: _to_json_schema(inner, types) for name, inner in schema["properties"].items()}
+    if "items" in schema:
+        converted["items"] = _to_json_schema(schema["items"], types)
+    return converted
+
+
+def _read_lines(name: str) -> list[dict[str, Any]]:
+    path = _find_package() / name
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError:
+        raise InputError(f"bfcl-eval is installed without {name}; {_INSTALL}, a version with BFCL v4") from None
+    return [json.loads(line) for line in text.split("\n") if line.strip()]
+
+
+def _read_constant(module: str, name: str) -> Any:
+    """A constant of bfcl_eval.constants. The modules asked for hold plain values and import nothing."""
+    _find_package()
+    try:
+        return getattr(importlib.import_module(f"bfcl_eval.constants.{module}"), name)
+    except (ImportError, AttributeError):
+        raise InputError(
+            f"bfcl-eval is installed without {module}.{name}; {_INSTALL}, a version with BFCL v4"
+        ) from None
+
+
+def _find_package() -> Path:
+    spec = importlib.util.find_spec("bfcl_eval")
+    if spec is None or not spec.submodule_search_locations:
+        raise InputError(f"the BFCL questions come with the package bfcl-eval, which is not installed: {_INSTALL}")
+    return Path(spec.submodule_search_locations[0])

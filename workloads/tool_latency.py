@@ -1,0 +1,62 @@
+"""How long tool calls take where the recording does not say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from agentcache.errors import InputError
+
+# Draws the seconds that one tool call takes.
+ToolLatency = Callable[[np.random.Generator], float]
+
+# BFCL web search. Source: Continuum, arXiv 2511.02230; it gives the moments only, the log-normal is our choice.
+BFCL_MEAN_S = 1.923
+BFCL_DEVIATION_S = 2.133
+
+_FORMS = 'give "bfcl", seconds such as "0.5", "lognormal:MEAN,SD" or "exponential:MEAN", in seconds'
+
+
+def parse_tool_latency(text: str) -> ToolLatency:
+    """Read a `--tool-latency`: "bfcl", constant seconds, "lognormal:MEAN,SD" or "exponential:MEAN", moments in seconds.
+
+    Raises InputError that lists the forms.
+    """
+    name, colon, rest = text.strip().partition(":")
+    if not colon:
+        return _lognormal(BFCL_MEAN_S, BFCL_DEVIATION_S) if name == "bfcl" else _constant(_read_number(text, name))
+    moments = [_read_number(text, part) for part in rest.split(",")]
+    if min(moments) <= 0:
+        raise InputError(f"--tool-latency {text}: mean and deviation must be above 0; {_FORMS}")
+    match name, moments:
+        case "lognormal", [mean, deviation]:
+            return _lognormal(mean, deviation)
+        case "exponential", [mean]:
+            return _exponential(mean)
+    raise InputError(f"--tool-latency {text}: not a known form; {_FORMS}")
+
+
+def _read_number(text: str, part: str) -> float:
+    try:
+        number = float(part)
+    except ValueError:
+        raise InputError(f"--tool-latency {text}: {part!r} is not a number; {_FORMS}") from None
+    if not (math.isfinite(number) and number >= 0):
+        raise InputError(f"--tool-latency {text}: {part} is not a time; {_FORMS}")
+    return number
+
+
+def _constant(seconds: float) -> ToolLatency:
+    return lambda _rng: seconds
+
+
+def _lognormal(mean: float, deviation: float) -> ToolLatency:
+    variance = math.log1p((deviation / mean) ** 2)
+    location = math.log(mean) - variance / 2
+    return lambda rng: float(rng.lognormal(location, math.sqrt(variance)))
+
+
+def _exponential(mean: float) -> ToolLatency:
+    return lambda rng: float(rng.exponential(mean))
