@@ -1,0 +1,52 @@
+"""From the folder of a run, or of several, to `summary.json`, `report.md` and `report.html`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from agentcache.errors import InputError
+from agentcache.report.content import HTML_FILE, MARKDOWN_FILE, SUMMARY_FILE, Report
+from agentcache.report.events import RunRecord, read_events, read_run_record
+from agentcache.report.html import render_html
+from agentcache.report.markdown import render_markdown
+from agentcache.report.policy_run import PolicyRun, group_by_policy
+from agentcache.report.summary import Summary, summarize
+
+
+def read_report(folders: Sequence[Path]) -> Report:
+    """Reads the runs, each event once. Of several runs, policies are named "FOLDER: POLICY".
+
+    Raises InputError for a folder that holds no run, a broken line, or a folder given twice.
+    """
+    records: dict[str, RunRecord] = {}
+    policies: dict[str, PolicyRun] = {}
+    for name, folder in _name_folders(folders).items():
+        records[name] = read_run_record(folder)
+        for policy, run in group_by_policy(read_events(folder)).items():
+            policies[f"{name}: {policy}" if len(folders) > 1 else policy] = run
+    run_or_runs = records if len(records) > 1 else next(iter(records.values()))
+    return Report(records, policies, summarize(run_or_runs, policies))
+
+
+def write_report(folders: Sequence[Path], out: Path) -> Summary:
+    """Writes the three files into `out`, which is made if need be. Of several folders the report compares the runs."""
+    report = read_report(folders)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / SUMMARY_FILE).write_text(report.summary.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    (out / MARKDOWN_FILE).write_text(render_markdown(report), encoding="utf-8")
+    (out / HTML_FILE).write_text(render_html(report), encoding="utf-8")
+    return report.summary
+
+
+def _name_folders(folders: Sequence[Path]) -> dict[str, Path]:
+    """Folders by their last name, or by the whole path where two end in the same name."""
+    if not folders:
+        raise InputError("no run given; give one or more --out folders of a replay")
+    paths = [folder.resolve() for folder in folders]
+    if len(set(paths)) < len(paths):
+        raise InputError("the same run is given twice; give each folder once")
+    names = [path.name for path in paths]
+    if len(set(names)) < len(names):
+        names = [str(folder) for folder in folders]
+    return dict(zip(names, folders, strict=True))

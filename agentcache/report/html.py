@@ -1,0 +1,88 @@
+"""`report.html`: one page that needs nothing else, with the table of policies, the plots and what was run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from matplotlib.figure import Figure
+
+from agentcache.report import content
+from agentcache.report.content import Report
+from agentcache.report.figure import render_svg
+from agentcache.report.plots import plot_hit_rate, plot_latency_cdf, plot_ttft
+from agentcache.report.policy_run import PolicyRun
+from agentcache.report.swim_lanes import plot_swim_lanes
+from agentcache.report.table import build_rows, caption
+
+_TEMPLATE = "report.html.jinja"
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """A plot of the page and how to read it. `name` is unique among them: it goes before every id of its SVG."""
+
+    name: str
+    title: str
+    caption: str
+    draw: Callable[[Mapping[str, PolicyRun]], Figure]
+
+
+PLOTS = (
+    Plot(
+        "latency",
+        "Job latency",
+        "The share of finished jobs (up) that took no longer than a time (right): further left is better.",
+        plot_latency_cdf,
+    ),
+    Plot(
+        "lanes",
+        "What each job did",
+        "One lane a job, first request to last reply: the less queue and prefill, the more came from the cache.",
+        plot_swim_lanes,
+    ),
+    Plot(
+        "hits",
+        "Token hit rate",
+        "The share of all prompt tokens up to a time that came from the cache: higher is better.",
+        plot_hit_rate,
+    ),
+    Plot(
+        "ttft",
+        "TTFT by context length",
+        "Small marks are requests, lines their median by length: flatter means that more of a long prompt was cached.",
+        plot_ttft,
+    ),
+)
+
+
+def render_html(report: Report) -> str:
+    """The whole of `report.html`."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        undefined=StrictUndefined,
+    )
+    names = list(report.policies)
+    return environment.get_template(_TEMPLATE).render(
+        title=content.title(report),
+        sentences=list(content.describe_runs(report)),
+        warnings=list(content.warnings(report)),
+        policies=names,
+        rows=build_rows(report.summary.policies),
+        legend=list(caption(names)),
+        plots=[(plot, render_svg(plot.draw(report.policies), plot.name)) for plot in PLOTS] if names else [],
+        runs=[(name, record, content.list_facts(record)) for name, record in report.runs.items()],
+        engines=content.list_engines(report),
+        notes=content.list_notes(report),
+        problems=[
+            ("Failed and interrupted jobs", content.list_failures(report)),
+            ("Diverged prompts", content.list_divergences(report)),
+        ],
+        files=list(content.describe_files(report)),
+    )

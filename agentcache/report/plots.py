@@ -1,0 +1,145 @@
+"""Plots over all policies: job latency, hit rate over time, TTFT against context length. Swim lanes: swim_lanes.py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator
+from numpy.typing import NDArray
+
+from agentcache.report.figure import (
+    MAX_VECTOR_SHAPES,
+    Mark,
+    add_legend,
+    count_format,
+    create_figure,
+    in_style,
+    pick_mark,
+    say_empty,
+)
+from agentcache.report.policy_run import PolicyRun
+
+_HEIGHT_IN = 4.0
+# A wider range of TTFT than this is drawn on a logarithmic axis.
+_LOG_RANGE = 20.0
+_BINS = 8
+
+FloatArray = NDArray[np.float64]
+
+
+@in_style
+def plot_latency_cdf(policies: Mapping[str, PolicyRun]) -> Figure:
+    """Cumulative share of finished jobs over their latency, one line a policy."""
+    figure = create_figure(_HEIGHT_IN)
+    axes = figure.add_subplot(xlabel="job latency (s)", ylabel="finished jobs (%)")
+    lines: dict[str, Line2D] = {}
+    for index, (policy, run) in enumerate(policies.items()):
+        latencies = sorted(job.finished_s - job.started_s for job in run.finished_jobs)
+        if latencies:
+            shares = np.linspace(0, 100, len(latencies) + 1)
+            lines[policy] = _draw_steps(axes, np.array([latencies[0], *latencies]), shares, index)
+    if lines:
+        axes.set_xlim(left=0)
+        axes.set_ylim(0, 102)
+    else:
+        say_empty(axes, "no job finished")
+    add_legend(figure, list(lines.values()), list(lines))
+    return figure
+
+
+@in_style
+def plot_hit_rate(policies: Mapping[str, PolicyRun]) -> Figure:
+    """Token hit rate of all requests answered so far, over time, one line a policy."""
+    figure = create_figure(_HEIGHT_IN)
+    axes = figure.add_subplot(xlabel="time since the policy's run began (s)", ylabel="cumulative token hit rate (%)")
+    lines: dict[str, Line2D] = {}
+    for index, (policy, run) in enumerate(policies.items()):
+        requests = sorted((r for r in run.answered if r.prompt_tokens > 0), key=lambda r: r.finished_s)
+        if requests:
+            cached = np.cumsum([request.cached_tokens for request in requests])
+            prompt = np.cumsum([request.prompt_tokens for request in requests])
+            times = np.array([request.finished_s for request in requests])
+            lines[policy] = _draw_steps(axes, times, 100 * cached / prompt, index)
+    if lines:
+        axes.set_xlim(left=0)
+        axes.set_ylim(0, 102)
+    else:
+        say_empty(axes, "no request was answered")
+    add_legend(figure, list(lines.values()), list(lines))
+    return figure
+
+
+def _draw_steps(axes: Axes, x: FloatArray, y: FloatArray, index: int) -> Line2D:
+    mark = pick_mark(index)
+    # Markers stand at distances along the line; each policy begins elsewhere so that equal lines show both.
+    (line,) = axes.plot(
+        x,
+        y,
+        color=mark.colour,
+        linestyle=mark.line_style,
+        marker=mark.marker,
+        markevery=(0.02 + 0.013 * (index % 8), 0.12),
+        drawstyle="steps-post",
+    )
+    return line
+
+
+@in_style
+def plot_ttft(policies: Mapping[str, PolicyRun]) -> Figure:
+    """TTFT of every answered request over the length of its prompt, and the median by length, for each policy."""
+    figure = create_figure(_HEIGHT_IN)
+    axes = figure.add_subplot(xlabel="context length (prompt tokens)", ylabel="TTFT (s)")
+    samples = {policy: [(r.prompt_tokens, r.ttft_s) for r in run.answered] for policy, run in policies.items()}
+    many = sum(map(len, samples.values())) > MAX_VECTOR_SHAPES
+    lines: dict[str, Line2D] = {}
+    for index, (policy, sample) in enumerate(samples.items()):
+        points = np.array([point for point in sample if point[1] is not None], dtype=float)
+        if len(points):
+            lines[policy] = _draw_ttft(axes, points, pick_mark(index), rasterized=many)
+    axes.xaxis.set_major_formatter(count_format())
+    if lines:
+        _scale_ttft(axes, [ttft for sample in samples.values() for _, ttft in sample if ttft is not None])
+    else:
+        say_empty(axes, "no request was answered")
+    add_legend(figure, list(lines.values()), list(lines))
+    return figure
+
+
+def _draw_ttft(axes: Axes, points: FloatArray, mark: Mark, *, rasterized: bool) -> Line2D:
+    axes.scatter(
+        points[:, 0],
+        points[:, 1],
+        s=12,
+        marker=mark.marker,
+        facecolors="none",
+        edgecolors=mark.colour,
+        linewidths=0.8,
+        # Thousands of marks would hide the medians.
+        alpha=0.15 if rasterized else 0.6,
+        rasterized=rasterized,
+    )
+    (line,) = axes.plot(
+        *_bin_medians(points), color=mark.colour, linestyle=mark.line_style, marker=mark.marker, markersize=6
+    )
+    return line
+
+
+def _bin_medians(points: FloatArray) -> tuple[list[float], list[float]]:
+    """Median length and TTFT of consecutive parts of equal size, from the shortest prompt to the longest."""
+    parts = np.array_split(points[np.argsort(points[:, 0], kind="stable")], max(1, min(_BINS, len(points) // 5)))
+    return [float(np.median(part[:, 0])) for part in parts], [float(np.median(part[:, 1])) for part in parts]
+
+
+def _scale_ttft(axes: Axes, ttfts: list[float]) -> None:
+    axes.set_xlim(left=0)
+    if min(ttfts) > 0 and max(ttfts) / min(ttfts) > _LOG_RANGE:
+        axes.set_yscale("log")
+        axes.set_ylabel("TTFT (s, log scale)")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter(count_format())
+    else:
+        axes.set_ylim(bottom=0)

@@ -1,0 +1,121 @@
+"""The figures of a run, from its record and events: what `summary.json` holds (docs/summary.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from agentcache.report.events import JobEvent, RequestEvent, RunRecord, ToolCallEvent
+from agentcache.report.policy_run import PolicyRun
+
+
+class _Figures(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Distribution(_Figures):
+    """Mean, percentiles (linear interpolation) and worst of a sample; all None for an empty one."""
+
+    mean: float | None = None
+    p50: float | None = None
+    p90: float | None = None
+    p95: float | None = None
+    p99: float | None = None
+    max: float | None = None
+
+
+class PolicySummary(_Figures):
+    """One policy's figures. Times in seconds, rates from 0 to 1, None where there is no data."""
+
+    job_latency_s: Distribution
+    ttft_s: Distribution
+    tpot_s: Distribution
+    queue_s: Distribution
+    tool_s: Distribution
+    token_hit_rate: float | None
+    block_hit_rate: float | None
+    request_hit_rate: float | None
+    recomputed_tokens: int | None
+    jobs: int
+    failed: int
+    interrupted: int
+    turns: int
+    makespan_s: float | None
+    preemptions: int | None
+    retries: int
+    diverged_prompts: int
+    engine_startup_s: float | None
+
+    @property
+    def finished(self) -> int:
+        return self.jobs - self.failed - self.interrupted
+
+
+class Summary(_Figures):
+    """Figures by policy, and what was run: one record, or one by run name where several runs are compared."""
+
+    policies: dict[str, PolicySummary]
+    run: RunRecord | dict[str, RunRecord]
+
+
+def summarize(run: RunRecord | dict[str, RunRecord], policies: Mapping[str, PolicyRun]) -> Summary:
+    """The figures of one run, or of several by name. A run that broke is summarized as far as it got."""
+    return Summary(policies={policy: _summarize_policy(events) for policy, events in policies.items()}, run=run)
+
+
+def _summarize_policy(run: PolicyRun) -> PolicySummary:
+    answered = run.answered
+    return PolicySummary(
+        job_latency_s=_describe([job.finished_s - job.started_s for job in run.finished_jobs]),
+        ttft_s=_describe([request.ttft_s for request in answered]),
+        tpot_s=_describe([request.tpot_s for request in answered]),
+        queue_s=_describe([request.queue_s for request in answered]),
+        tool_s=_describe([call.finished_s - call.started_s for call in run.tool_calls]),
+        token_hit_rate=_token_hit_rate(answered),
+        block_hit_rate=_block_hit_rate(answered, run.end.block_size if run.end else None),
+        request_hit_rate=_share(sum(request.cached_tokens > 0 for request in answered), len(answered)),
+        recomputed_tokens=sum(request.recomputed_tokens for request in answered) if answered else None,
+        jobs=len(run.jobs),
+        failed=sum(job.status == "failed" for job in run.jobs),
+        interrupted=sum(job.status == "interrupted" for job in run.jobs),
+        turns=len(answered),
+        makespan_s=_makespan(run),
+        preemptions=run.end.preemptions if run.end else None,
+        retries=sum(request.retries for request in run.requests),
+        diverged_prompts=sum(request.diverged_at is not None for request in run.requests),
+        engine_startup_s=run.end.engine_startup_s if run.end else None,
+    )
+
+
+def _describe(sample: Sequence[float | None]) -> Distribution:
+    known = [value for value in sample if value is not None]
+    if not known:
+        return Distribution()
+    p50, p90, p95, p99 = (float(value) for value in np.percentile(known, [50, 90, 95, 99]))
+    return Distribution(mean=float(np.mean(known)), p50=p50, p90=p90, p95=p95, p99=p99, max=max(known))
+
+
+def _share(part: int, whole: int) -> float | None:
+    return part / whole if whole else None
+
+
+def _token_hit_rate(requests: Sequence[RequestEvent]) -> float | None:
+    return _share(
+        sum(request.cached_tokens for request in requests), sum(request.prompt_tokens for request in requests)
+    )
+
+
+def _block_hit_rate(requests: Sequence[RequestEvent], block_size: int | None) -> float | None:
+    if not block_size:
+        return None
+    cached = sum(request.cached_tokens // block_size for request in requests)
+    return _share(cached, sum(request.prompt_tokens // block_size for request in requests))
+
+
+def _makespan(run: PolicyRun) -> float | None:
+    if not run.requests:
+        return None
+    timed: list[RequestEvent | ToolCallEvent | JobEvent] = [*run.requests, *run.tool_calls, *run.jobs]
+    return max(event.finished_s for event in timed) - min(request.sent_s for request in run.requests)
