@@ -82,11 +82,12 @@ class EmbeddedBackend:
         self.device = CPU_BACKEND if on_cpu else str(current_platform.get_device_name())
         self._options = _engine_options(settings, model, tokenizer, _CPU_BLOCK_SIZE if on_cpu else _GPU_BLOCK_SIZE)
         self.cache_tokens: int | None = None
+        self.max_tokens: int | None = None
         try:
             config = AsyncEngineArgs.from_cli_args(self._arguments(settings.policies[0])).create_engine_config()
         except ValueError as error:
             raise InputError(f"vLLM refuses the options: {' '.join(str(error).split())}") from None
-        self.max_tokens: int | None = config.model_config.max_model_len
+        self.max_tokens = config.model_config.max_model_len
         self._block_size = config.cache_config.block_size
         if settings.kv_tokens is not None:
             self.cache_tokens = settings.kv_tokens // self._block_size * self._block_size
@@ -112,6 +113,9 @@ class EmbeddedBackend:
         if self.cache_tokens is not None:
             # One block more than the tokens need: vLLM keeps one as a placeholder.
             options += ["--num-gpu-blocks-override", str(self.cache_tokens // self._block_size + 1)]
+        if self.cache_tokens is not None and self.max_tokens is not None and self.cache_tokens < self.max_tokens:
+            # vLLM refuses a cache that cannot hold one request of the model's full length.
+            options += ["--max-model-len", str(self.cache_tokens)]
         return build_arguments(self.model, options, policy=policy, forced_replies=True)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import LogLocator
+from matplotlib.ticker import LogLocator, NullFormatter
 from numpy.typing import NDArray
 
 from agentcache.report.figure import (
@@ -141,5 +141,6 @@ def _scale_ttft(axes: Axes, ttfts: list[float]) -> None:
         axes.set_ylabel("TTFT (s, log scale)")
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_major_formatter(count_format())
+        axes.yaxis.set_minor_formatter(NullFormatter())
     else:
         axes.set_ylim(bottom=0)

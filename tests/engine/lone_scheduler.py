@@ -1,0 +1,120 @@
+"""vLLM's scheduler without worker or GPU: steps are scheduled for real, the sampled tokens are made up."""
+
+from __future__ import annotations
+
+import zlib
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from vllm import SamplingParams
+from vllm.config import VllmConfig
+from vllm.engine.arg_utils import EngineArgs
+from vllm.utils.hashing import get_hash_fn_by_name
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.engine import EngineCoreOutput
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.request import Request, RequestStatus
+from vllm.v1.structured_output import StructuredOutputManager
+
+BLOCK_SIZE = 16
+
+
+def make_config(model_path: str, scheduler: str | type[Any] | None, **knobs: object) -> VllmConfig:
+    """An engine for short requests and small steps, so that prompts come in chunks. `knobs` are agentcache's."""
+    return EngineArgs(
+        model=model_path,
+        block_size=BLOCK_SIZE,
+        max_model_len=512,
+        max_num_seqs=6,
+        max_num_batched_tokens=96,
+        scheduler_cls=scheduler,
+        additional_config={"agentcache": knobs},
+    ).create_engine_config()
+
+
+def make_scheduler(config: VllmConfig, num_blocks: int) -> Any:
+    """What the engine core does at its start, for one full-attention layer."""
+    spec = FullAttentionSpec(block_size=BLOCK_SIZE, num_kv_heads=2, head_size=32, dtype=torch.float32)
+    config.cache_config.num_gpu_blocks = num_blocks
+    return config.scheduler_config.get_scheduler_cls()(
+        vllm_config=config,
+        kv_cache_config=KVCacheConfig(num_blocks, [], [KVCacheGroupSpec(["layer"], spec)]),
+        structured_output_manager=StructuredOutputManager(config),
+        block_size=BLOCK_SIZE,
+        hash_block_size=BLOCK_SIZE,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """All that a policy can change in a step. Strings are ids of requests, lists hold ids of blocks."""
+
+    scheduled: dict[str, tuple[int, int, Any]]  # Tokens scheduled, tokens computed before, new blocks.
+    hit_tokens: dict[str, int]
+    preempted: list[str]
+    evicted: list[int]
+    free_blocks: list[int]  # Next victim first.
+    finished: dict[str, list[int]]  # Here they are the tokens of prompt and reply.
+
+
+class LoneScheduler:
+    """`in_flight` is how many steps are scheduled before the first one's tokens come back: 1, or 2 as when async."""
+
+    def __init__(self, scheduler: AsyncScheduler, in_flight: int = 1) -> None:
+        self.scheduler = scheduler
+        self.pool = scheduler.kv_cache_manager.block_pool
+        self._in_flight = in_flight
+        self._outputs: deque[tuple[SchedulerOutput, ModelRunnerOutput]] = deque()
+        hash_function = get_hash_fn_by_name(scheduler.cache_config.prefix_caching_hash_algo)
+        init_none_hash(hash_function)
+        self._hasher = get_request_block_hasher(BLOCK_SIZE, hash_function)
+
+    def add(self, request_id: str, prompt: list[int], output_tokens: int) -> None:
+        params = SamplingParams(max_tokens=output_tokens, ignore_eos=True)
+        self.scheduler.add_request(Request(request_id, prompt, params, None, block_hasher=self._hasher))
+
+    def abort(self, request_id: str) -> None:
+        self.scheduler.finish_requests(request_id, RequestStatus.FINISHED_ABORTED)
+
+    @property
+    def idle(self) -> bool:
+        return not self.scheduler.requests and not self._outputs
+
+    def step(self) -> Step:
+        hashes = [block.block_hash for block in self.pool.blocks]
+        output = self.scheduler.schedule()
+        evicted = [i for i, known in enumerate(hashes) if known and self.pool.blocks[i].block_hash != known]
+        if output.num_scheduled_tokens:
+            self._outputs.append((output, self._sample(output)))
+        requests = dict(self.scheduler.requests)
+        replies = self._take_replies(len(self._outputs) == self._in_flight or not output.num_scheduled_tokens)
+        rows: list[Any] = [(new.req_id, new.num_computed_tokens, new.block_ids) for new in output.scheduled_new_reqs]
+        old = output.scheduled_cached_reqs
+        rows += zip(old.req_ids, old.num_computed_tokens, old.new_block_ids, strict=True)
+        return Step(
+            scheduled={name: (output.num_scheduled_tokens[name], *rest) for name, *rest in rows},
+            hit_tokens={one.request_id: one.prefill_stats.num_cached_tokens for one in replies if one.prefill_stats},
+            preempted=sorted(output.preempted_req_ids or ()),
+            evicted=evicted,
+            free_blocks=[block.block_id for block in self.pool.free_block_queue.get_all_free_blocks()],
+            finished={one.request_id: list(requests[one.request_id].all_token_ids) for one in replies if one.finished},
+        )
+
+    def _take_replies(self, due: bool) -> list[EngineCoreOutput]:
+        if not self._outputs or not due:
+            return []
+        by_client = self.scheduler.update_from_output(*self._outputs.popleft())
+        return [reply for outputs in by_client.values() for reply in outputs.outputs]
+
+    def _sample(self, output: SchedulerOutput) -> ModelRunnerOutput:
+        """A token, made of its request and position, for every request whose prompt is through."""
+        ids = list(output.num_scheduled_tokens)
+        requests = [self.scheduler.requests[request_id] for request_id in ids]
+        tokens = [[zlib.crc32(f"{r.request_id} {r.num_computed_tokens}".encode()) % 8000] for r in requests]
+        sampled = [[] if r.is_prefill_chunk else token for r, token in zip(requests, tokens, strict=True)]
+        return ModelRunnerOutput(ids, {request_id: row for row, request_id in enumerate(ids)}, sampled)

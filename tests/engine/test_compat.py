@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import vllm
+from vllm.v1.core.block_pool import BlockPool
+from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue
+
+from agentcache.engine.compat import check_signature, check_vllm
+from agentcache.engine.forced_reply import accept_forced_replies
+from agentcache.errors import CompatibilityError
+
+
+@pytest.fixture(autouse=True)
+def _fresh_check() -> Iterator[None]:
+    check_vllm.cache_clear()
+    yield
+    check_vllm.cache_clear()
+
+
+def failure() -> str:
+    with pytest.raises(CompatibilityError) as caught:
+        check_vllm()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_installed_vllm_fits() -> None:
+    check_vllm()
+
+
+def test_it_still_fits_with_our_plugin_in_it() -> None:
+    accept_forced_replies()
+    check_vllm()
+
+
+@pytest.mark.parametrize("version", ["0.31.4", "0.33.0", "1.32.0"])
+def test_another_minor_version_is_refused(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    monkeypatch.setattr(vllm, "__version__", version)
+    assert failure() == f"vLLM {version} is installed; agentcache needs 0.32.x"
+
+
+@pytest.mark.parametrize("version", ["0.32.0", "0.32.7", "0.32.1.post1", "0.32.0+cpu", "0.32.1rc2"])
+def test_every_patch_and_build_of_the_minor_version_will_do(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    monkeypatch.setattr(vllm, "__version__", version)
+    check_vllm()
+
+
+def test_a_changed_signature_is_named_with_both_forms() -> None:
+    def free_blocks(self: BlockPool, blocks: list[object], order: str) -> None: ...
+
+    with pytest.raises(CompatibilityError) as caught:
+        check_signature(free_blocks, ("self", "ordered_blocks"))
+    assert str(caught.value) == (
+        f"vLLM {vllm.__version__}: {free_blocks.__qualname__} takes (self, blocks, order), "
+        "agentcache expects (self, ordered_blocks, ...)"
+    )
+
+
+def test_parameters_behind_the_ones_we_pass_may_differ() -> None:
+    def popleft_n(self: object, n: int, *, hint: str = "") -> None: ...
+
+    check_signature(popleft_n, ("self", "n"))
+
+
+def test_the_check_at_start_looks_at_signatures(monkeypatch: pytest.MonkeyPatch) -> None:
+    def changed(_self: object, _many: int) -> None: ...
+
+    # Parameters are read from the code object, so this is vLLM's own function with others.
+    monkeypatch.setattr(FreeKVCacheBlockQueue.popleft_n, "__code__", changed.__code__)
+    assert "FreeKVCacheBlockQueue.popleft_n takes (_self, _many), agentcache expects (self, n, ...)" in failure()
+
+
+def test_a_new_method_of_the_queue_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FreeKVCacheBlockQueue, "rotate", lambda _self: None, raising=False)
+    assert failure() == f"vLLM {vllm.__version__}: its free block queue has new methods: ['rotate']"

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+import pytest
+from lone_scheduler import BLOCK_SIZE, LoneScheduler, Step, make_config, make_scheduler
+from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+
+from agentcache.engine.block_queue import BlockQueue
+from agentcache.engine.scheduler import SCHEDULER_CLASS, AgentScheduler
+from agentcache.errors import InputError, IntegrityError
+
+# Four requests of the length below fill it: small enough for evictions and preemptions in every mix.
+NUM_BLOCKS = 40
+TURNS = 4
+
+
+@dataclass
+class JobMix:
+    """Jobs that share a system prompt; each turn's prompt is the turn before, its reply and a tool's result.
+
+    All that is random comes from one generator, so two schedulers are asked the same until they behave differently.
+    """
+
+    lone: LoneScheduler
+    rng: random.Random
+    jobs: int = 0
+    aborts: int = 0
+    resets: int = 0
+    steps: list[Step] = field(default_factory=list)
+    _due: list[tuple[int, str, list[int]]] = field(default_factory=list)
+
+    def run(self, waves: int, wave_steps: int) -> None:
+        """Jobs arrive for half of a wave; the next wave begins when all are done."""
+        system = self._tokens(4 * BLOCK_SIZE + 5)
+        for _ in range(waves):
+            ends = len(self.steps) + wave_steps
+            while len(self.steps) < ends or self._due or not self.lone.idle:
+                if len(self.steps) < ends and self.rng.random() < 0.2:
+                    self.jobs += 1
+                    self._due.append((len(self.steps), f"job {self.jobs} turn 1", system + self._tokens(40)))
+                self._step()
+            if self.rng.random() < 0.7:
+                assert self.lone.scheduler.reset_prefix_cache()
+                self.resets += 1
+
+    def _step(self) -> None:
+        now = len(self.steps)
+        for _, name, prompt in [due for due in self._due if due[0] <= now]:
+            self.lone.add(name, prompt, output_tokens=self.rng.randint(1, 60))
+        self._due = [due for due in self._due if due[0] > now]
+        if (live := list(self.lone.scheduler.requests)) and self.rng.random() < 0.02:
+            self.lone.abort(self.rng.choice(live))
+            self.aborts += 1
+        step = self.lone.step()
+        if isinstance(self.lone.scheduler, AgentScheduler):
+            self.lone.scheduler.check_integrity()
+        for name, tokens in step.finished.items():
+            job, turn = name.rsplit(" ", 1)
+            if int(turn) < TURNS:
+                ready = now + self.rng.randint(1, 15)
+                self._due.append((ready, f"{job} {int(turn) + 1}", tokens + self._tokens(30)))
+        self.steps.append(step)
+
+    def _tokens(self, most: int) -> list[int]:
+        return [self.rng.randrange(8000) for _ in range(self.rng.randint(most // 2, most))]
+
+
+def run_mix(scheduler: AsyncScheduler, seed: int, in_flight: int) -> JobMix:
+    mix = JobMix(LoneScheduler(scheduler, in_flight), random.Random(seed))
+    mix.run(waves=4, wave_steps=60)
+    return mix
+
+
+@pytest.mark.parametrize("in_flight", [1, 2])
+@pytest.mark.parametrize("seed", range(4))
+def test_policies_vllm_and_lru_equal_stock_vllm_step_by_step(tiny_model_path: str, seed: int, in_flight: int) -> None:
+    stock = run_mix(make_scheduler(make_config(tiny_model_path, AsyncScheduler), NUM_BLOCKS), seed, in_flight)
+    assert_eventful(stock)
+    for policy, queue in (("vllm", FreeKVCacheBlockQueue), ("lru", BlockQueue)):
+        config = make_config(tiny_model_path, SCHEDULER_CLASS, policy=policy)
+        mix = run_mix(make_scheduler(config, NUM_BLOCKS), seed, in_flight)
+        assert type(mix.lone.pool.free_block_queue) is queue
+        for number, (step, expected) in enumerate(zip(mix.steps, stock.steps, strict=False)):
+            assert step == expected, f"{policy}: step {number} differs"
+        assert len(mix.steps) == len(stock.steps)
+
+
+def assert_eventful(mix: JobMix) -> None:
+    """What the policies are compared on has happened, and all blocks came back."""
+    assert mix.jobs > 20
+    assert mix.aborts
+    assert mix.resets
+    assert sum(len(step.preempted) for step in mix.steps) > 1
+    assert sum(len(step.evicted) for step in mix.steps) > 5 * NUM_BLOCKS
+    hits = [tokens for step in mix.steps for tokens in step.hit_tokens.values()]
+    # More than the system prompt: turns found the turns before them.
+    assert max(hits) > 8 * BLOCK_SIZE
+    assert 0 in hits
+    assert len(mix.steps[-1].free_blocks) == NUM_BLOCKS - 1
+
+
+def test_scheduler_checks_its_block_queue(tiny_model_path: str) -> None:
+    scheduler = make_scheduler(make_config(tiny_model_path, SCHEDULER_CLASS, policy="lru"), NUM_BLOCKS)
+    scheduler.check_integrity()
+    scheduler.kv_cache_manager.block_pool.blocks[7].ref_cnt = 1
+    with pytest.raises(IntegrityError, match=r"\[7\]"):
+        scheduler.check_integrity()
+
+
+@pytest.mark.parametrize(
+    ("knobs", "message"),
+    [
+        ({"polcy": "lru"}, "additional_config: agentcache.polcy: Extra inputs are not permitted"),
+        ({"policy": "fifo"}, "--policy fifo: unknown; choose from "),
+    ],
+)
+def test_scheduler_refuses_a_config_that_cannot_be(
+    tiny_model_path: str, knobs: dict[str, object], message: str
+) -> None:
+    config = make_config(tiny_model_path, SCHEDULER_CLASS, **knobs)
+    with pytest.raises(InputError, match=f"^{message}"):
+        make_scheduler(config, NUM_BLOCKS)

@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_server import MODEL, FakeServer
+from made_settings import make_entry, make_settings
+
+from agentcache.errors import InputError, ServerError
+from agentcache.replay.command import ENGINE_LOG, replay
+from agentcache.replay.endpoint import CacheFacts, Endpoint
+from agentcache.report.content import HTML_FILE, MARKDOWN_FILE, SUMMARY_FILE
+from agentcache.report.events import EVENTS_FILE, RUN_FILE, PolicyEvent, read_events, read_run_record
+from agentcache.report.policy_run import PolicyRun, group_by_policy
+from agentcache.report.summary import PolicySummary
+
+FILES = {RUN_FILE, EVENTS_FILE, SUMMARY_FILE, MARKDOWN_FILE, HTML_FILE, ENGINE_LOG}
+METRICS = """\
+# TYPE vllm:num_preemptions counter
+vllm:num_preemptions_total{engine="0"} 5.0
+# TYPE vllm:cache_config_info gauge
+vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="10001"} 1.0
+"""
+
+
+def run(server: FakeServer, out: Path, **changes: Any) -> tuple[int, PolicySummary]:
+    """The exit status and the figures of the run, whose files all exist."""
+    status, summary = replay(make_settings(out, base_url=server.url, **changes))
+    assert {path.name for path in out.iterdir()} >= FILES
+    assert list(summary.policies) == ["server"]
+    return status, summary.policies["server"]
+
+
+def read(out: Path) -> PolicyRun:
+    return group_by_policy(read_events(out))["server"]
+
+
+def refusal(server: FakeServer, out: Path, **changes: Any) -> str:
+    """The one line that refuses the settings, with nothing run and nothing left behind."""
+    before = sorted(out.parent.rglob("*"))
+    with pytest.raises(InputError) as caught:
+        replay(make_settings(out, base_url=server.url, **changes))
+    assert sorted(out.parent.rglob("*")) == before
+    assert not [body for body in server.bodies if "session_id" in body]
+    text = str(caught.value)
+    assert text.count("\n") == 0
+    return text
+
+
+def results(folder: Path, *lines: str) -> Path:
+    path = folder / "BFCL_v4_web_search_result.json"
+    path.write_text("".join(lines))
+    return path
+
+
+def test_a_replay_against_a_server_from_end_to_end(
+    server: FakeServer, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    server.metrics = METRICS
+    out = tmp_path / "out"
+    status, figures = run(server, out)
+    assert status == 0
+    assert (figures.jobs, figures.finished, figures.diverged_prompts) == (3, 3, 0)
+    events = read(out)
+    assert figures.turns == len(events.requests) > 3
+    # The fake server's cache never evicts.
+    assert figures.recomputed_tokens == 0
+    assert sum(request.reusable_tokens for request in events.requests) > 0
+    assert events.end == PolicyEvent(policy="server", block_size=16, cache_tokens=160_000, preemptions=0)
+    record = read_run_record(out)
+    assert (record.workload, record.model, record.jobs, record.seed) == ("bfcl", MODEL, 3, 0)
+    assert (record.cache_tokens, record.device) == (160_000, f"the server at {server.url}")
+    assert {"agentcache", "python", "openai"} <= record.versions.keys()
+    assert "server: 3/3 jobs" in capfd.readouterr().out
+
+
+def test_a_recorded_benchmark_run_is_replayed_as_it_was(server: FakeServer, tmp_path: Path) -> None:
+    path = results(tmp_path, *map(make_entry, range(3)))
+    status, figures = run(server, tmp_path / "out", results=path, jobs=2)
+    assert (status, figures.jobs, figures.turns) == (0, 2, 4)
+    assert [job.job for job in sorted(read(tmp_path / "out").jobs, key=lambda job: job.job)] == [
+        "web_search_0",
+        "web_search_1",
+    ]
+    assert read_run_record(tmp_path / "out").workload == f"bfcl --results {path}"
+
+
+def test_a_failing_job_makes_the_status_1_and_the_report_still_comes(server: FakeServer, tmp_path: Path) -> None:
+    server.refused_jobs.add("web_search_1")
+    path = results(tmp_path, *map(make_entry, range(3)))
+    status, figures = run(server, tmp_path / "out", results=path)
+    assert (status, figures.finished, figures.failed) == (1, 2, 1)
+    assert "the engine is on fire" in (tmp_path / "out" / MARKDOWN_FILE).read_text()
+
+
+def test_an_interrupted_run_keeps_what_came_before(
+    server: FakeServer, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+
+    def interrupt_when_a_job_is_done() -> None:
+        while '"type":"job"' not in (out / EVENTS_FILE).read_text():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def stall(body: Mapping[str, Any]) -> None:
+        if body.get("session_id") == "web_search_1" and len(body["messages"]) > 2:
+            server.stalled_jobs.add("web_search_1")
+            threading.Thread(target=interrupt_when_a_job_is_done).start()
+
+    server.on_request = stall
+    server.stalled_jobs.add("web_search_2")
+    before = signal.getsignal(signal.SIGINT)
+    path = results(tmp_path, *map(make_entry, range(3)))
+    status, figures = run(server, out, results=path)
+    assert status == 130
+    assert (figures.jobs, figures.finished, figures.interrupted) == (2, 1, 1)
+    assert read(out).end is None
+    assert "interrupted: the jobs that finished are in the report" in capfd.readouterr().out
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_server_that_goes_away_ends_the_run_with_a_report(
+    server: FakeServer, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Endpoint] = []
+
+    def lose_server(endpoint: Endpoint) -> CacheFacts:
+        # Asked before the preparation, before the run and after it.
+        asked.append(endpoint)
+        if len(asked) == 3:
+            raise ServerError("the server is gone")
+        return CacheFacts(16, None, None)
+
+    monkeypatch.setattr(Endpoint, "read_cache_facts", lose_server)
+    status, figures = run(server, tmp_path / "out", jobs=1)
+    assert (status, figures.finished) == (1, 1)
+    assert "the server is gone; see" in capfd.readouterr().out
+
+
+def test_a_server_that_does_not_count_cached_tokens_has_no_hit_rate(server: FakeServer, tmp_path: Path) -> None:
+    # vLLM tells them only when started with --enable-prompt-tokens-details.
+    server.tells_cached = False
+    _, figures = run(server, tmp_path / "out", jobs=1)
+    assert (figures.token_hit_rate, figures.recomputed_tokens) == (None, None)
+
+
+def test_a_run_in_the_way_is_replaced_whole(server: FakeServer, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run(server, out, results=results(tmp_path, *map(make_entry, range(3))))
+    (out / ENGINE_LOG).write_text("of the old run\n")
+    _, figures = run(server, out, results=results(tmp_path, make_entry(7)), jobs=None, overwrite=True)
+    assert figures.jobs == 1
+    assert {event.job for event in read(out).requests} == {"web_search_7"}
+    assert read_run_record(out).jobs == 1
+    assert "of the old run" not in (out / ENGINE_LOG).read_text()
+
+
+def test_a_run_is_kept_when_its_replacement_cannot_begin(server: FakeServer, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    for name in FILES:
+        (out / name).write_text("of the old run\n")
+    refusal(server, out, overwrite=True, results=results(tmp_path, "{\n"))
+    assert {path.name: path.read_text() for path in out.iterdir()} == dict.fromkeys(FILES, "of the old run\n")
+
+
+@pytest.mark.parametrize(
+    ("lines", "text"),
+    [
+        ((make_entry(0), "{\n"), ":2: not JSON"),
+        ((make_entry(0), make_entry(1), make_entry(0)), ":3: id web_search_0 again, after line 1"),
+        ((make_entry(0, arguments='{"keywords": '),), ":1: "),
+        ((make_entry(0), make_entry(1, arguments="[1]")), ":2: "),
+        ((), ": holds no entries"),
+    ],
+    ids=["a line cut off", "an id twice", "arguments that are no JSON", "arguments that are a list", "nothing in it"],
+)
+def test_a_result_file_that_cannot_be_replayed_is_refused_by_its_line(
+    server: FakeServer, tmp_path: Path, lines: tuple[str, ...], text: str
+) -> None:
+    path = results(tmp_path, *lines)
+    assert refusal(server, tmp_path / "out", results=path, jobs=None).startswith(f"{path}{text}")
+
+
+def test_a_missing_result_file_is_refused(server: FakeServer, tmp_path: Path) -> None:
+    path = tmp_path / "none.json"
+    assert refusal(server, tmp_path / "out", results=path).startswith(f"{path}: cannot be read")
+
+
+def test_a_job_that_exceeds_the_servers_context_is_refused(server: FakeServer, tmp_path: Path) -> None:
+    server.models = {"data": [{"id": MODEL, "max_model_len": 500}]}
+    assert refusal(server, tmp_path / "out").startswith("--scale: job web_search_")
+
+
+def test_a_job_that_exceeds_the_servers_cache_is_refused(server: FakeServer, tmp_path: Path) -> None:
+    server.metrics = METRICS.replace("10001", "11")
+    assert "the cache holds 160" in refusal(server, tmp_path / "out")
+
+
+def test_a_server_that_ignores_replies_is_refused(server: FakeServer, tmp_path: Path) -> None:
+    server.follows_replies = False
+    assert "start it with `agentcache serve MODEL --forced-replies`" in refusal(server, tmp_path / "out")
+
+
+def test_folders_made_on_the_way_are_taken_back(server: FakeServer, tmp_path: Path) -> None:
+    server.follows_replies = False
+    with pytest.raises(InputError):
+        replay(make_settings(tmp_path / "runs" / "new" / "out", base_url=server.url))
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import pytest
+from fake_server import MODEL, FakeServer, encode
+from prometheus_client.parser import text_string_to_metric_families
+
+from agentcache.errors import InputError, ServerError
+from agentcache.replay.endpoint import CacheFacts, Endpoint, parse_cache_facts
+
+# As vLLM 0.32 writes it, labels and families that nobody asks for left out.
+METRICS = """\
+# HELP vllm:num_preemptions_total Cumulative number of preemption from the engine.
+# TYPE vllm:num_preemptions_total counter
+vllm:num_preemptions_total{engine="0",model_name="tiny"} 3.0
+vllm:num_preemptions_total{engine="1",model_name="tiny"} 4.0
+# HELP vllm:num_preemptions_created Cumulative number of preemption from the engine.
+# TYPE vllm:num_preemptions_created gauge
+vllm:num_preemptions_created{engine="0",model_name="tiny"} 1.7952597872025616e+09
+vllm:num_preemptions_created{engine="1",model_name="tiny"} 1.7952597872025616e+09
+# HELP vllm:request_num_preemptions Histogram of the number of times a request was preempted.
+# TYPE vllm:request_num_preemptions histogram
+vllm:request_num_preemptions_bucket{engine="0",le="+Inf",model_name="tiny"} 9.0
+vllm:request_num_preemptions_count{engine="0",model_name="tiny"} 9.0
+vllm:request_num_preemptions_sum{engine="0",model_name="tiny"} 9.0
+# HELP vllm:cache_config_info Information of the LLMEngine CacheConfig
+# TYPE vllm:cache_config_info gauge
+vllm:cache_config_info{block_size="128",cache_dtype="auto",engine="0",num_gpu_blocks="4096",sliding_window="None"} 1.0
+vllm:cache_config_info{block_size="128",cache_dtype="auto",engine="1",num_gpu_blocks="4096",sliding_window="None"} 1.0
+"""
+
+
+def refusal(url: str, model: str | None = None) -> str:
+    """The text of the refusal, which must be one line."""
+    with pytest.raises(InputError) as caught:
+        Endpoint(url, "none", model)
+    text = str(caught.value)
+    assert text.count("\n") == 0
+    return text
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def test_the_first_model_is_taken_with_its_context(server: FakeServer) -> None:
+    endpoint = Endpoint(server.url + "/", "none")
+    assert (endpoint.base_url, endpoint.model, endpoint.max_tokens) == (server.url, MODEL, 100_000)
+
+
+def test_a_server_may_keep_its_context_to_itself(server: FakeServer) -> None:
+    server.models = {"data": [{"id": "a"}, {"id": "b"}]}
+    endpoint = Endpoint(server.url, "none", "b")
+    assert (endpoint.model, endpoint.max_tokens) == ("b", None)
+
+
+def test_nobody_answers() -> None:
+    url = f"http://127.0.0.1:{free_port()}/v1"
+    assert refusal(url).startswith(f"--base-url {url}: no OpenAI server answers there")
+
+
+def test_the_base_url_ends_in_v1() -> None:
+    text = "--base-url http://host:8000: must end in /v1, as in http://host:8000/v1"
+    assert refusal("http://host:8000") == text
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:1/v1", "/v1", "ftp://127.0.0.1/v1", "http://[bad/v1"])
+def test_what_is_no_address_is_refused(url: str) -> None:
+    assert refusal(url).startswith(f"--base-url {url}: ")
+
+
+def test_an_unknown_model_is_refused_with_what_is_served(server: FakeServer) -> None:
+    assert refusal(server.url, "other") == f"--model other: {server.url} serves {MODEL}"
+
+
+def test_a_server_without_models_is_refused(server: FakeServer) -> None:
+    server.models = {"data": []}
+    assert "serves no model" in refusal(server.url)
+
+
+@pytest.mark.parametrize("answer", [None, {"models": []}, []], ids=repr)
+def test_what_is_no_openai_server_is_refused_in_one_line(server: FakeServer, answer: Any) -> None:
+    server.models = answer
+    assert "no OpenAI server answers there" in refusal(server.url)
+
+
+def test_a_server_that_follows_replies_is_accepted(server: FakeServer) -> None:
+    Endpoint(server.url, "none").check_forced_reply()
+    (body,) = server.bodies
+    assert body["vllm_xargs"]["agentcache_reply_token_ids"] == encode("Ready.\x02")
+
+
+def test_a_server_that_ignores_replies_is_refused_with_the_remedy(server: FakeServer) -> None:
+    server.follows_replies = False
+    remedy = "does not follow recorded replies; start it with `agentcache serve MODEL --forced-replies`"
+    with pytest.raises(InputError, match=remedy):
+        Endpoint(server.url, "none").check_forced_reply()
+
+
+def test_a_server_that_refuses_to_be_dictated_is_refused_with_its_reason(server: FakeServer) -> None:
+    server.refused_jobs.add("")
+    with pytest.raises(InputError, match="the engine is on fire; start it with `agentcache serve MODEL --forced"):
+        Endpoint(server.url, "none").check_forced_reply()
+
+
+def test_facts_of_a_cache_are_one_engines_and_preemptions_all_engines() -> None:
+    facts = parse_cache_facts(text_string_to_metric_families(METRICS))
+    assert facts == CacheFacts(block_size=128, cache_tokens=4095 * 128, preemptions=7)
+
+
+def test_metrics_without_a_cache_say_nothing() -> None:
+    assert parse_cache_facts(text_string_to_metric_families("up 1\n")) == CacheFacts(None, None, None)
+
+
+def test_facts_are_read_from_the_server(server: FakeServer) -> None:
+    endpoint = Endpoint(server.url, "none")
+    assert endpoint.read_cache_facts() == CacheFacts(None, None, None)
+    server.metrics = METRICS
+    assert endpoint.read_cache_facts() == CacheFacts(128, 4095 * 128, 7)
+
+
+def test_a_server_that_went_away_is_an_error_of_the_server(server: FakeServer) -> None:
+    endpoint = Endpoint(server.url, "none")
+    server.metrics = METRICS
+    endpoint._http.base_url = f"http://127.0.0.1:{free_port()}"
+    with pytest.raises(ServerError, match="the server is gone"):
+        endpoint.read_cache_facts()
+
+
+def test_the_servers_tokenizer_takes_texts_and_chats(server: FakeServer) -> None:
+    tokenizer = Endpoint(server.url, "none").tokenizer
+    question = {"role": "user", "content": "Where?"}
+    assert tokenizer.encode("tea") == encode("tea")
+    assert tokenizer.render([question], for_reply=True) == encode("\x01user\nWhere?\x02\x01assistant\n")
+    assert tokenizer.render([question], for_reply=False) == encode("\x01user\nWhere?\x02")
+
+
+def test_the_servers_tokenizer_takes_replies_with_calls(server: FakeServer) -> None:
+    # Templates want the arguments as an object, the API wants them as text, and vLLM makes the one of the other.
+    call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": {"at": "shelf"}}}
+    tokenizer = Endpoint(server.url, "none").tokenizer
+    rendered = tokenizer.render([{"role": "assistant", "content": "I look.", "tool_calls": [call]}], for_reply=False)
+    wanted = '\x01assistant\nI look.\n<tool_call>{"name": "look", "arguments": {"at": "shelf"}}</tool_call>\x02'
+    assert rendered == encode(wanted)
+
+
+def test_a_tokenizer_that_fails_is_an_error_of_one_line(server: FakeServer) -> None:
+    server.tokenizes = False
+    tokenizer = Endpoint(server.url, "none").tokenizer
+    with pytest.raises(ServerError) as caught:
+        tokenizer.render([{"role": "user", "content": "Where?"}], for_reply=True)
+    assert "/tokenize failed" in str(caught.value)
+    assert str(caught.value).count("\n") == 0

@@ -1,0 +1,135 @@
+"""`agentcache replay` as a user runs it, on the real CPU engine."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+
+import psutil
+import pytest
+
+from agentcache.replay.command import ENGINE_LOG
+from agentcache.report.events import EVENTS_FILE, JobEvent, RequestEvent, read_events
+
+REPLAY = [sys.executable, "-m", "agentcache", "replay", "bfcl", "--model", "tiny"]
+
+
+@pytest.fixture(scope="module")
+def run_of_both_policies(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Jobs one after the other, so that nothing depends on timing, in a cache that holds little more than one."""
+    out = tmp_path_factory.mktemp("replay") / "out"
+    options = ["--policy", "vllm", "--policy", "lru", "--jobs", "6", "--scale", "0.1", "--tool-latency", "0"]
+    pace = ["--arrival", "gamma", "--cv", "0.001", "--rate", "0.3", "--kv-tokens", "7000", "--seed", "3"]
+    done = subprocess.run([*REPLAY, *options, *pace, "--out", str(out)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr + (out / ENGINE_LOG).read_text()[-3000:]
+    assert "Job latency, mean" in done.stdout
+    return out
+
+
+def requests_of(folder: Path) -> dict[str, list[RequestEvent]]:
+    found = defaultdict(list)
+    for event in read_events(folder):
+        if isinstance(event, RequestEvent):
+            found[event.policy].append(event)
+    return found
+
+
+def test_replay_is_token_exact(run_of_both_policies: Path) -> None:
+    jobs = [event for event in read_events(run_of_both_policies) if isinstance(event, JobEvent)]
+    assert [job.status for job in jobs] == ["finished"] * 12
+    by_policy = requests_of(run_of_both_policies)
+    sizes = {
+        policy: [(r.job, r.turn, r.prompt_tokens, r.output_tokens) for r in requests]
+        for policy, requests in by_policy.items()
+    }
+    assert sizes["vllm"] == sizes["lru"]
+    assert all(request.diverged_at is None for requests in by_policy.values() for request in requests)
+    assert max(request.turn for request in by_policy["lru"]) >= 3
+
+
+def test_lru_hits_the_same_tokens_as_vllm(run_of_both_policies: Path) -> None:
+    hits = {
+        policy: [(r.job, r.turn, r.cached_tokens) for r in requests]
+        for policy, requests in requests_of(run_of_both_policies).items()
+    }
+    assert hits["vllm"] == hits["lru"]
+    # What the next job of the same length begins with is shared; where it had gone, the cache has evicted.
+    assert sum(cached for *_, cached in hits["lru"]) > 0
+
+
+def test_server_timings_and_report_are_there(run_of_both_policies: Path) -> None:
+    for request in requests_of(run_of_both_policies)["lru"]:
+        assert None not in (request.queue_s, request.prefill_s, request.decode_s, request.ttft_s)
+    summary = json.loads((run_of_both_policies / "summary.json").read_text())
+    for policy in ("vllm", "lru"):
+        figures = summary["policies"][policy]
+        assert figures["jobs"] == 6
+        assert figures["preemptions"] is not None
+        assert 0 < figures["block_hit_rate"] < 1
+    assert {path.name for path in run_of_both_policies.iterdir()} >= {"report.md", "report.html", ENGINE_LOG}
+
+
+def test_result_file_is_replayed(tmp_path: Path) -> None:
+    log = {
+        "begin_of_turn_query": [{"role": "user", "content": "Who won?"}],
+        "step_0": [
+            {"role": "assistant", "content": [{"search_engine_query": '{"keywords": "who wön"}'}]},
+            {"role": "tool", "content": '[{"title": "Ada", "href": "x", "body": "Ada \\"won\\"."}]'},
+        ],
+        "step_1": [{"role": "assistant", "content": "{'answer': 'Ada', 'context': '<b>she</b> did'}"}],
+    }
+    results = tmp_path / "BFCL_v4_web_search_base_result.json"
+    results.write_text(json.dumps({"id": "web_search_base_0", "result": [], "inference_log": [log]}) + "\n")
+    out = tmp_path / "out"
+    options = ["--results", str(results), "--policy", "lru", "--tool-latency", "0.1", "--arrival", "at-once"]
+    done = subprocess.run([*REPLAY, *options, "--out", str(out)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    first, second = requests_of(out)["lru"]
+    assert second.diverged_at is None
+    assert second.prompt_tokens > first.prompt_tokens + first.output_tokens
+
+
+def test_ctrl_c_keeps_finished_jobs_and_leaves_no_process(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    options = ["--policy", "lru", "--jobs", "40", "--scale", "0.05", "--tool-latency", "0.5", "--rate", "2"]
+    process = subprocess.Popen(
+        [*REPLAY, *options, "--out", str(out)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+    )
+    try:
+        wait_for_finished_jobs(out, 3, process)
+        group = [other for other in psutil.Process(process.pid).children(recursive=True)]
+        assert group
+        # As a terminal does it: to the whole group, so the engine's own processes hear it too.
+        os.killpg(process.pid, signal.SIGINT)
+        output, _ = process.communicate(timeout=90)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 130, output.decode()
+    _, alive = psutil.wait_procs(group, timeout=15)
+    assert alive == []
+    jobs = [event for event in read_events(out) if isinstance(event, JobEvent)]
+    assert {job.status for job in jobs} == {"finished", "interrupted"}
+    figures = json.loads((out / "summary.json").read_text())["policies"]["lru"]
+    assert figures["job_latency_s"]["mean"] > 0
+    (out / "report.html").unlink()
+    again = subprocess.run([sys.executable, "-m", "agentcache", "report", str(out)], capture_output=True, check=False)
+    assert again.returncode == 0, again.stderr.decode()
+    assert (out / "report.html").is_file()
+
+
+def wait_for_finished_jobs(out: Path, count: int, process: subprocess.Popen[bytes]) -> None:
+    for _ in range(600):
+        assert process.poll() is None, "the replay ended by itself"
+        if (out / EVENTS_FILE).exists():
+            finished = [event for event in read_events(out) if isinstance(event, JobEvent)]
+            if len(finished) >= count:
+                return
+        time.sleep(0.2)
+    raise AssertionError("no job finished")

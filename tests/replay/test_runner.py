@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from fake_server import MODEL, REPLY_ARGUMENT, FakeServer, encode
+from made_job import make_job, make_turn, record
+from rich.console import Console
+
+from agentcache.replay.display import ReplayDisplay
+from agentcache.replay.endpoint import Endpoint
+from agentcache.replay.jobs import RecordedJob
+from agentcache.replay.runner import ReplayRunner
+from agentcache.report.events import EVENTS_FILE, EventWriter, JobEvent, RequestEvent, ToolCallEvent, read_events
+from agentcache.report.policy_run import PolicyRun, group_by_policy
+from tool_runtime.job import ToolResult
+
+
+class Run:
+    """A runner against the fake server, what it wrote and what it showed."""
+
+    def __init__(self, server: FakeServer, folder: Path, jobs: int) -> None:
+        self._folder = folder
+        self.shown = io.StringIO()
+        self.display = ReplayDisplay("lru", jobs, Console(file=self.shown, width=120))
+        endpoint = Endpoint(server.url, "secret")
+        writer = EventWriter(folder)
+        self.runner = ReplayRunner("lru", endpoint, writer, self.display, block_size=16, request_timeout_s=30.0)
+
+    @property
+    def events(self) -> PolicyRun:
+        return group_by_policy(read_events(self._folder)).get("lru", PolicyRun())
+
+    def status_of(self, job: str) -> JobEvent:
+        (event,) = [event for event in self.events.jobs if event.job == job]
+        return event
+
+
+def run(server: FakeServer, folder: Path, jobs: Sequence[RecordedJob]) -> tuple[int, Run]:
+    made = Run(server, folder, len(jobs))
+    return asyncio.run(made.runner.run(jobs)), made
+
+
+def test_jobs_run_at_their_arrivals_and_as_recorded(server: FakeServer, tmp_path: Path) -> None:
+    jobs = [record(make_job(f"job-{number}", arrival_s=0.15 * number)) for number in range(3)]
+    failed, made = run(server, tmp_path, jobs)
+    assert failed == 0
+    events = made.events
+    assert [(job.status, job.turns, job.error) for job in events.jobs] == [("finished", 3, None)] * 3
+    for number, job in enumerate(sorted(events.jobs, key=lambda event: event.job)):
+        assert 0.15 * number <= job.started_s < 0.15 * number + 0.1
+    assert len(events.requests) == 9
+    assert {call.tool for call in events.tool_calls} == {"look"}
+    assert len(events.tool_calls) == 6
+    assert "lru: 3/3 jobs, 0 running" in made.shown.getvalue()
+
+
+def test_prompts_extend_and_the_cache_is_used_as_it_could_be(server: FakeServer, tmp_path: Path) -> None:
+    _, made = run(server, tmp_path, [record(make_job())])
+    requests = made.events.requests
+    assert [request.diverged_at for request in requests] == [None, None, None]
+    assert [request.cached_tokens for request in requests] == [request.reusable_tokens for request in requests]
+    assert requests[0].reusable_tokens == 0 < requests[1].reusable_tokens < requests[2].reusable_tokens
+    for request in requests:
+        assert request.first_token_s is not None
+        assert request.sent_s <= request.first_token_s <= request.finished_s
+        assert request.queue_s == 0.002
+
+
+def test_each_request_dictates_its_turn_of_the_recording(server: FakeServer, tmp_path: Path) -> None:
+    recorded = record(make_job())
+    run(server, tmp_path, [recorded])
+    assert [body["vllm_xargs"][REPLY_ARGUMENT] for body in server.bodies] == list(recorded.replies)
+    for body, reply in zip(server.bodies, recorded.replies, strict=True):
+        assert (body["session_id"], body["model"], body["temperature"]) == ("job-0", MODEL, 0)
+        assert body["max_completion_tokens"] == len(reply)
+        assert body["return_token_ids"] is True
+    assert server.bodies[2]["messages"][-1]["content"] == "found it"
+
+
+def test_tools_take_the_recorded_time_side_by_side(server: FakeServer, tmp_path: Path) -> None:
+    job = make_job("job-0", make_turn("a", "b", seconds=0.1), make_turn())
+    _, made = run(server, tmp_path, [record(job)])
+    first, second = made.events.tool_calls
+    assert first.finished_s - first.started_s >= 0.1
+    assert second.started_s < first.finished_s
+    assert [message["content"] for message in server.bodies[1]["messages"][-2:]] == ["a", "b"]
+
+
+def test_a_job_that_the_server_refuses_fails_alone(server: FakeServer, tmp_path: Path) -> None:
+    server.refused_jobs.add("job-1")
+    failed, made = run(server, tmp_path, [record(make_job(f"job-{number}")) for number in range(3)])
+    assert failed == 1
+    assert [made.status_of(f"job-{number}").status for number in range(3)] == ["finished", "failed", "finished"]
+    assert made.status_of("job-1").error == "HTTP 500: the engine is on fire"
+    (refused,) = [request for request in made.events.requests if request.job == "job-1"]
+    assert (refused.error, refused.first_token_s) == ("HTTP 500: the engine is on fire", None)
+    assert "1 failed" in made.shown.getvalue()
+
+
+def test_a_reply_that_is_not_the_recorded_one_fails_its_job(server: FakeServer, tmp_path: Path) -> None:
+    server.follows_replies = False
+    failed, made = run(server, tmp_path, [record(make_job())])
+    assert failed == 1
+    assert made.status_of("job-0").error == "turn 0: the reply left the recording at output token 0"
+
+
+def test_a_call_that_the_server_does_not_find_fails_its_job(server: FakeServer, tmp_path: Path) -> None:
+    server.parsed_calls = 0
+    failed, made = run(server, tmp_path, [record(make_job())])
+    assert failed == 1
+    assert made.status_of("job-0").error == "turn 0: the server's tool parser found no call, the recording has one"
+
+
+def test_a_call_that_is_lost_among_others_fails_its_job(server: FakeServer, tmp_path: Path) -> None:
+    server.parsed_calls = 1
+    job = make_job("job-0", make_turn("a", "b"), make_turn("c"), make_turn())
+    failed, made = run(server, tmp_path, [record(job)])
+    assert failed == 1
+    assert made.status_of("job-0").status == "failed"
+
+
+def test_cancelling_records_what_was_interrupted_and_keeps_what_finished(server: FakeServer, tmp_path: Path) -> None:
+    turns = (make_turn("a"), make_turn("b", seconds=60.0), make_turn())
+    jobs = [
+        record(make_job("done")),
+        record(make_job("in a tool", *turns)),
+        record(make_job("unanswered")),
+        record(make_job("to come", arrival_s=60.0)),
+    ]
+    server.stalled_jobs.add("unanswered")
+    made = Run(server, tmp_path, len(jobs))
+
+    async def interrupt() -> None:
+        running = asyncio.create_task(made.runner.run(jobs))
+        while len(made.events.requests) < 5 or not made.events.jobs:
+            await asyncio.sleep(0.01)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    asyncio.run(interrupt())
+    assert [(job.job, job.status, job.turns) for job in made.events.jobs] == [
+        ("done", "finished", 3),
+        ("in a tool", "interrupted", 2),
+    ]
+    assert made.status_of("in a tool").error == "the run was interrupted"
+    assert len(server.bodies) == 3 + 2 + 1
+
+
+def test_every_line_is_on_disk_when_its_job_goes_on(server: FakeServer, tmp_path: Path) -> None:
+    seen: list[int] = []
+    server.on_request = lambda _body: seen.append(len((tmp_path / EVENTS_FILE).read_text().splitlines()))
+    run(server, tmp_path, [record(make_job())])
+    # A request and a tool call lie between one request and the next.
+    assert seen == [0, 2, 4]
+    kinds = [type(event) for event in read_events(tmp_path)]
+    turn: list[type] = [RequestEvent, ToolCallEvent]
+    assert kinds == [*turn, *turn, RequestEvent, JobEvent]
+
+
+def test_texts_of_a_result_reach_the_model_as_recorded(server: FakeServer, tmp_path: Path) -> None:
+    text = 'Tee – 東京 "quoted"\n{"json": 1}'
+    job = make_job("job-0", make_turn(text), make_turn())
+    failed, made = run(server, tmp_path, [record(job)])
+    assert failed == 0
+    assert job.turns[0].results == (ToolResult(text, 0.0),)
+    assert server.bodies[1]["messages"][-1]["content"] == text
+    assert made.events.requests[1].prompt_tokens > made.events.requests[0].prompt_tokens + len(encode(text))

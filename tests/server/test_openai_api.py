@@ -1,0 +1,125 @@
+"""The real engine on the CPU, over HTTP, with the openai client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from background_server import connect, engine_processes, serve_tiny
+from openai import BadRequestError, OpenAI
+from openai.types.chat import ChatCompletion
+
+from agentcache.engine.constants import REPLY_ARGUMENT
+from agentcache.models.catalog import resolve_model
+from agentcache.replay.recorded_reply import ReplyEncoder
+from agentcache.replay.tokenizer import LocalTokenizer
+from tool_runtime.job import ToolCall, Turn
+
+BLOCK = 32
+# Small enough that the conversations below push each other's blocks out.
+CACHE_TOKENS = 2048
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": "The weather of a city.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
+ASKS_FOR_WEATHER = Turn("I will look.", (ToolCall("weather", '{"city": "Oslo \\"east\\" – Ø"}'),))
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[OpenAI]:
+    options = ("--num-gpu-blocks-override", str(CACHE_TOKENS // BLOCK + 1), "--max-model-len", str(CACHE_TOKENS))
+    with serve_tiny(*options) as server:
+        yield connect(server)
+    assert engine_processes() == []
+
+
+@pytest.fixture(scope="module")
+def encoder() -> ReplyEncoder:
+    return ReplyEncoder(LocalTokenizer(resolve_model("tiny").path))
+
+
+def force(tokens: list[int]) -> dict[str, object]:
+    return {"vllm_xargs": {REPLY_ARGUMENT: tokens}, "return_token_ids": True, "session_id": "job"}
+
+
+def test_tool_call_comes_back_parsed_and_the_next_turn_hits_its_blocks(client: OpenAI, encoder: ReplyEncoder) -> None:
+    messages = [{"role": "user", "content": "What is the weather in the east of Oslo? " + "Think hard. " * 40}]
+    reply = encoder.encode(ASKS_FOR_WEATHER)
+    first = client.chat.completions.create(model="tiny", messages=messages, tools=[WEATHER], extra_body=force(reply))
+    message = first.choices[0].message
+    assert first.choices[0].finish_reason == "tool_calls"
+    assert (message.content or "").strip() == "I will look."
+    assert [(call.function.name, call.function.arguments) for call in message.tool_calls] == [
+        ("weather", ASKS_FOR_WEATHER.tool_calls[0].arguments)
+    ]
+    assert first.choices[0].model_extra["token_ids"] == reply
+
+    answer = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "Rain."}
+    messages += [message.model_dump(exclude_none=True), answer]
+    final = encoder.encode(Turn("It rains."))
+    second = client.chat.completions.create(model="tiny", messages=messages, tools=[WEATHER], extra_body=force(final))
+    known = first.model_extra["prompt_token_ids"] + reply
+    assert second.model_extra["prompt_token_ids"][: len(known)] == known
+    assert second.choices[0].message.content == "It rains."
+    assert second.choices[0].finish_reason == "stop"
+    # The reply's last token is never fed back, so its KV was never computed.
+    assert second.usage.prompt_tokens_details.cached_tokens == (len(known) - 1) // BLOCK * BLOCK
+
+
+def converse(client: OpenAI) -> list[tuple[str, int]]:
+    """Three greedy conversations in turn, longer together than the cache: every reply and what it cached."""
+    chats = [[{"role": "user", "content": f"Chat {chat}. " + f"word{chat} " * 150}] for chat in range(3)]
+    replies = []
+    for _ in range(4):
+        for messages in chats:
+            answer: ChatCompletion = client.chat.completions.create(
+                model="tiny",
+                messages=messages,
+                temperature=0,
+                max_completion_tokens=40,
+                extra_body={"ignore_eos": True},
+            )
+            text = answer.choices[0].message.content or ""
+            details = answer.usage.prompt_tokens_details if answer.usage else None
+            replies.append((text, (details and details.cached_tokens) or 0))
+            messages += [{"role": "assistant", "content": text}, {"role": "user", "content": "Go on. " * 20}]
+    return replies
+
+
+def test_outputs_equal_those_of_an_engine_without_prefix_caching(client: OpenAI) -> None:
+    warm = converse(client)
+    with serve_tiny("--no-enable-prefix-caching", "--max-model-len", str(CACHE_TOKENS), policy="vllm") as server:
+        cold = converse(connect(server))
+    assert [text for text, _ in warm] == [text for text, _ in cold]
+    assert len({text for text, _ in warm}) == len(warm), "replies must depend on the context to prove anything"
+    assert sum(cached for _, cached in warm) > 0
+    assert sum(cached for _, cached in cold) == 0
+
+
+@pytest.mark.parametrize(
+    ("tokens", "complaint"),
+    [
+        ([], "non-empty list"),
+        ([1, 10**6], "from 0 to"),
+        ([1, "x"], "must be an integer"),
+    ],
+)
+def test_bad_forced_replies_are_refused(client: OpenAI, tokens: list[object], complaint: str) -> None:
+    with pytest.raises(BadRequestError, match=f"{REPLY_ARGUMENT}: .*{complaint}"):
+        client.chat.completions.create(
+            model="tiny",
+            messages=[{"role": "user", "content": "?"}],
+            extra_body={"vllm_xargs": {REPLY_ARGUMENT: tokens}},
+        )
+
+
+def test_end_of_turn_inside_a_forced_reply_is_refused(client: OpenAI, encoder: ReplyEncoder) -> None:
+    reply = encoder.encode(Turn("One."))
+    with pytest.raises(BadRequestError, match="before the end"):
+        client.chat.completions.create(
+            model="tiny", messages=[{"role": "user", "content": "?"}], extra_body=force(reply + reply)
+        )

@@ -1,0 +1,297 @@
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from agentcache.cli import main
+from agentcache.replay.settings import ReplaySettings
+from agentcache.report.events import EVENTS_FILE, RUN_FILE, EventWriter, JobEvent, RunRecord, write_run_record
+from agentcache.report.summary import Summary
+
+RECORD = RunRecord(
+    command="agentcache replay bfcl --model tiny --policy lru --out runs/one",
+    started_at="2026-11-21T10:30:00+00:00",
+    workload="bfcl",
+    model="tiny",
+    device="CPU backend",
+    seed=0,
+    jobs=1,
+    cache_tokens=None,
+    settings={},
+    versions={},
+)
+
+# Status 2, one line on stderr, nothing on stdout: gives the line.
+Refuse = Callable[..., str]
+
+
+@pytest.fixture
+def _quiet_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM's log keeps the stdout that it finds first, and a test's is closed when the next one writes to it."""
+    monkeypatch.setenv("VLLM_CONFIGURE_LOGGING", "0")
+    monkeypatch.setattr(logging.getLogger("vllm"), "handlers", [logging.NullHandler()])
+
+
+@pytest.fixture(autouse=True)
+def _no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test here may come as far as an engine."""
+    module = ModuleType("agentcache.server.embedded")
+
+    def run_embedded_server(_args: object) -> None:
+        pytest.fail("an engine was started")
+
+    module.run_embedded_server = run_embedded_server  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+
+
+@pytest.fixture
+def refuse(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Refuse:
+    def run(*arguments: str | Path) -> str:
+        before = read_all(tmp_path)
+        try:
+            status: object = main([str(argument) for argument in arguments])
+        except SystemExit as exit_:
+            status = exit_.code
+        out, err = capfd.readouterr()
+        assert (status, out) == (2, "")
+        assert err.startswith("agentcache: ")
+        assert err.endswith("\n")
+        assert err.count("\n") == 1
+        assert read_all(tmp_path) == before
+        return err.removeprefix("agentcache: ").removesuffix("\n")
+
+    return run
+
+
+def read_all(folder: Path) -> dict[Path, str | None]:
+    """Everything in a folder; None is a folder."""
+    return {path: path.read_text() if path.is_file() else None for path in folder.rglob("*")}
+
+
+def replay_of(out: Path, *options: str | Path) -> list[str | Path]:
+    """A replay on the tiny model whose jobs are soon made."""
+    return ["replay", "bfcl", "--model", "tiny", "--policy", "lru", "--jobs=1", "--scale=0.1", "--out", out, *options]
+
+
+def make_run(folder: Path) -> Path:
+    folder.mkdir()
+    write_run_record(folder, RECORD)
+    with EventWriter(folder) as writer:
+        writer.write(JobEvent(policy="lru", job="a", started_s=0.0, finished_s=2.0, turns=1, status="finished"))
+    return folder
+
+
+def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--policy", "fifo"], "--policy fifo: unknown; choose from vllm, lru"),
+        (["--policy", "lru"], "--policy: the same policy is given twice; give each once"),
+        (["--base-url", "http://127.0.0.1:1/v1"], "--base-url: the server has its own policy, cache and options"),
+        (["--seed", "-1"], "--seed -1: give 0 or more"),
+        (["--kv-tokens", "0"], "--kv-tokens 0: give the number of tokens"),
+        (["--request-timeout", "-5"], "--request-timeout -5: give a number of seconds above 0"),
+    ],
+)
+def test_bad_options_are_refused(refuse: Refuse, tmp_path: Path, options: list[str], text: str) -> None:
+    assert refuse(*replay_of(tmp_path / "out", *options)).startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["chat", "--model", "tiny", "--policy", "lru"], "workload chat: unknown; choose from bfcl"),
+        (["bfcl", "--policy", "lru"], "replay: give --model and --policy, or --base-url"),
+        (["bfcl", "--model", "tiny"], "replay: give --model and --policy, or --base-url"),
+        (["bfcl", "--base-url", "http://host:80"], "--base-url http://host:80: must end in /v1"),
+    ],
+)
+def test_bad_targets_are_refused(refuse: Refuse, tmp_path: Path, options: list[str], text: str) -> None:
+    assert refuse("replay", *options, "--out", tmp_path / "out").startswith(text)
+
+
+def test_a_server_that_nobody_runs_is_refused(refuse: Refuse, tmp_path: Path) -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+    text = refuse("replay", "bfcl", "--base-url", url, "--out", tmp_path / "out")
+    assert text.startswith(f"--base-url {url}: no OpenAI server answers there")
+
+
+def test_the_folder_of_another_run_is_refused(refuse: Refuse, tmp_path: Path) -> None:
+    out = make_run(tmp_path / "out")
+    assert refuse(*replay_of(out)).startswith(f"--out {out}: holds another run")
+    assert {path.name for path in out.iterdir()} == {RUN_FILE, EVENTS_FILE}
+
+
+def test_a_file_as_the_folder_is_refused(refuse: Refuse, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("mine")
+    assert refuse(*replay_of(file)) == f"--out {file}: is a file; give a folder"
+    assert refuse(*replay_of(file / "below")).startswith(f"--out {file / 'below'}: ")
+
+
+@pytest.mark.usefixtures("_quiet_vllm")
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--model", "shape:gpt-9"], "model shape:gpt-9: unknown shape; choose from shape:llama-3.1-8b"),
+        (["--kv-tokens", "1000"], "--kv-tokens: job web_search_"),
+        (["--scale", "1", "--seed", "7"], "--scale: job web_search_"),
+        (["--scale", "5"], "--scale 5: give a number above 0 and up to 4"),
+        (["--scale", "nan"], "--scale nan: give a number above 0 and up to 4"),
+        (["--rate", "0"], "--rate 0: give a number above 0"),
+        (["--rate", "nan"], "--rate nan: give a number above 0"),
+        (["--arrival", "gamma", "--cv", "-1"], "--cv -1: give a number above 0"),
+        (["--jobs", "0"], "--jobs 0: give at least 1"),
+        (["--tool-latency", "soon"], "--tool-latency soon: 'soon' is not a number"),
+        (["--tool-latency", "lognormal:1"], "--tool-latency lognormal:1: not a known form"),
+        (["--results", "no-such-file"], "no-such-file: cannot be read"),
+        (["--", "--no-such-option", "3"], "unrecognized arguments: --no-such-option"),
+        (["--", "--dtype", "quadruple"], "argument --dtype: invalid choice"),
+        (["--", "--scheduler-cls", "my.Scheduler"], "--scheduler-cls: agentcache brings its own scheduler"),
+        (["--", "--max-model-len", "10000000"], "vLLM refuses the options: "),
+    ],
+)
+def test_what_the_engine_could_not_run_is_refused_before_it_starts(
+    refuse: Refuse, tmp_path: Path, options: list[str], text: str
+) -> None:
+    assert text in refuse(*replay_of(tmp_path / "out", *options))
+
+
+@pytest.mark.usefixtures("_quiet_vllm")
+def test_a_folder_without_a_model_is_refused(refuse: Refuse, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    text = refuse(*replay_of(tmp_path / "out", "--model", folder))
+    assert text == f"model {folder}: the folder has no config.json; give the folder that holds the model's files"
+    (folder / "config.json").write_text("{}")
+    assert refuse(*replay_of(tmp_path / "out", "--model", folder)).startswith(f"model {folder}: no tokenizer")
+
+
+@pytest.mark.usefixtures("_quiet_vllm")
+def test_a_broken_line_of_a_result_file_is_named_by_its_number(refuse: Refuse, tmp_path: Path) -> None:
+    turn = {
+        "begin_of_turn_query": [{"role": "user", "content": "Who grows tea?"}],
+        "step_0": [{"role": "assistant", "content": "India."}],
+    }
+    path = tmp_path / "result.json"
+    path.write_text(json.dumps({"id": "web_search_0", "inference_log": [turn]}) + '\n{"id": "web_search_1", "infer\n')
+    text = refuse("replay", "bfcl", "--model=tiny", "--policy=lru", "--results", path, "--out", tmp_path / "out")
+    assert text.startswith(f"{path}:2: not JSON")
+
+
+def test_options_reach_the_replay_and_its_status_comes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    taken: list[ReplaySettings] = []
+
+    def replay(settings: ReplaySettings) -> tuple[int, Summary]:
+        taken.append(settings)
+        return 130, Summary(policies={}, run=RECORD)
+
+    monkeypatch.setattr("agentcache.replay.command.replay", replay)
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    typed = ["replay", "bfcl", "--model=tiny", "--policy=vllm", "--policy=lru", "--kv-tokens=4096", "--jobs=7"]
+    typed += ["--rate=2", "--arrival=gamma", "--cv=3", "--scale=0.5", "--tool-latency=1", "--seed=9"]
+    typed += ["--request-timeout=5", "--results=a file", f"--out={tmp_path}", "--overwrite", "--", "--dtype", "half"]
+    assert main(typed) == 130
+    assert taken == [
+        ReplaySettings(
+            command=f"agentcache {' '.join(typed)}".replace("--results=a file", "'--results=a file'"),
+            workload="bfcl",
+            out=tmp_path,
+            overwrite=True,
+            seed=9,
+            policies=("vllm", "lru"),
+            model="tiny",
+            base_url=None,
+            api_key="secret",
+            engine_options=("--dtype", "half"),
+            kv_tokens=4096,
+            results=Path("a file"),
+            jobs=7,
+            rate=2.0,
+            arrival="gamma",
+            cv=3.0,
+            scale=0.5,
+            tool_latency="1",
+            request_timeout_s=5.0,
+        )
+    ]
+    assert f"report: {tmp_path}/report.html" in capfd.readouterr().out
+
+
+def test_serve_passes_what_it_does_not_know_to_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[object] = []
+    module = ModuleType("agentcache.server.command")
+    module.serve = lambda *given, forced_replies: taken.append((*given, forced_replies))  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    assert (
+        main(["serve", "tiny", "--port", "8001", "--policy", "vllm", "--forced-replies", "--", "--dtype", "half"]) == 0
+    )
+    assert main(["serve", "tiny", "--pol", "x"]) == 0
+    assert taken == [
+        ("tiny", ["--port", "8001", "--dtype", "half"], "vllm", True),
+        ("tiny", ["--pol", "x"], None, False),
+    ]
+
+
+def test_a_report_is_made_again_and_runs_are_compared(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    one, two = make_run(tmp_path / "one"), make_run(tmp_path / "two")
+    assert main(["report", str(one)]) == 0
+    assert f"report: {one}/report.html" in capfd.readouterr().out
+    assert {"summary.json", "report.md", "report.html"} <= {path.name for path in one.iterdir()}
+    assert main(["report", str(one), str(two), "--out", str(tmp_path / "both")]) == 0
+    assert set(json.loads((tmp_path / "both" / "summary.json").read_text())["policies"]) == {"one: lru", "two: lru"}
+
+
+def test_bad_folders_of_a_report_are_refused(refuse: Refuse, tmp_path: Path) -> None:
+    one, two = make_run(tmp_path / "one"), make_run(tmp_path / "two")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("mine")
+    assert refuse("report", tmp_path / "empty").startswith(f"{tmp_path / 'empty'} holds no run: run.json is missing")
+    assert refuse("report", tmp_path / "none").startswith(f"{tmp_path / 'none'} holds no run")
+    assert refuse("report", one, two) == "report: give --out, the folder for the comparison of several runs"
+    assert refuse("report", one, one, "--out", tmp_path / "both").startswith("the same run is given twice")
+    assert refuse("report", one, "--out", tmp_path / "file").startswith(f"--out {tmp_path / 'file'}: is a file")
+
+
+def test_only_replay_takes_options_behind_dashes(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["report", str(tmp_path), "--", "--dtype", "half"])
+    assert "only replay passes options behind -- on to vLLM" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [(["--help"], "replay"), (["replay", "--help"], "--kv-tokens"), (["report", "--help"], "DIR")],
+)
+def test_help_is_shown_without_loading_an_engine(arguments: list[str], text: str) -> None:
+    script = (
+        "import atexit, sys\n"
+        "atexit.register(lambda: print('loaded:', sorted({'vllm', 'torch', 'transformers'} & set(sys.modules))))\n"
+        "from agentcache.cli import main\n"
+        "main(sys.argv[1:])\n"
+    )
+    done = run_python("-c", script, *arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert text in done.stdout
+    assert done.stdout.endswith("loaded: []\n")
+
+
+def test_the_package_runs_as_a_module() -> None:
+    done = run_python("-m", "agentcache", "report", "no-such-folder")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("agentcache: no-such-folder holds no run")

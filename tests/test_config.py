@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from agentcache.config import AgentCacheConfig, read_config
+from agentcache.errors import InputError
+from agentcache.policy.registry import DEFAULT_POLICY
+
+
+@pytest.mark.parametrize("additional_config", [None, {}, {"other plug-in": {"policy": "x"}}, {"agentcache": {}}])
+def test_what_is_not_given_has_its_default(additional_config: object) -> None:
+    assert read_config(additional_config) == AgentCacheConfig(policy=DEFAULT_POLICY, forced_replies=False)
+
+
+def test_what_is_given_is_read_and_survives_a_round_trip() -> None:
+    config = read_config({"agentcache": {"policy": "vllm", "forced_replies": True}})
+    assert (config.policy, config.forced_replies) == ("vllm", True)
+    assert read_config({"agentcache": config.model_dump()}) == config
+
+
+@pytest.mark.parametrize(
+    ("ours", "message"),
+    [
+        ({"polcy": "lru"}, "additional_config: agentcache.polcy: Extra inputs are not permitted"),
+        ({"policy": 7}, "additional_config: agentcache.policy: Input should be a valid string"),
+        ({"policy": "fifo"}, "--policy fifo: unknown; choose from "),
+        ({"forced_replies": "perhaps"}, "additional_config: agentcache.forced_replies: Input should be a valid bool"),
+        ("lru", "additional_config: agentcache: Input should be a valid dictionary"),
+        (None, "additional_config: agentcache: Input should be a valid dictionary"),
+    ],
+)
+def test_what_cannot_be_is_one_line_that_names_the_field(ours: object, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        read_config({"agentcache": ours})
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_config_cannot_change_once_it_is_read() -> None:
+    config = read_config({})
+    with pytest.raises(ValidationError, match="frozen"):
+        config.policy = "vllm"
