@@ -28,3 +28,8 @@ class ServerError(AgentCacheError):
 
 class IntegrityError(AgentCacheError):
     """An owner of blocks found its own records in contradiction."""
+
+
+def in_one_line(error: BaseException) -> str:
+    """The text of somebody else's error, which may have line breaks, to be put into a line of ours."""
+    return " ".join(str(error).split())

@@ -138,7 +138,7 @@ def test_the_folder_of_another_run_is_refused(refuse: Refuse, tmp_path: Path) ->
 def test_a_file_as_the_folder_is_refused(refuse: Refuse, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("mine")
-    assert refuse(*replay_of(file)) == f"--out {file}: is a file; give a folder"
+    assert refuse(*replay_of(file)) == f"--out {file}: {file} is a file; give a folder"
     assert refuse(*replay_of(file / "below")).startswith(f"--out {file / 'below'}: ")
 
 

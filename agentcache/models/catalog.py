@@ -32,6 +32,11 @@ class Model:
     options: tuple[str, ...] = ()
 
 
+def is_made_here(name: str) -> bool:
+    """Whether the name stands for a model with random weights that the project makes."""
+    return name == TINY_MODEL or name.startswith(SHAPE_PREFIX)
+
+
 def resolve_model(name: str) -> Model:
     """Make the model if it is one of ours. Raises InputError for an unknown shape or a folder without a config."""
     if name == TINY_MODEL:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from argparse import Namespace
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from agentcache.errors import InputError
-from agentcache.models.catalog import Model, resolve_model
+from agentcache.errors import InputError, in_one_line
+from agentcache.models.catalog import Model, is_made_here, resolve_model
 from agentcache.replay.endpoint import Endpoint
 from agentcache.replay.settings import ReplaySettings
 from agentcache.replay.tokenizer import LocalTokenizer, Tokenizer
@@ -20,6 +20,9 @@ CPU_BACKEND = "CPU backend"
 _CPU_BLOCK_SIZE = 32
 _GPU_BLOCK_SIZE = 16
 _SHUTDOWN_S = 10
+_RANDOM_WEIGHTS_NOTE = (
+    "The model's weights are random: time does not depend on their values, and every reply is the recorded one."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,7 @@ class Backend(Protocol):
     device: str
     max_tokens: int | None
     cache_tokens: int | None
+    notes: tuple[str, ...]
 
     def open(self, policy: str) -> AbstractAsyncContextManager[Target]: ...
 
@@ -48,6 +52,7 @@ class ExternalBackend:
     """A server that the user runs. Its own policy is its own matter, so there is one run, named "server"."""
 
     policies: tuple[str, ...] = ("server",)
+    notes: tuple[str, ...] = ()
 
     def __init__(self, settings: ReplaySettings) -> None:
         """Raises InputError when nobody answers, or when the server does not follow recorded replies."""
@@ -74,6 +79,7 @@ class EmbeddedBackend:
         from vllm.platforms import current_platform
 
         self.policies = settings.policies
+        self.notes: tuple[str, ...] = (_RANDOM_WEIGHTS_NOTE,) if is_made_here(settings.model or "") else ()
         self.model = settings.model or ""
         model = resolve_model(self.model)
         tokenizer = LocalTokenizer(model.path)
@@ -86,7 +92,7 @@ class EmbeddedBackend:
         try:
             config = AsyncEngineArgs.from_cli_args(self._arguments(settings.policies[0])).create_engine_config()
         except ValueError as error:
-            raise InputError(f"vLLM refuses the options: {' '.join(str(error).split())}") from None
+            raise InputError(f"vLLM refuses the options: {in_one_line(error)}") from None
         self.max_tokens = config.model_config.max_model_len
         self._block_size = config.cache_config.block_size
         if settings.kv_tokens is not None:
@@ -97,14 +103,10 @@ class EmbeddedBackend:
         from agentcache.server.embedded import run_embedded_server
 
         async with run_embedded_server(self._arguments(policy)) as server:
-            endpoint = await asyncio.to_thread(self._connect, server.url)
             runner: Literal["V1", "V2"] = "V2" if server.vllm_config.use_v2_model_runner else "V1"
-            yield Target(endpoint, server.startup_s, runner)
-
-    def _connect(self, url: str) -> Endpoint:
-        endpoint = Endpoint(f"{url}/v1", api_key="embedded")
-        endpoint.check_forced_reply()
-        return endpoint
+            with closing(await asyncio.to_thread(Endpoint, f"{server.url}/v1", "embedded")) as endpoint:
+                await asyncio.to_thread(endpoint.check_forced_reply)
+                yield Target(endpoint, server.startup_s, runner)
 
     def _arguments(self, policy: str) -> Namespace:
         from agentcache.server.arguments import build_arguments
@@ -127,8 +129,6 @@ def _engine_options(
         *("--seed", str(settings.seed)),
         *("--block-size", str(block_size)),
         *("--shutdown-timeout", str(_SHUTDOWN_S)),
-        "--enable-prompt-tokens-details",
-        "--enable-per-request-metrics",
         "--no-use-tqdm-on-load",
     ]
     if not any(option.startswith("--tool-call-parser") for option in (*model.options, *settings.engine_options)):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import datetime
 import importlib.metadata
+import os
 import platform
 import signal
 from collections.abc import Sequence
+from pathlib import Path
 
 from rich.console import Console
 
@@ -19,6 +21,7 @@ from agentcache.replay.output import divert_output
 from agentcache.replay.runner import ReplayRunner
 from agentcache.replay.settings import ReplaySettings
 from agentcache.report.builder import write_report
+from agentcache.report.content import HTML_FILE, MARKDOWN_FILE, SUMMARY_FILE
 from agentcache.report.events import EVENTS_FILE, EventWriter, PolicyEvent, RunRecord, write_run_record
 from agentcache.report.summary import Summary
 
@@ -33,29 +36,21 @@ def replay(settings: ReplaySettings) -> tuple[int, Summary]:
     Raises InputError, leaving nothing behind, for anything that cannot work.
     """
     settings.check()
-    made_folder = not settings.out.exists()
-    settings.out.mkdir(parents=True, exist_ok=True)
-    log = settings.out / ENGINE_LOG
-    began = False
-    try:
-        with divert_output(log) as terminal:
-            console = Console(file=terminal)
-            backend: Backend = ExternalBackend(settings) if settings.base_url else EmbeddedBackend(settings)
-            jobs, notes = load_jobs(settings, backend.tokenizer)
-            check_fit(jobs, cache_tokens=backend.cache_tokens, max_tokens=backend.max_tokens)
-            _begin(settings, backend, jobs, notes)
-            began = True
-            status = _run_policies(settings, backend, jobs, console)
-    finally:
-        if not began:
-            log.unlink(missing_ok=True)
-            if made_folder:
-                settings.out.rmdir()
+    # What vLLM says while it only looks at its options is of no use; what is wrong with them is raised.
+    with divert_output(Path(os.devnull)):
+        backend: Backend = ExternalBackend(settings) if settings.base_url else EmbeddedBackend(settings)
+        jobs, notes = load_jobs(settings, backend.tokenizer)
+        check_fit(jobs, cache_tokens=backend.cache_tokens, max_tokens=backend.max_tokens)
+    _begin(settings, backend, jobs, notes)
+    with divert_output(settings.out / ENGINE_LOG) as terminal:
+        status = _run_policies(settings, backend, jobs, Console(file=terminal))
     return status, write_report([settings.out], settings.out)
 
 
 def _begin(settings: ReplaySettings, backend: Backend, jobs: Sequence[RecordedJob], notes: tuple[str, ...]) -> None:
-    (settings.out / EVENTS_FILE).unlink(missing_ok=True)
+    settings.out.mkdir(parents=True, exist_ok=True)
+    for name in (EVENTS_FILE, ENGINE_LOG, SUMMARY_FILE, MARKDOWN_FILE, HTML_FILE):
+        (settings.out / name).unlink(missing_ok=True)
     record = RunRecord(
         command=settings.command,
         started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -72,10 +67,10 @@ def _begin(settings: ReplaySettings, backend: Backend, jobs: Sequence[RecordedJo
             "scale": settings.scale,
             "tool_latency": settings.tool_latency,
             "longest_job_tokens": max(recorded.tokens for recorded in jobs),
-            "engine_options": " ".join(settings.engine_options),
+            **({"engine_options": " ".join(settings.engine_options)} if settings.engine_options else {}),
         },
         versions=_find_versions(),
-        notes=notes,
+        notes=(*notes, *backend.notes),
     )
     write_run_record(settings.out, record)
 

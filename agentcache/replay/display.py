@@ -31,12 +31,12 @@ class ReplayDisplay:
             console=console,
             disable=not console.is_terminal,
         )
-        self._task = self._bar.add_task(policy, total=jobs, state="starting the engine")
+        self._task = self._bar.add_task(policy, total=jobs, state="getting ready")
 
     def __enter__(self) -> ReplayDisplay:
         self._bar.start()
         if not self._console.is_terminal:
-            self._console.print(f"{self._policy}: starting the engine")
+            self._console.print(f"{self._policy}: getting ready")
         return self
 
     def __exit__(

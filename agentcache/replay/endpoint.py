@@ -11,7 +11,7 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from agentcache.engine.constants import REPLY_ARGUMENT
-from agentcache.errors import InputError, ServerError
+from agentcache.errors import InputError, ServerError, in_one_line
 from agentcache.replay.recorded_reply import ReplyEncoder
 from agentcache.replay.tokenizer import ServerTokenizer
 from tool_runtime.job import Turn
@@ -46,18 +46,21 @@ class Endpoint:
     def tokenizer(self) -> ServerTokenizer:
         return ServerTokenizer(self._http, self.model)
 
+    def close(self) -> None:
+        self._http.close()
+
     def check_forced_reply(self) -> None:
         """Ask for a dictated reply, which warms the engine too. Raises InputError when the server does not follow."""
         reply = ReplyEncoder(self.tokenizer).encode(Turn("Ready."))
         remedy = "start it with `agentcache serve MODEL --forced-replies`"
-        client = OpenAI(base_url=self.base_url, api_key=self.api_key, max_retries=0)
         try:
-            answer = client.chat.completions.create(
-                model=self.model,
-                messages=[{"role": "user", "content": "Are you ready?"}],
-                max_completion_tokens=len(reply),
-                extra_body={"vllm_xargs": {REPLY_ARGUMENT: reply}, "return_token_ids": True},
-            )
+            with OpenAI(base_url=self.base_url, api_key=self.api_key, max_retries=0) as client:
+                answer = client.chat.completions.create(
+                    model=self.model,
+                    messages=[{"role": "user", "content": "Are you ready?"}],
+                    max_completion_tokens=len(reply),
+                    extra_body={"vllm_xargs": {REPLY_ARGUMENT: reply}, "return_token_ids": True},
+                )
         except APIError as error:
             raise InputError(f"{self.base_url}: {error.message}; {remedy}") from None
         said = (answer.choices[0].model_extra or {}).get("token_ids")
@@ -79,8 +82,9 @@ class Endpoint:
             response = self._http.get("/v1/models")
             response.raise_for_status()
             served = {entry["id"]: entry.get("max_model_len") for entry in response.json()["data"]}
-        except (httpx.HTTPError, ValueError, KeyError) as error:
-            raise InputError(f"--base-url {self.base_url}: no OpenAI server answers there ({error})") from None
+        except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
+            cause = in_one_line(error)
+            raise InputError(f"--base-url {self.base_url}: no OpenAI server answers there ({cause})") from None
         name = wanted or next(iter(served), "")
         if name not in served:
             raise InputError(f"--model {name}: {self.base_url} serves {', '.join(served) or 'no model'}")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from itertools import takewhile
-from typing import Any
 
 from agentcache.errors import InputError
 from agentcache.replay.tokenizer import Tokenizer
@@ -48,11 +46,15 @@ class ReplyEncoder:
 
 
 def assistant_message(turn: Turn) -> Message:
-    """The reply as a chat template takes it. Arguments are an object there, as vLLM makes it of the API's text."""
+    """The reply as a message of the API, with ids of our own for calls that have none."""
     if not turn.tool_calls:
         return {"role": "assistant", "content": turn.content}
     calls = [
-        {"id": call.id or f"call-{number}", "type": "function", "function": _function(call.name, call.arguments)}
+        {
+            "id": call.id or f"call-{number}",
+            "type": "function",
+            "function": {"name": call.name, "arguments": call.arguments},
+        }
         for number, call in enumerate(turn.tool_calls)
     ]
     return {"role": "assistant", "content": turn.content, "tool_calls": calls}
@@ -75,10 +77,6 @@ def find_divergence(known: Sequence[int], prompt: Sequence[int]) -> int | None:
     if tuple(prompt[: len(known)]) == tuple(known):
         return None
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(known, prompt, strict=False)))
-
-
-def _function(name: str, arguments: str) -> dict[str, Any]:
-    return {"name": name, "arguments": json.loads(arguments) if arguments.strip() else {}}
 
 
 def _common_suffix(one: Sequence[int], other: Sequence[int]) -> list[int]:

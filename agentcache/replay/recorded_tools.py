@@ -28,6 +28,9 @@ def recorded_tools(job: Job, sleep: Sleep = asyncio.sleep) -> ToolRegistry:
     registry = ToolRegistry()
     for tool in job.tools:
         registry.add(_as_tool(tool["function"], answer))
+    # A model may have called what it was not offered; its recorded result was an error text, and comes like any other.
+    for name in {call.name for turn in job.turns for call in turn.tool_calls}.difference(registry.names):
+        registry.add(Tool(name, "", {"type": "object"}, answer))
     return registry
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from agentcache.replay.jobs import RecordedJob
 from agentcache.replay.recorded_reply import find_divergence
@@ -24,7 +24,7 @@ class JobRecorder:
     _known: tuple[int, ...] = ()
     _turns: int = 0
     _started_s: float | None = None
-    _problem: str | None = field(default=None)
+    _problem: str | None = None
 
     def request_ended(self, outcome: RequestOutcome) -> None:
         self._started_s = outcome.sent_s if self._started_s is None else self._started_s
@@ -43,7 +43,7 @@ class JobRecorder:
                 decode_s=outcome.decode_s,
                 prompt_tokens=outcome.prompt_tokens or 0,
                 output_tokens=outcome.output_tokens or 0,
-                cached_tokens=outcome.cached_tokens or 0,
+                cached_tokens=outcome.cached_tokens,
                 reusable_tokens=self._count_reusable(len(prompt), diverged_at),
                 retries=outcome.retries,
                 diverged_at=diverged_at,
@@ -70,9 +70,7 @@ class JobRecorder:
 
     def job_ended(self, outcome: JobOutcome) -> JobEvent:
         """A job that left the recording has failed, even if it came to an end."""
-        if self._problem is None and outcome.error is None and self._turns < len(self.recorded.replies):
-            self._problem = f"turn {self._turns - 1}: the server's tool parser found no call, the recording has one"
-        error = outcome.error or self._problem
+        error = outcome.error or self._problem or self._find_lost_call(outcome)
         event = JobEvent(
             policy=self.policy,
             job=outcome.job_id,
@@ -112,9 +110,18 @@ class JobRecorder:
         tokens = max(0, min(shared, prompt_tokens - 1))
         return tokens - tokens % (self.block_size or 1)
 
+    def _find_lost_call(self, outcome: JobOutcome) -> str | None:
+        """Where the server's tool parser made other calls of the recorded tokens than the recording has."""
+        for turn, (done, recorded) in enumerate(zip(outcome.turns, self.recorded.job.turns, strict=False)):
+            found, wanted = ([call.name for call in each.tool_calls] for each in (done, recorded))
+            if found != wanted:
+                return f"turn {turn}: the server's tool parser found the calls {found}, the recording has {wanted}"
+        return None
+
     def _check_reply(self, outcome: RequestOutcome) -> None:
         wanted = self.recorded.replies[outcome.turn]
         given = outcome.output_token_ids
         if self._problem is None and given is not None and list(given) != wanted:
-            position = find_divergence(wanted, given)
+            position = find_divergence(given, wanted)
+            position = len(given) if position is None else position
             self._problem = f"turn {outcome.turn}: the reply left the recording at output token {position}"

@@ -51,14 +51,15 @@ class ReplaySettings:
             raise InputError("--base-url: the server has its own policy, cache and options; leave ours out")
         if self.seed < 0:
             raise InputError(f"--seed {self.seed}: give 0 or more")
-        if self.request_timeout_s <= 0:
+        if not self.request_timeout_s > 0:
             raise InputError(f"--request-timeout {self.request_timeout_s:g}: give a number of seconds above 0")
         if self.kv_tokens is not None and self.kv_tokens <= 0:
             raise InputError(f"--kv-tokens {self.kv_tokens}: give the number of tokens that the cache is to hold")
         self._check_out()
 
     def _check_out(self) -> None:
-        if self.out.exists() and not self.out.is_dir():
-            raise InputError(f"--out {self.out}: is a file; give a folder")
+        nearest = next(path for path in (self.out, *self.out.absolute().parents) if path.exists())
+        if not nearest.is_dir():
+            raise InputError(f"--out {self.out}: {nearest} is a file; give a folder")
         if not self.overwrite and any((self.out / name).exists() for name in (RUN_FILE, EVENTS_FILE)):
             raise InputError(f"--out {self.out}: holds another run; give another folder, or --overwrite to replace it")

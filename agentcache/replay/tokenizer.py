@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import httpx
 from transformers import AutoTokenizer
 
-from agentcache.errors import InputError, ServerError
+from agentcache.errors import InputError, ServerError, in_one_line
 from tool_runtime.job import Message
 
 
@@ -49,7 +50,7 @@ class LocalTokenizer:
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = (), *, for_reply: bool
     ) -> list[int]:
         rendered = self._tokenizer.apply_chat_template(
-            [dict(message) for message in messages],
+            [_for_template(message) for message in messages],
             tools=[dict(tool) for tool in tools] or None,
             add_generation_prompt=for_reply,
             tokenize=True,
@@ -81,5 +82,17 @@ class ServerTokenizer:
             response = self._client.post("/tokenize", json={"model": self._model, **body})
             response.raise_for_status()
         except httpx.HTTPError as error:
-            raise ServerError(f"{self._client.base_url}: /tokenize failed ({error}); a replay needs it") from None
+            cause = in_one_line(error)
+            raise ServerError(f"{self._client.base_url}: /tokenize failed ({cause}); a replay needs it") from None
         return list(response.json()["tokens"])
+
+
+def _for_template(message: Message) -> dict[str, Any]:
+    """Arguments are text in the API; templates get the object that the text stands for, as vLLM gives them."""
+    if not message.get("tool_calls"):
+        return dict(message)
+    calls = [
+        {**call, "function": {**call["function"], "arguments": json.loads(call["function"]["arguments"] or "{}")}}
+        for call in message["tool_calls"]
+    ]
+    return {**message, "tool_calls": calls}

@@ -32,6 +32,8 @@ def read_report(folders: Sequence[Path]) -> Report:
 def write_report(folders: Sequence[Path], out: Path) -> Summary:
     """Writes the three files into `out`, which is made if need be. Of several folders the report compares the runs."""
     report = read_report(folders)
+    if out.exists() and not out.is_dir():
+        raise InputError(f"--out {out}: is a file; give a folder")
     out.mkdir(parents=True, exist_ok=True)
     (out / SUMMARY_FILE).write_text(report.summary.model_dump_json(indent=2) + "\n", encoding="utf-8")
     (out / MARKDOWN_FILE).write_text(render_markdown(report), encoding="utf-8")

@@ -39,7 +39,9 @@ class RequestEvent(_Record):
     decode_s: float | None = Field(default=None, description="server: first token to last token")
     prompt_tokens: int = 0
     output_tokens: int = 0
-    cached_tokens: int = Field(default=0, description="prompt tokens served from the cache")
+    cached_tokens: int | None = Field(
+        default=None, description="prompt tokens served from the cache; None where the server does not tell"
+    )
     reusable_tokens: int = Field(
         default=0, description="prompt tokens, in whole blocks, whose KV this job's previous turn had in the cache"
     )
@@ -62,9 +64,9 @@ class RequestEvent(_Record):
         return (self.finished_s - self.first_token_s) / (self.output_tokens - 1)
 
     @property
-    def recomputed_tokens(self) -> int:
+    def recomputed_tokens(self) -> int | None:
         """Tokens that were in the cache when the previous turn ended and had to be computed again."""
-        return max(0, self.reusable_tokens - self.cached_tokens)
+        return None if self.cached_tokens is None else max(0, self.reusable_tokens - self.cached_tokens)
 
 
 class ToolCallEvent(_Record):

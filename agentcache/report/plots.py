@@ -58,17 +58,16 @@ def plot_hit_rate(policies: Mapping[str, PolicyRun]) -> Figure:
     axes = figure.add_subplot(xlabel="time since the policy's run began (s)", ylabel="cumulative token hit rate (%)")
     lines: dict[str, Line2D] = {}
     for index, (policy, run) in enumerate(policies.items()):
-        requests = sorted((r for r in run.answered if r.prompt_tokens > 0), key=lambda r: r.finished_s)
-        if requests:
-            cached = np.cumsum([request.cached_tokens for request in requests])
-            prompt = np.cumsum([request.prompt_tokens for request in requests])
-            times = np.array([request.finished_s for request in requests])
-            lines[policy] = _draw_steps(axes, times, 100 * cached / prompt, index)
+        known = (request for request in run.answered if request.prompt_tokens and request.cached_tokens is not None)
+        told = sorted((request.finished_s, request.cached_tokens, request.prompt_tokens) for request in known)
+        if told:
+            times, cached, prompt = np.array(told, dtype=float).T
+            lines[policy] = _draw_steps(axes, times, 100 * np.cumsum(cached) / np.cumsum(prompt), index)
     if lines:
         axes.set_xlim(left=0)
         axes.set_ylim(0, 102)
     else:
-        say_empty(axes, "no request was answered")
+        say_empty(axes, "no server told what it cached")
     add_legend(figure, list(lines.values()), list(lines))
     return figure
 

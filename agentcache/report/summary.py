@@ -67,16 +67,19 @@ def summarize(run: RunRecord | dict[str, RunRecord], policies: Mapping[str, Poli
 
 def _summarize_policy(run: PolicyRun) -> PolicySummary:
     answered = run.answered
+    # Of the requests for which the server told what it cached: (cached, prompt) tokens.
+    hits = [(request.cached_tokens, request.prompt_tokens) for request in answered if request.cached_tokens is not None]
+    recomputed = [request.recomputed_tokens for request in answered if request.recomputed_tokens is not None]
     return PolicySummary(
         job_latency_s=_describe([job.finished_s - job.started_s for job in run.finished_jobs]),
         ttft_s=_describe([request.ttft_s for request in answered]),
         tpot_s=_describe([request.tpot_s for request in answered]),
         queue_s=_describe([request.queue_s for request in answered]),
         tool_s=_describe([call.finished_s - call.started_s for call in run.tool_calls]),
-        token_hit_rate=_token_hit_rate(answered),
-        block_hit_rate=_block_hit_rate(answered, run.end.block_size if run.end else None),
-        request_hit_rate=_share(sum(request.cached_tokens > 0 for request in answered), len(answered)),
-        recomputed_tokens=sum(request.recomputed_tokens for request in answered) if answered else None,
+        token_hit_rate=_share(sum(cached for cached, _ in hits), sum(prompt for _, prompt in hits)),
+        block_hit_rate=_block_hit_rate(hits, run.end.block_size if run.end else None),
+        request_hit_rate=_share(sum(cached > 0 for cached, _ in hits), len(hits)),
+        recomputed_tokens=sum(recomputed) if recomputed else None,
         jobs=len(run.jobs),
         failed=sum(job.status == "failed" for job in run.jobs),
         interrupted=sum(job.status == "interrupted" for job in run.jobs),
@@ -101,17 +104,10 @@ def _share(part: int, whole: int) -> float | None:
     return part / whole if whole else None
 
 
-def _token_hit_rate(requests: Sequence[RequestEvent]) -> float | None:
-    return _share(
-        sum(request.cached_tokens for request in requests), sum(request.prompt_tokens for request in requests)
-    )
-
-
-def _block_hit_rate(requests: Sequence[RequestEvent], block_size: int | None) -> float | None:
+def _block_hit_rate(hits: Sequence[tuple[int, int]], block_size: int | None) -> float | None:
     if not block_size:
         return None
-    cached = sum(request.cached_tokens // block_size for request in requests)
-    return _share(cached, sum(request.prompt_tokens // block_size for request in requests))
+    return _share(sum(cached // block_size for cached, _ in hits), sum(prompt // block_size for _, prompt in hits))
 
 
 def _makespan(run: PolicyRun) -> float | None:

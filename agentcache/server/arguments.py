@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Sequence
+from typing import NoReturn
 
 from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
 from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
@@ -18,6 +19,13 @@ from agentcache.errors import InputError
 from agentcache.models.catalog import resolve_model
 
 
+class _OptionParser(FlexibleArgumentParser):
+    """vLLM's parser, whose complaint is ours to show in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"vLLM refuses the options: {message}")
+
+
 def build_arguments(
     model: str, options: Sequence[str], *, policy: str | None = None, forced_replies: bool = False
 ) -> Namespace:
@@ -29,7 +37,7 @@ def build_arguments(
     check_vllm()
     cli_env_setup()
     resolved = resolve_model(model)
-    parser = make_arg_parser(FlexibleArgumentParser(prog="agentcache serve MODEL", add_help=False))
+    parser = make_arg_parser(_OptionParser(prog="agentcache serve MODEL", add_help=False))  # type: ignore[no-untyped-call]
     # What the user gives comes last, so it wins over what the model brings.
     args: Namespace = parser.parse_args([resolved.path, *resolved.options, *options])
     args.model = args.model_tag
@@ -57,7 +65,12 @@ def _build_config(args: Namespace, policy: str | None, forced_replies: bool) -> 
 
 
 def _accept_forced_replies(args: Namespace) -> None:
-    """The V1 model runner needs our logits processor; the V2 runner refuses it and has its own switch."""
+    """What a replay needs of a server: replies that it can dictate, and figures of every request.
+
+    The V1 model runner needs our logits processor; the V2 runner refuses it and has its own switch.
+    """
+    args.enable_prompt_tokens_details = True
+    args.enable_per_request_metrics = not args.disable_log_stats
     if current_platform.is_cpu():
         args.logits_processors = [*(args.logits_processors or []), PROCESSOR_CLASS]
     else:

@@ -17,7 +17,7 @@ from vllm.entrypoints.launchers.api_server.entry import build_async_engine_clien
 from vllm.entrypoints.launchers.app import build_app
 from vllm.entrypoints.launchers.launcher import NoSignalServer
 
-from agentcache.errors import ServerError
+from agentcache.errors import ServerError, in_one_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ async def run_embedded_server(args: Namespace) -> AsyncIterator[EmbeddedServer]:
         try:
             engine = await stack.enter_async_context(build_async_engine_client(args))
         except Exception as error:
-            raise ServerError(f"the engine did not start: {' '.join(str(error).split())}") from error
+            raise ServerError(f"the engine did not start: {in_one_line(error)}") from error
         tasks = await engine.get_supported_tasks()
         app = build_app(args, tasks, engine.model_config)
         await init_app_state(engine, app.state, args, tasks)

@@ -105,14 +105,15 @@ def test_lru_queue_behaves_as_vllms_own() -> None:
 
 
 class CorruptEvictor(LruEvictor):
-    """Lists block 3 once more, and counts it or not."""
+    """Lists blocks that it does not have, and counts some."""
 
-    def __init__(self, counted: int) -> None:
+    def __init__(self, listed: list[int], counted: int) -> None:
         super().__init__()
+        self._listed = listed
         self._counted = counted
 
     def order(self) -> Iterator[int]:
-        return iter([*super().order(), 3])
+        return iter([*super().order(), *self._listed])
 
     def __len__(self) -> int:
         return super().__len__() + self._counted
@@ -133,8 +134,14 @@ def test_integrity_check_passes_what_is_right() -> None:
 
 @pytest.mark.parametrize("counted", [0, 1])
 def test_integrity_check_finds_a_block_listed_twice(counted: int) -> None:
-    queue, _ = make_queue(CorruptEvictor(counted))
+    queue, _ = make_queue(CorruptEvictor([3], counted))
     with pytest.raises(IntegrityError, match=rf"{4 + counted} blocks are free, the order lists 5: \[2, 3, 4, 5, 3\]"):
+        queue.check_integrity()
+
+
+def test_integrity_check_finds_a_wrong_count() -> None:
+    queue, _ = make_queue(CorruptEvictor([], 1))
+    with pytest.raises(IntegrityError, match=r"5 blocks are free, the order lists 4: \[2, 3, 4, 5\]"):
         queue.check_integrity()
 
 

@@ -140,8 +140,7 @@ def test_the_servers_tokenizer_takes_texts_and_chats(server: FakeServer) -> None
 
 
 def test_the_servers_tokenizer_takes_replies_with_calls(server: FakeServer) -> None:
-    # Templates want the arguments as an object, the API wants them as text, and vLLM makes the one of the other.
-    call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": {"at": "shelf"}}}
+    call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"at": "shelf"}'}}
     tokenizer = Endpoint(server.url, "none").tokenizer
     rendered = tokenizer.render([{"role": "assistant", "content": "I look.", "tool_calls": [call]}], for_reply=False)
     wanted = '\x01assistant\nI look.\n<tool_call>{"name": "look", "arguments": {"at": "shelf"}}</tool_call>\x02'

@@ -11,7 +11,7 @@ from agentcache.replay.recorder import JobRecorder
 from agentcache.report.events import Event, EventWriter, JobEvent, RequestEvent, ToolCallEvent, read_events
 from tool_runtime.agent_loop import JobOutcome
 from tool_runtime.executor import ExecutedCall
-from tool_runtime.job import ToolCall, ToolResult
+from tool_runtime.job import ToolCall, ToolResult, Turn
 from tool_runtime.model_client import RequestOutcome
 
 # Ten tokens a reply; the prompts of the tests below are made of them.
@@ -24,6 +24,7 @@ class Recording:
     def __init__(self, folder: Path, block_size: int | None = 16) -> None:
         job = make_job("job-0", make_turn("a"), make_turn("b"), make_turn())
         self._folder = folder
+        self._turns: list[Turn] = []
         self.recorder = JobRecorder("lru", RecordedJob(job, tuple(REPLIES), 0), EventWriter(folder), block_size)
 
     def ask(
@@ -32,6 +33,7 @@ class Recording:
         """A request that was answered with `reply`, as recorded unless another is given, and its recorded calls."""
         self.recorder.request_ended(make_outcome(turn, prompt, REPLIES[turn] if reply is None else reply))
         recorded = self.recorder.recorded.job.turns[turn]
+        self._turns.append(recorded if calls else Turn(recorded.content))
         for call, result in zip(recorded.tool_calls, recorded.results, strict=True) if calls else ():
             self.recorder.tool_call_ended("job-0", turn, ExecutedCall(call, result, 2.0 + turn, 2.5 + turn))
 
@@ -40,7 +42,7 @@ class Recording:
             job_id="job-0",
             started_s=1.0,
             finished_s=9.0,
-            turns=(),
+            turns=tuple(self._turns),
             status="failed" if error else "finished",
             error=error,
         )
@@ -199,7 +201,7 @@ def test_a_job_that_ends_before_its_recording_has_failed(recording: Recording) -
     recording.ask(1, range(60), calls=False)
     event = recording.end()
     assert (event.status, event.turns) == ("failed", 2)
-    assert event.error == "turn 1: the server's tool parser found no call, the recording has one"
+    assert event.error == "turn 1: the server's tool parser found the calls [], the recording has ['look']"
 
 
 def test_a_job_whose_request_failed_says_why(recording: Recording) -> None:

@@ -103,7 +103,7 @@ def test_ctrl_c_keeps_finished_jobs_and_leaves_no_process(tmp_path: Path) -> Non
     )
     try:
         wait_for_finished_jobs(out, 3, process)
-        group = [other for other in psutil.Process(process.pid).children(recursive=True)]
+        group = psutil.Process(process.pid).children(recursive=True)
         assert group
         # As a terminal does it: to the whole group, so the engine's own processes hear it too.
         os.killpg(process.pid, signal.SIGINT)

@@ -112,7 +112,9 @@ def test_a_call_that_the_server_does_not_find_fails_its_job(server: FakeServer, 
     server.parsed_calls = 0
     failed, made = run(server, tmp_path, [record(make_job())])
     assert failed == 1
-    assert made.status_of("job-0").error == "turn 0: the server's tool parser found no call, the recording has one"
+    assert made.status_of("job-0").error == (
+        "turn 0: the server's tool parser found the calls [], the recording has ['look']"
+    )
 
 
 def test_a_call_that_is_lost_among_others_fails_its_job(server: FakeServer, tmp_path: Path) -> None:

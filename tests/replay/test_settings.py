@@ -56,7 +56,7 @@ def test_what_cannot_work_is_refused_with_what_to_do(tmp_path: Path, changes: di
 def test_a_file_is_no_folder_for_a_run(tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.write_text("mine")
-    assert refusal(out, **EMBEDDED) == f"--out {out}: is a file; give a folder"
+    assert refusal(out, **EMBEDDED) == f"--out {out}: {out} is a file; give a folder"
     assert out.read_text() == "mine"
 
 

@@ -102,7 +102,7 @@ def make_request(
     """A request that has its first token, or fails, `wait_s` after it was sent, and its last token `reply_s` later."""
     first_token_s = None if changes.get("error") else sent_s + wait_s
     finished_s = sent_s + wait_s + reply_s
-    fixed = {"policy": policy, "job": job, "turn": turn, "sent_s": sent_s, "finished_s": finished_s}
+    fixed = {"policy": policy, "job": job, "turn": turn, "sent_s": sent_s, "finished_s": finished_s, "cached_tokens": 0}
     return RequestEvent.model_validate({**fixed, "first_token_s": first_token_s, **changes})
 
 

@@ -142,3 +142,9 @@ def test_figures_are_in_order_and_rates_are_shares(seed: int, jobs: int, failing
     assert figures.finished + figures.failed == figures.jobs == jobs
     # No job outlasts the run.
     assert (figures.job_latency_s.max or 0.0) <= (figures.makespan_s or 0.0) + 1e-9
+
+
+def test_a_server_that_does_not_tell_what_it_cached_has_no_hit_rate() -> None:
+    figures = summarize_one([make_request("lru", "a", 0, 0.0, 1.0, prompt_tokens=100, cached_tokens=None)])
+    assert figures.turns == 1
+    assert (figures.token_hit_rate, figures.request_hit_rate, figures.recomputed_tokens) == (None, None, None)

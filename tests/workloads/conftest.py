@@ -16,7 +16,7 @@ def encode() -> Encode:
 
 @pytest.fixture(scope="session")
 def real_encode() -> Encode:
-    from agentcache.models.tokenizer import train_tokenizer  # noqa: PLC0415 - seconds of imports for one test
+    from agentcache.models.tokenizer import train_tokenizer
 
     tokenizer = train_tokenizer()
     return lambda text: tokenizer(text, add_special_tokens=False)["input_ids"]

@@ -27,8 +27,11 @@ _STEP = "step_"
 
 
 def count_entries(path: Path) -> int:
-    """How many jobs the file can give. Raises InputError when it cannot be read."""
-    return sum(1 for _ in _read_lines(path))
+    """How many jobs the file can give, at least one. Raises InputError when it cannot be read or has none."""
+    count = sum(1 for _ in _read_lines(path))
+    if not count:
+        raise InputError(f"{path}: holds no entries")
+    return count
 
 
 def read_result_file(
@@ -156,8 +159,19 @@ def _read_step(
     ]
     if len(calls) != len(results):
         raise InputError(f"{name}: {len(calls)} calls but {len(results)} results")
+    for call in calls:
+        _check_arguments(name, call)
     outcomes = [ToolResult(result, tool_latency(rng), _find_error(result)) for result in results]
     return Turn("", tuple(calls), tuple(outcomes))
+
+
+def _check_arguments(name: str, call: ToolCall) -> None:
+    try:
+        arguments = json.loads(call.arguments or "{}")
+    except json.JSONDecodeError:
+        arguments = None
+    if not isinstance(arguments, dict):
+        raise InputError(f"{name}: the arguments of {call.name} are no JSON object; take the line out")
 
 
 def _has_calls(content: Any) -> bool:
