@@ -37,5 +37,5 @@ test: check
 	$(BIN)/python -m pytest
 
 demo: setup
-	$(BIN)/agentcache replay bfcl --model tiny --policy vllm --policy lru --jobs 24 --rate 0.5 --arrival poisson \
+	$(BIN)/agentcache replay bfcl --model tiny --policy vllm --policy lru --jobs 24 --rate 1 --arrival poisson \
 	  --scale 0.25 --kv-tokens 40000 --seed 0 --out runs/demo --overwrite

@@ -59,8 +59,9 @@ def test_tiny_is_a_folder_that_loads(made: Model) -> None:
     assert len(tokenizer) == model.get_input_embeddings().num_embeddings == TINY.vocabulary
     assert model.config.eos_token_id == tokenizer.eos_token_id == tokenizer.convert_tokens_to_ids("<|im_end|>")
     assert model.config.max_position_embeddings == tokenizer.model_max_length == TINY.max_tokens
-    text = "Grüße,\n  tabs\tand 猫 <tool_call>"
-    assert tokenizer.decode(tokenizer.encode(text)) == text
+    # The tool-call parser reads the tags in what is left of a reply without its control tokens.
+    text = "Grüße,\n  tabs\tand 猫\n<tool_call>{}</tool_call>"
+    assert tokenizer.decode(tokenizer.encode(f"{text}<|im_end|>"), skip_special_tokens=True) == text
 
 
 def test_tinys_next_token_depends_on_the_first_block(made: Model) -> None:

@@ -98,6 +98,8 @@ def test_conversation_looks_like_this(renderer: Any) -> None:
         {"role": "user", "content": "Who?"},
         assistant("Let me look.", [("search", {"q": 'é"<'}), ("now", {})]),
         {"role": "tool", "tool_call_id": "call-0", "content": "Ada"},
+        assistant(None, [("search", {}), ("now", {})]),
+        {"role": "tool", "tool_call_id": "call-1", "content": "noon"},
         assistant("Ada.", []),
     ]
     tokens = render(renderer, messages, for_reply=True)
@@ -112,6 +114,9 @@ def test_conversation_looks_like_this(renderer: Any) -> None:
         '<tool_call>\n{"name": "search", "arguments": {"q": "é\\"<"}}\n</tool_call>\n'
         '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call><|im_end|>\n'
         "<|im_start|>user\n<tool_response>\nAda\n</tool_response><|im_end|>\n"
+        '<|im_start|>assistant\n<tool_call>\n{"name": "search", "arguments": {}}\n</tool_call>\n'
+        '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call><|im_end|>\n'
+        "<|im_start|>user\n<tool_response>\nnoon\n</tool_response><|im_end|>\n"
         "<|im_start|>assistant\nAda.<|im_end|>\n"
         "<|im_start|>assistant\n"
     )
