@@ -99,6 +99,9 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
 
 
 def _serve(options: argparse.Namespace, vllm_options: list[str], behind_dashes: list[str]) -> int:
+    from agentcache.engine.compat import check_vllm
+
+    check_vllm()
     from agentcache.server.command import serve
 
     serve(options.model, [*vllm_options, *behind_dashes], options.policy, forced_replies=options.forced_replies)

@@ -13,7 +13,7 @@ from agentcache.policy.evictor import Evictor
 
 
 class BlockQueue:
-    """Stands in for `FreeKVCacheBlockQueue`: the same methods, errors and meaning.
+    """Stands in for `FreeKVCacheBlockQueue`: the same methods with the same meaning.
 
     vLLM prepends blocks without a hash (nothing to reuse) and appends hashed ones in eviction order; both go to the
     evictor, which alone knows the order. Blocks are handed over as objects and known to the evictor by their id.

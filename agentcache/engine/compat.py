@@ -3,40 +3,38 @@
 from __future__ import annotations
 
 import inspect
+import pkgutil
 from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import vllm
 from packaging.version import Version
-from vllm.v1.core.block_pool import BlockPool
-from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue
-from vllm.v1.core.sched.async_scheduler import AsyncScheduler
-from vllm.v1.engine.input_processor import InputProcessor
-from vllm.v1.sample.logits_processor import LogitsProcessor
 
 from agentcache.errors import CompatibilityError
 
 SUPPORTED_RELEASE = (0, 32)
 
-# What we call or replace, with the leading parameters that we pass or take.
-_SIGNATURES: tuple[tuple[Callable[..., Any], tuple[str, ...]], ...] = (
-    (AsyncScheduler.__init__, ("self", "args", "kwargs")),
-    (BlockPool.free_blocks, ("self", "ordered_blocks")),
-    (BlockPool.get_new_blocks, ("self", "num_blocks")),
-    (BlockPool.touch, ("self", "blocks")),
-    (FreeKVCacheBlockQueue.append, ("self", "block")),
-    (FreeKVCacheBlockQueue.append_n, ("self", "blocks")),
-    (FreeKVCacheBlockQueue.get_all_free_blocks, ("self",)),
-    (FreeKVCacheBlockQueue.iter_blocks_after, ("self", "cursor")),
-    (FreeKVCacheBlockQueue.popleft, ("self",)),
-    (FreeKVCacheBlockQueue.popleft_n, ("self", "n")),
-    (FreeKVCacheBlockQueue.prepend_n, ("self", "blocks")),
-    (FreeKVCacheBlockQueue.remove, ("self", "block")),
-    (InputProcessor.process_inputs, ("self", "request_id", "prompt", "params")),
-    (LogitsProcessor.apply, ("self", "logits")),
-    (LogitsProcessor.update_state, ("self", "batch_update")),
-)
+_QUEUE = "vllm.v1.core.kv_cache_utils:FreeKVCacheBlockQueue"
+
+# What we call or replace, with the leading parameters that we pass or take. By name: the version is looked at first.
+_SIGNATURES: dict[str, tuple[str, ...]] = {
+    "vllm.v1.core.sched.async_scheduler:AsyncScheduler.__init__": ("self", "args", "kwargs"),
+    "vllm.v1.core.block_pool:BlockPool.free_blocks": ("self", "ordered_blocks"),
+    "vllm.v1.core.block_pool:BlockPool.get_new_blocks": ("self", "num_blocks"),
+    "vllm.v1.core.block_pool:BlockPool.touch": ("self", "blocks"),
+    f"{_QUEUE}.append": ("self", "block"),
+    f"{_QUEUE}.append_n": ("self", "blocks"),
+    f"{_QUEUE}.get_all_free_blocks": ("self",),
+    f"{_QUEUE}.iter_blocks_after": ("self", "cursor"),
+    f"{_QUEUE}.popleft": ("self",),
+    f"{_QUEUE}.popleft_n": ("self", "n"),
+    f"{_QUEUE}.prepend_n": ("self", "blocks"),
+    f"{_QUEUE}.remove": ("self", "block"),
+    "vllm.v1.engine.input_processor:InputProcessor.process_inputs": ("self", "request_id", "prompt", "params"),
+    "vllm.v1.sample.logits_processor:LogitsProcessor.apply": ("self", "logits"),
+    "vllm.v1.sample.logits_processor:LogitsProcessor.update_state": ("self", "batch_update"),
+}
 
 
 @cache
@@ -46,10 +44,10 @@ def check_vllm() -> None:
     if release[:2] != SUPPORTED_RELEASE:
         wanted = ".".join(map(str, SUPPORTED_RELEASE))
         raise CompatibilityError(f"vLLM {vllm.__version__} is installed; agentcache needs {wanted}.x")
-    for function, expected in _SIGNATURES:
-        check_signature(function, expected)
-    methods = {name for name, _ in inspect.getmembers(FreeKVCacheBlockQueue, inspect.isfunction) if name[0] != "_"}
-    unknown = methods - {function.__name__ for function, _ in _SIGNATURES}
+    for name, expected in _SIGNATURES.items():
+        check_signature(_find(name), expected)
+    methods = {name for name, _ in inspect.getmembers(_find(_QUEUE), inspect.isfunction) if name[0] != "_"}
+    unknown = methods - {name.rpartition(".")[2] for name in _SIGNATURES}
     if unknown:
         raise CompatibilityError(f"vLLM {vllm.__version__}: its free block queue has new methods: {sorted(unknown)}")
 
@@ -62,3 +60,10 @@ def check_signature(function: Callable[..., Any], expected: tuple[str, ...]) -> 
             f"vLLM {vllm.__version__}: {function.__qualname__} takes ({', '.join(found)}), "
             f"agentcache expects ({', '.join(expected)}, ...)"
         )
+
+
+def _find(name: str) -> Any:
+    try:
+        return pkgutil.resolve_name(name)
+    except (ImportError, AttributeError):
+        raise CompatibilityError(f"vLLM {vllm.__version__}: it has no {name.replace(':', '.')}") from None

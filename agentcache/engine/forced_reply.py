@@ -22,8 +22,6 @@ from agentcache.config import read_config
 from agentcache.engine.constants import REPLY_ARGUMENT
 from agentcache.errors import InputError
 
-PROCESSOR_CLASS = f"{__name__}:ForcedReplyProcessor"
-
 
 class ForcedReplyProcessor(LogitsProcessor):
     """V1 runner: leaves only the next recorded token a chance."""
@@ -88,7 +86,7 @@ def _check_reply(reply: Any, vllm_config: VllmConfig, end_of_turn: int | None) -
     vocabulary = vllm_config.model_config.get_vocab_size()
     if not isinstance(reply, list) or not reply:
         raise VLLMValidationError(f"{REPLY_ARGUMENT}: must be a non-empty list of token ids")
-    if not all(isinstance(token, int) and 0 <= token < vocabulary for token in reply):
+    if not all(type(token) is int and 0 <= token < vocabulary for token in reply):
         raise VLLMValidationError(f"{REPLY_ARGUMENT}: every token id must be an integer from 0 to {vocabulary - 1}")
     if end_of_turn in reply[:-1]:
         raise VLLMValidationError(f"{REPLY_ARGUMENT}: the end-of-turn token {end_of_turn} stands before the end")

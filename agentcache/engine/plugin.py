@@ -4,6 +4,9 @@ from __future__ import annotations
 
 
 def register() -> None:
+    from agentcache.engine.compat import check_vllm
+
+    check_vllm()
     from agentcache.engine.forced_reply import accept_forced_replies
 
     accept_forced_replies()

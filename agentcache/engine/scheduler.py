@@ -11,8 +11,6 @@ from agentcache.engine.block_queue import BlockQueue, replace_queue
 from agentcache.engine.compat import check_vllm
 from agentcache.policy.registry import find_policy
 
-SCHEDULER_CLASS = f"{__name__}.AgentScheduler"
-
 
 class AgentScheduler(AsyncScheduler):
     """Entered through vLLM's `scheduler_cls`, configured by `additional_config["agentcache"]`."""

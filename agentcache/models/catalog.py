@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import os
 import platform
 import shutil
@@ -20,8 +21,8 @@ _HERMES = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
 # The CPU backend reserves most of the memory by default; half a million tokens of cache are plenty. Two layers gain
 # nothing from compilation, which would take longer than most runs.
 _TINY_OPTIONS = ("--dtype", "float32", "--kv-cache-memory-bytes", str(512 * 2**20), "--enforce-eager")
-# Part of the folder's name: raise it when the recipe changes in a way that its inputs do not show.
-_RECIPE = 1
+# What decides the bytes of a model: the code that makes it, and these.
+_TOOLS = ("tokenizers", "transformers", "torch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +56,7 @@ def resolve_model(name: str) -> Model:
 
 def _make_once(name: str, shape: Shape, write_weights: Callable[[Path], None] | None) -> Path:
     """The model's folder in the cache, made on first use; safe when several processes make it at once."""
-    inputs = f"{_RECIPE} {shape} {platform.python_version()} {_template_text()}"
-    folder = _cache_folder() / f"{name}-{hashlib.sha256(inputs.encode()).hexdigest()[:12]}"
+    folder = _cache_folder() / f"{name}-{_hash_recipe(shape)}"
     if folder.is_dir():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -81,10 +81,14 @@ def _cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "agentcache" / "models"
 
 
-def _template_text() -> str:
-    from agentcache.models.tokenizer import CHAT_TEMPLATE_FILE
-
-    return CHAT_TEMPLATE_FILE.read_text()
+def _hash_recipe(shape: Shape) -> str:
+    """Changes with anything that the model is made of, so that no stale folder is ever used."""
+    sources = sorted(path for path in Path(__file__).parent.iterdir() if path.is_file())
+    versions = [platform.python_version(), *map(importlib.metadata.version, _TOOLS)]
+    recipe = hashlib.sha256(f"{shape} {versions}".encode())
+    for path in sources:
+        recipe.update(path.read_bytes())
+    return recipe.hexdigest()[:12]
 
 
 def _write_config(folder: Path, shape: Shape) -> None:

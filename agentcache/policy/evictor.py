@@ -17,7 +17,7 @@ class Evictor(ABC):
     def add(self, block_ids: Sequence[int]) -> None:
         """Free blocks that hold reusable KV. Where the policy sees no difference, earlier ids go first.
 
-        Adding a block that is free already is a caller's error: `check_integrity` of the owner finds it.
+        The caller never adds a block that is free already.
         """
 
     @abstractmethod

@@ -75,6 +75,9 @@ class EmbeddedBackend:
 
     def __init__(self, settings: ReplaySettings) -> None:
         """Makes or finds the model and lets vLLM check its configuration. Raises InputError; starts nothing."""
+        from agentcache.engine.compat import check_vllm
+
+        check_vllm()
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.platforms import current_platform
 

@@ -12,9 +12,7 @@ from vllm.platforms import current_platform
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from agentcache.config import CONFIG_KEY, AgentCacheConfig, read_config
-from agentcache.engine.compat import check_vllm
-from agentcache.engine.forced_reply import PROCESSOR_CLASS
-from agentcache.engine.scheduler import SCHEDULER_CLASS
+from agentcache.engine.constants import FORCED_REPLY_PROCESSOR, SCHEDULER_CLASS
 from agentcache.errors import InputError
 from agentcache.models.catalog import resolve_model
 
@@ -32,9 +30,8 @@ def build_arguments(
     """The arguments of `vllm serve MODEL OPTIONS` with our scheduler and its configuration.
 
     `policy` and `forced_replies` go over what `--additional-config` says. Raises InputError when the model or an
-    option cannot work, CompatibilityError when vLLM does not fit.
+    option cannot work.
     """
-    check_vllm()
     cli_env_setup()
     resolved = resolve_model(model)
     parser = make_arg_parser(_OptionParser(prog="agentcache serve MODEL", add_help=False))  # type: ignore[no-untyped-call]
@@ -72,6 +69,6 @@ def _accept_forced_replies(args: Namespace) -> None:
     args.enable_prompt_tokens_details = True
     args.enable_per_request_metrics = not args.disable_log_stats
     if current_platform.is_cpu():
-        args.logits_processors = [*(args.logits_processors or []), PROCESSOR_CLASS]
+        args.logits_processors = [*(args.logits_processors or []), FORCED_REPLY_PROCESSOR]
     else:
         args.enable_trace_replay = True

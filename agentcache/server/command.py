@@ -11,7 +11,7 @@ from agentcache.server.arguments import build_arguments
 
 
 def serve(model: str, options: Sequence[str], policy: str | None, *, forced_replies: bool) -> None:
-    """Serves until it is stopped. Raises InputError or CompatibilityError before anything is loaded."""
+    """Serves until it is stopped. Raises InputError before anything is loaded."""
     args = build_arguments(model, options, policy=policy, forced_replies=forced_replies)
     configure_logging_from_args(args)
     ServeSubcommand.cmd(args)

@@ -47,6 +47,18 @@ def test_every_patch_and_build_of_the_minor_version_will_do(monkeypatch: pytest.
     check_vllm()
 
 
+def test_an_internal_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(FreeKVCacheBlockQueue, "iter_blocks_after")
+    name = "vllm.v1.core.kv_cache_utils.FreeKVCacheBlockQueue.iter_blocks_after"
+    assert failure() == f"vLLM {vllm.__version__}: it has no {name}"
+
+
+def test_another_version_is_named_before_its_internals_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(FreeKVCacheBlockQueue, "iter_blocks_after")
+    monkeypatch.setattr(vllm, "__version__", "0.31.0")
+    assert failure() == "vLLM 0.31.0 is installed; agentcache needs 0.32.x"
+
+
 def test_a_changed_signature_is_named_with_both_forms() -> None:
     def free_blocks(self: BlockPool, blocks: list[object], order: str) -> None: ...
 

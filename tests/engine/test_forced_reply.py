@@ -13,8 +13,8 @@ from vllm.v1.engine.input_processor import InputProcessor
 from vllm.v1.sample.logits_processor import BatchUpdate, MoveDirectionality
 from vllm.v1.sample.logits_processor.interface import AddedRequest, MovedRequest
 
-from agentcache.engine.constants import REPLY_ARGUMENT
-from agentcache.engine.forced_reply import PROCESSOR_CLASS, ForcedReplyProcessor, accept_forced_replies
+from agentcache.engine.constants import FORCED_REPLY_PROCESSOR, REPLY_ARGUMENT
+from agentcache.engine.forced_reply import ForcedReplyProcessor, accept_forced_replies
 from agentcache.engine.plugin import register
 
 ROWS, VOCABULARY = 4, 8
@@ -210,5 +210,5 @@ def test_end_of_turn_must_not_stand_in_the_middle(processor: InputProcessor) -> 
 
 def test_processor_is_found_by_the_name_that_serve_gives(tiny_model_path: str) -> None:
     config = make_config(tiny_model_path, None)
-    config.model_config.logits_processors = [PROCESSOR_CLASS]
+    config.model_config.logits_processors = [FORCED_REPLY_PROCESSOR]
     InputProcessor(config).validate_logits_processors_params(params_of([7]))

@@ -9,7 +9,8 @@ from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
 from agentcache.engine.block_queue import BlockQueue
-from agentcache.engine.scheduler import SCHEDULER_CLASS, AgentScheduler
+from agentcache.engine.constants import SCHEDULER_CLASS
+from agentcache.engine.scheduler import AgentScheduler
 from agentcache.errors import InputError, IntegrityError
 
 # Four requests of the length below fill it: small enough for evictions and preemptions in every mix.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -38,17 +39,21 @@ def test_an_exception_inside_takes_engine_and_server_down() -> None:
         httpx.get(f"{urls[0]}/health")
 
 
-def test_serve_answers_and_ends_on_sigint(tmp_path: Path) -> None:
+def test_serve_answers_takes_a_replay_and_ends_on_sigint(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "agentcache", "serve", "tiny", "--policy", "lru", "--host", "127.0.0.1"]
+    command = [sys.executable, "-m", "agentcache", "serve", "tiny", "--policy", "lru", "--forced-replies"]
     with (tmp_path / "serve.log").open("wb") as log:
         process = subprocess.Popen(
-            [*command, "--port", str(port), *OPTIONS], stdout=log, stderr=log, start_new_session=True
+            [*command, "--host", "127.0.0.1", "--port", str(port), *OPTIONS],
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
         )
         try:
             models = wait_for(f"http://127.0.0.1:{port}/v1/models", process)
             assert [model["id"] for model in models["data"]] == ["tiny"]
+            replay_against(f"http://127.0.0.1:{port}/v1", tmp_path / "out")
             group = [other for other in psutil.process_iter() if is_in_group(other, process.pid)]
             assert len(group) > 1, "the engine runs in processes of its own"
             # As a terminal does it: to the whole group.
@@ -59,6 +64,16 @@ def test_serve_answers_and_ends_on_sigint(tmp_path: Path) -> None:
                 os.killpg(process.pid, signal.SIGKILL)
     _, alive = psutil.wait_procs(group, timeout=15)
     assert alive == []
+
+
+def replay_against(url: str, out: Path) -> None:
+    command = [sys.executable, "-m", "agentcache", "replay", "bfcl", "--base-url", url, "--out", str(out)]
+    options = ["--jobs", "2", "--scale", "0.05", "--tool-latency", "0", "--arrival", "at-once"]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    figures = json.loads((out / "summary.json").read_text())["policies"]["server"]
+    assert (figures["jobs"], figures["failed"], figures["diverged_prompts"]) == (2, 0, 0)
+    assert 0 < figures["block_hit_rate"] < 1
 
 
 def wait_for(url: str, process: subprocess.Popen[bytes]) -> dict[str, list[dict[str, str]]]:
