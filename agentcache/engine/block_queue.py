@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import dropwhile, islice
 
 from vllm.v1.core.block_pool import BlockPool
@@ -19,13 +19,24 @@ class BlockQueue:
     evictor, which alone knows the order. Blocks are handed over as objects and known to the evictor by their id.
     """
 
-    def __init__(self, blocks: Sequence[KVCacheBlock], free: Sequence[KVCacheBlock], evictor: Evictor) -> None:
-        """`blocks[i]` is the block with id i; `free` are the free ones, next victim first."""
+    def __init__(
+        self,
+        blocks: Sequence[KVCacheBlock],
+        free: Sequence[KVCacheBlock],
+        evictor: Evictor,
+        clock: Callable[[], float],
+    ) -> None:
+        """`blocks[i]` is the block with id i; `free` are the free ones, next victim first. `clock` gives seconds."""
         self._blocks = blocks
         self._evictor = evictor
+        self.clock = clock
+        # When each block was freed; and the times of freeing to which removals since the last batch call went back.
+        self._freed_s = [0.0] * len(blocks)
+        self._reused: list[float] = []
         for block in free:
             block.prev_free_block = block.next_free_block = None
-        evictor.add([block.block_id for block in free])
+        # Before the first request no block holds anything.
+        evictor.add_empty([block.block_id for block in free])
 
     @property
     def num_free_blocks(self) -> int:
@@ -37,20 +48,35 @@ class BlockQueue:
         return self.popleft_n(1)[0]
 
     def popleft_n(self, n: int) -> list[KVCacheBlock]:
+        now_s = self.clock()
+        self._report_reuse(now_s)
         blocks = self._blocks
-        return [blocks[block_id] for block_id in self._evictor.evict(n)]
+        return [blocks[block_id] for block_id in self._evictor.evict(n, now_s)]
 
     def remove(self, block: KVCacheBlock) -> None:
+        block_id = block.block_id
         try:
-            self._evictor.remove(block.block_id)
+            self._evictor.remove(block_id)
         except KeyError:
             raise RuntimeError(f"remove() called on an invalid block: {block}") from None
+        # Blocks freed together are reused together, one after the other: that is one reuse.
+        freed_s = self._freed_s[block_id]
+        if not self._reused or self._reused[-1] != freed_s:
+            self._reused.append(freed_s)
 
     def append(self, block: KVCacheBlock) -> None:
-        self._evictor.add([block.block_id])
+        self.append_n([block])
 
     def append_n(self, blocks: Sequence[KVCacheBlock]) -> None:
-        self._evictor.add([block.block_id for block in blocks])
+        if blocks:
+            # A block without a hash comes here only from a connector that may still read it: nothing to recompute.
+            positions = [block.block_hash_num_tokens or 0 for block in blocks]
+            block_ids = [block.block_id for block in blocks]
+            now_s = self.clock()
+            self._report_reuse(now_s)
+            for block_id in block_ids:
+                self._freed_s[block_id] = now_s
+            self._evictor.add(block_ids, positions, now_s)
 
     def prepend_n(self, blocks: Sequence[KVCacheBlock]) -> None:
         self._evictor.add_empty([block.block_id for block in blocks])
@@ -60,10 +86,16 @@ class BlockQueue:
 
     def iter_blocks_after(self, cursor: KVCacheBlock | None) -> Iterator[KVCacheBlock]:
         """Free blocks in eviction order, behind `cursor` if it is given and free. Valid until the next change."""
-        order = self._evictor.order()
+        order = self._evictor.order(self.clock())
         if cursor is not None:
             order = islice(dropwhile(lambda block_id: block_id != cursor.block_id, order), 1, None)
         return (self._blocks[block_id] for block_id in order)
+
+    def _report_reuse(self, now_s: float) -> None:
+        """Late by less than a step: a removal is followed by the allocation for the same request."""
+        for freed_s in self._reused:
+            self._evictor.observe_reuse(now_s - freed_s)
+        self._reused.clear()
 
     def check_integrity(self) -> None:
         """Raise IntegrityError unless the free blocks are exactly the unreferenced ones, each once."""
@@ -76,8 +108,8 @@ class BlockQueue:
             raise IntegrityError(f"blocks neither free nor referenced, or both: {sorted(wrong)[:20]}")
 
 
-def replace_queue(pool: BlockPool, evictor: Evictor) -> BlockQueue:
+def replace_queue(pool: BlockPool, evictor: Evictor, clock: Callable[[], float]) -> BlockQueue:
     """Put a queue that asks `evictor` in place of the pool's own, with the same free blocks in the same order."""
-    queue = BlockQueue(pool.blocks, pool.free_block_queue.get_all_free_blocks(), evictor)
+    queue = BlockQueue(pool.blocks, pool.free_block_queue.get_all_free_blocks(), evictor, clock)
     pool.free_block_queue = queue  # type: ignore[assignment]
     return queue

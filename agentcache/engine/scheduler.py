@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Any
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -21,7 +23,12 @@ class AgentScheduler(AsyncScheduler):
         policy = find_policy(read_config(self.vllm_config.additional_config).policy)
         self.block_queue: BlockQueue | None = None
         if policy.make_evictor is not None:
-            self.block_queue = replace_queue(self.kv_cache_manager.block_pool, policy.make_evictor())
+            self.block_queue = replace_queue(self.kv_cache_manager.block_pool, policy.make_evictor(), time.monotonic)
+
+    def set_clock(self, clock: Callable[[], float]) -> None:
+        """Take the time from `clock`, in seconds, instead of the machine: for simulations, before the first request."""
+        if self.block_queue is not None:
+            self.block_queue.clock = clock
 
     def check_integrity(self) -> None:
         """Raise IntegrityError when the free blocks and the pool's reference counts disagree."""

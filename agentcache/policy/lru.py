@@ -15,7 +15,7 @@ class LruEvictor(Evictor):
     def __init__(self) -> None:
         self._order: OrderedDict[int, None] = OrderedDict()
 
-    def add(self, block_ids: Sequence[int]) -> None:
+    def add(self, block_ids: Sequence[int], positions: Sequence[int], now_s: float, factor: float = 1.0) -> None:
         self._order.update(dict.fromkeys(block_ids))
 
     def add_empty(self, block_ids: Sequence[int]) -> None:
@@ -23,7 +23,7 @@ class LruEvictor(Evictor):
             self._order[block_id] = None
             self._order.move_to_end(block_id, last=False)
 
-    def evict(self, count: int) -> list[int]:
+    def evict(self, count: int, now_s: float) -> list[int]:
         if count > len(self._order):
             raise ValueError(f"cannot evict {count} blocks: {len(self._order)} are free")
         return [self._order.popitem(last=False)[0] for _ in range(count)]
@@ -31,7 +31,7 @@ class LruEvictor(Evictor):
     def remove(self, block_id: int) -> None:
         del self._order[block_id]
 
-    def order(self) -> Iterator[int]:
+    def order(self, now_s: float) -> Iterator[int]:
         return iter(self._order)
 
     def __len__(self) -> int:

@@ -104,6 +104,7 @@ class PolicyEvent(_Record):
     cache_tokens: int | None = None
     preemptions: int | None = None
     engine_startup_s: float | None = None
+    prefill_s: float | None = Field(default=None, description="modelled seconds of prefill, of a simulation")
     model_runner: Literal["V1", "V2"] | None = None
 
 

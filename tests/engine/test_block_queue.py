@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 from vllm.v1.core.block_pool import BlockPool
-from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue, KVCacheBlock
+from vllm.v1.core.kv_cache_utils import BlockHashWithGroupId, FreeKVCacheBlockQueue, KVCacheBlock
 
 from agentcache.engine.block_queue import BlockQueue, replace_queue
 from agentcache.errors import IntegrityError
@@ -25,7 +25,7 @@ class TwoQueues(RuleBasedStateMachine):
         self.stock_blocks = [KVCacheBlock(number) for number in range(NUM_BLOCKS)]
         self.stock = FreeKVCacheBlockQueue(self.stock_blocks)
         self.our_blocks = [KVCacheBlock(number) for number in range(NUM_BLOCKS)]
-        self.ours = BlockQueue(self.our_blocks, self.our_blocks, LruEvictor())
+        self.ours = BlockQueue(self.our_blocks, self.our_blocks, LruEvictor(), lambda: 0.0)
 
     @precondition(lambda self: self._used())
     @rule(data=st.data())
@@ -112,8 +112,8 @@ class CorruptEvictor(LruEvictor):
         self._listed = listed
         self._counted = counted
 
-    def order(self) -> Iterator[int]:
-        return iter([*super().order(), *self._listed])
+    def order(self, now_s: float) -> Iterator[int]:
+        return iter([*super().order(now_s), *self._listed])
 
     def __len__(self) -> int:
         return super().__len__() + self._counted
@@ -124,7 +124,7 @@ def make_queue(evictor: LruEvictor) -> tuple[BlockQueue, list[KVCacheBlock]]:
     blocks = [KVCacheBlock(number) for number in range(6)]
     blocks[0].is_null = True
     blocks[1].ref_cnt = 1
-    return BlockQueue(blocks, blocks[2:], evictor), blocks
+    return BlockQueue(blocks, blocks[2:], evictor, lambda: 0.0), blocks
 
 
 def test_integrity_check_passes_what_is_right() -> None:
@@ -170,7 +170,7 @@ def test_integrity_check_finds_the_null_block_among_the_free() -> None:
 def test_integrity_check_asks_the_evictor_too() -> None:
     evictor = LruEvictor()
     queue, _ = make_queue(evictor)
-    evictor.add([-1])
+    evictor.add([-1], [16], 0.0)
     with pytest.raises(IntegrityError, match="negative"):
         queue.check_integrity()
 
@@ -185,7 +185,7 @@ def make_used_pool() -> BlockPool:
 
 def test_replaced_queue_goes_on_where_the_pools_own_stood() -> None:
     stock, pool = make_used_pool(), make_used_pool()
-    queue = replace_queue(pool, LruEvictor())
+    queue = replace_queue(pool, LruEvictor(), lambda: 0.0)
     assert pool.free_block_queue is queue  # type: ignore[comparison-overlap]
     queue.check_integrity()
     assert [block.block_id for block in queue.get_all_free_blocks()] == [6, 2, 4, 8, 9, 10, 11]
@@ -200,6 +200,45 @@ def test_replaced_queue_goes_on_where_the_pools_own_stood() -> None:
 
 def test_replaced_queue_leaves_no_links_in_the_blocks() -> None:
     pool = make_used_pool()
-    queue = replace_queue(pool, LruEvictor())
+    queue = replace_queue(pool, LruEvictor(), lambda: 0.0)
     links = {(block.prev_free_block, block.next_free_block) for block in queue.get_all_free_blocks()}
     assert links == {(None, None)}
+
+
+class ListeningEvictor(LruEvictor):
+    """Writes down what it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.added: list[tuple[list[int], list[int], float]] = []
+        self.idle_s: list[float] = []
+
+    def add(self, block_ids: Sequence[int], positions: Sequence[int], now_s: float, factor: float = 1.0) -> None:
+        self.added.append((list(block_ids), list(positions), now_s))
+        super().add(block_ids, positions, now_s, factor)
+
+    def observe_reuse(self, idle_s: float) -> None:
+        self.idle_s.append(idle_s)
+
+
+def test_evictor_hears_positions_times_and_one_reuse_for_blocks_freed_together() -> None:
+    now_s = [100.0]
+    evictor = ListeningEvictor()
+    pool = BlockPool(num_gpu_blocks=8, enable_caching=True, hash_block_size=16)
+    queue = replace_queue(pool, evictor, lambda: now_s[0])
+    blocks = queue.popleft_n(4)
+    for number, block in enumerate(blocks):
+        block.set_block_hash(BlockHashWithGroupId(bytes([number])), num_tokens=16 * (number + 1))
+    queue.append_n(blocks[2:])
+    now_s[0] = 103.0
+    queue.append_n(blocks[:2])
+    ids = [block.block_id for block in blocks]
+    assert evictor.added == [(ids[2:], [48, 64], 100.0), (ids[:2], [16, 32], 103.0)]
+    now_s[0] = 110.0
+    for block in blocks:
+        queue.remove(block)
+    assert evictor.idle_s == []
+    queue.popleft_n(1)
+    assert evictor.idle_s == [7.0, 10.0]
+    queue.popleft_n(1)
+    assert evictor.idle_s == [7.0, 10.0], "each reuse is told once"
