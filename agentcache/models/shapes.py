@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from agentcache.models.tokenizer import VOCABULARY_SIZE
-
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -43,8 +41,8 @@ class Shape:
         }
 
 
-# Small enough for two CPU cores, with contexts long enough for agents.
-TINY = Shape(128, 256, 2, 4, 2, 32, VOCABULARY_SIZE, 32_768, tied_embeddings=True)
+# Small enough for two CPU cores, with contexts long enough for agents. Its vocabulary is our tokenizer's.
+TINY = Shape(128, 256, 2, 4, 2, 32, 8192, 32_768, tied_embeddings=True)
 
 # Source: config.json of meta-llama/Llama-3.1-8B-Instruct and -70B-Instruct.
 SHAPES = {

@@ -8,8 +8,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from transformers import PreTrainedTokenizerFast
 
 from agentcache.models.corpus import read_corpus
+from agentcache.models.shapes import TINY
 
-VOCABULARY_SIZE = 8_192
 END_OF_TURN = "<|im_end|>"
 _PADDING = "<|endoftext|>"
 _CONTROL_TOKENS = (_PADDING, "<|im_start|>", END_OF_TURN)
@@ -24,7 +24,7 @@ def train_tokenizer() -> PreTrainedTokenizerFast:
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY_SIZE - len(_CONTROL_TOKENS) - len(_TOOL_TOKENS),
+        vocab_size=TINY.vocabulary - len(_CONTROL_TOKENS) - len(_TOOL_TOKENS),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )

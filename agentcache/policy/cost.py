@@ -1,0 +1,214 @@
+"""What prefill costs, and so what losing a cached block costs: the latency model, its fit, and the fit as a file.
+
+A prompt is four runs of tokens, in order: l1 cached, q1 computed, l2 cached, q2 computed; its prefill takes
+k1·l1 + k2·q1 + k3·l2 + k4·q2 + k5·(l1+q1)² + k6·q2·(l1+q1+l2+q2) + intercept seconds.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from agentcache.errors import InputError, in_one_line
+
+DEFAULT_FLOOR_S = 1e-9
+TERMS = ("l1", "q1", "l2", "q2", "(l1+q1)²", "q2·(l1+q1+l2+q2)", "intercept")
+# One more than there are coefficients: fewer leave no residual to judge the fit by.
+MIN_BATCHES = len(TERMS) + 1
+# Relative to the largest singular value of the scaled columns. Batches that vary every segment stay above 1e-3.
+_RANK_TOLERANCE = 1e-6
+
+
+class PrefillBatch(NamedTuple):
+    """One measured prefill: the four segments in tokens, and how long it took."""
+
+    l1: int
+    q1: int
+    l2: int
+    q2: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class LossCost:
+    """Seconds of prefill that losing one block adds, linear in its position and never below `floor_s`."""
+
+    slope_s: float
+    base_s: float
+    floor_s: float
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.slope_s) and math.isfinite(self.base_s)):
+            raise InputError(f"loss cost {self.slope_s} s/token + {self.base_s} s: must be finite; fit the model again")
+        if not 0 < self.floor_s < math.inf:
+            raise InputError(f"floor_s {self.floor_s}: must be a positive number of seconds")
+
+    def at(self, position: float) -> float:
+        """For the block that ends `position` tokens into its sequence."""
+        return max(self.slope_s * position + self.base_s, self.floor_s)
+
+
+class CostModel(BaseModel):
+    """Coefficients in seconds per token (k1 to k4), per token squared (k5, k6), and seconds."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    k1: float
+    k2: float
+    k3: float
+    k4: float
+    k5: float
+    k6: float
+    intercept_s: float
+
+    def predict(self, l1: int, q1: int, l2: int, q2: int) -> float:
+        """Seconds of prefill."""
+        linear = self.k1 * l1 + self.k2 * q1 + self.k3 * l2 + self.k4 * q2
+        return linear + self.k5 * (l1 + q1) ** 2 + self.k6 * q2 * (l1 + q1 + l2 + q2) + self.intercept_s
+
+    def loss_cost(self, block_tokens: int, floor_s: float = DEFAULT_FLOOR_S) -> LossCost:
+        """What a block of `block_tokens` tokens costs when its segment's first block turns from l2 to q1.
+
+        That is the exact difference of two predictions, T(l1, q1+b, l2−b, q2) − T(l1, q1, l2, q2) with l1+q1+b the
+        position. With b = 1 it is the paper's 2·k5·n + (k2−k3+k5), whose n counts the tokens before the block.
+        """
+        if block_tokens < 1:
+            raise InputError(f"block_tokens {block_tokens}: must be at least 1")
+        per_token_s = self.k2 - self.k3 - self.k5 * block_tokens
+        return LossCost(2 * self.k5 * block_tokens, block_tokens * per_token_s, floor_s)
+
+
+class Residual(NamedTuple):
+    """Measured minus predicted seconds of one batch."""
+
+    batch: PrefillBatch
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class FittedCostModel:
+    """`residuals` has every batch, the worst first."""
+
+    cost_model: CostModel
+    r_squared: float
+    residuals: tuple[Residual, ...]
+
+
+def fit_cost_model(batches: Sequence[PrefillBatch]) -> FittedCostModel:
+    """Least squares over the batches. Raises InputError when they are too few, invalid, or leave a term open."""
+    _check_batches(batches)
+    columns = _term_columns(batches)
+    seconds = np.array([batch.seconds for batch in batches])
+    # Squares of tokens are 1e5 times larger than tokens: unscaled, the solver would take the small ones for noise.
+    scales = np.where((largest := np.abs(columns).max(axis=0)) > 0, largest, 1.0)
+    _check_rank(columns / scales, batches)
+    scaled, *_ = np.linalg.lstsq(columns / scales, seconds, rcond=None)
+    coefficients = scaled / scales
+    errors = seconds - columns @ coefficients
+    variation = float(np.sum((seconds - seconds.mean()) ** 2))
+    residuals = (Residual(batch, float(error)) for batch, error in zip(batches, errors, strict=True))
+    return FittedCostModel(
+        cost_model=CostModel(**dict(zip(CostModel.model_fields, map(float, coefficients), strict=True))),
+        r_squared=1 - float(errors @ errors) / variation,
+        residuals=tuple(sorted(residuals, key=lambda residual: -abs(residual.seconds))),
+    )
+
+
+def _check_batches(batches: Sequence[PrefillBatch]) -> None:
+    if len(batches) < MIN_BATCHES:
+        raise InputError(f"cost model: {len(batches)} batches; at least {MIN_BATCHES} are needed, hundreds are better")
+    for index, batch in enumerate(batches):
+        for segment in ("l1", "q1", "l2", "q2"):
+            if (tokens := getattr(batch, segment)) < 0:
+                raise InputError(f"cost model: batch {index}: {segment} is {tokens}; tokens cannot be negative")
+        if not 0 < batch.seconds < math.inf:
+            raise InputError(f"cost model: batch {index}: seconds is {batch.seconds}; must be positive and finite")
+    if len({batch.seconds for batch in batches}) == 1:
+        raise InputError(f"cost model: every batch took {batches[0].seconds} s; measure batches of different lengths")
+
+
+def _term_columns(batches: Sequence[PrefillBatch]) -> NDArray[np.float64]:
+    """One row a batch, one column a term, in the order of TERMS and of CostModel's fields."""
+    l1, q1, l2, q2, _ = np.array(batches, dtype=np.float64).T
+    return np.stack([l1, q1, l2, q2, (l1 + q1) ** 2, q2 * (l1 + q1 + l2 + q2), np.ones_like(l1)], axis=1)
+
+
+def _check_rank(columns: NDArray[np.float64], batches: Sequence[PrefillBatch]) -> None:
+    """Name the terms that the batches leave open: those that take part in a direction without any effect."""
+    _, singular, directions = np.linalg.svd(columns)
+    open_directions = directions[singular < _RANK_TOLERANCE * singular[0]]
+    if not len(open_directions):
+        return
+    taking_part = np.abs(open_directions).max(axis=0) > 1e-3
+    terms = ", ".join(term for term, part in zip(TERMS, taking_part, strict=True) if part)
+    constants = {name: {getattr(batch, name) for batch in batches} for name in ("l1", "q1", "l2", "q2")}
+    reason = ", ".join(
+        f"{name} is {min(values)} in every batch" for name, values in constants.items() if len(values) == 1
+    )
+    raise InputError(
+        f"cost model: the batches do not tell {terms} apart{f' ({reason})' if reason else ''}; "
+        "measure batches in which l1, q1, l2 and q2 vary independently"
+    )
+
+
+class ProfileKey(BaseModel):
+    """What a measurement holds for, and nothing else."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    model: str = Field(min_length=1)
+    gpu: str = Field(min_length=1)
+    tensor_parallel_size: int = Field(ge=1)
+    dtype: str = Field(min_length=1)
+
+    def __str__(self) -> str:
+        return f"{self.model} on {self.gpu}, tensor parallel size {self.tensor_parallel_size}, {self.dtype}"
+
+    @property
+    def file_name(self) -> str:
+        parts = (self.model, self.gpu, f"tp{self.tensor_parallel_size}", self.dtype)
+        return "_".join(re.sub(r"[^A-Za-z0-9.-]+", "-", part) for part in parts) + ".json"
+
+
+class CostProfile(BaseModel):
+    """A cost model with where it comes from: `measured` is False for analytic presets, `source` says more."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    key: ProfileKey
+    measured: bool
+    source: str = Field(min_length=1)
+    batches: int = Field(ge=MIN_BATCHES)
+    r_squared: float = Field(le=1)
+    cost_model: CostModel
+
+
+def save_profile(profile: CostProfile, folder: Path) -> Path:
+    """Write `profile.key.file_name` into the folder, which is made if need be, and return the file's path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / profile.key.file_name
+    path.write_text(profile.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    return path
+
+
+def load_profile(path: Path, key: ProfileKey) -> CostProfile:
+    """Raises InputError when the file is missing or broken, or was made for anything but `key`."""
+    try:
+        profile = CostProfile.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise InputError(f"{path}: cannot read the cost profile of {key}: {error.strerror}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"])) or "file"
+        raise InputError(f"{path}: not a cost profile: {field}: {in_one_line(ValueError(first['msg']))}") from None
+    if profile.key != key:
+        raise InputError(f"{path}: this cost profile is of {profile.key}; wanted is {key}")
+    return profile

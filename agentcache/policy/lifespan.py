@@ -1,0 +1,84 @@
+"""The lifespan that blocks have lately, and λ, which moves the frequency's turning point there."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+
+from agentcache.errors import InputError
+from agentcache.policy.frequency import Frequency
+
+DEFAULT_WINDOW = 1000
+_NS = 1_000_000_000
+
+
+class LifespanEstimator:
+    """Mean and percentiles of the last `window` reuse gaps."""
+
+    def __init__(self, window: int = DEFAULT_WINDOW) -> None:
+        if window < 1:
+            raise InputError(f"lifespan_window {window}: must be at least 1 gap")
+        # Whole nanoseconds: the running sum stays exact however many gaps come and go.
+        self._gaps_ns: deque[int] = deque(maxlen=window)
+        self._sum_ns = 0
+
+    def __len__(self) -> int:
+        """How many gaps the window holds."""
+        return len(self._gaps_ns)
+
+    def observe(self, gap_s: float) -> None:
+        """A block was used again after `gap_s` seconds; the oldest gap leaves a full window. O(1)."""
+        if not 0 <= gap_s < math.inf:
+            raise ValueError(f"a reuse gap of {gap_s} s: must be finite and not negative")
+        if len(self._gaps_ns) == self._gaps_ns.maxlen:
+            self._sum_ns -= self._gaps_ns[0]
+        gap_ns = round(gap_s * _NS)
+        self._gaps_ns.append(gap_ns)
+        self._sum_ns += gap_ns
+
+    @property
+    def mean_s(self) -> float | None:
+        """None before anything was observed."""
+        return self._sum_ns / len(self._gaps_ns) / _NS if self._gaps_ns else None
+
+    def percentile(self, q: float) -> float | None:
+        """The gap in seconds that `q` per cent (0 to 100) do not exceed, interpolated; None before any. O(window)."""
+        return float(np.percentile(self._gaps_ns, q)) / _NS if self._gaps_ns else None
+
+
+@dataclass(frozen=True, slots=True)
+class LambdaBounds:
+    """How far λ may go. 1, its value before anything was observed, lies within."""
+
+    low: float = 1e-6
+    high: float = 1e6
+
+    def __post_init__(self) -> None:
+        if not 0 < self.low <= 1:
+            raise InputError(f"lambda_bounds.low {self.low}: must be above 0 and at most 1")
+        if not 1 <= self.high < math.inf:
+            raise InputError(f"lambda_bounds.high {self.high}: must be at least 1 and finite")
+
+
+DEFAULT_LAMBDA_BOUNDS = LambdaBounds()
+
+
+def log_lifespan_weight(
+    frequency: Frequency, mean_s: float | None, bounds: LambdaBounds = DEFAULT_LAMBDA_BOUNDS
+) -> float:
+    """ln λ, with which the frequency's branches meet at `mean_s` in place of its lifespan, as far as bounds allow.
+
+    0 before anything was observed. A logarithm, because λ itself overflows for means far beyond the lifespan.
+    """
+    if mean_s is None:
+        return 0.0
+    log_weight = (mean_s - frequency.tau0_s) / frequency.beta_s - mean_s / frequency.alpha_s
+    return min(max(log_weight, math.log(bounds.low)), math.log(bounds.high))
+
+
+def lifespan_weight(frequency: Frequency, mean_s: float | None, bounds: LambdaBounds = DEFAULT_LAMBDA_BOUNDS) -> float:
+    """λ itself, the factor of the steep branch."""
+    return math.exp(log_lifespan_weight(frequency, mean_s, bounds))

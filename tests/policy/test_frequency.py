@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentcache.errors import InputError
+from agentcache.policy.frequency import Frequency
+
+lifespans = st.floats(1e-2, 1e5)
+probabilities = st.floats(0.01, 0.99)
+ratios = st.floats(1.5, 1e3)
+a_curve = given(lifespan_s=lifespans, probability=probabilities, ratio=ratios)
+
+
+def test_the_parameters_follow_from_the_turning_point() -> None:
+    frequency = Frequency.from_turning_point(60.0)
+    assert frequency.alpha_s == pytest.approx(60 / math.log(2))
+    assert frequency.beta_s == pytest.approx(60 / math.log(2) / 40)
+    assert frequency.tau0_s == pytest.approx(58.5)
+
+
+@a_curve
+def test_both_branches_meet_at_the_lifespan(lifespan_s: float, probability: float, ratio: float) -> None:
+    frequency = Frequency.from_turning_point(lifespan_s, probability, ratio)
+    assert math.exp(-lifespan_s / frequency.alpha_s) == pytest.approx(probability)
+    assert math.exp(-(lifespan_s - frequency.tau0_s) / frequency.beta_s) == pytest.approx(probability, rel=1e-6)
+    assert frequency(lifespan_s) == pytest.approx(probability, rel=1e-6)
+
+
+@a_curve
+def test_the_slope_changes_by_the_ratio_at_the_lifespan(lifespan_s: float, probability: float, ratio: float) -> None:
+    frequency = Frequency.from_turning_point(lifespan_s, probability, ratio)
+    step = lifespan_s * 1e-3
+    before = frequency.log(lifespan_s - step) - frequency.log(lifespan_s)
+    after = frequency.log(lifespan_s) - frequency.log(lifespan_s + step)
+    assert after / before == pytest.approx(ratio, rel=1e-4)
+
+
+@given(
+    lifespan_s=lifespans,
+    probability=probabilities,
+    ratio=ratios,
+    idle=st.lists(st.floats(0, 5), min_size=2, max_size=2).map(sorted),
+)
+def test_the_longer_idle_the_less_likely(
+    lifespan_s: float, probability: float, ratio: float, idle: list[float]
+) -> None:
+    frequency = Frequency.from_turning_point(lifespan_s, probability, ratio)
+    shorter, longer = (part * lifespan_s for part in idle)
+    assert 1 >= frequency(shorter) >= frequency(longer) >= 0
+    assert frequency(0) == 1
+
+
+@given(lifespan_s=lifespans, idle=st.tuples(st.floats(0, 2), st.floats(0, 2)), later=st.floats(0, 2))
+def test_each_side_of_the_lifespan_keeps_the_order_of_two_costs(
+    lifespan_s: float, idle: tuple[float, float], later: float
+) -> None:
+    # What the heaps stand on: the difference of two logarithms on one branch does not depend on the time.
+    frequency = Frequency.from_turning_point(lifespan_s)
+    first, second, wait = (2 * lifespan_s + part * lifespan_s for part in (*idle, later))
+    now = frequency.log(first) - frequency.log(second)
+    assert frequency.log(first + wait) - frequency.log(second + wait) == pytest.approx(now, rel=1e-6, abs=1e-9)
+
+
+def test_the_logarithm_outlives_a_year_without_underflow() -> None:
+    frequency = Frequency.from_turning_point(1.0)
+    assert frequency(3e7) == 0
+    assert -math.inf < frequency.log(3e7 + 1) < frequency.log(3e7)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"lifespan_s": 0.0}, r"lifespan_s 0\.0"),
+        ({"lifespan_s": -1.0}, r"lifespan_s -1\.0"),
+        ({"lifespan_s": math.inf}, "lifespan_s inf"),
+        ({"lifespan_s": math.nan}, "lifespan_s nan"),
+        ({"reuse_probability": 0.0}, r"reuse_probability 0\.0"),
+        ({"reuse_probability": 1.0}, r"reuse_probability 1\.0"),
+        ({"reuse_probability": math.nan}, "reuse_probability nan"),
+        ({"slope_ratio": 1.0}, r"slope_ratio 1\.0"),
+        ({"slope_ratio": math.inf}, "slope_ratio inf"),
+        ({"slope_ratio": math.nan}, "slope_ratio nan"),
+    ],
+)
+def test_values_without_a_curve_are_refused_by_name(arguments: dict[str, float], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Frequency.from_turning_point(**{"lifespan_s": 60.0} | arguments)

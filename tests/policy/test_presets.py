@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentcache.errors import InputError
+from agentcache.models.shapes import SHAPES
+from agentcache.policy.presets import (
+    PRESETS,
+    Row,
+    StepCost,
+    count_parameters,
+    find_cost_profile,
+    find_step_cost,
+)
+
+PAIRS = [(model, gpu, 8 if "70b" in model else 1) for model, (_, gpus) in PRESETS.items() for gpu in gpus]
+each_preset = pytest.mark.parametrize(("model", "gpu", "ranks"), PAIRS)
+COST = StepCost(
+    overhead_s=1.0, weights_read_s=10.0, token_s=0.1, token_link_s=0.01, head_s=0.5, pair_s=1e-3, kv_read_s=0.02
+)
+rows = st.lists(st.builds(Row, st.integers(1, 5000), st.integers(0, 50_000)), min_size=1, max_size=5)
+
+
+@pytest.mark.parametrize(("shape", "published"), [("llama-3.1-8b", 8_030_261_248), ("llama-3.1-70b", 70_553_706_496)])
+def test_parameters_are_the_published_ones(shape: str, published: int) -> None:
+    assert count_parameters(SHAPES[shape]) == published
+
+
+# Measured on one H200 with vLLM 0.32, Llama-3.1-8B geometry, bfloat16: time to first token, median of 5.
+@pytest.mark.parametrize(
+    ("query", "context", "measured_s"),
+    [
+        (1_024, 0, 0.0250),
+        (4_096, 0, 0.1038),
+        (10_240, 0, 0.2784),
+        (32_768, 0, 1.1849),
+        (2_560, 7_680, 0.0785),
+        (8_192, 24_576, 0.3791),
+    ],
+)
+def test_prefill_on_the_h200_is_near_what_was_measured(query: int, context: int, measured_s: float) -> None:
+    assert find_step_cost("llama-3.1-8b", "h200").prefill_s(query, context) == pytest.approx(measured_s, rel=0.2)
+
+
+def test_data_sheets_order_the_gpus() -> None:
+    h20, h100, h200 = (find_step_cost("llama-3.1-8b", gpu) for gpu in ("h20", "h100", "h200"))
+    assert h20.prefill_s(8192) > 4 * h100.prefill_s(8192)
+    assert h100.prefill_s(8192) == h200.prefill_s(8192)
+    contexts = [4096] * 16
+    assert h200.decode_s(contexts) < h20.decode_s(contexts) < h100.decode_s(contexts)
+
+
+def test_decode_reads_the_weights_once_and_each_cache() -> None:
+    cost = find_step_cost("llama-3.1-8b", "h200")
+    # 7.5e9 parameters without the embedding table, and 128 KiB of keys and values a token, at 0.8 x 4.8 TB/s.
+    assert cost.weights_read_s == pytest.approx(7.505e9 * 2 / (0.8 * 4.8e12), rel=1e-3)
+    assert cost.kv_read_s == pytest.approx(131_072 / (0.8 * 4.8e12))
+    assert cost.decode_s([999]) == pytest.approx(cost.overhead_s + cost.weights_read_s + 1000 * cost.kv_read_s)
+    assert 0.003 < cost.decode_s([999]) < 0.01
+
+
+def test_a_step_is_the_sum_of_its_parts() -> None:
+    # Few tokens: the weights' read binds; attention: 4 x 50 + 10 pairs take 0.21 s, 54 keys 1.08 s.
+    assert COST.prefill_s(4, 50) == pytest.approx(1 + 10 + 0.04 + 1.08)
+    # Many tokens: compute binds both.
+    assert COST.prefill_s(1000) == pytest.approx(1 + 100.5 + 10 + 500.5)
+    assert COST.step_s([Row(1000, 0), Row(1, 99)]) == pytest.approx(1 + 100.1 + 1 + 10.01 + 500.5 + 2)
+
+
+def test_a_step_without_rows_takes_no_time() -> None:
+    assert COST.step_s([]) == COST.decode_s([]) == 0
+
+
+@given(rows=rows, more=st.integers(1, 1000))
+def test_a_step_takes_longer_with_more_work_and_less_than_two_steps(rows: list[Row], more: int) -> None:
+    whole = COST.step_s(rows)
+    assert COST.step_s([rows[0]._replace(context=rows[0].context + more), *rows[1:]]) > whole
+    assert COST.step_s([*rows, Row(more, 0)]) > whole
+    assert COST.step_s([*rows, Row(more, 0)]) < whole + COST.prefill_s(more)
+
+
+@given(query=st.integers(2, 20_000), context=st.integers(0, 50_000), share=st.floats(0.01, 0.99))
+def test_chunks_of_a_prompt_add_up_to_the_pairs_of_the_whole(query: int, context: int, share: float) -> None:
+    first = max(1, int(query * share))
+    pairs_only = StepCost(0, 0, 0, 0, 0, pair_s=1, kv_read_s=0)
+    chunks = pairs_only.prefill_s(first, context) + pairs_only.step_s([Row(query - first, context + first)])
+    assert chunks == pytest.approx(pairs_only.prefill_s(query, context))
+
+
+def test_tensor_parallelism_splits_the_work_and_pays_for_the_links() -> None:
+    one, four, eight = (find_step_cost("llama-3.1-8b", "h200", ranks) for ranks in (1, 4, 8))
+    assert eight.token_s == pytest.approx(one.token_s / 8)
+    assert eight.kv_read_s == pytest.approx(one.kv_read_s / 8)
+    assert one.token_link_s == 0 < four.token_link_s < eight.token_link_s
+    assert one.prefill_s(8192) / 8 < eight.prefill_s(8192) < four.prefill_s(8192) < one.prefill_s(8192)
+    # Eight KV heads: from 8 ranks on each holds one.
+    assert find_step_cost("llama-3.1-8b", "h200", 16).kv_read_s == eight.kv_read_s
+
+
+@each_preset
+def test_the_cost_profile_follows_the_step_cost(model: str, gpu: str, ranks: int) -> None:
+    cost = find_step_cost(model, gpu, ranks)
+    profile = find_cost_profile(model, gpu, ranks)
+    assert profile.r_squared > 0.999
+    assert profile.cost_model.predict(256, 2048, 4096, 512) == pytest.approx(
+        cost.step_s([Row(2048, 256), Row(512, 6400)]), rel=0.1
+    )
+    for position in (16, 1024, 16_384, 131_072):
+        attended = position - 16 / 2
+        block_s = 16 * (cost.token_s + cost.token_link_s + cost.pair_s * attended)
+        assert profile.cost_model.loss_cost(16).at(position) == pytest.approx(block_s, rel=0.02)
+
+
+@each_preset
+def test_the_cost_profile_says_that_nothing_was_measured(model: str, gpu: str, ranks: int) -> None:
+    profile = find_cost_profile(model, gpu, ranks)
+    assert not profile.measured
+    assert profile.source.startswith("analytic preset")
+    assert (profile.key.model, profile.key.gpu, profile.key.tensor_parallel_size) == (model, gpu, ranks)
+    assert profile.key.dtype == ("float32" if gpu == "cpu" else "bfloat16")
+
+
+@pytest.mark.parametrize(("model", "gpu"), [("llama-3.1-8b", "a100"), ("gpt-2", "h200"), ("tiny", "h200")])
+def test_a_missing_preset_is_answered_with_what_exists(model: str, gpu: str) -> None:
+    with pytest.raises(InputError) as caught:
+        find_cost_profile(model, gpu)
+    assert str(caught.value) == (
+        f"no preset for model {model} on gpu {gpu}; there are: llama-3.1-8b on h20, h100, h200; "
+        "llama-3.1-70b on h20, h100, h200; tiny on cpu"
+    )
+
+
+@pytest.mark.parametrize("ranks", [0, -1, 3])
+def test_ranks_must_divide_the_heads(ranks: int) -> None:
+    with pytest.raises(InputError, match=f"tensor_parallel_size {ranks}: must divide the 32 attention heads"):
+        find_step_cost("llama-3.1-8b", "h200", ranks)
+
+
+def test_a_model_that_does_not_fit_is_refused() -> None:
+    with pytest.raises(InputError, match=r"tensor_parallel_size 1: llama-3\.1-70b has 141\.1 GB of weights"):
+        find_step_cost("llama-3.1-70b", "h200")
+    find_step_cost("llama-3.1-70b", "h200", 2)
+
+
+def test_presets_load_without_the_engine() -> None:
+    check = "import agentcache.policy.presets, sys; print({'torch', 'vllm'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True).stdout == "set()\n"
