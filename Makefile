@@ -9,7 +9,8 @@ ENGINE ?= cpu
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready-$(ENGINE)
-SOURCES := agentcache tool_runtime workloads tests
+SOURCES := agentcache tool_runtime workloads tests benchmarks
+CPP := $(wildcard csrc/*)
 
 .PHONY: setup check test demo
 
@@ -17,7 +18,7 @@ setup: $(READY)
 
 # bfcl-eval comes without its dependencies: their pins exclude vLLM's, and only its data is read. Its version decides
 # which jobs a seed gives, so it is exact.
-$(READY): pyproject.toml
+$(READY): pyproject.toml CMakeLists.txt $(CPP)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --editable '.[$(ENGINE),dev]'
@@ -31,6 +32,7 @@ UNLOADABLE := torchvision torchaudio torchcodec triton
 check: setup
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/clang-format --dry-run --Werror $(CPP) tests/csrc/*.cpp
 	$(BIN)/mypy
 
 test: check

@@ -1,4 +1,4 @@
-"""The command line: serve, replay, report."""
+"""The command line: serve, replay, simulate, report."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = parser.parse_args(ours)
         if engine_options and options.command != "replay":
             parser.error("only replay passes options behind -- on to vLLM")
-        return _replay(options, engine_options, given) if options.command == "replay" else _report(options)
+        if options.command == "replay":
+            return _replay(options, engine_options, given)
+        return _simulate(options, given) if options.command == "simulate" else _report(options)
     except AgentCacheError as error:
         sys.stderr.write(f"agentcache: {error}\n")
         return _USAGE_ERROR
@@ -52,6 +54,7 @@ def _build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_serve(commands.add_parser("serve", help="vLLM's OpenAI server with a cache policy for agents"))
     _add_replay(commands.add_parser("replay", help="run recorded agent jobs and report their latency"))
+    _add_simulate(commands.add_parser("simulate", help="the same jobs and scheduler on a modelled GPU"))
     _add_report(commands.add_parser("report", help="make the report of a run again, or compare runs"))
     return parser
 
@@ -75,6 +78,25 @@ def _add_replay(parser: argparse.ArgumentParser) -> None:
     target.add_argument("--kv-tokens", type=int, help="size of the KV cache in tokens (default: all the memory)")
     target.add_argument("--base-url", help="replay against a server that runs already: http://host:8000/v1")
     target.add_argument("--request-timeout", type=float, default=600.0, metavar="S", help="per read (default 600)")
+    _add_jobs(parser)
+
+
+def _add_simulate(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Runs vLLM's scheduler with our block pool and policy under a virtual clock; no GPU is used."
+    parser.add_argument("workload", metavar="WORKLOAD", help="bfcl: BFCL v4 web search")
+    target = parser.add_argument_group("what to simulate")
+    target.add_argument("--model", default="llama-3.1-8b", help="llama-3.1-8b, llama-3.1-70b, tiny (default the first)")
+    target.add_argument("--gpu", default="h200", help="h20, h100, h200; cpu for tiny (default h200)")
+    target.add_argument("--tensor-parallel-size", type=int, default=1, metavar="N", help="GPUs per engine (default 1)")
+    target.add_argument("--policy", action="append", default=[], help=f"may be given several times; {_POLICIES}")
+    target.add_argument("--kv-tokens", type=int, required=True, help="size of the KV cache in tokens")
+    target.add_argument("--block-size", type=int, default=16, metavar="TOKENS", help="(default 16)")
+    target.add_argument("--max-num-batched-tokens", type=int, default=8192, metavar="N", help="a step (default 8192)")
+    target.add_argument("--max-num-seqs", type=int, default=1024, metavar="N", help="requests at once (default 1024)")
+    _add_jobs(parser)
+
+
+def _add_jobs(parser: argparse.ArgumentParser) -> None:
     jobs = parser.add_argument_group("jobs")
     jobs.add_argument("--jobs", type=int, help="how many (default 24, or all of --results)")
     jobs.add_argument("--results", type=Path, metavar="FILE", help="an official BFCL result file to replay instead")
@@ -133,6 +155,41 @@ def _replay(options: argparse.Namespace, engine_options: list[str], typed: Seque
             scale=options.scale,
             tool_latency=options.tool_latency,
             request_timeout_s=options.request_timeout,
+        )
+    )
+    _show(summary, options.out)
+    return status
+
+
+def _simulate(options: argparse.Namespace, typed: Sequence[str]) -> int:
+    from agentcache.engine.compat import check_vllm
+
+    check_vllm()
+    from agentcache.sim.command import simulate
+    from agentcache.sim.settings import SimulationSettings
+
+    status, summary = simulate(
+        SimulationSettings(
+            command=shlex.join(["agentcache", *typed]),
+            workload=options.workload,
+            out=options.out,
+            overwrite=options.overwrite,
+            seed=options.seed,
+            policies=tuple(options.policy),
+            model=options.model,
+            gpu=options.gpu,
+            tensor_parallel_size=options.tensor_parallel_size,
+            kv_tokens=options.kv_tokens,
+            block_size=options.block_size,
+            max_num_batched_tokens=options.max_num_batched_tokens,
+            max_num_seqs=options.max_num_seqs,
+            results=options.results,
+            jobs=options.jobs,
+            rate=options.rate,
+            arrival=options.arrival,
+            cv=options.cv,
+            scale=options.scale,
+            tool_latency=options.tool_latency,
         )
     )
     _show(summary, options.out)

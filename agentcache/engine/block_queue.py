@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import dropwhile, islice
+from itertools import dropwhile, groupby, islice
 
 from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_utils import KVCacheBlock
@@ -30,9 +30,9 @@ class BlockQueue:
         self._blocks = blocks
         self._evictor = evictor
         self.clock = clock
-        # When each block was freed; and the times of freeing to which removals since the last batch call went back.
+        # When each block was freed, and the blocks removed since the last batch call.
         self._freed_s = [0.0] * len(blocks)
-        self._reused: list[float] = []
+        self._removed: list[int] = []
         for block in free:
             block.prev_free_block = block.next_free_block = None
         # Before the first request no block holds anything.
@@ -59,10 +59,7 @@ class BlockQueue:
             self._evictor.remove(block_id)
         except KeyError:
             raise RuntimeError(f"remove() called on an invalid block: {block}") from None
-        # Blocks freed together are reused together, one after the other: that is one reuse.
-        freed_s = self._freed_s[block_id]
-        if not self._reused or self._reused[-1] != freed_s:
-            self._reused.append(freed_s)
+        self._removed.append(block_id)
 
     def append(self, block: KVCacheBlock) -> None:
         self.append_n([block])
@@ -92,10 +89,14 @@ class BlockQueue:
         return (self._blocks[block_id] for block_id in order)
 
     def _report_reuse(self, now_s: float) -> None:
-        """Late by less than a step: a removal is followed by the allocation for the same request."""
-        for freed_s in self._reused:
-            self._evictor.observe_reuse(now_s - freed_s)
-        self._reused.clear()
+        """Late by less than a step: a removal is followed by the allocation for the same request.
+
+        Blocks freed together are reused together, one after the other: that is one reuse.
+        """
+        if self._removed:
+            for freed_s, _ in groupby(self._freed_s[block_id] for block_id in self._removed):
+                self._evictor.observe_reuse(now_s - freed_s)
+            self._removed.clear()
 
     def check_integrity(self) -> None:
         """Raise IntegrityError unless the free blocks are exactly the unreferenced ones, each once."""

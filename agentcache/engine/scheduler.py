@@ -11,6 +11,7 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from agentcache.config import read_config
 from agentcache.engine.block_queue import BlockQueue, replace_queue
 from agentcache.engine.compat import check_vllm
+from agentcache.engine.evictor_inputs import build_inputs
 from agentcache.policy.registry import find_policy
 
 
@@ -20,10 +21,13 @@ class AgentScheduler(AsyncScheduler):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         check_vllm()
         super().__init__(*args, **kwargs)
-        policy = find_policy(read_config(self.vllm_config.additional_config).policy)
+        config = read_config(self.vllm_config.additional_config)
+        policy = find_policy(config.policy)
         self.block_queue: BlockQueue | None = None
         if policy.make_evictor is not None:
-            self.block_queue = replace_queue(self.kv_cache_manager.block_pool, policy.make_evictor(), time.monotonic)
+            pool = self.kv_cache_manager.block_pool
+            inputs = build_inputs(self.vllm_config, config, pool.num_gpu_blocks, self.block_size)
+            self.block_queue = replace_queue(pool, policy.make_evictor(inputs), time.monotonic)
 
     def set_clock(self, clock: Callable[[], float]) -> None:
         """Take the time from `clock`, in seconds, instead of the machine: for simulations, before the first request."""

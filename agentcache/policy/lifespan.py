@@ -79,6 +79,20 @@ def log_lifespan_weight(
     return min(max(log_weight, math.log(bounds.low)), math.log(bounds.high))
 
 
+class LambdaController:
+    """λ that follows the mean of the latest reuse gaps (paper, Online Lifespan Setting)."""
+
+    def __init__(self, frequency: Frequency, window: int, bounds: LambdaBounds = DEFAULT_LAMBDA_BOUNDS) -> None:
+        self._frequency = frequency
+        self._bounds = bounds
+        self._gaps = LifespanEstimator(window)
+
+    def observe(self, gap_s: float) -> float:
+        """λ from now on, after one more gap."""
+        self._gaps.observe(gap_s)
+        return lifespan_weight(self._frequency, self._gaps.mean_s, self._bounds)
+
+
 def lifespan_weight(frequency: Frequency, mean_s: float | None, bounds: LambdaBounds = DEFAULT_LAMBDA_BOUNDS) -> float:
     """λ itself, the factor of the steep branch."""
     return math.exp(log_lifespan_weight(frequency, mean_s, bounds))

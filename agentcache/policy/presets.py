@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from agentcache.errors import InputError
 from agentcache.models.shapes import SHAPES, TINY, Shape
-from agentcache.policy.cost import CostProfile, PrefillBatch, ProfileKey, fit_cost_model
+from agentcache.policy.cost import CostProfile, FittedCostModel, PrefillBatch, ProfileKey, fit_cost_model
 
 # Share of the data sheet that kernels reach. Compute: chosen so that prefill of Llama-3.1-8B on an H200 under vLLM 0.32
 # comes out as measured (see `find_step_cost`); on other GPUs it is a guess. Bandwidth and links: usual values.
@@ -117,7 +117,12 @@ def find_step_cost(model: str, gpu: str, tensor_parallel_size: int = 1) -> StepC
     """
     shape, hardware = _find_preset(model, gpu)
     _check_split(model, shape, gpu, hardware, tensor_parallel_size)
-    ranks, number_bytes = tensor_parallel_size, DTYPE_BYTES[hardware.dtype]
+    return estimate_step_cost(shape, hardware, tensor_parallel_size)
+
+
+def estimate_step_cost(shape: Shape, hardware: Gpu, ranks: int = 1) -> StepCost:
+    """For any geometry on any hardware, split over `ranks` GPUs, whether it fits or not."""
+    number_bytes = DTYPE_BYTES[hardware.dtype]
     flops_s = hardware.flops_s * COMPUTE_EFFICIENCY * ranks
     bandwidth_s = hardware.bandwidth_s * BANDWIDTH_EFFICIENCY
     layers, head = count_layer_parameters(shape), shape.vocabulary * shape.hidden
@@ -139,20 +144,23 @@ def find_step_cost(model: str, gpu: str, tensor_parallel_size: int = 1) -> StepC
 
 def find_cost_profile(model: str, gpu: str, tensor_parallel_size: int = 1) -> CostProfile:
     """The cost model fitted to prefills that the preset's step cost predicts, marked as not measured."""
-    step_cost = find_step_cost(model, gpu, tensor_parallel_size)
-    # l1 stays short: the model charges its square although it is cached, which would spoil k5 and so the blocks' cost.
-    lengths = itertools.product((0, 256, 1024), (512, 2048, 8192), (0, 4096, 16384), (0, 512, 4096))
-    batches = [_predict_batch(step_cost, *segments) for segments in lengths]
-    fitted = fit_cost_model(batches)
+    fitted = estimate_cost_model(find_step_cost(model, gpu, tensor_parallel_size))
     dtype = GPUS[gpu].dtype
     return CostProfile(
         key=ProfileKey(model=model, gpu=gpu, tensor_parallel_size=tensor_parallel_size, dtype=dtype),
         measured=False,
         source="analytic preset: peak FLOP/s, bandwidth and layer geometry",
-        batches=len(batches),
+        batches=len(fitted.residuals),
         r_squared=fitted.r_squared,
         cost_model=fitted.cost_model,
     )
+
+
+def estimate_cost_model(step_cost: StepCost) -> FittedCostModel:
+    """The paper's cost model fitted to prefills that `step_cost` predicts."""
+    # l1 stays short: the model charges its square although it is cached, which would spoil k5 and so the blocks' cost.
+    lengths = itertools.product((0, 256, 1024), (512, 2048, 8192), (0, 4096, 16384), (0, 512, 4096))
+    return fit_cost_model([_predict_batch(step_cost, *segments) for segments in lengths])
 
 
 def _predict_batch(step_cost: StepCost, l1: int, q1: int, l2: int, q2: int) -> PrefillBatch:

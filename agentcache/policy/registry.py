@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from agentcache.errors import InputError
+from agentcache.policy.asymcache import AsymCacheEvictor
+from agentcache.policy.asymcache_linear import AsymCacheLinearEvictor
 from agentcache.policy.evictor import Evictor
+from agentcache.policy.inputs import EvictorInputs
+from agentcache.policy.lifespan import LambdaController
 from agentcache.policy.lru import LruEvictor
+from agentcache.policy.max_score import MaxScoreEvictor
+from agentcache.policy.pensieve import PensieveEvictor
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,14 +22,48 @@ class Policy:
 
     name: str
     summary: str
-    make_evictor: Callable[[], Evictor] | None
+    make_evictor: Callable[[EvictorInputs], Evictor] | None
+
+
+def _make_lru(_: EvictorInputs) -> Evictor:
+    return LruEvictor()
+
+
+def _make_asymcache(inputs: EvictorInputs) -> Evictor:
+    return AsymCacheEvictor(
+        num_blocks=inputs.num_blocks,
+        **asdict(inputs.frequency),
+        **asdict(inputs.loss),
+        controller=LambdaController(inputs.frequency, inputs.lifespan_window, inputs.lambda_bounds),
+    )
+
+
+def _make_asymcache_linear(inputs: EvictorInputs) -> Evictor:
+    return AsymCacheLinearEvictor(
+        num_blocks=inputs.num_blocks,
+        **asdict(inputs.frequency),
+        **asdict(inputs.loss),
+        controller=LambdaController(inputs.frequency, inputs.lifespan_window, inputs.lambda_bounds),
+    )
+
+
+def _make_max_score(inputs: EvictorInputs) -> Evictor:
+    return MaxScoreEvictor(num_blocks=inputs.num_blocks, **asdict(inputs.frequency))
+
+
+def _make_pensieve(inputs: EvictorInputs) -> Evictor:
+    return PensieveEvictor(num_blocks=inputs.num_blocks, **asdict(inputs.loss))
 
 
 POLICIES: dict[str, Policy] = {
     policy.name: policy
     for policy in (
-        Policy("vllm", "stock vLLM, nothing replaced", make_evictor=None),
-        Policy("lru", "our block queue, least recently used first; must equal vllm", make_evictor=LruEvictor),
+        Policy("vllm", "stock vLLM, nothing replaced", None),
+        Policy("lru", "our block queue, least recently used first; equals vllm", _make_lru),
+        Policy("asymcache", "least expected recomputation cost first", _make_asymcache),
+        Policy("asymcache-linear", "the same by an O(n) scan, to compare with", _make_asymcache_linear),
+        Policy("max-score", "least likely to be reused first, whatever it costs; O(n)", _make_max_score),
+        Policy("pensieve", "least cost over idle time first; O(n)", _make_pensieve),
     )
 }
 DEFAULT_POLICY = "lru"

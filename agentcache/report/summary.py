@@ -47,6 +47,7 @@ class PolicySummary(_Figures):
     retries: int
     diverged_prompts: int
     engine_startup_s: float | None
+    prefill_s: float | None = None
 
     @property
     def finished(self) -> int:
@@ -89,6 +90,7 @@ def _summarize_policy(run: PolicyRun) -> PolicySummary:
         retries=sum(request.retries for request in run.requests),
         diverged_prompts=sum(request.diverged_at is not None for request in run.requests),
         engine_startup_s=run.end.engine_startup_s if run.end else None,
+        prefill_s=run.end.prefill_s if run.end else None,
     )
 
 

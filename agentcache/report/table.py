@@ -22,13 +22,17 @@ _POLICIES_A_BLOCK = 3
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A row of the table. A metric with a better direction has a best value and ratios; a plain count has neither."""
+    """A row of the table. A metric with a better direction has a best value and ratios; a plain count has neither.
+
+    `rare` is left out where no policy has a value.
+    """
 
     name: str
     unit: str
     value: Callable[[PolicySummary], float | None]
     format: Callable[[float], str]
     better: Literal["lower", "higher"] | None
+    rare: bool = False
 
     @property
     def header(self) -> str:
@@ -82,6 +86,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("Block hit rate", "%", lambda p: p.block_hit_rate, _format_percent, "higher"),
     Metric("Request hit rate", "%", lambda p: p.request_hit_rate, _format_percent, "higher"),
     Metric("Tokens recomputed", "", lambda p: p.recomputed_tokens, _format_count, "lower"),
+    Metric("Prefill, modelled", "s", lambda p: p.prefill_s, format_number, "lower", rare=True),
     Metric("Preemptions", "", lambda p: p.preemptions, _format_count, "lower"),
     Metric("Jobs finished", "", lambda p: p.finished, _format_count, None),
     Metric("Jobs failed", "", lambda p: p.failed, _format_count, None),
@@ -91,7 +96,8 @@ METRICS: tuple[Metric, ...] = (
 
 def build_rows(policies: Mapping[str, PolicySummary]) -> list[Row]:
     """The table's body, one row a metric."""
-    return [_build_row(metric, [metric.value(policy) for policy in policies.values()]) for metric in METRICS]
+    values = [(metric, [metric.value(policy) for policy in policies.values()]) for metric in METRICS]
+    return [_build_row(metric, row) for metric, row in values if not metric.rare or any(v is not None for v in row)]
 
 
 def _build_row(metric: Metric, values: list[float | None]) -> Row:

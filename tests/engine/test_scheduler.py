@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import random
 from dataclasses import dataclass, field
 
@@ -87,6 +88,34 @@ def test_policies_vllm_and_lru_equal_stock_vllm_step_by_step(tiny_model_path: st
         for number, (step, expected) in enumerate(zip(mix.steps, stock.steps, strict=False)):
             assert step == expected, f"{policy}: step {number} differs"
         assert len(mix.steps) == len(stock.steps)
+
+
+def run_under_counted_time(tiny_model_path: str, policy: str, seed: int) -> JobMix:
+    """A look at the clock is a second, so that policies which know of time see it pass, the same in every run."""
+    scheduler = make_scheduler(make_config(tiny_model_path, SCHEDULER_CLASS, policy=policy, lifespan_s=200), NUM_BLOCKS)
+    assert isinstance(scheduler, AgentScheduler)
+    scheduler.set_clock(itertools.count(1.0).__next__)
+    return run_mix(scheduler, seed, in_flight=1)
+
+
+def test_max_score_is_lru_while_all_blocks_are_as_likely_to_be_reused(tiny_model_path: str) -> None:
+    score, lru = (run_under_counted_time(tiny_model_path, name, seed=1) for name in ("max-score", "lru"))
+    assert score.steps == lru.steps
+
+
+@pytest.mark.parametrize("policy", ["asymcache", "pensieve"])
+def test_policies_in_their_own_order_lose_no_block(tiny_model_path: str, policy: str) -> None:
+    mix = run_under_counted_time(tiny_model_path, policy, seed=1)
+    assert sum(len(step.evicted) for step in mix.steps) > 5 * NUM_BLOCKS
+    assert max(tokens for step in mix.steps for tokens in step.hit_tokens.values()) > 0
+    assert len(mix.steps[-1].free_blocks) == NUM_BLOCKS - 1
+    lru = run_under_counted_time(tiny_model_path, "lru", seed=1)
+    assert mix.steps != lru.steps, "the policy must make a difference to prove anything"
+
+
+def test_asymcache_takes_the_victims_of_its_linear_twin_step_by_step(tiny_model_path: str) -> None:
+    tree, scan = (run_under_counted_time(tiny_model_path, name, seed=2) for name in ("asymcache", "asymcache-linear"))
+    assert tree.steps == scan.steps
 
 
 def assert_eventful(mix: JobMix) -> None:

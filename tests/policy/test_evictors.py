@@ -1,40 +1,38 @@
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
-from evictor_conformance import EvictorConformance, LruConformance
+from evictor_conformance import NUM_BLOCKS, EvictorConformance, LruConformance
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
+from made_evictors import COMPILED, EVICTORS, MakeEvictor
 
 from agentcache.errors import IntegrityError
-from agentcache.policy.evictor import Evictor
 from agentcache.policy.lru import LruEvictor
-from agentcache.policy.registry import POLICIES
 
-EVICTORS = {policy.name: policy.make_evictor for policy in POLICIES.values() if policy.make_evictor is not None}
-SETTINGS = settings(max_examples=100, stateful_step_count=30, deadline=None)
+SETTINGS = settings(max_examples=60, stateful_step_count=30, deadline=None)
 
 each_evictor = pytest.mark.parametrize("make_evictor", EVICTORS.values(), ids=EVICTORS)
+each_compiled = pytest.mark.parametrize("make_evictor", COMPILED.values(), ids=COMPILED)
 
 
 @each_evictor
-def test_evictor_keeps_the_contract(make_evictor: Callable[[], Evictor]) -> None:
+def test_evictor_keeps_the_contract(make_evictor: MakeEvictor) -> None:
     # A factory will do for Hypothesis, though its annotation asks for a class.
-    run_state_machine_as_test(lambda: EvictorConformance(make_evictor), settings=SETTINGS)  # type: ignore[arg-type]
+    run_state_machine_as_test(lambda: EvictorConformance(lambda: make_evictor(NUM_BLOCKS)), settings=SETTINGS)  # type: ignore[arg-type]
 
 
 @each_evictor
-def test_earlier_ids_go_first_where_nothing_else_is_known(make_evictor: Callable[[], Evictor]) -> None:
-    evictor = make_evictor()
-    evictor.add([5, 0, 9, 3])
-    assert evictor.evict(4) == [5, 0, 9, 3]
+def test_earlier_ids_go_first_where_nothing_else_is_known(make_evictor: MakeEvictor) -> None:
+    evictor = make_evictor(10)
+    evictor.add([5, 0, 9, 3], [64] * 4, 1.0)
+    evictor.add([7, 1], [64] * 2, 1.0)
+    assert evictor.evict(6, 2.0) == [5, 0, 9, 3, 7, 1]
 
 
 @each_evictor
-def test_policy_makes_a_new_evictor_each_time(make_evictor: Callable[[], Evictor]) -> None:
-    make_evictor().add([1])
-    assert len(make_evictor()) == 0
+def test_policy_makes_a_new_evictor_each_time(make_evictor: MakeEvictor) -> None:
+    make_evictor(2).add([1], [16], 0.0)
+    assert len(make_evictor(2)) == 0
 
 
 def test_lru_evicts_exactly_the_least_recently_freed() -> None:
@@ -43,6 +41,53 @@ def test_lru_evicts_exactly_the_least_recently_freed() -> None:
 
 def test_lru_finds_an_id_that_no_block_has() -> None:
     evictor = LruEvictor()
-    evictor.add([0, -1])
+    evictor.add([0, -1], [16, 32], 0.0)
     with pytest.raises(IntegrityError, match="negative block id"):
         evictor.check_integrity()
+
+
+@each_compiled
+@pytest.mark.parametrize(
+    ("block_ids", "positions", "now_s", "factor", "message"),
+    [
+        ([4], [16], 0.0, 1.0, "no block 4"),
+        ([-1], [16], 0.0, 1.0, "no block -1"),
+        ([2**40], [16], 0.0, 1.0, "out of range"),
+        ([0, 1], [16, 16], 0.0, 1.0, "block 1 is free already"),
+        ([0, 3], [16, 16], 0.0, 1.0, "block 3 is free already"),
+        ([0, 0], [16, 16], 0.0, 1.0, "block 0 is given twice"),
+        ([0], [16, 16], 0.0, 1.0, "differ in length"),
+        ([0], [-16], 0.0, 1.0, "position is negative"),
+        ([0], [16], float("nan"), 1.0, "now_s must be finite"),
+        ([0], [16], float("inf"), 1.0, "now_s must be finite"),
+        ([0], [16], 0.0, 0.0, "factor must be"),
+        ([0], [16], 0.0, float("nan"), "factor must be"),
+    ],
+)
+def test_wrong_arguments_add_nothing(  # noqa: PLR0917 (one parameter a column)
+    make_evictor: MakeEvictor, block_ids: list[int], positions: list[int], now_s: float, factor: float, message: str
+) -> None:
+    evictor = make_evictor(4)
+    evictor.add([1], [16], 0.0)
+    evictor.add_empty([3])
+    with pytest.raises(ValueError, match=message):
+        evictor.add(block_ids, positions, now_s, factor)
+    assert list(evictor.order(1.0)) == [3, 1]
+
+
+@each_compiled
+def test_wrong_arguments_of_other_calls_change_nothing(make_evictor: MakeEvictor) -> None:
+    evictor = make_evictor(4)
+    evictor.add([1], [16], 0.0)
+    for call in (
+        lambda: evictor.add_empty([1]),
+        lambda: evictor.add_empty([2, 2]),
+        lambda: evictor.evict(-1, 0.0),
+        lambda: evictor.evict(1, float("inf")),
+        lambda: evictor.order(float("nan")),
+    ):
+        with pytest.raises(ValueError, match=r"free|twice|finite|evict"):
+            call()
+    with pytest.raises(KeyError):
+        evictor.remove(-1)
+    assert list(evictor.order(1.0)) == [1]

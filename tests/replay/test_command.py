@@ -13,8 +13,9 @@ from fake_server import MODEL, FakeServer
 from made_settings import make_entry, make_settings
 
 from agentcache.errors import InputError, ServerError
-from agentcache.replay.command import ENGINE_LOG, replay
+from agentcache.replay.command import replay
 from agentcache.replay.endpoint import CacheFacts, Endpoint
+from agentcache.replay.run_folder import ENGINE_LOG
 from agentcache.report.content import HTML_FILE, MARKDOWN_FILE, SUMMARY_FILE
 from agentcache.report.events import EVENTS_FILE, RUN_FILE, PolicyEvent, read_events, read_run_record
 from agentcache.report.policy_run import PolicyRun, group_by_policy

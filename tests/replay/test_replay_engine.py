@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agentcache.replay.command import ENGINE_LOG
+from agentcache.replay.run_folder import ENGINE_LOG
 from agentcache.report.events import EVENTS_FILE, JobEvent, RequestEvent, read_events
 
 REPLAY = [sys.executable, "-m", "agentcache", "replay", "bfcl", "--model", "tiny"]

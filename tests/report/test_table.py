@@ -109,9 +109,15 @@ def test_terminal_shows_every_policy_within_80_columns() -> None:
     for name in names:
         # A long name may be folded, its start never lost.
         assert any(name[:10] in line for line in heads), name
-    assert all(sum(line.startswith(metric.header) for line in lines) == 3 for metric in METRICS)
+    assert all(sum(line.startswith(metric.header) for line in lines) == 3 for metric in METRICS if not metric.rare)
     assert not any("…" in line for line in lines)
 
 
 def test_terminal_takes_brackets_in_a_name_as_text() -> None:
     assert any("[red]lru[/]" in line for line in print_table(summary_of("[red]lru[/]"), width=80))
+
+
+def test_a_rare_metric_has_a_row_where_a_policy_has_a_value() -> None:
+    for figures, shown in ((EMPTY.model_copy(update={"prefill_s": 12.5}), True), (EMPTY, False)):
+        names = [row.metric.name for row in build_rows({"lru": figures})]
+        assert ("Prefill, modelled" in names) is shown

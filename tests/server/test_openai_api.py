@@ -32,7 +32,8 @@ ASKS_FOR_WEATHER = Turn("I will look.", (ToolCall("weather", '{"city": "Oslo \\"
 @pytest.fixture(scope="module")
 def client() -> Iterator[OpenAI]:
     options = ("--num-gpu-blocks-override", str(CACHE_TOKENS // BLOCK + 1), "--max-model-len", str(CACHE_TOKENS))
-    with serve_tiny(*options) as server:
+    # The policy that evicts in the oddest order: blocks go from the middle of what a chat goes on from.
+    with serve_tiny(*options, policy="asymcache") as server:
         yield connect(server)
     assert engine_processes() == []
 

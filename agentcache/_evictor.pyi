@@ -1,0 +1,49 @@
+from collections.abc import Sequence
+
+from agentcache import errors
+
+class IntegrityError(errors.IntegrityError): ...
+class NotFreeError(KeyError): ...
+
+class Evictor:
+    def add_n(self, block_ids: Sequence[int], positions: Sequence[int], now_s: float, factor: float) -> None: ...
+    def add_empty_n(self, block_ids: Sequence[int]) -> None: ...
+    def evict_n(self, count: int, now_s: float) -> list[int]: ...
+    def remove(self, block_id: int) -> None: ...
+    def order(self, now_s: float) -> list[int]: ...
+    def __len__(self) -> int: ...
+    def check_integrity(self) -> None: ...
+
+class AsymCache(Evictor):
+    def __init__(
+        self,
+        *,
+        num_blocks: int,
+        alpha_s: float,
+        beta_s: float,
+        tau0_s: float,
+        slope_s: float,
+        base_s: float,
+        floor_s: float,
+    ) -> None: ...
+    def set_lambda(self, value: float) -> None: ...
+
+class AsymCacheLinear(Evictor):
+    def __init__(
+        self,
+        *,
+        num_blocks: int,
+        alpha_s: float,
+        beta_s: float,
+        tau0_s: float,
+        slope_s: float,
+        base_s: float,
+        floor_s: float,
+    ) -> None: ...
+    def set_lambda(self, value: float) -> None: ...
+
+class MaxScore(Evictor):
+    def __init__(self, *, num_blocks: int, alpha_s: float, beta_s: float, tau0_s: float) -> None: ...
+
+class Pensieve(Evictor):
+    def __init__(self, *, num_blocks: int, slope_s: float, base_s: float, floor_s: float) -> None: ...

@@ -1,0 +1,20 @@
+"""What a policy may make its evictor of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from agentcache.policy.cost import LossCost
+from agentcache.policy.frequency import Frequency
+from agentcache.policy.lifespan import LambdaBounds
+
+
+@dataclass(frozen=True, slots=True)
+class EvictorInputs:
+    """The cache's size in blocks, the cost of losing one, and how the chance of its reuse falls with time."""
+
+    num_blocks: int
+    loss: LossCost
+    frequency: Frequency
+    lifespan_window: int
+    lambda_bounds: LambdaBounds

@@ -1,0 +1,132 @@
+"""`agentcache simulate`: check, prepare, run each policy under a virtual clock, report."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from agentcache.models.catalog import resolve_model
+from agentcache.policy.presets import find_step_cost
+from agentcache.replay.display import ReplayDisplay
+from agentcache.replay.jobs import RecordedJob, check_fit, load_jobs
+from agentcache.replay.output import divert_output
+from agentcache.replay.run_folder import ENGINE_LOG, begin_run, find_versions
+from agentcache.replay.tokenizer import LocalTokenizer
+from agentcache.report.builder import write_report
+from agentcache.report.events import EventWriter, PolicyEvent, RunRecord
+from agentcache.report.summary import Summary
+from agentcache.sim.clock import VirtualClock
+from agentcache.sim.engine import EngineShape, SimulatedEngine, make_config
+from agentcache.sim.gpu import StepModel
+from agentcache.sim.prompts import PromptWriter
+from agentcache.sim.runner import SimulationRunner
+from agentcache.sim.settings import SimulationSettings
+
+_INTERRUPTED = 130
+_GPU_NOTE = (
+    "Simulated: vLLM's scheduler, its block pool and the policy ran as in production under a virtual clock; the "
+    "seconds of every step come from a model of the GPU, made of data-sheet numbers and the layers' geometry."
+)
+
+
+def simulate(settings: SimulationSettings) -> tuple[int, Summary]:
+    """Exit status and figures; 0 when every job finished, 130 after Ctrl-C.
+
+    Raises InputError, leaving nothing behind, for anything that cannot work.
+    """
+    settings.check()
+    with divert_output(Path(os.devnull)):
+        simulation = Simulation(settings)
+    _begin(settings, simulation)
+    with divert_output(settings.out / ENGINE_LOG) as terminal:
+        status = simulation.run(Console(file=terminal))
+    return status, write_report([settings.out], settings.out)
+
+
+class Simulation:
+    """The same jobs under one policy after the other, each with a cache and a clock of its own."""
+
+    def __init__(self, settings: SimulationSettings) -> None:
+        """Makes or finds the model's folder and loads the jobs. Raises InputError; runs nothing."""
+        self._out = settings.out
+        self._policies = settings.policies
+        path = resolve_model(settings.model_name).path
+        tokenizer = LocalTokenizer(path)
+        self.jobs, self.notes = load_jobs(settings.as_replay(), tokenizer)
+        self._prompts = PromptWriter(tokenizer)
+        self._gpu: StepModel = find_step_cost(settings.model, settings.gpu, settings.tensor_parallel_size)
+        self._shape = EngineShape(
+            model_path=path,
+            cache_tokens=settings.cache_tokens,
+            block_size=settings.block_size,
+            max_num_batched_tokens=settings.max_num_batched_tokens,
+            max_num_seqs=settings.max_num_seqs,
+            tensor_parallel_size=settings.tensor_parallel_size,
+            # The policy's costs are those of the GPU that is simulated, not of the one at hand.
+            knobs={**settings.knobs, "gpu": settings.gpu},
+        )
+        max_tokens = make_config(self._shape, settings.policies[0]).model_config.max_model_len
+        check_fit(self.jobs, cache_tokens=settings.cache_tokens, max_tokens=max_tokens)
+
+    def run(self, console: Console) -> int:
+        """The exit status."""
+        with EventWriter(self._out) as writer:
+            try:
+                for policy in self._policies:
+                    writer.write(self._run_policy(policy, writer, console))
+            except KeyboardInterrupt:
+                console.print("interrupted: the jobs that finished are in the report")
+                return _INTERRUPTED
+        return 0
+
+    def _run_policy(self, policy: str, writer: EventWriter, console: Console) -> PolicyEvent:
+        with ReplayDisplay(policy, len(self.jobs), console) as display:
+            engine = SimulatedEngine(self._shape, policy, self._gpu, VirtualClock())
+            display.engine_ready(None)
+            runner = SimulationRunner(policy, engine, prompts=self._prompts, writer=writer, display=display)
+            runner.run(self.jobs)
+        return PolicyEvent(
+            policy=policy,
+            block_size=engine.block_size,
+            cache_tokens=engine.cache_tokens,
+            preemptions=engine.preemptions,
+            prefill_s=engine.prefill_s,
+        )
+
+
+def _begin(settings: SimulationSettings, simulation: Simulation) -> None:
+    record = RunRecord(
+        command=settings.command,
+        started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        workload=settings.workload if settings.results is None else f"{settings.workload} --results {settings.results}",
+        model=settings.model,
+        device=f"simulated NVIDIA {settings.gpu.upper()} (analytic cost model)",
+        seed=settings.seed,
+        jobs=len(simulation.jobs),
+        cache_tokens=settings.cache_tokens,
+        settings=_describe(settings, simulation.jobs),
+        versions=find_versions(),
+        notes=(*simulation.notes, _GPU_NOTE),
+    )
+    begin_run(settings.out, record)
+
+
+def _describe(settings: SimulationSettings, jobs: Sequence[RecordedJob]) -> dict[str, str | int | float | bool | None]:
+    return {
+        "arrival": settings.arrival,
+        "rate": settings.rate,
+        "cv": settings.cv,
+        "scale": settings.scale,
+        "tool_latency": settings.tool_latency,
+        "longest_job_tokens": max(recorded.tokens for recorded in jobs),
+        "gpu": settings.gpu,
+        "tensor_parallel_size": settings.tensor_parallel_size,
+        "block_size": settings.block_size,
+        "max_num_batched_tokens": settings.max_num_batched_tokens,
+        "max_num_seqs": settings.max_num_seqs,
+        **settings.knobs,
+    }

@@ -1,0 +1,242 @@
+"""vLLM's scheduler, block pool and our policy as in production, without a worker: a model says how long steps take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from vllm import SamplingParams
+from vllm.config import VllmConfig
+from vllm.engine.arg_utils import EngineArgs
+from vllm.utils.hashing import get_hash_fn_by_name
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.engine import EngineCoreOutput
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.request import Request, RequestStatus
+from vllm.v1.structured_output import StructuredOutputManager
+
+from agentcache.config import CONFIG_KEY
+from agentcache.engine.compat import check_vllm
+from agentcache.engine.constants import SCHEDULER_CLASS
+from agentcache.engine.scheduler import AgentScheduler
+from agentcache.errors import InputError, in_one_line
+from agentcache.policy.presets import Row
+from agentcache.sim.clock import VirtualClock
+from agentcache.sim.gpu import StepModel
+
+# An engine whose scheduler holds every request back looks again after this time.
+IDLE_STEP_S = 0.001
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineShape:
+    """What an engine is started with. `cache_tokens` is rounded down to whole blocks; `knobs` are agentcache's."""
+
+    model_path: str
+    cache_tokens: int
+    block_size: int
+    max_num_batched_tokens: int
+    max_num_seqs: int
+    tensor_parallel_size: int = 1
+    knobs: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class RequestTimes:
+    """One request in the engine. `cached_tokens` are known with the first token."""
+
+    request_id: str
+    added_s: float
+    scheduled_s: float | None = None
+    first_token_s: float | None = None
+    finished_s: float | None = None
+    cached_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutcome:
+    """What a step brought, in the order of the batch. `preempted` are ids of requests that must begin again."""
+
+    started_s: float
+    ended_s: float
+    scheduled_tokens: int = 0
+    first_tokens: tuple[RequestTimes, ...] = ()
+    finished: tuple[RequestTimes, ...] = ()
+    preempted: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    output: SchedulerOutput
+    started_s: float
+    ended_s: float
+
+
+class SimulatedEngine:
+    """Steps are begun and ended by the caller, who owns the clock; requests may come in between, as in production.
+
+    One step is in flight at a time: async scheduling, which hides the scheduler's own time behind the GPU's, has
+    nothing to hide here, because scheduling takes no virtual time.
+    """
+
+    def __init__(self, shape: EngineShape, policy: str, gpu: StepModel, clock: VirtualClock) -> None:
+        """Raises InputError for what vLLM refuses."""
+        config = make_config(shape, policy)
+        self.block_size = shape.block_size
+        self.cache_tokens = shape.cache_tokens // shape.block_size * shape.block_size
+        self.scheduler = _make_scheduler(config, self.cache_tokens // shape.block_size)
+        self.scheduler.set_clock(clock.now)
+        self.clock = clock
+        self.preemptions = 0
+        self.prefill_s = 0.0
+        self._gpu = gpu
+        hash_function = get_hash_fn_by_name(config.cache_config.prefix_caching_hash_algo)
+        init_none_hash(hash_function)
+        self._hasher = get_request_block_hasher(shape.block_size, hash_function)
+        self._replies: dict[str, Sequence[int]] = {}
+        self._times: dict[str, RequestTimes] = {}
+        self._step: _Step | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request waits or runs."""
+        return not self._times
+
+    @property
+    def in_step(self) -> bool:
+        return self._step is not None
+
+    def add(self, request_id: str, prompt: list[int], reply: Sequence[int], session_id: str | None = None) -> None:
+        """A request for `prompt` that will be answered with `reply`, both token ids."""
+        now_s = self.clock.now()
+        params = SamplingParams(max_tokens=len(reply), ignore_eos=True)
+        request = Request(
+            request_id, prompt, params, None, arrival_time=now_s, block_hasher=self._hasher, session_id=session_id
+        )
+        self._replies[request_id] = reply
+        self._times[request_id] = RequestTimes(request_id, now_s)
+        self.scheduler.add_request(request)
+
+    def abort(self, request_id: str) -> None:
+        self.scheduler.finish_requests(request_id, RequestStatus.FINISHED_ABORTED)
+        del self._replies[request_id], self._times[request_id]
+
+    def begin_step(self) -> float:
+        """Schedule a batch and return when it will be done. The engine must not be in a step."""
+        assert self._step is None
+        now_s = self.clock.now()
+        output = self.scheduler.schedule()
+        for request_id in output.num_scheduled_tokens:
+            times = self._times[request_id]
+            times.scheduled_s = now_s if times.scheduled_s is None else times.scheduled_s
+        prefills, decodes = self._split_batch(output)
+        step_s = self._gpu.step_s([*prefills, *decodes]) if output.num_scheduled_tokens else IDLE_STEP_S
+        if prefills:
+            # By how much they made the step longer than the decodes alone would have been.
+            self.prefill_s += step_s - self._gpu.step_s(decodes)
+        self._step = _Step(output, now_s, now_s + step_s)
+        return self._step.ended_s
+
+    def end_step(self) -> StepOutcome:
+        """Give every request of the batch its next token, at the time that `begin_step` has told."""
+        step, self._step = self._step, None
+        assert step is not None
+        assert self.clock.now() == step.ended_s
+        preempted = tuple(sorted(step.output.preempted_req_ids or ()))
+        self.preemptions += len(preempted)
+        by_client = {}
+        if step.output.num_scheduled_tokens:
+            by_client = self.scheduler.update_from_output(step.output, self._sample(step.output))
+        replies = [reply for outputs in by_client.values() for reply in outputs.outputs]
+        first, finished = self._note_tokens(replies, step.ended_s)
+        tokens = step.output.total_num_scheduled_tokens
+        return StepOutcome(step.started_s, step.ended_s, tokens, first, finished, preempted)
+
+    def _split_batch(self, output: SchedulerOutput) -> tuple[list[Row], list[Row]]:
+        """Rows of prefill and rows of decode. What a preempted request computes again is prefill."""
+        prefills: list[Row] = []
+        decodes: list[Row] = []
+        for request_id, new_tokens in output.num_scheduled_tokens.items():
+            request = self.scheduler.requests[request_id]
+            # vLLM has counted the scheduled tokens as computed already.
+            context_tokens = request.num_computed_tokens - new_tokens
+            is_prefill = new_tokens > 1 or context_tokens < request.num_prompt_tokens
+            (prefills if is_prefill else decodes).append(Row(new_tokens, context_tokens))
+        return prefills, decodes
+
+    def _sample(self, output: SchedulerOutput) -> ModelRunnerOutput:
+        # A request may have been aborted while the step was under way.
+        ids = [request_id for request_id in output.num_scheduled_tokens if request_id in self._replies]
+        requests = [self.scheduler.requests[request_id] for request_id in ids]
+        sampled = [
+            [] if request.is_prefill_chunk else [self._replies[request.request_id][request.num_output_tokens]]
+            for request in requests
+        ]
+        return ModelRunnerOutput(ids, {request_id: row for row, request_id in enumerate(ids)}, sampled)
+
+    def _note_tokens(
+        self, replies: Sequence[EngineCoreOutput], now_s: float
+    ) -> tuple[tuple[RequestTimes, ...], tuple[RequestTimes, ...]]:
+        """The requests with a first token, and the finished ones, which are forgotten."""
+        first, finished = [], []
+        for reply in replies:
+            times = self._times[reply.request_id]
+            if times.first_token_s is None:
+                times.first_token_s = now_s
+                first.append(times)
+            if reply.prefill_stats is not None:
+                times.cached_tokens = reply.prefill_stats.num_cached_tokens
+            if reply.finished:
+                times.finished_s = now_s
+                finished.append(times)
+                del self._replies[reply.request_id], self._times[reply.request_id]
+        return tuple(first), tuple(finished)
+
+
+def make_config(shape: EngineShape, policy: str) -> VllmConfig:
+    """vLLM's configuration of such an engine. Raises InputError for what it refuses."""
+    check_vllm()
+    arguments = EngineArgs(
+        model=shape.model_path,
+        load_format="dummy",
+        enforce_eager=True,
+        block_size=shape.block_size,
+        tensor_parallel_size=shape.tensor_parallel_size,
+        max_num_seqs=shape.max_num_seqs,
+        max_num_batched_tokens=shape.max_num_batched_tokens,
+        enable_prefix_caching=True,
+        enable_chunked_prefill=True,
+        scheduler_cls=SCHEDULER_CLASS,
+        additional_config={CONFIG_KEY: {**shape.knobs, "policy": policy}},
+    )
+    try:
+        return arguments.create_engine_config()
+    except ValueError as error:
+        raise InputError(f"vLLM refuses the options: {in_one_line(error)}") from None
+
+
+def _make_scheduler(config: VllmConfig, blocks: int) -> AgentScheduler:
+    """What the engine core does at its start. All layers share one table of blocks, so one layer stands for all."""
+    block_size = config.cache_config.block_size
+    dtype = config.model_config.dtype
+    assert isinstance(dtype, torch.dtype)
+    spec = FullAttentionSpec(
+        block_size=block_size,
+        num_kv_heads=config.model_config.get_num_kv_heads(config.parallel_config),
+        head_size=config.model_config.get_head_size(),
+        dtype=dtype,
+    )
+    # One block more: vLLM keeps one as a placeholder.
+    config.cache_config.num_gpu_blocks = blocks + 1
+    scheduler = config.scheduler_config.get_scheduler_cls()(
+        vllm_config=config,
+        kv_cache_config=KVCacheConfig(blocks + 1, [], [KVCacheGroupSpec(["layer"], spec)]),
+        structured_output_manager=StructuredOutputManager(config),
+        block_size=block_size,
+        hash_block_size=block_size,
+    )
+    assert isinstance(scheduler, AgentScheduler)
+    return scheduler

@@ -1,0 +1,193 @@
+"""The jobs of one policy as discrete events: arrivals, steps of the engine, tools that end."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from agentcache.errors import IntegrityError
+from agentcache.replay.display import ReplayDisplay
+from agentcache.replay.jobs import RecordedJob
+from agentcache.replay.recorder import JobRecorder
+from agentcache.report.events import EventWriter
+from agentcache.sim.clock import VirtualClock
+from agentcache.sim.engine import RequestTimes, SimulatedEngine, StepOutcome
+from agentcache.sim.prompts import PromptWriter
+from tool_runtime.agent_loop import JobOutcome
+from tool_runtime.executor import ExecutedCall
+from tool_runtime.job import ToolCall, ToolResult
+from tool_runtime.model_client import RequestOutcome
+
+# No policy may hold back all requests for longer, while nothing else happens.
+PATIENCE_S = 600.0
+
+_Action = Callable[[], None]
+
+
+class Timeline:
+    """What is to happen, by time; at equal times, what was planned first comes first."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self._clock = clock
+        self._events: list[tuple[float, int, _Action]] = []
+        self._numbers = itertools.count()
+
+    def plan(self, time_s: float, action: _Action) -> None:
+        heapq.heappush(self._events, (time_s, next(self._numbers), action))
+
+    def advance(self) -> bool:
+        """Let time go on to the next event and do all that is planned for then; False when nothing is planned."""
+        if not self._events:
+            return False
+        time_s = self._events[0][0]
+        self._clock.advance_to(time_s)
+        while self._events and self._events[0][0] == time_s:
+            heapq.heappop(self._events)[2]()
+        return True
+
+
+@dataclass(slots=True)
+class _JobRun:
+    """A job under way. Turn `turn` was sent with `prompt`, or will be when no call is open."""
+
+    recorded: RecordedJob
+    recorder: JobRecorder
+    prompts: Iterator[list[int]]
+    started_s: float
+    turn: int = 0
+    prompt: list[int] = field(default_factory=list)
+    open_calls: int = 0
+
+    @property
+    def request_id(self) -> str:
+        return f"{self.recorded.job.id}/{self.turn}"
+
+
+class SimulationRunner:
+    """One policy's run: what a replay does, with the same events, and with one clock for clients and server."""
+
+    def __init__(
+        self,
+        policy: str,
+        engine: SimulatedEngine,
+        *,
+        prompts: PromptWriter,
+        writer: EventWriter,
+        display: ReplayDisplay,
+    ) -> None:
+        self._policy = policy
+        self._engine = engine
+        self._clock = engine.clock
+        self._prompts = prompts
+        self._writer = writer
+        self._display = display
+        self._timeline = Timeline(engine.clock)
+        # Jobs under way by their id, and those of them that wait for a reply by the request's.
+        self._running: dict[str, _JobRun] = {}
+        self._asking: dict[str, _JobRun] = {}
+        self._idle_since_s: float | None = None
+
+    def run(self, jobs: Sequence[RecordedJob]) -> None:
+        """To the end of the last job. After KeyboardInterrupt the running jobs are recorded as interrupted."""
+        for recorded in jobs:
+            self._timeline.plan(recorded.job.arrival_s, partial(self._start_job, recorded))
+        try:
+            while self._timeline.advance():
+                if not self._engine.idle and not self._engine.in_step:
+                    self._timeline.plan(self._engine.begin_step(), self._end_step)
+        except KeyboardInterrupt:
+            for run in self._running.values():
+                run.recorder.job_interrupted(self._clock.now())
+            raise
+
+    def _start_job(self, recorded: RecordedJob) -> None:
+        recorder = JobRecorder(self._policy, recorded, self._writer, self._engine.block_size)
+        run = _JobRun(recorded, recorder, self._prompts.write(recorded), self._clock.now())
+        self._running[recorded.job.id] = run
+        self._display.job_started()
+        self._send(run)
+
+    def _send(self, run: _JobRun) -> None:
+        run.prompt = next(run.prompts)
+        self._asking[run.request_id] = run
+        reply = run.recorded.replies[run.turn]
+        self._engine.add(run.request_id, run.prompt, reply, session_id=run.recorded.job.id)
+
+    def _end_step(self) -> None:
+        outcome = self._engine.end_step()
+        self._check_patience(outcome)
+        for times in outcome.finished:
+            self._end_request(self._asking.pop(times.request_id), times)
+
+    def _end_request(self, run: _JobRun, times: RequestTimes) -> None:
+        run.recorder.request_ended(_request_outcome(run, times))
+        turn = run.recorded.job.turns[run.turn]
+        if run.turn == len(run.recorded.job.turns) - 1:
+            self._end_job(run)
+            return
+        run.turn += 1
+        run.open_calls = len(turn.tool_calls)
+        for call, result in zip(turn.tool_calls, turn.results, strict=True):
+            self._start_call(run, call, result)
+
+    def _start_call(self, run: _JobRun, call: ToolCall, result: ToolResult) -> None:
+        started_s = self._clock.now()
+
+        def end() -> None:
+            executed = ExecutedCall(call, result, started_s, self._clock.now())
+            run.recorder.tool_call_ended(run.recorded.job.id, run.turn - 1, executed)
+            run.open_calls -= 1
+            if not run.open_calls:
+                self._send(run)
+
+        self._timeline.plan(started_s + result.duration_s, end)
+
+    def _end_job(self, run: _JobRun) -> None:
+        job = run.recorded.job
+        del self._running[job.id]
+        outcome = JobOutcome(
+            job_id=job.id,
+            started_s=run.started_s,
+            finished_s=self._clock.now(),
+            turns=job.turns,
+            status="finished",
+        )
+        self._display.job_ended(run.recorder.job_ended(outcome))
+
+    def _check_patience(self, outcome: StepOutcome) -> None:
+        if outcome.scheduled_tokens:
+            self._idle_since_s = None
+            return
+        if self._idle_since_s is None:
+            self._idle_since_s = outcome.started_s
+        if (waited_s := outcome.ended_s - self._idle_since_s) > PATIENCE_S:
+            raise IntegrityError(f"policy {self._policy}: requests wait, and none has run for {waited_s:.0f} s")
+
+
+def _request_outcome(run: _JobRun, times: RequestTimes) -> RequestOutcome:
+    """What a client would have measured at a server that answers without delay."""
+    assert times.scheduled_s is not None
+    assert times.first_token_s is not None
+    assert times.finished_s is not None
+    prompt, reply = run.prompt, run.recorded.replies[run.turn]
+    return RequestOutcome(
+        job_id=run.recorded.job.id,
+        turn=run.turn,
+        sent_s=times.added_s,
+        first_token_s=times.first_token_s,
+        finished_s=times.finished_s,
+        prompt_tokens=len(prompt),
+        output_tokens=len(reply),
+        cached_tokens=times.cached_tokens,
+        queue_s=times.scheduled_s - times.added_s,
+        prefill_s=times.first_token_s - times.scheduled_s,
+        decode_s=times.finished_s - times.first_token_s,
+        prompt_token_ids=tuple(prompt),
+        output_token_ids=tuple(reply),
+        finish_reason="stop",
+        retries=0,
+        error=None,
+    )

@@ -1,0 +1,105 @@
+"""What a simulation is to do, as the user gave it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from agentcache.config import CONFIG_KEY, read_config
+from agentcache.errors import InputError
+from agentcache.models.catalog import SHAPE_PREFIX, TINY_MODEL
+from agentcache.policy.presets import find_step_cost
+from agentcache.replay.settings import ReplaySettings
+from workloads.arrivals import ArrivalKind
+
+DEFAULT_MODEL = "llama-3.1-8b"
+DEFAULT_GPU = "h200"
+DEFAULT_BLOCK_SIZE = 16
+# What vLLM takes for its server on an H100 or H200, and on newer GPUs of that size.
+DEFAULT_MAX_NUM_BATCHED_TOKENS = 8192
+DEFAULT_MAX_NUM_SEQS = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulationSettings:
+    """One field per option of `agentcache simulate`, which documents them. `command` is the line that was typed.
+
+    `model` and `gpu` name a preset, as in "llama-3.1-8b" and "h200". `knobs` are further ones of AgentCacheConfig.
+    """
+
+    command: str
+    workload: str
+    out: Path
+    overwrite: bool
+    seed: int
+    policies: tuple[str, ...]
+    model: str
+    gpu: str
+    kv_tokens: int
+    results: Path | None
+    jobs: int | None
+    rate: float
+    arrival: ArrivalKind
+    cv: float
+    scale: float
+    tool_latency: str
+    tensor_parallel_size: int = 1
+    block_size: int = DEFAULT_BLOCK_SIZE
+    max_num_batched_tokens: int = DEFAULT_MAX_NUM_BATCHED_TOKENS
+    max_num_seqs: int = DEFAULT_MAX_NUM_SEQS
+    knobs: Mapping[str, str | int | float] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """Raises InputError for what is wrong on its own, before anything is loaded."""
+        if not self.policies:
+            raise InputError("simulate: give at least one --policy")
+        self.as_replay().check()
+        find_step_cost(self.model, self.gpu, self.tensor_parallel_size)
+        read_config({CONFIG_KEY: self.knobs})
+        for flag, value in (
+            ("--block-size", self.block_size),
+            ("--max-num-batched-tokens", self.max_num_batched_tokens),
+            ("--max-num-seqs", self.max_num_seqs),
+        ):
+            if value < 1:
+                raise InputError(f"{flag} {value}: give at least 1")
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise InputError(
+                f"--max-num-batched-tokens {self.max_num_batched_tokens}: give at least --max-num-seqs, "
+                f"which is {self.max_num_seqs}, or lower that"
+            )
+
+    @property
+    def model_name(self) -> str:
+        """The model as `resolve_model` knows it."""
+        return self.model if self.model == TINY_MODEL else SHAPE_PREFIX + self.model
+
+    @property
+    def cache_tokens(self) -> int:
+        """In whole blocks."""
+        return self.kv_tokens // self.block_size * self.block_size
+
+    def as_replay(self) -> ReplaySettings:
+        """The replay of the same jobs: its checks, and its way to load them."""
+        return ReplaySettings(
+            command=self.command,
+            workload=self.workload,
+            out=self.out,
+            overwrite=self.overwrite,
+            seed=self.seed,
+            policies=self.policies,
+            model=self.model_name,
+            base_url=None,
+            api_key="none",
+            engine_options=(),
+            kv_tokens=self.kv_tokens,
+            results=self.results,
+            jobs=self.jobs,
+            rate=self.rate,
+            arrival=self.arrival,
+            cv=self.cv,
+            scale=self.scale,
+            tool_latency=self.tool_latency,
+            request_timeout_s=1.0,
+        )

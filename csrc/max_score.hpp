@@ -1,0 +1,24 @@
+// Baseline: the block that is least likely to be used again goes first, whatever it costs.
+#pragma once
+
+#include <cmath>
+
+#include "reuse_frequency.hpp"
+#include "scored_evictor.hpp"
+
+namespace agentcache {
+
+class MaxScore : public ScoredEvictor {
+ public:
+  MaxScore(std::int64_t num_blocks, ReuseFrequency frequency) : ScoredEvictor(num_blocks), frequency_(frequency) {}
+
+ protected:
+  double score(const Use& use, double now_s) const override {
+    return std::log(use.factor) + frequency_.log_at(now_s - use.last_s);
+  }
+
+ private:
+  ReuseFrequency frequency_;
+};
+
+}  // namespace agentcache

@@ -1,0 +1,29 @@
+"""Every evictor, with parameters of a size that serving has."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from agentcache.policy.asymcache import AsymCacheEvictor
+from agentcache.policy.asymcache_linear import AsymCacheLinearEvictor
+from agentcache.policy.evictor import Evictor
+from agentcache.policy.lru import LruEvictor
+from agentcache.policy.max_score import MaxScoreEvictor
+from agentcache.policy.pensieve import PensieveEvictor
+
+# Lifespan 10 s, reuse probability 0.5, slope ratio 40.
+FREQUENCY = {"alpha_s": 10 / math.log(2), "beta_s": 10 / math.log(2) / 40, "tau0_s": 9.75}
+COST = {"slope_s": 1e-9, "base_s": 2e-5, "floor_s": 1e-7}
+SAME_COST = {"slope_s": 0.0, "base_s": 2e-5, "floor_s": 1e-7}
+
+MakeEvictor = Callable[[int], Evictor]
+
+EVICTORS: dict[str, MakeEvictor] = {
+    "lru": lambda _: LruEvictor(),
+    "asymcache": lambda blocks: AsymCacheEvictor(num_blocks=blocks, **FREQUENCY, **COST),
+    "asymcache-linear": lambda blocks: AsymCacheLinearEvictor(num_blocks=blocks, **FREQUENCY, **COST),
+    "max-score": lambda blocks: MaxScoreEvictor(num_blocks=blocks, **FREQUENCY),
+    "pensieve": lambda blocks: PensieveEvictor(num_blocks=blocks, **COST),
+}
+COMPILED = {name: make for name, make in EVICTORS.items() if name != "lru"}

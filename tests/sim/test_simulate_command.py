@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_command import make_settings
+from vllm.config import VllmConfig
+
+from agentcache.config import AgentCacheConfig
+from agentcache.engine.evictor_inputs import build_inputs
+from agentcache.errors import InputError
+from agentcache.policy.inputs import EvictorInputs
+from agentcache.replay.display import ReplayDisplay
+from agentcache.report.content import HTML_FILE, MARKDOWN_FILE, SUMMARY_FILE
+from agentcache.report.events import EVENTS_FILE, RUN_FILE, JobEvent, read_events, read_run_record
+from agentcache.report.policy_run import PolicyRun, group_by_policy
+from agentcache.report.summary import Summary
+from agentcache.sim.command import simulate
+
+FILES = {RUN_FILE, EVENTS_FILE, SUMMARY_FILE, MARKDOWN_FILE, HTML_FILE}
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Summary]:
+    """One run of both policies in a cache that cannot hold all jobs, so that blocks go and requests are preempted."""
+    out = tmp_path_factory.mktemp("simulation") / "out"
+    status, summary = simulate(make_settings(out, policies=("vllm", "lru")))
+    assert status == 0
+    return out, summary
+
+
+def read(out: Path) -> dict[str, PolicyRun]:
+    return group_by_policy(read_events(out))
+
+
+def mean(summary: Summary) -> float:
+    latency = summary.policies["lru"].job_latency_s
+    assert latency.mean is not None
+    return latency.mean
+
+
+def test_bfcl_from_end_to_end(both: tuple[Path, Summary]) -> None:
+    out, summary = both
+    assert {path.name for path in out.iterdir()} >= FILES
+    assert list(summary.policies) == ["vllm", "lru"]
+    figures = summary.policies["lru"]
+    assert (figures.jobs, figures.finished, figures.diverged_prompts) == (20, 20, 0)
+    assert figures.recomputed_tokens
+    assert figures.preemptions
+    assert 0 < (figures.block_hit_rate or 0) < 1
+    record = read_run_record(out)
+    assert record.device == "simulated NVIDIA H200 (analytic cost model)"
+    assert (record.model, record.cache_tokens, record.jobs) == ("llama-3.1-8b", 6_992, 20)
+    assert "simulated NVIDIA H200" in (out / MARKDOWN_FILE).read_text()
+
+
+def test_times_of_a_run_fit_together(both: tuple[Path, Summary]) -> None:
+    run = read(both[0])["lru"]
+    for request in run.requests:
+        assert request.queue_s is not None
+        assert request.prefill_s is not None
+        assert request.decode_s is not None
+        assert request.queue_s + request.prefill_s + request.decode_s == pytest.approx(
+            request.finished_s - request.sent_s
+        )
+    sent = {(request.job, request.turn): request for request in run.requests}
+    for (job, turn), request in sent.items():
+        calls = [call for call in run.tool_calls if (call.job, call.turn) == (job, turn)]
+        assert all(call.started_s == request.finished_s for call in calls)
+        if calls:
+            assert sent[job, turn + 1].sent_s == max(call.finished_s for call in calls)
+    assert run.end is not None
+    assert run.end.engine_startup_s is None
+    assert 0 < (run.end.prefill_s or 0) < max(job.finished_s for job in run.jobs)
+
+
+def test_policies_vllm_and_lru_are_told_apart_by_name_only(both: tuple[Path, Summary]) -> None:
+    lines = (both[0] / EVENTS_FILE).read_text().splitlines()
+    stock = [line for line in lines if '"policy":"vllm"' in line]
+    ours = [line.replace('"policy":"lru"', '"policy":"vllm"') for line in lines if '"policy":"lru"' in line]
+    assert ours == stock
+    assert len(stock) == len(lines) / 2
+
+
+def test_same_seed_same_bytes_other_seed_other_bytes(both: tuple[Path, Summary], tmp_path: Path) -> None:
+    for name, seed in (("same", 0), ("other", 1)):
+        simulate(make_settings(tmp_path / name, policies=("vllm", "lru"), seed=seed))
+    expected = (both[0] / EVENTS_FILE).read_bytes()
+    assert (tmp_path / "same" / EVENTS_FILE).read_bytes() == expected
+    assert (tmp_path / "other" / EVENTS_FILE).read_bytes() != expected
+
+
+def test_faster_gpu_and_larger_cache_finish_jobs_sooner(both: tuple[Path, Summary], tmp_path: Path) -> None:
+    def mean_latency(name: str, **changes: Any) -> float:
+        _, summary = simulate(make_settings(tmp_path / name, **changes))
+        return mean(summary)
+
+    assert mean_latency("slow", gpu="h20") > mean(both[1]) > mean_latency("large", kv_tokens=200_000)
+
+
+def test_policy_is_told_of_the_simulated_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def spy(vllm_config: VllmConfig, config: AgentCacheConfig, *sizes: int) -> EvictorInputs:
+        seen.append((config.gpu, config.lifespan_s, vllm_config.parallel_config.tensor_parallel_size))
+        return build_inputs(vllm_config, config, *sizes)
+
+    monkeypatch.setattr("agentcache.engine.scheduler.build_inputs", spy)
+    settings = make_settings(tmp_path, gpu="h20", tensor_parallel_size=2, knobs={"lifespan_s": 7.0}, jobs=1, scale=0.02)
+    assert simulate(settings)[0] == 0
+    assert seen == [("h20", 7.0, 2)]
+    assert read_run_record(tmp_path).settings["lifespan_s"] == 7.0
+
+
+def test_interrupted_run_keeps_what_came_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    tell = ReplayDisplay.job_ended
+
+    def interrupt(display: ReplayDisplay, event: JobEvent) -> None:
+        tell(display, event)
+        if event.status == "finished":
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(ReplayDisplay, "job_ended", interrupt)
+    out = tmp_path / "out"
+    status, summary = simulate(make_settings(out))
+    assert status == 130
+    states = [job.status for job in read(out)["lru"].jobs]
+    assert states.count("finished") == 1
+    assert states.count("interrupted") > 1
+    assert summary.policies["lru"].finished == 1
+    assert (out / HTML_FILE).is_file()
+    assert "interrupted: the jobs that finished are in the report" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"policies": ()}, "simulate: give at least one --policy"),
+        ({"policies": ("lru", "lru")}, "--policy: the same policy is given twice"),
+        ({"policies": ("fifo",)}, "--policy fifo: unknown; choose from"),
+        ({"workload": "none"}, "workload none: unknown"),
+        ({"gpu": "h2000"}, "no preset for model llama-3.1-8b on gpu h2000; there are: "),
+        ({"model": "llama-2"}, "no preset for model llama-2 on gpu h200; there are: "),
+        ({"kv_tokens": 0}, "--kv-tokens 0: give the number of tokens"),
+        ({"kv_tokens": 2000}, "--kv-tokens: job web_search_"),
+        ({"scale": 9.0}, "--scale 9: give a number above 0"),
+        ({"jobs": 0}, "--jobs 0: give at least 1"),
+        ({"rate": -1.0}, "--rate -1: give a number above 0"),
+        ({"seed": -1}, "--seed -1: give 0 or more"),
+        ({"block_size": 0}, "--block-size 0: give at least 1"),
+        ({"max_num_batched_tokens": 100}, "--max-num-batched-tokens 100: give at least --max-num-seqs"),
+        ({"tensor_parallel_size": 3}, "tensor_parallel_size 3: must divide"),
+        ({"knobs": {"lifespan": 3.0}}, "additional_config: agentcache.lifespan: Extra inputs"),
+        ({"results": Path("none.json")}, "none.json: cannot be read"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        simulate(make_settings(tmp_path / "out", **changes))
+    text = str(caught.value)
+    assert text.startswith(message)
+    assert "\n" not in text
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_folder_of_another_run_is_refused_unless_overwritten(tmp_path: Path) -> None:
+    small = {"jobs": 1, "scale": 0.02, "tool_latency": "0"}
+    simulate(make_settings(tmp_path, **small))
+    with pytest.raises(InputError, match="holds another run"):
+        simulate(make_settings(tmp_path, **small))
+    status, summary = simulate(make_settings(tmp_path, **small, overwrite=True))
+    assert (status, summary.policies["lru"].jobs) == (0, 1)
