@@ -295,3 +295,12 @@ def test_the_package_runs_as_a_module() -> None:
     done = run_python("-m", "agentcache", "report", "no-such-folder")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("agentcache: no-such-folder holds no run")
+
+
+def test_a_simulation_is_run_and_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    jobs = ["--jobs", "2", "--scale", "0.05", "--arrival", "at-once", "--seed", "3"]
+    engine = ["--model", "tiny", "--gpu", "cpu", "--kv-tokens", "8000", "--policy", "lru", "--policy", "asymcache"]
+    out = tmp_path / "out"
+    assert main(["simulate", "bfcl", *engine, *jobs, "--out", str(out)]) == 0
+    assert "Prefill, modelled" in capfd.readouterr().out
+    assert "simulated CPU (analytic cost model)" in (out / "report.md").read_text()

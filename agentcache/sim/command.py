@@ -104,7 +104,7 @@ def _begin(settings: SimulationSettings, simulation: Simulation) -> None:
         started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         workload=settings.workload if settings.results is None else f"{settings.workload} --results {settings.results}",
         model=settings.model,
-        device=f"simulated NVIDIA {settings.gpu.upper()} (analytic cost model)",
+        device=f"simulated {_device(settings.gpu)} (analytic cost model)",
         seed=settings.seed,
         jobs=len(simulation.jobs),
         cache_tokens=settings.cache_tokens,
@@ -113,6 +113,10 @@ def _begin(settings: SimulationSettings, simulation: Simulation) -> None:
         notes=(*simulation.notes, _GPU_NOTE),
     )
     begin_run(settings.out, record)
+
+
+def _device(gpu: str) -> str:
+    return "CPU" if gpu == "cpu" else f"NVIDIA {gpu.upper()}"
 
 
 def _describe(settings: SimulationSettings, jobs: Sequence[RecordedJob]) -> dict[str, str | int | float | bool | None]:
