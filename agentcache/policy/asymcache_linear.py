@@ -3,46 +3,10 @@
 from __future__ import annotations
 
 from agentcache import _evictor
-from agentcache.policy.compiled import CompiledEvictor
-from agentcache.policy.lifespan import LambdaController
+from agentcache.policy.asymcache import AsymCacheEvictor
 
 
-class AsymCacheLinearEvictor(CompiledEvictor):
-    """The same victims as AsymCacheEvictor, by a scan of all blocks for each. O(n) per block.
+class AsymCacheLinearEvictor(AsymCacheEvictor):
+    """The same victims as AsymCacheEvictor, by a scan of all blocks for each. O(n) per block."""
 
-    The reuse frequency of a block that has been idle for τ is min(exp(−τ/α), λ·exp(−(τ−τ₀)/β)); the loss of a block
-    at position n costs max(floor, slope·n + base) seconds. All times are seconds, λ is 1 at first.
-    """
-
-    def __init__(
-        self,
-        *,
-        num_blocks: int,
-        alpha_s: float,
-        beta_s: float,
-        tau0_s: float,
-        slope_s: float,
-        base_s: float,
-        floor_s: float,
-        controller: LambdaController | None = None,
-    ) -> None:
-        """Without a controller λ stays as it is set."""
-        self._controller = controller
-        self._asymcache = _evictor.AsymCacheLinear(
-            num_blocks=num_blocks,
-            alpha_s=alpha_s,
-            beta_s=beta_s,
-            tau0_s=tau0_s,
-            slope_s=slope_s,
-            base_s=base_s,
-            floor_s=floor_s,
-        )
-        super().__init__(self._asymcache)
-
-    def observe_reuse(self, idle_s: float) -> None:
-        if self._controller is not None:
-            self.set_lambda(self._controller.observe(idle_s))
-
-    def set_lambda(self, value: float) -> None:
-        """λ (> 0) moves the turning point of the reuse frequency; it counts from the next eviction on."""
-        self._asymcache.set_lambda(value)
+    compiled = _evictor.AsymCacheLinear

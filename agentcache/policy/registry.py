@@ -29,8 +29,8 @@ def _make_lru(_: EvictorInputs) -> Evictor:
     return LruEvictor()
 
 
-def _make_asymcache(inputs: EvictorInputs) -> Evictor:
-    return AsymCacheEvictor(
+def _make_asymcache(inputs: EvictorInputs, kind: type[AsymCacheEvictor] = AsymCacheEvictor) -> Evictor:
+    return kind(
         num_blocks=inputs.num_blocks,
         **asdict(inputs.frequency),
         **asdict(inputs.loss),
@@ -39,12 +39,7 @@ def _make_asymcache(inputs: EvictorInputs) -> Evictor:
 
 
 def _make_asymcache_linear(inputs: EvictorInputs) -> Evictor:
-    return AsymCacheLinearEvictor(
-        num_blocks=inputs.num_blocks,
-        **asdict(inputs.frequency),
-        **asdict(inputs.loss),
-        controller=LambdaController(inputs.frequency, inputs.lifespan_window, inputs.lambda_bounds),
-    )
+    return _make_asymcache(inputs, AsymCacheLinearEvictor)
 
 
 def _make_max_score(inputs: EvictorInputs) -> Evictor:

@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from evictor_conformance import NUM_BLOCKS, EvictorConformance, LruConformance
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
-from made_evictors import COMPILED, EVICTORS, MakeEvictor
+from made_evictors import COMPILED, COST, EVICTORS, FREQUENCY, MakeEvictor
 
 from agentcache.errors import IntegrityError
+from agentcache.policy.asymcache import AsymCacheEvictor
+from agentcache.policy.frequency import Frequency
+from agentcache.policy.lifespan import LambdaController
 from agentcache.policy.lru import LruEvictor
 
 SETTINGS = settings(max_examples=60, stateful_step_count=30, deadline=None)
@@ -91,3 +96,21 @@ def test_wrong_arguments_of_other_calls_change_nothing(make_evictor: MakeEvictor
     with pytest.raises(KeyError):
         evictor.remove(-1)
     assert list(evictor.order(1.0)) == [1]
+
+
+def test_asymcache_with_a_controller_turns_where_reuse_lately_happened() -> None:
+    """Two blocks of which λ decides: one cheap and fresh, one dear and idle beyond the lifespan that was set."""
+    frequency = Frequency(**FREQUENCY)
+
+    def victim(gaps_s: Sequence[float]) -> int:
+        controller = LambdaController(frequency, window=10)
+        evictor = AsymCacheEvictor(num_blocks=2, **FREQUENCY, **COST, controller=controller)
+        evictor.add([0], [100_000], 0.0)
+        evictor.add([1], [16], 11.0)
+        for gap_s in gaps_s:
+            evictor.observe_reuse(gap_s)
+        return evictor.evict(1, 12.0)[0]
+
+    # Set for 10 s, the dear block that has been idle for 12 s is past its time; where reuse takes 14 s, it is not.
+    assert victim([]) == 0
+    assert victim([14.0] * 10) == 1

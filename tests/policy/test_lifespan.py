@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 
 from agentcache.errors import InputError
 from agentcache.policy.frequency import Frequency
-from agentcache.policy.lifespan import LambdaBounds, LifespanEstimator, lifespan_weight, log_lifespan_weight
+from agentcache.policy.lifespan import (
+    LambdaBounds,
+    LambdaController,
+    LifespanEstimator,
+    lifespan_weight,
+    log_lifespan_weight,
+)
 
 WIDE = LambdaBounds(1e-300, 1e300)
 gaps = st.floats(0, 1e6)
@@ -95,3 +101,11 @@ def test_bounds_must_enclose_one(low: float, high: float, field: str) -> None:
         LambdaBounds(low, high)
     with pytest.raises(InputError, match=r"lambda_bounds\.high inf"):
         LambdaBounds(0.5, math.inf)
+
+
+def test_controller_follows_the_mean_of_the_latest_gaps() -> None:
+    frequency = Frequency.from_turning_point(10.0)
+    controller = LambdaController(frequency, window=2)
+    assert controller.observe(10.0) == pytest.approx(1.0)
+    assert controller.observe(10.2) == pytest.approx(lifespan_weight(frequency, 10.1))
+    assert controller.observe(10.4) == pytest.approx(lifespan_weight(frequency, 10.3))
