@@ -8,11 +8,18 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from agentcache import __version__
 from agentcache.errors import AgentCacheError
 from agentcache.policy.registry import DEFAULT_POLICY, POLICIES
+from agentcache.sim.settings import (
+    DEFAULT_BLOCK_SIZE,
+    DEFAULT_GPU,
+    DEFAULT_MAX_NUM_BATCHED_TOKENS,
+    DEFAULT_MAX_NUM_SEQS,
+    DEFAULT_MODEL,
+)
 from workloads.arrivals import ArrivalKind
 
 if TYPE_CHECKING:
@@ -85,14 +92,22 @@ def _add_simulate(parser: argparse.ArgumentParser) -> None:
     parser.description = "Runs vLLM's scheduler with our block pool and policy under a virtual clock; no GPU is used."
     parser.add_argument("workload", metavar="WORKLOAD", help="bfcl: BFCL v4 web search")
     target = parser.add_argument_group("what to simulate")
-    target.add_argument("--model", default="llama-3.1-8b", help="llama-3.1-8b, llama-3.1-70b, tiny (default the first)")
-    target.add_argument("--gpu", default="h200", help="h20, h100, h200; cpu for tiny (default h200)")
+    target.add_argument("--model", default=DEFAULT_MODEL, help="llama-3.1-8b, llama-3.1-70b, tiny (default the first)")
+    target.add_argument("--gpu", default=DEFAULT_GPU, help="h20, h100, h200; cpu for tiny (default h200)")
     target.add_argument("--tensor-parallel-size", type=int, default=1, metavar="N", help="GPUs per engine (default 1)")
     target.add_argument("--policy", action="append", default=[], help=f"may be given several times; {_POLICIES}")
     target.add_argument("--kv-tokens", type=int, required=True, help="size of the KV cache in tokens")
-    target.add_argument("--block-size", type=int, default=16, metavar="TOKENS", help="(default 16)")
-    target.add_argument("--max-num-batched-tokens", type=int, default=8192, metavar="N", help="a step (default 8192)")
-    target.add_argument("--max-num-seqs", type=int, default=1024, metavar="N", help="requests at once (default 1024)")
+    target.add_argument("--block-size", type=int, default=DEFAULT_BLOCK_SIZE, metavar="TOKENS", help="(default 16)")
+    target.add_argument(
+        "--max-num-batched-tokens",
+        type=int,
+        default=DEFAULT_MAX_NUM_BATCHED_TOKENS,
+        metavar="N",
+        help="a step (default 8192)",
+    )
+    target.add_argument(
+        "--max-num-seqs", type=int, default=DEFAULT_MAX_NUM_SEQS, metavar="N", help="requests at once (default 1024)"
+    )
     _add_jobs(parser)
 
 
@@ -136,24 +151,11 @@ def _replay(options: argparse.Namespace, engine_options: list[str], typed: Seque
 
     status, summary = replay(
         ReplaySettings(
-            command=shlex.join(["agentcache", *typed]),
-            workload=options.workload,
-            out=options.out,
-            overwrite=options.overwrite,
-            seed=options.seed,
-            policies=tuple(options.policy),
-            model=options.model,
+            **_common(options, typed),
             base_url=options.base_url,
             api_key=os.environ.get("OPENAI_API_KEY", "none"),
             engine_options=tuple(engine_options),
             kv_tokens=options.kv_tokens,
-            results=options.results,
-            jobs=options.jobs,
-            rate=options.rate,
-            arrival=options.arrival,
-            cv=options.cv,
-            scale=options.scale,
-            tool_latency=options.tool_latency,
             request_timeout_s=options.request_timeout,
         )
     )
@@ -170,30 +172,37 @@ def _simulate(options: argparse.Namespace, typed: Sequence[str]) -> int:
 
     status, summary = simulate(
         SimulationSettings(
-            command=shlex.join(["agentcache", *typed]),
-            workload=options.workload,
-            out=options.out,
-            overwrite=options.overwrite,
-            seed=options.seed,
-            policies=tuple(options.policy),
-            model=options.model,
+            **_common(options, typed),
             gpu=options.gpu,
             tensor_parallel_size=options.tensor_parallel_size,
             kv_tokens=options.kv_tokens,
             block_size=options.block_size,
             max_num_batched_tokens=options.max_num_batched_tokens,
             max_num_seqs=options.max_num_seqs,
-            results=options.results,
-            jobs=options.jobs,
-            rate=options.rate,
-            arrival=options.arrival,
-            cv=options.cv,
-            scale=options.scale,
-            tool_latency=options.tool_latency,
         )
     )
     _show(summary, options.out)
     return status
+
+
+def _common(options: argparse.Namespace, typed: Sequence[str]) -> dict[str, Any]:
+    """What replay and simulate take alike, by the names of their settings."""
+    return {
+        "command": shlex.join(["agentcache", *typed]),
+        "workload": options.workload,
+        "out": options.out,
+        "overwrite": options.overwrite,
+        "seed": options.seed,
+        "policies": tuple(options.policy),
+        "model": options.model,
+        "results": options.results,
+        "jobs": options.jobs,
+        "rate": options.rate,
+        "arrival": options.arrival,
+        "cv": options.cv,
+        "scale": options.scale,
+        "tool_latency": options.tool_latency,
+    }
 
 
 def _report(options: argparse.Namespace) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -26,8 +27,8 @@ class AgentScheduler(AsyncScheduler):
         self.block_queue: BlockQueue | None = None
         if policy.make_evictor is not None:
             pool = self.kv_cache_manager.block_pool
-            inputs = build_inputs(self.vllm_config, config, pool.num_gpu_blocks, self.block_size)
-            self.block_queue = replace_queue(pool, policy.make_evictor(inputs), time.monotonic)
+            get_inputs = partial(build_inputs, self.vllm_config, config, pool.num_gpu_blocks, self.block_size)
+            self.block_queue = replace_queue(pool, policy.make_evictor(get_inputs), time.monotonic)
 
     def set_clock(self, clock: Callable[[], float]) -> None:
         """Take the time from `clock`, in seconds, instead of the machine: for simulations, before the first request."""

@@ -15,21 +15,27 @@ from agentcache.policy.lru import LruEvictor
 from agentcache.policy.max_score import MaxScoreEvictor
 from agentcache.policy.pensieve import PensieveEvictor
 
+GetInputs = Callable[[], EvictorInputs]
+
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How the engine is to behave. `make_evictor` is None where vLLM's own free list stays."""
+    """How the engine is to behave. `make_evictor` is None where vLLM's own free list stays.
+
+    It asks for the inputs only if it needs them: a policy that knows no costs serves models without a cost model too.
+    """
 
     name: str
     summary: str
-    make_evictor: Callable[[EvictorInputs], Evictor] | None
+    make_evictor: Callable[[GetInputs], Evictor] | None
 
 
-def _make_lru(_: EvictorInputs) -> Evictor:
+def _make_lru(_: GetInputs) -> Evictor:
     return LruEvictor()
 
 
-def _make_asymcache(inputs: EvictorInputs, kind: type[AsymCacheEvictor] = AsymCacheEvictor) -> Evictor:
+def _make_asymcache(get_inputs: GetInputs, kind: type[AsymCacheEvictor] = AsymCacheEvictor) -> Evictor:
+    inputs = get_inputs()
     return kind(
         num_blocks=inputs.num_blocks,
         **asdict(inputs.frequency),
@@ -38,15 +44,17 @@ def _make_asymcache(inputs: EvictorInputs, kind: type[AsymCacheEvictor] = AsymCa
     )
 
 
-def _make_asymcache_linear(inputs: EvictorInputs) -> Evictor:
-    return _make_asymcache(inputs, AsymCacheLinearEvictor)
+def _make_asymcache_linear(get_inputs: GetInputs) -> Evictor:
+    return _make_asymcache(get_inputs, AsymCacheLinearEvictor)
 
 
-def _make_max_score(inputs: EvictorInputs) -> Evictor:
+def _make_max_score(get_inputs: GetInputs) -> Evictor:
+    inputs = get_inputs()
     return MaxScoreEvictor(num_blocks=inputs.num_blocks, **asdict(inputs.frequency))
 
 
-def _make_pensieve(inputs: EvictorInputs) -> Evictor:
+def _make_pensieve(get_inputs: GetInputs) -> Evictor:
+    inputs = get_inputs()
     return PensieveEvictor(num_blocks=inputs.num_blocks, **asdict(inputs.loss))
 
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from agentcache.errors import ServerError
 from agentcache.replay.backends import Backend, EmbeddedBackend, ExternalBackend
 from agentcache.replay.display import ReplayDisplay
-from agentcache.replay.jobs import RecordedJob, check_fit, load_jobs
+from agentcache.replay.jobs import RecordedJob, check_fit, describe_jobs, load_jobs
 from agentcache.replay.output import divert_output
 from agentcache.replay.run_folder import ENGINE_LOG, begin_run, find_versions
 from agentcache.replay.runner import ReplayRunner
@@ -47,19 +47,14 @@ def _begin(settings: ReplaySettings, backend: Backend, jobs: Sequence[RecordedJo
     record = RunRecord(
         command=settings.command,
         started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        workload=settings.workload if settings.results is None else f"{settings.workload} --results {settings.results}",
+        workload=settings.jobs_name,
         model=backend.model,
         device=backend.device,
         seed=settings.seed,
         jobs=len(jobs),
         cache_tokens=backend.cache_tokens,
         settings={
-            "arrival": settings.arrival,
-            "rate": settings.rate,
-            "cv": settings.cv,
-            "scale": settings.scale,
-            "tool_latency": settings.tool_latency,
-            "longest_job_tokens": max(recorded.tokens for recorded in jobs),
+            **describe_jobs(settings, jobs),
             **({"engine_options": " ".join(settings.engine_options)} if settings.engine_options else {}),
         },
         versions=find_versions(),

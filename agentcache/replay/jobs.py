@@ -70,5 +70,17 @@ def check_fit(jobs: Sequence[RecordedJob], *, cache_tokens: int | None, max_toke
         )
 
 
+def describe_jobs(settings: ReplaySettings, jobs: Sequence[RecordedJob]) -> dict[str, str | int | float | bool | None]:
+    """What decided the jobs, for the record of the run."""
+    return {
+        "arrival": settings.arrival,
+        "rate": settings.rate,
+        "cv": settings.cv,
+        "scale": settings.scale,
+        "tool_latency": settings.tool_latency,
+        "longest_job_tokens": max(recorded.tokens for recorded in jobs),
+    }
+
+
 def _draw_arrivals(settings: ReplaySettings, count: int) -> list[float]:
     return draw_arrivals(settings.arrival, count, settings.rate, settings.cv, settings.seed)

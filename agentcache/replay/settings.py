@@ -57,6 +57,11 @@ class ReplaySettings:
             raise InputError(f"--kv-tokens {self.kv_tokens}: give the number of tokens that the cache is to hold")
         self._check_out()
 
+    @property
+    def jobs_name(self) -> str:
+        """The workload as a report names it."""
+        return self.workload if self.results is None else f"{self.workload} --results {self.results}"
+
     def _check_out(self) -> None:
         nearest = next(path for path in (self.out, *self.out.absolute().parents) if path.exists())
         if not nearest.is_dir():

@@ -12,7 +12,7 @@ from rich.console import Console
 from agentcache.models.catalog import resolve_model
 from agentcache.policy.presets import find_step_cost
 from agentcache.replay.display import ReplayDisplay
-from agentcache.replay.jobs import RecordedJob, check_fit, load_jobs
+from agentcache.replay.jobs import RecordedJob, check_fit, describe_jobs, load_jobs
 from agentcache.replay.output import divert_output
 from agentcache.replay.run_folder import ENGINE_LOG, begin_run, find_versions
 from agentcache.replay.tokenizer import LocalTokenizer
@@ -102,7 +102,7 @@ def _begin(settings: SimulationSettings, simulation: Simulation) -> None:
     record = RunRecord(
         command=settings.command,
         started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        workload=settings.workload if settings.results is None else f"{settings.workload} --results {settings.results}",
+        workload=settings.as_replay().jobs_name,
         model=settings.model,
         device=f"simulated {_device(settings.gpu)} (analytic cost model)",
         seed=settings.seed,
@@ -121,12 +121,7 @@ def _device(gpu: str) -> str:
 
 def _describe(settings: SimulationSettings, jobs: Sequence[RecordedJob]) -> dict[str, str | int | float | bool | None]:
     return {
-        "arrival": settings.arrival,
-        "rate": settings.rate,
-        "cv": settings.cv,
-        "scale": settings.scale,
-        "tool_latency": settings.tool_latency,
-        "longest_job_tokens": max(recorded.tokens for recorded in jobs),
+        **describe_jobs(settings.as_replay(), jobs),
         "gpu": settings.gpu,
         "tensor_parallel_size": settings.tensor_parallel_size,
         "block_size": settings.block_size,

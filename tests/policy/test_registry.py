@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from agentcache.errors import InputError
+from agentcache.policy.inputs import EvictorInputs
 from agentcache.policy.registry import DEFAULT_POLICY, POLICIES, find_policy
 
 
@@ -28,3 +29,12 @@ def test_an_unknown_policy_is_answered_with_the_choices(name: str) -> None:
 def test_policies_and_config_load_without_the_engine() -> None:
     check = "import agentcache.config, sys; print({'torch', 'vllm'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True).stdout == "set()\n"
+
+
+def test_lru_needs_no_cost_model() -> None:
+    def get_inputs() -> EvictorInputs:
+        raise AssertionError("a model without a cost model must be served too")
+
+    make_evictor = POLICIES["lru"].make_evictor
+    assert make_evictor is not None
+    assert len(make_evictor(get_inputs)) == 0

@@ -109,7 +109,10 @@ def test_policy_is_told_of_the_simulated_gpu(tmp_path: Path, monkeypatch: pytest
         return build_inputs(vllm_config, config, *sizes)
 
     monkeypatch.setattr("agentcache.engine.scheduler.build_inputs", spy)
-    settings = make_settings(tmp_path, gpu="h20", tensor_parallel_size=2, knobs={"lifespan_s": 7.0}, jobs=1, scale=0.02)
+    knobs = {"lifespan_s": 7.0}
+    settings = make_settings(
+        tmp_path, policies=("asymcache",), gpu="h20", tensor_parallel_size=2, knobs=knobs, jobs=1, scale=0.02
+    )
     assert simulate(settings)[0] == 0
     assert seen == [("h20", 7.0, 2)]
     assert read_run_record(tmp_path).settings["lifespan_s"] == 7.0
