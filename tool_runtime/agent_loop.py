@@ -1,4 +1,4 @@
-"""The loop between model and tools: ask, run the calls of the reply, ask again, until a reply has no calls."""
+"""The loop between model, tools and human: ask, run the calls of the reply, wait for what is said, ask again."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ class AgentLoop:
 
     `request_options` gives, for a turn (from 0), further fields of the request body: sampling parameters, vLLM's
     own fields. The job's id goes along as vLLM's `session_id`. Requests time out as `client` is set to, per read.
-    After `max_tool_steps` turns with tool calls the model is asked once more, and then no more.
+    A job goes on while replies call tools, or where its recording has something said behind a turn. After
+    `max_tool_steps` such turns the model is asked once more, and then no more.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class AgentLoop:
     ) -> None:
         self._model = ModelClient(client, model, clock=clock, sleep=sleep, max_retries=max_retries)
         self._executor = executor
+        self._sleep = sleep
         self._observer = observer
         self._request_options = request_options
         self._max_tool_steps = max_tool_steps
@@ -75,16 +77,22 @@ class AgentLoop:
     async def run(self, job: Job) -> JobOutcome:
         """Sends `job.messages` and `job.tools`, and follows the calls. A failed request makes a failed outcome.
 
+        What the recording has said behind a turn is sent after its pause, which follows the results of the calls.
         Cancelling it cancels the request or the calls under way; the observer is not told of those.
         """
         messages = list(job.messages)
         turns: list[Turn] = []
         reply, request = await self._ask(job, 0, messages)
         started_s = request.sent_s
-        while request.error is None and reply.tool_calls and len(turns) < self._max_tool_steps:
+        while request.error is None and len(turns) < self._max_tool_steps:
+            recorded = job.turns[len(turns)] if len(turns) < len(job.turns) else Turn()
+            if not reply.tool_calls and not recorded.said:
+                break
             executed = await self._run_calls(job, len(turns), reply)
-            turns.append(Turn(reply.content, reply.tool_calls, tuple(each.result for each in executed)))
-            messages += [_assistant_message(reply), *map(_tool_message, executed)]
+            await self._sleep(recorded.pause_s)
+            results = tuple(each.result for each in executed)
+            turns.append(Turn(reply.content, reply.tool_calls, results, recorded.pause_s, recorded.said))
+            messages += [_assistant_message(reply), *map(_tool_message, executed), *recorded.said]
             reply, request = await self._ask(job, len(turns), messages)
         if request.error is None:
             turns.append(Turn(reply.content, reply.tool_calls))
@@ -113,6 +121,8 @@ class AgentLoop:
 
 
 def _assistant_message(reply: Reply) -> Message:
+    if not reply.tool_calls:
+        return {"role": "assistant", "content": reply.content}
     return {
         "role": "assistant",
         "content": reply.content or None,

@@ -29,19 +29,41 @@ class ToolResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """One reply and the results of its calls, in the order of the calls. The last turn of a job has no calls."""
+class Context:
+    """A request that was recorded without its text: its prompt as blocks of unknown but comparable content.
 
-    content: str
+    Two blocks of a run are equal exactly if their ids are. Every block has `block_tokens` tokens, but that the prompt
+    ends after `tokens` of them, within the last block. The reply had `reply_tokens`.
+    """
+
+    blocks: tuple[int, ...]
+    block_tokens: int
+    tokens: int
+    reply_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One reply, the results of its calls in the order of the calls, and what led to the next request.
+
+    That is sent `pause_s` seconds after the last result (or the reply, if there were no calls), with the messages
+    `said` behind the results. `context` is what this turn's request was sent with, where no text was recorded.
+    """
+
+    content: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
     results: tuple[ToolResult, ...] = ()
+    pause_s: float = 0.0
+    said: tuple[Message, ...] = ()
+    context: Context | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
     """One task of an agent, from the first request to the last reply.
 
-    `turns` is the recording that a replay follows; it is empty for a job that a model is to do by itself.
+    `turns` is the recording that a replay follows; it is empty for a job that a model is to do by itself. Either all
+    turns have a context, and `messages` is empty, or none has.
     """
 
     id: str

@@ -7,15 +7,19 @@ import json
 import textwrap
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import openai
-from openai.types.chat import ChatCompletionFunctionToolParam, ChatCompletionMessageParam
+from openai.types import Completion
+from openai.types.chat import ChatCompletionChunk, ChatCompletionFunctionToolParam, ChatCompletionMessageParam
 
 from tool_runtime.job import Message
-from tool_runtime.reply import Reply, ReplyReader
+from tool_runtime.reply import CompletionReader, Reply, ReplyReader
 
 FIRST_BACKOFF_S = 0.5
+
+_Chunk = TypeVar("_Chunk")
+_Chunk_contra = TypeVar("_Chunk_contra", contravariant=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +71,21 @@ class _Attempt:
         return None
 
 
+class _Reader(Protocol[_Chunk_contra]):
+    @property
+    def has_output(self) -> bool: ...
+
+    def add(self, chunk: _Chunk_contra) -> None: ...
+
+    def reply(self) -> Reply: ...
+
+
 class ModelClient:
-    """Asks one model over the chat API, streaming."""
+    """Asks one model, streaming: over the chat API, or over the completions API for what is known as tokens only.
+
+    A request gives the reply, as far as it came, and its measurement, whose `error` says whether it can be used.
+    Whatever the server does wrong is an outcome, not a raise. The job's id goes along as vLLM's `session_id`.
+    """
 
     def __init__(
         self,
@@ -94,14 +111,46 @@ class ModelClient:
         tools: Sequence[Mapping[str, Any]],
         options: Mapping[str, Any],
     ) -> tuple[Reply, RequestOutcome]:
-        """The reply, as far as it came, and its measurement, whose `error` says whether it can be used.
+        """`options` are further fields of the request body."""
 
-        `options` are further fields of the request body. Whatever the server does wrong is an outcome, not a raise.
-        """
+        def open_stream() -> Awaitable[openai.AsyncStream[ChatCompletionChunk]]:
+            return self._client.chat.completions.create(
+                model=self._model,
+                messages=cast(Iterable[ChatCompletionMessageParam], messages),
+                tools=cast(Iterable[ChatCompletionFunctionToolParam], tools) if tools else openai.omit,
+                stream=True,
+                stream_options={"include_usage": True},
+                extra_body={"session_id": job_id, **options},
+            )
+
+        return await self._request(job_id, turn, open_stream, ReplyReader)
+
+    async def complete(
+        self, job_id: str, turn: int, prompt: Sequence[int], options: Mapping[str, Any]
+    ) -> tuple[Reply, RequestOutcome]:
+        """`prompt` are token ids; `options` are further fields of the request body."""
+
+        def open_stream() -> Awaitable[openai.AsyncStream[Completion]]:
+            return self._client.completions.create(
+                model=self._model,
+                prompt=prompt,
+                stream=True,
+                stream_options={"include_usage": True},
+                extra_body={"session_id": job_id, **options},
+            )
+
+        return await self._request(job_id, turn, open_stream, CompletionReader)
+
+    async def _request(
+        self,
+        job_id: str,
+        turn: int,
+        open_stream: Callable[[], Awaitable[openai.AsyncStream[_Chunk]]],
+        make_reader: Callable[[], _Reader[_Chunk]],
+    ) -> tuple[Reply, RequestOutcome]:
         sent_s = self._clock()
-        body = {"session_id": job_id, **options}
         for retries in itertools.count():
-            attempt = await self._attempt(messages, tools, body)
+            attempt = await self._attempt(open_stream, make_reader())
             if retries >= self._max_retries or not attempt.may_be_retried:
                 break
             await self._sleep(FIRST_BACKOFF_S * 2**retries)
@@ -126,20 +175,12 @@ class ModelClient:
         )
 
     async def _attempt(
-        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], body: Mapping[str, Any]
+        self, open_stream: Callable[[], Awaitable[openai.AsyncStream[_Chunk]]], reader: _Reader[_Chunk]
     ) -> _Attempt:
-        reader = ReplyReader()
         first_token_s = None
         failure: Exception | None = None
         try:
-            stream = await self._client.chat.completions.create(
-                model=self._model,
-                messages=cast(Iterable[ChatCompletionMessageParam], messages),
-                tools=cast(Iterable[ChatCompletionFunctionToolParam], tools) if tools else openai.omit,
-                stream=True,
-                stream_options={"include_usage": True},
-                extra_body=body,
-            )
+            stream = await open_stream()
             async with stream:
                 async for chunk in stream:
                     reader.add(chunk)

@@ -1,4 +1,4 @@
-"""A streamed reply put together: chunks of the chat API in, one reply out."""
+"""A streamed reply put together: chunks of the chat API or of the completions API in, one reply out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from openai.types import CompletionUsage
+from openai.types import Completion, CompletionChoice, CompletionUsage
 from openai.types.chat import ChatCompletionChunk
 from openai.types.chat.chat_completion_chunk import Choice, ChoiceDeltaToolCall
 
@@ -40,8 +40,8 @@ class _CallPieces:
     arguments: list[str] = field(default_factory=list)
 
 
-class ReplyReader:
-    """Takes the chunks of one stream in order. Fields that only vLLM sends are read where they are present."""
+class _StreamReader:
+    """What both APIs tell alike. Fields that only vLLM sends are read where they are present."""
 
     def __init__(self) -> None:
         self._content: list[str] = []
@@ -55,18 +55,8 @@ class ReplyReader:
 
     @property
     def has_output(self) -> bool:
-        """Whether anything generated has come; the first chunk carries only the role."""
+        """Whether anything generated has come; the first chunk of a chat carries only the role."""
         return self._has_output
-
-    def add(self, chunk: ChatCompletionChunk) -> None:
-        extra = chunk.model_extra or {}
-        if extra.get("prompt_token_ids") is not None:
-            self._prompt_token_ids = tuple(extra["prompt_token_ids"])
-        self._usage = chunk.usage or self._usage
-        self._metrics = extra.get("metrics") or self._metrics
-        # Requests ask for one choice; the chunk with the usage has none.
-        for choice in chunk.choices[:1]:
-            self._add_choice(choice)
 
     def reply(self) -> Reply:
         """The reply as far as it has come."""
@@ -88,19 +78,42 @@ class ReplyReader:
             output_token_ids=None if self._output_token_ids is None else tuple(self._output_token_ids),
         )
 
-    def _add_choice(self, choice: Choice) -> None:
-        delta = choice.delta
+    def _add_facts(self, chunk: ChatCompletionChunk | Completion) -> None:
+        self._usage = chunk.usage or self._usage
+        self._metrics = (chunk.model_extra or {}).get("metrics") or self._metrics
+
+    def _add_prompt_ids(self, extra: Mapping[str, Any] | None) -> None:
+        if extra and extra.get("prompt_token_ids") is not None:
+            self._prompt_token_ids = tuple(extra["prompt_token_ids"])
+
+    def _add_piece(self, choice: Choice | CompletionChoice, text: str | None) -> None:
         token_ids = (choice.model_extra or {}).get("token_ids")
         if token_ids is not None:
             self._output_token_ids = self._output_token_ids or []
             self._output_token_ids.extend(token_ids)
-        if delta.content:
-            self._content.append(delta.content)
-        self._add_calls(delta.tool_calls or ())
-        # Thinking models stream their reasoning first: it is generated, though no part of the message.
-        reasoning = (delta.model_extra or {}).get("reasoning")
-        self._has_output |= bool(delta.content or delta.tool_calls or reasoning or token_ids)
+        if text:
+            self._content.append(text)
+        self._has_output |= bool(text or token_ids)
         self._finish_reason = choice.finish_reason or self._finish_reason
+
+    def _seconds(self, name: str) -> float | None:
+        milliseconds = self._metrics.get(name)
+        return None if milliseconds is None else milliseconds / 1000
+
+
+class ReplyReader(_StreamReader):
+    """Takes the chunks of one chat in order."""
+
+    def add(self, chunk: ChatCompletionChunk) -> None:
+        self._add_facts(chunk)
+        self._add_prompt_ids(chunk.model_extra)
+        # Requests ask for one choice; the chunk with the usage has none.
+        for choice in chunk.choices[:1]:
+            delta = choice.delta
+            self._add_piece(choice, delta.content)
+            self._add_calls(delta.tool_calls or ())
+            # Thinking models stream their reasoning first: it is generated, though no part of the message.
+            self._has_output |= bool(delta.tool_calls or (delta.model_extra or {}).get("reasoning"))
 
     def _add_calls(self, deltas: Iterable[ChoiceDeltaToolCall]) -> None:
         for delta in deltas:
@@ -111,6 +124,12 @@ class ReplyReader:
                 pieces.name = delta.function.name or pieces.name
                 pieces.arguments.append(delta.function.arguments or "")
 
-    def _seconds(self, name: str) -> float | None:
-        milliseconds = self._metrics.get(name)
-        return None if milliseconds is None else milliseconds / 1000
+
+class CompletionReader(_StreamReader):
+    """Takes the chunks of one completion in order."""
+
+    def add(self, chunk: Completion) -> None:
+        self._add_facts(chunk)
+        for choice in chunk.choices[:1]:
+            self._add_prompt_ids(choice.model_extra)
+            self._add_piece(choice, choice.text)

@@ -9,14 +9,15 @@ import numpy as np
 
 from agentcache.errors import InputError
 
-ArrivalKind = Literal["poisson", "gamma", "at-once"]
+ArrivalKind = Literal["poisson", "gamma", "even", "at-once"]
 
 
 def draw_arrivals(kind: ArrivalKind, jobs: int, rate: float, cv: float, seed: int) -> list[float]:
     """Arrival times in seconds, sorted, the first at 0.
 
     `rate` is jobs per second. `cv` is the coefficient of variation of the gaps between "gamma" arrivals: 1 is
-    Poisson, more is burstier. "at-once" uses neither. Raises InputError for values that cannot be drawn from.
+    Poisson, more is burstier. "even" has equal gaps; "at-once" uses neither. Raises InputError for values that cannot
+    be drawn from.
     """
     if kind not in get_args(ArrivalKind):
         raise InputError(f"--arrival {kind}: give one of {', '.join(get_args(ArrivalKind))}")
@@ -25,6 +26,8 @@ def draw_arrivals(kind: ArrivalKind, jobs: int, rate: float, cv: float, seed: in
     if kind == "at-once":
         return [0.0] * jobs
     _check_positive("--rate", rate, "jobs per second")
+    if kind == "even":
+        return [number / rate for number in range(jobs)]
     rng = np.random.default_rng(seed)
     if kind == "poisson":
         gaps = rng.exponential(1 / rate, size=jobs - 1)

@@ -84,6 +84,7 @@ class EmbeddedBackend:
         self.policies = settings.policies
         self.notes: tuple[str, ...] = (_RANDOM_WEIGHTS_NOTE,) if is_made_here(settings.model or "") else ()
         self.model = settings.model or ""
+        self._knobs = settings.knobs
         model = resolve_model(self.model)
         tokenizer = LocalTokenizer(model.path)
         self.tokenizer: Tokenizer = tokenizer
@@ -121,7 +122,7 @@ class EmbeddedBackend:
         if self.cache_tokens is not None and self.max_tokens is not None and self.cache_tokens < self.max_tokens:
             # vLLM refuses a cache that cannot hold one request of the model's full length.
             options += ["--max-model-len", str(self.cache_tokens)]
-        return build_arguments(self.model, options, policy=policy, forced_replies=True)
+        return build_arguments(self.model, options, policy=policy, forced_replies=True, knobs=self._knobs)
 
 
 def _engine_options(
@@ -129,7 +130,7 @@ def _engine_options(
 ) -> tuple[str, ...]:
     """vLLM's options; the user's own come last and win. Raises InputError when the tool-call format is unknown."""
     options = [
-        *("--seed", str(settings.seed)),
+        *("--seed", str(settings.jobs.seed)),
         *("--block-size", str(block_size)),
         *("--shutdown-timeout", str(_SHUTDOWN_S)),
         "--no-use-tqdm-on-load",

@@ -11,11 +11,13 @@ from pathlib import Path
 
 from rich.console import Console
 
+from agentcache.config import list_knobs
 from agentcache.errors import ServerError
 from agentcache.replay.backends import Backend, EmbeddedBackend, ExternalBackend
 from agentcache.replay.display import ReplayDisplay
-from agentcache.replay.jobs import RecordedJob, check_fit, describe_jobs, load_jobs
+from agentcache.replay.jobs import check_fit, describe_jobs, load_jobs
 from agentcache.replay.output import divert_output
+from agentcache.replay.recorded_job import RecordedJob
 from agentcache.replay.run_folder import ENGINE_LOG, begin_run, find_versions
 from agentcache.replay.runner import ReplayRunner
 from agentcache.replay.settings import ReplaySettings
@@ -35,8 +37,8 @@ def replay(settings: ReplaySettings) -> tuple[int, Summary]:
     # What vLLM says while it only looks at its options is of no use; what is wrong with them is raised.
     with divert_output(Path(os.devnull)):
         backend: Backend = ExternalBackend(settings) if settings.base_url else EmbeddedBackend(settings)
-        jobs, notes = load_jobs(settings, backend.tokenizer)
-        check_fit(jobs, cache_tokens=backend.cache_tokens, max_tokens=backend.max_tokens)
+        jobs, notes = load_jobs(settings.jobs, backend.tokenizer)
+        check_fit(jobs, settings.jobs, cache_tokens=backend.cache_tokens, max_tokens=backend.max_tokens)
     _begin(settings, backend, jobs, notes)
     with divert_output(settings.out / ENGINE_LOG) as terminal:
         status = _run_policies(settings, backend, jobs, Console(file=terminal))
@@ -47,14 +49,15 @@ def _begin(settings: ReplaySettings, backend: Backend, jobs: Sequence[RecordedJo
     record = RunRecord(
         command=settings.command,
         started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        workload=settings.jobs_name,
+        workload=settings.jobs.title,
         model=backend.model,
         device=backend.device,
-        seed=settings.seed,
+        seed=settings.jobs.seed,
         jobs=len(jobs),
         cache_tokens=backend.cache_tokens,
         settings={
-            **describe_jobs(settings, jobs),
+            **describe_jobs(settings.jobs, jobs),
+            **list_knobs(settings.knobs),
             **({"engine_options": " ".join(settings.engine_options)} if settings.engine_options else {}),
         },
         versions=find_versions(),

@@ -1,13 +1,14 @@
-"""The jobs of a replay with their replies as token ids, checked against the model and the cache."""
+"""The jobs of a run: from the workload that was asked for, checked against the model and the cache."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from agentcache.errors import InputError
-from agentcache.replay.recorded_reply import ReplyEncoder, count_tokens
-from agentcache.replay.settings import ReplaySettings
+from agentcache.replay.context_job import ContextJob, ContextWriter, find_ordinary_tokens
+from agentcache.replay.job_settings import JobSettings
+from agentcache.replay.recorded_job import RecordedJob, record_text
 from agentcache.replay.tokenizer import Tokenizer
 from tool_runtime.job import Job
 from workloads.arrivals import draw_arrivals
@@ -17,70 +18,111 @@ from workloads.tool_latency import parse_tool_latency
 
 DEFAULT_JOBS = 24
 _RESULTS_NOTE = "Tool times are drawn from a distribution: BFCL result files record none."
+_TOKENS_NOTE = (
+    "The recording has no text: every block of it stands as tokens that were drawn for it, equal where the recorded "
+    "blocks are equal."
+)
+
+_Loaded = tuple[list[Job], tuple[str, ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedJob:
-    """`replies[i]` are the token ids that the server is to give for turn i; `tokens` is the job's final context."""
-
-    job: Job
-    replies: tuple[list[int], ...]
-    tokens: int
-
-
-def load_jobs(settings: ReplaySettings, tokenizer: Tokenizer) -> tuple[list[RecordedJob], tuple[str, ...]]:
-    """The jobs in order of arrival, and the notes that a report of them must carry."""
-    latency = parse_tool_latency(settings.tool_latency)
-    if settings.results is not None:
-        count = settings.jobs or count_entries(settings.results)
-        jobs = read_result_file(
-            settings.results,
-            jobs=settings.jobs,
-            tool_latency=latency,
-            arrivals=_draw_arrivals(settings, count),
-            seed=settings.seed,
-        )
-        notes = (_RESULTS_NOTE,)
-    else:
-        count = DEFAULT_JOBS if settings.jobs is None else settings.jobs
-        jobs = build_jobs(
-            count,
-            encode=tokenizer.encode,
-            scale=settings.scale,
-            tool_latency=latency,
-            arrivals=_draw_arrivals(settings, count),
-            seed=settings.seed,
-        )
-        notes = (PAIRING_NOTE,)
-    encoder = ReplyEncoder(tokenizer)
-    recorded = [RecordedJob(job, tuple(map(encoder.encode, job.turns)), count_tokens(job, tokenizer)) for job in jobs]
-    return recorded, notes
+def load_jobs(settings: JobSettings, tokenizer: Tokenizer) -> tuple[list[RecordedJob], tuple[str, ...]]:
+    """The jobs in order of arrival, and the notes that a report of them must carry. Raises InputError."""
+    load = {"bfcl": _load_bfcl, "agent_traces": _load_traces, "conversation": _load_chats, "mooncake": _load_requests}
+    jobs, notes = load[settings.kind](settings, tokenizer, settings.options())
+    if jobs[0].turns[0].context is None:
+        return [*record_text(jobs, tokenizer)], notes
+    writer = ContextWriter(find_ordinary_tokens(tokenizer))
+    return [ContextJob(job, writer) for job in jobs], (*notes, _TOKENS_NOTE)
 
 
-def check_fit(jobs: Sequence[RecordedJob], *, cache_tokens: int | None, max_tokens: int | None) -> None:
+def check_fit(
+    jobs: Sequence[RecordedJob], settings: JobSettings, *, cache_tokens: int | None, max_tokens: int | None
+) -> None:
     """Raises InputError when the longest job exceeds the cache or the model's context. None is no limit."""
+    flag = settings.taken.size_flag
     longest = max(jobs, key=lambda recorded: recorded.tokens)
     name, tokens = longest.job.id, longest.tokens
     if max_tokens is not None and tokens > max_tokens:
-        raise InputError(f"--scale: job {name} needs {tokens} tokens, the model takes {max_tokens}; lower the scale")
+        raise InputError(f"{flag}: job {name} needs {tokens} tokens, the model takes {max_tokens}; give a smaller one")
     if cache_tokens is not None and tokens > cache_tokens:
         raise InputError(
             f"--kv-tokens: job {name} needs {tokens} tokens, the cache holds {cache_tokens}; "
-            f"give at least {tokens} or lower --scale"
+            f"give at least {tokens}, or a smaller {flag}"
         )
 
 
-def describe_jobs(settings: ReplaySettings, jobs: Sequence[RecordedJob]) -> dict[str, str | int | float | bool | None]:
+def describe_jobs(settings: JobSettings, jobs: Sequence[RecordedJob]) -> dict[str, str | int | float | bool | None]:
     """What decided the jobs, for the record of the run."""
-    return {
-        "arrival": settings.arrival,
-        "rate": settings.rate,
-        "cv": settings.cv,
-        "scale": settings.scale,
-        "tool_latency": settings.tool_latency,
-        "longest_job_tokens": max(recorded.tokens for recorded in jobs),
-    }
+    options = {name: value for name, value in settings.options().items() if name not in ("jobs", "results")}
+    return {**options, "longest_job_tokens": max(recorded.tokens for recorded in jobs)}  # type: ignore[dict-item]
 
 
-def _draw_arrivals(settings: ReplaySettings, count: int) -> list[float]:
-    return draw_arrivals(settings.arrival, count, settings.rate, settings.cv, settings.seed)
+def _load_bfcl(settings: JobSettings, tokenizer: Tokenizer, options: dict[str, Any]) -> _Loaded:
+    latency = parse_tool_latency(options["tool_latency"])
+    arrivals = _arrivals(settings, options)
+    if settings.results is not None:
+        count = settings.jobs or count_entries(settings.results)
+        jobs = read_result_file(
+            settings.results, jobs=settings.jobs, tool_latency=latency, arrivals=arrivals(count), seed=settings.seed
+        )
+        return jobs, (_RESULTS_NOTE,)
+    count = settings.jobs or DEFAULT_JOBS
+    jobs = build_jobs(
+        count,
+        encode=tokenizer.encode,
+        scale=options["scale"],
+        tool_latency=latency,
+        arrivals=arrivals(count),
+        seed=settings.seed,
+    )
+    return jobs, (PAIRING_NOTE,)
+
+
+def _load_traces(settings: JobSettings, _: Tokenizer, options: dict[str, Any]) -> _Loaded:
+    from workloads.agent_traces.sessions import load_sessions
+
+    loaded = load_sessions(
+        settings.path,
+        jobs=settings.jobs,
+        arrivals=_arrivals(settings, options),
+        scale=options["scale"],
+        max_context=options["max_context"],
+        max_gap_s=options["max_gap_s"],
+    )
+    return loaded.jobs, loaded.notes
+
+
+def _load_chats(settings: JobSettings, tokenizer: Tokenizer, options: dict[str, Any]) -> _Loaded:
+    from workloads.conversation.sessions import load_sessions
+
+    loaded = load_sessions(
+        settings.path,
+        jobs=settings.jobs,
+        rate=options["rate"],
+        cv=options["cv"],
+        dispersion=options["dispersion"],
+        turns=options["turns"],
+        encode=tokenizer.encode,
+        scale=options["scale"],
+        seed=settings.seed,
+    )
+    return loaded.jobs, loaded.notes
+
+
+def _load_requests(settings: JobSettings, _: Tokenizer, options: dict[str, Any]) -> _Loaded:
+    from workloads.mooncake.trace import load_requests
+
+    loaded = load_requests(
+        settings.path,
+        jobs=settings.jobs,
+        rate=options["rate"],
+        scale=options["scale"],
+        max_context=options["max_context"],
+    )
+    return loaded.jobs, loaded.notes
+
+
+def _arrivals(settings: JobSettings, options: dict[str, Any]) -> Callable[[int], list[float]]:
+    """Gives the times of so many jobs."""
+    return lambda count: draw_arrivals(options["arrival"], count, options["rate"], options["cv"], settings.seed)

@@ -69,6 +69,7 @@ def count_tokens(job: Job, tokenizer: Tokenizer) -> int:
             {"role": "tool", "tool_call_id": f"call-{number}", "content": result.content}
             for number, result in enumerate(turn.results)
         ]
+        messages += turn.said
     return len(tokenizer.render(messages, job.tools, for_reply=False))
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agentcache.replay.jobs import RecordedJob
+from agentcache.replay.context_job import ContextJob
+from agentcache.replay.recorded_job import RecordedJob
 from agentcache.replay.recorded_reply import find_divergence
 from agentcache.report.events import EventWriter, JobEvent, RequestEvent, ToolCallEvent
 from tool_runtime.agent_loop import JobOutcome
@@ -29,7 +31,6 @@ class JobRecorder:
     def request_ended(self, outcome: RequestOutcome) -> None:
         self._started_s = outcome.sent_s if self._started_s is None else self._started_s
         prompt = outcome.prompt_token_ids or ()
-        diverged_at = find_divergence(self._known, prompt) if prompt else None
         self.writer.write(
             RequestEvent(
                 policy=self.policy,
@@ -44,9 +45,9 @@ class JobRecorder:
                 prompt_tokens=outcome.prompt_tokens or 0,
                 output_tokens=outcome.output_tokens or 0,
                 cached_tokens=outcome.cached_tokens,
-                reusable_tokens=self._count_reusable(len(prompt), diverged_at),
+                reusable_tokens=self._count_reusable(prompt),
                 retries=outcome.retries,
-                diverged_at=diverged_at,
+                diverged_at=self._find_divergence(outcome.turn, prompt) if prompt else None,
                 error=outcome.error,
             )
         )
@@ -99,15 +100,21 @@ class JobRecorder:
             )
         )
 
-    def _count_reusable(self, prompt_tokens: int, diverged_at: int | None) -> int:
+    def _find_divergence(self, turn: int, prompt: Sequence[int]) -> int | None:
+        """A chat must go on from what was said. A recorded context may be cut or rewritten, but only as recorded."""
+        recorded = self.recorded
+        return find_divergence(recorded.prompt(turn) if isinstance(recorded, ContextJob) else self._known, prompt)
+
+    def _count_reusable(self, prompt: Sequence[int]) -> int:
         """Tokens, in whole blocks, that a cache which never evicts would serve of this prompt.
 
         The last token of a reply is never fed back, and vLLM always computes the last token of a prompt.
         """
-        if not self._known:
+        if not self._known or not prompt:
             return 0
-        shared = len(self._known) - 1 if diverged_at is None else diverged_at
-        tokens = max(0, min(shared, prompt_tokens - 1))
+        differs_at = find_divergence(self._known, prompt)
+        shared = len(self._known) - 1 if differs_at is None else differs_at
+        tokens = max(0, min(shared, len(prompt) - 1))
         return tokens - tokens % (self.block_size or 1)
 
     def _find_lost_call(self, outcome: JobOutcome) -> str | None:
@@ -119,7 +126,7 @@ class JobRecorder:
         return None
 
     def _check_reply(self, outcome: RequestOutcome) -> None:
-        wanted = self.recorded.replies[outcome.turn]
+        wanted = self.recorded.reply(outcome.turn)
         given = outcome.output_token_ids
         if self._problem is None and given is not None and list(given) != wanted:
             position = find_divergence(given, wanted)

@@ -10,14 +10,16 @@ from typing import Any
 from openai import AsyncOpenAI, Timeout
 
 from agentcache.engine.constants import REPLY_ARGUMENT
+from agentcache.replay.context_job import ContextJob
 from agentcache.replay.display import ReplayDisplay
 from agentcache.replay.endpoint import Endpoint
-from agentcache.replay.jobs import RecordedJob
+from agentcache.replay.recorded_job import RecordedJob
 from agentcache.replay.recorded_tools import recorded_tools
 from agentcache.replay.recorder import JobRecorder
 from agentcache.report.events import EventWriter
 from tool_runtime.agent_loop import AgentLoop
 from tool_runtime.executor import ToolExecutor
+from tool_runtime.trace_loop import TraceLoop
 
 # A recorded tool takes the time that was recorded or drawn; this only ends a sleep that went wrong.
 _TOOL_TIMEOUT_S = 3600.0
@@ -61,15 +63,7 @@ class ReplayRunner:
         """Whether the job finished as recorded."""
         job = recorded.job
         recorder = JobRecorder(self._policy, recorded, self._writer, self._block_size)
-        loop = AgentLoop(
-            client,
-            self._endpoint.model,
-            ToolExecutor(recorded_tools(job), timeout_s=_TOOL_TIMEOUT_S, clock=self._clock),
-            clock=self._clock,
-            observer=recorder,
-            request_options=lambda turn: _request_options(recorded.replies[turn]),
-            max_tool_steps=len(job.turns) - 1,
-        )
+        loop = self._make_loop(client, recorded, recorder)
         await asyncio.sleep(job.arrival_s - self._clock())
         self._display.job_started()
         try:
@@ -81,10 +75,34 @@ class ReplayRunner:
         self._display.job_ended(event)
         return event.status == "finished"
 
+    def _make_loop(self, client: AsyncOpenAI, recorded: RecordedJob, recorder: JobRecorder) -> AgentLoop | TraceLoop:
+        job, model = recorded.job, self._endpoint.model
+        executor = ToolExecutor(recorded_tools(job), timeout_s=_TOOL_TIMEOUT_S, clock=self._clock)
+        if isinstance(recorded, ContextJob):
+            return TraceLoop(
+                client,
+                model,
+                executor,
+                write_prompt=recorded.prompt,
+                clock=self._clock,
+                observer=recorder,
+                request_options=lambda turn: _request_options(recorded.reply(turn), "max_tokens"),
+            )
+        return AgentLoop(
+            client,
+            model,
+            executor,
+            clock=self._clock,
+            observer=recorder,
+            request_options=lambda turn: _request_options(recorded.reply(turn), "max_completion_tokens"),
+            max_tool_steps=len(job.turns) - 1,
+        )
 
-def _request_options(reply: Sequence[int]) -> Mapping[str, Any]:
+
+def _request_options(reply: Sequence[int], limit: str) -> Mapping[str, Any]:
+    """`limit` is what the API calls the number of tokens to stop at."""
     return {
-        "max_completion_tokens": len(reply),
+        limit: len(reply),
         "temperature": 0,
         "return_token_ids": True,
         "vllm_xargs": {REPLY_ARGUMENT: list(reply)},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -33,7 +34,8 @@ class LocalTokenizer:
     def __init__(self, model_path: str) -> None:
         """Raises InputError when the model has no tokenizer or no chat template."""
         try:
-            self._tokenizer = AutoTokenizer.from_pretrained(model_path)
+            # Whether a job fits the model is checked for the job, in one clear line; the tokenizer need not warn.
+            self._tokenizer = AutoTokenizer.from_pretrained(model_path, model_max_length=sys.maxsize)
         except (OSError, ValueError) as error:
             raise InputError(f"model {model_path}: no tokenizer can be loaded ({str(error).splitlines()[0]})") from None
         if not self._tokenizer.chat_template:

@@ -1,4 +1,4 @@
-"""A chat server on a loopback port that says what its requests dictate, as vLLM with our plug-in does.
+"""A server on a loopback port that says what its requests dictate, as vLLM with our plug-in does.
 
 A token is a character and the chat template is ChatML with Hermes tool calls; characters 1 and 2 begin and end a turn.
 """
@@ -42,7 +42,7 @@ def render(messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None, *
 
 @dataclass(slots=True)
 class FakeServer:
-    """What it does wrong is set before it is asked; `bodies` are the chat requests that came."""
+    """What it does wrong is set before it is asked; `bodies` are the requests that came."""
 
     url: str = ""
     follows_replies: bool = True
@@ -86,6 +86,18 @@ class FakeServer:
             return JSONResponse(_envelope(choices=[choice], usage=self._usage(job, prompt, reply)))
         return StreamingResponse(self._stream(job, prompt, reply), media_type="text/event-stream")
 
+    async def complete(self, request: Request) -> Response:
+        self.bodies.append(body := await request.json())
+        self.on_request(body)
+        if (job := body["session_id"]) in self.refused_jobs:
+            return _refuse(500, "the engine is on fire")
+        prompt, reply = body["prompt"], body["vllm_xargs"][REPLY_ARGUMENT]
+        first = {"index": 0, "text": "", "finish_reason": None, "token_ids": [], "prompt_token_ids": prompt}
+        rest = {"index": 0, "text": "...", "finish_reason": "length", "token_ids": reply[: body["max_tokens"]]}
+        chunks = [{"choices": [first]}, {"choices": [rest]}, {"choices": [], "usage": self._usage(job, prompt, reply)}]
+        events = [f"data: {json.dumps(_envelope(**chunk))}\n\n" for chunk in chunks]
+        return StreamingResponse(iter([*events, "data: [DONE]\n\n"]), media_type="text/event-stream")
+
     async def _stream(self, job: str, prompt: list[int], reply: list[int]) -> AsyncIterator[str]:
         yield _event({"role": "assistant", "content": ""}, prompt_token_ids=prompt)
         if job in self.stalled_jobs:
@@ -120,6 +132,7 @@ def run_fake_server() -> Iterator[FakeServer]:
     app.add_route("/metrics", fake.show_metrics)
     app.add_route("/tokenize", fake.tokenize, methods=["POST"])
     app.add_route("/v1/chat/completions", fake.chat, methods=["POST"])
+    app.add_route("/v1/completions", fake.complete, methods=["POST"])
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=1))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=server.run, args=([listener],), daemon=True)

@@ -8,8 +8,7 @@ from typing import Any
 
 from fake_server import encode, render
 
-from agentcache.replay.jobs import RecordedJob
-from agentcache.replay.recorded_reply import ReplyEncoder, count_tokens
+from agentcache.replay.recorded_job import TextJob, record_text
 from tool_runtime.job import Job, Message, ToolCall, ToolResult, Turn
 
 TOOL = {"type": "function", "function": {"name": "look", "description": "Looks.", "parameters": {"type": "object"}}}
@@ -42,7 +41,5 @@ def make_job(job_id: str = "job-0", *turns: Turn, arrival_s: float = 0.0) -> Job
     return Job(job_id, (question,), (TOOL,), turns, arrival_s)
 
 
-def record(job: Job) -> RecordedJob:
-    tokenizer = CharacterTokenizer()
-    replies = tuple(map(ReplyEncoder(tokenizer).encode, job.turns))
-    return RecordedJob(job, replies, count_tokens(job, tokenizer))
+def record(job: Job) -> TextJob:
+    return record_text([job], CharacterTokenizer())[0]

@@ -3,35 +3,32 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from agentcache.replay.job_settings import JobSettings
 from agentcache.replay.settings import ReplaySettings
 
+_JOBS: dict[str, Any] = {"workload": "bfcl", "jobs": 3, "rate": 50.0, "scale": 0.02, "tool_latency": "0.01"}
 _DEFAULTS: dict[str, Any] = {
     "command": "agentcache replay bfcl ...",
-    "workload": "bfcl",
     "overwrite": False,
-    "seed": 0,
     "policies": (),
     "model": None,
     "base_url": None,
     "api_key": "none",
     "engine_options": (),
     "kv_tokens": None,
-    "results": None,
-    "jobs": 3,
-    "rate": 50.0,
-    "arrival": "poisson",
-    "cv": 1.0,
-    "scale": 0.02,
-    "tool_latency": "0.01",
     "request_timeout_s": 30.0,
 }
 
 
 def make_settings(out: Path, **changes: Any) -> ReplaySettings:
-    return ReplaySettings(out=out, **{**_DEFAULTS, **changes})
+    """`jobs` among the changes is their number. What only bfcl takes is left out for another workload."""
+    given = {each.name: changes.pop(each.name) for each in fields(JobSettings) if each.name in changes}
+    defaults = _JOBS if given.get("workload", "bfcl") == "bfcl" else {}
+    return ReplaySettings(out=out, jobs=JobSettings(**{**defaults, **given}), **{**_DEFAULTS, **changes})
 
 
 def make_entry(number: int, arguments: str = '{"keywords": "tea"}') -> str:

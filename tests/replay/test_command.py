@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from fake_server import MODEL, FakeServer
 from made_settings import make_entry, make_settings
+from made_traces import make_requests, make_trace
 
 from agentcache.errors import InputError, ServerError
 from agentcache.replay.command import replay
@@ -215,3 +216,30 @@ def test_folders_made_on_the_way_are_taken_back(server: FakeServer, tmp_path: Pa
     with pytest.raises(InputError):
         replay(make_settings(tmp_path / "runs" / "new" / "out", base_url=server.url))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_sessions_without_text_are_replayed(server: FakeServer, tmp_path: Path) -> None:
+    server.metrics = METRICS
+    for number in range(2):
+        make_trace(tmp_path / f"trace_{number}.json", (1, 2), (1, 2, 3, 4), (1, 2, 8))
+    status, figures = run(server, tmp_path / "out", workload=f"agent_traces:{tmp_path}", rate=50.0)
+    assert (status, figures.jobs, figures.finished, figures.turns, figures.diverged_prompts) == (0, 2, 2, 6, 0)
+    assert figures.recomputed_tokens == 0
+    record = read_run_record(tmp_path / "out")
+    assert record.workload == f"agent_traces:{tmp_path}"
+    assert (record.settings["arrival"], record.settings["max_gap_s"]) == ("even", 60.0)
+    assert any("The recording has no text" in note for note in record.notes)
+
+
+def test_a_broken_line_of_a_trace_is_named_and_leaves_nothing(server: FakeServer, tmp_path: Path) -> None:
+    path = make_requests(tmp_path / "trace.jsonl", (1, 2), (1, 3))
+    path.write_text(path.read_text() + "{\n")
+    assert refusal(server, tmp_path / "out", workload=f"mooncake:{path}").startswith(f"{path}:3: ")
+
+
+def test_a_context_above_the_servers_limit_names_the_flag_that_cuts_it(server: FakeServer, tmp_path: Path) -> None:
+    path = make_requests(tmp_path / "trace.jsonl", (1, 2), (1, 3, 4))
+    server.models = {"data": [{"id": MODEL, "max_model_len": 1100}]}
+    text = refusal(server, tmp_path / "out", workload=f"mooncake:{path}")
+    assert text == "--max-context: job request-2 needs 1543 tokens, the model takes 1100; give a smaller one"
+    assert run(server, tmp_path / "out", workload=f"mooncake:{path}", max_context=1100, rate=9.0)[1].finished == 1

@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 from made_job import make_job, make_turn
 
-from agentcache.replay.jobs import RecordedJob
+from agentcache.replay.context_job import ContextJob, ContextWriter
+from agentcache.replay.recorded_job import TextJob
 from agentcache.replay.recorder import JobRecorder
 from agentcache.report.events import Event, EventWriter, JobEvent, RequestEvent, ToolCallEvent, read_events
 from tool_runtime.agent_loop import JobOutcome
 from tool_runtime.executor import ExecutedCall
-from tool_runtime.job import ToolCall, ToolResult, Turn
+from tool_runtime.job import Context, Job, ToolCall, ToolResult, Turn
 from tool_runtime.model_client import RequestOutcome
 
 # Ten tokens a reply; the prompts of the tests below are made of them.
@@ -25,7 +26,7 @@ class Recording:
         job = make_job("job-0", make_turn("a"), make_turn("b"), make_turn())
         self._folder = folder
         self._turns: list[Turn] = []
-        self.recorder = JobRecorder("lru", RecordedJob(job, tuple(REPLIES), 0), EventWriter(folder), block_size)
+        self.recorder = JobRecorder("lru", TextJob(job, tuple(REPLIES), 0), EventWriter(folder), block_size)
 
     def ask(
         self, turn: int, prompt: Sequence[int] | None, reply: Sequence[int] | None = None, *, calls: bool = True
@@ -235,3 +236,42 @@ def test_an_interrupted_job_is_written_once_from_its_first_request_on(recording:
 def test_a_job_that_had_not_begun_leaves_nothing(recording: Recording) -> None:
     recording.recorder.job_interrupted(8.0)
     assert recording.events == []
+
+
+def record_contexts(*contexts: Context) -> ContextJob:
+    job = Job("job-0", (), turns=tuple(Turn(context=context) for context in contexts))
+    return ContextJob(job, ContextWriter(range(1000, 4000)))
+
+
+def serve(recorded: ContextJob, folder: Path) -> tuple[list[RequestEvent], JobEvent]:
+    """Every turn as recorded."""
+    recorder = JobRecorder("lru", recorded, EventWriter(folder), 16)
+    for turn in range(len(recorded.job.turns)):
+        recorder.request_ended(make_outcome(turn, recorded.prompt(turn), recorded.reply(turn)))
+    outcome = JobOutcome(job_id="job-0", started_s=1.0, finished_s=9.0, turns=recorded.job.turns, status="finished")
+    end = recorder.job_ended(outcome)
+    return [event for event in read_events(folder) if isinstance(event, RequestEvent)], end
+
+
+def test_a_context_that_is_cut_or_rewritten_as_recorded_has_not_diverged(tmp_path: Path) -> None:
+    recorded = record_contexts(
+        Context((1, 2, 3), 16, 40, 10),
+        Context((1, 2, 3, 4), 16, 60, 10),  # goes on: the reply is within block 3 and 4
+        Context((1, 2, 9, 10, 11), 16, 80, 10),  # rewritten from token 32 on
+        Context((1, 2), 16, 20, 10),  # cut
+    )
+    requests, end = serve(recorded, tmp_path)
+    assert end.status == "finished"
+    assert [request.diverged_at for request in requests] == [None] * 4
+    # 40 + 10 - 1 tokens had KV; then the blocks before the rewrite; then all of the prompt but its last token.
+    assert [request.reusable_tokens for request in requests] == [0, 48, 32, 16]
+
+
+def test_a_prompt_that_is_not_the_recorded_one_has_diverged(tmp_path: Path) -> None:
+    recorded = record_contexts(Context((1, 2, 3), 16, 40, 10))
+    recorder = JobRecorder("lru", recorded, EventWriter(tmp_path), 16)
+    prompt = recorded.prompt(0)
+    recorder.request_ended(make_outcome(0, [7, *prompt], recorded.reply(0)))
+    (request,) = read_events(tmp_path)
+    assert isinstance(request, RequestEvent)
+    assert request.diverged_at == 0

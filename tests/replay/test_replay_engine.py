@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from made_traces import make_trace
 
 from agentcache.replay.run_folder import ENGINE_LOG
 from agentcache.report.events import EVENTS_FILE, JobEvent, RequestEvent, read_events
@@ -93,6 +94,25 @@ def test_result_file_is_replayed(tmp_path: Path) -> None:
     first, second = requests_of(out)["lru"]
     assert second.diverged_at is None
     assert second.prompt_tokens > first.prompt_tokens + first.output_tokens
+
+
+def test_sessions_without_text_are_replayed_token_by_token(tmp_path: Path) -> None:
+    for number in range(2):
+        make_trace(tmp_path / f"trace_{number}.json", (1, 2), (1, 2, 3, 4), (1, 2, 8), (1,))
+    out = tmp_path / "out"
+    replay = [*REPLAY[:4], f"agent_traces:{tmp_path}", *REPLAY[5:], "--policy", "lru", "--rate", "0.5"]
+    done = subprocess.run([*replay, "--out", str(out)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    requests = requests_of(out)["lru"]
+    assert sorted((request.job, request.turn) for request in requests) == [
+        (f"trace_{number}", turn) for number in range(2) for turn in range(4)
+    ]
+    assert [request.diverged_at for request in requests] == [None] * 8
+    # Nothing is evicted: what the turn before left is found again, in blocks of 32, and so is what its reply began.
+    for request in requests:
+        assert request.reusable_tokens == {0: 0, 1: 128, 2: 128, 3: 64}[request.turn]
+        assert request.cached_tokens == request.reusable_tokens
+        assert (request.output_tokens, request.retries) == (20, 0)
 
 
 def test_ctrl_c_keeps_finished_jobs_and_leaves_no_process(tmp_path: Path) -> None:

@@ -10,13 +10,14 @@ from fake_server import MODEL, REPLY_ARGUMENT, FakeServer, encode
 from made_job import make_job, make_turn, record
 from rich.console import Console
 
+from agentcache.replay.context_job import ContextJob, ContextWriter
 from agentcache.replay.display import ReplayDisplay
 from agentcache.replay.endpoint import Endpoint
-from agentcache.replay.jobs import RecordedJob
+from agentcache.replay.recorded_job import RecordedJob
 from agentcache.replay.runner import ReplayRunner
 from agentcache.report.events import EVENTS_FILE, EventWriter, JobEvent, RequestEvent, ToolCallEvent, read_events
 from agentcache.report.policy_run import PolicyRun, group_by_policy
-from tool_runtime.job import ToolResult
+from tool_runtime.job import Context, Job, Message, ToolCall, ToolResult, Turn
 
 
 class Run:
@@ -172,3 +173,49 @@ def test_texts_of_a_result_reach_the_model_as_recorded(server: FakeServer, tmp_p
     assert job.turns[0].results == (ToolResult(text, 0.0),)
     assert server.bodies[1]["messages"][-1]["content"] == text
     assert made.events.requests[1].prompt_tokens > made.events.requests[0].prompt_tokens + len(encode(text))
+
+
+def test_a_conversation_with_pauses_runs_as_recorded(server: FakeServer, tmp_path: Path) -> None:
+    asked: tuple[Message, ...] = ({"role": "user", "content": "And where is the other?"},)
+    turns = (make_turn("on the table"), Turn("It is there.", pause_s=0.2, said=asked), Turn("It is here."))
+    failed, made = run(server, tmp_path, [record(make_job("job-0", *turns))])
+    assert failed == 0
+    assert [request.diverged_at for request in made.events.requests] == [None] * 3
+    assert made.status_of("job-0").turns == 3
+    _, second, third = made.events.requests
+    assert 0.2 <= third.sent_s - second.finished_s < 0.3
+    assert server.bodies[2]["messages"][-1] == asked[0]
+
+
+def test_a_job_without_text_runs_as_recorded(server: FakeServer, tmp_path: Path) -> None:
+    calls, results = (ToolCall("tool", "{}"),) * 2, (ToolResult("", 0.1), ToolResult("", 0.05))
+    turns = (
+        Turn(tool_calls=calls, results=results, pause_s=0.1, context=Context((1, 2), 16, 20, 10)),
+        Turn(context=Context((1, 2, 3), 16, 40, 5), pause_s=0.1),
+        Turn(context=Context((1, 9), 16, 32, 5)),
+    )
+    recorded = ContextJob(Job("job-0", (), turns=turns), ContextWriter(range(100, 900)))
+    failed, made = run(server, tmp_path, [recorded])
+    assert failed == 0
+    assert [body["prompt"] for body in server.bodies] == [recorded.prompt(turn) for turn in range(3)]
+    assert [body["vllm_xargs"][REPLY_ARGUMENT] for body in server.bodies] == [recorded.reply(turn) for turn in range(3)]
+    assert [(body["session_id"], body["max_tokens"]) for body in server.bodies] == [
+        ("job-0", 10),
+        ("job-0", 5),
+        ("job-0", 5),
+    ]
+    first, second, third = made.events.requests
+    assert [request.diverged_at for request in (first, second, third)] == [None] * 3
+    assert [request.cached_tokens for request in (first, second, third)] == [0, 16, 16]
+    assert [request.reusable_tokens for request in (first, second, third)] == [0, 16, 16]
+    assert 0.2 <= second.sent_s - first.finished_s < 0.3
+    assert 0.1 <= third.sent_s - second.finished_s < 0.2
+    assert sorted(call.turn for call in made.events.tool_calls) == [0, 0]
+
+
+def test_a_job_without_text_that_the_server_refuses_has_failed(server: FakeServer, tmp_path: Path) -> None:
+    server.refused_jobs.add("job-0")
+    turns = (Turn(context=Context((1,), 16, 16, 3)),)
+    failed, made = run(server, tmp_path, [ContextJob(Job("job-0", (), turns=turns), ContextWriter(range(100, 900)))])
+    assert failed == 1
+    assert made.status_of("job-0").error == "HTTP 500: the engine is on fire"

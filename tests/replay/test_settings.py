@@ -42,6 +42,10 @@ def test_what_can_work_is_accepted_and_touches_nothing(tmp_path: Path, settings:
         (EXTERNAL | {"policies": ("lru",)}, "--base-url: the server has its own policy, cache and options; leave"),
         (EXTERNAL | {"kv_tokens": 4096}, "--base-url: the server has its own policy, cache and options; leave"),
         (EXTERNAL | {"engine_options": ("--dtype",)}, "--base-url: the server has its own policy, cache and options"),
+        (
+            EMBEDDED | {"policies": ("lru", "belady-cost")},
+            "--policy belady-cost: only for simulate; a server does not know",
+        ),
         (EMBEDDED | {"seed": -1}, "--seed -1: give 0 or more"),
         (EMBEDDED | {"request_timeout_s": 0.0}, "--request-timeout 0: give a number of seconds above 0"),
         (EMBEDDED | {"request_timeout_s": float("nan")}, "--request-timeout nan: give a number of seconds above 0"),

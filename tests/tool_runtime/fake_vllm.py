@@ -53,12 +53,21 @@ def calls(*wanted: tuple[str, str, str], content: str | None = None) -> list[Str
     return [*stream, delta(finish_reason="tool_calls"), usage(10, 5)]
 
 
+def completes(*tokens: int, prompt: Sequence[int] = ()) -> list[StreamItem]:
+    """A completion of these tokens, as the completions API streams it with token ids."""
+    first = {"index": 0, "text": "", "finish_reason": None, "token_ids": [], "prompt_token_ids": list(prompt)}
+    rest = {"index": 0, "text": "text", "finish_reason": "length", "token_ids": list(tokens)}
+    metrics = {"queue_time_ms": 2.0, "time_to_first_token_ms": 30.0, "generation_time_ms": 400.0}
+    return [{"choices": [first]}, {"choices": [rest]}, usage(len(prompt), len(tokens), 16, metrics)]
+
+
 class FakeVllm:
-    """Answers its requests with `answers`, one after the other; `bodies` are the requests' JSON."""
+    """Answers its requests with `answers`, in that order; `bodies` are their JSON, `paths` those of their URLs."""
 
     def __init__(self, *answers: Answer) -> None:
         self._answers = list(answers)
         self.bodies: list[dict[str, Any]] = []
+        self.paths: list[str] = []
 
     def client(self) -> AsyncOpenAI:
         # Retries are left at the library's default: switching them off is the business of the code under test.
@@ -67,6 +76,7 @@ class FakeVllm:
 
     async def _handle(self, request: httpx2.Request) -> httpx2.Response:
         self.bodies.append(json.loads(request.content))
+        self.paths.append(request.url.path)
         answer = self._answers.pop(0)
         if isinstance(answer, Exception):
             raise answer

@@ -10,7 +10,7 @@ from fake_vllm import FakeClock, FakeVllm, calls, says
 
 from tool_runtime.agent_loop import AgentLoop, JobOutcome, no_options
 from tool_runtime.executor import ExecutedCall, ToolExecutor
-from tool_runtime.job import Job, ToolCall, ToolResult, Turn
+from tool_runtime.job import Job, Message, ToolCall, ToolResult, Turn
 from tool_runtime.model_client import RequestOutcome
 from tool_runtime.tools import Tool, ToolRegistry
 
@@ -249,3 +249,30 @@ def test_jobs_of_one_loop_do_not_mix() -> None:
 
     assert [outcome.job_id for outcome in asyncio.run(run_all())] == ["job-0", "job-1", "job-2"]
     assert sorted(body["session_id"] for body in server.bodies) == ["job-0", "job-1", "job-2"]
+
+
+def test_what_was_said_behind_a_turn_is_sent_after_its_results_and_its_pause() -> None:
+    clock = FakeClock()
+    again: Message = {"role": "user", "content": "And again?"}
+    server = FakeVllm(calls(("c1", "work", "{}")), says("Done."), says("Once more."))
+    registry = registry_of(work=lambda: clock.advance(5.0))
+    turns = (
+        Turn("", (ToolCall("work", "{}"),), (ToolResult("null", 5.0),), pause_s=3.0),
+        Turn("Done.", pause_s=60.0, said=(again,)),
+        Turn("Once more."),
+    )
+    record = Record()
+    loop = loop_on(server, registry, observer=record, clock=clock, max_tool_steps=2)
+    outcome = asyncio.run(loop.run(Job("job-7", (QUESTION,), registry.as_openai(), turns)))
+    assert (outcome.status, outcome.stopped_by_limit) == ("finished", False)
+    assert [request.sent_s for request in record.requests] == [0.0, 8.0, 68.0]
+    assert server.bodies[2]["messages"][-2:] == [{"role": "assistant", "content": "Done."}, again]
+    assert [turn.said for turn in outcome.turns] == [(), (again,), ()]
+
+
+def test_a_reply_without_calls_ends_a_job_whose_recording_has_nothing_said_there() -> None:
+    server = FakeVllm(says("Done."))
+    loop = loop_on(server, registry_of())
+    turns = (Turn("", (ToolCall("work", "{}"),), (ToolResult("x", 0.0),), pause_s=9.0), Turn("."))
+    outcome = asyncio.run(loop.run(Job("job-7", (QUESTION,), turns=turns)))
+    assert outcome.turns == (Turn("Done."),)

@@ -10,7 +10,7 @@ from workloads.arrivals import draw_arrivals
 
 
 @given(
-    kind=st.sampled_from(["poisson", "gamma", "at-once"]),
+    kind=st.sampled_from(["poisson", "gamma", "even", "at-once"]),
     jobs=st.integers(1, 200),
     rate=st.floats(0.01, 100),
     cv=st.floats(0.1, 10),
@@ -22,6 +22,10 @@ def test_arrivals_are_sorted_from_zero_and_repeat_with_the_seed(kind, jobs, rate
     assert times[0] == 0
     assert times == sorted(times)
     assert times == draw_arrivals(kind, jobs, rate, cv, seed)
+
+
+def test_even_gaps_are_all_the_same():
+    assert draw_arrivals("even", 4, 0.2, 3.0, seed=7) == [0.0, 5.0, 10.0, 15.0]
 
 
 @settings(max_examples=20)

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentcache.errors import InputError
+from agentcache.replay.job_settings import WORKLOADS, JobSettings
+
+
+def refusal(**fields: Any) -> str:
+    with pytest.raises(InputError) as caught:
+        JobSettings(**fields).check()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("workload", "text"),
+    [
+        ("chat", "workload chat: unknown; choose from bfcl, agent_traces:PATH, conversation:PATH, mooncake:PATH"),
+        ("chat:here", "workload chat: unknown; choose from bfcl"),
+        ("bfcl:here", "workload bfcl:here: bfcl takes no path; leave it out"),
+        ("mooncake", "workload mooncake: needs a path, mooncake:PATH: a Mooncake trace file"),
+        ("mooncake:", "workload mooncake: needs a path, mooncake:PATH"),
+        ("agent_traces:no/such", "workload agent_traces: there is no no/such; give a folder of trace files"),
+    ],
+)
+def test_a_workload_is_a_known_name_with_the_path_that_it_needs(workload: str, text: str) -> None:
+    assert refusal(workload=workload).startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "text"),
+    [
+        ("agent_traces", {"results": Path("x")}, "--results: only for bfcl"),
+        ("conversation", {"tool_latency": "1"}, "--tool-latency: only for bfcl"),
+        ("conversation", {"arrival": "even"}, "--arrival: only for bfcl, agent_traces"),
+        ("mooncake", {"turns": 3}, "--turns: only for conversation"),
+        ("mooncake", {"max_gap_s": 3.0}, "--max-gap: only for agent_traces"),
+        ("bfcl", {"max_context": 9}, "--max-context: only for agent_traces, mooncake"),
+        ("bfcl", {"dispersion": 9.0}, "--dispersion: only for conversation"),
+        ("bfcl", {"seed": -1}, "--seed -1: give 0 or more"),
+        ("bfcl", {"jobs": 0}, "--jobs 0: give at least 1"),
+        ("bfcl", {"rate": 0.0}, "--rate 0: give a number above 0, jobs per second"),
+        ("bfcl", {"rate": float("nan")}, "--rate nan: give a number above 0"),
+        ("bfcl", {"cv": -1.0}, "--cv -1: give a number above 0"),
+        ("mooncake", {"scale": float("inf")}, "--scale inf: give a number above 0"),
+        ("mooncake", {"max_context": 0}, "--max-context 0: give at least 1"),
+        ("agent_traces", {"max_gap_s": -0.5}, "--max-gap -0.5: give at least 0"),
+        ("conversation", {"dispersion": 0.0}, "--dispersion 0: give a number above 0"),
+        ("conversation", {"turns": 0}, "--turns 0: give at least 1"),
+    ],
+)
+def test_options_that_cannot_work_are_refused_by_their_flag(
+    tmp_path: Path, kind: str, given: dict[str, Any], text: str
+) -> None:
+    workload = f"{kind}:{tmp_path}" if WORKLOADS[kind].path else kind
+    assert refusal(workload=workload, **given).startswith(text)
+
+
+@pytest.mark.parametrize("kind", WORKLOADS)
+def test_what_a_workload_takes_by_itself_can_be_given(tmp_path: Path, kind: str) -> None:
+    workload = f"{kind}:{tmp_path}" if WORKLOADS[kind].path else kind
+    defaults: dict[str, Any] = dict(WORKLOADS[kind].options)
+    JobSettings(workload=workload).check()
+    JobSettings(workload=workload, **defaults).check()
+    assert JobSettings(workload=workload).options() == defaults
+
+
+def test_given_options_go_over_those_of_the_workload(tmp_path: Path) -> None:
+    settings = JobSettings(workload=f"agent_traces:{tmp_path}", rate=3.0, max_gap_s=0.0)
+    settings.check()
+    assert settings.options() == {**WORKLOADS["agent_traces"].options, "rate": 3.0, "max_gap_s": 0.0}
+    assert settings.path == tmp_path

@@ -1,0 +1,133 @@
+"""Conversations about long documents, paced as the AsymCache paper paces them, as jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import chain, islice
+from pathlib import Path
+
+import numpy as np
+
+from agentcache.errors import InputError
+from tool_runtime.job import Job, Message, Turn
+from workloads.arrivals import draw_arrivals
+from workloads.conversation.documents import SUMMARIZE, Exchange, Thread, read_threads
+from workloads.filler import Encode
+from workloads.loaded import LoadedJobs, check_enough, check_options
+
+# AsymCache, section "Workloads".
+PAPER_CV = 0.25
+
+_REPEATS_NOTE = (
+    "The file gives {once} conversations that ask each question once; {further} more ask its questions again, each "
+    "from another one on. Those that begin with the same document share it as their prefix."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Session:
+    opening: str
+    exchanges: Sequence[Exchange]
+
+
+def load_sessions(
+    path: Path,
+    *,
+    jobs: int | None,
+    rate: float,
+    cv: float = PAPER_CV,
+    dispersion: float,
+    turns: int,
+    encode: Encode,
+    scale: float,
+    seed: int,
+) -> LoadedJobs:
+    """`jobs` conversations of at most `turns` questions each; None asks every question of the file once.
+
+    First turns come as a Gamma process of `rate` a second with coefficient of variation `cv`. The pauses behind the
+    replies are drawn from another with the same cv and a mean of `dispersion / rate` seconds. `scale`, at most 1, is
+    the share of each document that is kept. Job n is the same for every `jobs` above n. Raises InputError.
+    """
+    _check(jobs, scale, turns, dispersion)
+    threads = read_threads(path, scale)
+    rounds = [list(_open_sessions(threads, turns, offset)) for offset in range(turns)]
+    check_enough(jobs, sum(map(len, rounds)), path)
+    count = len(rounds[0]) if jobs is None else jobs
+    sessions = list(islice(chain.from_iterable(rounds), count))
+    arrivals = draw_arrivals("gamma", count, rate, cv, seed)
+    built = []
+    for number, job_seed in enumerate(np.random.SeedSequence(seed).spawn(count)):
+        pauses = len(sessions[number].exchanges) - 1
+        pauses_s = np.random.default_rng(job_seed).gamma(1 / cv**2, cv**2 * dispersion / rate, pauses)
+        built.append(_build_job(number, sessions[number], arrivals[number], pauses_s.tolist()))
+    notes = [
+        *_describe_data(sessions, encode),
+        f"Arrivals and pauses (mean {dispersion / rate:g} s) are drawn from Gamma distributions with a coefficient of "
+        f"variation of {cv:g}, not recorded.",
+    ]
+    if count > len(rounds[0]):
+        notes.append(_REPEATS_NOTE.format(once=len(rounds[0]), further=count - len(rounds[0])))
+    if scale != 1:
+        notes.append(f"Documents are cut to their first {scale:.0%} of characters.")
+    return LoadedJobs(built, tuple(notes))
+
+
+def _check(jobs: int | None, scale: float, turns: int, dispersion: float) -> None:
+    check_options(jobs, scale)
+    if scale > 1:
+        raise InputError(f"--scale {scale:g}: give at most 1, documents can only be cut")
+    if turns < 1:
+        raise InputError(f"--turns {turns}: give at least 1")
+    if not 0 < dispersion < float("inf"):
+        raise InputError(f"--dispersion {dispersion:g}: give a number above 0")
+
+
+def _open_sessions(threads: Sequence[Thread], turns: int, offset: int) -> Iterator[_Session]:
+    """Windows of at most `turns` exchanges from `offset` on; the windows of one document stand far apart.
+
+    Offset 0 has each exchange once. No two windows of the offsets below `turns` begin with the same exchange.
+    """
+    longest = max(len(thread.exchanges) for thread in threads)
+    for start in range(offset, longest, turns):
+        for thread in threads:
+            if start < len(thread.exchanges):
+                yield _Session(thread.opening, thread.exchanges[start : start + turns])
+
+
+def _write_message(exchange: Exchange, opening: str) -> Message:
+    parts = (opening, exchange.document, exchange.question)
+    return {"role": "user", "content": "\n\n".join(part for part in parts if part)}
+
+
+def _build_job(number: int, session: _Session, arrival_s: float, pauses_s: Sequence[float]) -> Job:
+    first, *others = session.exchanges
+    turns = [
+        Turn(answered.answer, pause_s=pause_s, said=(_write_message(asked, ""),))
+        for answered, asked, pause_s in zip(session.exchanges[:-1], others, pauses_s, strict=True)
+    ]
+    last = Turn(session.exchanges[-1].answer)
+    return Job(
+        f"session-{number}", (_write_message(first, session.opening),), turns=(*turns, last), arrival_s=arrival_s
+    )
+
+
+def _describe_data(sessions: Sequence[_Session], encode: Encode) -> Iterator[str]:
+    count = cache(lambda text: len(encode(text)) if text else 0)
+    prompts = replies = requests = 0
+    for session in sessions:
+        context = count(session.opening)
+        for exchange in session.exchanges:
+            context += count(exchange.document) + count(exchange.question)
+            prompts += context
+            replies += count(exchange.answer)
+            context += count(exchange.answer)
+            requests += 1
+    yield (
+        f"{len(sessions)} conversations, {requests} requests: documents, questions and answers are the data set's; "
+        f"a prompt has {prompts / requests:.0f} tokens on average, without the chat template, and a reply "
+        f"{replies / requests:.0f}, as short as the recorded answers are."
+    )
+    if any(exchange.question == SUMMARIZE for session in sessions for exchange in session.exchanges):
+        yield f'Entries without a question are asked "{SUMMARIZE}", which is ours.'

@@ -1,0 +1,103 @@
+"""What the loaders of recorded files share: how they read and refuse, how they scale sizes, and what they give."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from agentcache.errors import InputError, in_one_line
+from tool_runtime.job import Job
+
+Count = Annotated[int, Field(ge=0)]
+Seconds = Annotated[float, Field(ge=0)]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedJobs:
+    """Jobs in order of arrival. `notes` are for the report: what is recorded, what is ours, what is left out."""
+
+    jobs: list[Job]
+    notes: tuple[str, ...]
+
+
+class Record(BaseModel):
+    """Base of what files hold: nothing is converted, and a field that is not known is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, protected_namespaces=())
+
+
+RecordT = TypeVar("RecordT", bound=Record)
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """The numbered lines with something on them. Raises InputError if there is none, or the file cannot be read."""
+    refuse_compressed(path)
+    empty = True
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    empty = False
+                    yield number, line
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({in_one_line(error)})") from None
+    if empty:
+        raise InputError(f"{path}: holds no entries")
+
+
+def refuse_compressed(path: Path) -> None:
+    if path.suffix == ".zst":
+        raise InputError(f"{path}: is compressed; unpack it first, with `zstd -d`, for a .tar.zst also `tar -x`")
+
+
+def parse_record(kind: type[RecordT], text: bytes, place: str, tags: Collection[str] = ()) -> RecordT:
+    """Raises InputError "place: field: what". `tags` name members of a union: they are no part of a field's name."""
+    try:
+        return kind.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        field = "".join(
+            f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"] if part not in tags
+        )
+        raise InputError(f"{place}: {field[1:] + ': ' if field else ''}{first['msg']}") from None
+
+
+def check_options(jobs: int | None, scale: float) -> None:
+    """Raises InputError for what no loader can do."""
+    if jobs is not None and jobs < 1:
+        raise InputError(f"--jobs {jobs}: give at least 1")
+    if not (math.isfinite(scale) and scale > 0):
+        raise InputError(f"--scale {scale:g}: give a number above 0")
+
+
+def check_enough(jobs: int | None, available: int, path: Path) -> None:
+    """Raises InputError if there are fewer jobs `available` than wanted, or none; None wants what there is."""
+    if available == 0:
+        raise InputError(f"{path}: no job is within --max-context; raise it or lower --scale")
+    if jobs is not None and jobs > available:
+        raise InputError(f"--jobs {jobs}: {path} gives {available} with these options; give 1 to {available}")
+
+
+@dataclass(frozen=True, slots=True)
+class BlockScale:
+    """Sizes in tokens after scaling, such that a prompt keeps its number of blocks: both sizes change by one ratio."""
+
+    recorded_tokens: int
+    block_tokens: int
+
+    @classmethod
+    def of(cls, recorded_tokens: int, scale: float) -> BlockScale:
+        """For blocks of `recorded_tokens`."""
+        return cls(recorded_tokens, max(1, round(recorded_tokens * scale)))
+
+    def prompt_tokens(self, recorded: int) -> int:
+        # Upwards, so that a block that holds a token goes on holding one.
+        return max(1, -(-recorded * self.block_tokens // self.recorded_tokens))
+
+    def reply_tokens(self, recorded: int) -> int:
+        return max(1, round(recorded * self.block_tokens / self.recorded_tokens))
