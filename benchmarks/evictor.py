@@ -33,8 +33,8 @@ BATCH = 100
 BATCHES = 50
 REMOVALS = 5_000
 # Lifespan 10 s, reuse probability 0.5, slope ratio 40; costs of about the size that an 8B model has on an H200.
-FREQUENCY = {"alpha_s": 14.4, "beta_s": 0.36, "tau0_s": 9.75}
-COST = {"slope_s": 1e-9, "base_s": 2.5e-5, "floor_s": 1e-7}
+FREQUENCY: dict[str, Any] = {"alpha_s": 14.4, "beta_s": 0.36, "tau0_s": 9.75}
+COST: dict[str, Any] = {"slope_s": 1e-9, "base_s": 2.5e-5, "floor_s": 1e-7}
 
 EVICTORS: dict[str, Callable[[int], Evictor]] = {
     "lru": lambda _: LruEvictor(),
@@ -70,7 +70,7 @@ def make_blocks(count: int) -> list[KVCacheBlock]:
     return blocks
 
 
-def make_queue(policy: str, count: int) -> Queue:
+def make_queue(policy: str, count: int) -> tuple[Queue, list[KVCacheBlock]]:
     """A queue of `count` free blocks, freed in requests of `BATCH`, ids and positions in random order."""
     blocks = make_blocks(count)
     queue: Queue
@@ -82,7 +82,7 @@ def make_queue(policy: str, count: int) -> Queue:
     random.Random(1).shuffle(taken)
     for start in range(0, count, BATCH):
         queue.append_n(taken[start : start + BATCH])
-    return queue
+    return queue, blocks
 
 
 def time_pop_append(queue: Queue) -> float:
@@ -93,11 +93,10 @@ def time_pop_append(queue: Queue) -> float:
     return (time.perf_counter_ns() - start_ns) / (BATCHES * BATCH)
 
 
-def time_remove(queue: Queue, chance: random.Random) -> float:
+def time_remove(queue: Queue, free: Sequence[KVCacheBlock], chance: random.Random) -> float:
     """Nanoseconds per block to remove a random sample, which is given back afterwards."""
-    blocks = queue.get_all_free_blocks()
-    sample = chance.sample(blocks, min(REMOVALS, len(blocks) // 2))
-    del blocks
+    # Not of the queue's own list: to sort the blocks for it would leave one policy with cold caches, another not.
+    sample = chance.sample(free, min(REMOVALS, len(free) // 2))
     start_ns = time.perf_counter_ns()
     for block in sample:
         queue.remove(block)
@@ -116,9 +115,9 @@ def measure(policies: Sequence[str], count: int, repeats: int) -> list[dict[str,
     gc.collect()
     gc.disable()
     for _ in range(repeats):
-        for policy, queue in queues.items():
+        for policy, (queue, free) in queues.items():
             pop_append[policy].append(time_pop_append(queue))
-            remove[policy].append(time_remove(queue, chance))
+            remove[policy].append(time_remove(queue, free, chance))
     gc.enable()
     return [
         {

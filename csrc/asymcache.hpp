@@ -1,25 +1,27 @@
 // The paper's evictor: least expected recomputation cost first, in O(log n) per block.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
-#include <utility>
 #include <vector>
 
-#include "evictor.hpp"
+#include "checked_evictor.hpp"
 #include "indexed_heap.hpp"
 #include "recompute_cost.hpp"
 #include "reuse_frequency.hpp"
+#include "runs.hpp"
 #include "two_orders.hpp"
 
 namespace agentcache {
 
-/// Two heaps over the same blocks, one for each exponential of the reuse frequency.
-class AsymCache : public Evictor {
+/// Two heaps over the same runs, one for each exponential of the reuse frequency.
+class AsymCache : public CheckedEvictor {
  public:
   AsymCache(std::int64_t num_blocks, ReuseFrequency frequency, RecomputeCost cost)
-      : Evictor(num_blocks),
-        early_(Evictor::num_blocks()),
-        late_(Evictor::num_blocks()),
+      : CheckedEvictor(num_blocks),
+        runs_(CheckedEvictor::num_blocks()),
+        early_(CheckedEvictor::num_blocks()),
+        late_(CheckedEvictor::num_blocks()),
         frequency_(frequency),
         cost_(cost) {}
 
@@ -30,49 +32,87 @@ class AsymCache : public Evictor {
   }
 
  protected:
-  std::size_t num_with_kv() const override { return early_.size(); }
-  bool has_kv(BlockId id) const override { return early_.contains(id); }
-
-  void insert(const Use& use) override {
-    const Keys keys = frequency_.keys(cost_.at(use.position) * use.factor, use.last_s);
-    early_.push({keys.early, use.sequence, use.id});
-    late_.push({keys.late, use.sequence, use.id});
+  void insert(const Freed& freed) override {
+    const Keys shared = frequency_.shared_keys(freed.last_s);
+    const auto out_of_order = [shared](const Ranked& left, const Ranked& right) {
+      return !keep_order(left, right, shared);
+    };
+    sort_by_value(freed);
+    for (auto begin = sorted_.begin(); begin != sorted_.end();) {
+      const auto last = std::adjacent_find(begin, sorted_.end(), out_of_order);
+      const auto end = last == sorted_.end() ? last : last + 1;
+      const RunId run = runs_.begin({begin, end}, shared);
+      const Ranked early = runs_.first_early(run), late = runs_.first_late(run);
+      early_.push(run, early.key, early.sequence);
+      late_.push(run, late.key, late.sequence);
+      begin = end;
+    }
   }
 
   void erase(BlockId id) override {
-    early_.erase(id);
-    late_.erase(id);
+    const RunId run = runs_.run_of(id);
+    if (!runs_.erase(id)) return;
+    if (runs_.has_ended(run)) {
+      early_.erase(run);
+      late_.erase(run);
+    } else {
+      const Ranked early = runs_.first_early(run), late = runs_.first_late(run);
+      early_.move_back(run, early.key, early.sequence);
+      late_.move_back(run, late.key, late.sequence);
+    }
   }
 
   void take(std::size_t count, double now_s, std::vector<BlockId>& victims) override {
     for (; count > 0; --count) {
-      const Ranked early = early_.top(), late = late_.top();
-      const bool by_early = frequency_.early_goes_first(early.key, late.key, log_lambda_, now_s);
-      victims.push_back(by_early ? early.id : late.id);
+      const bool by_early = frequency_.early_goes_first(early_.least_key(), late_.least_key(), log_lambda_, now_s);
+      victims.push_back(runs_.first(by_early ? early_.first() : late_.first()));
       erase(victims.back());
     }
   }
 
   std::vector<BlockId> order_with_kv(double now_s) const override {
-    return merge_orders(early_.items(), late_.items(), frequency_, log_lambda_, now_s, num_blocks());
+    return merge_orders(runs_.all_early(), runs_.all_late(), frequency_, log_lambda_, now_s, num_blocks());
   }
 
   void check_with_kv() const override {
+    runs_.check_integrity();
     early_.check_integrity();
     late_.check_integrity();
-    require_integrity(early_.size() == late_.size(), "the two heaps differ in size");
-    for (const Ranked& block : early_.items()) {
-      require_integrity(late_.contains(block.id), "a block is in one of the two heaps only");
-    }
+    require_integrity(early_.size() == runs_.size() && late_.size() == runs_.size(),
+                      "the heaps do not hold as many runs as there are");
+    runs_.for_each_first([this](RunId run, const Ranked& early, const Ranked& late) {
+      require_integrity(early_.holds(run, early.key, early.sequence) && late_.holds(run, late.key, late.sequence),
+                        "a heap has a run under another key than its first block's");
+    });
   }
 
+  Runs runs_;
   IndexedHeap early_;
   IndexedHeap late_;
 
  private:
+  // Keys are rounded: two blocks that differ in value may have the same key, and then the one added earlier goes first.
+  static bool keep_order(const Ranked& left, const Ranked& right, Keys shared) {
+    if (left.sequence < right.sequence) return true;
+    const Keys before = shared.plus(left.key), after = shared.plus(right.key);
+    return before.early < after.early && before.late < after.late;
+  }
+
+  void sort_by_value(const Freed& freed) {
+    sorted_.clear();
+    for (std::size_t i = 0; i < freed.size(); ++i) {
+      const double log_value = std::log(cost_.at(freed.positions[i]) * freed.factor);
+      sorted_.push_back({log_value, freed.first_sequence + i, freed.ids[i]});
+    }
+    // A request's blocks come from its end to its start, as a rule.
+    if (std::is_sorted(sorted_.rbegin(), sorted_.rend())) std::reverse(sorted_.begin(), sorted_.end());
+    if (!std::is_sorted(sorted_.begin(), sorted_.end())) std::sort(sorted_.begin(), sorted_.end());
+  }
+
   ReuseFrequency frequency_;
   RecomputeCost cost_;
   double log_lambda_ = 0.0;
+  std::vector<Ranked> sorted_;  // Kept for its memory.
 };
 
 }  // namespace agentcache

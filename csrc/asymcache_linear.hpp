@@ -44,7 +44,7 @@ class AsymCacheLinear : public ScannedEvictor {
 
  private:
   std::pair<Ranked, Ranked> rank(const Use& use) const {
-    const Keys keys = frequency_.keys(cost_.at(use.position) * use.factor, use.last_s);
+    const Keys keys = frequency_.shared_keys(use.last_s).plus(std::log(cost_.at(use.position) * use.factor));
     return {{keys.early, use.sequence, use.id}, {keys.late, use.sequence, use.id}};
   }
 

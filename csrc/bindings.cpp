@@ -3,35 +3,20 @@
 #include <pybind11/stl.h>
 
 #include <memory>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "asymcache.hpp"
 #include "asymcache_linear.hpp"
+#include "lru.hpp"
 #include "max_score.hpp"
 #include "pensieve.hpp"
+#include "python_evictor.hpp"
+#include "python_queue.hpp"
+#include "python_sequence.hpp"
 
 namespace py = pybind11;
 using namespace agentcache;
 
 namespace {
-
-// pybind11's own conversion of a list takes several times as long, which shows at 100 blocks a call.
-template <typename Integer>
-std::vector<Integer> to_vector(const py::object& sequence) {
-  const auto items = py::reinterpret_steal<py::object>(PySequence_Fast(sequence.ptr(), "expected a sequence of int"));
-  if (!items) throw py::error_already_set();
-  std::vector<Integer> integers(static_cast<std::size_t>(PySequence_Fast_GET_SIZE(items.ptr())));
-  PyObject** item = PySequence_Fast_ITEMS(items.ptr());
-  for (Integer& integer : integers) {
-    const long long value = PyLong_AsLongLong(*item++);
-    if (value == -1 && PyErr_Occurred()) throw py::error_already_set();
-    if (!std::in_range<Integer>(value)) throw std::invalid_argument("out of range: " + std::to_string(value));
-    integer = static_cast<Integer>(value);
-  }
-  return integers;
-}
 
 // Scans take long enough to let other threads run; the heaps' microseconds do not.
 template <typename Class>
@@ -61,16 +46,71 @@ void bind_evictor(py::module_& module) {
       .def(
           "add_n",
           [](Evictor& evictor, const py::object& ids, const py::object& positions, double now_s, double factor) {
-            evictor.add_n(to_vector<BlockId>(ids), to_vector<std::int64_t>(positions), now_s, factor);
+            evictor.add_n(to_integers<BlockId>(ids), to_integers<std::int64_t>(positions), now_s, factor);
           },
           py::arg("block_ids"), py::arg("positions"), py::arg("now_s"), py::arg("factor"))
       .def(
-          "add_empty_n", [](Evictor& evictor, const py::object& ids) { evictor.add_empty_n(to_vector<BlockId>(ids)); },
+          "add_empty_n",
+          [](Evictor& evictor, const py::object& ids) { evictor.add_empty_n(to_integers<BlockId>(ids)); },
           py::arg("block_ids"))
       .def("remove", &Evictor::remove, py::arg("block_id"))
       .def("order", &Evictor::order, py::arg("now_s"), py::call_guard<py::gil_scoped_release>())
       .def("__len__", &Evictor::size)
       .def("check_integrity", &Evictor::check_integrity);
+}
+
+py::tuple to_tuple(const Evictions& evictions) {
+  return py::make_tuple(evictions.blocks, evictions.age_s);
+}
+
+PythonQueue& queue_of(PyObject* self) {
+  return *static_cast<PythonQueue*>(reinterpret_cast<py::detail::instance*>(self)->get_value_and_holder().value_ptr());
+}
+
+// vLLM removes blocks one by one; pybind11 would take as long to find this function as it takes to run.
+PyObject* remove_block(PyObject* self, PyObject* block) {
+  try {
+    queue_of(self).remove(block);
+    Py_RETURN_NONE;
+  } catch (const NotFree&) {
+    PyErr_Format(PyExc_RuntimeError, "remove() called on an invalid block: %S", block);
+  } catch (py::error_already_set& error) {
+    error.restore();
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+  }
+  return nullptr;
+}
+
+void bind_queue(py::module_& module) {
+  // Blocks know their pool and that its queue: a circle that Python must be able to see.
+  const auto collectable = [](PyHeapTypeObject* heap_type) {
+    PyTypeObject& type = heap_type->ht_type;
+    type.tp_flags |= Py_TPFLAGS_HAVE_GC;
+    type.tp_traverse = [](PyObject* self, visitproc visit, void* arg) {
+      Py_VISIT(Py_TYPE(self));
+      return py::detail::is_holder_constructed(self) ? py::cast<PythonQueue&>(py::handle(self)).traverse(visit, arg)
+                                                     : 0;
+    };
+  };
+  py::class_<PythonQueue> queue(module, "FreeQueue", py::custom_type_setup(collectable));
+  queue
+      .def(py::init<py::list, py::object, py::object, py::object, py::type, py::str, py::str>(), py::kw_only(),
+           py::arg("blocks"), py::arg("evictor"), py::arg("clock"), py::arg("observe_reuse"), py::arg("block_type"),
+           py::arg("id_attribute"), py::arg("position_attribute"))
+      .def_readwrite("clock", &PythonQueue::clock)
+      .def_property_readonly("num_free_blocks", &PythonQueue::size)
+      .def("append", &PythonQueue::append)
+      .def("append_n", &PythonQueue::append_n)
+      .def("prepend_n", &PythonQueue::prepend_n)
+      .def("popleft_n", &PythonQueue::popleft_n)
+      .def_property_readonly("by_capacity", [](const PythonQueue& queue) { return to_tuple(queue.by_capacity()); })
+      .def_property_readonly("by_reset", [](const PythonQueue& queue) { return to_tuple(queue.by_reset()); })
+      .def("forget_kv", &PythonQueue::forget_kv)
+      .def("get_all_free_blocks", &PythonQueue::free_blocks);
+  static PyMethodDef remove{"remove", remove_block, METH_O, nullptr};
+  queue.attr("remove") =
+      py::reinterpret_steal<py::object>(PyDescr_NewMethod(reinterpret_cast<PyTypeObject*>(queue.ptr()), &remove));
 }
 
 }  // namespace
@@ -81,6 +121,13 @@ PYBIND11_MODULE(_evictor, module) {
                                          py::module_::import("agentcache.errors").attr("IntegrityError"));
   py::register_exception<NotFree>(module, "NotFreeError", PyExc_KeyError);
   bind_evictor(module);
+  bind_queue(module);
+
+  py::class_<Lru, Evictor> lru(module, "Lru");
+  lru.def(py::init<>());
+  bind_heap_evict(lru);
+
+  py::class_<PythonEvictor, Evictor>(module, "PythonEvictor").def(py::init<py::object>());
 
   py::class_<AsymCache, Evictor> asymcache(module, "AsymCache");
   bind_asymcache<AsymCache>(asymcache);

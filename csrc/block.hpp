@@ -1,13 +1,19 @@
 // What every evictor knows a block by.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <vector>
+#include <span>
 
 namespace agentcache {
 
 /// A block's id: an integer from 0.
 using BlockId = std::int32_t;
+
+/// Where a block stands in tables that have one entry for each id.
+inline std::size_t index(BlockId id) {
+  return static_cast<std::size_t>(id);
+}
 
 /// The last use of a block with reusable KV.
 struct Use {
@@ -16,6 +22,18 @@ struct Use {
   double last_s;           ///< When it was freed.
   double factor;           ///< Multiplies its value.
   std::uint64_t sequence;  ///< Counts additions; the order where nothing else tells blocks apart.
+};
+
+/// Blocks with reusable KV that were freed together: they share their last use.
+struct Freed {
+  std::span<const BlockId> ids;
+  std::span<const std::int64_t> positions;
+  double last_s;
+  double factor;
+  std::uint64_t first_sequence;
+
+  std::size_t size() const { return ids.size(); }
+  Use use(std::size_t i) const { return {ids[i], positions[i], last_s, factor, first_sequence + i}; }
 };
 
 /// A block with the number that it is ordered by. Less goes first; of equals, the one that was added earlier.

@@ -1,4 +1,4 @@
-// A d-ary min-heap that finds every block's place, so that any block can be taken out in O(log n).
+// A d-ary min-heap that finds every run's place, so that any run can change its key or be taken out in O(log n).
 #pragma once
 
 #include <algorithm>
@@ -6,43 +6,43 @@
 #include <cstdint>
 #include <vector>
 
-#include "block.hpp"
 #include "errors.hpp"
+#include "runs.hpp"
 
 namespace agentcache {
 
 class IndexedHeap {
  public:
-  /// Blocks have the ids from 0 to `num_blocks` - 1.
-  explicit IndexedHeap(std::size_t num_blocks) : place_(num_blocks, kAbsent), sequence_(num_blocks) {
-    entries_.reserve(num_blocks);
-  }
+  /// Runs have the ids from 0 to `num_runs` - 1.
+  explicit IndexedHeap(std::size_t num_runs) : place_(num_runs, kAbsent), sequence_(num_runs) {}
 
   std::size_t size() const { return entries_.size(); }
-  bool contains(BlockId id) const { return place_[index(id)] != kAbsent; }
-
-  /// The block that goes first. The heap must not be empty.
-  Ranked top() const { return ranked(entries_.front()); }
-
-  /// Every block, in no order.
-  std::vector<Ranked> items() const {
-    std::vector<Ranked> items;
-    items.reserve(size());
-    for (const Entry& entry : entries_) items.push_back(ranked(entry));
-    return items;
+  bool holds(RunId run, double key, std::uint64_t sequence) const {
+    const std::uint32_t place = place_[index(run)];
+    return place != kAbsent && entries_[place].key == key && sequence_[index(run)] == sequence;
   }
 
-  /// `id` must not be contained yet.
-  void push(const Ranked& block) {
-    sequence_[index(block.id)] = block.sequence;
-    entries_.push_back({block.key, block.id});
+  /// The run that goes first, and its key. The heap must not be empty.
+  RunId first() const { return entries_.front().run; }
+  double least_key() const { return entries_.front().key; }
+
+  /// `run` must not be contained yet.
+  void push(RunId run, double key, std::uint64_t sequence) {
+    sequence_[index(run)] = sequence;
+    entries_.push_back({key, run});
     sift_up(entries_.size() - 1, entries_.back());
   }
 
-  /// `id` must be contained.
-  void erase(BlockId id) {
-    const std::size_t hole = place_[index(id)];
-    place_[index(id)] = kAbsent;
+  /// `run` must be contained and may not move forward.
+  void move_back(RunId run, double key, std::uint64_t sequence) {
+    sequence_[index(run)] = sequence;
+    sift_down(place_[index(run)], {key, run});
+  }
+
+  /// `run` must be contained.
+  void erase(RunId run) {
+    const std::size_t hole = place_[index(run)];
+    place_[index(run)] = kAbsent;
     const Entry last = entries_.back();
     entries_.pop_back();
     if (hole == entries_.size()) return;
@@ -56,19 +56,19 @@ class IndexedHeap {
   /// Throws IntegrityError unless the order and the index are right.
   void check_integrity() const {
     for (std::size_t place = 0; place < size(); ++place) {
-      require_integrity(place_[index(entries_[place].id)] == place, "a heap's index points to another block");
+      require_integrity(place_[index(entries_[place].run)] == place, "a heap's index points to another run");
       require_integrity(place == 0 || !before(entries_[place], entries_[parent(place)]), "a heap is out of order");
     }
     const auto indexed = static_cast<std::size_t>(
         std::count_if(place_.begin(), place_.end(), [](std::uint32_t place) { return place != kAbsent; }));
-    require_integrity(indexed == size(), "a heap's index knows blocks that the heap does not hold");
+    require_integrity(indexed == size(), "a heap's index knows runs that the heap does not hold");
   }
 
  protected:
   // Sequence numbers are needed on ties only. Outside the entries, they leave four children in 64 bytes.
   struct Entry {
     double key;
-    BlockId id;
+    RunId run;
   };
   std::vector<Entry> entries_;
 
@@ -76,18 +76,16 @@ class IndexedHeap {
   static constexpr std::size_t kArity = 4;
   static constexpr std::uint32_t kAbsent = UINT32_MAX;
 
-  static std::size_t index(BlockId id) { return static_cast<std::size_t>(id); }
   static std::size_t parent(std::size_t place) { return (place - 1) / kArity; }
-  Ranked ranked(const Entry& entry) const { return {entry.key, sequence_[index(entry.id)], entry.id}; }
 
   bool before(const Entry& left, const Entry& right) const {
     if (left.key != right.key) return left.key < right.key;
-    return sequence_[index(left.id)] < sequence_[index(right.id)];
+    return sequence_[index(left.run)] < sequence_[index(right.run)];
   }
 
   void put(std::size_t place, const Entry& entry) {
     entries_[place] = entry;
-    place_[index(entry.id)] = static_cast<std::uint32_t>(place);
+    place_[index(entry.run)] = static_cast<std::uint32_t>(place);
   }
 
   void sift_up(std::size_t hole, const Entry entry) {
@@ -122,8 +120,8 @@ class IndexedHeap {
     put(hole, entry);
   }
 
-  std::vector<std::uint32_t> place_;     // of each block in entries_
-  std::vector<std::uint64_t> sequence_;  // of each block
+  std::vector<std::uint32_t> place_;     // of each run in entries_
+  std::vector<std::uint64_t> sequence_;  // of each run's first block
 };
 
 }  // namespace agentcache

@@ -15,6 +15,8 @@ namespace agentcache {
 struct Keys {
   double early;  ///< First exponential: within the lifespan.
   double late;   ///< Second exponential: beyond it.
+
+  Keys plus(double log_value) const { return {log_value + early, log_value + late}; }
 };
 
 class ReuseFrequency {
@@ -28,10 +30,8 @@ class ReuseFrequency {
   /// The logarithm, because the frequency itself soon rounds to zero.
   double log_at(double idle_s) const { return std::min(-idle_s / alpha_s_, -(idle_s - tau0_s_) / beta_s_); }
 
-  Keys keys(double value, double last_s) const {
-    const double log_value = std::log(value);
-    return {log_value + last_s / alpha_s_, log_value + (last_s + tau0_s_) / beta_s_};
-  }
+  /// The part of the keys that blocks with the same last use share; ln(value) is to be added.
+  Keys shared_keys(double last_s) const { return {last_s / alpha_s_, (last_s + tau0_s_) / beta_s_}; }
 
   /// Whether the block that is first by its early key goes before the one that is first by its late key.
   bool early_goes_first(double least_early, double least_late, double log_lambda, double now_s) const {

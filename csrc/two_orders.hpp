@@ -19,13 +19,13 @@ inline std::vector<BlockId> merge_orders(std::vector<Ranked> early, std::vector<
   std::vector<bool> gone(num_blocks);
   std::vector<BlockId> order;
   order.reserve(early.size());
-  const auto is_gone = [&gone](const Ranked& block) { return gone[static_cast<std::size_t>(block.id)]; };
+  const auto is_gone = [&gone](const Ranked& block) { return gone[index(block.id)]; };
   for (auto next_early = early.begin(), next_late = late.begin(); order.size() < early.size();) {
     next_early = std::find_if_not(next_early, early.end(), is_gone);
     next_late = std::find_if_not(next_late, late.end(), is_gone);
     const bool by_early = frequency.early_goes_first(next_early->key, next_late->key, log_lambda, now_s);
     order.push_back(by_early ? next_early->id : next_late->id);
-    gone[static_cast<std::size_t>(order.back())] = true;
+    gone[index(order.back())] = true;
   }
   return order;
 }

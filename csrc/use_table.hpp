@@ -16,7 +16,6 @@ class UseTable {
   explicit UseTable(std::size_t num_blocks) : place_(num_blocks, kAbsent) {}
 
   std::size_t size() const { return uses_.size(); }
-  bool contains(BlockId id) const { return place_[index(id)] != kAbsent; }
   auto begin() const { return uses_.begin(); }
   auto end() const { return uses_.end(); }
 
@@ -50,7 +49,6 @@ class UseTable {
 
  private:
   static constexpr std::size_t kAbsent = SIZE_MAX;
-  static std::size_t index(BlockId id) { return static_cast<std::size_t>(id); }
 
   std::vector<std::size_t> place_;  // of each block in uses_
 };

@@ -3,20 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import dropwhile, groupby, islice
+from dataclasses import dataclass
+from itertools import dropwhile, islice
 
 from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_utils import KVCacheBlock
 
+from agentcache import _evictor
 from agentcache.errors import IntegrityError
+from agentcache.policy.compiled import compile_evictor
 from agentcache.policy.evictor import Evictor
 
 
-class BlockQueue:
+@dataclass(frozen=True, slots=True)
+class Evictions:
+    """Blocks whose reusable KV was lost for one cause."""
+
+    blocks: int
+    # From when each block was freed to when its KV was lost, summed.
+    age_s: float
+
+    @property
+    def mean_age_s(self) -> float | None:
+        """None before any."""
+        return self.age_s / self.blocks if self.blocks else None
+
+
+class BlockQueue(_evictor.FreeQueue):
     """Stands in for `FreeKVCacheBlockQueue`: the same methods with the same meaning.
 
     vLLM prepends blocks without a hash (nothing to reuse) and appends hashed ones in eviction order; both go to the
-    evictor, which alone knows the order. Blocks are handed over as objects and known to the evictor by their id.
+    evictor, which alone knows the order. Blocks are handed over as objects and known to the evictor by their id. The
+    methods called for every block are compiled (`csrc/python_queue.hpp`).
     """
 
     def __init__(
@@ -27,76 +45,41 @@ class BlockQueue:
         clock: Callable[[], float],
     ) -> None:
         """`blocks[i]` is the block with id i; `free` are the free ones, next victim first. `clock` gives seconds."""
+        learns = type(evictor).observe_reuse is not Evictor.observe_reuse
+        super().__init__(
+            blocks=list(blocks),
+            evictor=compile_evictor(evictor),
+            clock=clock,
+            observe_reuse=evictor.observe_reuse if learns else None,
+            block_type=KVCacheBlock,
+            id_attribute="block_id",
+            # The property of this name without the underscore is a Python function: slower than all else here.
+            position_attribute="_block_hash_num_tokens",
+        )
         self._blocks = blocks
         self._evictor = evictor
-        self.clock = clock
-        # When each block was freed, and the blocks removed since the last batch call.
-        self._freed_s = [0.0] * len(blocks)
-        self._removed: list[int] = []
         for block in free:
             block.prev_free_block = block.next_free_block = None
         # Before the first request no block holds anything.
-        evictor.add_empty([block.block_id for block in free])
-
-    @property
-    def num_free_blocks(self) -> int:
-        return len(self._evictor)
+        self.prepend_n(free)
 
     def popleft(self) -> KVCacheBlock:
-        if not len(self._evictor):
+        if not self.num_free_blocks:
             raise ValueError("No free blocks available")
-        return self.popleft_n(1)[0]
-
-    def popleft_n(self, n: int) -> list[KVCacheBlock]:
-        now_s = self.clock()
-        self._report_reuse(now_s)
-        blocks = self._blocks
-        return [blocks[block_id] for block_id in self._evictor.evict(n, now_s)]
-
-    def remove(self, block: KVCacheBlock) -> None:
-        block_id = block.block_id
-        try:
-            self._evictor.remove(block_id)
-        except KeyError:
-            raise RuntimeError(f"remove() called on an invalid block: {block}") from None
-        self._removed.append(block_id)
-
-    def append(self, block: KVCacheBlock) -> None:
-        self.append_n([block])
-
-    def append_n(self, blocks: Sequence[KVCacheBlock]) -> None:
-        if blocks:
-            # A block without a hash comes here only from a connector that may still read it: nothing to recompute.
-            positions = [block.block_hash_num_tokens or 0 for block in blocks]
-            block_ids = [block.block_id for block in blocks]
-            now_s = self.clock()
-            self._report_reuse(now_s)
-            for block_id in block_ids:
-                self._freed_s[block_id] = now_s
-            self._evictor.add(block_ids, positions, now_s)
-
-    def prepend_n(self, blocks: Sequence[KVCacheBlock]) -> None:
-        self._evictor.add_empty([block.block_id for block in blocks])
-
-    def get_all_free_blocks(self) -> list[KVCacheBlock]:
-        return list(self.iter_blocks_after(None))
+        block: KVCacheBlock = self.popleft_n(1)[0]
+        return block
 
     def iter_blocks_after(self, cursor: KVCacheBlock | None) -> Iterator[KVCacheBlock]:
         """Free blocks in eviction order, behind `cursor` if it is given and free. Valid until the next change."""
-        order = self._evictor.order(self.clock())
-        if cursor is not None:
-            order = islice(dropwhile(lambda block_id: block_id != cursor.block_id, order), 1, None)
-        return (self._blocks[block_id] for block_id in order)
+        free = iter(self.get_all_free_blocks())
+        if cursor is None:
+            return free
+        return islice(dropwhile(lambda block: block is not cursor, free), 1, None)
 
-    def _report_reuse(self, now_s: float) -> None:
-        """Late by less than a step: a removal is followed by the allocation for the same request.
-
-        Blocks freed together are reused together, one after the other: that is one reuse.
-        """
-        if self._removed:
-            for freed_s, _ in groupby(self._freed_s[block_id] for block_id in self._removed):
-                self._evictor.observe_reuse(now_s - freed_s)
-            self._removed.clear()
+    @property
+    def evictions(self) -> dict[str, Evictions]:
+        """By cause, since the start: "capacity", given away for new tokens; "reset", the prefix cache was reset."""
+        return {"capacity": Evictions(*self.by_capacity), "reset": Evictions(*self.by_reset)}
 
     def check_integrity(self) -> None:
         """Raise IntegrityError unless the free blocks are exactly the unreferenced ones, each once."""

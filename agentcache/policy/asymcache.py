@@ -14,7 +14,7 @@ class AsymCacheEvictor(CompiledEvictor):
     at position n costs max(floor, slope·n + base) seconds. All times are seconds, λ is 1 at first.
     """
 
-    compiled: type[_evictor.AsymCache | _evictor.AsymCacheLinear] = _evictor.AsymCache
+    kind: type[_evictor.AsymCache | _evictor.AsymCacheLinear] = _evictor.AsymCache
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class AsymCacheEvictor(CompiledEvictor):
     ) -> None:
         """Without a controller λ stays as it is set."""
         self._controller = controller
-        self._asymcache = self.compiled(
+        self._asymcache = self.kind(
             num_blocks=num_blocks,
             alpha_s=alpha_s,
             beta_s=beta_s,

@@ -23,11 +23,14 @@ class Policy:
     """How the engine is to behave. `make_evictor` is None where vLLM's own free list stays.
 
     It asks for the inputs only if it needs them: a policy that knows no costs serves models without a cost model too.
+    `segments` and `chunking`: whether Multi-Segment Attention and adaptive chunking come with it.
     """
 
     name: str
     summary: str
     make_evictor: Callable[[GetInputs], Evictor] | None
+    segments: bool = False
+    chunking: bool = False
 
 
 def _make_lru(_: GetInputs) -> Evictor:
@@ -63,10 +66,16 @@ POLICIES: dict[str, Policy] = {
     for policy in (
         Policy("vllm", "stock vLLM, nothing replaced", None),
         Policy("lru", "our block queue, least recently used first; equals vllm", _make_lru),
-        Policy("asymcache", "least expected recomputation cost first", _make_asymcache),
-        Policy("asymcache-linear", "the same by an O(n) scan, to compare with", _make_asymcache_linear),
+        Policy("asymcache", "least expected recomputation cost first", _make_asymcache, segments=True, chunking=True),
+        Policy(
+            "asymcache-linear",
+            "the same by an O(n) scan, to compare with",
+            _make_asymcache_linear,
+            segments=True,
+            chunking=True,
+        ),
         Policy("max-score", "least likely to be reused first, whatever it costs; O(n)", _make_max_score),
-        Policy("pensieve", "least cost over idle time first; O(n)", _make_pensieve),
+        Policy("pensieve", "least cost over idle time first; O(n)", _make_pensieve, segments=True),
     )
 }
 DEFAULT_POLICY = "lru"

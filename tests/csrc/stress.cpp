@@ -9,6 +9,8 @@
 
 #include "asymcache.hpp"
 #include "asymcache_linear.hpp"
+#include "free_queue.hpp"
+#include "lru.hpp"
 #include "max_score.hpp"
 #include "pensieve.hpp"
 
@@ -98,8 +100,18 @@ class Stress {
     }
   }
 
+  void check_queue() {
+    // The queue adds nothing to the order: what it gives away and forgets is what the evictor lists.
+    FreeQueue queue(kBlocks, evictor_, true);
+    const std::vector<BlockId> order = evictor_.order(now_s_);
+    if (draw(20) == 0) queue.forget_kv(now_s_);
+    expect(queue.order(now_s_) == order, "to forget keeps the order");
+    expect(queue.by_reset().blocks == 0, "the queue saw no block freed");
+  }
+
   static constexpr void (Stress::* kCalls[])() = {
-      &Stress::add, &Stress::add, &Stress::add_empty, &Stress::evict, &Stress::evict_too_many, &Stress::remove};
+      &Stress::add,    &Stress::add,        &Stress::add_empty, &Stress::evict, &Stress::evict_too_many,
+      &Stress::remove, &Stress::check_queue};
 
   Evictor& evictor_;
   std::mt19937 chance_;
@@ -110,27 +122,48 @@ class Stress {
 
 struct BrokenHeap : IndexedHeap {
   BrokenHeap() : IndexedHeap(4) {
-    for (BlockId id = 0; id < 4; ++id) push({1.0 * id, static_cast<std::uint64_t>(id), id});
+    for (RunId run = 0; run < 4; ++run) push(run, 1.0 * run, static_cast<std::uint64_t>(run));
   }
   void raise_key() { entries_[0].key = 9.0; }
   void swap_places() { std::swap(entries_[2], entries_[3]); }
   void lose_one() { entries_.pop_back(); }
 };
 
-struct BrokenEmptyBlocks : EmptyBlocks {
-  BrokenEmptyBlocks() : EmptyBlocks(4) { add(std::vector<BlockId>{0, 1, 2}); }
+struct BrokenList : BlockList {
+  BrokenList() : BlockList(4) { append(std::vector<BlockId>{0, 1, 2}); }
   void count_one_more() { ++size_; }
   void count_two_less() { size_ -= 2; }
+};
+
+struct BrokenRuns : Runs {
+  BrokenRuns() : Runs(4) {
+    begin(std::vector<Ranked>{{1.0, 1, 0}, {2.0, 0, 1}}, {0.0, 0.0});
+    begin(std::vector<Ranked>{{3.0, 2, 2}}, {0.0, 0.0});
+  }
+  void swap_values() { std::swap(values_[0], values_[1]); }
+  void tie_values() { values_[1].log_value = 1.0; }
+  void move_to_other_run() { links_[1].run = 1; }
+  void lose_previous() { links_[1].previous = 1; }
+  void end_one_more() { ended_.push_back(0); }
 };
 
 struct BrokenAsymCache : AsymCache {
   BrokenAsymCache() : AsymCache(4, kFrequency, kCost) {
     add_n(std::vector<BlockId>{0, 1}, std::vector<std::int64_t>{16, 32}, 0.0, 1.0);
+    add_n(std::vector<BlockId>{2}, std::vector<std::int64_t>{16}, 1.0, 1.0);
   }
-  void lose_one() { late_.erase(0); }
-  void swap_one() {
-    late_.erase(0);
-    late_.push({0.0, 0, 2});
+  void lose_run() { late_.erase(0); }
+  void keep_old_key() { runs_.erase(0); }
+  void lose_block() { AsymCache::erase(1); }
+};
+
+struct BrokenLru : Lru {
+  BrokenLru() { add_n(std::vector<BlockId>{3, 1}, std::vector<std::int64_t>{16, 32}, 0.0, 1.0); }
+  void lose_block() { Lru::erase(1); }
+  void swap_block() {
+    Lru::erase(1);
+    const std::vector<BlockId> other{2};
+    Lru::insert({other, {}, 0.0, 1.0, 0});
   }
 };
 
@@ -159,10 +192,18 @@ void check_that_damage_is_found() {
   expect_found(&BrokenHeap::raise_key, "a heap out of order");
   expect_found(&BrokenHeap::swap_places, "a heap's index that points elsewhere");
   expect_found(&BrokenHeap::lose_one, "a heap's index with one block too many");
-  expect_found(&BrokenEmptyBlocks::count_one_more, "a list shorter than its size");
-  expect_found(&BrokenEmptyBlocks::count_two_less, "a list longer than its size");
-  expect_found(&BrokenAsymCache::lose_one, "heaps of different sizes");
-  expect_found(&BrokenAsymCache::swap_one, "heaps with different members");
+  expect_found(&BrokenList::count_one_more, "a list shorter than its size");
+  expect_found(&BrokenList::count_two_less, "a list longer than its size");
+  expect_found(&BrokenRuns::swap_values, "a run out of order");
+  expect_found(&BrokenRuns::tie_values, "a run out of order by sequence");
+  expect_found(&BrokenRuns::move_to_other_run, "a block that names another run");
+  expect_found(&BrokenRuns::lose_previous, "links that disagree");
+  expect_found(&BrokenRuns::end_one_more, "a run that ended and did not");
+  expect_found(&BrokenAsymCache::lose_run, "heaps of different sizes");
+  expect_found(&BrokenAsymCache::keep_old_key, "a heap with the key of a block that is gone");
+  expect_found(&BrokenAsymCache::lose_block, "a free block that no run has");
+  expect_found(&BrokenLru::lose_block, "a free block that the list lacks");
+  expect_found(&BrokenLru::swap_block, "a taken block in the list");
   expect_found(&BrokenTable::swap_places, "a table's index that points elsewhere");
   expect_found(&BrokenTable::lose_one, "a table's index with one block too many");
 }
@@ -175,6 +216,8 @@ int main() {
     AsymCache asymcache(kBlocks, kFrequency, kCost);
     AsymCacheLinear linear(kBlocks, kFrequency, kCost);
     expect(Stress(asymcache, seed).run() == Stress(linear, seed).run(), "heaps and scan take the same victims");
+    Lru lru;
+    Stress(lru, seed).run();
     MaxScore max_score(kBlocks, kFrequency);
     Stress(max_score, seed).run();
     Pensieve pensieve(kBlocks, kCost);

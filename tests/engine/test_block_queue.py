@@ -1,17 +1,21 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import gc
+import weakref
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from python_lru import PythonLru
 from vllm.v1.core.block_pool import BlockPool
-from vllm.v1.core.kv_cache_utils import BlockHashWithGroupId, FreeKVCacheBlockQueue, KVCacheBlock
+from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue, KVCacheBlock
 
 from agentcache.engine.block_queue import BlockQueue, replace_queue
 from agentcache.errors import IntegrityError
+from agentcache.policy.evictor import Evictor
 from agentcache.policy.lru import LruEvictor
 
 NUM_BLOCKS = 12
@@ -20,12 +24,12 @@ NUM_BLOCKS = 12
 class TwoQueues(RuleBasedStateMachine):
     """Our queue and vLLM's, each over its own blocks with the same ids, are told the same."""
 
-    def __init__(self) -> None:
+    def __init__(self, evictor: Evictor) -> None:
         super().__init__()
         self.stock_blocks = [KVCacheBlock(number) for number in range(NUM_BLOCKS)]
         self.stock = FreeKVCacheBlockQueue(self.stock_blocks)
         self.our_blocks = [KVCacheBlock(number) for number in range(NUM_BLOCKS)]
-        self.ours = BlockQueue(self.our_blocks, self.our_blocks, LruEvictor(), lambda: 0.0)
+        self.ours = BlockQueue(self.our_blocks, self.our_blocks, evictor, lambda: 0.0)
 
     @precondition(lambda self: self._used())
     @rule(data=st.data())
@@ -100,11 +104,16 @@ def outcome(call: Callable[[], Any]) -> Any:
     return result.block_id if isinstance(result, KVCacheBlock) else result
 
 
-def test_lru_queue_behaves_as_vllms_own() -> None:
-    run_state_machine_as_test(TwoQueues, settings=settings(max_examples=100, stateful_step_count=30, deadline=None))
+@pytest.mark.parametrize("make_evictor", [LruEvictor, PythonLru])
+def test_lru_queue_behaves_as_vllms_own(make_evictor: Callable[[], Evictor]) -> None:
+    # A factory will do for Hypothesis, though its annotation asks for a class.
+    run_state_machine_as_test(
+        lambda: TwoQueues(make_evictor()),  # type: ignore[arg-type]
+        settings=settings(max_examples=100, stateful_step_count=30, deadline=None),
+    )
 
 
-class CorruptEvictor(LruEvictor):
+class CorruptEvictor(PythonLru):
     """Lists blocks that it does not have, and counts some."""
 
     def __init__(self, listed: list[int], counted: int) -> None:
@@ -119,7 +128,7 @@ class CorruptEvictor(LruEvictor):
         return super().__len__() + self._counted
 
 
-def make_queue(evictor: LruEvictor) -> tuple[BlockQueue, list[KVCacheBlock]]:
+def make_queue(evictor: Evictor) -> tuple[BlockQueue, list[KVCacheBlock]]:
     """Six blocks: 0 is the null block, 1 is referenced, the others are free."""
     blocks = [KVCacheBlock(number) for number in range(6)]
     blocks[0].is_null = True
@@ -168,7 +177,7 @@ def test_integrity_check_finds_the_null_block_among_the_free() -> None:
 
 
 def test_integrity_check_asks_the_evictor_too() -> None:
-    evictor = LruEvictor()
+    evictor = PythonLru()
     queue, _ = make_queue(evictor)
     evictor.add([-1], [16], 0.0)
     with pytest.raises(IntegrityError, match="negative"):
@@ -205,40 +214,46 @@ def test_replaced_queue_leaves_no_links_in_the_blocks() -> None:
     assert links == {(None, None)}
 
 
-class ListeningEvictor(LruEvictor):
-    """Writes down what it is told."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.added: list[tuple[list[int], list[int], float]] = []
-        self.idle_s: list[float] = []
-
-    def add(self, block_ids: Sequence[int], positions: Sequence[int], now_s: float, factor: float = 1.0) -> None:
-        self.added.append((list(block_ids), list(positions), now_s))
-        super().add(block_ids, positions, now_s, factor)
-
-    def observe_reuse(self, idle_s: float) -> None:
-        self.idle_s.append(idle_s)
+@pytest.mark.parametrize("blocks", [[object()], 3, [KVCacheBlock(99)], [KVCacheBlock(-1)], [KVCacheBlock(2**40)]])
+def test_wrong_blocks_are_refused_without_effect(blocks: Any) -> None:
+    queue, ours = make_queue(LruEvictor())
+    for call in (queue.append_n, queue.prepend_n):
+        with pytest.raises((AttributeError, TypeError, ValueError)):
+            call(blocks)
+    with pytest.raises((AttributeError, RuntimeError)):
+        queue.remove(blocks[0] if isinstance(blocks, list) else blocks)
+    assert queue.get_all_free_blocks() == ours[2:]
 
 
-def test_evictor_hears_positions_times_and_one_reuse_for_blocks_freed_together() -> None:
-    now_s = [100.0]
-    evictor = ListeningEvictor()
+def test_a_block_freed_twice_is_refused() -> None:
+    queue, ours = make_queue(LruEvictor())
+    with pytest.raises(ValueError, match="block 2 is free already"):
+        queue.append_n([ours[1], ours[2]])
+    assert queue.get_all_free_blocks() == ours[2:]
+
+
+def test_errors_of_a_python_evictor_and_of_the_clock_come_through() -> None:
+    class Failing(PythonLru):
+        def remove(self, block_id: int) -> None:
+            raise OSError(f"broken by {block_id}")
+
+    def no_time() -> float:
+        raise OSError("no time")
+
+    queue, ours = make_queue(Failing())
+    with pytest.raises(OSError, match="broken by 2"):
+        queue.remove(ours[2])
+    queue.clock = no_time
+    with pytest.raises(OSError, match="no time"):
+        queue.popleft_n(1)
+
+
+def test_a_queue_goes_with_its_pool() -> None:
+    # The pool has the queue, the queue the blocks, and each block the pool.
     pool = BlockPool(num_gpu_blocks=8, enable_caching=True, hash_block_size=16)
-    queue = replace_queue(pool, evictor, lambda: now_s[0])
-    blocks = queue.popleft_n(4)
-    for number, block in enumerate(blocks):
-        block.set_block_hash(BlockHashWithGroupId(bytes([number])), num_tokens=16 * (number + 1))
-    queue.append_n(blocks[2:])
-    now_s[0] = 103.0
-    queue.append_n(blocks[:2])
-    ids = [block.block_id for block in blocks]
-    assert evictor.added == [(ids[2:], [48, 64], 100.0), (ids[:2], [16, 32], 103.0)]
-    now_s[0] = 110.0
-    for block in blocks:
-        queue.remove(block)
-    assert evictor.idle_s == []
-    queue.popleft_n(1)
-    assert evictor.idle_s == [7.0, 10.0]
-    queue.popleft_n(1)
-    assert evictor.idle_s == [7.0, 10.0], "each reuse is told once"
+    queue = weakref.ref(replace_queue(pool, LruEvictor(), lambda: 0.0))
+    gc.collect()
+    assert queue() is not None
+    del pool
+    gc.collect()
+    assert queue() is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 from agentcache.policy.asymcache import AsymCacheEvictor
 from agentcache.policy.asymcache_linear import AsymCacheLinearEvictor
@@ -13,9 +14,9 @@ from agentcache.policy.max_score import MaxScoreEvictor
 from agentcache.policy.pensieve import PensieveEvictor
 
 # Lifespan 10 s, reuse probability 0.5, slope ratio 40.
-FREQUENCY = {"alpha_s": 10 / math.log(2), "beta_s": 10 / math.log(2) / 40, "tau0_s": 9.75}
-COST = {"slope_s": 1e-9, "base_s": 2e-5, "floor_s": 1e-7}
-SAME_COST = {"slope_s": 0.0, "base_s": 2e-5, "floor_s": 1e-7}
+FREQUENCY: dict[str, Any] = {"alpha_s": 10 / math.log(2), "beta_s": 10 / math.log(2) / 40, "tau0_s": 9.75}
+COST: dict[str, Any] = {"slope_s": 1e-9, "base_s": 2e-5, "floor_s": 1e-7}
+SAME_COST: dict[str, Any] = {"slope_s": 0.0, "base_s": 2e-5, "floor_s": 1e-7}
 
 MakeEvictor = Callable[[int], Evictor]
 
@@ -26,4 +27,5 @@ EVICTORS: dict[str, MakeEvictor] = {
     "max-score": lambda blocks: MaxScoreEvictor(num_blocks=blocks, **FREQUENCY),
     "pensieve": lambda blocks: PensieveEvictor(num_blocks=blocks, **COST),
 }
-COMPILED = {name: make for name, make in EVICTORS.items() if name != "lru"}
+# LRU takes any id.
+SIZED = {name: make for name, make in EVICTORS.items() if name != "lru"}

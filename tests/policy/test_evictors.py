@@ -6,9 +6,8 @@ import pytest
 from evictor_conformance import NUM_BLOCKS, EvictorConformance, LruConformance
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
-from made_evictors import COMPILED, COST, EVICTORS, FREQUENCY, MakeEvictor
+from made_evictors import COST, EVICTORS, FREQUENCY, SIZED, MakeEvictor
 
-from agentcache.errors import IntegrityError
 from agentcache.policy.asymcache import AsymCacheEvictor
 from agentcache.policy.frequency import Frequency
 from agentcache.policy.lifespan import LambdaController
@@ -17,7 +16,7 @@ from agentcache.policy.lru import LruEvictor
 SETTINGS = settings(max_examples=60, stateful_step_count=30, deadline=None)
 
 each_evictor = pytest.mark.parametrize("make_evictor", EVICTORS.values(), ids=EVICTORS)
-each_compiled = pytest.mark.parametrize("make_evictor", COMPILED.values(), ids=COMPILED)
+each_sized = pytest.mark.parametrize("make_evictor", SIZED.values(), ids=SIZED)
 
 
 @each_evictor
@@ -44,18 +43,29 @@ def test_lru_evicts_exactly_the_least_recently_freed() -> None:
     run_state_machine_as_test(LruConformance, settings=SETTINGS)
 
 
-def test_lru_finds_an_id_that_no_block_has() -> None:
+def test_lru_takes_any_number_of_blocks() -> None:
     evictor = LruEvictor()
-    evictor.add([0, -1], [16, 32], 0.0)
-    with pytest.raises(IntegrityError, match="negative block id"):
-        evictor.check_integrity()
+    evictor.add_empty([3])
+    evictor.add([100_000, 2], [16, 16], 0.0)
+    evictor.add([70], [16], 0.0)
+    evictor.check_integrity()
+    assert evictor.evict(4, 0.0) == [3, 100_000, 2, 70]
 
 
-@each_compiled
+@each_sized
+def test_a_sized_evictor_refuses_an_id_that_no_block_has(make_evictor: MakeEvictor) -> None:
+    evictor = make_evictor(4)
+    with pytest.raises(ValueError, match="no block 4"):
+        evictor.add([1, 4], [16, 16], 0.0)
+    with pytest.raises(ValueError, match="no block 4"):
+        evictor.add_empty([1, 4])
+    assert len(evictor) == 0
+
+
+@each_evictor
 @pytest.mark.parametrize(
     ("block_ids", "positions", "now_s", "factor", "message"),
     [
-        ([4], [16], 0.0, 1.0, "no block 4"),
         ([-1], [16], 0.0, 1.0, "no block -1"),
         ([2**40], [16], 0.0, 1.0, "out of range"),
         ([0, 1], [16, 16], 0.0, 1.0, "block 1 is free already"),
@@ -80,7 +90,7 @@ def test_wrong_arguments_add_nothing(  # noqa: PLR0917 (one parameter a column)
     assert list(evictor.order(1.0)) == [3, 1]
 
 
-@each_compiled
+@each_evictor
 def test_wrong_arguments_of_other_calls_change_nothing(make_evictor: MakeEvictor) -> None:
     evictor = make_evictor(4)
     evictor.add([1], [16], 0.0)

@@ -1,7 +1,10 @@
+"""What data sheets give; what was measured is in tests/profile/test_measured_profile.py."""
+
 from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -9,6 +12,7 @@ from hypothesis import strategies as st
 
 from agentcache.errors import InputError
 from agentcache.models.shapes import SHAPES
+from agentcache.policy import presets
 from agentcache.policy.presets import (
     PRESETS,
     Row,
@@ -24,6 +28,11 @@ COST = StepCost(
     overhead_s=1.0, weights_read_s=10.0, token_s=0.1, token_link_s=0.01, head_s=0.5, pair_s=1e-3, kv_read_s=0.02
 )
 rows = st.lists(st.builds(Row, st.integers(1, 5000), st.integers(0, 50_000)), min_size=1, max_size=5)
+
+
+@pytest.fixture(autouse=True)
+def _no_measured_profiles(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(presets, "PROFILES", tmp_path)
 
 
 @pytest.mark.parametrize(("shape", "published"), [("llama-3.1-8b", 8_030_261_248), ("llama-3.1-70b", 70_553_706_496)])

@@ -1,0 +1,41 @@
+# ruff: noqa: ARG002 (a policy may not need all that it is told)
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from agentcache.errors import IntegrityError
+from agentcache.policy.evictor import Evictor
+
+
+class PythonLru(Evictor):
+    """LRU as a policy written in Python would be."""
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+
+    def add(self, block_ids: Sequence[int], positions: Sequence[int], now_s: float, factor: float = 1.0) -> None:
+        self.ids += block_ids
+
+    def add_empty(self, block_ids: Sequence[int]) -> None:
+        self.ids[:0] = block_ids
+
+    def evict(self, count: int, now_s: float) -> list[int]:
+        if count > len(self.ids):
+            raise ValueError(f"cannot evict {count} blocks: {len(self.ids)} are free")
+        victims, self.ids = self.ids[:count], self.ids[count:]
+        return victims
+
+    def remove(self, block_id: int) -> None:
+        if block_id not in self.ids:
+            raise KeyError(block_id)
+        self.ids.remove(block_id)
+
+    def order(self, now_s: float) -> Iterator[int]:
+        return iter(self.ids)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def check_integrity(self) -> None:
+        if any(block_id < 0 for block_id in self.ids):
+            raise IntegrityError("a negative block id")
