@@ -7,18 +7,23 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from agentcache import __version__
+from agentcache.config import read_knobs
 from agentcache.errors import AgentCacheError
 from agentcache.policy.registry import DEFAULT_POLICY, POLICIES
+from agentcache.replay.job_settings import WORKLOADS, JobSettings, write_usage
+from agentcache.replay.settings import CLAIRVOYANT, ReplaySettings, refuse_clairvoyant
 from agentcache.sim.settings import (
     DEFAULT_BLOCK_SIZE,
     DEFAULT_GPU,
     DEFAULT_MAX_NUM_BATCHED_TOKENS,
     DEFAULT_MAX_NUM_SEQS,
     DEFAULT_MODEL,
+    SimulationSettings,
 )
 from workloads.arrivals import ArrivalKind
 
@@ -27,6 +32,7 @@ if TYPE_CHECKING:
 
 _USAGE_ERROR = 2
 _POLICIES = "; ".join(f"{policy.name}: {policy.summary}" for policy in POLICIES.values())
+_SEVERAL = f"may be given several times; {_POLICIES}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -71,6 +77,7 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     parser.allow_abbrev = False
     parser.add_argument("model", metavar="MODEL", help="a name or path as for vllm serve; tiny; shape:llama-3.1-8b")
     parser.add_argument("--policy", help=f"which blocks to evict (default {DEFAULT_POLICY}); {_POLICIES}")
+    _add_knobs(parser)
     parser.add_argument(
         "--forced-replies", action="store_true", help="let clients dictate replies, for replays; never in the open"
     )
@@ -78,24 +85,24 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
 
 def _add_replay(parser: argparse.ArgumentParser) -> None:
     parser.description = "Options behind -- go to vLLM, as in `agentcache replay bfcl ... -- --dtype half`."
-    parser.add_argument("workload", metavar="WORKLOAD", help="bfcl: BFCL v4 web search")
     target = parser.add_argument_group("what to run against")
     target.add_argument("--model", help="tiny, shape:llama-3.1-8b, a name or folder as for vLLM; of a server: its name")
-    target.add_argument("--policy", action="append", default=[], help=f"may be given several times; {_POLICIES}")
+    target.add_argument("--policy", action="append", default=[], help=_SEVERAL)
     target.add_argument("--kv-tokens", type=int, help="size of the KV cache in tokens (default: all the memory)")
     target.add_argument("--base-url", help="replay against a server that runs already: http://host:8000/v1")
     target.add_argument("--request-timeout", type=float, default=600.0, metavar="S", help="per read (default 600)")
+    _add_knobs(target)
     _add_jobs(parser)
+    _add_output(parser)
 
 
 def _add_simulate(parser: argparse.ArgumentParser) -> None:
     parser.description = "Runs vLLM's scheduler with our block pool and policy under a virtual clock; no GPU is used."
-    parser.add_argument("workload", metavar="WORKLOAD", help="bfcl: BFCL v4 web search")
     target = parser.add_argument_group("what to simulate")
     target.add_argument("--model", default=DEFAULT_MODEL, help="llama-3.1-8b, llama-3.1-70b, tiny (default the first)")
     target.add_argument("--gpu", default=DEFAULT_GPU, help="h20, h100, h200; cpu for tiny (default h200)")
     target.add_argument("--tensor-parallel-size", type=int, default=1, metavar="N", help="GPUs per engine (default 1)")
-    target.add_argument("--policy", action="append", default=[], help=f"may be given several times; {_POLICIES}")
+    target.add_argument("--policy", action="append", default=[], help=f"{_SEVERAL}; {CLAIRVOYANT}: clairvoyant")
     target.add_argument("--kv-tokens", type=int, required=True, help="size of the KV cache in tokens")
     target.add_argument("--block-size", type=int, default=DEFAULT_BLOCK_SIZE, metavar="TOKENS", help="(default 16)")
     target.add_argument(
@@ -108,23 +115,63 @@ def _add_simulate(parser: argparse.ArgumentParser) -> None:
     target.add_argument(
         "--max-num-seqs", type=int, default=DEFAULT_MAX_NUM_SEQS, metavar="N", help="requests at once (default 1024)"
     )
+    _add_knobs(target)
     _add_jobs(parser)
+    _add_output(parser)
+
+
+def _add_knobs(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument(
+        "--agentcache",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a knob of agentcache/config.py, as in segments.enabled=false; may be given several times",
+    )
 
 
 def _add_jobs(parser: argparse.ArgumentParser) -> None:
+    usage = "; ".join(f"{write_usage(kind)}: {workload.summary}" for kind, workload in WORKLOADS.items())
+    parser.add_argument("workload", metavar="WORKLOAD", help=usage)
     jobs = parser.add_argument_group("jobs")
-    jobs.add_argument("--jobs", type=int, help="how many (default 24, or all of --results)")
-    jobs.add_argument("--results", type=Path, metavar="FILE", help="an official BFCL result file to replay instead")
-    jobs.add_argument("--scale", type=float, default=1.0, help="factor on the recorded sizes, in tokens (default 1)")
-    jobs.add_argument("--arrival", choices=get_args(ArrivalKind), default="poisson", help="(default poisson)")
-    jobs.add_argument("--rate", type=float, default=0.5, help="jobs per second (default 0.5)")
-    jobs.add_argument("--cv", type=float, default=1.0, help="coefficient of variation of gamma gaps (default 1)")
+    jobs.add_argument("--jobs", type=int, help="how many (default: 24 of bfcl, all that a file has)")
+    jobs.add_argument("--rate", type=float, help="jobs per second" + _defaults("rate"))
+    jobs.add_argument("--arrival", choices=get_args(ArrivalKind), help="pattern of arrivals" + _defaults("arrival"))
+    jobs.add_argument("--cv", type=float, help="coefficient of variation of gamma gaps" + _defaults("cv"))
+    jobs.add_argument("--scale", type=float, help="factor on the recorded sizes, in tokens (default 1)")
+    jobs.add_argument("--seed", type=int, default=0, help="of jobs, arrivals, tool times and engine (default 0)")
+    jobs.add_argument("--results", type=Path, metavar="FILE", help="bfcl: an official result file to replay instead")
     jobs.add_argument(
         "--tool-latency",
-        default="bfcl",
-        help="bfcl, seconds, lognormal:MEAN,SD or exponential:MEAN (default bfcl: mean 1.9 s, deviation 2.1 s)",
+        help="bfcl: seconds, lognormal:MEAN,SD or exponential:MEAN (default bfcl: mean 1.9 s, deviation 2.1 s)",
     )
-    jobs.add_argument("--seed", type=int, default=0, help="of jobs, arrivals, tool times and engine (default 0)")
+    jobs.add_argument(
+        "--max-context", type=int, metavar="N", help="agent_traces, mooncake: end a session before it exceeds N tokens"
+    )
+    jobs.add_argument(
+        "--max-gap",
+        type=float,
+        metavar="S",
+        dest="max_gap_s",
+        help="longest pause within a session" + _defaults("max_gap_s"),
+    )
+    jobs.add_argument(
+        "--dispersion",
+        type=float,
+        metavar="R",
+        help="rate of sessions over the rate of turns in a session" + _defaults("dispersion"),
+    )
+    jobs.add_argument("--turns", type=int, metavar="N", help="turns of a session" + _defaults("turns"))
+
+
+def _defaults(option: str) -> str:
+    """What the workloads take for an option that is not given."""
+    taken = {kind: workload.options[option] for kind, workload in WORKLOADS.items() if option in workload.options}
+    values = (f"{kind}: {'as recorded' if value is None else value}" for kind, value in taken.items())
+    return f" ({', '.join(values)})"
+
+
+def _add_output(parser: argparse.ArgumentParser) -> None:
     output = parser.add_argument_group("output")
     output.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of events and report")
     output.add_argument("--overwrite", action="store_true", help="replace the run that --out holds")
@@ -136,18 +183,24 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
 
 
 def _serve(options: argparse.Namespace, vllm_options: list[str], behind_dashes: list[str]) -> int:
+    refuse_clairvoyant(options.policy)
     from agentcache.engine.compat import check_vllm
 
     check_vllm()
     from agentcache.server.command import serve
 
-    serve(options.model, [*vllm_options, *behind_dashes], options.policy, forced_replies=options.forced_replies)
+    serve(
+        options.model,
+        [*vllm_options, *behind_dashes],
+        options.policy,
+        forced_replies=options.forced_replies,
+        knobs=read_knobs(options.agentcache),
+    )
     return 0
 
 
 def _replay(options: argparse.Namespace, engine_options: list[str], typed: Sequence[str]) -> int:
     from agentcache.replay.command import replay
-    from agentcache.replay.settings import ReplaySettings
 
     status, summary = replay(
         ReplaySettings(
@@ -168,7 +221,6 @@ def _simulate(options: argparse.Namespace, typed: Sequence[str]) -> int:
 
     check_vllm()
     from agentcache.sim.command import simulate
-    from agentcache.sim.settings import SimulationSettings
 
     status, summary = simulate(
         SimulationSettings(
@@ -189,19 +241,12 @@ def _common(options: argparse.Namespace, typed: Sequence[str]) -> dict[str, Any]
     """What replay and simulate take alike, by the names of their settings."""
     return {
         "command": shlex.join(["agentcache", *typed]),
-        "workload": options.workload,
+        "jobs": JobSettings(**{each.name: getattr(options, each.name) for each in fields(JobSettings)}),
         "out": options.out,
         "overwrite": options.overwrite,
-        "seed": options.seed,
         "policies": tuple(options.policy),
+        "knobs": read_knobs(options.agentcache),
         "model": options.model,
-        "results": options.results,
-        "jobs": options.jobs,
-        "rate": options.rate,
-        "arrival": options.arrival,
-        "cv": options.cv,
-        "scale": options.scale,
-        "tool_latency": options.tool_latency,
     }
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -11,6 +13,31 @@ from agentcache.policy.presets import GPUS
 from agentcache.policy.registry import DEFAULT_POLICY, find_policy
 
 CONFIG_KEY = "agentcache"
+
+
+class SegmentsConfig(BaseModel):
+    """Multi-Segment Attention: cached blocks are reused behind gaps, not only as a prefix."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    enabled: bool | None = Field(default=None, description="None leaves it to the policy")
+    max_gaps: int = Field(default=8, ge=1, description="fill rows of one request; the islands worth least are dropped")
+    row_s: float = Field(
+        default=0.7e-3,
+        ge=0,
+        allow_inf_nan=False,
+        description="seconds of a fill row beside its tokens; islands that save less are dropped",
+    )
+
+
+class ChunkingConfig(BaseModel):
+    """Adaptive chunking: many running decodes make a step's prefill budget smaller, so that they wait less."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    enabled: bool | None = Field(default=None, description="None leaves it to the policy")
+    threshold: int = Field(default=16, ge=1, description="running decodes above which the budget shrinks")
+    floor: int = Field(default=1024, ge=1, description="tokens of prefill that every step may have")
 
 
 class AgentCacheConfig(BaseModel):
@@ -23,6 +50,9 @@ class AgentCacheConfig(BaseModel):
         default=False,
         description="let clients dictate the reply tokens, for replays; not for a server that strangers reach",
     )
+
+    segments: SegmentsConfig = SegmentsConfig()
+    chunking: ChunkingConfig = ChunkingConfig()
 
     gpu: str | None = Field(
         default=None, description="whose data sheet the cost model is made of; None is the GPU at hand"
@@ -59,3 +89,40 @@ def read_config(additional_config: object) -> AgentCacheConfig:
         first = error.errors()[0]
         field = ".".join(str(part) for part in (CONFIG_KEY, *first["loc"]))
         raise InputError(f"additional_config: {field}: {first['msg']}") from None
+
+
+def read_knobs(pairs: Sequence[str]) -> dict[str, Any]:
+    """`["segments.enabled=false", "lifespan_s=30"]`, as typed behind --agentcache, as the config's nested fields.
+
+    Raises InputError for what no config can be made of.
+    """
+    knobs: dict[str, Any] = {}
+    for pair in pairs:
+        path, separator, text = pair.partition("=")
+        if not separator:
+            raise InputError(f"--agentcache {pair}: give NAME=VALUE, as in segments.enabled=false")
+        *parents, name = path.split(".")
+        place = knobs
+        for parent in parents:
+            place = place.setdefault(parent, {})
+            if not isinstance(place, dict):
+                raise InputError(f"--agentcache {pair}: {parent} is given a value of its own as well; leave one out")
+        place[name] = _read_value(text)
+    read_config({CONFIG_KEY: knobs})
+    return knobs
+
+
+def list_knobs(knobs: Mapping[str, Any]) -> dict[str, str | int | float | bool | None]:
+    """The same knobs by their dotted names, as a run's record shows them."""
+    listed: dict[str, str | int | float | bool | None] = {}
+    for name, value in knobs.items():
+        inner = list_knobs(value) if isinstance(value, Mapping) else {"": value}
+        listed |= {f"{name}.{rest}".removesuffix("."): each for rest, each in inner.items()}
+    return listed
+
+
+def _read_value(text: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

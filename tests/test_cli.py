@@ -12,6 +12,7 @@ from types import ModuleType
 import pytest
 
 from agentcache.cli import main
+from agentcache.replay.job_settings import JobSettings
 from agentcache.replay.settings import ReplaySettings
 from agentcache.report.events import EVENTS_FILE, RUN_FILE, EventWriter, JobEvent, RunRecord, write_run_record
 from agentcache.report.summary import Summary
@@ -98,6 +99,9 @@ def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
     [
         (["--policy", "fifo"], "--policy fifo: unknown; choose from vllm, lru"),
         (["--policy", "lru"], "--policy: the same policy is given twice; give each once"),
+        (["--policy", "belady-cost"], "--policy belady-cost: only for simulate; a server does not know"),
+        (["--turns", "3"], "--turns: only for conversation"),
+        (["--max-gap", "3"], "--max-gap: only for agent_traces"),
         (["--base-url", "http://127.0.0.1:1/v1"], "--base-url: the server has its own policy, cache and options"),
         (["--seed", "-1"], "--seed -1: give 0 or more"),
         (["--kv-tokens", "0"], "--kv-tokens 0: give the number of tokens"),
@@ -112,6 +116,10 @@ def test_bad_options_are_refused(refuse: Refuse, tmp_path: Path, options: list[s
     ("options", "text"),
     [
         (["chat", "--model", "tiny", "--policy", "lru"], "workload chat: unknown; choose from bfcl"),
+        (
+            ["mooncake:no-such-file", "--model", "tiny", "--policy", "lru"],
+            "workload mooncake: there is no no-such-file",
+        ),
         (["bfcl", "--policy", "lru"], "replay: give --model and --policy, or --base-url"),
         (["bfcl", "--model", "tiny"], "replay: give --model and --policy, or --base-url"),
         (["bfcl", "--base-url", "http://host:80"], "--base-url http://host:80: must end in /v1"),
@@ -150,7 +158,7 @@ def test_a_file_as_the_folder_is_refused(refuse: Refuse, tmp_path: Path) -> None
         (["--kv-tokens", "1000"], "--kv-tokens: job web_search_"),
         (["--scale", "1", "--seed", "7"], "--scale: job web_search_"),
         (["--scale", "5"], "--scale 5: give a number above 0 and up to 4"),
-        (["--scale", "nan"], "--scale nan: give a number above 0 and up to 4"),
+        (["--scale", "nan"], "--scale nan: give a number above 0"),
         (["--rate", "0"], "--rate 0: give a number above 0"),
         (["--rate", "nan"], "--rate nan: give a number above 0"),
         (["--arrival", "gamma", "--cv", "-1"], "--cv -1: give a number above 0"),
@@ -210,23 +218,25 @@ def test_options_reach_the_replay_and_its_status_comes_back(
     assert taken == [
         ReplaySettings(
             command=f"agentcache {' '.join(typed)}".replace("--results=a file", "'--results=a file'"),
-            workload="bfcl",
+            jobs=JobSettings(
+                workload="bfcl",
+                seed=9,
+                results=Path("a file"),
+                jobs=7,
+                rate=2.0,
+                arrival="gamma",
+                cv=3.0,
+                scale=0.5,
+                tool_latency="1",
+            ),
             out=tmp_path,
             overwrite=True,
-            seed=9,
             policies=("vllm", "lru"),
             model="tiny",
             base_url=None,
             api_key="secret",
             engine_options=("--dtype", "half"),
             kv_tokens=4096,
-            results=Path("a file"),
-            jobs=7,
-            rate=2.0,
-            arrival="gamma",
-            cv=3.0,
-            scale=0.5,
-            tool_latency="1",
             request_timeout_s=5.0,
         )
     ]
@@ -236,16 +246,20 @@ def test_options_reach_the_replay_and_its_status_comes_back(
 def test_serve_passes_what_it_does_not_know_to_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[object] = []
     module = ModuleType("agentcache.server.command")
-    module.serve = lambda *given, forced_replies: taken.append((*given, forced_replies))  # type: ignore[attr-defined]
+    module.serve = lambda *given, **options: taken.append((*given, options))  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
     assert (
         main(["serve", "tiny", "--port", "8001", "--policy", "vllm", "--forced-replies", "--", "--dtype", "half"]) == 0
     )
-    assert main(["serve", "tiny", "--pol", "x"]) == 0
+    assert main(["serve", "tiny", "--pol", "x", "--agentcache", "segments.enabled=false"]) == 0
     assert taken == [
-        ("tiny", ["--port", "8001", "--dtype", "half"], "vllm", True),
-        ("tiny", ["--pol", "x"], None, False),
+        ("tiny", ["--port", "8001", "--dtype", "half"], "vllm", {"forced_replies": True, "knobs": {}}),
+        ("tiny", ["--pol", "x"], None, {"forced_replies": False, "knobs": {"segments": {"enabled": False}}}),
     ]
+
+
+def test_serve_cannot_know_the_future(refuse: Refuse) -> None:
+    assert refuse("serve", "tiny", "--policy", "belady-cost").startswith("--policy belady-cost: only for simulate")
 
 
 def test_a_report_is_made_again_and_runs_are_compared(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

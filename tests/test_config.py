@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from agentcache.config import AgentCacheConfig, read_config
+from agentcache.config import AgentCacheConfig, read_config, read_knobs
 from agentcache.errors import InputError
 from agentcache.policy.registry import DEFAULT_POLICY
 
@@ -41,3 +41,30 @@ def test_a_config_cannot_change_once_it_is_read() -> None:
     config = read_config({})
     with pytest.raises(ValidationError, match="frozen"):
         config.policy = "vllm"
+
+
+def test_knobs_are_read_as_they_are_typed() -> None:
+    assert read_knobs([]) == {}
+    typed = ["segments.enabled=false", "segments.max_gaps=3", "lifespan_s=30", "gpu=h200", "chunking.enabled=null"]
+    knobs = read_knobs(typed)
+    assert knobs == {
+        "segments": {"enabled": False, "max_gaps": 3},
+        "lifespan_s": 30,
+        "gpu": "h200",
+        "chunking": {"enabled": None},
+    }
+
+
+@pytest.mark.parametrize(
+    ("pairs", "message"),
+    [
+        (["segments"], "--agentcache segments: give NAME=VALUE"),
+        (["segments.enable=false"], "additional_config: agentcache.segments.enable: Extra inputs are not permitted"),
+        (["segments.max_gaps=none"], "additional_config: agentcache.segments.max_gaps: Input should be a valid int"),
+        (["gpu=h200", "gpu.name=h100"], "--agentcache gpu.name=h100: gpu is given a value of its own as well"),
+    ],
+)
+def test_knob_that_cannot_be_is_one_line(pairs: list[str], message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        read_knobs(pairs)
+    assert str(caught.value).startswith(message)

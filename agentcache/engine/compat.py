@@ -15,14 +15,32 @@ from agentcache.errors import CompatibilityError
 
 SUPPORTED_RELEASE = (0, 32)
 
+_BLOCK = "vllm.v1.core.kv_cache_utils:KVCacheBlock"
 _QUEUE = "vllm.v1.core.kv_cache_utils:FreeKVCacheBlockQueue"
+
+_MANAGER = "vllm.v1.core.kv_cache_manager:KVCacheManager"
+_SCHEDULER = "vllm.v1.core.sched.scheduler:Scheduler"
 
 # What we call or replace, with the leading parameters that we pass or take. By name: the version is looked at first.
 _SIGNATURES: dict[str, tuple[str, ...]] = {
     "vllm.v1.core.sched.async_scheduler:AsyncScheduler.__init__": ("self", "args", "kwargs"),
     "vllm.v1.core.block_pool:BlockPool.free_blocks": ("self", "ordered_blocks"),
     "vllm.v1.core.block_pool:BlockPool.get_new_blocks": ("self", "num_blocks"),
+    "vllm.v1.core.block_pool:BlockPool.get_num_free_blocks": ("self",),
     "vllm.v1.core.block_pool:BlockPool.touch": ("self", "blocks"),
+    "vllm.v1.core.block_pool:BlockHashToBlockMap.get_one_block": ("self", "key"),
+    "vllm.v1.core.block_pool:BlockHashToBlockMap.insert": ("self", "key", "block"),
+    "vllm.v1.core.block_pool:BlockHashToBlockMap.pop": ("self", "key", "block_id"),
+    f"{_MANAGER}.allocate_slots": ("self", "request", "num_new_tokens"),
+    f"{_MANAGER}.evict_blocks": ("self", "block_ids"),
+    f"{_MANAGER}.get_blocks": ("self", "request_id"),
+    f"{_MANAGER}.record_prefix_cache_stats": ("self", "request", "num_hits"),
+    f"{_SCHEDULER}._handle_blocked_waiting_request": ("self", "request"),
+    f"{_SCHEDULER}._preempt_request": ("self", "request", "timestamp", "drop_stale_output"),
+    f"{_SCHEDULER}.finish_requests": ("self", "request_ids", "finished_status"),
+    f"{_SCHEDULER}.reset_prefix_cache": ("self", "reset_running_requests", "reset_connector"),
+    f"{_SCHEDULER}.schedule": ("self", "throttle_prefills"),
+    f"{_SCHEDULER}.update_from_output": ("self", "scheduler_output", "model_runner_output"),
     f"{_QUEUE}.append": ("self", "block"),
     f"{_QUEUE}.append_n": ("self", "blocks"),
     f"{_QUEUE}.get_all_free_blocks": ("self",),
@@ -46,6 +64,8 @@ def check_vllm() -> None:
         raise CompatibilityError(f"vLLM {vllm.__version__} is installed; agentcache needs {wanted}.x")
     for name, expected in _SIGNATURES.items():
         check_signature(_find(name), expected)
+    if "_block_hash_num_tokens" not in getattr(_find(_BLOCK), "__slots__", ()):
+        raise CompatibilityError(f"vLLM {vllm.__version__}: its blocks do not keep their position in a slot")
     methods = {name for name, _ in inspect.getmembers(_find(_QUEUE), inspect.isfunction) if name[0] != "_"}
     unknown = methods - {name.rpartition(".")[2] for name in _SIGNATURES}
     if unknown:

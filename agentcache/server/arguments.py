@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Sequence
-from typing import NoReturn
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
 
 from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
 from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
@@ -25,12 +25,17 @@ class _OptionParser(FlexibleArgumentParser):
 
 
 def build_arguments(
-    model: str, options: Sequence[str], *, policy: str | None = None, forced_replies: bool = False
+    model: str,
+    options: Sequence[str],
+    *,
+    policy: str | None = None,
+    forced_replies: bool = False,
+    knobs: Mapping[str, Any] | None = None,
 ) -> Namespace:
     """The arguments of `vllm serve MODEL OPTIONS` with our scheduler and its configuration.
 
-    `policy` and `forced_replies` go over what `--additional-config` says. Raises InputError when the model or an
-    option cannot work.
+    `policy`, `forced_replies` and `knobs`, fields of AgentCacheConfig, go over what `--additional-config` says.
+    Raises InputError when the model or an option cannot work.
     """
     cli_env_setup()
     resolved = resolve_model(model)
@@ -42,7 +47,7 @@ def build_arguments(
     if args.scheduler_cls is not None:
         raise InputError("--scheduler-cls: agentcache brings its own scheduler; use `vllm serve` to run another one")
     args.scheduler_cls = SCHEDULER_CLASS
-    config = _build_config(args, policy, forced_replies)
+    config = _build_config(args, policy, forced_replies, knobs or {})
     args.additional_config = {**(args.additional_config or {}), CONFIG_KEY: config.model_dump()}
     if config.forced_replies:
         _accept_forced_replies(args)
@@ -53,8 +58,12 @@ def build_arguments(
     return args
 
 
-def _build_config(args: Namespace, policy: str | None, forced_replies: bool) -> AgentCacheConfig:
+def _build_config(
+    args: Namespace, policy: str | None, forced_replies: bool, knobs: Mapping[str, Any]
+) -> AgentCacheConfig:
     given = read_config(args.additional_config or {}).model_dump()
+    for name, value in knobs.items():
+        given[name] = {**given[name], **value} if isinstance(value, Mapping) else value
     if policy is not None:
         given["policy"] = policy
     given["forced_replies"] |= forced_replies

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import zlib
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from shadow_cache import ShadowCache
 from vllm import SamplingParams
 from vllm.config import VllmConfig
 from vllm.engine.arg_utils import EngineArgs
@@ -24,17 +26,22 @@ from vllm.v1.structured_output import StructuredOutputManager
 BLOCK_SIZE = 16
 
 
-def make_config(model_path: str, scheduler: str | type[Any] | None, **knobs: object) -> VllmConfig:
-    """An engine for short requests and small steps, so that prompts come in chunks. `knobs` are agentcache's."""
-    return EngineArgs(
-        model=model_path,
-        block_size=BLOCK_SIZE,
-        max_model_len=512,
-        max_num_seqs=6,
-        max_num_batched_tokens=96,
-        scheduler_cls=scheduler,
-        additional_config={"agentcache": knobs},
-    ).create_engine_config()
+def make_config(
+    model_path: str, scheduler: str | type[Any] | None, engine: Mapping[str, Any] | None = None, **knobs: object
+) -> VllmConfig:
+    """An engine for short requests and small steps, so that prompts come in chunks.
+
+    `engine` are further options of vLLM's, `knobs` are agentcache's.
+    """
+    options: dict[str, Any] = {
+        "block_size": BLOCK_SIZE,
+        "max_model_len": 512,
+        "max_num_seqs": 6,
+        "max_num_batched_tokens": 96,
+        "scheduler_cls": scheduler,
+        "additional_config": {"agentcache": knobs},
+    }
+    return EngineArgs(model=model_path, **{**options, **(engine or {})}).create_engine_config()
 
 
 def make_scheduler(config: VllmConfig, num_blocks: int) -> Any:
@@ -63,10 +70,14 @@ class Step:
 
 
 class LoneScheduler:
-    """`in_flight` is how many steps are scheduled before the first one's tokens come back: 1, or 2 as when async."""
+    """`in_flight` is how many steps are scheduled before the first one's tokens come back: 1, or 2 as when async.
 
-    def __init__(self, scheduler: AsyncScheduler, in_flight: int = 1) -> None:
+    With `shadow` every step asserts that each row would read the keys and values of its own tokens.
+    """
+
+    def __init__(self, scheduler: AsyncScheduler, in_flight: int = 1, *, shadow: bool = False) -> None:
         self.scheduler = scheduler
+        self.shadow = ShadowCache(scheduler.kv_cache_config.num_blocks, BLOCK_SIZE) if shadow else None
         self.pool = scheduler.kv_cache_manager.block_pool
         self._in_flight = in_flight
         self._outputs: deque[tuple[SchedulerOutput, ModelRunnerOutput]] = deque()
@@ -74,9 +85,9 @@ class LoneScheduler:
         init_none_hash(hash_function)
         self._hasher = get_request_block_hasher(BLOCK_SIZE, hash_function)
 
-    def add(self, request_id: str, prompt: list[int], output_tokens: int) -> None:
+    def add(self, request_id: str, prompt: list[int], output_tokens: int, **options: Any) -> None:
         params = SamplingParams(max_tokens=output_tokens, ignore_eos=True)
-        self.scheduler.add_request(Request(request_id, prompt, params, None, block_hasher=self._hasher))
+        self.scheduler.add_request(Request(request_id, prompt, params, None, block_hasher=self._hasher, **options))
 
     def abort(self, request_id: str) -> None:
         self.scheduler.finish_requests(request_id, RequestStatus.FINISHED_ABORTED)
@@ -88,6 +99,8 @@ class LoneScheduler:
     def step(self) -> Step:
         hashes = [block.block_hash for block in self.pool.blocks]
         output = self.scheduler.schedule()
+        if self.shadow is not None:
+            self.shadow.run(output, self.scheduler.requests)
         evicted = [i for i, known in enumerate(hashes) if known and self.pool.blocks[i].block_hash != known]
         if output.num_scheduled_tokens:
             self._outputs.append((output, self._sample(output)))
@@ -117,4 +130,7 @@ class LoneScheduler:
         requests = [self.scheduler.requests[request_id] for request_id in ids]
         tokens = [[zlib.crc32(f"{r.request_id} {r.num_computed_tokens}".encode()) % 8000] for r in requests]
         sampled = [[] if r.is_prefill_chunk else token for r, token in zip(requests, tokens, strict=True)]
+        if self.shadow is not None:
+            for name, row in zip(ids, sampled, strict=True):
+                self.shadow.sampled(name, row)
         return ModelRunnerOutput(ids, {request_id: row for row, request_id in enumerate(ids)}, sampled)

@@ -1,0 +1,242 @@
+"""Fill rows: requests of our own that compute the gaps in front of a waiting request, so that it hits what is behind.
+
+A fill row is an ordinary request over the tokens up to the gap's end: it hits the blocks before the gap, computes the
+gap, and registers its blocks, whereupon its parent's prefix goes on to the end of the island behind. All rows may share
+one step, because every layer writes the keys and values of all rows before its attention reads them. Nothing depends
+on a fill row: if it is cut short, its parent computes the rest itself.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from vllm import SamplingParams
+from vllm.utils.math_utils import cdiv
+from vllm.v1.core.kv_cache_manager import KVCacheManager
+from vllm.v1.core.kv_cache_utils import KVCacheBlock
+from vllm.v1.request import Request, RequestStatus
+
+from agentcache.engine.hit_map import CachedHashes, HitMap, watch_cache
+from agentcache.engine.segments import Interval, SegmentCosts, SegmentPlan, find_hits, plan_segments
+
+_STARTABLE = (RequestStatus.WAITING, RequestStatus.PREEMPTED)
+_NO_ROOM = "no room"
+
+
+@dataclass(slots=True)
+class SegmentStats:
+    """Since the start. `segments` counts requests by their number of cached segments; `fallbacks` by reason."""
+
+    segments: Counter[int] = field(default_factory=Counter)
+    fill_tokens: int = 0
+    islands_dropped: int = 0
+    fallbacks: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(slots=True, eq=False)
+class FillRow:
+    """`request` computes the blocks `gap` of `parent`."""
+
+    request: Request
+    parent: Parent
+    gap: Interval
+
+
+@dataclass(slots=True, eq=False)
+class Parent:
+    """A waiting request with gaps. `held` are its blocks that nobody may evict until it is admitted, by their index."""
+
+    request: Request
+    rows: list[FillRow] = field(default_factory=list)
+    held: dict[int, KVCacheBlock] = field(default_factory=dict)
+    filled_tokens: int = 0
+    dropped: int = 0
+    lacked_room: bool = False
+
+
+class GapFiller:
+    """Plans fill rows for the request that is next in the queue, and keeps account of them."""
+
+    def __init__(self, manager: KVCacheManager, block_size: int, costs: SegmentCosts, max_gaps: int) -> None:
+        self.stats = SegmentStats()
+        # Fill rows under way by their request's id, and parents by theirs.
+        self.rows: dict[str, FillRow] = {}
+        self._parents: dict[str, Parent] = {}
+        self._planned: FillRow | None = None
+        self._manager = manager
+        self._pool = manager.block_pool
+        self._cache: CachedHashes = watch_cache(self._pool)
+        self._block_size = block_size
+        self._costs = costs
+        self._max_gaps = max_gaps
+        self._numbers = itertools.count()
+
+    def next_row(self, request: Request) -> Request:
+        """What must be scheduled next so that `request` gets on: a fill row, or the request itself."""
+        self._planned = None
+        if request.num_computed_tokens or request.status not in _STARTABLE or find_obstacle(request) is not None:
+            return request
+        hit_map = self._cache.watch(request.request_id, request.block_hashes)
+        hits = find_hits(hit_map.cached, (request.num_tokens - 1) // self._block_size)
+        if not hits.islands or self.awaits_fill(request):
+            return request
+        parent = self._parents.get(request.request_id) or Parent(request)
+        plan = plan_segments(hits, self._costs, max(0, self._max_gaps - len(parent.rows)))
+        parent.dropped = max(parent.dropped, plan.dropped)
+        self._parents[request.request_id] = parent
+        if not plan.gaps:
+            return request
+        if not self._has_room(parent, hit_map):
+            parent.lacked_room = True
+            return request
+        self._hold(parent, hit_map, plan)
+        fill = _make_request(parent, plan.gaps[0], self._block_size, next(self._numbers))
+        self._planned = FillRow(fill, parent, plan.gaps[0])
+        return fill
+
+    def awaits_fill(self, request: Request) -> bool:
+        """Whether a fill row of the request has not computed all of its gap, so that the request must wait a step."""
+        parent = self._parents.get(request.request_id)
+        if parent is None or not parent.rows or parent.rows[-1].request.request_id not in self.rows:
+            return False
+        hit_map = self._cache.watch(request.request_id, request.block_hashes)
+        return not hit_map.cached[parent.rows[-1].gap.end - 1]
+
+    def admit(self, request: Request) -> int | None:
+        """The request has its blocks and runs in this step: None for a fill row, which is under way from now on.
+
+        For others: how many tokens of what the request hit were computed for it by fill rows.
+        """
+        row = self._planned
+        if row is not None and row.request is request:
+            row.parent.rows.append(row)
+            row.parent.filled_tokens += row.gap.blocks * self._block_size
+            self.rows[request.request_id] = row
+            return None
+        self._cache.watchers.pop(request.request_id, None)
+        if (obstacle := find_obstacle(request)) is not None:
+            self.stats.fallbacks[obstacle] += 1
+        parent = self._parents.pop(request.request_id, None)
+        if parent is None:
+            return 0
+        self._release(parent)
+        self._count(parent)
+        return parent.filled_tokens
+
+    def hold_new_blocks(self) -> None:
+        """Keep what the rows compute until their parents are admitted. To be called after each step is scheduled."""
+        for row in self.rows.values():
+            if row.parent.request.request_id not in self._parents:
+                continue
+            blocks = self._manager.get_blocks(row.request.request_id).blocks[0]
+            new = [
+                index for index in range(row.gap.start, min(row.gap.end, len(blocks))) if index not in row.parent.held
+            ]
+            self._pool.touch([blocks[index] for index in new])
+            row.parent.held.update((index, blocks[index]) for index in new)
+
+    def take_ended(self) -> list[FillRow]:
+        """Rows that have finished, or lost their blocks, since the last call; they are forgotten."""
+        ended = [row for row in self.rows.values() if row.request.status > RequestStatus.RUNNING]
+        for row in ended:
+            del self.rows[row.request.request_id]
+            if row.request.status == RequestStatus.PREEMPTED:
+                lost = sum(index not in row.parent.held for index in range(*row.gap))
+                row.parent.filled_tokens -= lost * self._block_size
+        return ended
+
+    def forget(self, requests: Iterable[Request]) -> list[str]:
+        """The requests are over. The ids of fill rows that nobody needs any more."""
+        needless = []
+        for request in requests:
+            self._cache.watchers.pop(request.request_id, None)
+            parent = self._parents.pop(request.request_id, None)
+            if parent is not None:
+                self._release(parent)
+                needless += [name for row in parent.rows if (name := row.request.request_id) in self.rows]
+        return needless
+
+    def find_finished_parents(self) -> list[Request]:
+        return [parent.request for parent in self._parents.values() if parent.request.is_finished()]
+
+    def release_holds(self, keep_for: Request | None = None) -> bool:
+        """Give up what is held for all requests but this one (or its fill row). False when nothing was held."""
+        planned = self._planned if self._planned is not None and self._planned.request is keep_for else None
+        row = planned or (self.rows.get(keep_for.request_id) if keep_for else None)
+        kept = row.parent.request if row else keep_for
+        others = [parent for parent in self._parents.values() if parent.held and parent.request is not kept]
+        for parent in others:
+            self._release(parent)
+        return bool(others)
+
+    def begin_anew(self) -> None:
+        """The prefix cache was reset, and vLLM made a new map."""
+        self._cache = watch_cache(self._pool)
+
+    def count_held(self) -> Counter[int]:
+        """How often each block is held, by its id."""
+        return Counter(block.block_id for parent in self._parents.values() for block in parent.held.values())
+
+    def _count(self, parent: Parent) -> None:
+        if parent.rows:
+            self.stats.segments[len(parent.rows) + 1] += 1
+        elif parent.lacked_room:
+            self.stats.fallbacks[_NO_ROOM] += 1
+        self.stats.islands_dropped += parent.dropped
+        self.stats.fill_tokens += parent.filled_tokens
+
+    def _has_room(self, parent: Parent, hit_map: HitMap) -> bool:
+        """Whether the whole request fits beside what runs: else filling would only keep blocks from others."""
+        wanted = cdiv(parent.request.num_tokens, self._block_size)
+        free = self._pool.get_num_free_blocks() - self._manager.watermark_blocks
+        if wanted - len(parent.held) <= free:
+            return True
+        hit_blocks = map(self._cache.get_one_block, hit_map.keys)
+        return wanted - sum(block is not None and block.ref_cnt > 0 for block in hit_blocks) <= free
+
+    def _hold(self, parent: Parent, hit_map: HitMap, plan: SegmentPlan) -> None:
+        for index in itertools.chain.from_iterable(range(*island) for island in plan.kept):
+            if index not in parent.held:
+                block = self._cache.get_one_block(hit_map.keys[index])
+                assert block is not None
+                self._pool.touch([block])
+                parent.held[index] = block
+
+    def _release(self, parent: Parent) -> None:
+        # The last first, as vLLM frees a request's blocks.
+        self._pool.free_blocks([parent.held[index] for index in sorted(parent.held, reverse=True)])
+        parent.held.clear()
+
+
+def find_obstacle(request: Request) -> str | None:
+    """Why the request can have no gaps; None if it can."""
+    if request.skip_reading_prefix_cache:
+        return "cache not read"
+    if request.pooling_params is not None:
+        return "pooling"
+    if request.prompt_embeds is not None:
+        return "prompt embeddings"
+    if request.has_encoder_inputs:
+        return "multi-modal input"
+    return "streaming input" if request.resumable else None
+
+
+def _make_request(parent: Parent, gap: Interval, block_size: int, number: int) -> Request:
+    whole = parent.request
+    fill = Request(
+        request_id=f"{whole.request_id}#fill-{number}",
+        prompt_token_ids=whole.all_token_ids[: gap.end * block_size],
+        # One token is sampled, because vLLM ends no request before; it is thrown away.
+        sampling_params=SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True, detokenize=False),
+        pooling_params=None,
+        client_index=whole.client_index,
+        arrival_time=whole.arrival_time,
+        lora_request=whole.lora_request,
+        cache_salt=whole.cache_salt,
+        priority=whole.priority,
+    )
+    fill.block_hashes = whole.block_hashes[: gap.end]
+    return fill

@@ -1,0 +1,62 @@
+"""Which blocks of a waiting request are cached, kept up to date by every change of the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from vllm.v1.core.block_pool import BlockHashToBlockMap, BlockPool
+from vllm.v1.core.kv_cache_utils import BlockHash, BlockHashWithGroupId, KVCacheBlock, make_block_hash_with_group_id
+
+# Gaps need a model with one group of layers, so the group's number is always this.
+KV_CACHE_GROUP = 0
+
+
+class HitMap:
+    """`cached[i]` is 1 while the request's block i is in the cache."""
+
+    def __init__(self, hashes: Sequence[BlockHash], cache: CachedHashes) -> None:
+        self.keys = [make_block_hash_with_group_id(block_hash, KV_CACHE_GROUP) for block_hash in hashes]
+        self.cached = bytearray(map(cache.holds, self.keys))
+        self._index = {key: index for index, key in enumerate(self.keys)}
+
+    def note(self, key: BlockHashWithGroupId, cached: bool) -> None:
+        """The cache has got or lost its (last) block with this hash."""
+        index = self._index.get(key)
+        if index is not None:
+            self.cached[index] = cached
+
+
+class CachedHashes(BlockHashToBlockMap):
+    """vLLM's map from hash to block, which tells the watching requests of every change: O(1) each."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.watchers: dict[str, HitMap] = {}
+
+    def holds(self, key: BlockHashWithGroupId) -> bool:
+        return key in self._cache
+
+    def insert(self, key: BlockHashWithGroupId, block: KVCacheBlock) -> None:
+        super().insert(key, block)
+        for watcher in self.watchers.values():
+            watcher.note(key, True)
+
+    def pop(self, key: BlockHashWithGroupId, block_id: int) -> KVCacheBlock | None:
+        block = super().pop(key, block_id)
+        for watcher in self.watchers.values():
+            watcher.note(key, key in self._cache)
+        return block
+
+    def watch(self, request_id: str, hashes: Sequence[BlockHash]) -> HitMap:
+        """The request's hit map, made at the first call: O(blocks)."""
+        found = self.watchers.get(request_id)
+        if found is None:
+            found = self.watchers[request_id] = HitMap(hashes, self)
+        return found
+
+
+def watch_cache(pool: BlockPool) -> CachedHashes:
+    """Put a map that tells of changes in place of the pool's own, which must be empty."""
+    assert not len(pool.cached_block_hash_to_block)
+    pool.cached_block_hash_to_block = cache = CachedHashes()
+    return cache

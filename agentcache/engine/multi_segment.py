@@ -1,0 +1,165 @@
+"""vLLM's scheduler with Multi-Segment Attention: gaps in front of cached blocks are filled by rows of our own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from vllm.logger import init_logger
+from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.engine import EngineCoreOutputs
+from vllm.v1.kv_cache_interface import FullAttentionSpec
+from vllm.v1.metrics.stats import SchedulerStats
+from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.request import Request, RequestStatus
+
+from agentcache.engine.filling_queue import FillingQueue
+from agentcache.engine.gap_filler import GapFiller, SegmentStats
+from agentcache.engine.segments import SegmentCosts
+
+logger = init_logger("vllm.agentcache")
+
+
+class MultiSegmentScheduler(AsyncScheduler):
+    """Stock vLLM until `fill_gaps` is called."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.gap_filler: GapFiller | None = None
+
+    def fill_gaps(self, get_costs: Callable[[], SegmentCosts], max_gaps: int) -> None:
+        """Reuse cached blocks behind gaps from now on; on an engine that cannot, log why, once, and do nothing."""
+        if (obstacle := find_engine_obstacle(self)) is not None:
+            logger.warning("Cached blocks are reused as prefixes only: %s.", obstacle)
+            return
+        self.gap_filler = filler = GapFiller(self.kv_cache_manager, self.block_size, get_costs(), max_gaps)
+        self.waiting = FillingQueue(self.waiting, filler)
+        _count_gaps_as_computed(self.kv_cache_manager, filler, self._register_row)
+        _release_holds_under_pressure(self.kv_cache_manager, filler)
+
+    @property
+    def segment_stats(self) -> SegmentStats | None:
+        return None if self.gap_filler is None else self.gap_filler.stats
+
+    def is_fill_row(self, request_id: str) -> bool:
+        """Whether this is a running request of our own, of which no client knows."""
+        return self.gap_filler is not None and request_id in self.gap_filler.rows
+
+    def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
+        output = super().schedule(throttle_prefills)
+        if (filler := self.gap_filler) is not None:
+            filler.hold_new_blocks()
+            # Preempted ones: their parents plan anew.
+            self._abort(row.request.request_id for row in filler.take_ended())
+            self._forget(filler.find_finished_parents())
+        return output
+
+    def update_from_output(
+        self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
+    ) -> dict[int, EngineCoreOutputs]:
+        by_client = super().update_from_output(scheduler_output, model_runner_output)
+        if self.gap_filler is not None and (ended := self.gap_filler.take_ended()):
+            _drop_outputs(by_client, {row.request.request_id for row in ended})
+        return by_client
+
+    def finish_requests(self, request_ids: str | Iterable[str] | None, finished_status: RequestStatus) -> list[Request]:
+        finished = super().finish_requests(request_ids, finished_status)
+        if self.gap_filler is None:
+            return finished
+        clients = [request for request in finished if not self.is_fill_row(request.request_id)]
+        self.gap_filler.take_ended()
+        self._forget(clients)
+        return clients
+
+    def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
+        filler = self.gap_filler
+        if filler is None:
+            return super().reset_prefix_cache(reset_running_requests, reset_connector)
+        # Nobody but us knows of what is held, and it must not stand in the way.
+        filler.release_holds()
+        succeeded = super().reset_prefix_cache(reset_running_requests, reset_connector)
+        self._abort(row.request.request_id for row in filler.take_ended())
+        if succeeded:
+            filler.begin_anew()
+        return succeeded
+
+    def make_stats(self, *args: Any, **kwargs: Any) -> SchedulerStats | None:
+        stats = super().make_stats(*args, **kwargs)
+        if stats is not None and self.gap_filler is not None:
+            stats.num_running_reqs -= len(self.gap_filler.rows)
+        return stats
+
+    def _handle_blocked_waiting_request(self, request: Request) -> bool:
+        if self.gap_filler is not None and self.gap_filler.awaits_fill(request):
+            return False
+        return super()._handle_blocked_waiting_request(request)
+
+    def _register_row(self, request: Request) -> None:
+        self.requests[request.request_id] = request
+
+    def _forget(self, requests: Iterable[Request]) -> None:
+        assert self.gap_filler is not None
+        self._abort(self.gap_filler.forget(requests))
+        self.gap_filler.take_ended()
+
+    def _abort(self, request_ids: Iterable[str]) -> None:
+        if names := list(request_ids):
+            super().finish_requests(names, RequestStatus.FINISHED_ABORTED)
+
+
+def find_engine_obstacle(scheduler: AsyncScheduler) -> str | None:
+    """Why this engine cannot have gaps; None if it can."""
+    groups = scheduler.kv_cache_config.kv_cache_groups
+    spec = groups[0].kv_cache_spec if len(groups) == 1 else None
+    full = isinstance(spec, FullAttentionSpec) and spec.sliding_window is None and spec.attention_chunk_size is None
+    obstacles = {
+        "prefix caching is off": not scheduler.kv_cache_manager.enable_caching,
+        "the model's layers are not all full attention": not full,
+        "speculative decoding is on": scheduler.num_spec_tokens > 0,
+        "a KV connector is in use": scheduler.connector is not None,
+        "the cache is split over a context-parallel group": scheduler.dcp_world_size * scheduler.pcp_world_size > 1,
+        "blocks are hashed in another size than they are kept in": scheduler.hash_block_size != scheduler.block_size,
+    }
+    return next((obstacle for obstacle, holds in obstacles.items() if holds), None)
+
+
+def _count_gaps_as_computed(
+    manager: KVCacheManager, filler: GapFiller, register_row: Callable[[Request], None]
+) -> None:
+    """Every admission is recorded here: that of a fill row nowhere else, that of its parent without the gap."""
+    record = manager.record_prefix_cache_stats
+
+    def record_admission(request: Request, num_hits: int) -> None:
+        filled = filler.admit(request)
+        if filled is None:
+            register_row(request)
+            return
+        stats = request.prefill_stats
+        if filled and stats is not None and request.num_preemptions == 0:
+            local = max(0, stats.num_local_cached_tokens - filled)
+            stats.set(stats.num_prompt_tokens, local, stats.num_external_cached_tokens)
+        record(request, max(0, num_hits - filled))
+
+    manager.record_prefix_cache_stats = record_admission  # type: ignore[method-assign]
+
+
+def _release_holds_under_pressure(manager: KVCacheManager, filler: GapFiller) -> None:
+    """A request that finds no blocks gets those that are held for others, before anything is preempted for it."""
+    allocate = manager.allocate_slots
+
+    def allocate_or_release(request: Request, *args: Any, **kwargs: Any) -> KVCacheBlocks | None:
+        blocks = allocate(request, *args, **kwargs)
+        if blocks is None and filler.release_holds(keep_for=request):
+            blocks = allocate(request, *args, **kwargs)
+        return blocks
+
+    manager.allocate_slots = allocate_or_release  # type: ignore[method-assign]
+
+
+def _drop_outputs(by_client: dict[int, EngineCoreOutputs], names: set[str]) -> None:
+    for outputs in by_client.values():
+        outputs.outputs = [output for output in outputs.outputs if output.request_id not in names]
+        if outputs.finished_requests:
+            outputs.finished_requests -= names

@@ -1,0 +1,279 @@
+"""Gaps on vLLM's scheduler without a worker: every row must read its own tokens' keys and values, whatever happens."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from lone_scheduler import BLOCK_SIZE, LoneScheduler, make_config, make_scheduler
+from vllm.v1.request import RequestStatus
+
+from agentcache.engine.constants import SCHEDULER_CLASS
+from agentcache.engine.scheduler import AgentScheduler
+
+PROMPT = list(range(1, 301))
+
+
+def make_lone(
+    model_path: str,
+    blocks: int = 64,
+    in_flight: int = 1,
+    engine: Mapping[str, Any] | None = None,
+    policy: str = "asymcache",
+    **segments: Any,
+) -> LoneScheduler:
+    """Whose islands are all worth a row."""
+    knobs = {"policy": policy, "lifespan_s": 200, "segments": {"row_s": 0.0, **segments}}
+    config = make_config(model_path, SCHEDULER_CLASS, engine, **knobs)
+    scheduler = make_scheduler(config, blocks)
+    assert isinstance(scheduler, AgentScheduler)
+    scheduler.set_clock(itertools.count(1.0).__next__)
+    return LoneScheduler(scheduler, in_flight, shadow=True)
+
+
+def drop_blocks(lone: LoneScheduler, *indices: int) -> None:
+    """Forget what the free blocks hold that stand at these places of their sequences."""
+    for block in lone.pool.blocks:
+        if block.ref_cnt == 0 and block.block_hash and block.block_hash_num_tokens // BLOCK_SIZE - 1 in indices:
+            assert lone.pool._maybe_evict_cached_block(block)
+
+
+def run_until_idle(lone: LoneScheduler) -> list[Any]:
+    steps = []
+    while not lone.idle:
+        steps.append(lone.step())
+        lone.scheduler.check_integrity()
+    return steps
+
+
+def cache_prompt(lone: LoneScheduler, *gaps: int, prompt: list[int] = PROMPT) -> None:
+    lone.add("before", prompt, output_tokens=1)
+    run_until_idle(lone)
+    drop_blocks(lone, *gaps)
+
+
+def rows_of(step: Any) -> dict[str, tuple[int, int]]:
+    """Tokens computed, and tokens before them, of each row; fill rows by their gap's number."""
+    names = {name: name.replace("#fill-", " fill ") for name in step.scheduled}
+    return {names[name]: row[:2] for name, row in step.scheduled.items()}
+
+
+def test_gaps_are_filled_in_the_request_s_own_step(tiny_model_path: str) -> None:
+    lone = make_lone(tiny_model_path)
+    cache_prompt(lone, 2, 3, 9)
+    lone.add("job", PROMPT, output_tokens=3)
+    first = lone.step()
+    # 300 tokens: prefix of 2 blocks, gap of 2, island of 5, gap of 1, island of 8, tail of 12 tokens.
+    assert rows_of(first) == {"job fill 0": (32, 32), "job fill 1": (16, 144), "job": (12, 288)}
+    assert first.hit_tokens == {"job": 288 - 48}
+    run_until_idle(lone)
+    stats = lone.scheduler.segment_stats
+    assert stats.segments == {3: 1}
+    assert stats.fill_tokens == 48
+    assert not lone.scheduler.gap_filler.rows
+
+
+def test_policies_without_segments_hit_the_prefix_alone(tiny_model_path: str) -> None:
+    for lone in (make_lone(tiny_model_path, policy="lru"), make_lone(tiny_model_path, enabled=False)):
+        cache_prompt(lone, 2)
+        lone.add("job", PROMPT, output_tokens=1)
+        assert lone.step().hit_tokens == {}
+        assert sum(sum(step.hit_tokens.values()) for step in run_until_idle(lone)) == 32
+        assert lone.scheduler.segment_stats is None
+
+
+def test_gap_beyond_the_budget_is_filled_over_several_steps_while_its_request_waits(tiny_model_path: str) -> None:
+    lone = make_lone(tiny_model_path)
+    cache_prompt(lone, *range(1, 12))
+    lone.add("job", PROMPT, output_tokens=1)
+    assert rows_of(lone.step()) == {"job fill 0": (96, 16)}
+    # The last chunk leaves room for the request itself.
+    assert rows_of(lone.step()) == {"job fill 0": (80, 112), "job": (12, 288)}
+    assert [step.hit_tokens for step in run_until_idle(lone)] == []
+
+
+def test_blocks_behind_the_gap_are_held_until_the_request_is_admitted(tiny_model_path: str) -> None:
+    lone = make_lone(tiny_model_path, blocks=44)
+    cache_prompt(lone, *range(1, 12))
+    lone.add("job", PROMPT, output_tokens=1)
+    lone.step()
+    held = lone.scheduler.gap_filler.count_held()
+    assert len(held) == 6 + 6, "the island's six blocks, and six that the first chunk has filled"
+    # Whoever else comes takes other blocks.
+    lone.add("other", [5000 + token for token in range(16 * 20)], output_tokens=1)
+    run_until_idle(lone)
+    assert not lone.scheduler.gap_filler.count_held()
+    assert lone.scheduler.segment_stats.fill_tokens == 11 * BLOCK_SIZE
+
+
+def test_held_blocks_give_way_before_running_work_is_preempted(tiny_model_path: str) -> None:
+    lone = make_lone(tiny_model_path, blocks=30)
+    cache_prompt(lone, *range(1, 12))
+    # It grows by eight blocks while the gap is filled, and there are not so many beside the held ones.
+    lone.add("grows", [5000 + token for token in range(90)], output_tokens=130)
+    lone.step()
+    lone.add("job", PROMPT, output_tokens=1)
+    steps = run_until_idle(lone)
+    assert not any("grows" in step.preempted for step in steps)
+    assert lone.pool.get_num_free_blocks() == 29
+
+
+def test_abort_of_the_request_ends_its_fill_rows(tiny_model_path: str) -> None:
+    lone = make_lone(tiny_model_path, in_flight=2)
+    cache_prompt(lone, *range(1, 12))
+    lone.add("job", PROMPT, output_tokens=1)
+    lone.step()
+    assert lone.scheduler.gap_filler.rows
+    lone.abort("job")
+    assert not lone.scheduler.gap_filler.rows
+    assert not lone.scheduler.gap_filler.count_held()
+    assert not lone.scheduler.requests
+    run_until_idle(lone)
+    assert lone.pool.get_num_free_blocks() == 63
+
+
+@pytest.mark.parametrize("reset_running", [False, True])
+def test_reset_of_the_cache_between_chunks_of_a_gap(tiny_model_path: str, reset_running: bool) -> None:
+    lone = make_lone(tiny_model_path)
+    cache_prompt(lone, *range(1, 12))
+    lone.add("job", PROMPT, output_tokens=2)
+    lone.step()
+    # As in stock vLLM, running requests keep their blocks unless they are to be preempted.
+    assert lone.scheduler.reset_prefix_cache(reset_running_requests=reset_running) is reset_running
+    lone.scheduler.check_integrity()
+    steps = run_until_idle(lone)
+    assert [len(step.finished["job"]) for step in steps if "job" in step.finished] == [302]
+    assert lone.scheduler.reset_prefix_cache()
+    cache_prompt(lone, 4)
+    lone.add("again", PROMPT, output_tokens=1)
+    assert list(rows_of(lone.step()).values()) == [(16, 64), (12, 288)]
+
+
+def test_two_requests_with_the_same_gap_fill_it_once(tiny_model_path: str) -> None:
+    lone = make_lone(tiny_model_path)
+    cache_prompt(lone, 4)
+    lone.add("one", PROMPT, output_tokens=1)
+    lone.add("two", PROMPT, output_tokens=1)
+    first = lone.step()
+    assert rows_of(first) == {"one fill 0": (16, 64), "one": (12, 288), "two": (12, 288)}
+    assert first.hit_tokens == {"one": 288 - 16, "two": 288}
+
+
+def test_salt_and_priority_go_along_with_a_fill_row(tiny_model_path: str) -> None:
+    lone = make_lone(tiny_model_path)
+    lone.add("before", PROMPT, output_tokens=1, cache_salt="tenant")
+    run_until_idle(lone)
+    drop_blocks(lone, 4)
+    lone.add("stranger", PROMPT, output_tokens=1, cache_salt="another")
+    lone.add("tenant", PROMPT, output_tokens=1, cache_salt="tenant", priority=3)
+    seen: dict[str, Any] = {}
+    hits: dict[str, int] = {}
+    while not lone.idle:
+        step = lone.step()
+        seen |= {name: lone.scheduler.requests.get(name) for name in step.scheduled if "#fill" in name}
+        hits |= step.hit_tokens
+    assert hits == {"stranger": 0, "tenant": 288 - 16}
+    assert [name.split("#")[0] for name in seen] == ["tenant"]
+
+
+def test_islands_that_save_less_than_a_row_costs_are_computed_again(tiny_model_path: str) -> None:
+    lone = make_lone(tiny_model_path, row_s=1.0)
+    cache_prompt(lone, 2)
+    lone.add("job", PROMPT, output_tokens=1)
+    assert rows_of(lone.step()) == {"job": (96, 32)}
+    run_until_idle(lone)
+    assert lone.scheduler.segment_stats.islands_dropped == 1
+
+
+def test_request_without_the_right_to_read_the_cache_has_no_gaps(tiny_model_path: str) -> None:
+    lone = make_lone(tiny_model_path)
+    cache_prompt(lone, 2)
+    lone.add("job", PROMPT, output_tokens=1)
+    lone.scheduler.requests["job"].skip_reading_prefix_cache = True
+    assert rows_of(lone.step()) == {"job": (96, 0)}
+    assert lone.scheduler.segment_stats.fallbacks == {"cache not read": 1}
+
+
+class Soak:
+    """Random requests over a few growing chats, under a cache too small for them, with everything that can go wrong."""
+
+    def __init__(self, lone: LoneScheduler, seed: int) -> None:
+        self.lone = lone
+        self.rng = random.Random(seed)
+        self.chats = [self._tokens(80) for _ in range(6)]
+        self.numbers = itertools.count()
+        self.preempted = 0
+
+    def run(self, steps: int) -> None:
+        for _ in range(steps):
+            self._disturb()
+            step = self.lone.step()
+            self.preempted += len(step.preempted)
+            self.lone.scheduler.check_integrity()
+            for name, tokens in step.finished.items():
+                chat = int(name.split()[1])
+                self.chats[chat] = tokens + self._tokens(30) if len(tokens) < 420 else self._tokens(80)
+
+    def _disturb(self) -> None:
+        live = [name for name in self.lone.scheduler.requests if "#" not in name]
+        if len(live) < 7 and self.rng.random() < 0.25:
+            chat = self.rng.randrange(len(self.chats))
+            name = f"chat {chat} {next(self.numbers)}"
+            options = {"cache_salt": self.rng.choice([None, None, None, "tenant"]), "priority": self.rng.randrange(3)}
+            self.lone.add(name, list(self.chats[chat]), output_tokens=self.rng.randint(1, 40), **options)
+        if self.rng.random() < 0.5:
+            drop_blocks(self.lone, self.rng.randrange(28))
+        if live and self.rng.random() < 0.02:
+            self.lone.abort(self.rng.choice(live))
+        if self.rng.random() < 0.004:
+            self.lone.scheduler.reset_prefix_cache(reset_running_requests=self.rng.random() < 0.5)
+
+    def _tokens(self, most: int) -> list[int]:
+        return [self.rng.randrange(8000) for _ in range(self.rng.randint(most // 2, most))]
+
+
+PRIORITIES = {"scheduling_policy": "priority", "max_num_batched_tokens": 300, "long_prefill_token_threshold": 24}
+FEW_SLOTS = {"max_num_seqs": 2, "max_num_batched_tokens": 48}
+
+
+@pytest.mark.parametrize(
+    ("seed", "in_flight", "blocks", "engine"),
+    [
+        (0, 1, 70, {}),
+        (1, 2, 70, {}),
+        (2, 2, 110, {}),
+        (3, 1, 50, {}),
+        # Under priorities stock vLLM preempts what it has scheduled in the same step, and then hits what nobody wrote.
+        (18, 1, 60, PRIORITIES),
+        (23, 2, 60, PRIORITIES),
+        (4, 2, 60, FEW_SLOTS),
+    ],
+)
+def test_soak_reads_only_its_own_keys_and_values(
+    tiny_model_path: str, seed: int, in_flight: int, blocks: int, engine: dict[str, Any]
+) -> None:
+    lone = make_lone(tiny_model_path, blocks, in_flight, engine)
+    soak = Soak(lone, seed)
+    soak.run(2000)
+    stats = lone.scheduler.segment_stats
+    assert sum(stats.segments.values()) > 15
+    assert max(stats.segments) > 2
+    assert blocks > 100 or soak.preempted
+    lone.scheduler.finish_requests(None, RequestStatus.FINISHED_ABORTED)
+    run_until_idle(lone)
+    assert lone.pool.get_num_free_blocks() == blocks - 1
+
+
+def test_shadow_cache_notices_a_block_that_was_not_filled(tiny_model_path: str) -> None:
+    """The oracle can fail: a request that is admitted although its gap was never computed is found out."""
+    lone = make_lone(tiny_model_path)
+    cache_prompt(lone)
+    pool = lone.pool
+    third = next(block for block in pool.blocks if block.block_hash_num_tokens == 3 * BLOCK_SIZE)
+    lone.shadow._slots[third.block_id * BLOCK_SIZE] = 0
+    lone.add("job", PROMPT, output_tokens=1)
+    with pytest.raises(AssertionError, match="other keys and values than its own at 32"):
+        run_until_idle(lone)
