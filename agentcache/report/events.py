@@ -47,7 +47,9 @@ class RequestEvent(_Record):
     )
     retries: int = Field(default=0, description="connection errors that were tried again")
     diverged_at: int | None = Field(
-        default=None, description="first token at which this prompt does not extend the last prompt plus output"
+        default=None,
+        description="first token at which this prompt does not extend the last prompt plus output or, of a job without "
+        "text, is not the recorded one",
     )
     error: str | None = None
 
@@ -103,6 +105,7 @@ class PolicyEvent(_Record):
     block_size: int | None = None
     cache_tokens: int | None = None
     preemptions: int | None = None
+    evictions: dict[str, int] | None = Field(default=None, description="blocks that lost reusable KV, by cause")
     engine_startup_s: float | None = None
     prefill_s: float | None = Field(default=None, description="modelled seconds of prefill, of a simulation")
     model_runner: Literal["V1", "V2"] | None = None

@@ -48,6 +48,7 @@ class PolicySummary(_Figures):
     diverged_prompts: int
     engine_startup_s: float | None
     prefill_s: float | None = None
+    evictions: dict[str, int] | None = None
 
     @property
     def finished(self) -> int:
@@ -91,6 +92,7 @@ def _summarize_policy(run: PolicyRun) -> PolicySummary:
         diverged_prompts=sum(request.diverged_at is not None for request in run.requests),
         engine_startup_s=run.end.engine_startup_s if run.end else None,
         prefill_s=run.end.prefill_s if run.end else None,
+        evictions=run.end.evictions if run.end else None,
     )
 
 

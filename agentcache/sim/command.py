@@ -9,16 +9,20 @@ from pathlib import Path
 
 from rich.console import Console
 
+from agentcache.config import list_knobs
 from agentcache.models.catalog import resolve_model
 from agentcache.policy.presets import find_step_cost
 from agentcache.replay.display import ReplayDisplay
-from agentcache.replay.jobs import RecordedJob, check_fit, describe_jobs, load_jobs
+from agentcache.replay.jobs import check_fit, describe_jobs, load_jobs
 from agentcache.replay.output import divert_output
+from agentcache.replay.recorded_job import RecordedJob
 from agentcache.replay.run_folder import ENGINE_LOG, begin_run, find_versions
+from agentcache.replay.settings import CLAIRVOYANT
 from agentcache.replay.tokenizer import LocalTokenizer
 from agentcache.report.builder import write_report
 from agentcache.report.events import EventWriter, PolicyEvent, RunRecord
 from agentcache.report.summary import Summary
+from agentcache.sim.clairvoyance import make_clairvoyant
 from agentcache.sim.clock import VirtualClock
 from agentcache.sim.engine import EngineShape, SimulatedEngine, make_config
 from agentcache.sim.gpu import StepModel
@@ -56,7 +60,7 @@ class Simulation:
         self._policies = settings.policies
         path = resolve_model(settings.model_name).path
         tokenizer = LocalTokenizer(path)
-        self.jobs, self.notes = load_jobs(settings.as_replay(), tokenizer)
+        self.jobs, self.notes = load_jobs(settings.jobs, tokenizer)
         self._prompts = PromptWriter(tokenizer)
         self._gpu: StepModel = find_step_cost(settings.model, settings.gpu, settings.tensor_parallel_size)
         self._shape = EngineShape(
@@ -69,8 +73,8 @@ class Simulation:
             # The policy's costs are those of the GPU that is simulated, not of the one at hand.
             knobs={**settings.knobs, "gpu": settings.gpu},
         )
-        max_tokens = make_config(self._shape, settings.policies[0]).model_config.max_model_len
-        check_fit(self.jobs, cache_tokens=settings.cache_tokens, max_tokens=max_tokens)
+        max_tokens = make_config(self._shape, "lru").model_config.max_model_len
+        check_fit(self.jobs, settings.jobs, cache_tokens=settings.cache_tokens, max_tokens=max_tokens)
 
     def run(self, console: Console) -> int:
         """The exit status."""
@@ -85,15 +89,20 @@ class Simulation:
 
     def _run_policy(self, policy: str, writer: EventWriter, console: Console) -> PolicyEvent:
         with ReplayDisplay(policy, len(self.jobs), console) as display:
-            engine = SimulatedEngine(self._shape, policy, self._gpu, VirtualClock())
+            knows_future = policy == CLAIRVOYANT
+            engine = SimulatedEngine(self._shape, "lru" if knows_future else policy, self._gpu, VirtualClock())
+            future = make_clairvoyant(engine, self.jobs, self._prompts, self._gpu) if knows_future else None
             display.engine_ready(None)
-            runner = SimulationRunner(policy, engine, prompts=self._prompts, writer=writer, display=display)
+            runner = SimulationRunner(
+                policy, engine, prompts=self._prompts, writer=writer, display=display, future=future
+            )
             runner.run(self.jobs)
         return PolicyEvent(
             policy=policy,
             block_size=engine.block_size,
             cache_tokens=engine.cache_tokens,
             preemptions=engine.preemptions,
+            evictions=engine.evictions,
             prefill_s=engine.prefill_s,
         )
 
@@ -102,10 +111,10 @@ def _begin(settings: SimulationSettings, simulation: Simulation) -> None:
     record = RunRecord(
         command=settings.command,
         started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        workload=settings.as_replay().jobs_name,
+        workload=settings.jobs.title,
         model=settings.model,
         device=f"simulated {_device(settings.gpu)} (analytic cost model)",
-        seed=settings.seed,
+        seed=settings.jobs.seed,
         jobs=len(simulation.jobs),
         cache_tokens=settings.cache_tokens,
         settings=_describe(settings, simulation.jobs),
@@ -121,11 +130,11 @@ def _device(gpu: str) -> str:
 
 def _describe(settings: SimulationSettings, jobs: Sequence[RecordedJob]) -> dict[str, str | int | float | bool | None]:
     return {
-        **describe_jobs(settings.as_replay(), jobs),
+        **describe_jobs(settings.jobs, jobs),
         "gpu": settings.gpu,
         "tensor_parallel_size": settings.tensor_parallel_size,
         "block_size": settings.block_size,
         "max_num_batched_tokens": settings.max_num_batched_tokens,
         "max_num_seqs": settings.max_num_seqs,
-        **settings.knobs,
+        **list_knobs(settings.knobs),
     }

@@ -10,7 +10,7 @@ from vllm import SamplingParams
 from vllm.config import VllmConfig
 from vllm.engine.arg_utils import EngineArgs
 from vllm.utils.hashing import get_hash_fn_by_name
-from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.core.kv_cache_utils import BlockHash, get_request_block_hasher, hash_block_tokens, init_none_hash
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.engine import EngineCoreOutput
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
@@ -29,6 +29,8 @@ from agentcache.sim.gpu import StepModel
 
 # An engine whose scheduler holds every request back looks again after this time.
 IDLE_STEP_S = 0.001
+# What a fill row samples is thrown away.
+_FILL_TOKEN = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +97,7 @@ class SimulatedEngine:
         self._gpu = gpu
         hash_function = get_hash_fn_by_name(config.cache_config.prefix_caching_hash_algo)
         init_none_hash(hash_function)
+        self._hash_function = hash_function
         self._hasher = get_request_block_hasher(shape.block_size, hash_function)
         self._replies: dict[str, Sequence[int]] = {}
         self._times: dict[str, RequestTimes] = {}
@@ -104,6 +107,12 @@ class SimulatedEngine:
     def idle(self) -> bool:
         """Whether no request waits or runs."""
         return not self._times
+
+    @property
+    def evictions(self) -> dict[str, int] | None:
+        """Blocks that lost reusable KV, by cause; None where vLLM's own free list is in place."""
+        queue = self.scheduler.block_queue
+        return None if queue is None else {cause: lost.blocks for cause, lost in queue.evictions.items()}
 
     @property
     def in_step(self) -> bool:
@@ -120,6 +129,11 @@ class SimulatedEngine:
         self._times[request_id] = RequestTimes(request_id, now_s)
         self.scheduler.add_request(request)
 
+    def hash_block(self, before: bytes | None, tokens: Sequence[int]) -> bytes:
+        """What the engine knows a full block by: its tokens, and the block `before` it in its request."""
+        parent = None if before is None else BlockHash(before)
+        return hash_block_tokens(self._hash_function, parent, tokens)
+
     def abort(self, request_id: str) -> None:
         self.scheduler.finish_requests(request_id, RequestStatus.FINISHED_ABORTED)
         del self._replies[request_id], self._times[request_id]
@@ -130,8 +144,10 @@ class SimulatedEngine:
         now_s = self.clock.now()
         output = self.scheduler.schedule()
         for request_id in output.num_scheduled_tokens:
-            times = self._times[request_id]
-            times.scheduled_s = now_s if times.scheduled_s is None else times.scheduled_s
+            # The scheduler's fill rows are no request of ours.
+            times = self._times.get(request_id)
+            if times is not None and times.scheduled_s is None:
+                times.scheduled_s = now_s
         prefills, decodes = self._split_batch(output)
         step_s = self._gpu.step_s([*prefills, *decodes]) if output.num_scheduled_tokens else IDLE_STEP_S
         if prefills:
@@ -145,7 +161,7 @@ class SimulatedEngine:
         step, self._step = self._step, None
         assert step is not None
         assert self.clock.now() == step.ended_s
-        preempted = tuple(sorted(step.output.preempted_req_ids or ()))
+        preempted = tuple(sorted(self._times.keys() & (step.output.preempted_req_ids or ())))
         self.preemptions += len(preempted)
         by_client = {}
         if step.output.num_scheduled_tokens:
@@ -169,13 +185,15 @@ class SimulatedEngine:
 
     def _sample(self, output: SchedulerOutput) -> ModelRunnerOutput:
         # A request may have been aborted while the step was under way.
-        ids = [request_id for request_id in output.num_scheduled_tokens if request_id in self._replies]
-        requests = [self.scheduler.requests[request_id] for request_id in ids]
-        sampled = [
-            [] if request.is_prefill_chunk else [self._replies[request.request_id][request.num_output_tokens]]
-            for request in requests
-        ]
+        ids = [request_id for request_id in output.num_scheduled_tokens if request_id in self.scheduler.requests]
+        sampled = [self._next_token(self.scheduler.requests[request_id]) for request_id in ids]
         return ModelRunnerOutput(ids, {request_id: row for row, request_id in enumerate(ids)}, sampled)
+
+    def _next_token(self, request: Request) -> list[int]:
+        if request.is_prefill_chunk:
+            return []
+        reply = self._replies.get(request.request_id)
+        return [_FILL_TOKEN if reply is None else reply[request.num_output_tokens]]
 
     def _note_tokens(
         self, replies: Sequence[EngineCoreOutput], now_s: float

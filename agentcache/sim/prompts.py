@@ -1,11 +1,12 @@
-"""The prompts of a recorded job as token ids, each made of the one before: the reply, and what comes behind it."""
+"""The prompts of a recorded job as token ids. Those of a chat are made each of the one before and what comes behind."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from agentcache.errors import InputError
-from agentcache.replay.jobs import RecordedJob
+from agentcache.replay.context_job import ContextJob
+from agentcache.replay.recorded_job import RecordedJob, TextJob
 from agentcache.replay.recorded_reply import assistant_message
 from agentcache.replay.tokenizer import Tokenizer
 from tool_runtime.job import Message, Turn
@@ -14,10 +15,10 @@ _QUESTION: Message = {"role": "user", "content": "?"}
 
 
 class PromptWriter:
-    """Renders only what a turn adds, behind a short question, where chat templates put the same as behind a long chat.
+    """Renders only what a turn adds to its chat, behind a short question, as chat templates put it behind a long chat.
 
     render([question], for_reply)                             question
-    render([question, reply, tool results], for_reply)        question | reply | added
+    render([question, reply, results, said], for_reply)       question | reply | added
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -27,7 +28,13 @@ class PromptWriter:
         self._pieces: dict[str, list[list[int]]] = {}
 
     def write(self, recorded: RecordedJob) -> Iterator[list[int]]:
-        """The prompt of each turn, as a server renders the chat so far. A job is rendered once for all policies."""
+        """The prompt of each turn. A chat is as a server renders it, and is rendered once for all policies."""
+        if isinstance(recorded, ContextJob):
+            yield from map(recorded.prompt, range(len(recorded.job.turns)))
+        else:
+            yield from self._write_chat(recorded)
+
+    def _write_chat(self, recorded: TextJob) -> Iterator[list[int]]:
         job = recorded.job
         if job.id not in self._pieces:
             added = map(self._added, job.turns[:-1], recorded.replies)
@@ -38,7 +45,7 @@ class PromptWriter:
             yield prompt
 
     def _added(self, turn: Turn, reply: list[int]) -> list[int]:
-        chat = [_QUESTION, assistant_message(turn), *tool_messages(turn)]
+        chat = [_QUESTION, assistant_message(turn), *tool_messages(turn), *turn.said]
         rendered = self._tokenizer.render(chat, for_reply=True)
         known = [*self._question, *reply]
         if rendered[: len(known)] != known:

@@ -7,10 +7,11 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Protocol
 
 from agentcache.errors import IntegrityError
 from agentcache.replay.display import ReplayDisplay
-from agentcache.replay.jobs import RecordedJob
+from agentcache.replay.recorded_job import RecordedJob
 from agentcache.replay.recorder import JobRecorder
 from agentcache.report.events import EventWriter
 from agentcache.sim.clock import VirtualClock
@@ -49,9 +50,19 @@ class Timeline:
         return True
 
 
+class Future(Protocol):
+    """Is told of what comes as soon as it is certain."""
+
+    def due(self, job_id: str, turn: int, time_s: float) -> None:
+        """The turns before `turn` are over, and that one will be sent, or is, at `time_s`."""
+
+    def ended(self, job_id: str) -> None:
+        """The last turn of the job is over."""
+
+
 @dataclass(slots=True)
 class _JobRun:
-    """A job under way. Turn `turn` was sent with `prompt`, or will be when no call is open."""
+    """A job under way. Turn `turn` was sent with `prompt`, or will be when no call is open and the pause is over."""
 
     recorded: RecordedJob
     recorder: JobRecorder
@@ -59,6 +70,7 @@ class _JobRun:
     started_s: float
     turn: int = 0
     prompt: list[int] = field(default_factory=list)
+    reply: list[int] = field(default_factory=list)
     open_calls: int = 0
 
     @property
@@ -77,6 +89,7 @@ class SimulationRunner:
         prompts: PromptWriter,
         writer: EventWriter,
         display: ReplayDisplay,
+        future: Future | None = None,
     ) -> None:
         self._policy = policy
         self._engine = engine
@@ -84,6 +97,7 @@ class SimulationRunner:
         self._prompts = prompts
         self._writer = writer
         self._display = display
+        self._future = future
         self._timeline = Timeline(engine.clock)
         # Jobs under way by their id, and those of them that wait for a reply by the request's.
         self._running: dict[str, _JobRun] = {}
@@ -94,6 +108,7 @@ class SimulationRunner:
         """To the end of the last job. After KeyboardInterrupt the running jobs are recorded as interrupted."""
         for recorded in jobs:
             self._timeline.plan(recorded.job.arrival_s, partial(self._start_job, recorded))
+            self._tell_due(recorded, 0, recorded.job.arrival_s)
         try:
             while self._timeline.advance():
                 if not self._engine.idle and not self._engine.in_step:
@@ -111,10 +126,9 @@ class SimulationRunner:
         self._send(run)
 
     def _send(self, run: _JobRun) -> None:
-        run.prompt = next(run.prompts)
+        run.prompt, run.reply = next(run.prompts), run.recorded.reply(run.turn)
         self._asking[run.request_id] = run
-        reply = run.recorded.replies[run.turn]
-        self._engine.add(run.request_id, run.prompt, reply, session_id=run.recorded.job.id)
+        self._engine.add(run.request_id, run.prompt, run.reply, session_id=run.recorded.job.id)
 
     def _end_step(self) -> None:
         outcome = self._engine.end_step()
@@ -129,9 +143,14 @@ class SimulationRunner:
             self._end_job(run)
             return
         run.turn += 1
+        run.prompt, run.reply = [], []
         run.open_calls = len(turn.tool_calls)
         for call, result in zip(turn.tool_calls, turn.results, strict=True):
             self._start_call(run, call, result)
+        calls_end_s = self._clock.now() + max((result.duration_s for result in turn.results), default=0.0)
+        self._tell_due(run.recorded, run.turn, calls_end_s + turn.pause_s)
+        if not turn.tool_calls:
+            self._pause(run)
 
     def _start_call(self, run: _JobRun, call: ToolCall, result: ToolResult) -> None:
         started_s = self._clock.now()
@@ -141,13 +160,22 @@ class SimulationRunner:
             run.recorder.tool_call_ended(run.recorded.job.id, run.turn - 1, executed)
             run.open_calls -= 1
             if not run.open_calls:
-                self._send(run)
+                self._pause(run)
 
         self._timeline.plan(started_s + result.duration_s, end)
+
+    def _pause(self, run: _JobRun) -> None:
+        pause_s = run.recorded.job.turns[run.turn - 1].pause_s
+        if pause_s > 0:
+            self._timeline.plan(self._clock.now() + pause_s, partial(self._send, run))
+        else:
+            self._send(run)
 
     def _end_job(self, run: _JobRun) -> None:
         job = run.recorded.job
         del self._running[job.id]
+        if self._future is not None:
+            self._future.ended(job.id)
         outcome = JobOutcome(
             job_id=job.id,
             started_s=run.started_s,
@@ -156,6 +184,10 @@ class SimulationRunner:
             status="finished",
         )
         self._display.job_ended(run.recorder.job_ended(outcome))
+
+    def _tell_due(self, recorded: RecordedJob, turn: int, time_s: float) -> None:
+        if self._future is not None:
+            self._future.due(recorded.job.id, turn, time_s)
 
     def _check_patience(self, outcome: StepOutcome) -> None:
         if outcome.scheduled_tokens:
@@ -172,21 +204,20 @@ def _request_outcome(run: _JobRun, times: RequestTimes) -> RequestOutcome:
     assert times.scheduled_s is not None
     assert times.first_token_s is not None
     assert times.finished_s is not None
-    prompt, reply = run.prompt, run.recorded.replies[run.turn]
     return RequestOutcome(
         job_id=run.recorded.job.id,
         turn=run.turn,
         sent_s=times.added_s,
         first_token_s=times.first_token_s,
         finished_s=times.finished_s,
-        prompt_tokens=len(prompt),
-        output_tokens=len(reply),
+        prompt_tokens=len(run.prompt),
+        output_tokens=len(run.reply),
         cached_tokens=times.cached_tokens,
         queue_s=times.scheduled_s - times.added_s,
         prefill_s=times.first_token_s - times.scheduled_s,
         decode_s=times.finished_s - times.first_token_s,
-        prompt_token_ids=tuple(prompt),
-        output_token_ids=tuple(reply),
+        prompt_token_ids=tuple(run.prompt),
+        output_token_ids=tuple(run.reply),
         finish_reason="stop",
         retries=0,
         error=None,

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from agentcache.config import CONFIG_KEY, read_config
 from agentcache.errors import InputError
 from agentcache.models.catalog import SHAPE_PREFIX, TINY_MODEL
 from agentcache.policy.presets import find_step_cost
-from agentcache.replay.settings import ReplaySettings
-from workloads.arrivals import ArrivalKind
+from agentcache.replay.job_settings import JobSettings
+from agentcache.replay.settings import check_kv_tokens, check_out, check_policies
 
 DEFAULT_MODEL = "llama-3.1-8b"
 DEFAULT_GPU = "h200"
@@ -29,32 +30,27 @@ class SimulationSettings:
     """
 
     command: str
-    workload: str
+    jobs: JobSettings
     out: Path
     overwrite: bool
-    seed: int
     policies: tuple[str, ...]
     model: str
     gpu: str
     kv_tokens: int
-    results: Path | None
-    jobs: int | None
-    rate: float
-    arrival: ArrivalKind
-    cv: float
-    scale: float
-    tool_latency: str
     tensor_parallel_size: int = 1
     block_size: int = DEFAULT_BLOCK_SIZE
     max_num_batched_tokens: int = DEFAULT_MAX_NUM_BATCHED_TOKENS
     max_num_seqs: int = DEFAULT_MAX_NUM_SEQS
-    knobs: Mapping[str, str | int | float] = field(default_factory=dict)
+    knobs: Mapping[str, Any] = field(default_factory=dict)
 
     def check(self) -> None:
         """Raises InputError for what is wrong on its own, before anything is loaded."""
         if not self.policies:
             raise InputError("simulate: give at least one --policy")
-        self.as_replay().check()
+        self.jobs.check()
+        check_policies(self.policies)
+        check_kv_tokens(self.kv_tokens)
+        check_out(self.out, self.overwrite)
         find_step_cost(self.model, self.gpu, self.tensor_parallel_size)
         read_config({CONFIG_KEY: self.knobs})
         for flag, value in (
@@ -79,27 +75,3 @@ class SimulationSettings:
     def cache_tokens(self) -> int:
         """In whole blocks."""
         return self.kv_tokens // self.block_size * self.block_size
-
-    def as_replay(self) -> ReplaySettings:
-        """The replay of the same jobs: its checks, and its way to load them."""
-        return ReplaySettings(
-            command=self.command,
-            workload=self.workload,
-            out=self.out,
-            overwrite=self.overwrite,
-            seed=self.seed,
-            policies=self.policies,
-            model=self.model_name,
-            base_url=None,
-            api_key="none",
-            engine_options=(),
-            kv_tokens=self.kv_tokens,
-            results=self.results,
-            jobs=self.jobs,
-            rate=self.rate,
-            arrival=self.arrival,
-            cv=self.cv,
-            scale=self.scale,
-            tool_latency=self.tool_latency,
-            request_timeout_s=1.0,
-        )

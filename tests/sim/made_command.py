@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from agentcache.replay.job_settings import JobSettings
 from agentcache.sim.settings import SimulationSettings
 
+_JOBS: dict[str, Any] = {"workload": "bfcl", "jobs": 20, "rate": 50.0, "scale": 0.1, "tool_latency": "0.5"}
 _DEFAULTS: dict[str, Any] = {
     "command": "agentcache simulate bfcl ...",
-    "workload": "bfcl",
     "overwrite": False,
-    "seed": 0,
     "policies": ("lru",),
     "model": "llama-3.1-8b",
     "gpu": "h200",
     "kv_tokens": 7_000,
-    "results": None,
-    "jobs": 20,
-    "rate": 50.0,
-    "arrival": "poisson",
-    "cv": 1.0,
-    "scale": 0.1,
-    "tool_latency": "0.5",
 }
 
 
 def make_settings(out: Path, **changes: Any) -> SimulationSettings:
-    return SimulationSettings(out=out, **{**_DEFAULTS, **changes})
+    """`jobs` among the changes is their number. What only bfcl takes is left out for another workload."""
+    given = {each.name: changes.pop(each.name) for each in fields(JobSettings) if each.name in changes}
+    defaults = _JOBS if given.get("workload", "bfcl") == "bfcl" else {}
+    return SimulationSettings(out=out, jobs=JobSettings(**{**defaults, **given}), **{**_DEFAULTS, **changes})

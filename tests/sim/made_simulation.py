@@ -11,8 +11,7 @@ from rich.console import Console
 
 from agentcache.policy.presets import Row
 from agentcache.replay.display import ReplayDisplay
-from agentcache.replay.jobs import RecordedJob
-from agentcache.replay.recorded_reply import ReplyEncoder, count_tokens
+from agentcache.replay.recorded_job import RecordedJob, TextJob, record_text
 from agentcache.replay.tokenizer import LocalTokenizer
 from agentcache.report.events import EventWriter, read_events
 from agentcache.report.policy_run import PolicyRun, group_by_policy
@@ -20,7 +19,7 @@ from agentcache.sim.clock import VirtualClock
 from agentcache.sim.engine import EngineShape, SimulatedEngine
 from agentcache.sim.gpu import StepModel
 from agentcache.sim.prompts import PromptWriter
-from agentcache.sim.runner import SimulationRunner
+from agentcache.sim.runner import Future, SimulationRunner
 from tool_runtime.job import Job, ToolCall, ToolResult, Turn
 
 TOOL = {"type": "function", "function": {"name": "look", "description": "Looks.", "parameters": {"type": "object"}}}
@@ -50,15 +49,17 @@ def make_turn(text: str, *durations_s: float) -> Turn:
     return Turn(text, calls, tuple(ToolResult(f"result {number}", s) for number, s in enumerate(durations_s)))
 
 
-def record(tokenizer: LocalTokenizer, job_id: str, arrival_s: float, *turns: Turn) -> RecordedJob:
+def record(tokenizer: LocalTokenizer, job_id: str, arrival_s: float, *turns: Turn) -> TextJob:
     job = Job(job_id, ({"role": "user", "content": f"Job {job_id}?"},), (TOOL,), turns, arrival_s)
-    replies = tuple(map(ReplyEncoder(tokenizer).encode, turns))
-    return RecordedJob(job, replies, count_tokens(job, tokenizer))
+    return record_text([job], tokenizer)[0]
 
 
-def run_jobs(model_path: str, jobs: Sequence[RecordedJob], out: Path, gpu: ConstantGpu) -> PolicyRun:
+def run_jobs(
+    model_path: str, jobs: Sequence[RecordedJob], out: Path, gpu: ConstantGpu, future: Future | None = None
+) -> PolicyRun:
     engine = make_engine(model_path, "lru", gpu)
     prompts = PromptWriter(LocalTokenizer(model_path))
     with EventWriter(out) as writer, ReplayDisplay("lru", len(jobs), Console(file=io.StringIO())) as display:
-        SimulationRunner("lru", engine, prompts=prompts, writer=writer, display=display).run(jobs)
+        runner = SimulationRunner("lru", engine, prompts=prompts, writer=writer, display=display, future=future)
+        runner.run(jobs)
     return group_by_policy(read_events(out))["lru"]

@@ -7,7 +7,8 @@ from made_command import make_settings
 from made_simulation import make_turn, record
 
 from agentcache.errors import InputError
-from agentcache.replay.jobs import RecordedJob, load_jobs
+from agentcache.replay.jobs import load_jobs
+from agentcache.replay.recorded_job import TextJob
 from agentcache.replay.recorded_reply import assistant_message
 from agentcache.replay.tokenizer import LocalTokenizer
 from agentcache.sim.prompts import PromptWriter, tool_messages
@@ -19,13 +20,14 @@ def tokenizer(tiny_model_path: str) -> LocalTokenizer:
 
 
 @pytest.fixture(scope="module")
-def recorded(tokenizer: LocalTokenizer) -> list[RecordedJob]:
+def recorded(tokenizer: LocalTokenizer) -> list[TextJob]:
     settings = make_settings(Path("out"), jobs=12, scale=0.2, seed=5)
     several_calls = record(tokenizer, "own", 0.0, make_turn("", 1.0, 2.0), make_turn(" I  look. ", 1.0), make_turn("."))
-    return [*load_jobs(settings.as_replay(), tokenizer)[0], several_calls]
+    loaded = [one for one in load_jobs(settings.jobs, tokenizer)[0] if isinstance(one, TextJob)]
+    return [*loaded, several_calls]
 
 
-def test_prompts_equal_the_rendering_of_the_whole_chat(tokenizer: LocalTokenizer, recorded: list[RecordedJob]) -> None:
+def test_prompts_equal_the_rendering_of_the_whole_chat(tokenizer: LocalTokenizer, recorded: list[TextJob]) -> None:
     writer = PromptWriter(tokenizer)
     for one in recorded:
         messages = list(one.job.messages)
@@ -37,7 +39,7 @@ def test_prompts_equal_the_rendering_of_the_whole_chat(tokenizer: LocalTokenizer
         assert list(writer.write(one)) == prompts, "the second policy gets the same"
 
 
-def test_template_that_rewrites_replies_is_refused(tokenizer: LocalTokenizer, recorded: list[RecordedJob]) -> None:
-    broken = RecordedJob(recorded[0].job, tuple([*reply[:-1], 5] for reply in recorded[0].replies), recorded[0].tokens)
+def test_template_that_rewrites_replies_is_refused(tokenizer: LocalTokenizer, recorded: list[TextJob]) -> None:
+    broken = TextJob(recorded[0].job, tuple([*reply[:-1], 5] for reply in recorded[0].replies), recorded[0].tokens)
     with pytest.raises(InputError, match="changes a reply when the chat goes on"):
         list(PromptWriter(tokenizer).write(broken))

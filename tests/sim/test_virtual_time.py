@@ -8,10 +8,12 @@ from vllm.v1.core.sched.output import SchedulerOutput
 
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.errors import IntegrityError
+from agentcache.replay.context_job import ContextJob, ContextWriter
 from agentcache.replay.tokenizer import LocalTokenizer
 from agentcache.sim import runner
 from agentcache.sim.clock import VirtualClock
 from agentcache.sim.runner import Timeline
+from tool_runtime.job import Context, Job, ToolCall, ToolResult, Turn
 
 
 def test_clock_does_not_go_back() -> None:
@@ -102,3 +104,52 @@ def test_scheduler_that_lets_nothing_run_is_a_bug_and_no_endless_wait(
     job = record(LocalTokenizer(tiny_model_path), "one", 100.0, make_turn("Yes."))
     with pytest.raises(IntegrityError, match="policy lru: requests wait, and none has run for 2 s"):
         run_jobs(tiny_model_path, [job], tmp_path, ConstantGpu())
+
+
+class Told:
+    """A future that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.due_at: list[tuple[str, int, float]] = []
+        self.over: list[str] = []
+
+    def due(self, job_id: str, turn: int, time_s: float) -> None:
+        assert job_id not in self.over
+        self.due_at.append((job_id, turn, time_s))
+
+    def ended(self, job_id: str) -> None:
+        self.over.append(job_id)
+
+
+def test_pauses_follow_the_calls_and_the_future_is_told_at_once(tiny_model_path: str, tmp_path: Path) -> None:
+    """Every reply has 2 tokens, so every request takes 2 s."""
+    calls, results = (ToolCall("tool", "{}"),) * 2, (ToolResult("", 4.0), ToolResult("", 3.0))
+    turns = (
+        Turn(tool_calls=calls, results=results, pause_s=10.0, context=Context((1, 2), 16, 20, 2)),
+        Turn(pause_s=5.0, context=Context((1, 2, 3), 16, 40, 2)),
+        Turn(context=Context((1,), 16, 16, 2)),
+        Turn(context=Context((1,), 16, 9, 2)),
+    )
+    writer, told = ContextWriter(range(100, 900)), Told()
+    jobs = [ContextJob(Job(name, (), turns=turns, arrival_s=at), writer) for name, at in (("a", 0.0), ("b", 100.5))]
+    run = run_jobs(tiny_model_path, jobs, tmp_path, ConstantGpu(), told)
+    sent = [0.0, 16.0, 23.0, 25.0]
+    assert [request.sent_s for request in run.requests] == [*sent, *(100.5 + at for at in sent)]
+    assert [(call.turn, call.finished_s) for call in run.tool_calls[:2]] == [(0, 5.0), (0, 6.0)]
+    assert told.due_at[:2] == [("a", 0, 0.0), ("b", 0, 100.5)]
+    assert told.due_at[2:5] == [("a", turn, at) for turn, at in enumerate(sent)][1:]
+    assert told.over == ["a", "b"]
+    # Block 1 stays in the cache; the reply of the first turn is the beginning of what comes in the second.
+    assert [request.cached_tokens for request in run.requests] == [0, 16, 0, 0, 16, 32, 0, 0]
+    assert [request.diverged_at for request in run.requests] == [None] * 8
+
+
+def test_what_is_said_after_a_pause_is_in_the_next_prompt(tiny_model_path: str, tmp_path: Path) -> None:
+    said = ({"role": "user", "content": "And then?"},)
+    tokenizer = LocalTokenizer(tiny_model_path)
+    job = record(tokenizer, "one", 0.0, Turn("Yes.", pause_s=7.0, said=said), make_turn("No."))
+    first, second = run_jobs(tiny_model_path, [job], tmp_path, ConstantGpu()).requests
+    assert second.sent_s == first.finished_s + 7.0
+    chat = [*job.job.messages, {"role": "assistant", "content": "Yes."}, *said]
+    assert second.prompt_tokens == len(tokenizer.render(chat, job.job.tools, for_reply=True))
+    assert second.diverged_at is None

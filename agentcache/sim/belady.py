@@ -1,0 +1,161 @@
+"""`belady-cost`: eviction by someone who knows what comes. It shows what is left to gain, and cannot serve.
+
+Knowledge: which requests contain a block, for certain; when the next request of each job comes, for certain as soon as
+the reply before it is complete; when later ones come, by an estimate (`agentcache.sim.future`).
+
+With prefix hits a block is worth nothing without the blocks before it, and a request that uses a block uses those, too.
+The block whose next use is furthest goes first; of the blocks that the same request uses next, the last of its prompt.
+So what is kept of a chain is always its beginning: nothing is kept in vain. For requests that come in a given order,
+one at a time, no policy computes fewer blocks: this is Belady's MIN, which the prefix rule does not hinder. It counts
+blocks and not their costs. Costs by position do not mix with it: the dear end of a chain must go before its beginning.
+
+With hits behind gaps (`segments`) every block stands for itself. First go the blocks that no request will use, then
+those with the least cost(position) / (next use − now): what keeping them saves for each second that they take up space.
+
+It is a yardstick, and no proven bound once jobs run side by side. It decides greedily: the least cost with hits behind
+gaps would be a minimal cost flow over the whole run, and that only if the requests came at fixed times. They do not:
+each waits for the reply before it, so that other evictions bring other requests. Running requests hold their blocks
+whatever the policy thinks, and nobody is made to wait for them. So another rule may come out ahead at times, also in
+hits; `docs/policies-belady.md` says by how much we saw one do so.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from vllm.v1.core.kv_cache_utils import get_block_hash
+
+from agentcache.config import read_config
+from agentcache.engine.block_queue import replace_queue
+from agentcache.engine.evictor_inputs import build_inputs
+from agentcache.engine.scheduler import AgentScheduler
+from agentcache.errors import IntegrityError
+from agentcache.policy.cost import LossCost
+from agentcache.policy.evictor import Evictor
+from agentcache.sim.future import NO_PATTERN, FutureUses
+
+# A request that is due already waits in the engine: its blocks are worth more than any others.
+_SOONEST_S = 1e-3
+
+
+class BeladyEvictor(Evictor):
+    """`hash_of` gives the hash of a block that is added, None if it has none. O(free blocks) per call of `evict`."""
+
+    def __init__(
+        self,
+        *,
+        num_blocks: int,
+        loss: LossCost,
+        future: FutureUses,
+        hash_of: Callable[[int], bytes | None],
+        segments: bool,
+    ) -> None:
+        self._loss = loss
+        self._future = future
+        self._hash_of = hash_of
+        self._segments = segments
+        self._empty: OrderedDict[int, None] = OrderedDict()
+        # By block: 1 if it is free with KV. NumPy looks at the same bytes, which Python changes faster one by one.
+        self._flags = bytearray(num_blocks)
+        self._is_free = np.frombuffer(self._flags, np.uint8)
+        self._free = 0
+        self._added = 0
+        self._patterns = np.full(num_blocks, NO_PATTERN)
+        self._positions = np.zeros(num_blocks, np.int64)
+        self._costs_s = np.zeros(num_blocks)
+        self._numbers = np.zeros(num_blocks, np.int64)
+
+    def add(
+        self,
+        block_ids: Sequence[int],
+        positions: Sequence[int],
+        now_s: float,  # noqa: ARG002 (the past does not count here)
+        factor: float = 1.0,  # noqa: ARG002
+    ) -> None:
+        if not block_ids:
+            return
+        ids = np.array(block_ids)
+        hashes = map(self._hash_of, block_ids)
+        self._patterns[ids] = [NO_PATTERN if key is None else self._future.pattern_of(key) for key in hashes]
+        self._positions[ids] = positions
+        linear_s = self._loss.slope_s * self._positions[ids] + self._loss.base_s
+        self._costs_s[ids] = np.maximum(linear_s, self._loss.floor_s)
+        self._numbers[ids] = np.arange(self._added, self._added + len(ids))
+        self._is_free[ids] = 1
+        self._added += len(ids)
+        self._free += len(ids)
+
+    def add_empty(self, block_ids: Sequence[int]) -> None:
+        for block_id in reversed(block_ids):
+            self._empty[block_id] = None
+            self._empty.move_to_end(block_id, last=False)
+
+    def evict(self, count: int, now_s: float) -> list[int]:
+        if count > len(self):
+            raise ValueError(f"cannot evict {count} blocks: {len(self)} are free")
+        empty = [self._empty.popitem(last=False)[0] for _ in range(min(count, len(self._empty)))]
+        if len(empty) == count:
+            return empty
+        victims = self._choose(count - len(empty), now_s)
+        self._is_free[victims] = 0
+        self._free -= len(victims)
+        return [*empty, *victims.tolist()]
+
+    def remove(self, block_id: int) -> None:
+        if 0 <= block_id < len(self._flags) and self._flags[block_id]:
+            self._flags[block_id] = 0
+            self._free -= 1
+        else:
+            del self._empty[block_id]
+
+    def order(self, now_s: float) -> Iterator[int]:
+        return iter([*self._empty, *self._choose(self._free, now_s).tolist()])
+
+    def __len__(self) -> int:
+        return len(self._empty) + self._free
+
+    def check_integrity(self) -> None:
+        if self._flags.count(1) != self._free or any(self._flags[block_id] for block_id in self._empty):
+            raise IntegrityError(f"{self._free} free blocks with KV: their flags say {self._flags.count(1)}")
+
+    def _choose(self, count: int, now_s: float) -> NDArray[np.int64]:
+        """The first `count` of the blocks with KV."""
+        ids = np.flatnonzero(self._is_free)
+        scores = self._score(ids, now_s)
+        if count < len(ids):
+            # Only blocks up to the score of the last victim are worth sorting.
+            close = scores <= np.partition(scores, count - 1)[count - 1]
+            ids, scores = ids[close], scores[close]
+        numbers, positions = self._numbers[ids], self._positions[ids]
+        keys = (numbers, scores) if self._segments else (numbers, -positions, scores)
+        first: NDArray[np.int64] = ids[np.lexsort(keys)[:count]]
+        return first
+
+    def _score(self, ids: NDArray[np.int64], now_s: float) -> NDArray[np.float64]:
+        """The lowest goes first."""
+        next_use_s: NDArray[np.float64] = self._future.next_use_s()[self._patterns[ids]]
+        if not self._segments:
+            return -next_use_s
+        saved: NDArray[np.float64] = self._costs_s[ids] / np.maximum(next_use_s - now_s, _SOONEST_S)
+        return saved
+
+
+def evict_by_future(
+    scheduler: AgentScheduler, future: FutureUses, clock: Callable[[], float], *, segments: bool
+) -> None:
+    """Give a scheduler that has seen no request a block queue of this policy. `segments`: its hits may have gaps."""
+    pool = scheduler.kv_cache_manager.block_pool
+    config = read_config(scheduler.vllm_config.additional_config)
+    inputs = build_inputs(scheduler.vllm_config, config, pool.num_gpu_blocks, scheduler.block_size)
+
+    def hash_of(block_id: int) -> bytes | None:
+        key = pool.blocks[block_id].block_hash
+        return None if key is None else get_block_hash(key)
+
+    evictor = BeladyEvictor(
+        num_blocks=inputs.num_blocks, loss=inputs.loss, future=future, hash_of=hash_of, segments=segments
+    )
+    scheduler.block_queue = replace_queue(pool, evictor, clock)
