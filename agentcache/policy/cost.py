@@ -9,15 +9,16 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from agentcache.errors import InputError, in_one_line
+from agentcache.policy.step_cost import StepCost
 
 DEFAULT_FLOOR_S = 1e-9
 TERMS = ("l1", "q1", "l2", "q2", "(l1+q1)²", "q2·(l1+q1+l2+q2)", "intercept")
@@ -178,8 +179,29 @@ class ProfileKey(BaseModel):
         return "_".join(re.sub(r"[^A-Za-z0-9.-]+", "-", part) for part in parts) + ".json"
 
 
+class StepProfile(BaseModel):
+    """A step cost fitted to `count` measured steps."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    count: int = Field(ge=1)
+    r_squared: float = Field(le=1)
+    step_cost: StepCost
+
+    @field_validator("step_cost")
+    @classmethod
+    def _not_negative(cls, cost: StepCost) -> StepCost:
+        for name, value in asdict(cost).items():
+            if value is not None and not 0 <= value < math.inf:
+                raise ValueError(f"{name} is {value}; must be finite and not negative")
+        return cost
+
+
 class CostProfile(BaseModel):
-    """A cost model with where it comes from: `measured` is False for analytic presets, `source` says more."""
+    """A cost model with where it comes from: `measured` is False for analytic presets, `source` says more.
+
+    `steps` is what a simulator needs; a profile without it serves policies only.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -189,6 +211,7 @@ class CostProfile(BaseModel):
     batches: int = Field(ge=MIN_BATCHES)
     r_squared: float = Field(le=1)
     cost_model: CostModel
+    steps: StepProfile | None = None
 
 
 def save_profile(profile: CostProfile, folder: Path) -> Path:

@@ -1,15 +1,41 @@
-"""GPUs that nobody measured: step times and cost models from data sheets and layer geometry."""
+"""What steps and prefills take on the GPUs we know: as measured where there is a profile, else from data sheets."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from pathlib import Path
 
 from agentcache.errors import InputError
 from agentcache.models.shapes import SHAPES, TINY, Shape
-from agentcache.policy.cost import CostProfile, FittedCostModel, PrefillBatch, ProfileKey, fit_cost_model
+from agentcache.policy.cost import (
+    CostProfile,
+    FittedCostModel,
+    PrefillBatch,
+    ProfileKey,
+    fit_cost_model,
+    load_profile,
+)
+from agentcache.policy.step_cost import Row, StepCost
+
+__all__ = [
+    "GPUS",
+    "PRESETS",
+    "Gpu",
+    "Row",
+    "StepCost",
+    "count_layer_parameters",
+    "count_parameters",
+    "estimate_cost_model",
+    "estimate_step_cost",
+    "find_cost_profile",
+    "find_measured_profile",
+    "find_step_cost",
+    "match_gpu",
+]
+
+# What `agentcache profile` measured, one file a ProfileKey. Where there is one, it goes before the data sheet.
+PROFILES = Path(__file__).with_name("profiles")
 
 # Share of the data sheet that kernels reach. Compute: chosen so that prefill of Llama-3.1-8B on an H200 under vLLM 0.32
 # comes out as measured (see `find_step_cost`); on other GPUs it is a guess. Bandwidth and links: usual values.
@@ -52,50 +78,6 @@ PRESETS: dict[str, tuple[Shape, tuple[str, ...]]] = {
 }
 
 
-class Row(NamedTuple):
-    """One request's part in a step: `query` tokens computed after `context` tokens that are in the cache already."""
-
-    query: int
-    context: int
-
-
-@dataclass(frozen=True, slots=True)
-class StepCost:
-    """Seconds of one engine step, by roofline: the layers, and each row's attention, wait for compute or for memory.
-
-    Per step: `overhead_s`, `weights_read_s`. Per token computed: `token_s`, and `token_link_s` between GPUs. Per row:
-    `head_s` for the logits of its last token. Per pair of query and key: `pair_s`. Per key read: `kv_read_s`.
-    """
-
-    overhead_s: float
-    weights_read_s: float
-    token_s: float
-    token_link_s: float
-    head_s: float
-    pair_s: float
-    kv_read_s: float
-
-    def step_s(self, rows: Sequence[Row]) -> float:
-        """A step of any mix of prefill chunks and decodes; 0 without rows."""
-        if not rows:
-            return 0.0
-        tokens = sum(row.query for row in rows)
-        weights_s = max(self.weights_read_s, tokens * self.token_s + len(rows) * self.head_s)
-        return self.overhead_s + weights_s + tokens * self.token_link_s + sum(map(self._attention_s, rows))
-
-    def prefill_s(self, query: int, context: int = 0) -> float:
-        """One request's prefill in one step."""
-        return self.step_s([Row(query, context)])
-
-    def decode_s(self, contexts: Sequence[int]) -> float:
-        """One token for each request, by the number of tokens that each has in the cache."""
-        return self.step_s([Row(1, context) for context in contexts])
-
-    def _attention_s(self, row: Row) -> float:
-        pairs = row.query * row.context + row.query * (row.query + 1) / 2
-        return max(pairs * self.pair_s, (row.context + row.query) * self.kv_read_s)
-
-
 def count_layer_parameters(shape: Shape) -> int:
     """All layers: attention and MLP projections, and norms."""
     attention = 2 * shape.hidden * shape.head_dim * (shape.heads + shape.kv_heads)
@@ -108,16 +90,32 @@ def count_parameters(shape: Shape) -> int:
     return count_layer_parameters(shape) + tables * shape.vocabulary * shape.hidden + shape.hidden
 
 
-def find_step_cost(model: str, gpu: str, tensor_parallel_size: int = 1) -> StepCost:
-    """The analytic step cost of a preset. Raises InputError for a pair without preset or a model that does not fit.
+def match_gpu(device_name: str) -> str | None:
+    """The preset whose GPU a driver calls so, as in "NVIDIA H200"; None when there is none."""
+    # The longest first: "h20" is in "h200".
+    return next((gpu for gpu in sorted(GPUS, key=len, reverse=True) if gpu in device_name.lower()), None)
 
-    Prefill of Llama-3.1-8B on one H200, against measured times to first token: 1,024 tokens 24.8 ms (25.0 measured,
-    −1 %), 10,240 tokens 279 ms (278, 0 %), 32,768 tokens 1206 ms (1185, +2 %). Hundreds of tokens come out too fast:
-    256 tokens after 768 cached ones 7.0 ms (10.4, −32 %).
+
+def find_step_cost(model: str, gpu: str, tensor_parallel_size: int = 1) -> StepCost:
+    """Measured if there is a profile, else analytic. Raises InputError for a pair without preset or room.
+
+    Analytic prefill of Llama-3.1-8B on one H200, against measured times to first token: 1,024 tokens 24.8 ms (25.0
+    measured, −1 %), 10,240 tokens 279 ms (278, 0 %), 32,768 tokens 1206 ms (1185, +2 %). Hundreds of tokens come out
+    too fast: 256 tokens after 768 cached ones 7.0 ms (10.4, −32 %).
     """
     shape, hardware = _find_preset(model, gpu)
     _check_split(model, shape, gpu, hardware, tensor_parallel_size)
+    measured = find_measured_profile(model, gpu, tensor_parallel_size)
+    if measured is not None and measured.steps is not None:
+        return measured.steps.step_cost
     return estimate_step_cost(shape, hardware, tensor_parallel_size)
+
+
+def find_measured_profile(model: str, gpu: str, tensor_parallel_size: int = 1) -> CostProfile | None:
+    """The profile that comes with agentcache. Raises InputError when its file is broken."""
+    key = _make_key(model, gpu, tensor_parallel_size)
+    path = PROFILES / key.file_name
+    return load_profile(path, key) if path.is_file() else None
 
 
 def estimate_step_cost(shape: Shape, hardware: Gpu, ranks: int = 1) -> StepCost:
@@ -143,17 +141,24 @@ def estimate_step_cost(shape: Shape, hardware: Gpu, ranks: int = 1) -> StepCost:
 
 
 def find_cost_profile(model: str, gpu: str, tensor_parallel_size: int = 1) -> CostProfile:
-    """The cost model fitted to prefills that the preset's step cost predicts, marked as not measured."""
-    fitted = estimate_cost_model(find_step_cost(model, gpu, tensor_parallel_size))
-    dtype = GPUS[gpu].dtype
+    """Measured if there is a profile, else fitted to prefills that the analytic step cost predicts."""
+    step_cost = find_step_cost(model, gpu, tensor_parallel_size)
+    measured = find_measured_profile(model, gpu, tensor_parallel_size)
+    if measured is not None:
+        return measured
+    fitted = estimate_cost_model(step_cost)
     return CostProfile(
-        key=ProfileKey(model=model, gpu=gpu, tensor_parallel_size=tensor_parallel_size, dtype=dtype),
+        key=_make_key(model, gpu, tensor_parallel_size),
         measured=False,
         source="analytic preset: peak FLOP/s, bandwidth and layer geometry",
         batches=len(fitted.residuals),
         r_squared=fitted.r_squared,
         cost_model=fitted.cost_model,
     )
+
+
+def _make_key(model: str, gpu: str, ranks: int) -> ProfileKey:
+    return ProfileKey(model=model, gpu=gpu, tensor_parallel_size=ranks, dtype=GPUS[gpu].dtype)
 
 
 def estimate_cost_model(step_cost: StepCost) -> FittedCostModel:
