@@ -60,6 +60,8 @@ class FreeQueue:
     """Blocks are objects with an id and a position, `blocks[i]` is the one with the id i."""
 
     clock: Callable[[], float]
+    # Multiplies the value of the blocks that are appended from now on.
+    factor: float
     def __init__(
         self,
         *,

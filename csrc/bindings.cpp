@@ -99,6 +99,7 @@ void bind_queue(py::module_& module) {
            py::arg("blocks"), py::arg("evictor"), py::arg("clock"), py::arg("observe_reuse"), py::arg("block_type"),
            py::arg("id_attribute"), py::arg("position_attribute"))
       .def_readwrite("clock", &PythonQueue::clock)
+      .def_property("factor", &PythonQueue::factor, &PythonQueue::set_factor)
       .def_property_readonly("num_free_blocks", &PythonQueue::size)
       .def("append", &PythonQueue::append)
       .def("append_n", &PythonQueue::append_n)

@@ -35,7 +35,7 @@ class FreeQueue {
   /// At position 0 there is nothing to recompute, and so no KV that could be lost.
   void append_n(std::span<const BlockId> ids, std::span<const std::int64_t> positions, double now_s) {
     require_known(ids);
-    evictor_.add_n(ids, positions, now_s, 1.0);
+    evictor_.add_n(ids, positions, now_s, factor);
     for (std::size_t i = 0; i < ids.size(); ++i) freed_s_[index(ids[i])] = positions[i] > 0 ? now_s : kWithoutKv;
   }
 
@@ -75,6 +75,8 @@ class FreeQueue {
     reused_.clear();
     return idle_s;
   }
+
+  double factor = 1.0;  ///< Multiplies the value of what is appended.
 
  private:
   static constexpr double kWithoutKv = std::numeric_limits<double>::quiet_NaN();

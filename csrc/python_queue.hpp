@@ -69,6 +69,9 @@ class PythonQueue {
 
   py::list free_blocks() const { return find_blocks(queue_.order(ask_clock())); }
 
+  double factor() const { return queue_.factor; }
+  void set_factor(double factor) { queue_.factor = factor; }
+
   const Evictions& by_capacity() const { return queue_.by_capacity(); }
   const Evictions& by_reset() const { return queue_.by_reset(); }
 

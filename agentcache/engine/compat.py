@@ -35,6 +35,7 @@ _SIGNATURES: dict[str, tuple[str, ...]] = {
     f"{_MANAGER}.evict_blocks": ("self", "block_ids"),
     f"{_MANAGER}.get_blocks": ("self", "request_id"),
     f"{_MANAGER}.record_prefix_cache_stats": ("self", "request", "num_hits"),
+    f"{_SCHEDULER}._free_request_blocks": ("self", "request"),
     f"{_SCHEDULER}._handle_blocked_waiting_request": ("self", "request"),
     f"{_SCHEDULER}._preempt_request": ("self", "request", "timestamp", "drop_stale_output"),
     f"{_SCHEDULER}.finish_requests": ("self", "request_ids", "finished_status"),

@@ -30,6 +30,7 @@ class AgentScheduler(MultiSegmentScheduler):
         super().__init__(*args, **kwargs)
         config = read_config(self.vllm_config.additional_config)
         self.block_queue: BlockQueue | None = None
+        self._correction_factors: dict[str, float] = {}
         self._use_policy(find_policy(config.policy), config)
 
     def _use_policy(self, policy: Policy, config: AgentCacheConfig) -> None:
@@ -53,6 +54,19 @@ class AgentScheduler(MultiSegmentScheduler):
             decodes = sum(not request.is_prefill_chunk for request in self.running)
             self.max_num_scheduled_tokens = decodes + prefill_budget(self._chunking, decodes, self._step_tokens)
         return super().schedule(throttle_prefills)
+
+    def set_correction_factor(self, request_id: str, factor: float) -> None:
+        """Multiply the value of the blocks that this request will free: above 1 where they will soon be used again."""
+        self._correction_factors[request_id] = factor
+
+    def _free_request_blocks(self, request: Request) -> None:
+        factor = self._correction_factors.pop(request.request_id, 1.0)
+        if self.block_queue is None or factor == 1.0:
+            super()._free_request_blocks(request)
+            return
+        self.block_queue.factor = factor
+        super()._free_request_blocks(request)
+        self.block_queue.factor = 1.0
 
     def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
         succeeded = super().reset_prefix_cache(reset_running_requests, reset_connector)

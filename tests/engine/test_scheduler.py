@@ -153,3 +153,22 @@ def test_scheduler_refuses_a_config_that_cannot_be(
     config = make_config(tiny_model_path, SCHEDULER_CLASS, **knobs)
     with pytest.raises(InputError, match=f"^{message}"):
         make_scheduler(config, NUM_BLOCKS)
+
+
+def test_correction_factor_of_a_request_raises_the_value_of_the_blocks_it_frees(tiny_model_path: str) -> None:
+    config = make_config(tiny_model_path, SCHEDULER_CLASS, policy="asymcache", lifespan_s=200)
+    scheduler = make_scheduler(config, NUM_BLOCKS)
+    assert isinstance(scheduler, AgentScheduler)
+    scheduler.set_clock(itertools.count(1.0).__next__)
+    lone = LoneScheduler(scheduler)
+    for name, factor in (("precious", 1e6), ("plain", None)):
+        lone.add(name, [len(name)] * 5 * BLOCK_SIZE, output_tokens=1)
+        if factor is not None:
+            scheduler.set_correction_factor(name, factor)
+        while not lone.idle:
+            lone.step()
+    last = [block for block in scheduler.block_queue.get_all_free_blocks() if block.block_hash][-5:]
+    lone.add("precious again", [len("precious")] * 5 * BLOCK_SIZE, output_tokens=1)
+    hit = scheduler.kv_cache_manager.get_computed_blocks(scheduler.requests["precious again"])[0].blocks[0]
+    assert {block.block_id for block in hit} < {block.block_id for block in last}
+    assert scheduler.block_queue.factor == 1.0
