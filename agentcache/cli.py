@@ -1,4 +1,4 @@
-"""The command line: serve, replay, simulate, report."""
+"""The command line: serve, replay, simulate, profile, report."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from agentcache import __version__
 from agentcache.config import read_knobs
 from agentcache.errors import AgentCacheError
 from agentcache.policy.registry import DEFAULT_POLICY, POLICIES
+from agentcache.profile.settings import add_arguments as add_profile_arguments
+from agentcache.profile.settings import read_settings as read_profile_settings
 from agentcache.replay.job_settings import WORKLOADS, JobSettings, write_usage
 from agentcache.replay.settings import CLAIRVOYANT, ReplaySettings, refuse_clairvoyant
 from agentcache.sim.settings import (
@@ -44,10 +46,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if ours[:1] == ["serve"]:
             return _serve(*parser.parse_known_args(ours), engine_options)
         options = parser.parse_args(ours)
-        if engine_options and options.command != "replay":
-            parser.error("only replay passes options behind -- on to vLLM")
+        if engine_options and options.command not in {"replay", "profile"}:
+            parser.error("only serve, replay and profile pass options behind -- on to vLLM")
         if options.command == "replay":
             return _replay(options, engine_options, given)
+        if options.command == "profile":
+            return _profile(options, engine_options)
         return _simulate(options, given) if options.command == "simulate" else _report(options)
     except AgentCacheError as error:
         sys.stderr.write(f"agentcache: {error}\n")
@@ -68,6 +72,7 @@ def _build_parser() -> argparse.ArgumentParser:
     _add_serve(commands.add_parser("serve", help="vLLM's OpenAI server with a cache policy for agents"))
     _add_replay(commands.add_parser("replay", help="run recorded agent jobs and report their latency"))
     _add_simulate(commands.add_parser("simulate", help="the same jobs and scheduler on a modelled GPU"))
+    add_profile_arguments(commands.add_parser("profile", help="measure this machine for policies and simulate"))
     _add_report(commands.add_parser("report", help="make the report of a run again, or compare runs"))
     return parser
 
@@ -235,6 +240,15 @@ def _simulate(options: argparse.Namespace, typed: Sequence[str]) -> int:
     )
     _show(summary, options.out)
     return status
+
+
+def _profile(options: argparse.Namespace, engine_options: list[str]) -> int:
+    from agentcache.engine.compat import check_vllm
+
+    check_vllm()
+    from agentcache.profile.command import profile
+
+    return profile(read_profile_settings(options, engine_options))
 
 
 def _common(options: argparse.Namespace, typed: Sequence[str]) -> dict[str, Any]:

@@ -26,6 +26,8 @@ _SIGNATURES: dict[str, tuple[str, ...]] = {
     "vllm.v1.core.sched.async_scheduler:AsyncScheduler.__init__": ("self", "args", "kwargs"),
     "vllm.v1.core.block_pool:BlockPool.free_blocks": ("self", "ordered_blocks"),
     "vllm.v1.core.block_pool:BlockPool.get_new_blocks": ("self", "num_blocks"),
+    "vllm.v1.core.block_pool:BlockPool.evict_blocks": ("self", "block_ids"),
+    "vllm.v1.core.block_pool:BlockPool.get_cached_block": ("self", "block_hash", "kv_cache_group_ids"),
     "vllm.v1.core.block_pool:BlockPool.get_num_free_blocks": ("self",),
     "vllm.v1.core.block_pool:BlockPool.touch": ("self", "blocks"),
     "vllm.v1.core.block_pool:BlockHashToBlockMap.get_one_block": ("self", "key"),

@@ -12,7 +12,7 @@ from agentcache.models.shapes import Shape
 from agentcache.policy.frequency import Frequency
 from agentcache.policy.inputs import EvictorInputs
 from agentcache.policy.lifespan import LambdaBounds
-from agentcache.policy.presets import GPUS, estimate_cost_model, estimate_step_cost
+from agentcache.policy.presets import GPUS, estimate_cost_model, estimate_step_cost, match_gpu
 
 # For a GPU that has no data sheet here: what decides the order is only how the costs of two positions compare.
 _OTHER_GPU = "h100"
@@ -34,9 +34,7 @@ def build_inputs(vllm_config: VllmConfig, config: AgentCacheConfig, num_blocks: 
 def _find_gpu() -> str:
     if current_platform.is_cpu():
         return "cpu"
-    name = str(current_platform.get_device_name()).lower()
-    # The longest first: "h20" is in "h200".
-    return next((gpu for gpu in sorted(GPUS, key=len, reverse=True) if gpu in name), _OTHER_GPU)
+    return match_gpu(str(current_platform.get_device_name())) or _OTHER_GPU
 
 
 def _read_shape(vllm_config: VllmConfig) -> Shape:

@@ -71,7 +71,8 @@ class GapFiller:
         self._cache: CachedHashes = watch_cache(self._pool)
         self._block_size = block_size
         self._costs = costs
-        self._max_gaps = max_gaps
+        # Measurements change it.
+        self.max_gaps = max_gaps
         self._numbers = itertools.count()
 
     def next_row(self, request: Request) -> Request:
@@ -84,7 +85,7 @@ class GapFiller:
         if not hits.islands or self.awaits_fill(request):
             return request
         parent = self._parents.get(request.request_id) or Parent(request)
-        plan = plan_segments(hits, self._costs, max(0, self._max_gaps - len(parent.rows)))
+        plan = plan_segments(hits, self._costs, max(0, self.max_gaps - len(parent.rows)))
         parent.dropped = max(parent.dropped, plan.dropped)
         self._parents[request.request_id] = parent
         if not plan.gaps:

@@ -41,7 +41,8 @@ class AgentScheduler(MultiSegmentScheduler):
         if _is_on(config.segments.enabled, policy.segments):
             segments = config.segments
             self.fill_gaps(lambda: SegmentCosts(get_inputs().loss, segments.row_s, self.block_size), segments.max_gaps)
-        self._chunking = config.chunking if _is_on(config.chunking.enabled, policy.chunking) else None
+        # Measurements change it.
+        self.chunking = config.chunking if _is_on(config.chunking.enabled, policy.chunking) else None
         self._step_tokens = self.max_num_scheduled_tokens
 
     def set_clock(self, clock: Callable[[], float]) -> None:
@@ -50,9 +51,9 @@ class AgentScheduler(MultiSegmentScheduler):
             self.block_queue.clock = clock
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
-        if self._chunking is not None:
+        if self.chunking is not None:
             decodes = sum(not request.is_prefill_chunk for request in self.running)
-            self.max_num_scheduled_tokens = decodes + prefill_budget(self._chunking, decodes, self._step_tokens)
+            self.max_num_scheduled_tokens = decodes + prefill_budget(self.chunking, decodes, self._step_tokens)
         return super().schedule(throttle_prefills)
 
     def set_correction_factor(self, request_id: str, factor: float) -> None:

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from agentcache.config import list_knobs
 from agentcache.models.catalog import resolve_model
-from agentcache.policy.presets import find_step_cost
+from agentcache.policy.presets import find_cost_profile, find_step_cost
 from agentcache.replay.display import ReplayDisplay
 from agentcache.replay.jobs import check_fit, describe_jobs, load_jobs
 from agentcache.replay.output import divert_output
@@ -33,7 +33,7 @@ from agentcache.sim.settings import SimulationSettings
 _INTERRUPTED = 130
 _GPU_NOTE = (
     "Simulated: vLLM's scheduler, its block pool and the policy ran as in production under a virtual clock; the "
-    "seconds of every step come from a model of the GPU, made of data-sheet numbers and the layers' geometry."
+    "seconds of every step come from a model of the GPU: {}."
 )
 
 
@@ -108,18 +108,20 @@ class Simulation:
 
 
 def _begin(settings: SimulationSettings, simulation: Simulation) -> None:
+    profile = find_cost_profile(settings.model, settings.gpu, settings.tensor_parallel_size)
+    kind = "measured" if profile.measured else "analytic"
     record = RunRecord(
         command=settings.command,
         started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         workload=settings.jobs.title,
         model=settings.model,
-        device=f"simulated {_device(settings.gpu)} (analytic cost model)",
+        device=f"simulated {_device(settings.gpu)} ({kind} cost model)",
         seed=settings.jobs.seed,
         jobs=len(simulation.jobs),
         cache_tokens=settings.cache_tokens,
         settings=_describe(settings, simulation.jobs),
         versions=find_versions(),
-        notes=(*simulation.notes, _GPU_NOTE),
+        notes=(*simulation.notes, _GPU_NOTE.format(profile.source)),
     )
     begin_run(settings.out, record)
 

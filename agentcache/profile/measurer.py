@@ -1,0 +1,115 @@
+"""Runs points on an engine: what was computed in which step, and how long each took."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from agentcache.errors import IntegrityError
+from agentcache.policy.cost import PrefillBatch
+from agentcache.policy.step_fit import MeasuredStep
+from agentcache.profile.bench_engine import BenchEngine, Timing
+from agentcache.profile.points import BatchPoint, Limits, Point, PrefillPoint
+
+# Any id that the model and its tokenizer know will do.
+_TOKEN_IDS = 4096
+_REPEATS = 3
+# Prefills that take longer are measured once: their noise is small beside them.
+_LONG_S = 0.25
+_DECODE_STEPS = 9
+# Room for the tokens that a decode gets while others are prepared and measured.
+_DECODE_TOKENS = 400
+_RECOMPUTATIONS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A point measured: its steps, and for a prefill also the whole."""
+
+    point: Point
+    steps: tuple[MeasuredStep, ...]
+    batch: PrefillBatch | None = None
+
+
+class Measurer:
+    """Owns the prompts. Cached parts come from one long prompt, and what must be computed is new every time."""
+
+    def __init__(self, bench: BenchEngine, limits: Limits, seed: int) -> None:
+        self._bench = bench
+        self._limits = limits
+        self._seed = seed
+        self._random = np.random.default_rng(seed)
+        self._long = self._fresh(limits.max_tokens - 1)
+        self._contexts: list[list[int]] = []
+
+    def prepare(self) -> None:
+        """Cache the long prompt, and run each kind once: kernels are compiled and buffers made at their first use."""
+        self._bench.cache(self._long)
+        block = self._limits.block_size
+        for point in (PrefillPoint(0, 1, 0, 0), PrefillPoint(block, 2 * block, 2 * block, block)):
+            self._time_prefill(point)
+        self._measure_batch(BatchPoint(2, block, ()))
+
+    def measure(self, point: Point) -> Sample:
+        return self._measure_prefill(point) if isinstance(point, PrefillPoint) else self._measure_batch(point)
+
+    def _measure_prefill(self, point: PrefillPoint) -> Sample:
+        timings = [self._time_prefill(point)]
+        if timings[0].steps_s < _LONG_S:
+            timings += [self._time_prefill(point) for _ in range(_REPEATS - 1)]
+        middle = sorted(timings, key=lambda timing: timing.steps_s)[len(timings) // 2]
+        return Sample(point, middle.steps, PrefillBatch(*point, middle.steps_s))
+
+    def _time_prefill(self, point: PrefillPoint) -> Timing:
+        """Raises IntegrityError when the engine does not compute just q1 and q2."""
+        l1, q1, l2, q2 = point
+        cached = self._long[: l1 + q1 + l2]
+        for _ in range(_RECOMPUTATIONS):
+            if l2:
+                self._bench.keep_only(cached, [(0, l1), (l1 + q1, len(cached))])
+                timing = self._bench.time_prefill([*cached, *self._fresh(q2)])
+            else:
+                timing = self._bench.time_prefill([*cached[:l1], *self._fresh(q1 + q2)])
+            computed = sum(row.query for step in timing.steps for row in step.rows)
+            if computed == q1 + q2:
+                return timing
+            # Room was needed, and the long prompt made it.
+            self._bench.cache(self._long)
+        raise IntegrityError(f"{point}: the engine computed {computed} tokens, not {q1 + q2}")
+
+    def _measure_batch(self, point: BatchPoint) -> Sample:
+        bench = self._bench
+        bench.settle()
+        ids = [bench.add([*self._context(i, point.context), *self._fresh(1)], _DECODE_TOKENS) for i in range(point[0])]
+        bench.step_until(*ids)
+        bench.log.take()
+        for _ in range(_DECODE_STEPS + 1):
+            bench.step()
+        steps = [_middle([step for step in bench.log.take() if len(step.rows) == point.decodes], point)]
+        for query, context in point.prefills:
+            repeats = []
+            for _ in range(_REPEATS):
+                bench.step_until(bench.add([*self._long[:context], *self._fresh(query)], 1))
+                repeats += [step for step in bench.log.take() if len(step.rows) == point.decodes + 1]
+            steps.append(_middle(repeats, point))
+        bench.abort(ids)
+        bench.settle()
+        return Sample(point, tuple(steps))
+
+    def _context(self, index: int, tokens: int) -> list[int]:
+        """Of one decode: no two share a block, or the GPU's own caches would make attention look fast."""
+        while len(self._contexts) <= index:
+            own = np.random.default_rng([self._seed, len(self._contexts)])
+            self._contexts.append(own.integers(1, _TOKEN_IDS, self._limits.max_tokens // 2).tolist())
+        return self._contexts[index][:tokens]
+
+    def _fresh(self, tokens: int) -> list[int]:
+        new: list[int] = self._random.integers(1, _TOKEN_IDS, tokens).tolist()
+        return new
+
+
+def _middle(steps: list[MeasuredStep], point: Point) -> MeasuredStep:
+    if not steps:
+        raise IntegrityError(f"{point}: no step of the engine had these rows")
+    return sorted(steps, key=lambda step: step.seconds)[len(steps) // 2]

@@ -1,0 +1,87 @@
+"""What `agentcache profile` is asked for."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentcache.errors import InputError
+from agentcache.models.catalog import SHAPE_PREFIX
+from agentcache.policy.cost import MIN_BATCHES
+
+DEFAULT_BUDGET_S = 240.0
+DEFAULT_POINTS = 360
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileSettings:
+    """One field per option of `agentcache profile`, which documents them."""
+
+    model: str
+    engine_options: tuple[str, ...] = ()
+    out: Path = Path()
+    budget_s: float = DEFAULT_BUDGET_S
+    points: int = DEFAULT_POINTS
+    max_tokens: int | None = None
+    seed: int = 0
+
+    def check(self) -> None:
+        """Raises InputError for what is wrong on its own, before anything is loaded."""
+        if not self.budget_s > 0:
+            raise InputError(f"--budget-s {self.budget_s:g}: give a number of seconds above 0")
+        if self.points < 2 * MIN_BATCHES:
+            raise InputError(f"--points {self.points}: give at least {2 * MIN_BATCHES}; hundreds are better")
+        if self.max_tokens is not None and self.max_tokens < 1024:
+            raise InputError(
+                f"--max-tokens {self.max_tokens}: give at least 1024; short prompts do not tell terms apart"
+            )
+        nearest = next(path for path in (self.out, *self.out.absolute().parents) if path.exists())
+        if not nearest.is_dir():
+            raise InputError(f"--out {self.out}: {nearest} is a file; give a folder")
+
+    @property
+    def model_name(self) -> str:
+        """As the profile's key has it: the shape's name, the folder's last part, or the hub's name."""
+        name = self.model.removeprefix(SHAPE_PREFIX)
+        return Path(name).absolute().name if Path(name).is_dir() else name
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `agentcache profile`; those of vLLM stand behind --."""
+    parser.description = (
+        "Measures prefills, decodes and mixed batches on this machine and fits the cost model of the policies and the "
+        "step times of simulate to them. Options behind -- go to vLLM, as in `agentcache profile MODEL -- -tp 2`."
+    )
+    parser.add_argument("model", metavar="MODEL", help="a name or path as for vllm serve; tiny; shape:llama-3.1-8b")
+    parser.add_argument(
+        "--out", type=Path, default=Path(), metavar="DIR", help="where the profile goes (default: here)"
+    )
+    parser.add_argument(
+        "--budget-s",
+        type=float,
+        default=DEFAULT_BUDGET_S,
+        metavar="S",
+        help=f"seconds of measuring, beside the engine's start (default {DEFAULT_BUDGET_S:g})",
+    )
+    parser.add_argument(
+        "--points", type=int, default=DEFAULT_POINTS, metavar="N", help=f"at most so many (default {DEFAULT_POINTS})"
+    )
+    parser.add_argument(
+        "--max-tokens", type=int, metavar="N", help="longest prompt (default: 65536 on a GPU, 8192 without)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the sizes and the tokens (default 0)")
+
+
+def read_settings(options: argparse.Namespace, engine_options: Sequence[str]) -> ProfileSettings:
+    """From what `add_arguments` has parsed, and what stood behind --."""
+    return ProfileSettings(
+        model=options.model,
+        engine_options=tuple(engine_options),
+        out=options.out,
+        budget_s=options.budget_s,
+        points=options.points,
+        max_tokens=options.max_tokens,
+        seed=options.seed,
+    )

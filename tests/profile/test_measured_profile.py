@@ -1,0 +1,71 @@
+"""What was measured goes before the data sheet, and says so."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from agentcache.errors import InputError
+from agentcache.policy import presets
+from agentcache.policy.cost import CostModel, CostProfile, ProfileKey, StepProfile, load_profile, save_profile
+from agentcache.policy.presets import find_cost_profile, find_measured_profile, find_step_cost, match_gpu
+from agentcache.policy.step_cost import StepCost
+
+KEY = ProfileKey(model="llama-3.1-8b", gpu="h200", tensor_parallel_size=1, dtype="bfloat16")
+COST = StepCost(1e-3, 4e-3, 2e-5, 0.0, 1e-6, 1e-9, 3e-8, overlap=1.5)
+MODEL = CostModel(k1=1e-7, k2=23e-6, k3=2e-7, k4=21e-6, k5=4.3e-10, k6=8.4e-10, intercept_s=2e-3)
+PROFILE = CostProfile(
+    key=KEY,
+    measured=True,
+    source="a test",
+    batches=100,
+    r_squared=0.9995,
+    cost_model=MODEL,
+    steps=StepProfile(count=200, r_squared=0.99, step_cost=COST),
+)
+
+
+@pytest.fixture
+def profiles(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setattr(presets, "PROFILES", tmp_path)
+    return tmp_path
+
+
+def test_a_profile_goes_before_the_data_sheet(profiles: Path) -> None:
+    analytic = find_step_cost("llama-3.1-8b", "h200")
+    assert analytic.overlap is None
+    assert find_measured_profile("llama-3.1-8b", "h200") is None
+    save_profile(PROFILE, profiles)
+    assert find_step_cost("llama-3.1-8b", "h200") == COST
+    assert find_cost_profile("llama-3.1-8b", "h200") == PROFILE
+    assert find_cost_profile("llama-3.1-8b", "h200").measured
+    # Nothing else takes it.
+    assert find_step_cost("llama-3.1-8b", "h200", 2).overlap is None
+    assert not find_cost_profile("llama-3.1-8b", "h100").measured
+
+
+def test_prefills_alone_leave_the_steps_to_the_data_sheet(profiles: Path) -> None:
+    analytic = find_step_cost("llama-3.1-8b", "h200")
+    save_profile(PROFILE.model_copy(update={"steps": None}), profiles)
+    assert find_step_cost("llama-3.1-8b", "h200") == analytic
+    assert find_cost_profile("llama-3.1-8b", "h200").cost_model == MODEL
+
+
+def test_steps_survive_the_file_and_must_not_be_negative(profiles: Path) -> None:
+    path = save_profile(PROFILE, profiles)
+    assert load_profile(path, KEY) == PROFILE
+    broken = json.loads(path.read_text())
+    broken["steps"]["step_cost"]["pair_s"] = -1.0
+    path.write_text(json.dumps(broken))
+    with pytest.raises(InputError, match=r"steps\.step_cost: .*pair_s is -1\.0; must be finite and not negative"):
+        find_step_cost("llama-3.1-8b", "h200")
+
+
+@pytest.mark.parametrize(
+    ("device", "gpu"),
+    [("NVIDIA H200", "h200"), ("NVIDIA H20", "h20"), ("NVIDIA H100 80GB HBM3", "h100"), ("NVIDIA A100-SXM4", None)],
+)
+def test_gpus_are_known_by_what_the_driver_calls_them(device: str, gpu: str | None) -> None:
+    assert match_gpu(device) == gpu

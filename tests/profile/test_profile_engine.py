@@ -1,0 +1,65 @@
+"""`agentcache profile` on the real CPU engine: what it says that it measured is what the engine computed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agentcache.policy.cost import ProfileKey, load_profile
+from agentcache.profile.command import ENGINE_LOG
+
+PROFILE = """
+import sys
+from pathlib import Path
+from agentcache.profile.command import profile
+from agentcache.profile.settings import ProfileSettings
+sys.exit(profile(ProfileSettings(model="tiny", out=Path(sys.argv[1]), points=24, max_tokens=1536, engine_options=(
+    "--block-size", "32", "--max-num-batched-tokens", "1024", "--max-num-seqs", "16"))))
+"""
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory, tiny_model_path: str) -> Path:  # noqa: ARG001 (made beforehand)
+    folder = tmp_path_factory.mktemp("profile") / "out"
+    done = subprocess.run([sys.executable, "-c", PROFILE, str(folder)], capture_output=True, text=True, check=False)
+    log = folder / ENGINE_LOG
+    assert done.returncode == 0, done.stdout + done.stderr + (log.read_text()[-3000:] if log.exists() else "")
+    assert "measured 24 of 24 points" in done.stdout
+    assert "cost model: 20 prefills, R²" in done.stdout
+    return folder
+
+
+def test_every_step_has_the_rows_that_its_point_asks_for(out: Path) -> None:
+    lines = [json.loads(line) for line in (out / "tiny_cpu_tp1_float32.points.jsonl").read_text().splitlines()]
+    assert len(lines) == 24
+    together = 0
+    for line in lines:
+        point, steps = line["point"], [rows for rows, _ in line["steps"]]
+        if "decodes" in point:
+            decodes, *mixed = steps
+            assert [query for query, _ in decodes] == [1] * point["decodes"]
+            assert all(0 <= context - point["context"] < 400 for _, context in decodes)
+            assert all(prefill in step for step, prefill in zip(mixed, point["prefills"], strict=True))
+            continue
+        l1, q1, l2, q2 = (point[name] for name in ("l1", "q1", "l2", "q2"))
+        assert sum(query for step in steps for query, _ in step) == q1 + q2
+        if q1 and l2 and q1 + q2 <= 1024:
+            # Multi-Segment Attention: the gap and the rest in one step, the rest behind the second cached part.
+            assert steps == [[[q1, l1], [q2, l1 + q1 + l2]]]
+            together += 1
+    assert together >= 5
+
+
+def test_profile_and_plot_are_written(out: Path) -> None:
+    key = ProfileKey(model="tiny", gpu="cpu", tensor_parallel_size=1, dtype="float32")
+    profile = load_profile(out / key.file_name, key)
+    assert profile.measured
+    assert profile.batches == 20
+    assert profile.steps is not None
+    assert profile.steps.count >= 32
+    assert profile.steps.step_cost.prefill_s(1024) > profile.steps.step_cost.prefill_s(16) > 0
+    assert (out / key.file_name).with_suffix(".png").read_bytes().startswith(b"\x89PNG")
