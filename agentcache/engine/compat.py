@@ -35,6 +35,7 @@ _SIGNATURES: dict[str, tuple[str, ...]] = {
     "vllm.v1.core.block_pool:BlockHashToBlockMap.pop": ("self", "key", "block_id"),
     f"{_MANAGER}.allocate_slots": ("self", "request", "num_new_tokens"),
     f"{_MANAGER}.evict_blocks": ("self", "block_ids"),
+    f"{_MANAGER}.get_computed_blocks": ("self", "request"),
     f"{_MANAGER}.get_blocks": ("self", "request_id"),
     f"{_MANAGER}.record_prefix_cache_stats": ("self", "request", "num_hits"),
     f"{_SCHEDULER}._free_request_blocks": ("self", "request"),

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from vllm import SamplingParams
 from vllm.utils.math_utils import cdiv
 from vllm.v1.core.kv_cache_manager import KVCacheManager
-from vllm.v1.core.kv_cache_utils import KVCacheBlock
+from vllm.v1.core.kv_cache_utils import BlockHashWithGroupId, KVCacheBlock
 from vllm.v1.request import Request, RequestStatus
 
 from agentcache.engine.hit_map import CachedHashes, HitMap, watch_cache
-from agentcache.engine.segments import Interval, SegmentCosts, SegmentPlan, find_hits, plan_segments
+from agentcache.engine.segments import Hits, Interval, SegmentCosts, SegmentPlan, find_hits, plan_segments
 
 _STARTABLE = (RequestStatus.WAITING, RequestStatus.PREEMPTED)
 _NO_ROOM = "no room"
@@ -52,7 +52,7 @@ class Parent:
     request: Request
     rows: list[FillRow] = field(default_factory=list)
     held: dict[int, KVCacheBlock] = field(default_factory=dict)
-    filled_tokens: int = 0
+    filled: set[int] = field(default_factory=set)
     dropped: int = 0
     lacked_room: bool = False
 
@@ -66,6 +66,9 @@ class GapFiller:
         self.rows: dict[str, FillRow] = {}
         self._parents: dict[str, Parent] = {}
         self._planned: FillRow | None = None
+        # Whose look-up comes next, and the keys of the blocks that it hits.
+        self._prefix: tuple[Request, list[BlockHashWithGroupId]] | None = None
+        self._looked_at: str | None = None
         self._manager = manager
         self._pool = manager.block_pool
         self._cache: CachedHashes = watch_cache(self._pool)
@@ -77,11 +80,12 @@ class GapFiller:
 
     def next_row(self, request: Request) -> Request:
         """What must be scheduled next so that `request` gets on: a fill row, or the request itself."""
-        self._planned = None
-        if request.num_computed_tokens or request.status not in _STARTABLE or find_obstacle(request) is not None:
+        self._planned = self._prefix = None
+        if request.num_computed_tokens or not _is_startable(request) or find_obstacle(request) is not None:
             return request
-        hit_map = self._cache.watch(request.request_id, request.block_hashes)
-        hits = find_hits(hit_map.cached, (request.num_tokens - 1) // self._block_size)
+        hit_map, hits = self._look(request)
+        prefix = hit_map.keys[: hits.prefix]
+        self._prefix = request, prefix
         if not hits.islands or self.awaits_fill(request):
             return request
         parent = self._parents.get(request.request_id) or Parent(request)
@@ -96,25 +100,32 @@ class GapFiller:
         self._hold(parent, hit_map, plan)
         fill = _make_request(parent, plan.gaps[0], self._block_size, next(self._numbers))
         self._planned = FillRow(fill, parent, plan.gaps[0])
+        self._prefix = fill, prefix
         return fill
+
+    def find_prefix(self, request: Request) -> list[KVCacheBlock] | None:
+        """The cached blocks that the request begins with, if it is the one that `next_row` gave last."""
+        if self._prefix is None or self._prefix[0] is not request:
+            return None
+        return self._cache.find_blocks(self._prefix[1])
 
     def awaits_fill(self, request: Request) -> bool:
         """Whether a fill row of the request has not computed all of its gap, so that the request must wait a step."""
         parent = self._parents.get(request.request_id)
         if parent is None or not parent.rows or parent.rows[-1].request.request_id not in self.rows:
             return False
-        hit_map = self._cache.watch(request.request_id, request.block_hashes)
+        hit_map = self._cache.watchers[request.request_id]
         return not hit_map.cached[parent.rows[-1].gap.end - 1]
 
-    def admit(self, request: Request) -> int | None:
+    def admit(self, request: Request, hit_tokens: int) -> int | None:
         """The request has its blocks and runs in this step: None for a fill row, which is under way from now on.
 
-        For others: how many tokens of what the request hit were computed for it by fill rows.
+        For others: how many of the tokens that the request hit were computed for it by fill rows.
         """
         row = self._planned
         if row is not None and row.request is request:
             row.parent.rows.append(row)
-            row.parent.filled_tokens += row.gap.blocks * self._block_size
+            row.parent.filled.update(range(*row.gap))
             self.rows[request.request_id] = row
             return None
         self._cache.watchers.pop(request.request_id, None)
@@ -124,8 +135,9 @@ class GapFiller:
         if parent is None:
             return 0
         self._release(parent)
-        self._count(parent)
-        return parent.filled_tokens
+        filled_tokens = sum((index + 1) * self._block_size <= hit_tokens for index in parent.filled) * self._block_size
+        self._count(parent, filled_tokens)
+        return filled_tokens
 
     def hold_new_blocks(self) -> None:
         """Keep what the rows compute until their parents are admitted. To be called after each step is scheduled."""
@@ -144,9 +156,6 @@ class GapFiller:
         ended = [row for row in self.rows.values() if row.request.status > RequestStatus.RUNNING]
         for row in ended:
             del self.rows[row.request.request_id]
-            if row.request.status == RequestStatus.PREEMPTED:
-                lost = sum(index not in row.parent.held for index in range(*row.gap))
-                row.parent.filled_tokens -= lost * self._block_size
         return ended
 
     def forget(self, requests: Iterable[Request]) -> list[str]:
@@ -176,18 +185,31 @@ class GapFiller:
     def begin_anew(self) -> None:
         """The prefix cache was reset, and vLLM made a new map."""
         self._cache = watch_cache(self._pool)
+        self._parents.clear()
+
+    def count_running(self) -> int:
+        return sum(row.request.status == RequestStatus.RUNNING for row in self.rows.values())
 
     def count_held(self) -> Counter[int]:
         """How often each block is held, by its id."""
         return Counter(block.block_id for parent in self._parents.values() for block in parent.held.values())
 
-    def _count(self, parent: Parent) -> None:
+    def _look(self, request: Request) -> tuple[HitMap, Hits]:
+        """What is cached of the request: O(blocks) when it comes up first, then kept up to date while it waits."""
+        hit_map = self._cache.watchers.get(request.request_id) or HitMap(request.block_hashes, self._cache)
+        hits = find_hits(hit_map.cached, (request.num_tokens - 1) // self._block_size)
+        if hits.islands or self._looked_at == request.request_id:
+            self._cache.watchers[request.request_id] = hit_map
+        self._looked_at = request.request_id
+        return hit_map, hits
+
+    def _count(self, parent: Parent, filled_tokens: int) -> None:
         if parent.rows:
             self.stats.segments[len(parent.rows) + 1] += 1
         elif parent.lacked_room:
             self.stats.fallbacks[_NO_ROOM] += 1
         self.stats.islands_dropped += parent.dropped
-        self.stats.fill_tokens += parent.filled_tokens
+        self.stats.fill_tokens += filled_tokens
 
     def _has_room(self, parent: Parent, hit_map: HitMap) -> bool:
         """Whether the whole request fits beside what runs: else filling would only keep blocks from others."""
@@ -195,21 +217,29 @@ class GapFiller:
         free = self._pool.get_num_free_blocks() - self._manager.watermark_blocks
         if wanted - len(parent.held) <= free:
             return True
-        hit_blocks = map(self._cache.get_one_block, hit_map.keys)
-        return wanted - sum(block is not None and block.ref_cnt > 0 for block in hit_blocks) <= free
+        if wanted - hit_map.cached.count(1) > free:
+            return False
+        hit_blocks = self._cache.find_blocks(list(itertools.compress(hit_map.keys, hit_map.cached)))
+        return wanted - sum(block.ref_cnt > 0 for block in hit_blocks) <= free
 
     def _hold(self, parent: Parent, hit_map: HitMap, plan: SegmentPlan) -> None:
-        for index in itertools.chain.from_iterable(range(*island) for island in plan.kept):
-            if index not in parent.held:
-                block = self._cache.get_one_block(hit_map.keys[index])
-                assert block is not None
-                self._pool.touch([block])
-                parent.held[index] = block
+        kept = itertools.chain.from_iterable(range(*island) for island in plan.kept)
+        new = [index for index in kept if index not in parent.held]
+        blocks = self._cache.find_blocks([hit_map.keys[index] for index in new])
+        self._pool.touch(blocks)
+        parent.held.update(zip(new, blocks, strict=True))
 
     def _release(self, parent: Parent) -> None:
         # The last first, as vLLM frees a request's blocks.
         self._pool.free_blocks([parent.held[index] for index in sorted(parent.held, reverse=True)])
         parent.held.clear()
+
+
+def _is_startable(request: Request) -> bool:
+    if request.status != RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR:
+        return request.status in _STARTABLE
+    waits_for = request.structured_output_request
+    return waits_for is not None and waits_for.grammar is not None and not isinstance(waits_for.grammar, Exception)
 
 
 def find_obstacle(request: Request) -> str | None:

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from vllm.v1.core.block_pool import BlockHashToBlockMap, BlockPool
 from vllm.v1.core.kv_cache_utils import BlockHash, BlockHashWithGroupId, KVCacheBlock, make_block_hash_with_group_id
 
 # Gaps need a model with one group of layers, so the group's number is always this.
 KV_CACHE_GROUP = 0
+# What vLLM puts behind a block's hash to tell groups apart.
+_GROUP_SUFFIX = make_block_hash_with_group_id(BlockHash(b""), KV_CACHE_GROUP)
 
 
 class HitMap:
     """`cached[i]` is 1 while the request's block i is in the cache."""
 
     def __init__(self, hashes: Sequence[BlockHash], cache: CachedHashes) -> None:
-        self.keys = [make_block_hash_with_group_id(block_hash, KV_CACHE_GROUP) for block_hash in hashes]
+        self.keys = [BlockHashWithGroupId(block_hash + _GROUP_SUFFIX) for block_hash in hashes]
         self.cached = bytearray(map(cache.holds, self.keys))
-        self._index = {key: index for index, key in enumerate(self.keys)}
+        self._index: dict[BlockHashWithGroupId, int] = {}
 
     def note(self, key: BlockHashWithGroupId, cached: bool) -> None:
         """The cache has got or lost its (last) block with this hash."""
+        if not self._index:
+            # Most requests are admitted before anything changes, and need no index.
+            self._index = {key: index for index, key in enumerate(self.keys)}
         index = self._index.get(key)
         if index is not None:
             self.cached[index] = cached
@@ -33,8 +38,10 @@ class CachedHashes(BlockHashToBlockMap):
         super().__init__()  # type: ignore[no-untyped-call]
         self.watchers: dict[str, HitMap] = {}
 
-    def holds(self, key: BlockHashWithGroupId) -> bool:
-        return key in self._cache
+    @property
+    def holds(self) -> Callable[[BlockHashWithGroupId], bool]:
+        """Whether any block has this hash."""
+        return self._cache.__contains__
 
     def insert(self, key: BlockHashWithGroupId, block: KVCacheBlock) -> None:
         super().insert(key, block)
@@ -47,12 +54,10 @@ class CachedHashes(BlockHashToBlockMap):
             watcher.note(key, key in self._cache)
         return block
 
-    def watch(self, request_id: str, hashes: Sequence[BlockHash]) -> HitMap:
-        """The request's hit map, made at the first call: O(blocks)."""
-        found = self.watchers.get(request_id)
-        if found is None:
-            found = self.watchers[request_id] = HitMap(hashes, self)
-        return found
+    def find_blocks(self, keys: Sequence[BlockHashWithGroupId]) -> list[KVCacheBlock]:
+        """One block for each hash, all of which must be held."""
+        found = [self._cache[key] for key in keys]
+        return [block if isinstance(block, KVCacheBlock) else next(iter(block.values())) for block in found]
 
 
 def watch_cache(pool: BlockPool) -> CachedHashes:

@@ -38,6 +38,8 @@ class MultiSegmentScheduler(AsyncScheduler):
         self.waiting = FillingQueue(self.waiting, filler)
         _count_gaps_as_computed(self.kv_cache_manager, filler, self._register_row)
         _release_holds_under_pressure(self.kv_cache_manager, filler)
+        if not self.enable_kv_cache_events:
+            _look_up_once(self.kv_cache_manager, filler, self.block_size)
 
     @property
     def segment_stats(self) -> SegmentStats | None:
@@ -88,7 +90,7 @@ class MultiSegmentScheduler(AsyncScheduler):
     def make_stats(self, *args: Any, **kwargs: Any) -> SchedulerStats | None:
         stats = super().make_stats(*args, **kwargs)
         if stats is not None and self.gap_filler is not None:
-            stats.num_running_reqs -= len(self.gap_filler.rows)
+            stats.num_running_reqs -= self.gap_filler.count_running()
         return stats
 
     def _handle_blocked_waiting_request(self, request: Request) -> bool:
@@ -132,17 +134,31 @@ def _count_gaps_as_computed(
     record = manager.record_prefix_cache_stats
 
     def record_admission(request: Request, num_hits: int) -> None:
-        filled = filler.admit(request)
+        filled = filler.admit(request, num_hits)
         if filled is None:
             register_row(request)
             return
         stats = request.prefill_stats
         if filled and stats is not None and request.num_preemptions == 0:
-            local = max(0, stats.num_local_cached_tokens - filled)
+            local = stats.num_local_cached_tokens - filled
             stats.set(stats.num_prompt_tokens, local, stats.num_external_cached_tokens)
-        record(request, max(0, num_hits - filled))
+        record(request, num_hits - filled)
 
     manager.record_prefix_cache_stats = record_admission  # type: ignore[method-assign]
+
+
+def _look_up_once(manager: KVCacheManager, filler: GapFiller, block_size: int) -> None:
+    """What was looked up to plan a row need not be looked up again to schedule it."""
+    get_computed_blocks = manager.get_computed_blocks
+
+    def get_known_blocks(request: Request) -> tuple[KVCacheBlocks, int, int]:
+        blocks = filler.find_prefix(request)
+        if blocks is None:
+            return get_computed_blocks(request)
+        # No layer keeps but a part of the prefix: there is no boundary to pin.
+        return manager.create_kv_cache_blocks((blocks,)), len(blocks) * block_size, 0
+
+    manager.get_computed_blocks = get_known_blocks  # type: ignore[method-assign]
 
 
 def _release_holds_under_pressure(manager: KVCacheManager, filler: GapFiller) -> None:

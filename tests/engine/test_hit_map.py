@@ -17,12 +17,13 @@ def test_hit_map_follows_every_change_of_the_cache(changes: list[tuple[bool, int
         make_block_hash_with_group_id(block_hash, KV_CACHE_GROUP)
         for block_hash in [*HASHES, BlockHash(b"a" * 32), BlockHash(b"b" * 32)]
     ]
-    watched = cache.watch("early", HASHES)
+    watched = cache.watchers["early"] = HitMap(HASHES, cache)
     for inserted, key, block in changes:
         if inserted:
             cache.insert(keys[key], blocks[block])
         else:
             cache.pop(keys[key], block)
         assert watched.cached == HitMap(HASHES, cache).cached
-    assert cache.watch("early", HASHES) is watched
-    assert cache.watch("late", HASHES).cached == watched.cached
+        present = [key for key, held in zip(keys, watched.cached, strict=False) if held]
+        found = cache.find_blocks(present)
+        assert all(cache.contain(key, block.block_id) for key, block in zip(present, found, strict=True))

@@ -1,0 +1,194 @@
+"""vLLM's engine in this process: requests come while others run, and the scheduler and its pool can be reached."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from vllm import RequestOutput, SamplingParams
+from vllm.config import VllmConfig
+from vllm.engine.arg_utils import EngineArgs
+from vllm.lora.request import LoRARequest
+from vllm.v1.core.kv_cache_utils import make_block_hash_with_group_id
+from vllm.v1.engine.llm_engine import LLMEngine
+from vllm.v1.metrics.loggers import StatLoggerBase
+from vllm.v1.metrics.stats import IterationStats, SchedulerStats
+from vllm.v1.request import Request
+
+from agentcache.engine.constants import SCHEDULER_CLASS
+from agentcache.engine.scheduler import AgentScheduler
+
+# The CPU kernels want multiples of 32.
+BLOCK = 32
+# Every island is worth a row, however short.
+ALL_ISLANDS = {"row_s": 0.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """`logprobs` are those of the tokens that were chosen, `cached` the prompt tokens that were not computed."""
+
+    tokens: list[int]
+    logprobs: list[float]
+    cached: int
+
+
+class StatsRecorder(StatLoggerBase):
+    """What the engine tells the metrics, step by step."""
+
+    def __init__(self, vllm_config: VllmConfig, engine_index: int = 0) -> None:  # noqa: ARG002 (vLLM's signature)
+        self.scheduler: list[SchedulerStats] = []
+        self.iterations: list[IterationStats] = []
+
+    def record(
+        self, scheduler_stats: SchedulerStats | None, iteration_stats: IterationStats | None, *_: Any, **__: Any
+    ) -> None:
+        self.scheduler += [scheduler_stats] if scheduler_stats else []
+        self.iterations += [iteration_stats] if iteration_stats else []
+
+    def log_engine_initialized(self) -> None:
+        pass
+
+
+class LiveEngine:
+    """Greedy replies of a fixed length; `check_integrity` after every step."""
+
+    def __init__(self, model: str, *, scheduler: str | None = SCHEDULER_CLASS, **options: Any) -> None:
+        segments = options.pop("segments", ALL_ISLANDS)
+        policy = options.pop("policy", "asymcache")
+        defaults: dict[str, Any] = {
+            "block_size": BLOCK,
+            "max_model_len": 1024,
+            "max_num_seqs": 8,
+            "max_num_batched_tokens": 1024,
+            "num_gpu_blocks_override": 129,
+            "skip_tokenizer_init": True,
+        }
+        arguments = EngineArgs(
+            model=model,
+            dtype="float32",
+            enforce_eager=True,
+            kv_cache_memory_bytes=64 * 2**20,
+            use_tqdm_on_load=False,
+            scheduler_cls=scheduler,
+            additional_config={"agentcache": {"policy": policy, "lifespan_s": 200, "segments": segments}},
+            **defaults | options,
+        )
+        self.stats: list[StatsRecorder] = []
+        with pytest.MonkeyPatch.context() as environment:
+            environment.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+            # Threads of this process must not stay bound when the engine is gone.
+            environment.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+            # vLLM puts a function that does nothing in its place.
+            environment.setattr(torch, "set_num_threads", torch.set_num_threads)
+            # Two threads that wait for each other on busy cores take fifty times as long.
+            torch.set_num_threads(1)
+            self._engine = LLMEngine.from_engine_args(arguments, stat_loggers=[self._make_recorder])
+        client: Any = self._engine.engine_core
+        # The first engine to go would take from the others what they share: the process's communication groups.
+        client._finalizer.detach()
+        self._core = client.engine_core
+        self._done: dict[str, RequestOutput] = {}
+        self._numbers = itertools.count()
+        if isinstance(self.scheduler, AgentScheduler):
+            # A look at the clock is a second: a run is the same every time.
+            self.scheduler.set_clock(itertools.count(1.0).__next__)
+
+    @property
+    def scheduler(self) -> Any:
+        return self._core.scheduler
+
+    @property
+    def pool(self) -> Any:
+        return self.scheduler.kv_cache_manager.block_pool
+
+    @property
+    def fill_tokens(self) -> int:
+        return int(self.scheduler.segment_stats.fill_tokens)
+
+    def add(
+        self,
+        prompt: list[int],
+        output_tokens: int = 8,
+        *,
+        salt: str | None = None,
+        lora: LoRARequest | None = None,
+        priority: int = 0,
+        **sampling: Any,
+    ) -> str:
+        """The request's name, by which `reply` finds it."""
+        name = f"request-{next(self._numbers)}"
+        params = SamplingParams(
+            temperature=0.0, max_tokens=output_tokens, ignore_eos=True, logprobs=0, **{"detokenize": False} | sampling
+        )
+        tokens: Any = {"prompt_token_ids": prompt} | ({"cache_salt": salt} if salt else {})
+        self._engine.add_request(name, tokens, params, lora_request=lora, priority=priority)
+        return name
+
+    def step(self) -> list[RequestOutput]:
+        outputs = [output for output in self._engine.step() if isinstance(output, RequestOutput)]
+        if isinstance(self.scheduler, AgentScheduler):
+            self.scheduler.check_integrity()
+        self._done |= {output.request_id: output for output in outputs if output.finished}
+        return outputs
+
+    def finish(self) -> None:
+        while self._engine.has_unfinished_requests():
+            self.step()
+
+    def reply(self, name: str) -> Reply:
+        output = self._done.pop(name)
+        (completion,) = output.outputs
+        tokens = list(completion.token_ids)
+        assert completion.logprobs is not None
+        chosen = [step[token].logprob for step, token in zip(completion.logprobs, tokens, strict=True)]  # type: ignore[index]
+        return Reply(tokens, chosen, output.num_cached_tokens or 0)
+
+    def ask(self, prompt: list[int], output_tokens: int = 8, **options: Any) -> Reply:
+        """A request by itself."""
+        name = self.add(prompt, output_tokens, **options)
+        self.finish()
+        return self.reply(name)
+
+    def abort(self, name: str) -> None:
+        self._engine.abort_request([name])
+
+    def reset(self, *, running: bool = False) -> bool:
+        return self._engine.reset_prefix_cache(reset_running_requests=running)
+
+    def forget(self, prompt: list[int], blocks: Iterable[int], **identity: Any) -> None:
+        """Make gaps: these blocks of the prompt are cached no longer. `identity` is its salt and LoRA."""
+        keys = self.block_keys(prompt, **identity)
+        found = [self.pool.cached_block_hash_to_block.get_one_block(keys[index]) for index in blocks]
+        self.pool.evict_blocks({block.block_id for block in found})
+
+    def block_keys(self, prompt: list[int], salt: str | None = None, lora: LoRARequest | None = None) -> list[Any]:
+        request = Request(
+            "keys",
+            prompt,
+            SamplingParams(),
+            None,
+            lora_request=lora,
+            cache_salt=salt,
+            block_hasher=self._core.request_block_hasher,
+        )
+        return [make_block_hash_with_group_id(block_hash, 0) for block_hash in request.block_hashes]
+
+    def _make_recorder(self, vllm_config: VllmConfig, engine_index: int = 0) -> StatsRecorder:
+        self.stats.append(StatsRecorder(vllm_config, engine_index))
+        return self.stats[-1]
+
+
+def make_prompt(seed: int, tokens: int) -> list[int]:
+    chance = random.Random(seed)
+    return [chance.randrange(8000) for _ in range(tokens)]
+
+
+def assert_same(reply: Reply, cold: Reply) -> None:
+    assert reply.tokens == cold.tokens
+    assert reply.logprobs == pytest.approx(cold.logprobs, abs=2e-3)

@@ -1,0 +1,96 @@
+"""Jobs of many turns on a cache that is far too small for them: every reply is that of a cold engine."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from live_engine import BLOCK, LiveEngine, Reply, assert_same, make_prompt
+
+SYSTEM = make_prompt(seed=0, tokens=3 * BLOCK + 9)
+ENGINES: dict[str, dict[str, Any]] = {
+    "small steps": {"max_num_batched_tokens": 3 * BLOCK},
+    "one seat, one gap": {"max_num_seqs": 1, "segments": {"row_s": 0.0, "max_gaps": 1}},
+    "by priority": {"scheduling_policy": "priority", "max_num_batched_tokens": 6 * BLOCK},
+    "pensieve": {"policy": "pensieve"},
+}
+# The longest request takes 25.
+BLOCKS = 37
+
+
+@dataclass
+class Crowd:
+    """Jobs that share a system prompt; a turn goes on from the turn before, its reply and what a tool said."""
+
+    engine: LiveEngine
+    chance: random.Random
+    turns: list[tuple[list[int], int, Reply]] = field(default_factory=list)
+    preempted: list[str] = field(default_factory=list)
+    resets: int = 0
+
+    def run(self, jobs: int, turns: int) -> None:
+        prompts = {job: SYSTEM + self._tokens(250) for job in range(jobs)}
+        left = dict.fromkeys(prompts, turns)
+        running: dict[int, tuple[str, int]] = {}
+        while any(left.values()) or running:
+            ready = [job for job in prompts if left[job] and job not in running]
+            if ready and (not running or self.chance.random() < 0.15):
+                job = self.chance.choice(ready)
+                length = self.chance.randint(2, 40)
+                running[job] = self.engine.add(prompts[job], length, priority=self.chance.randint(0, 2)), length
+                left[job] -= 1
+            if self.chance.random() < 0.01:
+                self.resets += self.engine.reset(running=self.chance.random() < 0.7)
+            if self.chance.random() < 0.2:
+                self.engine.pool.evict_blocks({self.chance.randrange(1, BLOCKS)})
+            for output in self.engine.step():
+                if output.finished:
+                    job = next(job for job, (name, _) in running.items() if name == output.request_id)
+                    self._take(prompts, job, *running.pop(job))
+
+    def _take(self, prompts: dict[int, list[int]], job: int, name: str, length: int) -> None:
+        reply = self.engine.reply(name)
+        self.turns.append((prompts[job], length, reply))
+        prompts[job] = prompts[job] + reply.tokens + self._tokens(80)
+
+    def _tokens(self, most: int) -> list[int]:
+        return make_prompt(self.chance.randrange(10**6), self.chance.randint(most // 2, most))
+
+
+@pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
+def test_replies_of_jobs_equal_cold_ones(
+    tiny_model_path: str, cold: LiveEngine, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = LiveEngine(tiny_model_path, num_gpu_blocks_override=BLOCKS, **options)
+    crowd = Crowd(engine, random.Random(4))
+    note_preemptions(engine, crowd.preempted, monkeypatch)
+    crowd.run(jobs=6, turns=4)
+    names = [cold.add(prompt, length) for prompt, length, _ in crowd.turns]
+    cold.finish()
+    for name, (*_, reply) in zip(names, crowd.turns, strict=True):
+        assert_same(reply, cold.reply(name))
+    assert_eventful(crowd)
+    assert not engine.scheduler.gap_filler.rows
+    assert engine.pool.get_num_free_blocks() == BLOCKS - 1
+
+
+def assert_eventful(crowd: Crowd) -> None:
+    stats = crowd.engine.scheduler.segment_stats
+    assert len(crowd.turns) == 24
+    assert stats.fill_tokens > 5 * BLOCK
+    assert sum(stats.segments.values()) > 2
+    assert crowd.preempted
+    assert crowd.resets
+    assert sum(reply.cached for *_, reply in crowd.turns) > 0
+
+
+def note_preemptions(engine: LiveEngine, names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    preempt = engine.scheduler._preempt_request
+
+    def note(request: Any, *args: Any, **kwargs: Any) -> None:
+        names.append(request.request_id)
+        preempt(request, *args, **kwargs)
+
+    monkeypatch.setattr(engine.scheduler, "_preempt_request", note)

@@ -1,0 +1,99 @@
+"""Where gaps cannot be, or are not wanted, cached prefixes are all that is reused, and replies are right."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from live_engine import BLOCK, LiveEngine, assert_same, make_prompt
+from transformers import Gemma2Config, Gemma2ForCausalLM, MistralConfig, MistralForCausalLM
+
+PROMPT = make_prompt(seed=1, tokens=10 * BLOCK + 7)
+GEOMETRY: dict[str, Any] = {
+    "vocab_size": 8192,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 32,
+    "initializer_range": 0.3,
+    "sliding_window": 2 * BLOCK,
+    "dtype": "float32",
+}
+
+
+def make_model(name: str, folder: Path) -> str:
+    """Random weights. Mistral's layers all have a window, Gemma's every other one."""
+    kinds: dict[str, Any] = {
+        "mistral": lambda: MistralForCausalLM(MistralConfig(**GEOMETRY)),
+        "gemma": lambda: Gemma2ForCausalLM(Gemma2Config(**GEOMETRY)),
+    }
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        kinds[name]().save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.mark.parametrize("name", ["mistral", "gemma"])
+def test_models_with_sliding_windows(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = make_model(name, tmp_path)
+    cold = LiveEngine(path, scheduler=None, enable_prefix_caching=False)
+    said: list[str] = []
+    monkeypatch.setattr(logging.getLogger("vllm.agentcache"), "handle", lambda record: said.append(record.getMessage()))
+    engine = LiveEngine(path)
+    assert said == ["Cached blocks are reused as prefixes only: the model's layers are not all full attention."]
+    assert engine.scheduler.segment_stats is None
+    expected = cold.ask(PROMPT)
+    assert_same(engine.ask(PROMPT), expected)
+    # In the last window: what is before it is not kept.
+    engine.forget(PROMPT, [8])
+    assert_same(engine.ask(PROMPT), expected)
+
+
+def test_prompt_logprobs_compute_the_whole_prompt(tiny_model_path: str, cold: LiveEngine) -> None:
+    engine = LiveEngine(tiny_model_path)
+    engine.ask(PROMPT)
+    engine.forget(PROMPT, [4])
+    reply = engine.ask(PROMPT, prompt_logprobs=1)
+    assert_same(reply, cold.ask(PROMPT, prompt_logprobs=1))
+    assert reply.cached == 0
+    assert engine.fill_tokens == 0
+    assert engine.scheduler.segment_stats.fallbacks == {"cache not read": 1}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"segments": {"enabled": False}}, {"policy": "lru"}, {"policy": "vllm"}],
+    ids=["switched off", "lru", "vllm"],
+)
+def test_segments_are_off(tiny_model_path: str, cold: LiveEngine, options: dict[str, Any]) -> None:
+    engine = LiveEngine(tiny_model_path, **options)
+    engine.ask(PROMPT)
+    engine.forget(PROMPT, [4])
+    reply = engine.ask(PROMPT)
+    assert_same(reply, cold.ask(PROMPT))
+    assert reply.cached == 4 * BLOCK
+    assert engine.scheduler.segment_stats is None
+
+
+def test_segments_can_be_switched_on_for_another_policy(tiny_model_path: str, cold: LiveEngine) -> None:
+    engine = LiveEngine(tiny_model_path, policy="lru", segments={"enabled": True, "row_s": 0.0})
+    engine.ask(PROMPT)
+    engine.forget(PROMPT, [4])
+    reply = engine.ask(PROMPT)
+    assert_same(reply, cold.ask(PROMPT))
+    assert reply.cached == 9 * BLOCK
+
+
+def test_islands_that_save_less_than_a_row_takes_are_not_kept(tiny_model_path: str, cold: LiveEngine) -> None:
+    engine = LiveEngine(tiny_model_path, segments={"row_s": 3600.0})
+    engine.ask(PROMPT)
+    engine.forget(PROMPT, [4])
+    reply = engine.ask(PROMPT)
+    assert_same(reply, cold.ask(PROMPT))
+    assert reply.cached == 4 * BLOCK
+    assert engine.fill_tokens == 0
