@@ -36,7 +36,7 @@ class ChunkingConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     enabled: bool | None = Field(default=None, description="None leaves it to the policy")
-    threshold: int = Field(default=16, ge=1, description="running decodes above which the budget shrinks")
+    threshold: int = Field(default=32, ge=1, description="running decodes above which the budget shrinks")
     floor: int = Field(default=1024, ge=1, description="tokens of prefill that every step may have")
 
 

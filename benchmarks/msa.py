@@ -3,8 +3,9 @@
 python benchmarks/msa.py --out msa.json [--model shape:llama-3.1-8b] [--prompts N ...] [--repeats N] [-- vLLM options]
 python benchmarks/msa.py --out msa.json --tiny
 
-One request at a time on one engine in this process. Of each prompt a share is missing from the cache, and the last 128
-tokens are new in every row but "prefix". TTFT is from the request's arrival, hashing included; `steps_ms` is what of it
+One request at a time on one engine in this process. Of each prompt the same share is computed in every row but "cold"
+and "suffix, stock": behind the cached blocks in "prefix"; in the others the last 128 tokens are new, and the rest of the
+share is missing in front of cached blocks. TTFT is from the request's arrival, hashing included; `steps_ms` is what of it
 the engine's steps take. The floor is what the computed tokens' matrix products and attention would take at the rate of
 a large matrix product, measured in the same process. "two steps": the step's token limit is set to the gap (or to an
 even part of it), so that the fill rows have steps of their own.
@@ -51,12 +52,13 @@ class Case:
 
 def make_cases(prompt: int, missing: float, block: int, step_tokens: int) -> list[Case]:
     """The rows of one setting. Intervals are whole blocks."""
-    gap = round(prompt * missing) // block * block
+    share = round(prompt * missing) // block * block
+    gap = share - NEW_TOKENS
     end = (prompt - NEW_TOKENS) // block * block
     suffix = ((gap, end),)
     return [
         Case("cold", ()),
-        Case("prefix", ((0, prompt - gap),)),
+        Case("prefix", ((0, prompt - share),)),
         Case("suffix, stock", suffix, max_gaps=0),
         Case("suffix, MSA, two steps", suffix, step_tokens=split_evenly(gap, step_tokens)),
         Case("suffix, MSA, one step", suffix),

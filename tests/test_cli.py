@@ -282,10 +282,10 @@ def test_bad_folders_of_a_report_are_refused(refuse: Refuse, tmp_path: Path) -> 
     assert refuse("report", one, "--out", tmp_path / "file").startswith(f"--out {tmp_path / 'file'}: is a file")
 
 
-def test_only_replay_takes_options_behind_dashes(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_simulate_and_report_take_no_options_behind_dashes(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["report", str(tmp_path), "--", "--dtype", "half"])
-    assert "only replay passes options behind -- on to vLLM" in capfd.readouterr().err
+    assert "only serve, replay and profile pass options behind -- on to vLLM" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(

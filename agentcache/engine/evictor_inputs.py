@@ -8,27 +8,42 @@ from vllm.config import VllmConfig
 from vllm.platforms import current_platform
 
 from agentcache.config import AgentCacheConfig
-from agentcache.models.shapes import Shape
+from agentcache.models.shapes import SHAPES, Shape
+from agentcache.policy.cost import CostModel
 from agentcache.policy.frequency import Frequency
 from agentcache.policy.inputs import EvictorInputs
 from agentcache.policy.lifespan import LambdaBounds
-from agentcache.policy.presets import GPUS, estimate_cost_model, estimate_step_cost, match_gpu
+from agentcache.policy.presets import (
+    GPUS,
+    estimate_cost_model,
+    estimate_step_cost,
+    find_measured_profile,
+    match_gpu,
+)
 
 # For a GPU that has no data sheet here: what decides the order is only how the costs of two positions compare.
 _OTHER_GPU = "h100"
 
 
 def build_inputs(vllm_config: VllmConfig, config: AgentCacheConfig, num_blocks: int, block_size: int) -> EvictorInputs:
-    """The cost model is analytic: of the model's geometry and the GPU's data sheet."""
-    hardware = GPUS[config.gpu or _find_gpu()]
-    step_cost = estimate_step_cost(_read_shape(vllm_config), hardware, vllm_config.parallel_config.tensor_parallel_size)
+    """With the measured cost model of this model and GPU if there is one, else an analytic one of their dimensions."""
+    shape, gpu = _read_shape(vllm_config), config.gpu or _find_gpu()
+    ranks = vllm_config.parallel_config.tensor_parallel_size
     return EvictorInputs(
         num_blocks=num_blocks,
-        loss=estimate_cost_model(step_cost).cost_model.loss_cost(block_size),
+        loss=_find_cost_model(shape, gpu, ranks).loss_cost(block_size),
         frequency=Frequency.from_turning_point(config.lifespan_s, config.reuse_probability, config.slope_ratio),
         lifespan_window=config.lifespan_window,
         lambda_bounds=LambdaBounds(1 / config.lambda_limit, config.lambda_limit),
     )
+
+
+def _find_cost_model(shape: Shape, gpu: str, ranks: int) -> CostModel:
+    name = next((name for name, known in SHAPES.items() if known.costs_as(shape)), None)
+    measured = find_measured_profile(name, gpu, ranks) if name else None
+    if measured is not None:
+        return measured.cost_model
+    return estimate_cost_model(estimate_step_cost(shape, GPUS[gpu], ranks)).cost_model
 
 
 def _find_gpu() -> str:

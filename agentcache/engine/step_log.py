@@ -18,7 +18,9 @@ class StepLog:
     """Listens at a scheduler, from its construction on.
 
     A step lasts from its scheduling, or from the end of the step before if that is later, until its tokens are there.
-    With async scheduling the next step is scheduled while this one runs, and waits for its end.
+    With async scheduling the next step is scheduled while this one runs, and waits for its end. That end is noted once
+    the next step is launched: of single steps it holds only where launches are short beside them, and of several of a
+    kind in a row their mean; see agentcache.profile.series.
     """
 
     def __init__(self, scheduler: AgentScheduler, clock: Callable[[], float] = time.perf_counter) -> None:

@@ -20,6 +20,11 @@ class Shape:
     max_tokens: int
     tied_embeddings: bool
 
+    def costs_as(self, other: Shape) -> bool:
+        """Whether a prompt takes as long: the layers are the same, whatever the context's limit."""
+        dimensions = ("hidden", "intermediate", "layers", "heads", "kv_heads", "head_dim")
+        return all(getattr(self, name) == getattr(other, name) for name in dimensions)
+
     def as_llama_config(self, *, end_of_turn: int, padding: int, dtype: str) -> dict[str, Any]:
         """The keyword arguments of transformers' LlamaConfig."""
         return {

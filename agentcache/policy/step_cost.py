@@ -28,8 +28,10 @@ class Row(NamedTuple):
 class StepCost:
     """The layers, and each row's attention, wait for compute or for memory.
 
-    Per step: `overhead_s`, `weights_read_s`. Per token computed: `token_s`, and `token_link_s` between GPUs. Per row:
-    `head_s` for the logits of its last token. Per pair of query and key: `pair_s`. Per key read: `kv_read_s`.
+    Per step: `overhead_s`, `weights_read_s`, and `prefill_overhead_s` when any row computes more than one token: then
+    it is no single CUDA graph as a step of decodes is, and what prepares it often finds the engine idle. Per token
+    computed: `token_s`, and `token_link_s` between GPUs. Per row: `head_s` for the logits of its last token. Per pair
+    of query and key: `pair_s`. Per key read: `kv_read_s`.
     `overlap`: None when compute hides behind memory, or memory behind compute, entirely: the longer of both counts.
     Else both count as (compute^overlap + memory^overlap)^(1/overlap); with 1, one waits for the other.
     """
@@ -42,6 +44,7 @@ class StepCost:
     pair_s: float
     kv_read_s: float
     overlap: float | None = None
+    prefill_overhead_s: float = 0.0
 
     def step_s(self, rows: Sequence[Row]) -> float:
         """A step of any mix of prefill chunks and decodes; 0 without rows."""
@@ -49,7 +52,9 @@ class StepCost:
             return 0.0
         tokens = sum(row.query for row in rows)
         weights_s = self._join(self.weights_read_s, tokens * self.token_s + len(rows) * self.head_s)
-        return self.overhead_s + weights_s + tokens * self.token_link_s + sum(map(self._attention_s, rows))
+        # Every row computes a token at least.
+        overhead_s = self.overhead_s + (self.prefill_overhead_s if tokens > len(rows) else 0.0)
+        return overhead_s + weights_s + tokens * self.token_link_s + sum(map(self._attention_s, rows))
 
     def prefill_s(self, query: int, context: int = 0) -> float:
         """One request's prefill in one step."""

@@ -18,7 +18,7 @@ from agentcache.errors import InputError
 from agentcache.policy.step_cost import Row, StepCost
 
 # What is fitted. `token_link_s` stays 0: between GPUs, too, a token's transfer looks like more of `token_s`.
-COEFFICIENTS = ("overhead_s", "weights_read_s", "token_s", "head_s", "pair_s", "kv_read_s")
+COEFFICIENTS = ("overhead_s", "weights_read_s", "token_s", "head_s", "pair_s", "kv_read_s", "prefill_overhead_s")
 MIN_STEPS = len(COEFFICIENTS) + 1
 OVERLAPS = (1.0, 1.25, 1.5, 2.0, 3.0, 5.0, math.inf)
 _ITERATIONS = 60
@@ -135,14 +135,15 @@ class _Fit:
 
     def _gradients(self, coefficients: FloatArray, overlap: float) -> FloatArray:
         """Per second that was measured: one row a step, one column a coefficient."""
-        _, weights_read, token, head, pair, kv_read = coefficients
+        _, weights_read, token, head, pair, kv_read, _ = coefficients
         read, compute = _shares(
             np.full_like(self._tokens, weights_read), self._tokens * token + self._rows * head, overlap
         )
         computed, fetched = _shares(self._pairs * pair, self._keys * kv_read, overlap)
         pairs = np.add.reduceat(computed * self._pairs, self._starts)
         keys = np.add.reduceat(fetched * self._keys, self._starts)
-        columns = [np.ones_like(self._tokens), read, compute * self._tokens, compute * self._rows, pairs, keys]
+        fixed, prefills = np.ones_like(self._tokens), (self._tokens > self._rows).astype(float)
+        columns = [fixed, read, compute * self._tokens, compute * self._rows, pairs, keys, prefills]
         gradients: FloatArray = np.stack(columns, axis=1) / self._seconds[:, None]
         return gradients
 

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 
 import vllm
@@ -47,6 +48,7 @@ _BATCH_TOKENS_GPU, _BATCH_TOKENS_CPU = 262_144, 32_768
 class Measured:
     """What the fits are made of. `interrupted`: by Ctrl-C, before the budget or the points were through."""
 
+    points: int
     batches: Sequence[PrefillBatch]
     steps: Sequence[MeasuredStep]
     interrupted: bool
@@ -75,7 +77,7 @@ def profile(settings: ProfileSettings) -> int:
             )
         prefills, steps = fit_cost_model(measured.batches), fit_step_cost(measured.steps)
         print_fits(console, prefills, steps)
-        path = save_profile(_make_profile(key, prefills, steps), settings.out)
+        path = save_profile(_make_profile(key, prefills, steps, measured.points), settings.out)
         picture = path.with_suffix(".png")
         plot_fits(prefills, steps, f"{key}, measured with vLLM {vllm.__version__}").savefig(picture, dpi=130)
         console.print(f"profile: {path}\nplot: {picture}\npoints: {points_file}", markup=False, highlight=False)
@@ -105,7 +107,7 @@ def _measure(settings: ProfileSettings, config: VllmConfig, points_file: Path, c
         bench.close()
     console.print(f"measured {len(samples)} of {settings.points} points{' until Ctrl-C' if interrupted else ''}")
     batches = [sample.batch for sample in samples if sample.batch is not None]
-    return Measured(batches, [step for sample in samples for step in sample.steps], interrupted)
+    return Measured(len(samples), batches, [step for sample in samples for step in sample.steps], interrupted)
 
 
 def _run_points(points: Sequence[Point], measurer: Measurer, deadline_s: float) -> Iterator[Sample]:
@@ -155,12 +157,12 @@ def _find_gpu() -> str:
     return match_gpu(name) or name.lower()
 
 
-def _make_profile(key: ProfileKey, prefills: FittedCostModel, steps: FittedStepCost) -> CostProfile:
+def _make_profile(key: ProfileKey, prefills: FittedCostModel, steps: FittedStepCost, points: int) -> CostProfile:
     device = "CPU backend" if current_platform.is_cpu() else current_platform.get_device_name()
     return CostProfile(
         key=key,
         measured=True,
-        source=f"agentcache profile on {device}, vLLM {vllm.__version__}",
+        source=f"agentcache profile on {device}, vLLM {vllm.__version__}, {date.today()}, {points} points",
         batches=len(prefills.residuals),
         r_squared=prefills.r_squared,
         cost_model=prefills.cost_model,

@@ -8,16 +8,17 @@ import numpy as np
 
 from agentcache.errors import IntegrityError
 from agentcache.policy.cost import PrefillBatch
+from agentcache.policy.step_cost import Row
 from agentcache.policy.step_fit import MeasuredStep
 from agentcache.profile.bench_engine import BenchEngine, Timing
 from agentcache.profile.points import BatchPoint, Limits, Point, PrefillPoint
+from agentcache.profile.series import SERIES_STEPS, average_series
 
 # Any id that the model and its tokenizer know will do.
 _TOKEN_IDS = 4096
 _REPEATS = 3
 # Prefills that take longer are measured once: their noise is small beside them.
 _LONG_S = 0.25
-_DECODE_STEPS = 9
 # Room for the tokens that a decode gets while others are prepared and measured.
 _DECODE_TOKENS = 400
 _RECOMPUTATIONS = 2
@@ -80,22 +81,27 @@ class Measurer:
 
     def _measure_batch(self, point: BatchPoint) -> Sample:
         bench = self._bench
-        bench.settle()
+        # The points before may have taken its room.
+        bench.cache(self._long)
         ids = [bench.add([*self._context(i, point.context), *self._fresh(1)], _DECODE_TOKENS) for i in range(point[0])]
         bench.step_until(*ids)
         bench.log.take()
-        for _ in range(_DECODE_STEPS + 1):
+        for _ in range(SERIES_STEPS):
             bench.step()
-        steps = [_middle([step for step in bench.log.take() if len(step.rows) == point.decodes], point)]
-        for query, context in point.prefills:
-            repeats = []
-            for _ in range(_REPEATS):
-                bench.step_until(bench.add([*self._long[:context], *self._fresh(query)], 1))
-                repeats += [step for step in bench.log.take() if len(step.rows) == point.decodes + 1]
-            steps.append(_middle(repeats, point))
+        decode = average_series(bench.log.take(), lambda step: len(step.rows) == point.decodes)
+        mixed = [self._measure_mixed(prefill, point.decodes) for prefill in point.prefills]
         bench.abort(ids)
         bench.settle()
-        return Sample(point, tuple(steps))
+        return Sample(point, (decode, *mixed))
+
+    def _measure_mixed(self, prefill: Row, decodes: int) -> MeasuredStep:
+        """The prefill beside decodes that run: several such prompts, of which a step has room for one."""
+        bench = self._bench
+        bench.control.limit_step(decodes + prefill.query)
+        prompts = [[*self._long[: prefill.context], *self._fresh(prefill.query)] for _ in range(SERIES_STEPS)]
+        bench.step_until(*[bench.add(prompt, 1) for prompt in prompts])
+        bench.control.limit_step(None)
+        return average_series(bench.log.take(), lambda step: len(step.rows) == decodes + 1 and prefill in step.rows)
 
     def _context(self, index: int, tokens: int) -> list[int]:
         """Of one decode: no two share a block, or the GPU's own caches would make attention look fast."""
@@ -107,9 +113,3 @@ class Measurer:
     def _fresh(self, tokens: int) -> list[int]:
         new: list[int] = self._random.integers(1, _TOKEN_IDS, tokens).tolist()
         return new
-
-
-def _middle(steps: list[MeasuredStep], point: Point) -> MeasuredStep:
-    if not steps:
-        raise IntegrityError(f"{point}: no step of the engine had these rows")
-    return sorted(steps, key=lambda step: step.seconds)[len(steps) // 2]

@@ -16,6 +16,8 @@ from agentcache.policy.step_cost import Row
 MAX_L1 = 1024
 MAX_DECODES = 256
 _PREFILLS_PER_BATCH = 2
+# By its rows alone, a step that ends the prompt with a single token would be taken for a decode.
+_SHORTEST_PREFILL = 2
 
 
 class PrefillPoint(NamedTuple):
@@ -71,25 +73,29 @@ class PointSource:
     def _cold(self) -> PrefillPoint:
         """Nothing cached, or a short prefix, and one long computation."""
         l1 = self._l1()
-        return PrefillPoint(l1, self._draw(1, self._limits.max_tokens - l1 - 1), 0, 0)
+        return PrefillPoint(l1, self._draw(_SHORTEST_PREFILL, self._limits.max_tokens - l1 - 1), 0, 0)
 
     def _prefix(self) -> PrefillPoint:
         """A cached prefix is l2 with nothing in front of it: its square is not charged."""
         longest = self._limits.max_tokens
-        return PrefillPoint(0, 0, self._blocks(3 * longest // 4), self._draw(1, longest // 8))
+        return PrefillPoint(0, 0, self._blocks(3 * longest // 4), self._draw(_SHORTEST_PREFILL, longest // 8))
 
     def _segments(self) -> PrefillPoint:
         longest = self._limits.max_tokens
         q1, l2 = self._blocks(longest // 4), self._blocks(longest // 2)
-        return PrefillPoint(self._l1(), q1, l2, self._draw(1, longest // 8 - 1))
+        return PrefillPoint(self._l1(), q1, l2, self._draw(_SHORTEST_PREFILL, longest // 8 - 1))
 
     def _batch(self) -> BatchPoint:
         limits = self._limits
-        most = (MAX_DECODES, limits.max_seqs - 1, limits.step_tokens // 4, limits.batch_tokens // limits.block_size)
+        # With async scheduling, the prompt of the step before may still count beside the next one.
+        most = (MAX_DECODES, limits.max_seqs - 2, limits.step_tokens // 4, limits.batch_tokens // limits.block_size)
         decodes = self._draw(1, min(most))
         context = self._blocks(min(limits.max_tokens // 2, limits.batch_tokens // decodes))
         longest = min(limits.step_tokens - decodes, limits.max_tokens // 2 - 1)
-        rows = [Row(self._draw(1, longest), self._blocks(limits.max_tokens // 2)) for _ in range(_PREFILLS_PER_BATCH)]
+        rows = (
+            Row(self._draw(_SHORTEST_PREFILL, longest), self._blocks(limits.max_tokens // 2))
+            for _ in range(_PREFILLS_PER_BATCH)
+        )
         return BatchPoint(decodes, context, tuple(rows))
 
     def _l1(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,14 @@ def test_a_step_is_the_sum_of_its_parts() -> None:
     # Many tokens: compute binds both.
     assert COST.prefill_s(1000) == pytest.approx(1 + 100.5 + 10 + 500.5)
     assert COST.step_s([Row(1000, 0), Row(1, 99)]) == pytest.approx(1 + 100.1 + 1 + 10.01 + 500.5 + 2)
+
+
+def test_any_prefill_in_a_step_pays_its_overhead_once() -> None:
+    dear = replace(COST, prefill_overhead_s=3.0)
+    assert dear.decode_s([7, 8]) == COST.decode_s([7, 8])
+    rows = [Row(4, 0), Row(2, 16), Row(1, 9)]
+    assert dear.step_s(rows) == pytest.approx(COST.step_s(rows) + 3)
+    assert dear.step_s([]) == 0
 
 
 def test_a_step_without_rows_takes_no_time() -> None:

@@ -11,7 +11,7 @@ from agentcache.errors import InputError
 from agentcache.policy import presets
 from agentcache.policy.cost import CostModel, CostProfile, ProfileKey, StepProfile, load_profile, save_profile
 from agentcache.policy.presets import find_cost_profile, find_measured_profile, find_step_cost, match_gpu
-from agentcache.policy.step_cost import StepCost
+from agentcache.policy.step_cost import Row, StepCost
 
 KEY = ProfileKey(model="llama-3.1-8b", gpu="h200", tensor_parallel_size=1, dtype="bfloat16")
 COST = StepCost(1e-3, 4e-3, 2e-5, 0.0, 1e-6, 1e-9, 3e-8, overlap=1.5)
@@ -44,6 +44,31 @@ def test_a_profile_goes_before_the_data_sheet(profiles: Path) -> None:
     # Nothing else takes it.
     assert find_step_cost("llama-3.1-8b", "h200", 2).overlap is None
     assert not find_cost_profile("llama-3.1-8b", "h100").measured
+
+
+# Medians of other runs on one H200 under vLLM 0.32: engine time of one prefill, and of a step of 64 decodes whose
+# contexts grow from 1,024 to 1,792, alone and beside a chunk in the middle of a prompt of 8,192 tokens.
+@pytest.mark.parametrize(
+    ("rows", "seconds"),
+    [
+        ([Row(1_024, 0)], 0.0251),
+        ([Row(256, 768)], 0.0102),
+        ([Row(10_240, 0)], 0.275),
+        ([Row(8_192, 24_576)], 0.381),
+        ([Row(2_560, 7_680)], 0.0787),
+        ([Row(1, 1_408)] * 64, 0.00897),
+        ([Row(1, 1_408)] * 64 + [Row(1_024, 3_584)], 0.0321),
+        ([Row(1, 1_408)] * 64 + [Row(512, 3_840)], 0.0214),
+    ],
+)
+def test_the_profile_of_the_h200_is_near_what_other_runs_took(rows: list[Row], seconds: float) -> None:
+    profile = find_measured_profile("llama-3.1-8b", "h200")
+    assert profile is not None
+    assert profile.measured
+    assert profile.steps is not None
+    assert find_cost_profile("llama-3.1-8b", "h200") == profile
+    assert find_step_cost("llama-3.1-8b", "h200") == profile.steps.step_cost
+    assert profile.steps.step_cost.step_s(rows) == pytest.approx(seconds, rel=0.1)
 
 
 def test_prefills_alone_leave_the_steps_to_the_data_sheet(profiles: Path) -> None:

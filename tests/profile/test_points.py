@@ -22,15 +22,16 @@ def test_every_point_can_be_measured(limits: Limits, seed: int) -> None:
             assert point.l1 + point.q1 + point.l2 + point.q2 < limits.max_tokens
             assert point.l1 <= MAX_L1
             assert (point.l2 > 0) == (point.q2 > 0)
-            assert point.q1 + point.q2 > 0
+            assert max(point.q1, point.q2) > 1
+            assert 1 not in (point.q1, point.q2)
             cached_ends = (point.l1, point.l1 + point.q1, point.l2) if point.l2 else (point.l1,)
             assert all(end % limits.block_size == 0 for end in cached_ends)
         else:
-            assert 1 <= point.decodes < limits.max_seqs
+            assert 1 <= point.decodes <= limits.max_seqs - 2
             assert point.decodes * point.context <= limits.batch_tokens
             for query, context in point.prefills:
                 # The decodes and the prefill must fit into one step.
-                assert 1 <= query <= limits.step_tokens - point.decodes
+                assert 2 <= query <= limits.step_tokens - point.decodes
                 assert query + context < limits.max_tokens
                 assert context % limits.block_size == 0
 

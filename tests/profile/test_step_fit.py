@@ -21,6 +21,7 @@ PLANTED = StepCost(
     head_s=8e-6,
     pair_s=0.85e-9,
     kv_read_s=34e-9,
+    prefill_overhead_s=2e-3,
 )
 LIMITS = Limits(max_tokens=65_536, step_tokens=8192, batch_tokens=262_144, max_seqs=256, block_size=16)
 rows = st.lists(st.builds(Row, st.integers(1, 5000), st.integers(0, 50_000)), min_size=1, max_size=5)

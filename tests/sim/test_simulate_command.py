@@ -54,7 +54,7 @@ def test_bfcl_from_end_to_end(both: tuple[Path, Summary]) -> None:
     assert figures.preemptions
     assert 0 < (figures.block_hit_rate or 0) < 1
     record = read_run_record(out)
-    assert record.device == "simulated NVIDIA H200 (analytic cost model)"
+    assert record.device == "simulated NVIDIA H200 (measured cost model)"
     assert (record.model, record.cache_tokens, record.jobs) == ("llama-3.1-8b", 6_992, 20)
     assert "simulated NVIDIA H200" in (out / MARKDOWN_FILE).read_text()
 
