@@ -26,6 +26,8 @@ from rich.progress import track
 
 CLAUDE_CODE_SIZES = (200_000, 400_000, 800_000)
 CLAUDE_CODE = ("--jobs", "32", "--max-context", "65536", "--model", "llama-3.1-8b", "--gpu", "h200", "--seed", "0")
+# About the paper's 300 requests.
+CONVERSATION = ("--jobs", "38", "--turns", "8", "--seed", "0")
 # Of the paper's Table 1: GPUs and tokens of cache for each model.
 MODELS = {"llama-3.1-8b": (1, 487_744), "llama-3.1-70b": (4, 505_152)}
 DISPERSIONS = {"low": 5, "high": 10}
@@ -95,7 +97,7 @@ def list_end_to_end(data: Sequence[str]) -> Iterator[Case]:
                         "sessions/s": rate,
                     }
                     target = ("--model", model, "--gpu", "h20", "--tensor-parallel-size", str(gpus))
-                    load = ("--kv-tokens", str(tokens), "--rate", str(rate), "--dispersion", str(ratio), "--seed", "0")
+                    load = ("--kv-tokens", str(tokens), "--rate", str(rate), "--dispersion", str(ratio), *CONVERSATION)
                     run = (f"conversation:{path}", *target, *load)
                     yield Case(labels, (*run, *_policies("lru", "max-score", "pensieve", "asymcache")))
                     unchunked = ("--agentcache", "chunking.enabled=false")
