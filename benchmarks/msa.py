@@ -6,9 +6,9 @@ python benchmarks/msa.py --out msa.json --tiny
 One request at a time on one engine in this process. Of each prompt the same share is computed in every row but "cold"
 and "suffix, stock": behind the cached blocks in "prefix"; in the others the last 128 tokens are new, and the rest of
 the share is missing in front of cached blocks. TTFT is from the request's arrival, hashing included; `steps_ms` is
-what of it the engine's steps take. The floor is what the computed tokens' matrix products and attention would take at the rate of
-a large matrix product, measured in the same process. "two steps": the step's token limit is set to the gap (or to an
-even part of it), so that the fill rows have steps of their own.
+what of it the engine's steps take. The floor is what the computed tokens' matrix products and attention would take at
+the rate of a large matrix product, measured in the same process. "two steps": the step's token limit is set to the
+gap (or to an even part of it), so that the fill rows have steps of their own.
 """
 
 from __future__ import annotations
