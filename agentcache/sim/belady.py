@@ -16,7 +16,7 @@ It is a yardstick, and no proven bound once jobs run side by side. It decides gr
 gaps would be a minimal cost flow over the whole run, and that only if the requests came at fixed times. They do not:
 each waits for the reply before it, so that other evictions bring other requests. Running requests hold their blocks
 whatever the policy thinks, and nobody is made to wait for them. So another rule may come out ahead at times, also in
-hits; `docs/policies-belady.md` says by how much we saw one do so.
+hits; `docs/belady-cost.md` says by how much we saw one do so.
 """
 
 from __future__ import annotations
