@@ -63,8 +63,9 @@ class AgentCacheConfig(BaseModel):
     reuse_probability: float = Field(default=0.5, gt=0, lt=1, description="of a block idle for lifespan_s")
     slope_ratio: float = Field(default=40.0, gt=1, description="how much faster the chance of reuse falls after that")
     lifespan_window: int = Field(default=1000, ge=1, description="reuse gaps of which the present lifespan is the mean")
+    # λ grows with the exponential of that mean, so that a limit which looks large pins it to one side.
     lambda_limit: float = Field(
-        default=1e6, ge=1, allow_inf_nan=False, description="λ, which follows that mean, stays within 1/limit and limit"
+        default=1e300, ge=1, le=1e300, description="λ, which follows that mean, stays within 1/limit and limit"
     )
 
     @field_validator("gpu")
