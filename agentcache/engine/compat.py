@@ -41,6 +41,7 @@ _SIGNATURES: dict[str, tuple[str, ...]] = {
     f"{_SCHEDULER}._free_request_blocks": ("self", "request"),
     f"{_SCHEDULER}._handle_blocked_waiting_request": ("self", "request"),
     f"{_SCHEDULER}._preempt_request": ("self", "request", "timestamp", "drop_stale_output"),
+    f"{_SCHEDULER}.get_request_counts": ("self",),
     f"{_SCHEDULER}.finish_requests": ("self", "request_ids", "finished_status"),
     f"{_SCHEDULER}.reset_prefix_cache": ("self", "reset_running_requests", "reset_connector"),
     f"{_SCHEDULER}.schedule": ("self", "throttle_prefills"),
@@ -54,9 +55,18 @@ _SIGNATURES: dict[str, tuple[str, ...]] = {
     f"{_QUEUE}.prepend_n": ("self", "blocks"),
     f"{_QUEUE}.remove": ("self", "block"),
     "vllm.v1.engine.input_processor:InputProcessor.process_inputs": ("self", "request_id", "prompt", "params"),
+    # The core calls the method that a front end names in a message.
+    "vllm.v1.engine.core:EngineCoreProc._invoke_utility_method": ("name", "get_result", "output", "enqueue_output"),
     "vllm.v1.sample.logits_processor:LogitsProcessor.apply": ("self", "logits"),
     "vllm.v1.sample.logits_processor:LogitsProcessor.update_state": ("self", "batch_update"),
 }
+
+# The same for API servers only.
+_SERVER_SIGNATURES: dict[str, tuple[str, ...]] = {
+    "vllm.v1.engine.core_client:AsyncMPClient.call_utility_all_async": ("self", "method"),
+    "vllm.entrypoints.serve.middleware.authenticate:AuthenticationMiddleware.__init__": ("self", "app", "tokens"),
+}
+_GUARDED_PATHS = "vllm.entrypoints.serve.middleware.authenticate:GUARDED_PREFIX"
 
 
 @cache
@@ -74,6 +84,16 @@ def check_vllm() -> None:
     unknown = methods - {name.rpartition(".")[2] for name in _SIGNATURES}
     if unknown:
         raise CompatibilityError(f"vLLM {vllm.__version__}: its free block queue has new methods: {sorted(unknown)}")
+
+
+@cache
+def check_server() -> None:
+    """Raises CompatibilityError, naming what differs, when our routes do not fit the installed vLLM's API server."""
+    for name, expected in _SERVER_SIGNATURES.items():
+        check_signature(_find(name), expected)
+    guarded = _find(_GUARDED_PATHS)
+    if not isinstance(guarded, tuple) or "/v1" not in guarded:
+        raise CompatibilityError(f"vLLM {vllm.__version__}: it keeps elsewhere which paths need the API key")
 
 
 def check_signature(function: Callable[..., Any], expected: tuple[str, ...]) -> None:

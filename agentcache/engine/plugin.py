@@ -8,5 +8,7 @@ def register() -> None:
 
     check_vllm()
     from agentcache.engine.forced_reply import accept_forced_replies
+    from agentcache.engine.snapshot import answer_snapshots
 
     accept_forced_replies()
+    answer_snapshots()

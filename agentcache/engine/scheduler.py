@@ -19,6 +19,7 @@ from agentcache.engine.evictor_inputs import build_inputs
 from agentcache.engine.multi_segment import MultiSegmentScheduler
 from agentcache.engine.segments import SegmentCosts
 from agentcache.errors import IntegrityError
+from agentcache.policy.evictor import Evictor
 from agentcache.policy.registry import Policy, find_policy
 
 
@@ -28,16 +29,20 @@ class AgentScheduler(MultiSegmentScheduler):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         check_vllm()
         super().__init__(*args, **kwargs)
-        config = read_config(self.vllm_config.additional_config)
+        self.config = read_config(self.vllm_config.additional_config)
+        self.evictor: Evictor | None = None
         self.block_queue: BlockQueue | None = None
+        # Prompt tokens that the last step could have had; None while nothing limits them.
+        self.prefill_budget: int | None = None
         self._correction_factors: dict[str, float] = {}
-        self._use_policy(find_policy(config.policy), config)
+        self._use_policy(find_policy(self.config.policy), self.config)
 
     def _use_policy(self, policy: Policy, config: AgentCacheConfig) -> None:
         pool = self.kv_cache_manager.block_pool
         get_inputs = partial(build_inputs, self.vllm_config, config, pool.num_gpu_blocks, self.block_size)
         if policy.make_evictor is not None:
-            self.block_queue = replace_queue(pool, policy.make_evictor(get_inputs), time.monotonic)
+            self.evictor = policy.make_evictor(get_inputs)
+            self.block_queue = replace_queue(pool, self.evictor, time.monotonic)
         if _is_on(config.segments.enabled, policy.segments):
             segments = config.segments
             self.fill_gaps(lambda: SegmentCosts(get_inputs().loss, segments.row_s, self.block_size), segments.max_gaps)
@@ -53,7 +58,8 @@ class AgentScheduler(MultiSegmentScheduler):
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
         if self.chunking is not None:
             decodes = sum(not request.is_prefill_chunk for request in self.running)
-            self.max_num_scheduled_tokens = decodes + prefill_budget(self.chunking, decodes, self._step_tokens)
+            self.prefill_budget = prefill_budget(self.chunking, decodes, self._step_tokens)
+            self.max_num_scheduled_tokens = decodes + self.prefill_budget
         return super().schedule(throttle_prefills)
 
     def set_correction_factor(self, request_id: str, factor: float) -> None:

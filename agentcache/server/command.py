@@ -9,6 +9,7 @@ from vllm.entrypoints.cli.serve import ServeSubcommand
 from vllm.logger import configure_logging_from_args
 
 from agentcache.server.arguments import build_arguments
+from agentcache.server.plugin_choice import choose_plugins
 
 
 def serve(
@@ -21,5 +22,6 @@ def serve(
 ) -> None:
     """Serves until it is stopped. Raises InputError before anything is loaded."""
     args = build_arguments(model, options, policy=policy, forced_replies=forced_replies, knobs=knobs)
+    choose_plugins()
     configure_logging_from_args(args)
     ServeSubcommand.cmd(args)

@@ -18,6 +18,7 @@ from vllm.entrypoints.launchers.app import build_app
 from vllm.entrypoints.launchers.launcher import NoSignalServer
 
 from agentcache.errors import ServerError, in_one_line
+from agentcache.server.plugin_choice import choose_plugins
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ async def run_embedded_server(args: Namespace) -> AsyncIterator[EmbeddedServer]:
     `args` are those of `build_arguments`. Signals stay the caller's. Raises ServerError when it does not come up.
     """
     began = time.monotonic()
+    choose_plugins()
     async with AsyncExitStack() as stack:
         try:
             engine = await stack.enter_async_context(build_async_engine_client(args))

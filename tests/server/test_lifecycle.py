@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
@@ -54,6 +55,8 @@ def test_serve_answers_takes_a_replay_and_ends_on_sigint(tmp_path: Path) -> None
             models = wait_for(f"http://127.0.0.1:{port}/v1/models", process)
             assert [model["id"] for model in models["data"]] == ["tiny"]
             replay_against(f"http://127.0.0.1:{port}/v1", tmp_path / "out")
+            state = wait_for(f"http://127.0.0.1:{port}/agentcache/state", process)
+            assert [engine["policy"] for engine in state["engines"]] == ["lru"]
             group = [other for other in psutil.process_iter() if is_in_group(other, process.pid)]
             assert len(group) > 1, "the engine runs in processes of its own"
             # As a terminal does it: to the whole group.
@@ -76,11 +79,11 @@ def replay_against(url: str, out: Path) -> None:
     assert 0 < figures["block_hit_rate"] < 1
 
 
-def wait_for(url: str, process: subprocess.Popen[bytes]) -> dict[str, list[dict[str, str]]]:
+def wait_for(url: str, process: subprocess.Popen[bytes]) -> dict[str, Any]:
     for _ in range(600):
         assert process.poll() is None, "the server ended by itself"
         try:
-            answer: dict[str, list[dict[str, str]]] = httpx.get(url).raise_for_status().json()
+            answer: dict[str, Any] = httpx.get(url).raise_for_status().json()
             return answer
         except httpx.HTTPError:
             time.sleep(0.2)

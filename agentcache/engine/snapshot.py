@@ -1,0 +1,128 @@
+"""What the scheduler counts, as plain values that can leave the engine's process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+from vllm.v1.engine.core import EngineCoreProc
+
+from agentcache.engine.multi_segment import find_engine_obstacle
+from agentcache.engine.scheduler import AgentScheduler
+
+# The method of the engine core that answers with a snapshot.
+SNAPSHOT_METHOD = "agentcache_snapshot"
+
+
+class _Counts(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class SegmentCounts(_Counts):
+    """Of Multi-Segment Attention, since the start."""
+
+    requests: dict[int, int] = Field(description="requests that had gaps filled, by their number of segments")
+    fill_tokens: int = Field(description="tokens of admitted requests that fill rows computed")
+    islands_dropped: int = Field(description="runs of cached blocks behind a gap that were not worth a fill row")
+    fallbacks: dict[str, int] = Field(description="requests that could have no gaps, by reason")
+
+
+class EvictionCounts(_Counts):
+    """Blocks whose reusable KV was lost for one cause, since the start."""
+
+    blocks: int
+    age_s: float = Field(description="from when each was freed to when its KV was lost, summed")
+
+
+class BlockCounts(_Counts):
+    """Of the KV cache, now. Free blocks may hold KV that is reused."""
+
+    total: int
+    used: int
+    free: int
+    tokens_per_block: int
+
+
+class RequestCounts(_Counts):
+    """The clients' own, now: fill rows are left out."""
+
+    running: int
+    waiting: int
+
+
+class Snapshot(_Counts):
+    """One engine. What its policy does not have is None or empty."""
+
+    policy: str
+    knobs: dict[str, Any] = Field(description="AgentCacheConfig, with what the policy decided filled in")
+    segments: SegmentCounts | None
+    segments_obstacle: str | None = Field(description="why this engine can reuse cached blocks only as prefixes")
+    evictions: dict[str, EvictionCounts] = Field(description="by cause")
+    lambda_value: float | None = Field(description="λ of the evictor")
+    prefill_budget: int | None = Field(description="prompt tokens that the last step could have had")
+    blocks: BlockCounts
+    requests: RequestCounts
+
+
+class EngineSnapshot(Snapshot):
+    """`engine` is its data-parallel rank, as in the label `engine` of vLLM's own metrics."""
+
+    engine: int
+
+
+def make_snapshot(scheduler: AgentScheduler) -> Snapshot:
+    """Changes nothing; O(1) in requests and blocks."""
+    config, filler, queue = scheduler.config, scheduler.gap_filler, scheduler.block_queue
+    knobs = config.model_dump()
+    knobs["segments"]["enabled"] = filler is not None
+    knobs["chunking"]["enabled"] = scheduler.chunking is not None
+    evictions = queue.evictions if queue is not None else {}
+    return Snapshot(
+        policy=config.policy,
+        knobs=knobs,
+        segments=_count_segments(scheduler),
+        segments_obstacle=find_engine_obstacle(scheduler) if filler is None else None,
+        evictions={cause: EvictionCounts(blocks=lost.blocks, age_s=lost.age_s) for cause, lost in evictions.items()},
+        lambda_value=getattr(scheduler.evictor, "lambda_value", None),
+        prefill_budget=scheduler.prefill_budget,
+        blocks=_count_blocks(scheduler),
+        requests=_count_requests(scheduler),
+    )
+
+
+def answer_snapshots() -> None:
+    """Let front ends ask every engine core for a snapshot, by vLLM's utility calls. May be called again."""
+    setattr(EngineCoreProc, SNAPSHOT_METHOD, _snapshot_core)
+
+
+def _snapshot_core(core: EngineCoreProc) -> dict[str, Any] | None:
+    """None when the engine has another scheduler than ours."""
+    if not isinstance(core.scheduler, AgentScheduler):
+        return None
+    # The keys of JSON are text, and so are those that vLLM's messages take for granted.
+    return {**make_snapshot(core.scheduler).model_dump(mode="json"), "engine": core.engine_index}
+
+
+def _count_segments(scheduler: AgentScheduler) -> SegmentCounts | None:
+    stats = scheduler.segment_stats
+    if stats is None:
+        return None
+    return SegmentCounts(
+        requests=dict(stats.segments),
+        fill_tokens=stats.fill_tokens,
+        islands_dropped=stats.islands_dropped,
+        fallbacks=dict(stats.fallbacks),
+    )
+
+
+def _count_blocks(scheduler: AgentScheduler) -> BlockCounts:
+    pool = scheduler.kv_cache_manager.block_pool
+    # One block is vLLM's placeholder.
+    total, free = pool.num_gpu_blocks - 1, pool.get_num_free_blocks()
+    return BlockCounts(total=total, used=total - free, free=free, tokens_per_block=scheduler.block_size)
+
+
+def _count_requests(scheduler: AgentScheduler) -> RequestCounts:
+    running, waiting = scheduler.get_request_counts()
+    rows = scheduler.gap_filler.count_running() if scheduler.gap_filler is not None else 0
+    return RequestCounts(running=running - rows, waiting=waiting)
