@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from vllm import SamplingParams
+from vllm.config import VllmConfig
 from vllm.v1.core.kv_cache_utils import BlockHash
 from vllm.v1.engine.core import EngineCore
 from vllm.v1.engine.llm_engine import LLMEngine
+from vllm.v1.executor import Executor
 from vllm.v1.request import Request
 
 from agentcache.config import ChunkingConfig
@@ -15,6 +17,11 @@ from agentcache.engine.compat import check_vllm
 from agentcache.engine.hit_map import KV_CACHE_GROUP
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.errors import CompatibilityError, InputError
+
+
+def start_engine(config: VllmConfig) -> LLMEngine:
+    """An engine in this process, which nobody but the caller steps."""
+    return LLMEngine(config, Executor.get_class(config), log_stats=False)
 
 
 class BenchControl:

@@ -13,11 +13,9 @@ from vllm import SamplingParams
 from vllm.config import VllmConfig
 from vllm.engine.arg_utils import EngineArgs
 from vllm.usage.usage_lib import UsageContext
-from vllm.v1.engine.llm_engine import LLMEngine
-from vllm.v1.executor import Executor
 
 from agentcache.config import CONFIG_KEY, read_config
-from agentcache.engine.bench_control import BenchControl
+from agentcache.engine.bench_control import BenchControl, start_engine
 from agentcache.engine.step_log import StepLog
 from agentcache.errors import InputError, IntegrityError, ServerError, in_one_line
 from agentcache.policy.step_fit import MeasuredStep
@@ -53,7 +51,7 @@ class BenchEngine:
         """Starts it. Raises ServerError when it does not come up."""
         began = time.monotonic()
         try:
-            self.engine = LLMEngine(config, Executor.get_class(config), log_stats=False)
+            self.engine = start_engine(config)
         except Exception as error:
             raise ServerError(f"the engine did not start: {in_one_line(error)}") from error
         self.startup_s = time.monotonic() - began

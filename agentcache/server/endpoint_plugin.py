@@ -7,10 +7,10 @@ from argparse import Namespace
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from starlette.datastructures import State
+from vllm.engine.async_llm_engine import AsyncLLMEngine
 from vllm.engine.protocol import EngineClient
 from vllm.entrypoints.serve.middleware import authenticate
 from vllm.tasks import SupportedTask
-from vllm.v1.engine.async_llm import AsyncLLM
 
 from agentcache.engine.compat import check_server
 from agentcache.engine.snapshot import SNAPSHOT_METHOD
@@ -36,7 +36,7 @@ class AgentCacheEndpoints:
         app.add_api_route("/metrics", MetricsRoute(_find_metrics_route(app)).serve, methods=["GET"])
 
     async def init_state(self, engine_client: EngineClient | None, state: State, args: Namespace) -> None:  # noqa: ARG002
-        if not isinstance(engine_client, AsyncLLM):
+        if not isinstance(engine_client, AsyncLLMEngine):
             raise CompatibilityError("agentcache's routes need vLLM's AsyncLLM; take agentcache out of VLLM_PLUGINS")
         core = engine_client.engine_core
         state.agentcache_snapshots = SnapshotReader(lambda: core.call_utility_all_async(SNAPSHOT_METHOD))
