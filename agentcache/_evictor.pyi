@@ -8,7 +8,9 @@ class IntegrityError(errors.IntegrityError): ...
 class NotFreeError(KeyError): ...
 
 class Evictor:
-    def add_n(self, block_ids: Sequence[int], positions: Sequence[int], now_s: float, factor: float) -> None: ...
+    def add_n(
+        self, block_ids: Sequence[int], positions: Sequence[int], now_s: float, factor: float, end_class: int = 0
+    ) -> None: ...
     def add_empty_n(self, block_ids: Sequence[int]) -> None: ...
     def evict_n(self, count: int, now_s: float) -> list[int]: ...
     def remove(self, block_id: int) -> None: ...
@@ -50,6 +52,19 @@ class AsymCacheLinear(Evictor):
     ) -> None: ...
     def set_lambda(self, value: float) -> None: ...
 
+class Grouped(Evictor):
+    def __init__(
+        self,
+        *,
+        num_blocks: int,
+        slope_s: float,
+        base_s: float,
+        floor_s: float,
+        window: float,
+        prior_returns: float,
+        least_wait_s: float,
+    ) -> None: ...
+
 class MaxScore(Evictor):
     def __init__(self, *, num_blocks: int, alpha_s: float, beta_s: float, tau0_s: float) -> None: ...
 
@@ -62,6 +77,8 @@ class FreeQueue:
     clock: Callable[[], float]
     # Multiplies the value of the blocks that are appended from now on.
     factor: float
+    # How the requests ended whose blocks are appended from now on: a number of the caller's from 0 to 1023, 0 unknown.
+    end_class: int
     def __init__(
         self,
         *,

@@ -40,6 +40,23 @@ class ChunkingConfig(BaseModel):
     floor: int = Field(default=1024, ge=1, description="tokens of prefill that every step may have")
 
 
+class GroupedConfig(BaseModel):
+    """What policy `agentcache` learns of the waits between a request and the next one that uses its blocks."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    window: int = Field(default=4000, ge=1, description="requests after which all that was observed counts for half")
+    prior_returns: float = Field(
+        default=1.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="returns at each age after which a class of requests counts as much as all classes together",
+    )
+    least_wait_s: float = Field(
+        default=1.0, gt=0, allow_inf_nan=False, description="added to every wait: differences far below it do not count"
+    )
+
+
 class AgentCacheConfig(BaseModel):
     """Unknown keys are errors, so that a misspelt knob cannot pass as its default."""
 
@@ -53,6 +70,7 @@ class AgentCacheConfig(BaseModel):
 
     segments: SegmentsConfig = SegmentsConfig()
     chunking: ChunkingConfig = ChunkingConfig()
+    grouped: GroupedConfig = GroupedConfig()
 
     gpu: str | None = Field(
         default=None, description="whose data sheet the cost model is made of; None is the GPU at hand"

@@ -26,6 +26,7 @@ class AsymCacheLinear : public ScannedEvictor {
 
  protected:
   void take(std::size_t count, double now_s, std::vector<BlockId>& victims) override {
+    if (count == uses_.size()) return take_all(now_s, victims);
     for (; count > 0; --count) {
       victims.push_back(find_victim(now_s));
       erase(victims.back());
@@ -46,6 +47,14 @@ class AsymCacheLinear : public ScannedEvictor {
   std::pair<Ranked, Ranked> rank(const Use& use) const {
     const Keys keys = frequency_.shared_keys(use.last_s).plus(std::log(cost_.at(use.position) * use.factor));
     return {{keys.early, use.sequence, use.id}, {keys.late, use.sequence, use.id}};
+  }
+
+  // A reset of the cache is no place for a scan a block.
+  void take_all(double now_s, std::vector<BlockId>& victims) {
+    for (const BlockId id : order_with_kv(now_s)) {
+      victims.push_back(id);
+      erase(id);
+    }
   }
 
   BlockId find_victim(double now_s) const {

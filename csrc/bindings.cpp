@@ -6,6 +6,7 @@
 
 #include "asymcache.hpp"
 #include "asymcache_linear.hpp"
+#include "grouped.hpp"
 #include "lru.hpp"
 #include "max_score.hpp"
 #include "pensieve.hpp"
@@ -45,10 +46,11 @@ void bind_evictor(py::module_& module) {
   py::class_<Evictor>(module, "Evictor")
       .def(
           "add_n",
-          [](Evictor& evictor, const py::object& ids, const py::object& positions, double now_s, double factor) {
-            evictor.add_n(to_integers<BlockId>(ids), to_integers<std::int64_t>(positions), now_s, factor);
+          [](Evictor& evictor, const py::object& ids, const py::object& positions, double now_s, double factor,
+             EndClass end_class) {
+            evictor.add_n(to_integers<BlockId>(ids), to_integers<std::int64_t>(positions), now_s, factor, end_class);
           },
-          py::arg("block_ids"), py::arg("positions"), py::arg("now_s"), py::arg("factor"))
+          py::arg("block_ids"), py::arg("positions"), py::arg("now_s"), py::arg("factor"), py::arg("end_class") = 0)
       .def(
           "add_empty_n",
           [](Evictor& evictor, const py::object& ids) { evictor.add_empty_n(to_integers<BlockId>(ids)); },
@@ -100,6 +102,7 @@ void bind_queue(py::module_& module) {
            py::arg("id_attribute"), py::arg("position_attribute"))
       .def_readwrite("clock", &PythonQueue::clock)
       .def_property("factor", &PythonQueue::factor, &PythonQueue::set_factor)
+      .def_property("end_class", &PythonQueue::end_class, &PythonQueue::set_end_class)
       .def_property_readonly("num_free_blocks", &PythonQueue::size)
       .def("append", &PythonQueue::append)
       .def("append_n", &PythonQueue::append_n)
@@ -137,6 +140,16 @@ PYBIND11_MODULE(_evictor, module) {
   py::class_<AsymCacheLinear, Evictor> asymcache_linear(module, "AsymCacheLinear");
   bind_asymcache<AsymCacheLinear>(asymcache_linear);
   bind_scan_evict(asymcache_linear);
+
+  py::class_<Grouped, Evictor> grouped(module, "Grouped");
+  grouped.def(py::init([](std::int64_t num_blocks, double slope_s, double base_s, double floor_s, double window,
+                          double prior_returns, double least_wait_s) {
+                return std::make_unique<Grouped>(num_blocks, RecomputeCost(slope_s, base_s, floor_s),
+                                                 Learning{window, prior_returns, least_wait_s});
+              }),
+              py::kw_only(), py::arg("num_blocks"), py::arg("slope_s"), py::arg("base_s"), py::arg("floor_s"),
+              py::arg("window"), py::arg("prior_returns"), py::arg("least_wait_s"));
+  bind_heap_evict(grouped);
 
   py::class_<MaxScore, Evictor> max_score(module, "MaxScore");
   max_score.def(py::init([](std::int64_t num_blocks, double alpha_s, double beta_s, double tau0_s) {

@@ -10,6 +10,10 @@ namespace agentcache {
 /// A block's id: an integer from 0.
 using BlockId = std::int32_t;
 
+/// How the request ended that freed blocks, as a number of the caller's from 0: which tool it called, say. 0: unknown.
+using EndClass = std::int32_t;
+constexpr EndClass kMaxEndClasses = 1024;
+
 /// Where a block stands in tables that have one entry for each id.
 inline std::size_t index(BlockId id) {
   return static_cast<std::size_t>(id);
@@ -30,6 +34,7 @@ struct Freed {
   std::span<const std::int64_t> positions;
   double last_s;
   double factor;
+  EndClass end_class;
   std::uint64_t first_sequence;
 
   std::size_t size() const { return ids.size(); }

@@ -22,13 +22,15 @@ class CheckedEvictor : public Evictor {
 
   std::size_t size() const final { return empty_.size() + num_with_kv_; }
 
-  void add_n(std::span<const BlockId> ids, std::span<const std::int64_t> positions, double now_s, double factor) final {
+  void add_n(std::span<const BlockId> ids, std::span<const std::int64_t> positions, double now_s, double factor,
+             EndClass end_class = 0) final {
     require_argument(ids.size() == positions.size(), "block_ids and positions differ in length");
     require_argument(std::isfinite(now_s), "now_s must be finite");
     require_argument(factor > 0 && std::isfinite(factor), "factor must be finite and above 0");
+    require_argument(end_class >= 0 && end_class < kMaxEndClasses, "end_class is out of range");
     for (const std::int64_t position : positions) require_argument(position >= 0, "a position is negative");
     release(ids, BlockState::kWithKv);
-    insert({ids, positions, now_s, factor, next_sequence_});
+    insert({ids, positions, now_s, factor, end_class, next_sequence_});
     num_with_kv_ += ids.size();
     next_sequence_ += ids.size();
   }

@@ -21,8 +21,8 @@ class Evictor {
   virtual std::size_t size() const = 0;
 
   /// `positions[i]` belongs to `ids[i]`. Nothing is added when an argument is wrong.
-  virtual void add_n(std::span<const BlockId> ids, std::span<const std::int64_t> positions, double now_s,
-                     double factor) = 0;
+  virtual void add_n(std::span<const BlockId> ids, std::span<const std::int64_t> positions, double now_s, double factor,
+                     EndClass end_class = 0) = 0;
   virtual void add_empty_n(std::span<const BlockId> ids) = 0;
   virtual std::vector<BlockId> evict_n(std::int64_t count, double now_s) = 0;
   /// Throws NotFree.

@@ -35,7 +35,7 @@ class FreeQueue {
   /// At position 0 there is nothing to recompute, and so no KV that could be lost.
   void append_n(std::span<const BlockId> ids, std::span<const std::int64_t> positions, double now_s) {
     require_known(ids);
-    evictor_.add_n(ids, positions, now_s, factor);
+    evictor_.add_n(ids, positions, now_s, factor, end_class);
     for (std::size_t i = 0; i < ids.size(); ++i) freed_s_[index(ids[i])] = positions[i] > 0 ? now_s : kWithoutKv;
   }
 
@@ -59,11 +59,9 @@ class FreeQueue {
 
   /// No free block holds KV any more; all stay free, in the order in which they would have gone.
   void forget_kv(double now_s) {
-    const std::vector<BlockId> ids = evictor_.order(now_s);
-    for (const BlockId id : ids) {
-      note_eviction(id, now_s, by_reset_);
-      evictor_.remove(id);
-    }
+    // Evicted, not removed: to remove a block says that it is used again.
+    const std::vector<BlockId> ids = evictor_.evict_n(static_cast<std::int64_t>(evictor_.size()), now_s);
+    for (const BlockId id : ids) note_eviction(id, now_s, by_reset_);
     prepend_n(ids);
   }
 
@@ -76,7 +74,8 @@ class FreeQueue {
     return idle_s;
   }
 
-  double factor = 1.0;  ///< Multiplies the value of what is appended.
+  double factor = 1.0;     ///< Multiplies the value of what is appended.
+  EndClass end_class = 0;  ///< Of the requests whose blocks are appended.
 
  private:
   static constexpr double kWithoutKv = std::numeric_limits<double>::quiet_NaN();

@@ -15,15 +15,15 @@
 
 namespace agentcache {
 
-/// Calls the methods of agentcache.policy.evictor.Evictor.
+/// Calls the methods of agentcache.policy.evictor.Evictor, which is not told how requests ended.
 class PythonEvictor : public Evictor {
  public:
   explicit PythonEvictor(pybind11::object evictor) : evictor_(std::move(evictor)) {}
 
   std::size_t size() const override { return pybind11::len(evictor_); }
 
-  void add_n(std::span<const BlockId> ids, std::span<const std::int64_t> positions, double now_s,
-             double factor) override {
+  void add_n(std::span<const BlockId> ids, std::span<const std::int64_t> positions, double now_s, double factor,
+             EndClass = 0) override {
     evictor_.attr("add")(to_list(ids), to_list(positions), now_s, factor);
   }
 

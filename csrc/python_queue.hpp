@@ -71,6 +71,8 @@ class PythonQueue {
 
   double factor() const { return queue_.factor; }
   void set_factor(double factor) { queue_.factor = factor; }
+  EndClass end_class() const { return queue_.end_class; }
+  void set_end_class(EndClass end_class) { queue_.end_class = end_class; }
 
   const Evictions& by_capacity() const { return queue_.by_capacity(); }
   const Evictions& by_reset() const { return queue_.by_reset(); }

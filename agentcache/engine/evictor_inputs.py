@@ -11,6 +11,7 @@ from agentcache.config import AgentCacheConfig
 from agentcache.models.shapes import SHAPES, Shape
 from agentcache.policy.cost import CostModel
 from agentcache.policy.frequency import Frequency
+from agentcache.policy.grouped import Learning
 from agentcache.policy.inputs import EvictorInputs
 from agentcache.policy.lifespan import LambdaBounds
 from agentcache.policy.presets import (
@@ -35,6 +36,7 @@ def build_inputs(vllm_config: VllmConfig, config: AgentCacheConfig, num_blocks: 
         frequency=Frequency.from_turning_point(config.lifespan_s, config.reuse_probability, config.slope_ratio),
         lifespan_window=config.lifespan_window,
         lambda_bounds=LambdaBounds(1 / config.lambda_limit, config.lambda_limit),
+        learning=Learning(**config.grouped.model_dump()),
     )
 
 

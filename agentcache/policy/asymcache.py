@@ -30,6 +30,7 @@ class AsymCacheEvictor(CompiledEvictor):
     ) -> None:
         """Without a controller λ stays as it is set."""
         self._controller = controller
+        self.lambda_value = 1.0
         self._asymcache = self.kind(
             num_blocks=num_blocks,
             alpha_s=alpha_s,
@@ -47,4 +48,5 @@ class AsymCacheEvictor(CompiledEvictor):
 
     def set_lambda(self, value: float) -> None:
         """λ (> 0) moves the turning point of the reuse frequency; it counts from the next eviction on."""
+        self.lambda_value = value
         self._asymcache.set_lambda(value)

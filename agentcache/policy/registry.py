@@ -9,6 +9,7 @@ from agentcache.errors import InputError
 from agentcache.policy.asymcache import AsymCacheEvictor
 from agentcache.policy.asymcache_linear import AsymCacheLinearEvictor
 from agentcache.policy.evictor import Evictor
+from agentcache.policy.grouped import GroupedEvictor
 from agentcache.policy.inputs import EvictorInputs
 from agentcache.policy.lifespan import LambdaController
 from agentcache.policy.lru import LruEvictor
@@ -51,6 +52,11 @@ def _make_asymcache_linear(get_inputs: GetInputs) -> Evictor:
     return _make_asymcache(get_inputs, AsymCacheLinearEvictor)
 
 
+def _make_agentcache(get_inputs: GetInputs) -> Evictor:
+    inputs = get_inputs()
+    return GroupedEvictor(num_blocks=inputs.num_blocks, **asdict(inputs.loss), learning=inputs.learning)
+
+
 def _make_max_score(get_inputs: GetInputs) -> Evictor:
     inputs = get_inputs()
     return MaxScoreEvictor(num_blocks=inputs.num_blocks, **asdict(inputs.frequency))
@@ -71,6 +77,13 @@ POLICIES: dict[str, Policy] = {
             "asymcache-linear",
             "the same by an O(n) scan, to compare with",
             _make_asymcache_linear,
+            segments=True,
+            chunking=True,
+        ),
+        Policy(
+            "agentcache",
+            "least cost over the wait for reuse first, learnt from requests that came back",
+            _make_agentcache,
             segments=True,
             chunking=True,
         ),

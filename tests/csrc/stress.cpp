@@ -10,6 +10,7 @@
 #include "asymcache.hpp"
 #include "asymcache_linear.hpp"
 #include "free_queue.hpp"
+#include "grouped.hpp"
 #include "lru.hpp"
 #include "max_score.hpp"
 #include "pensieve.hpp"
@@ -29,6 +30,8 @@ void expect(bool holds, const std::string& what) {
 
 const ReuseFrequency kFrequency(14.4, 0.36, 9.75);
 const RecomputeCost kCost(1e-9, 2e-5, 1e-7);
+// So few that what was learnt is often halved.
+const Learning kLearning{20, 0.5, 1.0};
 
 class Stress {
  public:
@@ -63,7 +66,7 @@ class Stress {
     const std::vector<BlockId> ids = draw_taken();
     std::vector<std::int64_t> positions(ids.size());
     for (auto& position : positions) position = static_cast<std::int64_t>(16 * draw(50));
-    evictor_.add_n(ids, positions, now_s_, draw(4) == 0 ? 0.5 : 1.0);
+    evictor_.add_n(ids, positions, now_s_, draw(4) == 0 ? 0.5 : 1.0, static_cast<EndClass>(draw(3)));
   }
 
   void add_empty() {
@@ -157,13 +160,34 @@ struct BrokenAsymCache : AsymCache {
   void lose_block() { AsymCache::erase(1); }
 };
 
+struct BrokenGroups : Groups {
+  BrokenGroups() : Groups(4) {
+    add(std::vector<Ranked>{{1.0, 1, 0}, {2.0, 0, 1}}, 0.0, 1.0, 0);
+    add(std::vector<Ranked>{{3.0, 2, 2}}, 0.0, 1.0, 0);
+  }
+  void swap_costs() { std::swap(costs_[0], costs_[1]); }
+  void raise_cost() { costs_[0].cost_s = 9.0; }
+  void put_out_of_order() { costs_[1].cost_s = 0.5; }
+  void swap_places() { std::swap(place_[0], place_[1]); }
+  void move_to_other_group() { links_[1].group = 1; }
+  void lose_previous() { links_[1].previous = 1; }
+  void lose_group() { groups_.pop_back(); }
+};
+
+struct BrokenGrouped : Grouped {
+  BrokenGrouped() : Grouped(4, kCost, kLearning) {
+    add_n(std::vector<BlockId>{0, 1}, std::vector<std::int64_t>{16, 32}, 0.0, 1.0);
+  }
+  void lose_block() { Grouped::erase(1); }
+};
+
 struct BrokenLru : Lru {
   BrokenLru() { add_n(std::vector<BlockId>{3, 1}, std::vector<std::int64_t>{16, 32}, 0.0, 1.0); }
   void lose_block() { Lru::erase(1); }
   void swap_block() {
     Lru::erase(1);
     const std::vector<BlockId> other{2};
-    Lru::insert({other, {}, 0.0, 1.0, 0});
+    Lru::insert({other, {}, 0.0, 1.0, 0, 0});
   }
 };
 
@@ -202,6 +226,14 @@ void check_that_damage_is_found() {
   expect_found(&BrokenAsymCache::lose_run, "heaps of different sizes");
   expect_found(&BrokenAsymCache::keep_old_key, "a heap with the key of a block that is gone");
   expect_found(&BrokenAsymCache::lose_block, "a free block that no run has");
+  expect_found(&BrokenGroups::swap_costs, "a group that goes by another block's cost");
+  expect_found(&BrokenGroups::raise_cost, "a group with an old cost");
+  expect_found(&BrokenGroups::put_out_of_order, "a group out of order");
+  expect_found(&BrokenGroups::swap_places, "an index of the groups that points elsewhere");
+  expect_found(&BrokenGroups::move_to_other_group, "a block that names another group");
+  expect_found(&BrokenGroups::lose_previous, "links of a group that disagree");
+  expect_found(&BrokenGroups::lose_group, "a group that is gone and did not end");
+  expect_found(&BrokenGrouped::lose_block, "a free block that no group has");
   expect_found(&BrokenLru::lose_block, "a free block that the list lacks");
   expect_found(&BrokenLru::swap_block, "a taken block in the list");
   expect_found(&BrokenTable::swap_places, "a table's index that points elsewhere");
@@ -216,6 +248,8 @@ int main() {
     AsymCache asymcache(kBlocks, kFrequency, kCost);
     AsymCacheLinear linear(kBlocks, kFrequency, kCost);
     expect(Stress(asymcache, seed).run() == Stress(linear, seed).run(), "heaps and scan take the same victims");
+    Grouped grouped(kBlocks, kCost, kLearning);
+    Stress(grouped, seed).run();
     Lru lru;
     Stress(lru, seed).run();
     MaxScore max_score(kBlocks, kFrequency);

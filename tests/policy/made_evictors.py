@@ -9,6 +9,7 @@ from typing import Any
 from agentcache.policy.asymcache import AsymCacheEvictor
 from agentcache.policy.asymcache_linear import AsymCacheLinearEvictor
 from agentcache.policy.evictor import Evictor
+from agentcache.policy.grouped import GroupedEvictor
 from agentcache.policy.lru import LruEvictor
 from agentcache.policy.max_score import MaxScoreEvictor
 from agentcache.policy.pensieve import PensieveEvictor
@@ -24,6 +25,7 @@ EVICTORS: dict[str, MakeEvictor] = {
     "lru": lambda _: LruEvictor(),
     "asymcache": lambda blocks: AsymCacheEvictor(num_blocks=blocks, **FREQUENCY, **COST),
     "asymcache-linear": lambda blocks: AsymCacheLinearEvictor(num_blocks=blocks, **FREQUENCY, **COST),
+    "agentcache": lambda blocks: GroupedEvictor(num_blocks=blocks, **COST),
     "max-score": lambda blocks: MaxScoreEvictor(num_blocks=blocks, **FREQUENCY),
     "pensieve": lambda blocks: PensieveEvictor(num_blocks=blocks, **COST),
 }

@@ -1,0 +1,149 @@
+// agentcache's own evictor: blocks freed together share their chance of return and differ in what they cost.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "checked_evictor.hpp"
+#include "groups.hpp"
+#include "learned_waits.hpp"
+#include "recompute_cost.hpp"
+
+namespace agentcache {
+
+/// The least cost × expected inverse wait goes first. To evict n blocks takes O(groups + n log groups).
+///
+/// It learns from what leaves: removed blocks have returned, evicted ones had not returned until then. Each block
+/// counts as its share of its group, so that a few blocks of a system prompt, which others use, hardly count as a
+/// return.
+class Grouped : public CheckedEvictor {
+ public:
+  Grouped(std::int64_t num_blocks, RecomputeCost cost, const Learning& learning)
+      : CheckedEvictor(num_blocks), groups_(CheckedEvictor::num_blocks()), cost_(cost), waits_(learning) {}
+
+ protected:
+  void insert(const Freed& freed) override {
+    note_returns(freed.last_s);
+    // Here alone: neither what is removed nor what is evicted may change the order of the rest.
+    waits_.know(freed.end_class);
+    if (freed.size() == 0) return;
+    sort_by_cost(freed);
+    groups_.add(sorted_, freed.last_s, freed.factor, freed.end_class);
+  }
+
+  // What was removed is learnt from with the next call that tells the time: the allocation for the same request.
+  void erase(BlockId id) override {
+    const Group& group = groups_.of(id);
+    if (returns_.empty() || !returns_.back().is_of(group)) returns_.push_back({group.freed_s, group.end_class, 0.0});
+    returns_.back().weight += group.share;
+    groups_.erase(id);
+  }
+
+  void take(std::size_t count, double now_s, std::vector<BlockId>& victims) override {
+    note_returns(now_s);
+    if (count == 0) return;  // Empty blocks were enough.
+    rank_groups(now_s);
+    for (; count > 0; --count) {
+      const BlockId id = pop_first();
+      victims.push_back(id);
+      const Group& group = groups_.of(id);
+      waits_.observe(group.end_class, now_s - group.freed_s, group.share, false);
+      groups_.erase(id);
+    }
+  }
+
+  std::vector<BlockId> order_with_kv(double now_s) const override {
+    rank_groups(now_s);
+    std::vector<BlockId> order;
+    while (!candidates_.empty()) order.push_back(pop_first());
+    return order;
+  }
+
+  void check_with_kv() const override { groups_.check_integrity(); }
+
+  Groups groups_;
+
+ private:
+  /// A group's first block that is left.
+  struct Candidate {
+    double score;
+    double worth;  // What a second of cost is worth in this group.
+    std::uint64_t sequence;
+    BlockId id;
+
+    bool operator<(const Candidate& other) const {
+      return score < other.score || (score == other.score && sequence < other.sequence);
+    }
+    bool operator>(const Candidate& other) const { return other < *this; }
+  };
+
+  /// Blocks of one group that were removed one after the other.
+  struct Return {
+    double freed_s;
+    EndClass end_class;
+    double weight;
+
+    bool is_of(const Group& group) const { return freed_s == group.freed_s && end_class == group.end_class; }
+  };
+
+  void rank_groups(double now_s) const {
+    candidates_.clear();
+    for (const Group& group : groups_) {
+      const double worth = waits_.at(group.end_class, now_s - group.freed_s) * group.factor;
+      candidates_.push_back({worth * group.first.key, worth, group.first.sequence, group.first.id});
+    }
+    std::make_heap(candidates_.begin(), candidates_.end(), std::greater<>());
+  }
+
+  // The next block of its group takes its place among the candidates.
+  BlockId pop_first() const {
+    const Candidate first = candidates_.front();
+    if (groups_.is_last(first.id)) {
+      std::pop_heap(candidates_.begin(), candidates_.end(), std::greater<>());
+      candidates_.pop_back();
+    } else {
+      const Ranked next = groups_.next(first.id);
+      sift_down({first.worth * next.key, first.worth, next.sequence, next.id});
+    }
+    return first.id;
+  }
+
+  // From the top, where a group's next block mostly stays: the standard library would take it down and up again.
+  void sift_down(const Candidate& candidate) const {
+    std::size_t hole = 0;
+    for (std::size_t child = 1; child < candidates_.size(); child = 2 * hole + 1) {
+      if (child + 1 < candidates_.size() && candidates_[child + 1] < candidates_[child]) ++child;
+      if (!(candidates_[child] < candidate)) break;
+      candidates_[hole] = candidates_[child];
+      hole = child;
+    }
+    candidates_[hole] = candidate;
+  }
+
+  void note_returns(double now_s) {
+    for (const Return& back : returns_) waits_.observe(back.end_class, now_s - back.freed_s, back.weight, true);
+    returns_.clear();
+  }
+
+  void sort_by_cost(const Freed& freed) {
+    sorted_.clear();
+    for (std::size_t i = 0; i < freed.size(); ++i) {
+      sorted_.push_back({cost_.at(freed.positions[i]), freed.first_sequence + i, freed.ids[i]});
+    }
+    // A request's blocks come from its end to its start, as a rule.
+    if (std::is_sorted(sorted_.rbegin(), sorted_.rend())) std::reverse(sorted_.begin(), sorted_.end());
+    if (!std::is_sorted(sorted_.begin(), sorted_.end())) std::sort(sorted_.begin(), sorted_.end());
+  }
+
+  RecomputeCost cost_;
+  LearnedWaits waits_;
+  std::vector<Return> returns_;
+  // Kept for their memory.
+  std::vector<Ranked> sorted_;
+  mutable std::vector<Candidate> candidates_;
+};
+
+}  // namespace agentcache
