@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from importlib.metadata import entry_points
 
+from vllm.envs import disable_envs_cache
+
 from agentcache.errors import InputError
 
 _VARIABLE = "VLLM_PLUGINS"
@@ -34,3 +36,5 @@ def choose_plugins() -> None:
                 f"list the plug-ins to load, {_OURS} among them, separated by commas"
             )
     os.environ[_VARIABLE] = ",".join(sorted(names | {_OURS}))
+    # An engine that has run in this process before made vLLM keep the variables as they were.
+    disable_envs_cache()

@@ -4,6 +4,7 @@ import os
 from importlib.metadata import EntryPoint, EntryPoints
 
 import pytest
+from vllm import envs
 
 from agentcache.errors import InputError
 from agentcache.server import plugin_choice
@@ -60,3 +61,11 @@ def test_nobody_elses_routes_come_unasked(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(InputError, match="VLLM_PLUGINS: vLLM's plug-in admin would add routes"):
         choose_plugins()
     assert "VLLM_PLUGINS" not in os.environ
+
+
+@pytest.mark.usefixtures("_unset")
+def test_vllm_sees_the_choice_after_an_engine_has_run_in_this_process() -> None:
+    envs.enable_envs_cache()
+    choose_plugins()
+    assert envs.VLLM_PLUGINS is not None
+    assert "agentcache" in envs.VLLM_PLUGINS
