@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from vllm.v1.core.sched.output import SchedulerOutput
@@ -39,7 +39,8 @@ class AgentScheduler(MultiSegmentScheduler):
 
     def _use_policy(self, policy: Policy, config: AgentCacheConfig) -> None:
         pool = self.kv_cache_manager.block_pool
-        get_inputs = partial(build_inputs, self.vllm_config, config, pool.num_gpu_blocks, self.block_size)
+        # Evictor and segments ask for the same; making them fits a cost model.
+        get_inputs = cache(partial(build_inputs, self.vllm_config, config, pool.num_gpu_blocks, self.block_size))
         if policy.make_evictor is not None:
             self.evictor = policy.make_evictor(get_inputs)
             self.block_queue = replace_queue(pool, self.evictor, time.monotonic)

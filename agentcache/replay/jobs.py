@@ -10,10 +10,13 @@ from agentcache.replay.context_job import ContextJob, ContextWriter, find_ordina
 from agentcache.replay.job_settings import JobSettings
 from agentcache.replay.recorded_job import RecordedJob, record_text
 from agentcache.replay.tokenizer import Tokenizer
-from tool_runtime.job import Job
+from workloads.agent_traces import sessions as agent_traces
 from workloads.arrivals import draw_arrivals
 from workloads.bfcl.result_file import count_entries, read_result_file
 from workloads.bfcl.web_search import PAIRING_NOTE, build_jobs
+from workloads.conversation import sessions as conversation
+from workloads.loaded import LoadedJobs
+from workloads.mooncake import trace as mooncake
 from workloads.tool_latency import parse_tool_latency
 
 DEFAULT_JOBS = 24
@@ -23,17 +26,15 @@ _TOKENS_NOTE = (
     "blocks are equal."
 )
 
-_Loaded = tuple[list[Job], tuple[str, ...]]
-
 
 def load_jobs(settings: JobSettings, tokenizer: Tokenizer) -> tuple[list[RecordedJob], tuple[str, ...]]:
     """The jobs in order of arrival, and the notes that a report of them must carry. Raises InputError."""
     load = {"bfcl": _load_bfcl, "agent_traces": _load_traces, "conversation": _load_chats, "mooncake": _load_requests}
-    jobs, notes = load[settings.kind](settings, tokenizer, settings.options())
-    if jobs[0].turns[0].context is None:
-        return [*record_text(jobs, tokenizer)], notes
+    loaded = load[settings.kind](settings, tokenizer, settings.options())
+    if loaded.jobs[0].turns[0].context is None:
+        return [*record_text(loaded.jobs, tokenizer)], loaded.notes
     writer = ContextWriter(find_ordinary_tokens(tokenizer))
-    return [ContextJob(job, writer) for job in jobs], (*notes, _TOKENS_NOTE)
+    return [ContextJob(job, writer) for job in loaded.jobs], (*loaded.notes, _TOKENS_NOTE)
 
 
 def check_fit(
@@ -58,7 +59,7 @@ def describe_jobs(settings: JobSettings, jobs: Sequence[RecordedJob]) -> dict[st
     return {**options, "longest_job_tokens": max(recorded.tokens for recorded in jobs)}  # type: ignore[dict-item]
 
 
-def _load_bfcl(settings: JobSettings, tokenizer: Tokenizer, options: dict[str, Any]) -> _Loaded:
+def _load_bfcl(settings: JobSettings, tokenizer: Tokenizer, options: dict[str, Any]) -> LoadedJobs:
     latency = parse_tool_latency(options["tool_latency"])
     arrivals = _arrivals(settings, options)
     if settings.results is not None:
@@ -66,7 +67,7 @@ def _load_bfcl(settings: JobSettings, tokenizer: Tokenizer, options: dict[str, A
         jobs = read_result_file(
             settings.results, jobs=settings.jobs, tool_latency=latency, arrivals=arrivals(count), seed=settings.seed
         )
-        return jobs, (_RESULTS_NOTE,)
+        return LoadedJobs(jobs, (_RESULTS_NOTE,))
     count = settings.jobs or DEFAULT_JOBS
     jobs = build_jobs(
         count,
@@ -76,13 +77,11 @@ def _load_bfcl(settings: JobSettings, tokenizer: Tokenizer, options: dict[str, A
         arrivals=arrivals(count),
         seed=settings.seed,
     )
-    return jobs, (PAIRING_NOTE,)
+    return LoadedJobs(jobs, (PAIRING_NOTE,))
 
 
-def _load_traces(settings: JobSettings, _: Tokenizer, options: dict[str, Any]) -> _Loaded:
-    from workloads.agent_traces.sessions import load_sessions
-
-    loaded = load_sessions(
+def _load_traces(settings: JobSettings, _: Tokenizer, options: dict[str, Any]) -> LoadedJobs:
+    return agent_traces.load_sessions(
         settings.path,
         jobs=settings.jobs,
         arrivals=_arrivals(settings, options),
@@ -90,13 +89,10 @@ def _load_traces(settings: JobSettings, _: Tokenizer, options: dict[str, Any]) -
         max_context=options["max_context"],
         max_gap_s=options["max_gap_s"],
     )
-    return loaded.jobs, loaded.notes
 
 
-def _load_chats(settings: JobSettings, tokenizer: Tokenizer, options: dict[str, Any]) -> _Loaded:
-    from workloads.conversation.sessions import load_sessions
-
-    loaded = load_sessions(
+def _load_chats(settings: JobSettings, tokenizer: Tokenizer, options: dict[str, Any]) -> LoadedJobs:
+    return conversation.load_sessions(
         settings.path,
         jobs=settings.jobs,
         rate=options["rate"],
@@ -107,20 +103,16 @@ def _load_chats(settings: JobSettings, tokenizer: Tokenizer, options: dict[str, 
         scale=options["scale"],
         seed=settings.seed,
     )
-    return loaded.jobs, loaded.notes
 
 
-def _load_requests(settings: JobSettings, _: Tokenizer, options: dict[str, Any]) -> _Loaded:
-    from workloads.mooncake.trace import load_requests
-
-    loaded = load_requests(
+def _load_requests(settings: JobSettings, _: Tokenizer, options: dict[str, Any]) -> LoadedJobs:
+    return mooncake.load_requests(
         settings.path,
         jobs=settings.jobs,
         rate=options["rate"],
         scale=options["scale"],
         max_context=options["max_context"],
     )
-    return loaded.jobs, loaded.notes
 
 
 def _arrivals(settings: JobSettings, options: dict[str, Any]) -> Callable[[int], list[float]]:
