@@ -10,6 +10,7 @@
 #include "lru.hpp"
 #include "max_score.hpp"
 #include "pensieve.hpp"
+#include "pinned.hpp"
 #include "python_evictor.hpp"
 #include "python_queue.hpp"
 #include "python_sequence.hpp"
@@ -59,6 +60,27 @@ void bind_evictor(py::module_& module) {
       .def("order", &Evictor::order, py::arg("now_s"), py::call_guard<py::gil_scoped_release>())
       .def("__len__", &Evictor::size)
       .def("check_integrity", &Evictor::check_integrity);
+}
+
+void bind_pinned(py::module_& module) {
+  py::class_<Pinned, Evictor> pinned(module, "Pinned");
+  pinned
+      .def(py::init<Evictor&, std::int64_t, bool>(), py::keep_alive<1, 2>(), py::arg("inner"), py::kw_only(),
+           py::arg("num_blocks"), py::arg("cheapest_first"))
+      .def("pin_next", &Pinned::pin_next, py::arg("pin"))
+      .def("set_value", &Pinned::set_value, py::arg("pin"), py::arg("value"))
+      .def("release_some", &Pinned::release_some, py::arg("pin"), py::arg("count"), py::arg("now_s"))
+      .def("release", &Pinned::release, py::arg("pin"), py::arg("now_s"))
+      .def(
+          "adopt",
+          [](Pinned& evictor, PinId pin, const py::object& ids, double now_s) {
+            return evictor.adopt(pin, to_integers<BlockId>(ids), now_s);
+          },
+          py::arg("pin"), py::arg("block_ids"), py::arg("now_s"))
+      .def("size_of", &Pinned::size_of, py::arg("pin"))
+      .def_property_readonly("pinned", &Pinned::pinned)
+      .def("take_losses", &Pinned::take_losses);
+  bind_heap_evict(pinned);
 }
 
 py::tuple to_tuple(const Evictions& evictions) {
@@ -164,4 +186,6 @@ PYBIND11_MODULE(_evictor, module) {
                }),
                py::kw_only(), py::arg("num_blocks"), py::arg("slope_s"), py::arg("base_s"), py::arg("floor_s"));
   bind_scan_evict(pensieve);
+
+  bind_pinned(module);
 }

@@ -31,6 +31,10 @@ class Evictor {
   /// All free blocks, in the order in which evict_n would take them at `now_s`.
   virtual std::vector<BlockId> order(double now_s) const = 0;
 
+  /// A share of a group of blocks, freed under a class that `add_n` was told of, was kept elsewhere and left at
+  /// `age_s`: it returned, or was evicted. Most policies learn nothing from it.
+  virtual void observe_departure(EndClass, double /*age_s*/, double /*share*/, bool /*returned*/) {}
+
   /// Throws IntegrityError when the records contradict each other.
   virtual void check_integrity() const = 0;
 };

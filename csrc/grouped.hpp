@@ -11,6 +11,7 @@
 #include "groups.hpp"
 #include "learned_waits.hpp"
 #include "recompute_cost.hpp"
+#include "returns.hpp"
 
 namespace agentcache {
 
@@ -24,9 +25,13 @@ class Grouped : public CheckedEvictor {
   Grouped(std::int64_t num_blocks, RecomputeCost cost, const Learning& learning)
       : CheckedEvictor(num_blocks), groups_(CheckedEvictor::num_blocks()), cost_(cost), waits_(learning) {}
 
+  void observe_departure(EndClass end_class, double age_s, double share, bool returned) override {
+    waits_.observe(end_class, age_s, share, returned);
+  }
+
  protected:
   void insert(const Freed& freed) override {
-    note_returns(freed.last_s);
+    learn_returns(freed.last_s);
     // Here alone: neither what is removed nor what is evicted may change the order of the rest.
     waits_.know(freed.end_class);
     if (freed.size() == 0) return;
@@ -36,14 +41,12 @@ class Grouped : public CheckedEvictor {
 
   // What was removed is learnt from with the next call that tells the time: the allocation for the same request.
   void erase(BlockId id) override {
-    const Group& group = groups_.of(id);
-    if (returns_.empty() || !returns_.back().is_of(group)) returns_.push_back({group.freed_s, group.end_class, 0.0});
-    returns_.back().weight += group.share;
+    returns_.note(groups_.of(id));
     groups_.erase(id);
   }
 
   void take(std::size_t count, double now_s, std::vector<BlockId>& victims) override {
-    note_returns(now_s);
+    learn_returns(now_s);
     if (count == 0) return;  // Empty blocks were enough.
     rank_groups(now_s);
     for (; count > 0; --count) {
@@ -80,15 +83,6 @@ class Grouped : public CheckedEvictor {
     bool operator>(const Candidate& other) const { return other < *this; }
   };
 
-  /// Blocks of one group that were removed one after the other.
-  struct Return {
-    double freed_s;
-    EndClass end_class;
-    double weight;
-
-    bool is_of(const Group& group) const { return freed_s == group.freed_s && end_class == group.end_class; }
-  };
-
   void rank_groups(double now_s) const {
     candidates_.clear();
     for (const Group& group : groups_) {
@@ -123,9 +117,10 @@ class Grouped : public CheckedEvictor {
     candidates_[hole] = candidate;
   }
 
-  void note_returns(double now_s) {
-    for (const Return& back : returns_) waits_.observe(back.end_class, now_s - back.freed_s, back.weight, true);
-    returns_.clear();
+  void learn_returns(double now_s) {
+    returns_.settle(now_s, [this](EndClass end_class, double age_s, double share) {
+      waits_.observe(end_class, age_s, share, true);
+    });
   }
 
   void sort_by_cost(const Freed& freed) {
@@ -140,7 +135,7 @@ class Grouped : public CheckedEvictor {
 
   RecomputeCost cost_;
   LearnedWaits waits_;
-  std::vector<Return> returns_;
+  Returns returns_;
   // Kept for their memory.
   std::vector<Ranked> sorted_;
   mutable std::vector<Candidate> candidates_;

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from agentcache.errors import InputError
 from agentcache.policy.asymcache import AsymCacheEvictor
@@ -15,6 +15,7 @@ from agentcache.policy.lifespan import LambdaController
 from agentcache.policy.lru import LruEvictor
 from agentcache.policy.max_score import MaxScoreEvictor
 from agentcache.policy.pensieve import PensieveEvictor
+from agentcache.policy.steering import Order, Steering
 
 GetInputs = Callable[[], EvictorInputs]
 
@@ -24,7 +25,8 @@ class Policy:
     """How the engine is to behave. `make_evictor` is None where vLLM's own free list stays.
 
     It asks for the inputs only if it needs them: a policy that knows no costs serves models without a cost model too.
-    `segments` and `chunking`: whether Multi-Segment Attention and adaptive chunking come with it.
+    `segments` and `chunking`: whether Multi-Segment Attention and adaptive chunking come with it. `steering` is what
+    the agent runtime does; None is no runtime at all.
     """
 
     name: str
@@ -32,6 +34,7 @@ class Policy:
     make_evictor: Callable[[GetInputs], Evictor] | None
     segments: bool = False
     chunking: bool = False
+    steering: Steering | None = None
 
 
 def _make_lru(_: GetInputs) -> Evictor:
@@ -67,31 +70,62 @@ def _make_pensieve(get_inputs: GetInputs) -> Evictor:
     return PensieveEvictor(num_blocks=inputs.num_blocks, **asdict(inputs.loss))
 
 
+_FACTORS = Steering(factors=True)
+_RELEASED = Steering(ttl="released", pin_rank="deadline", wait_for_pins=True, order=Order(), victim="latest job")
+_OURS = Steering(
+    ttl="hazard",
+    pin_rank="job arrival",
+    wait_for_pins=True,
+    protect_waiting=True,
+    order=Order(patience_s=6.0),
+    victim="cheapest",
+)
+_PUBLISHED = Steering(ttl="published", pin_rank="job arrival", order=Order(), victim="latest job")
+
 POLICIES: dict[str, Policy] = {
     policy.name: policy
     for policy in (
         Policy("vllm", "stock vLLM, nothing replaced", None),
         Policy("lru", "our block queue, least recently used first; equals vllm", _make_lru),
-        Policy("asymcache", "least expected recomputation cost first", _make_asymcache, segments=True, chunking=True),
+        Policy(
+            "agentcache",
+            "least cost over the learnt wait for reuse first, pins that weigh their price, order of jobs with ageing",
+            _make_agentcache,
+            segments=True,
+            chunking=True,
+            steering=_OURS,
+        ),
+        Policy(
+            "asymcache",
+            "least expected recomputation cost first",
+            _make_asymcache,
+            segments=True,
+            chunking=True,
+            steering=_FACTORS,
+        ),
         Policy(
             "asymcache-linear",
             "the same by an O(n) scan, to compare with",
             _make_asymcache_linear,
             segments=True,
             chunking=True,
+            steering=_FACTORS,
         ),
+        Policy("continuum-code", "LRU, 2 s pins after fast tools, order of jobs", _make_lru, steering=_RELEASED),
+        Policy("continuum-paper", "LRU, pins by the paper's model, order of jobs", _make_lru, steering=_PUBLISHED),
         Policy(
-            "agentcache",
-            "least cost over the wait for reuse first, learnt from requests that came back",
-            _make_agentcache,
+            "continuum+asymcache",
+            "continuum-paper's pins and order over asymcache",
+            _make_asymcache,
             segments=True,
             chunking=True,
+            steering=replace(_PUBLISHED, factors=True),
         ),
         Policy("max-score", "least likely to be reused first, whatever it costs; O(n)", _make_max_score),
         Policy("pensieve", "least cost over idle time first; O(n)", _make_pensieve, segments=True),
     )
 }
-DEFAULT_POLICY = "lru"
+DEFAULT_POLICY = "agentcache"
 
 
 def find_policy(name: str) -> Policy:

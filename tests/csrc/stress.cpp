@@ -1,7 +1,7 @@
 // Random calls on every evictor, checked step by step; built with sanitizers by test_csrc.py. Prints "ok" at the end.
+#include <algorithm>
 #include <cstdio>
-#include <functional>
-#include <memory>
+#include <optional>
 #include <random>
 #include <set>
 #include <string>
@@ -9,11 +9,14 @@
 
 #include "asymcache.hpp"
 #include "asymcache_linear.hpp"
+#include "damage.hpp"
 #include "free_queue.hpp"
 #include "grouped.hpp"
 #include "lru.hpp"
 #include "max_score.hpp"
 #include "pensieve.hpp"
+#include "pinned.hpp"
+#include "shared.hpp"
 
 using namespace agentcache;
 
@@ -22,20 +25,9 @@ namespace {
 constexpr int kBlocks = 200;
 constexpr int kSteps = 2000;
 
-void expect(bool holds, const std::string& what) {
-  if (holds) return;
-  std::fprintf(stderr, "failed: %s\n", what.c_str());
-  std::exit(1);
-}
-
-const ReuseFrequency kFrequency(14.4, 0.36, 9.75);
-const RecomputeCost kCost(1e-9, 2e-5, 1e-7);
-// So few that what was learnt is often halved.
-const Learning kLearning{20, 0.5, 1.0};
-
 class Stress {
  public:
-  Stress(Evictor& evictor, unsigned seed) : evictor_(evictor), chance_(seed) {
+  Stress(Evictor& evictor, unsigned seed) : evictor_(evictor), pinned_(dynamic_cast<Pinned*>(&evictor)), chance_(seed) {
     for (BlockId id = 0; id < kBlocks; ++id) taken_.insert(id);
   }
 
@@ -44,6 +36,7 @@ class Stress {
     for (int step = 0; step < kSteps; ++step) {
       now_s_ += 0.01 * draw(200);
       (this->*kCalls[draw(std::size(kCalls))])();
+      if (pinned_ != nullptr) (this->*kPinCalls[draw(std::size(kPinCalls))])();
       evictor_.check_integrity();
       expect(evictor_.size() + taken_.size() == kBlocks, "the number of free blocks");
     }
@@ -112,132 +105,71 @@ class Stress {
     expect(queue.by_reset().blocks == 0, "the queue saw no block freed");
   }
 
+  void pin_next() { pinned_->pin_next(draw(3) == 0 ? std::nullopt : std::optional<PinId>(draw(5))); }
+
+  void set_value() { pinned_->set_value(static_cast<PinId>(draw(5)), static_cast<double>(draw(3))); }
+
+  void release() {
+    const auto pin = static_cast<PinId>(draw(5));
+    const std::size_t blocks = pinned_->size_of(pin), pinned = pinned_->pinned();
+    expect(pinned_->release(pin, now_s_) == blocks, "as many blocks are released as the pin had");
+    expect(pinned_->size_of(pin) == 0 && pinned_->pinned() == pinned - blocks, "a released pin has no blocks");
+  }
+
+  void adopt() {
+    const auto pin = static_cast<PinId>(draw(5));
+    std::vector<BlockId> ids;
+    for (std::size_t i = 0; i < 20; ++i) ids.push_back(static_cast<BlockId>(draw(kBlocks + 2)) - 1);
+    const std::size_t blocks = pinned_->size_of(pin), pinned = pinned_->pinned();
+    const std::size_t adopted = pinned_->adopt(pin, ids, now_s_);
+    expect(pinned_->size_of(pin) == blocks + adopted && pinned_->pinned() == pinned + adopted,
+           "adopted blocks are pinned");
+    expect(pinned_->adopt(pin, ids, now_s_) == 0, "pinned blocks are not adopted again");
+  }
+
+  // As many blocks are lost as were evicted when there were only pinned ones.
+  void evict_all() {
+    if (draw(20) != 0) return;
+    pinned_->take_losses();
+    const std::size_t pinned = pinned_->pinned();
+    for (const BlockId id : pinned_->evict_n(static_cast<std::int64_t>(pinned_->size()), now_s_)) taken_.insert(id);
+    std::size_t lost = 0;
+    for (const auto& [pin, blocks] : pinned_->take_losses()) lost += blocks;
+    expect(lost == pinned && pinned_->pinned() == 0, "all pinned blocks are lost when all blocks go");
+  }
+
   static constexpr void (Stress::* kCalls[])() = {
       &Stress::add,    &Stress::add,        &Stress::add_empty, &Stress::evict, &Stress::evict_too_many,
       &Stress::remove, &Stress::check_queue};
 
+  static constexpr void (Stress::* kPinCalls[])() = {&Stress::pin_next, &Stress::set_value, &Stress::release,
+                                                     &Stress::adopt, &Stress::evict_all};
+
   Evictor& evictor_;
+  Pinned* pinned_;  // None: it has no pins.
   std::mt19937 chance_;
   double now_s_ = 3e7;
   std::set<BlockId> taken_;
   std::vector<BlockId> victims_;
 };
 
-struct BrokenHeap : IndexedHeap {
-  BrokenHeap() : IndexedHeap(4) {
-    for (RunId run = 0; run < 4; ++run) push(run, 1.0 * run, static_cast<std::uint64_t>(run));
-  }
-  void raise_key() { entries_[0].key = 9.0; }
-  void swap_places() { std::swap(entries_[2], entries_[3]); }
-  void lose_one() { entries_.pop_back(); }
-};
-
-struct BrokenList : BlockList {
-  BrokenList() : BlockList(4) { append(std::vector<BlockId>{0, 1, 2}); }
-  void count_one_more() { ++size_; }
-  void count_two_less() { size_ -= 2; }
-};
-
-struct BrokenRuns : Runs {
-  BrokenRuns() : Runs(4) {
-    begin(std::vector<Ranked>{{1.0, 1, 0}, {2.0, 0, 1}}, {0.0, 0.0});
-    begin(std::vector<Ranked>{{3.0, 2, 2}}, {0.0, 0.0});
-  }
-  void swap_values() { std::swap(values_[0], values_[1]); }
-  void tie_values() { values_[1].log_value = 1.0; }
-  void move_to_other_run() { links_[1].run = 1; }
-  void lose_previous() { links_[1].previous = 1; }
-  void end_one_more() { ended_.push_back(0); }
-};
-
-struct BrokenAsymCache : AsymCache {
-  BrokenAsymCache() : AsymCache(4, kFrequency, kCost) {
-    add_n(std::vector<BlockId>{0, 1}, std::vector<std::int64_t>{16, 32}, 0.0, 1.0);
-    add_n(std::vector<BlockId>{2}, std::vector<std::int64_t>{16}, 1.0, 1.0);
-  }
-  void lose_run() { late_.erase(0); }
-  void keep_old_key() { runs_.erase(0); }
-  void lose_block() { AsymCache::erase(1); }
-};
-
-struct BrokenGroups : Groups {
-  BrokenGroups() : Groups(4) {
-    add(std::vector<Ranked>{{1.0, 1, 0}, {2.0, 0, 1}}, 0.0, 1.0, 0);
-    add(std::vector<Ranked>{{3.0, 2, 2}}, 0.0, 1.0, 0);
-  }
-  void swap_costs() { std::swap(costs_[0], costs_[1]); }
-  void raise_cost() { costs_[0].cost_s = 9.0; }
-  void put_out_of_order() { costs_[1].cost_s = 0.5; }
-  void swap_places() { std::swap(place_[0], place_[1]); }
-  void move_to_other_group() { links_[1].group = 1; }
-  void lose_previous() { links_[1].previous = 1; }
-  void lose_group() { groups_.pop_back(); }
-};
-
-struct BrokenGrouped : Grouped {
-  BrokenGrouped() : Grouped(4, kCost, kLearning) {
-    add_n(std::vector<BlockId>{0, 1}, std::vector<std::int64_t>{16, 32}, 0.0, 1.0);
-  }
-  void lose_block() { Grouped::erase(1); }
-};
-
-struct BrokenLru : Lru {
-  BrokenLru() { add_n(std::vector<BlockId>{3, 1}, std::vector<std::int64_t>{16, 32}, 0.0, 1.0); }
-  void lose_block() { Lru::erase(1); }
-  void swap_block() {
-    Lru::erase(1);
-    const std::vector<BlockId> other{2};
-    Lru::insert({other, {}, 0.0, 1.0, 0, 0});
-  }
-};
-
-struct BrokenTable : UseTable {
-  BrokenTable() : UseTable(4) {
-    for (BlockId id = 0; id < 3; ++id) insert({id, 16, 0.0, 1.0, 0});
-  }
-  void swap_places() { std::swap(uses_[0], uses_[1]); }
-  void lose_one() { uses_.pop_back(); }
-};
-
-template <typename Broken>
-void expect_found(void (Broken::*damage)(), const char* what) {
-  Broken broken;
-  broken.check_integrity();
-  (broken.*damage)();
-  try {
-    broken.check_integrity();
-  } catch (const IntegrityError&) {
-    return;
-  }
-  expect(false, what);
+// The victims of random calls, with random pins, on a pinned evictor around this one.
+std::vector<BlockId> stress_pinned(Evictor& inner, bool cheapest_first, unsigned seed) {
+  Pinned pinned(inner, kBlocks, cheapest_first);
+  return Stress(pinned, seed).run();
 }
 
-void check_that_damage_is_found() {
-  expect_found(&BrokenHeap::raise_key, "a heap out of order");
-  expect_found(&BrokenHeap::swap_places, "a heap's index that points elsewhere");
-  expect_found(&BrokenHeap::lose_one, "a heap's index with one block too many");
-  expect_found(&BrokenList::count_one_more, "a list shorter than its size");
-  expect_found(&BrokenList::count_two_less, "a list longer than its size");
-  expect_found(&BrokenRuns::swap_values, "a run out of order");
-  expect_found(&BrokenRuns::tie_values, "a run out of order by sequence");
-  expect_found(&BrokenRuns::move_to_other_run, "a block that names another run");
-  expect_found(&BrokenRuns::lose_previous, "links that disagree");
-  expect_found(&BrokenRuns::end_one_more, "a run that ended and did not");
-  expect_found(&BrokenAsymCache::lose_run, "heaps of different sizes");
-  expect_found(&BrokenAsymCache::keep_old_key, "a heap with the key of a block that is gone");
-  expect_found(&BrokenAsymCache::lose_block, "a free block that no run has");
-  expect_found(&BrokenGroups::swap_costs, "a group that goes by another block's cost");
-  expect_found(&BrokenGroups::raise_cost, "a group with an old cost");
-  expect_found(&BrokenGroups::put_out_of_order, "a group out of order");
-  expect_found(&BrokenGroups::swap_places, "an index of the groups that points elsewhere");
-  expect_found(&BrokenGroups::move_to_other_group, "a block that names another group");
-  expect_found(&BrokenGroups::lose_previous, "links of a group that disagree");
-  expect_found(&BrokenGroups::lose_group, "a group that is gone and did not end");
-  expect_found(&BrokenGrouped::lose_block, "a free block that no group has");
-  expect_found(&BrokenLru::lose_block, "a free block that the list lacks");
-  expect_found(&BrokenLru::swap_block, "a taken block in the list");
-  expect_found(&BrokenTable::swap_places, "a table's index that points elsewhere");
-  expect_found(&BrokenTable::lose_one, "a table's index with one block too many");
+void check_pinned(unsigned seed) {
+  for (const bool cheapest_first : {false, true}) {
+    AsymCache asymcache(kBlocks, kFrequency, kCost);
+    AsymCacheLinear linear(kBlocks, kFrequency, kCost);
+    expect(stress_pinned(asymcache, cheapest_first, seed) == stress_pinned(linear, cheapest_first, seed),
+           "heaps and scan take the same victims around pins");
+    Grouped grouped(kBlocks, kCost, kLearning);
+    stress_pinned(grouped, cheapest_first, seed);
+    Lru lru;
+    stress_pinned(lru, cheapest_first, seed);
+  }
 }
 
 }  // namespace
@@ -256,6 +188,7 @@ int main() {
     Stress(max_score, seed).run();
     Pensieve pensieve(kBlocks, kCost);
     Stress(pensieve, seed).run();
+    check_pinned(seed);
   }
   std::puts("ok");
 }

@@ -13,6 +13,7 @@ from agentcache.policy.grouped import GroupedEvictor
 from agentcache.policy.lru import LruEvictor
 from agentcache.policy.max_score import MaxScoreEvictor
 from agentcache.policy.pensieve import PensieveEvictor
+from agentcache.policy.pinned import PinnedEvictor
 
 # Lifespan 10 s, reuse probability 0.5, slope ratio 40.
 FREQUENCY: dict[str, Any] = {"alpha_s": 10 / math.log(2), "beta_s": 10 / math.log(2) / 40, "tau0_s": 9.75}
@@ -28,6 +29,13 @@ EVICTORS: dict[str, MakeEvictor] = {
     "agentcache": lambda blocks: GroupedEvictor(num_blocks=blocks, **COST),
     "max-score": lambda blocks: MaxScoreEvictor(num_blocks=blocks, **FREQUENCY),
     "pensieve": lambda blocks: PensieveEvictor(num_blocks=blocks, **COST),
+    "lru, pinned": lambda blocks: PinnedEvictor(LruEvictor(), num_blocks=blocks, cheapest_first=False),
+    "asymcache, pinned": lambda blocks: PinnedEvictor(
+        AsymCacheEvictor(num_blocks=blocks, **FREQUENCY, **COST), num_blocks=blocks, cheapest_first=True
+    ),
+    "agentcache, pinned": lambda blocks: PinnedEvictor(
+        GroupedEvictor(num_blocks=blocks, **COST), num_blocks=blocks, cheapest_first=True
+    ),
 }
 # LRU takes any id.
 SIZED = {name: make for name, make in EVICTORS.items() if name != "lru"}

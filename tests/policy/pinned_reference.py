@@ -1,0 +1,188 @@
+"""What csrc/pinned.hpp does, with plain lists, and the evictors that it is tried around."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from grouped_reference import GroupedReference
+from made_evictors import COST, FREQUENCY
+
+from agentcache.policy.asymcache import AsymCacheEvictor
+from agentcache.policy.compiled import CompiledEvictor
+from agentcache.policy.grouped import GroupedEvictor, Learning
+from agentcache.policy.lru import LruEvictor
+from agentcache.policy.pinned import PinnedEvictor
+
+NUM_BLOCKS = 24
+# So little weight on the prior that what was learnt wrongly shows.
+LEARNING = Learning(window=20, prior_returns=0.02)
+
+INNER: dict[str, Callable[[int], CompiledEvictor]] = {
+    "lru": lambda _: LruEvictor(),
+    "asymcache": lambda blocks: AsymCacheEvictor(num_blocks=blocks, **FREQUENCY, **COST),
+    "agentcache": lambda blocks: GroupedEvictor(num_blocks=blocks, **COST, learning=LEARNING),
+}
+
+
+def pin_around(inner: CompiledEvictor, *, num_blocks: int = NUM_BLOCKS, cheapest_first: bool = False) -> PinnedEvictor:
+    return PinnedEvictor(inner, num_blocks=num_blocks, cheapest_first=cheapest_first)
+
+
+class Inner(Protocol):
+    """What the reference pins around: a compiled evictor without pins, or another reference."""
+
+    def add_n(
+        self, block_ids: Sequence[int], positions: Sequence[int], now_s: float, factor: float, end_class: int = 0
+    ) -> None: ...
+    def evict_n(self, count: int, now_s: float) -> list[int]: ...
+    def remove(self, block_id: int) -> None: ...
+    def order(self, now_s: float) -> Any: ...
+
+
+@dataclass
+class Block:
+    """One with KV that is free, in a pin or in the inner evictor."""
+
+    position: int
+    factor: float
+    end_class: int
+    pin: int | None = None
+    # For pinned ones: since when, which in the order of pinning, the number of their group and its first size.
+    since_s: float = 0.0
+    sequence: int = 0
+    group: int = 0
+    group_size: int = 0
+    is_adopted: bool = False
+
+
+class PinnedReference:
+    """One record a block, and everything looked for from end to end."""
+
+    def __init__(self, inner: Inner, *, cheapest_first: bool) -> None:
+        self._inner = inner
+        self._cheapest_first = cheapest_first
+        self._empty: list[int] = []
+        self._blocks: dict[int, Block] = {}
+        self._values: dict[int, float] = {}
+        self._returns: list[tuple[float, int, float]] = []
+        self._added = 0
+        self._groups = 0
+        self.pin: int | None = None
+        self.losses: dict[int, int] = {}
+
+    def add(self, ids: Sequence[int], positions: Sequence[int], now_s: float, factor: float, end_class: int) -> None:
+        self._learn_returns(now_s)
+        self._blocks |= {each: Block(n, factor, end_class) for each, n in zip(ids, positions, strict=True)}
+        pinned = [each for each in ids if self.pin is not None and self._blocks[each].position > 0]
+        self._give_back([each for each in ids if each not in pinned], now_s, factor, end_class)
+        self._pin(self.pin or 0, pinned, now_s, is_adopted=False)
+
+    def add_empty(self, ids: Sequence[int]) -> None:
+        self._empty[:0] = ids
+
+    def set_value(self, pin: int, value: float) -> None:
+        self._values[pin] = value
+
+    def release(self, pin: int, now_s: float) -> int:
+        self._learn_returns(now_s)
+        self._inner.evict_n(0, now_s)
+        self._values.pop(pin, None)
+        released = self.of(pin)
+        for group in sorted({block.group for block in released.values()}):
+            of_group = {each: block for each, block in released.items() if block.group == group}
+            ids = sorted(of_group, key=lambda each: of_group[each].sequence)
+            first = of_group[ids[0]]
+            for block in of_group.values():
+                block.pin = None
+            self._give_back(ids, first.since_s, first.factor, first.end_class)
+        return len(released)
+
+    def adopt(self, pin: int, ids: Sequence[int], now_s: float) -> int:
+        adopted = [
+            each
+            for i, each in enumerate(ids)
+            if each in self._blocks
+            and self._blocks[each].pin is None
+            and self._blocks[each].position > 0
+            and each not in ids[:i]
+        ]
+        for each in adopted:
+            self._inner.remove(each)
+        self._learn_returns(now_s)
+        self._inner.evict_n(0, now_s)
+        group: list[int] = []
+        for each in adopted:
+            if group and self._kind(group[-1]) != self._kind(each):
+                self._pin(pin, group, now_s, is_adopted=True)
+                group = []
+            group.append(each)
+        self._pin(pin, group, now_s, is_adopted=True)
+        return len(adopted)
+
+    def remove(self, block_id: int) -> None:
+        if block_id in self._empty:
+            self._empty.remove(block_id)
+            return
+        block = self._blocks.pop(block_id)
+        if block.pin is None:
+            self._inner.remove(block_id)
+        elif not block.is_adopted:
+            same = self._returns and self._returns[-1][:2] == (block.since_s, block.end_class)
+            share = self._returns.pop()[2] if same else 0.0
+            self._returns.append((block.since_s, block.end_class, share + 1 / block.group_size))
+
+    def evict(self, count: int, now_s: float) -> list[int]:
+        self._learn_returns(now_s)
+        victims, self._empty = self._empty[:count], self._empty[count:]
+        in_inner = sum(block.pin is None for block in self._blocks.values())
+        victims += self._inner.evict_n(min(count - len(victims), in_inner), now_s)
+        for each in victims:
+            self._blocks.pop(each, None)
+        for each in self._by_loss()[: count - len(victims)]:
+            block = self._blocks.pop(each)
+            assert block.pin is not None
+            self.losses[block.pin] = self.losses.get(block.pin, 0) + 1
+            if not block.is_adopted:
+                self._observe(block.end_class, now_s - block.since_s, 1 / block.group_size, returned=False)
+            victims.append(each)
+        return victims
+
+    def order(self, now_s: float) -> list[int]:
+        return [*self._empty, *self._inner.order(now_s), *self._by_loss()]
+
+    def of(self, pin: int) -> dict[int, Block]:
+        return {each: block for each, block in self._blocks.items() if block.pin == pin}
+
+    def _by_loss(self) -> list[int]:
+        def key(block_id: int) -> tuple[float, int, int, int]:
+            block = self._blocks[block_id]
+            assert block.pin is not None
+            position = block.position if self._cheapest_first else 0
+            return self._values.get(block.pin, 0.0), block.pin, position, block.sequence
+
+        return sorted((each for each, block in self._blocks.items() if block.pin is not None), key=key)
+
+    def _kind(self, block_id: int) -> tuple[float, int]:
+        return self._blocks[block_id].factor, self._blocks[block_id].end_class
+
+    def _give_back(self, ids: Sequence[int], now_s: float, factor: float, end_class: int) -> None:
+        self._inner.add_n(ids, [self._blocks[each].position for each in ids], now_s, factor, end_class)
+
+    def _pin(self, pin: int, ids: Sequence[int], now_s: float, *, is_adopted: bool) -> None:
+        self._groups += 1
+        for each in ids:
+            block = self._blocks[each]
+            block.pin, block.since_s, block.sequence, block.is_adopted = pin, now_s, self._added, is_adopted
+            block.group, block.group_size = self._groups, len(ids)
+            self._added += 1
+
+    def _learn_returns(self, now_s: float) -> None:
+        for since_s, end_class, share in self._returns:
+            self._observe(end_class, now_s - since_s, share, returned=True)
+        self._returns.clear()
+
+    def _observe(self, end_class: int, age_s: float, share: float, *, returned: bool) -> None:
+        if isinstance(self._inner, GroupedReference):
+            self._inner._observe(end_class, age_s, share, returned=returned)
