@@ -57,6 +57,53 @@ class GroupedConfig(BaseModel):
     )
 
 
+class PinsConfig(BaseModel):
+    """The KV of a job whose tool runs is the last to be taken, for a time, within a budget."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    enabled: bool | None = Field(default=None, description="None leaves it to the policy")
+    budget: float | None = Field(
+        default=None, ge=0, le=1, description="share of the cache that pins may take; None leaves it to the policy"
+    )
+    tenant_budget: float = Field(default=1.0, ge=0, le=1, description="share of that for one tenant (cache_salt)")
+    max_ttl_s: float = Field(
+        default=5.0, gt=0, allow_inf_nan=False, description="a pin is decided upon anew after that"
+    )
+    min_chance: float = Field(default=0.3, ge=0, le=1, description="of the return within that time, else there is none")
+
+
+class OrderConfig(BaseModel):
+    """Which request comes next: returning jobs before new ones, and nobody waits for ever."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    enabled: bool | None = Field(default=None, description="None leaves it to the policy")
+    patience_s: float | None = Field(
+        default=None,
+        ge=0,
+        allow_inf_nan=False,
+        description="who has waited for so long goes first; None leaves it to the policy",
+    )
+
+
+class RuntimeConfig(BaseModel):
+    """The agent runtime's records: jobs by session, and how long tools take."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    tool_parser: str | None = Field(
+        default=None, description="vLLM's tool-call parser; serve sets it from --tool-call-parser"
+    )
+    max_jobs: int = Field(default=10_000, ge=1, description="jobs remembered; the longest idle leave first")
+    max_idle_s: float = Field(default=3600.0, gt=0, allow_inf_nan=False, description="idle jobs leave after that")
+    durations_file: str | None = Field(
+        default=None,
+        description="where tool durations are kept over restarts, saved once a minute (data-parallel engines but the "
+        "first put their rank behind it); None keeps them in memory alone",
+    )
+
+
 class AgentCacheConfig(BaseModel):
     """Unknown keys are errors, so that a misspelt knob cannot pass as its default."""
 
@@ -71,6 +118,9 @@ class AgentCacheConfig(BaseModel):
     segments: SegmentsConfig = SegmentsConfig()
     chunking: ChunkingConfig = ChunkingConfig()
     grouped: GroupedConfig = GroupedConfig()
+    pins: PinsConfig = PinsConfig()
+    order: OrderConfig = OrderConfig()
+    runtime: RuntimeConfig = RuntimeConfig()
 
     gpu: str | None = Field(
         default=None, description="whose data sheet the cost model is made of; None is the GPU at hand"
@@ -97,6 +147,11 @@ class AgentCacheConfig(BaseModel):
     @classmethod
     def _known_policy(cls, name: str) -> str:
         return find_policy(name).name
+
+
+def is_on(wanted: bool | None, by_policy: bool) -> bool:
+    """Whether a part is on: what the knob says, else what the policy brings."""
+    return by_policy if wanted is None else wanted
 
 
 def read_config(additional_config: object) -> AgentCacheConfig:

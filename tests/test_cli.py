@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import logging
 import socket
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -88,10 +87,6 @@ def make_run(folder: Path) -> Path:
     with EventWriter(folder) as writer:
         writer.write(JobEvent(policy="lru", job="a", started_s=0.0, finished_s=2.0, turns=1, status="finished"))
     return folder
-
-
-def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize(
@@ -286,29 +281,6 @@ def test_simulate_and_report_take_no_options_behind_dashes(tmp_path: Path, capfd
     with pytest.raises(SystemExit, match="2"):
         main(["report", str(tmp_path), "--", "--dtype", "half"])
     assert "only serve, replay and profile pass options behind -- on to vLLM" in capfd.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [(["--help"], "replay"), (["replay", "--help"], "--kv-tokens"), (["report", "--help"], "DIR")],
-)
-def test_help_is_shown_without_loading_an_engine(arguments: list[str], text: str) -> None:
-    script = (
-        "import atexit, sys\n"
-        "atexit.register(lambda: print('loaded:', sorted({'vllm', 'torch', 'transformers'} & set(sys.modules))))\n"
-        "from agentcache.cli import main\n"
-        "main(sys.argv[1:])\n"
-    )
-    done = run_python("-c", script, *arguments)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert text in done.stdout
-    assert done.stdout.endswith("loaded: []\n")
-
-
-def test_the_package_runs_as_a_module() -> None:
-    done = run_python("-m", "agentcache", "report", "no-such-folder")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("agentcache: no-such-folder holds no run")
 
 
 def test_a_simulation_is_run_and_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

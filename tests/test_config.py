@@ -25,6 +25,19 @@ def test_what_is_given_is_read_and_survives_a_round_trip() -> None:
         ({"polcy": "lru"}, "additional_config: agentcache.polcy: Extra inputs are not permitted"),
         ({"policy": 7}, "additional_config: agentcache.policy: Input should be a valid string"),
         ({"policy": "fifo"}, "--policy fifo: unknown; choose from "),
+        (
+            {"pins": {"min_chance": 1.5}},
+            "additional_config: agentcache.pins.min_chance: Input should be less than or eq",
+        ),
+        (
+            {"pins": {"budget": -1}},
+            "additional_config: agentcache.pins.budget: Input should be greater than or equal to",
+        ),
+        (
+            {"order": {"head_start_s": 3}},
+            "additional_config: agentcache.order.head_start_s: Extra inputs are not permit",
+        ),
+        ({"order": {"patience_s": -3}}, "additional_config: agentcache.order.patience_s: Input should be greater than"),
         ({"forced_replies": "perhaps"}, "additional_config: agentcache.forced_replies: Input should be a valid bool"),
         ("lru", "additional_config: agentcache: Input should be a valid dictionary"),
         (None, "additional_config: agentcache: Input should be a valid dictionary"),

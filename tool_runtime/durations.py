@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -89,6 +90,8 @@ class Durations:
         self._max_samples = max_samples
         self._half_life_s = half_life_s
         self._strength = strength
+        self.observed = 0
+        """Gaps that were learned from, without those of `restore`."""
         self._as_of_s = -math.inf
         self._pool = _Record(max_pool_samples)
         self._human = _Record(max_pool_samples)
@@ -104,6 +107,7 @@ class Durations:
             raise ValueError(f"a gap of {seconds} s: must be finite and not negative")
         if ended is Ended.BROKEN:
             return
+        self.observed += 1
         self._as_of_s = max(self._as_of_s, now_s)
         for record in self._touch(key):
             record.add(max(seconds, _SHORTEST_S), self._as_of_s, ended is Ended.RETURNED)
@@ -122,6 +126,13 @@ class Durations:
             self._pool.count,
             self._pool.returns_s,
         )
+
+    def copy(self) -> Durations:
+        """What is known now, for another thread: twenty times as fast as `dump`."""
+        twin = copy.copy(self)
+        twin._pool, twin._human = self._pool.copy(), self._human.copy()
+        twin._records = OrderedDict((key, record.copy()) for key, record in self._records.items())
+        return twin
 
     def dump(self) -> list[RecordState]:
         """Everything that `restore` takes, keys used last behind."""
@@ -193,6 +204,11 @@ class _Record:
         slot = self._kept % self._seconds.size
         self._seconds[slot], self._at_s[slot], self._returned[slot] = seconds, at_s, returned
         self._kept += 1
+
+    def copy(self) -> _Record:
+        twin = copy.copy(self)
+        twin._seconds, twin._at_s, twin._returned = self._seconds.copy(), self._at_s.copy(), self._returned.copy()
+        return twin
 
     @property
     def seconds(self) -> Floats:

@@ -40,8 +40,9 @@ class PendingTurn:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A pending turn waited for `seconds`. Unless `certain`, the duration must train nothing."""
+    """The turn of `request` waited for `seconds`. Unless `certain`, the duration must train nothing."""
 
+    request: str
     turn: PendingTurn
     seconds: float
     certain: bool
@@ -192,10 +193,10 @@ class JobTable:
         turn = entry.pending.pop(name, None)
         if turn is None:
             return None
-        return self._gap(turn, now_s, alone or parent is not Parent.UNKNOWN)
+        return self._gap(name, turn, now_s, alone or parent is not Parent.UNKNOWN)
 
-    def _gap(self, turn: PendingTurn, now_s: float, is_known: bool) -> Gap:
-        return Gap(turn, now_s - turn.finished_s, is_known and turn.clock_resets == self._clock.resets)
+    def _gap(self, request: str, turn: PendingTurn, now_s: float, is_known: bool) -> Gap:
+        return Gap(request, turn, now_s - turn.finished_s, is_known and turn.clock_resets == self._clock.resets)
 
     def _stop(self, session: str, request: str) -> JobEntry | None:
         entry = self._busy.get(bounded_id(session))
@@ -222,7 +223,7 @@ class JobTable:
         if self._idle.pop(entry.session, None) is None:
             del self._busy[entry.session]
         now_s = self._clock.now_s()
-        unanswered = tuple(self._gap(turn, now_s, is_known=True) for turn in entry.pending.values())
+        unanswered = tuple(self._gap(*pending, now_s, is_known=True) for pending in entry.pending.items())
         self._departed.append(Departed(entry, cause, unanswered))
 
 

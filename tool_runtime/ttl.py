@@ -108,22 +108,29 @@ class ContinuumPaper:
 
 
 class HazardTtl:
-    """Ours. Holds for at most `max_ttl_s` seconds after the turn's end."""
+    """Ours. Holds for at most `max_ttl_s` seconds at a time, and only if the job returns within that by `min_chance`.
 
-    def __init__(self, *, max_ttl_s: float = 600.0) -> None:
+    A pin lies above everything that the evictor orders by itself, so holds that mostly end in vain cost more than the
+    objective sees.
+    """
+
+    def __init__(self, *, max_ttl_s: float = 5.0, min_chance: float = 0.3) -> None:
         if not 0 < max_ttl_s < math.inf:
             raise ValueError(f"max_ttl_s {max_ttl_s}: must be positive and finite")
+        if not 0 <= min_chance <= 1:
+            raise ValueError(f"min_chance {min_chance}: must be a probability")
         self._max_ttl_s = max_ttl_s
+        self._min_chance = min_chance
 
     def decide(self, situation: Situation) -> Hold:
         benefit_s = situation.loss_s + situation.queue_delay_s
-        left_s = self._max_ttl_s - situation.age_s
-        if left_s <= 0 or benefit_s <= 0:
+        curve, age_s = situation.history.curve, situation.age_s
+        chance = curve.returned_within(self._max_ttl_s, age_s)
+        if benefit_s <= 0 or chance < self._min_chance:
             return RELEASE
-        curve = situation.history.curve
         if situation.price <= 0:
-            return Hold(left_s, curve.returned_within(left_s, situation.age_s) * benefit_s)
-        return Hold(*curve.best_hold(benefit_s, situation.price, left_s, situation.age_s))
+            return Hold(self._max_ttl_s, chance * benefit_s)
+        return Hold(*curve.best_hold(benefit_s, situation.price, self._max_ttl_s, age_s))
 
 
 def exponential_hold(mean_s: float, benefit_s: float) -> Hold:

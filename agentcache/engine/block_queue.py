@@ -43,9 +43,14 @@ class BlockQueue(_evictor.FreeQueue):
         free: Sequence[KVCacheBlock],
         evictor: Evictor,
         clock: Callable[[], float],
+        *,
+        notes_reuse: bool = True,
     ) -> None:
-        """`blocks[i]` is the block with id i; `free` are the free ones, next victim first. `clock` gives seconds."""
-        learns = type(evictor).observe_reuse is not Evictor.observe_reuse
+        """`blocks[i]` is the block with id i; `free` are the free ones, next victim first. `clock` gives seconds.
+
+        Without `notes_reuse` somebody else tells the evictor when requests come back.
+        """
+        learns = notes_reuse and type(evictor).observe_reuse is not Evictor.observe_reuse
         super().__init__(
             blocks=list(blocks),
             evictor=compile_evictor(evictor),
@@ -92,8 +97,11 @@ class BlockQueue(_evictor.FreeQueue):
             raise IntegrityError(f"blocks neither free nor referenced, or both: {sorted(wrong)[:20]}")
 
 
-def replace_queue(pool: BlockPool, evictor: Evictor, clock: Callable[[], float]) -> BlockQueue:
+def replace_queue(
+    pool: BlockPool, evictor: Evictor, clock: Callable[[], float], *, notes_reuse: bool = True
+) -> BlockQueue:
     """Put a queue that asks `evictor` in place of the pool's own, with the same free blocks in the same order."""
-    queue = BlockQueue(pool.blocks, pool.free_block_queue.get_all_free_blocks(), evictor, clock)
+    free = pool.free_block_queue.get_all_free_blocks()
+    queue = BlockQueue(pool.blocks, free, evictor, clock, notes_reuse=notes_reuse)
     pool.free_block_queue = queue  # type: ignore[assignment]
     return queue

@@ -38,6 +38,15 @@ _SIGNATURES: dict[str, tuple[str, ...]] = {
     f"{_MANAGER}.get_computed_blocks": ("self", "request"),
     f"{_MANAGER}.get_blocks": ("self", "request_id"),
     f"{_MANAGER}.record_prefix_cache_stats": ("self", "request", "num_hits"),
+    f"{_SCHEDULER}.__init__": (
+        "self",
+        "vllm_config",
+        "kv_cache_config",
+        "structured_output_manager",
+        "block_size",
+        "hash_block_size",
+    ),
+    f"{_SCHEDULER}.add_request": ("self", "request"),
     f"{_SCHEDULER}._free_request_blocks": ("self", "request"),
     f"{_SCHEDULER}._handle_blocked_waiting_request": ("self", "request"),
     f"{_SCHEDULER}._preempt_request": ("self", "request", "timestamp", "drop_stale_output"),
@@ -56,6 +65,8 @@ _SIGNATURES: dict[str, tuple[str, ...]] = {
     f"{_QUEUE}.remove": ("self", "block"),
     "vllm.v1.engine.input_processor:InputProcessor.process_inputs": ("self", "request_id", "prompt", "params"),
     # The core calls the method that a front end names in a message.
+    "vllm.v1.engine.core:EngineCore.reset_encoder_cache": ("self",),
+    "vllm.v1.engine.core:EngineCoreProc._notify_idle_state_callbacks": ("self",),
     "vllm.v1.engine.core:EngineCoreProc._invoke_utility_method": ("name", "get_result", "output", "enqueue_output"),
     "vllm.v1.sample.logits_processor:LogitsProcessor.apply": ("self", "logits"),
     "vllm.v1.sample.logits_processor:LogitsProcessor.update_state": ("self", "batch_update"),
@@ -65,6 +76,27 @@ _SIGNATURES: dict[str, tuple[str, ...]] = {
 _SERVER_SIGNATURES: dict[str, tuple[str, ...]] = {
     "vllm.v1.engine.core_client:AsyncMPClient.call_utility_all_async": ("self", "method"),
     "vllm.entrypoints.serve.middleware.authenticate:AuthenticationMiddleware.__init__": ("self", "app", "tokens"),
+    "vllm.entrypoints.openai.chat_completion.protocol:ChatCompletionRequest.to_sampling_params": ("self", "max_tokens"),
+    "vllm.entrypoints.openai.responses.protocol:ResponsesRequest.to_sampling_params": ("self", "default_max_tokens"),
+}
+
+# The same for engine cores that read tool calls.
+_PARSER_SIGNATURES: dict[str, tuple[str, ...]] = {
+    "vllm.tokenizers:cached_tokenizer_from_config": ("model_config",),
+    "vllm.tool_parsers:ToolParserManager.list_registered": (),
+    "vllm.tool_parsers:ToolParser.extract_tool_calls": ("self", "model_output", "request"),
+    "vllm.parser:ParserManager.get_parser": (
+        "tool_parser_name",
+        "reasoning_parser_name",
+        "enable_auto_tools",
+        "model_name",
+        "is_harmony",
+        "tool_strict_level",
+        "tokenizer",
+    ),
+    "vllm.parser:Parser.__init__": ("self", "tokenizer", "tools"),
+    "vllm.parser:Parser.parse": ("self", "model_output", "request", "enable_auto_tools", "model_output_token_ids"),
+    "vllm.v1.request:Request.get_finished_reason": ("self",),
 }
 _GUARDED_PATHS = "vllm.entrypoints.serve.middleware.authenticate:GUARDED_PREFIX"
 
@@ -94,6 +126,13 @@ def check_server() -> None:
     guarded = _find(_GUARDED_PATHS)
     if not isinstance(guarded, tuple) or "/v1" not in guarded:
         raise CompatibilityError(f"vLLM {vllm.__version__}: it keeps elsewhere which paths need the API key")
+
+
+@cache
+def check_tool_parsers() -> None:
+    """Raises CompatibilityError, naming what differs, when replies cannot be read with the installed vLLM."""
+    for name, expected in _PARSER_SIGNATURES.items():
+        check_signature(_find(name), expected)
 
 
 def check_signature(function: Callable[..., Any], expected: tuple[str, ...]) -> None:

@@ -10,3 +10,15 @@ FORCED_REPLY_PROCESSOR = "agentcache.engine.forced_reply:ForcedReplyProcessor"
 
 # In `vllm_xargs` of a request: the token ids of the reply that the client dictates.
 REPLY_ARGUMENT = "agentcache_reply_token_ids"
+
+# In `vllm_xargs` of a request whose reply is dictated: JSON text, a list of [tool, arguments as JSON text], the calls
+# that the recorded reply stands for. For recordings without text, where there is nothing to parse.
+CALLS_ARGUMENT = "agentcache_tool_calls"
+
+# In a request's extra arguments: true where the client declared tools, set by our API server.
+TOOLS_DECLARED_ARGUMENT = "agentcache_tools_declared"
+
+# Methods of the engine core that a front end calls by name (vLLM's utility calls).
+JOB_METHOD = "agentcache_job"
+JOBS_METHOD = "agentcache_jobs"
+RELEASE_METHOD = "agentcache_release"

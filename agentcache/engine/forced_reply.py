@@ -19,7 +19,8 @@ from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
 from agentcache.config import read_config
-from agentcache.engine.constants import REPLY_ARGUMENT
+from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT
+from agentcache.engine.dictated_calls import read_dictated_calls
 from agentcache.errors import InputError
 
 
@@ -65,6 +66,7 @@ def accept_forced_replies() -> None:
             return original(self, request_id, prompt, params, *args, **kwargs)
         end_of_turn = self.renderer.get_eos_token_id()
         _check_reply(reply, self.vllm_config, end_of_turn)
+        _check_calls(params.extra_args.get(CALLS_ARGUMENT))
         if self.model_config.enable_trace_replay:
             params.trace_decode_token_ids = reply
         request = original(self, request_id, prompt, params, *args, **kwargs)
@@ -90,6 +92,12 @@ def _check_reply(reply: Any, vllm_config: VllmConfig, end_of_turn: int | None) -
         raise VLLMValidationError(f"{REPLY_ARGUMENT}: every token id must be an integer from 0 to {vocabulary - 1}")
     if end_of_turn in reply[:-1]:
         raise VLLMValidationError(f"{REPLY_ARGUMENT}: the end-of-turn token {end_of_turn} stands before the end")
+
+
+def _check_calls(calls: Any) -> None:
+    """Raises what the server answers as a 400."""
+    if calls is not None and read_dictated_calls(calls) is None:
+        raise VLLMValidationError(f"{CALLS_ARGUMENT}: must be JSON text, a list of [tool, arguments as JSON text]")
 
 
 def _end_with_reply(params: SamplingParams, length: int, end_of_turn: int | None) -> None:

@@ -8,79 +8,176 @@ from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
+from vllm.logger import init_logger
+from vllm.v1.core.kv_cache_utils import KVCacheBlock
 from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.request_queue import SchedulingPolicy
+from vllm.v1.engine import EngineCoreOutputs
+from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 
-from agentcache.config import AgentCacheConfig, read_config
+from agentcache.config import AgentCacheConfig, is_on, read_config
 from agentcache.engine.block_queue import BlockQueue, replace_queue
 from agentcache.engine.chunking import prefill_budget
 from agentcache.engine.compat import check_vllm
 from agentcache.engine.evictor_inputs import build_inputs
+from agentcache.engine.hit_map import KV_CACHE_GROUP
+from agentcache.engine.job_queue import JobQueue
+from agentcache.engine.job_tracker import JobTracker
 from agentcache.engine.multi_segment import MultiSegmentScheduler
 from agentcache.engine.segments import SegmentCosts
+from agentcache.engine.tracker_setup import TrackerSetup, is_of_a_job
 from agentcache.errors import IntegrityError
 from agentcache.policy.evictor import Evictor
+from agentcache.policy.inputs import EvictorInputs
 from agentcache.policy.registry import Policy, find_policy
+from agentcache.policy.steering import Steering, Victim
+
+logger = init_logger("vllm.agentcache")
 
 
 class AgentScheduler(MultiSegmentScheduler):
     """Entered through vLLM's `scheduler_cls`, configured by `additional_config["agentcache"]`."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, clock: Callable[[], float] = time.monotonic, **kwargs: Any) -> None:
+        """`clock` gives seconds; a simulation has its own."""
         check_vllm()
         super().__init__(*args, **kwargs)
+        self.clock = clock
         self.config = read_config(self.vllm_config.additional_config)
         self.evictor: Evictor | None = None
         self.block_queue: BlockQueue | None = None
+        self.tracker: JobTracker | None = None
         # Prompt tokens that the last step could have had; None while nothing limits them.
         self.prefill_budget: int | None = None
-        self._correction_factors: dict[str, float] = {}
+        self._victim: Victim = "last"
         self._use_policy(find_policy(self.config.policy), self.config)
 
     def _use_policy(self, policy: Policy, config: AgentCacheConfig) -> None:
         pool = self.kv_cache_manager.block_pool
-        # Evictor and segments ask for the same; making them fits a cost model.
+        # Evictor, segments and runtime ask for the same; making them fits a cost model.
         get_inputs = cache(partial(build_inputs, self.vllm_config, config, pool.num_gpu_blocks, self.block_size))
+        has_segments = is_on(config.segments.enabled, policy.segments)
         if policy.make_evictor is not None:
             self.evictor = policy.make_evictor(get_inputs)
-            self.block_queue = replace_queue(pool, self.evictor, time.monotonic)
-        if _is_on(config.segments.enabled, policy.segments):
+            self._steer(policy.steering, get_inputs, has_segments)
+            is_told = self.tracker is not None
+            self.block_queue = replace_queue(pool, self.evictor, self.now, notes_reuse=not is_told)
+        if has_segments:
             segments = config.segments
             self.fill_gaps(lambda: SegmentCosts(get_inputs().loss, segments.row_s, self.block_size), segments.max_gaps)
         # Measurements change it.
-        self.chunking = config.chunking if _is_on(config.chunking.enabled, policy.chunking) else None
+        self.chunking = config.chunking if is_on(config.chunking.enabled, policy.chunking) else None
         self._step_tokens = self.max_num_scheduled_tokens
 
-    def set_clock(self, clock: Callable[[], float]) -> None:
-        """Take the time from `clock`, in seconds, instead of the machine: for simulations, before the first request."""
-        if self.block_queue is not None:
-            self.block_queue.clock = clock
+    def _steer(self, steering: Steering | None, get_inputs: Callable[[], EvictorInputs], has_segments: bool) -> None:
+        assert self.evictor is not None
+        if steering is None:
+            return
+        setup = TrackerSetup(
+            vllm_config=self.vllm_config,
+            config=self.config,
+            steering=steering,
+            inputs=get_inputs(),
+            block_size=self.block_size,
+            hash_block_size=self.hash_block_size,
+            find_hits=self._find_hits,
+            count_requests=self.get_request_counts,
+            clock=self.now,
+        )
+        self.evictor, self.tracker = setup.make(self.evictor, cheapest_first=has_segments)
+        if is_on(self.config.order.enabled, steering.order is not None):
+            if self.policy is not SchedulingPolicy.FCFS:
+                logger.warning("Requests keep the order of --scheduling-policy %s.", self.policy.value)
+                return
+            self._victim = steering.victim
+            self.waiting = JobQueue(self.tracker.place_of, self.tracker.patience_s, self.now)
+
+    def _find_hits(self, request: Request) -> list[KVCacheBlock]:
+        """The cached blocks that the request would reuse if it were admitted now."""
+        pool, hits = self.kv_cache_manager.block_pool, list[KVCacheBlock]()
+        if request.skip_reading_prefix_cache:
+            return hits
+        for block_hash in request.block_hashes:
+            found = pool.get_cached_block(block_hash, [KV_CACHE_GROUP])
+            if found:
+                hits.append(found[0])
+            elif self.gap_filler is None:
+                break
+        return hits
+
+    def now(self) -> float:
+        """In seconds."""
+        return self.clock()
+
+    def add_request(self, request: Request) -> None:
+        if self.tracker is not None and is_of_a_job(request) and request.request_id not in self.requests:
+            self.tracker.arrived(request)
+        super().add_request(request)
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
         if self.chunking is not None:
             decodes = sum(not request.is_prefill_chunk for request in self.running)
             self.prefill_budget = prefill_budget(self.chunking, decodes, self._step_tokens)
             self.max_num_scheduled_tokens = decodes + self.prefill_budget
-        return super().schedule(throttle_prefills)
+        if self.tracker is None:
+            return super().schedule(throttle_prefills)
+        self.tracker.step()
+        self._order_victims()
+        output = super().schedule(throttle_prefills)
+        for admitted in output.scheduled_new_reqs:
+            self.tracker.admitted(self.requests[admitted.req_id])
+        return output
 
-    def set_correction_factor(self, request_id: str, factor: float) -> None:
-        """Multiply the value of the blocks that this request will free: above 1 where they will soon be used again."""
-        self._correction_factors[request_id] = factor
+    def update_from_output(
+        self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
+    ) -> dict[int, EngineCoreOutputs]:
+        by_client = super().update_from_output(scheduler_output, model_runner_output)
+        if self.tracker is not None and self.tracker.awaits_tokens:
+            for outputs in by_client.values():
+                for output in outputs.outputs:
+                    self.tracker.got_tokens(output.request_id)
+        return by_client
+
+    def _order_victims(self) -> None:
+        """vLLM preempts the last of the batch."""
+        assert self.tracker is not None
+        if self._victim == "cheapest":
+            # The cost of a prefill grows with its length.
+            self.running.sort(key=lambda request: -request.num_computed_tokens)
+        elif self._victim == "latest job":
+            place_of = self.tracker.place_of
+            self.running.sort(key=lambda request: place_of(request).time_s)
+
+    def _handle_blocked_waiting_request(self, request: Request) -> bool:
+        # What runs frees blocks some day, so nobody waits for ever.
+        if self.tracker is not None and self.running:
+            free_blocks = self.kv_cache_manager.block_pool.get_num_free_blocks()
+            if self.tracker.waits_for_pins(request, free_blocks):
+                return False
+        return super()._handle_blocked_waiting_request(request)
 
     def _free_request_blocks(self, request: Request) -> None:
-        factor = self._correction_factors.pop(request.request_id, 1.0)
-        if self.block_queue is None or factor == 1.0:
+        if self.tracker is None or self.block_queue is None or self.is_fill_row(request.request_id):
             super()._free_request_blocks(request)
             return
-        self.block_queue.factor = factor
-        super()._free_request_blocks(request)
-        self.block_queue.factor = 1.0
+        with self.tracker.parting(request) as fate:
+            self.block_queue.factor, self.block_queue.end_class = fate.factor, fate.end_class
+            super()._free_request_blocks(request)
+            self.block_queue.factor, self.block_queue.end_class = 1.0, 0
 
     def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
         succeeded = super().reset_prefix_cache(reset_running_requests, reset_connector)
         if succeeded and self.block_queue is not None:
             self.block_queue.forget_kv()
+        if succeeded and self.tracker is not None:
+            self.tracker.reset()
         return succeeded
+
+    def shutdown(self) -> None:
+        if self.tracker is not None:
+            self.tracker.close()
+        super().shutdown()
 
     def _preempt_request(self, request: Request, timestamp: float, drop_stale_output: bool = False) -> None:
         """Under priorities vLLM may preempt what it has scheduled in this very step, and so will not be computed.
@@ -100,6 +197,8 @@ class AgentScheduler(MultiSegmentScheduler):
             self.block_queue.check_integrity()
         if self.gap_filler is not None:
             self._check_references(self.gap_filler.count_held())
+        if self.tracker is not None:
+            self.tracker.check_integrity()
 
     def _check_references(self, held: Counter[int]) -> None:
         (manager,) = self.kv_cache_manager.coordinator.single_type_managers
@@ -112,7 +211,3 @@ class AgentScheduler(MultiSegmentScheduler):
         ]
         if wrong:
             raise IntegrityError(f"blocks with another reference count than their owners give: {wrong[:20]}")
-
-
-def _is_on(wanted: bool | None, by_policy: bool) -> bool:
-    return by_policy if wanted is None else wanted

@@ -7,8 +7,11 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 from vllm.v1.engine.core import EngineCoreProc
 
+from agentcache.engine.job_views import RuntimeCounts
 from agentcache.engine.multi_segment import find_engine_obstacle
 from agentcache.engine.scheduler import AgentScheduler
+from agentcache.policy.evictor import Evictor
+from agentcache.policy.pinned import PinnedEvictor
 
 # The method of the engine core that answers with a snapshot.
 SNAPSHOT_METHOD = "agentcache_snapshot"
@@ -62,6 +65,7 @@ class Snapshot(_Counts):
     prefill_budget: int | None = Field(description="prompt tokens that the last step could have had")
     blocks: BlockCounts
     requests: RequestCounts
+    runtime: RuntimeCounts | None = Field(default=None, description="of the agent runtime; None where there is none")
 
 
 class EngineSnapshot(Snapshot):
@@ -83,10 +87,11 @@ def make_snapshot(scheduler: AgentScheduler) -> Snapshot:
         segments=_count_segments(scheduler),
         segments_obstacle=find_engine_obstacle(scheduler) if filler is None else None,
         evictions={cause: EvictionCounts(blocks=lost.blocks, age_s=lost.age_s) for cause, lost in evictions.items()},
-        lambda_value=getattr(scheduler.evictor, "lambda_value", None),
+        lambda_value=_read_lambda(scheduler.evictor),
         prefill_budget=scheduler.prefill_budget,
         blocks=_count_blocks(scheduler),
         requests=_count_requests(scheduler),
+        runtime=scheduler.tracker.count() if scheduler.tracker is not None else None,
     )
 
 
@@ -101,6 +106,11 @@ def _snapshot_core(core: EngineCoreProc) -> dict[str, Any] | None:
         return None
     # The keys of JSON are text, and so are those that vLLM's messages take for granted.
     return {**make_snapshot(core.scheduler).model_dump(mode="json"), "engine": core.engine_index}
+
+
+def _read_lambda(evictor: Evictor | None) -> float | None:
+    ordering = evictor.inner if isinstance(evictor, PinnedEvictor) else evictor
+    return getattr(ordering, "lambda_value", None)
 
 
 def _count_segments(scheduler: AgentScheduler) -> SegmentCounts | None:

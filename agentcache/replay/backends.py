@@ -1,19 +1,26 @@
-"""What a replay runs against: engines of its own, one per policy, or a server that runs already."""
+"""What a replay runs against: an engine of its own for one policy after another, or a server that runs already."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from argparse import Namespace
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
-from agentcache.errors import InputError, in_one_line
+from agentcache.config import CONFIG_KEY
+from agentcache.errors import InputError, ServerError, in_one_line
 from agentcache.models.catalog import Model, is_made_here, resolve_model
 from agentcache.replay.endpoint import Endpoint
 from agentcache.replay.settings import ReplaySettings
 from agentcache.replay.tokenizer import LocalTokenizer, Tokenizer
+
+if TYPE_CHECKING:
+    from agentcache.server.embedded import EmbeddedServer
+
+logger = logging.getLogger("vllm.agentcache")
 
 CPU_BACKEND = "CPU backend"
 # The CPU kernels want multiples of 32; 16 is vLLM's own on a GPU.
@@ -23,11 +30,15 @@ _SHUTDOWN_S = 10
 _RANDOM_WEIGHTS_NOTE = (
     "The model's weights are random: time does not depend on their values, and every reply is the recorded one."
 )
+_SHARED_ENGINE_NOTE = "A policy without an engine start-up ran on the engine of the one before it, its cache empty."
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A server that is up. What an embedded engine knows of itself is None for others."""
+    """A server that is up. What an embedded engine knows of itself is None for others.
+
+    `startup_s` is None too where the engine has served another policy before.
+    """
 
     endpoint: Endpoint
     startup_s: float | None = None
@@ -45,7 +56,13 @@ class Backend(Protocol):
     cache_tokens: int | None
     notes: tuple[str, ...]
 
-    def open(self, policy: str) -> AbstractAsyncContextManager[Target]: ...
+    def open(self, policy: str) -> AbstractAsyncContextManager[Target]:
+        """Raises ServerError when there is no server; the next policy may still find one."""
+        ...
+
+    async def aclose(self) -> None:
+        """After the last policy."""
+        ...
 
 
 class ExternalBackend:
@@ -69,9 +86,15 @@ class ExternalBackend:
     async def open(self, policy: str) -> AsyncIterator[Target]:  # noqa: ARG002 (the server has its own)
         yield Target(self._endpoint)
 
+    async def aclose(self) -> None:
+        """The server is the user's."""
+
 
 class EmbeddedBackend:
-    """A fresh engine in this process for each policy."""
+    """An engine in this process. The policies differ in our configuration alone, so it takes one after another.
+
+    Each begins with an empty cache, as in a fresh engine, and gets one if the last policy broke the engine.
+    """
 
     def __init__(self, settings: ReplaySettings) -> None:
         """Makes or finds the model and lets vLLM check its configuration. Raises InputError; starts nothing."""
@@ -82,7 +105,10 @@ class EmbeddedBackend:
         from vllm.platforms import current_platform
 
         self.policies = settings.policies
-        self.notes: tuple[str, ...] = (_RANDOM_WEIGHTS_NOTE,) if is_made_here(settings.model or "") else ()
+        self.notes: tuple[str, ...] = (
+            *([_RANDOM_WEIGHTS_NOTE] if is_made_here(settings.model or "") else []),
+            *([_SHARED_ENGINE_NOTE] if len(settings.policies) > 1 else []),
+        )
         self.model = settings.model or ""
         self._knobs = settings.knobs
         model = resolve_model(self.model)
@@ -99,18 +125,48 @@ class EmbeddedBackend:
             raise InputError(f"vLLM refuses the options: {in_one_line(error)}") from None
         self.max_tokens = config.model_config.max_model_len
         self._block_size = config.cache_config.block_size
+        self._server: EmbeddedServer | None = None
+        self._resources = AsyncExitStack()
         if settings.kv_tokens is not None:
             self.cache_tokens = settings.kv_tokens // self._block_size * self._block_size
 
     @asynccontextmanager
     async def open(self, policy: str) -> AsyncIterator[Target]:
-        from agentcache.server.embedded import run_embedded_server
-
-        async with run_embedded_server(self._arguments(policy)) as server:
+        arguments = self._arguments(policy)
+        try:
+            startup_s = None
+            if (server := await self._switch(arguments)) is None:
+                server = await self._start(arguments)
+                startup_s = server.startup_s
             runner: Literal["V1", "V2"] = "V2" if server.vllm_config.use_v2_model_runner else "V1"
             with closing(await asyncio.to_thread(Endpoint, f"{server.url}/v1", "embedded")) as endpoint:
-                await asyncio.to_thread(endpoint.check_forced_reply)
-                yield Target(endpoint, server.startup_s, runner)
+                await asyncio.to_thread(_warm_up, endpoint)
+                yield Target(endpoint, startup_s, runner)
+        except BaseException:
+            # Whatever it was, the next policy is not to suffer for it.
+            await self.aclose()
+            raise
+
+    async def aclose(self) -> None:
+        self._server = None
+        await self._resources.aclose()
+
+    async def _switch(self, arguments: Namespace) -> EmbeddedServer | None:
+        """The server that runs, with the policy of `arguments`; None when there is none that takes it."""
+        if self._server is None:
+            return None
+        try:
+            await self._server.use_policy(arguments.additional_config[CONFIG_KEY])
+        except ServerError as error:
+            logger.warning("A fresh engine is started for the next policy: %s", error)
+            await self.aclose()
+        return self._server
+
+    async def _start(self, arguments: Namespace) -> EmbeddedServer:
+        from agentcache.server.embedded import run_embedded_server
+
+        self._server = await self._resources.enter_async_context(run_embedded_server(arguments))
+        return self._server
 
     def _arguments(self, policy: str) -> Namespace:
         from agentcache.server.arguments import build_arguments
@@ -123,6 +179,14 @@ class EmbeddedBackend:
             # vLLM refuses a cache that cannot hold one request of the model's full length.
             options += ["--max-model-len", str(self.cache_tokens)]
         return build_arguments(self.model, options, policy=policy, forced_replies=True, knobs=self._knobs)
+
+
+def _warm_up(endpoint: Endpoint) -> None:
+    """Raises ServerError: the engine is our own, and nothing that the user gave is at fault."""
+    try:
+        endpoint.check_forced_reply()
+    except InputError as error:
+        raise ServerError(f"the engine does not serve: {error}") from error
 
 
 def _engine_options(

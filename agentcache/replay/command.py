@@ -7,6 +7,7 @@ import datetime
 import os
 import signal
 from collections.abc import Sequence
+from contextlib import aclosing
 from pathlib import Path
 
 from rich.console import Console
@@ -67,17 +68,13 @@ def _begin(settings: ReplaySettings, backend: Backend, jobs: Sequence[RecordedJo
 
 
 def _run_policies(settings: ReplaySettings, backend: Backend, jobs: Sequence[RecordedJob], console: Console) -> int:
-    """The exit status. An engine that does not start or dies ends the run; what came before it stays."""
+    """The exit status."""
     with EventWriter(settings.out) as writer:
-        try:
-            failed = asyncio.run(_Run(settings, backend, jobs, writer, console).run())
-        except ServerError as error:
-            console.print(f"{error}; see {settings.out / ENGINE_LOG}", style="red", markup=False)
-            return 1
-    if failed is None:
+        all_finished = asyncio.run(_Run(settings, backend, jobs, writer, console).run())
+    if all_finished is None:
         console.print("interrupted: the jobs that finished are in the report")
         return _INTERRUPTED
-    return 1 if failed else 0
+    return 0 if all_finished else 1
 
 
 class _Run:
@@ -98,8 +95,8 @@ class _Run:
         self._console = console
         self._interrupted = False
 
-    async def run(self) -> int | None:
-        """How many jobs failed; None when a signal ended the run."""
+    async def run(self) -> bool | None:
+        """Whether every job finished; None when a signal ended the run."""
         policies = asyncio.ensure_future(self._run_all())
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, self._interrupt, policies)
@@ -111,16 +108,29 @@ class _Run:
                 return None
             raise
 
-    def _interrupt(self, policies: asyncio.Future[int]) -> None:
+    def _interrupt(self, policies: asyncio.Future[bool]) -> None:
         # Once: a second signal must not break off the clean-up that the first one began.
         if not self._interrupted:
             self._interrupted = True
             policies.cancel()
 
-    async def _run_all(self) -> int:
-        return sum([await self._run_policy(policy) for policy in self._backend.policies])
+    async def _run_all(self) -> bool:
+        async with aclosing(self._backend):
+            return all([await self._try_policy(policy) for policy in self._backend.policies])
+
+    async def _try_policy(self, policy: str) -> bool:
+        """Whether every job finished. An engine that does not start or dies ends its policy's run, and no other."""
+        try:
+            return await self._run_policy(policy) == 0
+        except ServerError as error:
+            if self._interrupted:
+                raise
+            log = self._settings.out / ENGINE_LOG
+            self._console.print(f"{policy}: {error}; see {log}", style="red", markup=False)
+            return False
 
     async def _run_policy(self, policy: str) -> int:
+        """How many jobs failed."""
         with ReplayDisplay(policy, len(self._jobs), self._console) as display:
             async with self._backend.open(policy) as target:
                 before = await asyncio.to_thread(target.endpoint.read_cache_facts)
@@ -135,15 +145,14 @@ class _Run:
                 )
                 failed = await runner.run(self._jobs)
                 after = await asyncio.to_thread(target.endpoint.read_cache_facts)
-        preemptions = None
-        if before.preemptions is not None and after.preemptions is not None:
-            preemptions = after.preemptions - before.preemptions
+        counted = after.count_since(before)
         self._writer.write(
             PolicyEvent(
                 policy=policy,
                 block_size=before.block_size,
                 cache_tokens=before.cache_tokens,
-                preemptions=preemptions,
+                preemptions=counted.preemptions,
+                evictions=counted.evictions,
                 engine_startup_s=target.startup_s,
                 model_runner=target.model_runner,
             )

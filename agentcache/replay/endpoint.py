@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import httpx
 from openai import APIError, OpenAI
@@ -18,15 +19,29 @@ from tool_runtime.job import Turn
 
 _PREEMPTIONS = "vllm:num_preemptions"
 _CACHE = "vllm:cache_config_info"
+_EVICTIONS = "agentcache:evicted_blocks"
 
 
 @dataclass(frozen=True, slots=True)
 class CacheFacts:
-    """The engine's KV cache, and how often it has preempted a request so far. None where the server does not say."""
+    """The engine's KV cache, how often it has preempted a request so far, and blocks that lost reusable KV, by cause.
+
+    None where the server does not say: evictions are counted by agentcache's own block queue.
+    """
 
     block_size: int | None
     cache_tokens: int | None
     preemptions: int | None
+    evictions: dict[str, int] | None = None
+
+    def count_since(self, before: CacheFacts) -> CacheFacts:
+        """The same with only what was counted after `before` was read."""
+        preemptions = evictions = None
+        if self.preemptions is not None and before.preemptions is not None:
+            preemptions = self.preemptions - before.preemptions
+        if self.evictions is not None and before.evictions is not None:
+            evictions = {cause: blocks - before.evictions.get(cause, 0) for cause, blocks in self.evictions.items()}
+        return replace(self, preemptions=preemptions, evictions=evictions)
 
 
 class Endpoint:
@@ -92,8 +107,9 @@ class Endpoint:
 
 
 def parse_cache_facts(families: Iterable[Metric]) -> CacheFacts:
-    """Block size and count are labels of vLLM's info metric; preemptions are summed over engines."""
+    """Block size and count are labels of vLLM's info metric; what is counted is summed over engines."""
     block_size = cache_tokens = preemptions = None
+    evictions: Counter[str] = Counter()
     for family in families:
         if family.name == _CACHE and family.samples:
             labels = family.samples[0].labels
@@ -102,4 +118,7 @@ def parse_cache_facts(families: Iterable[Metric]) -> CacheFacts:
             cache_tokens = (int(labels["num_gpu_blocks"]) - 1) * block_size
         elif family.name == _PREEMPTIONS:
             preemptions = int(sum(s.value for s in family.samples if s.name.endswith("_total")))
-    return CacheFacts(block_size, cache_tokens, preemptions)
+        elif family.name == _EVICTIONS:
+            for sample in family.samples:
+                evictions[sample.labels["cause"]] += int(sample.value)
+    return CacheFacts(block_size, cache_tokens, preemptions, dict(evictions) or None)

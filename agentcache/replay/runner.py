@@ -9,7 +9,8 @@ from typing import Any
 
 from openai import AsyncOpenAI, Timeout
 
-from agentcache.engine.constants import REPLY_ARGUMENT
+from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT
+from agentcache.engine.dictated_calls import write_dictated_calls
 from agentcache.replay.context_job import ContextJob
 from agentcache.replay.display import ReplayDisplay
 from agentcache.replay.endpoint import Endpoint
@@ -19,6 +20,7 @@ from agentcache.replay.recorder import JobRecorder
 from agentcache.report.events import EventWriter
 from tool_runtime.agent_loop import AgentLoop
 from tool_runtime.executor import ToolExecutor
+from tool_runtime.job import ToolCall
 from tool_runtime.trace_loop import TraceLoop
 
 # A recorded tool takes the time that was recorded or drawn; this only ends a sleep that went wrong.
@@ -86,7 +88,9 @@ class ReplayRunner:
                 write_prompt=recorded.prompt,
                 clock=self._clock,
                 observer=recorder,
-                request_options=lambda turn: _request_options(recorded.reply(turn), "max_tokens"),
+                request_options=lambda turn: _request_options(
+                    recorded.reply(turn), "max_tokens", calls=job.turns[turn].tool_calls
+                ),
             )
         return AgentLoop(
             client,
@@ -99,11 +103,9 @@ class ReplayRunner:
         )
 
 
-def _request_options(reply: Sequence[int], limit: str) -> Mapping[str, Any]:
-    """`limit` is what the API calls the number of tokens to stop at."""
-    return {
-        limit: len(reply),
-        "temperature": 0,
-        "return_token_ids": True,
-        "vllm_xargs": {REPLY_ARGUMENT: list(reply)},
-    }
+def _request_options(reply: Sequence[int], limit: str, calls: Sequence[ToolCall] | None = None) -> Mapping[str, Any]:
+    """`limit` is what the API calls the number of tokens to stop at; `calls` are those of a reply without text."""
+    dictated: dict[str, Any] = {REPLY_ARGUMENT: list(reply)}
+    if calls is not None:
+        dictated[CALLS_ARGUMENT] = write_dictated_calls(calls)
+    return {limit: len(reply), "temperature": 0, "return_token_ids": True, "vllm_xargs": dictated}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from matplotlib.figure import Figure
 
 from agentcache.report import content
@@ -58,18 +58,22 @@ PLOTS = (
 )
 
 
-def render_html(report: Report) -> str:
-    """The whole of `report.html`."""
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
+def find_template(name: str, *folders: Path) -> Template:
+    """A template of this folder or of `folders`; it can use `parts.html.jinja` and `style.css`, which lie here."""
+    return Environment(
+        loader=FileSystemLoader([Path(__file__).parent, *folders]),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
         undefined=StrictUndefined,
-    )
+    ).get_template(name)
+
+
+def render_html(report: Report) -> str:
+    """The whole of `report.html`."""
     names = list(report.policies)
-    return environment.get_template(_TEMPLATE).render(
+    return find_template(_TEMPLATE).render(
         title=content.title(report),
         sentences=list(content.describe_runs(report)),
         warnings=list(content.warnings(report)),

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
 from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
 from vllm.platforms import current_platform
+from vllm.tool_parsers import ToolParserManager
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from agentcache.config import CONFIG_KEY, AgentCacheConfig, read_config
@@ -67,7 +68,19 @@ def _build_config(
     if policy is not None:
         given["policy"] = policy
     given["forced_replies"] |= forced_replies
+    _check_parser(f"{CONFIG_KEY}.runtime.tool_parser", given["runtime"]["tool_parser"])
+    # A parser that a plug-in brings is known to the API server alone.
+    if not args.tool_parser_plugin:
+        _check_parser("--tool-call-parser", args.tool_call_parser)
+        given["runtime"]["tool_parser"] = given["runtime"]["tool_parser"] or args.tool_call_parser
     return read_config({CONFIG_KEY: given})
+
+
+def _check_parser(option: str, name: str | None) -> None:
+    """vLLM itself looks at it only where replies may call tools, and after the model is loaded."""
+    known = ToolParserManager.list_registered()
+    if name is not None and name not in known:
+        raise InputError(f"{option} {name}: unknown; choose from {', '.join(known)}")
 
 
 def _accept_forced_replies(args: Namespace) -> None:

@@ -6,19 +6,27 @@ import asyncio
 import socket
 import time
 from argparse import Namespace
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import uvicorn
 from vllm.config import VllmConfig
+from vllm.engine.async_llm_engine import AsyncLLMEngine
 from vllm.entrypoints.launchers.api_server.app_state import init_app_state
 from vllm.entrypoints.launchers.api_server.entry import build_async_engine_client
 from vllm.entrypoints.launchers.app import build_app
 from vllm.entrypoints.launchers.launcher import NoSignalServer
 
+from agentcache.config import CONFIG_KEY
+from agentcache.engine.policy_switch import USE_POLICY_METHOD
 from agentcache.errors import ServerError, in_one_line
 from agentcache.server.plugin_choice import choose_plugins
+from agentcache.server.snapshot_reader import SnapshotReader
+
+# Steps under way end within seconds; a scheduler for a million blocks takes a few as well.
+_SWITCH_WAIT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +35,27 @@ class EmbeddedServer:
 
     url: str
     startup_s: float
-    vllm_config: VllmConfig
+    engine: AsyncLLMEngine
+    snapshots: SnapshotReader
+
+    @property
+    def vllm_config(self) -> VllmConfig:
+        return self.engine.vllm_config
+
+    async def use_policy(self, config: Mapping[str, Any]) -> None:
+        """Go on with an empty cache, as a server that just started with `config` would: the fields of AgentCacheConfig.
+
+        Raises ServerError when a request is unfinished, or the engine or the policy does not allow it.
+        """
+        switch = self.engine.engine_core.call_utility_all_async(USE_POLICY_METHOD, dict(config))
+        try:
+            await asyncio.wait_for(switch, _SWITCH_WAIT_S)
+        except Exception as error:
+            # vLLM raises a bare Exception for what failed in the engine.
+            raise ServerError(in_one_line(error) or f"the engine did not answer for {_SWITCH_WAIT_S:.0f} s") from error
+        self.snapshots.forget()
+        given: Any = self.vllm_config.additional_config
+        self.vllm_config.additional_config = {**given, CONFIG_KEY: dict(config)}
 
 
 @asynccontextmanager
@@ -43,6 +71,7 @@ async def run_embedded_server(args: Namespace) -> AsyncIterator[EmbeddedServer]:
             engine = await stack.enter_async_context(build_async_engine_client(args))
         except Exception as error:
             raise ServerError(f"the engine did not start: {in_one_line(error)}") from error
+        assert isinstance(engine, AsyncLLMEngine)
         tasks = await engine.get_supported_tasks()
         app = build_app(args, tasks, engine.model_config)
         await init_app_state(engine, app.state, args, tasks)
@@ -53,7 +82,7 @@ async def run_embedded_server(args: Namespace) -> AsyncIterator[EmbeddedServer]:
             try:
                 await _wait_until_started(server, serving)
                 url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-                yield EmbeddedServer(url, time.monotonic() - began, engine.vllm_config)
+                yield EmbeddedServer(url, time.monotonic() - began, engine, app.state.agentcache_snapshots)
             finally:
                 server.should_exit = True
                 await asyncio.shield(serving)

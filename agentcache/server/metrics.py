@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from prometheus_client import generate_latest
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    InfoMetricFamily,
-    Metric,
-)
+from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from agentcache.engine.snapshot import EngineSnapshot
+from agentcache.server.metric_families import PREFIX, Histogram, by_reason, counter, gauge, histogram
+from agentcache.server.runtime_metrics import RUNTIME_METRICS
 from agentcache.server.snapshot_reader import Reading
 
 _SEGMENT_BUCKETS = (2, 3, 4, 5, 6, 8, 12, 16)
-_PREFIX = "agentcache:"
-
-Samples = Iterable[tuple[tuple[str, ...], float | None]]
-GetSamples = Callable[[EngineSnapshot], Samples]
 
 
 class ReadingCollector(Collector):
@@ -33,9 +25,8 @@ class ReadingCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         engines = self._reading.engines if self._reading is not None else ()
         yield _describe_policy(engines)
-        yield from (make(engines) for make in _COUNTERS_AND_GAUGES)
-        yield _count_request_segments(engines)
-        age = GaugeMetricFamily(f"{_PREFIX}snapshot_age_seconds", "Seconds since the engines told these values.")
+        yield from (make(engines) for make in (*_CACHE_METRICS, *RUNTIME_METRICS))
+        age = GaugeMetricFamily(f"{PREFIX}snapshot_age_seconds", "Seconds since the engines told these values.")
         if self._reading is not None:
             age.add_metric((), self._reading.age_s)
         yield age
@@ -46,90 +37,64 @@ def render_metrics(reading: Reading | None) -> bytes:
     return generate_latest(ReadingCollector(reading))
 
 
-def _counter(name: str, text: str, samples: GetSamples, *labels: str) -> Callable[[Iterable[EngineSnapshot]], Metric]:
-    return lambda engines: _fill(
-        CounterMetricFamily(_PREFIX + name, text, labels=("engine", *labels)), samples, engines
-    )
+def _count_segments(one: EngineSnapshot) -> Histogram | None:
+    if one.segments is None:
+        return None
+    counts = one.segments.requests
+    buckets = [(float(most), _count_up_to(counts, most)) for most in _SEGMENT_BUCKETS]
+    return Histogram(buckets, sum(counts.values()), sum(segments * count for segments, count in counts.items()))
 
 
-def _gauge(name: str, text: str, samples: GetSamples, *labels: str) -> Callable[[Iterable[EngineSnapshot]], Metric]:
-    return lambda engines: _fill(GaugeMetricFamily(_PREFIX + name, text, labels=("engine", *labels)), samples, engines)
+def _count_up_to(counts: Mapping[int, int], most: int) -> int:
+    return sum(count for segments, count in counts.items() if segments <= most)
 
 
-def _fill(
-    family: CounterMetricFamily | GaugeMetricFamily, get_samples: GetSamples, engines: Iterable[EngineSnapshot]
-) -> Metric:
-    for one in engines:
-        for labels, value in get_samples(one):
-            if value is not None:
-                family.add_metric((str(one.engine), *labels), value)
-    return family
-
-
-def _by_reason(counts: Mapping[str, int]) -> Samples:
-    return [((reason.replace(" ", "_").replace("-", "_"),), count) for reason, count in sorted(counts.items())]
-
-
-_COUNTERS_AND_GAUGES = (
-    _counter(
+_CACHE_METRICS = (
+    counter(
         "fill_tokens_total",
         "Prompt tokens in front of cached blocks that fill rows computed.",
         lambda one: [((), one.segments.fill_tokens if one.segments else None)],
     ),
-    _counter(
+    counter(
         "islands_dropped_total",
         "Runs of cached blocks behind a gap that were not reused, because a fill row would have cost more.",
         lambda one: [((), one.segments.islands_dropped if one.segments else None)],
     ),
-    _counter(
+    counter(
         "segment_fallbacks_total",
         "Requests that could reuse cached blocks only as a prefix, by reason.",
-        lambda one: _by_reason(one.segments.fallbacks) if one.segments else (),
+        lambda one: by_reason(one.segments.fallbacks) if one.segments else (),
         "reason",
     ),
-    _counter(
+    counter(
         "evicted_blocks_total",
         "Blocks whose reusable KV was lost, by cause.",
         lambda one: [((cause,), lost.blocks) for cause, lost in one.evictions.items()],
         "cause",
     ),
-    _counter(
+    counter(
         "evicted_block_age_seconds_total",
         "Seconds from when blocks were freed to when their KV was lost, summed, by cause.",
         lambda one: [((cause,), lost.age_s) for cause, lost in one.evictions.items()],
         "cause",
     ),
-    _gauge("lambda", "The evictor's weight of blocks idle beyond the lifespan.", lambda one: [((), one.lambda_value)]),
-    _gauge(
+    gauge("lambda", "The evictor's weight of blocks idle beyond the lifespan.", lambda one: [((), one.lambda_value)]),
+    gauge(
         "prefill_budget_tokens",
         "Prompt tokens that the last step could have had, under adaptive chunking.",
         lambda one: [((), one.prefill_budget)],
+    ),
+    histogram(
+        "request_segments",
+        "Segments of requests that had gaps filled; a request has one fill row less.",
+        _count_segments,
     ),
 )
 
 
 def _describe_policy(engines: Iterable[EngineSnapshot]) -> Metric:
-    info = InfoMetricFamily(f"{_PREFIX}policy", "The cache policy, and what is on of it.", labels=("engine",))
+    info = InfoMetricFamily(f"{PREFIX}policy", "The cache policy, and what is on of it.", labels=("engine",))
     for one in engines:
         parts = {part: "on" if one.knobs[part]["enabled"] else "off" for part in ("segments", "chunking")}
         info.add_metric((str(one.engine),), {"policy": one.policy, **parts})
     return info
-
-
-def _count_request_segments(engines: Iterable[EngineSnapshot]) -> Metric:
-    family = HistogramMetricFamily(
-        f"{_PREFIX}request_segments",
-        "Segments of requests that had gaps filled; a request has one fill row less.",
-        labels=("engine",),
-    )
-    for one in engines:
-        if one.segments is not None:
-            counts = one.segments.requests
-            buckets = [(str(float(most)), _count_up_to(counts, most)) for most in _SEGMENT_BUCKETS]
-            total = sum(segments * count for segments, count in counts.items())
-            family.add_metric((str(one.engine),), [*buckets, ("+Inf", sum(counts.values()))], total)
-    return family
-
-
-def _count_up_to(counts: Mapping[int, int], most: int) -> int:
-    return sum(count for segments, count in counts.items() if segments <= most)

@@ -5,26 +5,93 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import APIRouter, HTTPException, Request, Response
+from fastapi.responses import HTMLResponse
 from fastapi.routing import APIRoute
 from starlette.concurrency import run_in_threadpool
-from starlette.status import HTTP_404_NOT_FOUND, HTTP_503_SERVICE_UNAVAILABLE
+from starlette.convertors import Convertor, register_url_convertor
+from starlette.status import (
+    HTTP_400_BAD_REQUEST,
+    HTTP_404_NOT_FOUND,
+    HTTP_414_URI_TOO_LONG,
+    HTTP_503_SERVICE_UNAVAILABLE,
+)
 
+from agentcache.errors import ServerError
+from agentcache.server.job_reader import JobReader
+from agentcache.server.live_report import LiveReport
 from agentcache.server.metrics import render_metrics
-from agentcache.server.snapshot_reader import SnapshotReader
+from agentcache.server.snapshot_reader import Reading, SnapshotReader
 
 PREFIX = "/agentcache"
+MAX_SESSION_CHARACTERS = 4096
 router = APIRouter(prefix=PREFIX)
+
+
+class _AnyTextConvertor(Convertor[str]):
+    """Starlette's own `path` stops at a line break, which a session id may have."""
+
+    regex = r"[\s\S]*"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("agentcache_text", _AnyTextConvertor())
+_JOBS_PATH = "/jobs/{session:agentcache_text}"
 
 
 @router.get("/state")
 async def get_state(request: Request) -> dict[str, Any]:
     """Policy, knobs in force, counts, blocks and requests of every engine; `age_s` is how old that is."""
-    reading = await _reader(request).read()
-    if reading is None:
-        raise HTTPException(HTTP_503_SERVICE_UNAVAILABLE, "The engine does not answer; try again.")
-    if not reading.engines:
-        raise HTTPException(HTTP_404_NOT_FOUND, "The engine runs without agentcache's scheduler.")
+    reading = await _read(request)
     return {"age_s": reading.age_s, "engines": [engine.model_dump(mode="json") for engine in reading.engines]}
+
+
+@router.get(_JOBS_PATH)
+async def get_jobs(request: Request, session: str) -> dict[str, Any]:
+    """The session's jobs with their latest turns and pins; `engine` is the data-parallel rank."""
+    _check_length(session)
+    reading = await _read_runtime(request)
+    try:
+        found = await _get_jobs(request).find(reading, session)
+    except ServerError as error:
+        raise HTTPException(HTTP_503_SERVICE_UNAVAILABLE, str(error)) from None
+    if not found:
+        raise _make_unknown_session()
+    return {"session": session, "jobs": found}
+
+
+@router.delete(_JOBS_PATH)
+async def release_job(request: Request, session: str) -> dict[str, bool]:
+    """Says that the session is over: its pins are released."""
+    _check_length(session)
+    await _read_runtime(request)
+    try:
+        released = await _get_jobs(request).release(session)
+    except ServerError as error:
+        raise HTTPException(HTTP_503_SERVICE_UNAVAILABLE, str(error)) from None
+    if not released:
+        raise _make_unknown_session()
+    return {"released": True}
+
+
+@router.get("/report", response_class=HTMLResponse)
+async def get_report(request: Request, refresh: int = 10) -> Response:
+    """The latest jobs as one HTML page, which loads itself again every `refresh` seconds."""
+    if refresh != 0 and not 2 <= refresh <= 3600:
+        raise HTTPException(
+            HTTP_400_BAD_REQUEST, "refresh: give seconds from 2 to 3600, or 0 for a page that stays as it is."
+        )
+    reading = await _read_runtime(request)
+    report: LiveReport = request.app.state.agentcache_report
+    try:
+        page = await report.render(reading, refresh)
+    except ServerError as error:
+        raise HTTPException(HTTP_503_SERVICE_UNAVAILABLE, str(error)) from None
+    return HTMLResponse(page, headers={"Cache-Control": "no-store"})
 
 
 class MetricsRoute:
@@ -35,7 +102,7 @@ class MetricsRoute:
         self._own = own
 
     async def serve(self, request: Request) -> Response:
-        reading = await _reader(request).read()
+        reading = await _get_snapshots(request).read()
         # It reads files when there are several API servers.
         answer: Response = await run_in_threadpool(self._own.endpoint, request)
         return Response(
@@ -43,6 +110,41 @@ class MetricsRoute:
         )
 
 
-def _reader(request: Request) -> SnapshotReader:
+async def _read(request: Request) -> Reading:
+    reading = await _get_snapshots(request).read()
+    if reading is None:
+        raise HTTPException(HTTP_503_SERVICE_UNAVAILABLE, "The engine does not answer; try again.")
+    if not reading.engines:
+        raise HTTPException(HTTP_404_NOT_FOUND, "The engine runs without agentcache's scheduler.")
+    return reading
+
+
+async def _read_runtime(request: Request) -> Reading:
+    reading = await _read(request)
+    if all(engine.runtime is None for engine in reading.engines):
+        policy = reading.engines[0].policy
+        raise HTTPException(HTTP_404_NOT_FOUND, f"Policy {policy} has no agent runtime, so nothing follows jobs here.")
+    return reading
+
+
+def _check_length(session: str) -> None:
+    if len(session) > MAX_SESSION_CHARACTERS:
+        raise HTTPException(
+            HTTP_414_URI_TOO_LONG, f"The session id is longer than {MAX_SESSION_CHARACTERS:,} characters."
+        )
+
+
+def _make_unknown_session() -> HTTPException:
+    return HTTPException(
+        HTTP_404_NOT_FOUND, "No job of this session is known: none came, or it has been over or idle for too long."
+    )
+
+
+def _get_snapshots(request: Request) -> SnapshotReader:
     reader: SnapshotReader = request.app.state.agentcache_snapshots
+    return reader
+
+
+def _get_jobs(request: Request) -> JobReader:
+    reader: JobReader = request.app.state.agentcache_jobs
     return reader

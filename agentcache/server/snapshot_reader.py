@@ -55,6 +55,10 @@ class SnapshotReader:
         engines, taken_s = self._latest
         return Reading(engines, self._clock() - taken_s)
 
+    def forget(self) -> None:
+        """The engines count anew: what they told before is no answer any more."""
+        self._latest, self._next_try_s = None, self._clock()
+
     async def _update(self) -> None:
         try:
             answers = await asyncio.wait_for(self._ask(), ANSWER_WAIT_S)

@@ -20,12 +20,14 @@ from vllm.v1.structured_output import StructuredOutputManager
 
 from agentcache.config import CONFIG_KEY
 from agentcache.engine.compat import check_vllm
-from agentcache.engine.constants import SCHEDULER_CLASS
+from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT, SCHEDULER_CLASS
+from agentcache.engine.dictated_calls import write_dictated_calls
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.errors import InputError, in_one_line
 from agentcache.policy.presets import Row
 from agentcache.sim.clock import VirtualClock
 from agentcache.sim.gpu import StepModel
+from tool_runtime.job import ToolCall
 
 # An engine whose scheduler holds every request back looks again after this time.
 IDLE_STEP_S = 0.001
@@ -89,8 +91,7 @@ class SimulatedEngine:
         config = make_config(shape, policy)
         self.block_size = shape.block_size
         self.cache_tokens = shape.cache_tokens // shape.block_size * shape.block_size
-        self.scheduler = _make_scheduler(config, self.cache_tokens // shape.block_size)
-        self.scheduler.set_clock(clock.now)
+        self.scheduler = _make_scheduler(config, self.cache_tokens // shape.block_size, clock)
         self.clock = clock
         self.preemptions = 0
         self.prefill_s = 0.0
@@ -118,10 +119,18 @@ class SimulatedEngine:
     def in_step(self) -> bool:
         return self._step is not None
 
-    def add(self, request_id: str, prompt: list[int], reply: Sequence[int], session_id: str | None = None) -> None:
-        """A request for `prompt` that will be answered with `reply`, both token ids."""
+    def add(
+        self,
+        request_id: str,
+        prompt: list[int],
+        reply: Sequence[int],
+        session_id: str | None = None,
+        calls: Sequence[ToolCall] = (),
+    ) -> None:
+        """A request for `prompt` that will be answered with `reply`, both token ids, which stands for these calls."""
         now_s = self.clock.now()
-        params = SamplingParams(max_tokens=len(reply), ignore_eos=True)
+        dictated = {REPLY_ARGUMENT: reply, CALLS_ARGUMENT: write_dictated_calls(calls)}
+        params = SamplingParams(max_tokens=len(reply), ignore_eos=True, extra_args=dictated)
         request = Request(
             request_id, prompt, params, None, arrival_time=now_s, block_hasher=self._hasher, session_id=session_id
         )
@@ -236,7 +245,7 @@ def make_config(shape: EngineShape, policy: str) -> VllmConfig:
         raise InputError(f"vLLM refuses the options: {in_one_line(error)}") from None
 
 
-def _make_scheduler(config: VllmConfig, blocks: int) -> AgentScheduler:
+def _make_scheduler(config: VllmConfig, blocks: int, clock: VirtualClock) -> AgentScheduler:
     """What the engine core does at its start. All layers share one table of blocks, so one layer stands for all."""
     block_size = config.cache_config.block_size
     dtype = config.model_config.dtype
@@ -249,12 +258,11 @@ def _make_scheduler(config: VllmConfig, blocks: int) -> AgentScheduler:
     )
     # One block more: vLLM keeps one as a placeholder.
     config.cache_config.num_gpu_blocks = blocks + 1
-    scheduler = config.scheduler_config.get_scheduler_cls()(
+    return AgentScheduler(
         vllm_config=config,
         kv_cache_config=KVCacheConfig(blocks + 1, [], [KVCacheGroupSpec(["layer"], spec)]),
         structured_output_manager=StructuredOutputManager(config),
         block_size=block_size,
         hash_block_size=block_size,
+        clock=clock.now,
     )
-    assert isinstance(scheduler, AgentScheduler)
-    return scheduler

@@ -128,7 +128,9 @@ class SimulationRunner:
     def _send(self, run: _JobRun) -> None:
         run.prompt, run.reply = next(run.prompts), run.recorded.reply(run.turn)
         self._asking[run.request_id] = run
-        self._engine.add(run.request_id, run.prompt, run.reply, session_id=run.recorded.job.id)
+        job = run.recorded.job
+        calls = job.turns[run.turn].tool_calls
+        self._engine.add(run.request_id, run.prompt, run.reply, session_id=job.id, calls=calls)
 
     def _end_step(self) -> None:
         outcome = self._engine.end_step()

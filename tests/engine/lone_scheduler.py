@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,10 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCache
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
+
+from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT
+from agentcache.engine.dictated_calls import write_dictated_calls
+from tool_runtime.job import ToolCall
 
 BLOCK_SIZE = 16
 
@@ -85,8 +89,17 @@ class LoneScheduler:
         init_none_hash(hash_function)
         self._hasher = get_request_block_hasher(BLOCK_SIZE, hash_function)
 
-    def add(self, request_id: str, prompt: list[int], output_tokens: int, **options: Any) -> None:
-        params = SamplingParams(max_tokens=output_tokens, ignore_eos=True)
+    def add(
+        self,
+        request_id: str,
+        prompt: list[int],
+        output_tokens: int,
+        calls: Sequence[ToolCall] | None = None,
+        **options: Any,
+    ) -> None:
+        """`calls` are those of a recorded reply; without them the reply is cut off at its length."""
+        dictated = {REPLY_ARGUMENT: [], CALLS_ARGUMENT: write_dictated_calls(calls)} if calls is not None else None
+        params = SamplingParams(max_tokens=output_tokens, ignore_eos=True, extra_args=dictated)
         self.scheduler.add_request(Request(request_id, prompt, params, None, block_hasher=self._hasher, **options))
 
     def abort(self, request_id: str) -> None:

@@ -30,7 +30,7 @@ def make_lone(
     config = make_config(model_path, SCHEDULER_CLASS, engine, **knobs)
     scheduler = make_scheduler(config, blocks)
     assert isinstance(scheduler, AgentScheduler)
-    scheduler.set_clock(itertools.count(1.0).__next__)
+    scheduler.clock = itertools.count(1.0).__next__
     return LoneScheduler(scheduler, in_flight, shadow=True)
 
 

@@ -94,7 +94,7 @@ def run_under_counted_time(tiny_model_path: str, policy: str, seed: int) -> JobM
     """A look at the clock is a second, so that policies which know of time see it pass, the same in every run."""
     scheduler = make_scheduler(make_config(tiny_model_path, SCHEDULER_CLASS, policy=policy, lifespan_s=200), NUM_BLOCKS)
     assert isinstance(scheduler, AgentScheduler)
-    scheduler.set_clock(itertools.count(1.0).__next__)
+    scheduler.clock = itertools.count(1.0).__next__
     return run_mix(scheduler, seed, in_flight=1)
 
 
@@ -145,6 +145,7 @@ def test_scheduler_checks_its_block_queue(tiny_model_path: str) -> None:
     [
         ({"polcy": "lru"}, "additional_config: agentcache.polcy: Extra inputs are not permitted"),
         ({"policy": "fifo"}, "--policy fifo: unknown; choose from "),
+        ({"runtime": {"tool_parser": "hermse"}}, "runtime.tool_parser: hermse is unknown; choose from "),
     ],
 )
 def test_scheduler_refuses_a_config_that_cannot_be(
@@ -155,16 +156,17 @@ def test_scheduler_refuses_a_config_that_cannot_be(
         make_scheduler(config, NUM_BLOCKS)
 
 
-def test_correction_factor_of_a_request_raises_the_value_of_the_blocks_it_frees(tiny_model_path: str) -> None:
+def test_correction_factor_of_a_turn_raises_the_value_of_the_blocks_it_frees(
+    tiny_model_path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = make_config(tiny_model_path, SCHEDULER_CLASS, policy="asymcache", lifespan_s=200)
     scheduler = make_scheduler(config, NUM_BLOCKS)
     assert isinstance(scheduler, AgentScheduler)
-    scheduler.set_clock(itertools.count(1.0).__next__)
+    scheduler.clock = itertools.count(1.0).__next__
     lone = LoneScheduler(scheduler)
-    for name, factor in (("precious", 1e6), ("plain", None)):
-        lone.add(name, [len(name)] * 5 * BLOCK_SIZE, output_tokens=1)
-        if factor is not None:
-            scheduler.set_correction_factor(name, factor)
+    for name, factor in (("precious", 1e6), ("plain", 1.0)):
+        monkeypatch.setattr(scheduler.tracker._factors, "find", lambda _, factor=factor: factor)
+        lone.add(name, [len(name)] * 5 * BLOCK_SIZE, output_tokens=1, calls=())
         while not lone.idle:
             lone.step()
     last = [block for block in scheduler.block_queue.get_all_free_blocks() if block.block_hash][-5:]

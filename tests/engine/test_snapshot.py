@@ -57,7 +57,7 @@ def test_knobs_are_those_in_force_not_only_those_given(tiny_model_path: str) -> 
 def test_fill_rows_and_evictions_are_counted(tiny_model_path: str) -> None:
     lone = make_lone(tiny_model_path)
     ticks = iter(range(1, 10_000))
-    lone.scheduler.set_clock(lambda: float(next(ticks)))
+    lone.scheduler.clock = lambda: float(next(ticks))
     run(lone, "first", PROMPT)
     lost = [block for block in lone.pool.blocks if block.block_hash and block.block_hash_num_tokens == 3 * BLOCK_SIZE]
     lone.pool.evict_blocks({block.block_id for block in lost})

@@ -112,6 +112,27 @@ def test_facts_of_a_cache_are_one_engines_and_preemptions_all_engines() -> None:
     assert facts == CacheFacts(block_size=128, cache_tokens=4095 * 128, preemptions=7)
 
 
+def test_evictions_are_those_of_all_engines_by_cause() -> None:
+    samples = {("capacity", 0): 30, ("reset", 0): 2, ("capacity", 1): 12}
+    text = "# TYPE agentcache:evicted_blocks_total counter\n"
+    for (cause, engine), blocks in samples.items():
+        text += f'agentcache:evicted_blocks_total{{cause="{cause}",engine="{engine}"}} {blocks}.0\n'
+    facts = parse_cache_facts(text_string_to_metric_families(text))
+    assert facts.evictions == {"capacity": 42, "reset": 2}
+
+
+def test_only_what_happened_since_is_counted() -> None:
+    before = CacheFacts(16, 640, preemptions=3, evictions={"capacity": 10})
+    after = CacheFacts(16, 640, preemptions=5, evictions={"capacity": 17, "reset": 4})
+    assert after.count_since(before) == CacheFacts(16, 640, preemptions=2, evictions={"capacity": 7, "reset": 4})
+
+
+@pytest.mark.parametrize("known", [CacheFacts(16, 640, 5, {"capacity": 1}), CacheFacts(16, 640, None)])
+def test_what_is_not_known_at_both_times_is_not_known(known: CacheFacts) -> None:
+    unknown = CacheFacts(16, 640, None)
+    assert known.count_since(unknown) == unknown.count_since(known) == unknown
+
+
 def test_metrics_without_a_cache_say_nothing() -> None:
     assert parse_cache_facts(text_string_to_metric_families("up 1\n")) == CacheFacts(None, None, None)
 

@@ -16,16 +16,18 @@ import pytest
 from made_traces import make_trace
 
 from agentcache.replay.run_folder import ENGINE_LOG
-from agentcache.report.events import EVENTS_FILE, JobEvent, RequestEvent, read_events
+from agentcache.report.events import EVENTS_FILE, JobEvent, PolicyEvent, RequestEvent, read_events
 
+POLICIES = ("asymcache", "vllm", "lru")
 REPLAY = [sys.executable, "-m", "agentcache", "replay", "bfcl", "--model", "tiny"]
 
 
 @pytest.fixture(scope="module")
-def run_of_both_policies(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def one_engine_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Jobs one after the other, so that nothing depends on timing, in a cache that holds little more than one."""
     out = tmp_path_factory.mktemp("replay") / "out"
-    options = ["--policy", "vllm", "--policy", "lru", "--jobs", "6", "--scale", "0.1", "--tool-latency", "0"]
+    policies = [word for policy in POLICIES for word in ("--policy", policy)]
+    options = [*policies, "--jobs", "4", "--scale", "0.1", "--tool-latency", "0"]
     pace = ["--arrival", "gamma", "--cv", "0.001", "--rate", "0.3", "--kv-tokens", "7000", "--seed", "3"]
     done = subprocess.run([*REPLAY, *options, *pace, "--out", str(out)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr + (out / ENGINE_LOG).read_text()[-3000:]
@@ -41,39 +43,57 @@ def requests_of(folder: Path) -> dict[str, list[RequestEvent]]:
     return found
 
 
-def test_replay_is_token_exact(run_of_both_policies: Path) -> None:
-    jobs = [event for event in read_events(run_of_both_policies) if isinstance(event, JobEvent)]
+def test_replay_is_token_exact(one_engine_run: Path) -> None:
+    jobs = [event for event in read_events(one_engine_run) if isinstance(event, JobEvent)]
     assert [job.status for job in jobs] == ["finished"] * 12
-    by_policy = requests_of(run_of_both_policies)
+    by_policy = requests_of(one_engine_run)
     sizes = {
-        policy: [(r.job, r.turn, r.prompt_tokens, r.output_tokens) for r in requests]
+        policy: sorted((r.job, r.turn, r.prompt_tokens, r.output_tokens) for r in requests)
         for policy, requests in by_policy.items()
     }
-    assert sizes["vllm"] == sizes["lru"]
+    assert sizes["asymcache"] == sizes["vllm"] == sizes["lru"]
     assert all(request.diverged_at is None for requests in by_policy.values() for request in requests)
     assert max(request.turn for request in by_policy["lru"]) >= 3
 
 
-def test_lru_hits_the_same_tokens_as_vllm(run_of_both_policies: Path) -> None:
+def test_lru_hits_the_same_tokens_as_vllm(one_engine_run: Path) -> None:
     hits = {
         policy: [(r.job, r.turn, r.cached_tokens) for r in requests]
-        for policy, requests in requests_of(run_of_both_policies).items()
+        for policy, requests in requests_of(one_engine_run).items()
     }
     assert hits["vllm"] == hits["lru"]
     # What the next job of the same length begins with is shared; where it had gone, the cache has evicted.
     assert sum(cached for *_, cached in hits["lru"]) > 0
 
 
-def test_server_timings_and_report_are_there(run_of_both_policies: Path) -> None:
-    for request in requests_of(run_of_both_policies)["lru"]:
+def test_all_policies_run_on_one_engine_that_begins_anew(one_engine_run: Path) -> None:
+    assert (one_engine_run / ENGINE_LOG).read_text().count("Initializing a V1 LLM engine") == 1
+    ends = {event.policy: event for event in read_events(one_engine_run) if isinstance(event, PolicyEvent)}
+    assert tuple(ends) == POLICIES
+    assert (ends["asymcache"].engine_startup_s or 0) > 1
+    # A switch is no start: a figure would suggest that these engines start faster.
+    assert (ends["vllm"].engine_startup_s, ends["lru"].engine_startup_s) == (None, None)
+    assert {end.model_runner for end in ends.values()} == {"V1"}
+    # Stock vLLM counts none. Each policy counts its own: the jobs are many times as long as the cache.
+    evicted = {policy: (end.evictions or {}).get("capacity") for policy, end in ends.items()}
+    assert evicted.pop("vllm") is None
+    assert all(0 < (blocks or 0) < 20 * 7000 // 32 for blocks in evicted.values())
+    # The jobs are the same, so a policy that found anything of the one before would find nearly all of its prompts.
+    firsts = [next(r for r in requests if r.turn == 0) for requests in requests_of(one_engine_run).values()]
+    assert len({(first.job, first.prompt_tokens, first.cached_tokens) for first in firsts}) == 1
+    assert (firsts[0].cached_tokens or 0) < 0.2 * firsts[0].prompt_tokens
+
+
+def test_server_timings_and_report_are_there(one_engine_run: Path) -> None:
+    for request in requests_of(one_engine_run)["lru"]:
         assert None not in (request.queue_s, request.prefill_s, request.decode_s, request.ttft_s)
-    summary = json.loads((run_of_both_policies / "summary.json").read_text())
-    for policy in ("vllm", "lru"):
+    summary = json.loads((one_engine_run / "summary.json").read_text())
+    for policy in POLICIES:
         figures = summary["policies"][policy]
-        assert figures["jobs"] == 6
+        assert figures["jobs"] == 4
         assert figures["preemptions"] is not None
         assert 0 < figures["block_hit_rate"] < 1
-    assert {path.name for path in run_of_both_policies.iterdir()} >= {"report.md", "report.html", ENGINE_LOG}
+    assert {path.name for path in one_engine_run.iterdir()} >= {"report.md", "report.html", ENGINE_LOG}
 
 
 def test_result_file_is_replayed(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,8 +20,10 @@ from vllm.v1.metrics.loggers import StatLoggerBase
 from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 from vllm.v1.request import Request
 
-from agentcache.engine.constants import SCHEDULER_CLASS
+from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT, SCHEDULER_CLASS
+from agentcache.engine.dictated_calls import write_dictated_calls
 from agentcache.engine.scheduler import AgentScheduler
+from tool_runtime.job import ToolCall
 
 # The CPU kernels want multiples of 32.
 BLOCK = 32
@@ -61,6 +63,7 @@ class LiveEngine:
     def __init__(self, model: str, *, scheduler: str | None = SCHEDULER_CLASS, **options: Any) -> None:
         segments = options.pop("segments", ALL_ISLANDS)
         policy = options.pop("policy", "asymcache")
+        look_s = options.pop("look_s", 1.0)
         defaults: dict[str, Any] = {
             "block_size": BLOCK,
             "max_model_len": 1024,
@@ -76,7 +79,9 @@ class LiveEngine:
             kv_cache_memory_bytes=64 * 2**20,
             use_tqdm_on_load=False,
             scheduler_cls=scheduler,
-            additional_config={"agentcache": {"policy": policy, "lifespan_s": 200, "segments": segments}},
+            additional_config={
+                "agentcache": {"policy": policy, "lifespan_s": 200, "segments": segments, "forced_replies": True}
+            },
             **defaults | options,
         )
         self.stats: list[StatsRecorder] = []
@@ -96,8 +101,8 @@ class LiveEngine:
         self._done: dict[str, RequestOutput] = {}
         self._numbers = itertools.count()
         if isinstance(self.scheduler, AgentScheduler):
-            # A look at the clock is a second: a run is the same every time.
-            self.scheduler.set_clock(itertools.count(1.0).__next__)
+            # A look at the clock takes that long: a run is the same every time.
+            self.scheduler.clock = itertools.count(1.0, look_s).__next__
 
     @property
     def scheduler(self) -> Any:
@@ -119,15 +124,21 @@ class LiveEngine:
         salt: str | None = None,
         lora: LoRARequest | None = None,
         priority: int = 0,
+        session: str | None = None,
+        calls: Sequence[ToolCall] | None = None,
         **sampling: Any,
     ) -> str:
-        """The request's name, by which `reply` finds it."""
+        """The request's name, by which `reply` finds it. `calls` are those that the reply is said to make."""
         name = f"request-{next(self._numbers)}"
+        if calls is not None:
+            # Only a dictated reply can have them, and no logits processor is here to dictate it.
+            dictated = {REPLY_ARGUMENT: [0] * output_tokens, CALLS_ARGUMENT: write_dictated_calls(calls)}
+            sampling = {"extra_args": dictated} | sampling
         params = SamplingParams(
             temperature=0.0, max_tokens=output_tokens, ignore_eos=True, logprobs=0, **{"detokenize": False} | sampling
         )
         tokens: Any = {"prompt_token_ids": prompt} | ({"cache_salt": salt} if salt else {})
-        self._engine.add_request(name, tokens, params, lora_request=lora, priority=priority)
+        self._engine.add_request(name, tokens, params, lora_request=lora, priority=priority, session_id=session)
         return name
 
     def step(self) -> list[RequestOutput]:

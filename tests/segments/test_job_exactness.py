@@ -9,13 +9,21 @@ from typing import Any
 import pytest
 from live_engine import BLOCK, LiveEngine, Reply, assert_same, make_prompt
 
+from agentcache.engine.job_tracker import JobTracker
+from tool_runtime.job import ToolCall
+
 SYSTEM = make_prompt(seed=0, tokens=3 * BLOCK + 9)
 ENGINES: dict[str, dict[str, Any]] = {
     "small steps": {"max_num_batched_tokens": 3 * BLOCK},
     "one seat, one gap": {"max_num_seqs": 1, "segments": {"row_s": 0.0, "max_gaps": 1}},
     "by priority": {"scheduling_policy": "priority", "max_num_batched_tokens": 6 * BLOCK},
     "pensieve": {"policy": "pensieve"},
+    # Between two turns of a job lie some hundred looks at the clock.
+    "agentcache": {"policy": "agentcache", "look_s": 0.01},
+    "agentcache, small steps": {"policy": "agentcache", "look_s": 0.01, "max_num_batched_tokens": 3 * BLOCK},
+    "continuum+asymcache": {"policy": "continuum+asymcache", "look_s": 0.05},
 }
+TOOLS = ("search", "fetch", "run")
 # The longest request takes 25.
 BLOCKS = 37
 
@@ -39,8 +47,8 @@ class Crowd:
             if ready and (not running or self.chance.random() < 0.15):
                 job = self.chance.choice(ready)
                 length = self.chance.randint(2, 40)
-                running[job] = self.engine.add(prompts[job], length, priority=self.chance.randint(0, 2)), length
                 left[job] -= 1
+                running[job] = self._ask(job, prompts[job], length, is_last=not left[job]), length
             if self.chance.random() < 0.01:
                 self.resets += self.engine.reset(running=self.chance.random() < 0.7)
             if self.chance.random() < 0.2:
@@ -49,6 +57,11 @@ class Crowd:
                 if output.finished:
                     job = next(job for job, (name, _) in running.items() if name == output.request_id)
                     self._take(prompts, job, *running.pop(job))
+
+    def _ask(self, job: int, prompt: list[int], length: int, *, is_last: bool) -> str:
+        priority = self.chance.randint(0, 2)
+        calls = [] if is_last else [ToolCall(TOOLS[job % len(TOOLS)], "{}")]
+        return self.engine.add(prompt, length, priority=priority, session=f"job-{job}", calls=calls)
 
     def _take(self, prompts: dict[int, list[int]], job: int, name: str, length: int) -> None:
         reply = self.engine.reply(name)
@@ -72,6 +85,8 @@ def test_replies_of_jobs_equal_cold_ones(
     for name, (*_, reply) in zip(names, crowd.turns, strict=True):
         assert_same(reply, cold.reply(name))
     assert_eventful(crowd)
+    if engine.scheduler.tracker is not None and engine.scheduler.tracker.pins is not None:
+        assert_jobs_were_followed(engine.scheduler.tracker)
     assert not engine.scheduler.gap_filler.rows
     assert engine.pool.get_num_free_blocks() == BLOCKS - 1
 
@@ -84,6 +99,15 @@ def assert_eventful(crowd: Crowd) -> None:
     assert crowd.preempted
     assert crowd.resets
     assert sum(reply.cached for *_, reply in crowd.turns) > 0
+
+
+def assert_jobs_were_followed(tracker: JobTracker) -> None:
+    """Pins were kept, used and lost: replies must be the same either way."""
+    counts = tracker.count()
+    assert (counts.jobs, set(counts.tools)) == (6, set(TOOLS))
+    assert {view.turn_count for view in tracker.view_jobs()} == {4}
+    assert counts.pins.ended["returned"] > 0
+    assert sum(counts.pins.ended.values()) > counts.pins.ended["returned"]
 
 
 def note_preemptions(engine: LiveEngine, names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,7 +96,9 @@ def test_another_request_shows_in_the_next_scrape(url: str) -> None:
     assert after[name] == before[name] + FORGOTTEN * BLOCK
 
 
-@pytest.mark.parametrize("path", ["/agentcache/state", "/v1/models"])
+@pytest.mark.parametrize(
+    "path", ["/agentcache/state", f"/agentcache/jobs/{SESSION}", "/agentcache/report", "/v1/models"]
+)
 @pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer wrong"}, {"Authorization": KEY}])
 def test_state_is_guarded_as_v1_is(url: str, path: str, headers: dict[str, str]) -> None:
     answer = httpx.get(f"{url}{path}", headers=headers)
@@ -116,5 +118,6 @@ def test_served_metrics_are_the_documented_ones(url: str) -> None:
 
 def test_labels_name_neither_session_nor_prompt(url: str) -> None:
     ours = "\n".join(line for line in get_metrics(url).splitlines() if line.startswith("agentcache:"))
-    assert set(re.findall(r"(\w+)=\"", ours)) <= {"engine", "policy", "segments", "chunking", "cause", "reason", "le"}
+    known = {"engine", "policy", "segments", "chunking", "cause", "reason", "tool", "le"}
+    assert set(re.findall(r"(\w+)=\"", ours)) <= known
     assert SESSION not in ours

@@ -75,6 +75,35 @@ def test_engines_are_asked_once_in_an_interval_however_many_read() -> None:
     asyncio.run(read())
 
 
+def test_an_engine_that_counts_anew_is_asked_at_once() -> None:
+    engines = Engines(make_engine(0))
+
+    async def read() -> Reading | None:
+        reader = engines.make_reader()
+        await reader.read()
+        engines.answer = lambda: [make_engine(0, policy="lru").model_dump(mode="json")]
+        reader.forget()
+        return await reader.read()
+
+    assert asyncio.run(read()) == Reading((make_engine(0, policy="lru"),), 0.0)
+
+
+def test_what_was_counted_before_is_no_answer_any_more() -> None:
+    engines = Engines(make_engine(0))
+
+    def fail() -> list[Any]:
+        raise RuntimeError("the core is gone")
+
+    async def read() -> Reading | None:
+        reader = engines.make_reader()
+        await reader.read()
+        engines.answer = fail
+        reader.forget()
+        return await reader.read()
+
+    assert asyncio.run(read()) is None
+
+
 def test_an_engine_that_fails_leaves_the_last_answer_and_a_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     engines = Engines(make_engine(0))
     logging.getLogger("vllm").addHandler(caplog.handler)

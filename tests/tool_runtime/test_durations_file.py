@@ -50,6 +50,27 @@ def test_a_restart_forgets_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_copy_stays_as_it_was_when_more_is_learned() -> None:
+    durations = random_durations()
+    before = durations.dump()
+    copy = durations.copy()
+    assert copy.dump() == before
+    for key in (HUMAN, MAKE, LS, ToolKey("new")):
+        durations.observe(key, 7.0, Ended.RETURNED, 2000.0)
+    assert copy.dump() == before
+    assert durations.dump() != before
+    assert durations.observed == copy.observed + 4
+
+
+def test_what_broke_or_was_restored_is_nothing_new() -> None:
+    durations = Durations()
+    durations.restore(learned(MAKE, 1.0, 2.0).dump(), now_s=0.0)
+    durations.observe(MAKE, 1.0, Ended.BROKEN, 0.0)
+    assert durations.observed == 0
+    durations.observe(MAKE, 1.0, Ended.STILL_OUT, 0.0)
+    assert durations.observed == 1
+
+
 def test_records_that_do_not_fit_keep_the_latest_samples() -> None:
     restored = Durations(max_keys=2, max_samples=3)
     restored.restore(learned(MAKE, *map(float, range(1, 50))).dump(), now_s=0.0)

@@ -152,18 +152,18 @@ def test_memoryfulness_of_known_workloads() -> None:
 @given(st.floats(0, 50), st.floats(0.01, 5), st.floats(0, 60), st.floats(1, 500))
 def test_the_hold_is_the_best_of_all(benefit_s: float, price: float, age_s: float, max_ttl_s: float) -> None:
     curve = log_logistic(4.0)
-    hold = HazardTtl(max_ttl_s=max_ttl_s).decide(
+    hold = HazardTtl(max_ttl_s=max_ttl_s, min_chance=0.0).decide(
         Situation(history=history_of(curve), age_s=age_s, loss_s=benefit_s, price=price)
     )
 
     def value(ttl_s: float) -> float:
         return curve.returned_within(ttl_s, age_s) * benefit_s - price * curve.expected_hold(ttl_s, age_s)
 
-    left_s = max(max_ttl_s - age_s, 0.0)
-    assert 0 <= hold.ttl_s <= left_s
+    # At a time: it is asked again when the hold is over.
+    assert 0 <= hold.ttl_s <= max_ttl_s
     # A hair longer: from the age on the hold may end a rounding error before the time at which the curve falls.
     assert hold.value_s == pytest.approx(value(hold.ttl_s + 1e-9 * (hold.ttl_s > 0)), abs=1e-6)
-    assert hold.value_s >= max(value(left_s * share) for share in np.linspace(0, 1, 30)) - 1e-6
+    assert hold.value_s >= max(value(max_ttl_s * share) for share in np.linspace(0, 1, 30)) - 1e-6
 
 
 def test_what_is_mostly_short_is_held_for_a_while_and_then_let_go() -> None:
@@ -187,12 +187,29 @@ def test_a_hold_is_charged_only_until_the_return() -> None:
 
 def test_a_cache_that_is_not_short_keeps_up_to_the_maximum() -> None:
     situation = Situation(history=history_with([100.0] * 50, []), loss_s=1.0, price=0.0, age_s=10.0)
-    assert HazardTtl(max_ttl_s=30.0).decide(situation).ttl_s == 20.0
-    hold = HazardTtl(max_ttl_s=300.0).decide(situation)
-    assert hold.ttl_s == 290.0
+    hold = HazardTtl(max_ttl_s=100.0).decide(situation)
+    assert hold.ttl_s == 100.0
     assert 0.8 < hold.value_s < 1
-    assert HazardTtl(max_ttl_s=10.0).decide(situation) == RELEASE
-    assert HazardTtl().decide(replace(situation, loss_s=0.0)) == RELEASE
+    assert HazardTtl(max_ttl_s=100.0).decide(replace(situation, loss_s=0.0)) == RELEASE
+
+
+@pytest.mark.parametrize("price", [0.0, 1e-6])
+def test_a_hold_that_mostly_ends_in_vain_is_none(price: float) -> None:
+    # A fifth returns within a second, the rest in a minute.
+    history = history_with([1.0] * 200 + [60.0] * 800, [])
+    situation = Situation(history=history, loss_s=100.0, price=price)
+    assert HazardTtl().decide(situation) == RELEASE
+    assert HazardTtl(min_chance=0.15).decide(situation).ttl_s >= 1.0
+    # The chance is that of the time for which a hold may last at once.
+    assert HazardTtl(max_ttl_s=70.0).decide(situation).ttl_s > 50.0
+    # A minute later it is about to return.
+    assert HazardTtl().decide(replace(situation, age_s=58.0)).ttl_s > 0.0
+    assert HazardTtl(min_chance=1.0).decide(situation) == RELEASE
+
+
+def test_the_least_chance_changes_nothing_but_whether() -> None:
+    situation = Situation(history=history_with([1.0] * 90 + [60.0] * 10, []), loss_s=3.0, price=0.5)
+    assert HazardTtl(min_chance=0.8).decide(situation) == HazardTtl(min_chance=0.0).decide(situation) != RELEASE
 
 
 @settings(deadline=None)
@@ -228,3 +245,6 @@ def test_other_bounds() -> None:
         Situation(history=Durations().history(BASH), memoryfulness=1.5)
     with pytest.raises(ValueError, match="max_ttl_s"):
         HazardTtl(max_ttl_s=0.0)
+    for min_chance in (-0.1, 1.1, math.nan):
+        with pytest.raises(ValueError, match="min_chance"):
+            HazardTtl(min_chance=min_chance)

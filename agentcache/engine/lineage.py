@@ -1,0 +1,53 @@
+"""Which job a request belongs to, and which of the job's turns it goes on from, as its blocks tell."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from vllm.v1.request import Request
+
+from agentcache.engine.chain_index import ChainIndex, ChainOwner
+from agentcache.engine.turn_chains import Overlap, TurnChains
+from agentcache.engine.visits import reusable_hashes
+from tool_runtime.job_table import Parent
+
+
+class Lineage:
+    """`block_size` is the tokens of one of a request's block hashes. Knows 10,000 chains and 1,024 turns at most."""
+
+    def __init__(self, block_size: int) -> None:
+        self._block_size = block_size
+        self._owners = ChainIndex()
+        self._chains = TurnChains(block_size)
+
+    def find_owner(self, request: Request) -> ChainOwner | None:
+        """The finished request whose prompt and reply this prompt repeats, of whatever job."""
+        return self._owners.find(request.block_hashes)
+
+    def find_parent(
+        self, request: Request, job: str, owner: ChainOwner | None, pending: Collection[str]
+    ) -> str | Parent:
+        """The turn of the job that the request goes on from, of those `pending`. `owner` is of `find_owner`.
+
+        Several agents may share a session: a prompt that has less than half of every pending turn begins a new chat.
+        """
+        if owner is not None and owner.session == job:
+            return owner.request
+        return self._chains.find_relative(pending, reusable_hashes(request, self._block_size))
+
+    def compare(self, continues: str | None, request: Request) -> Overlap:
+        """The prompt with the turn that it goes on from; once a turn."""
+        return self._chains.compare(continues, reusable_hashes(request, self._block_size))
+
+    def note(self, request: Request, owner: ChainOwner) -> None:
+        """The request has finished, as the job's turn that `owner` names, and the job goes on."""
+        self._owners.note(request.block_hashes, request.num_prompt_tokens, self._block_size, owner)
+        self._chains.note(owner.request, reusable_hashes(request, self._block_size))
+
+    def forget(self, job: str) -> None:
+        """The job is over."""
+        self._owners.forget(job)
+
+    def reset(self) -> None:
+        """Nothing is cached any more. Whose turn a prompt goes on from is known as before."""
+        self._chains.clear()

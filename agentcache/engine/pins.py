@@ -1,0 +1,264 @@
+"""Soft pins: the KV of a finished turn is the last to be taken, for a time and within a budget."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+
+from agentcache.errors import IntegrityError
+from agentcache.policy.pinned import PinnedEvictor
+from agentcache.policy.steering import PinRank
+from tool_runtime.ttl import Hold
+
+# Which one gives way may be told by a time, the latest first.
+LATEST_S = 1e9
+
+
+class PinEnd(Enum):
+    """Why a pin ended."""
+
+    RETURNED = "returned"
+    EXPIRED = "expired"
+    BUDGET = "budget"
+    PRESSURE = "pressure"
+    RESET = "reset"
+    JOB_OVER = "job over"
+    RELEASED = "released"
+
+
+@dataclass(slots=True, eq=False)
+class Pin:
+    """`owner` is the finished request whose blocks are kept. `decide` tells, by its age, how long it is to go on.
+
+    `awaited`: the job is back, so the pin does not expire before the job's request is admitted.
+    """
+
+    number: int
+    owner: str
+    job: str
+    tenant: str | None
+    turn: int
+    began_s: float
+    expires_s: float
+    value_s: float
+    decide: Callable[[float], Hold]
+    rank: Callable[[Pin], float]
+    blocks: int = 0
+    awaited: bool = False
+    ended_s: float | None = None
+    end: PinEnd | None = None
+
+    @property
+    def rank_value(self) -> float:
+        """Of one block: pins that have less lose theirs first."""
+        return self.rank(self)
+
+
+def pin_rank(name: PinRank, job_arrival_s: float) -> Callable[[Pin], float]:
+    """How the pins of a job that came then stand among others."""
+    match name:
+        case "job arrival":
+            value = max(0.0, LATEST_S - job_arrival_s)
+            return lambda _: value
+        case "deadline":
+            return lambda pin: max(0.0, LATEST_S - pin.expires_s)
+        case "saving":
+            return lambda pin: pin.value_s / pin.blocks
+
+
+class Pins:
+    """All live pins. Each ends with a cause, once; what is left of it then goes back to the evictor's order.
+
+    Blocks kept for waiting requests (`guard`) are no pins: they end with the wait, and have no budget.
+    """
+
+    def __init__(
+        self, evictor: PinnedEvictor, *, budget_blocks: int, tenant_blocks: int, clock: Callable[[], float]
+    ) -> None:
+        self.budget_blocks = budget_blocks
+        self.began = 0
+        self.ended: Counter[str] = Counter()
+        self.held_s = 0.0
+        self._evictor = evictor
+        self._tenant_blocks = tenant_blocks
+        self._clock = clock
+        self._numbers = itertools.count()
+        self._live: dict[int, Pin] = {}
+        self._by_owner: dict[str, Pin] = {}
+        self._guards: dict[str, int] = {}
+        self._deadlines: list[tuple[float, int]] = []
+        # How many blocks the pins had, and how many the evictor held back in all then. Without new pins, released ones
+        # or guards both can only become fewer, so what is the same in all is the same in each.
+        self._counted: tuple[int, int] | None = None
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    @property
+    def blocks(self) -> int:
+        """Pinned now. O(pins) after a change, else O(1)."""
+        if not self._live:
+            return 0
+        total = self._evictor.pinned
+        if self._counted is None or self._counted[1] != total:
+            self._counted = self._sum_blocks(), total
+        return self._counted[0]
+
+    def _sum_blocks(self) -> int:
+        return sum(map(self.blocks_left, self._live.values()))
+
+    def blocks_left(self, pin: Pin) -> int:
+        return self._evictor.size_of(pin.number) if pin.end is None else 0
+
+    def __iter__(self) -> Iterator[Pin]:
+        return iter(list(self._live.values()))
+
+    def find(self, owner: str) -> Pin | None:
+        return self._by_owner.get(owner)
+
+    @contextmanager
+    def pinning(
+        self,
+        owner: str,
+        *,
+        job: str,
+        tenant: str | None,
+        turn: int,
+        decide: Callable[[float], Hold],
+        rank: Callable[[Pin], float],
+    ) -> Iterator[Pin | None]:
+        """What is freed inside is pinned, if `decide` says so and the budget allows."""
+        hold = decide(0.0)
+        if hold.ttl_s <= 0 or not self.budget_blocks:
+            yield None
+            return
+        now_s = self._clock()
+        number = next(self._numbers)
+        pin = Pin(number, owner, job, tenant, turn, now_s, now_s + hold.ttl_s, hold.value_s, decide, rank)
+        self._evictor.pin_next(number)
+        try:
+            yield pin
+        finally:
+            self._evictor.pin_next(None)
+            self._begin(pin)
+
+    def await_return(self, owner: str) -> bool:
+        """The job is back, and its request waits. False if the turn has no live pin."""
+        pin = self._by_owner.get(owner)
+        if pin is not None:
+            pin.awaited = True
+        return pin is not None
+
+    def guard(self, request_id: str, block_ids: Iterable[int], rank_value: float) -> None:
+        """Keep free blocks for a waiting request that will hit them."""
+        self._counted = None
+        number = next(self._numbers)
+        if self._evictor.adopt(number, list(block_ids), self._clock()):
+            self._evictor.set_value(number, rank_value)
+            self._guards[request_id] = number
+
+    def drop_guard(self, request_id: str) -> None:
+        """The request was admitted, or is over."""
+        number = self._guards.pop(request_id, None)
+        if number is not None:
+            self._counted = None
+            self._evictor.release(number, self._clock())
+
+    def end(self, owner: str, cause: PinEnd) -> None:
+        """Does nothing for a turn without a live pin."""
+        pin = self._by_owner.get(owner)
+        if pin is not None:
+            self._end(pin, cause)
+
+    def end_all(self, cause: PinEnd, job: str | None = None) -> None:
+        """Of one job, or of all."""
+        for pin in [pin for pin in self._live.values() if job in (None, pin.job)]:
+            self._end(pin, cause)
+
+    def step(self) -> None:
+        """End the pins whose time is over, or that have lost all blocks, by now. O(pins that end, log pins)."""
+        for number in self._evictor.take_losses():
+            pin = self._live.get(number)
+            if pin is not None and not self._evictor.size_of(number):
+                self._end(pin, PinEnd.PRESSURE)
+        now_s = self._clock()
+        while self._deadlines and self._deadlines[0][0] <= now_s:
+            pin = self._live.get(heapq.heappop(self._deadlines)[1])
+            if pin is None or pin.awaited:
+                continue
+            hold = pin.decide(now_s - pin.began_s)
+            if hold.ttl_s > 0:
+                pin.expires_s, pin.value_s = now_s + hold.ttl_s, hold.value_s
+                self._schedule(pin)
+            else:
+                self._end(pin, PinEnd.EXPIRED)
+
+    def reset(self) -> None:
+        """The prefix cache was reset: no block holds anything any more."""
+        self.end_all(PinEnd.RESET)
+        for request_id in list(self._guards):
+            self.drop_guard(request_id)
+        self._evictor.take_losses()
+
+    def check_integrity(self) -> None:
+        """Raise IntegrityError when pins, budget and the evictor's blocks disagree."""
+        pinned, guarded = self._sum_blocks(), sum(map(self._evictor.size_of, self._guards.values()))
+        if pinned + guarded != self._evictor.pinned:
+            raise IntegrityError(f"{self._evictor.pinned} blocks are pinned, {pinned} + {guarded} have a reason")
+        if self.blocks != pinned:
+            raise IntegrityError(f"{pinned} blocks are pinned, {self.blocks} were counted")
+        if self.blocks > self.budget_blocks:
+            raise IntegrityError(f"{self.blocks} blocks are pinned, beyond the budget of {self.budget_blocks}")
+        if sorted(self._by_owner.values(), key=id) != sorted(self._live.values(), key=id):
+            raise IntegrityError("live pins are filed under other owners")
+        if any(pin.end is not None for pin in self._live.values()):
+            raise IntegrityError("a pin that has ended is among the live ones")
+        if self.began != len(self._live) + self.ended.total():
+            raise IntegrityError(f"{self.began} pins began, {len(self._live)} live and {self.ended.total()} ended")
+
+    def _begin(self, pin: Pin) -> None:
+        self._counted = None
+        pin.blocks = self._evictor.size_of(pin.number)
+        if not pin.blocks:
+            self._evictor.release(pin.number, self._clock())
+            return
+        self.began += 1
+        self._live[pin.number] = self._by_owner[pin.owner] = pin
+        self._schedule(pin)
+        if pin.tenant is not None:
+            self._shrink([each for each in self._live.values() if each.tenant == pin.tenant], self._tenant_blocks)
+        self._shrink(list(self._live.values()), self.budget_blocks)
+
+    def _schedule(self, pin: Pin) -> None:
+        heapq.heappush(self._deadlines, (pin.expires_s, pin.number))
+        self._evictor.set_value(pin.number, pin.rank_value)
+
+    def _shrink(self, pins: list[Pin], budget_blocks: int) -> None:
+        """Until they are within the budget, what is worth least gives way, the cheapest of its blocks first."""
+        excess = sum(map(self.blocks_left, pins)) - budget_blocks
+        if excess <= 0:
+            return
+        for pin in sorted(pins, key=lambda pin: pin.rank_value):
+            left = self.blocks_left(pin)
+            if left <= excess:
+                self._end(pin, PinEnd.BUDGET)
+            else:
+                self._counted = None
+                self._evictor.release_some(pin.number, excess, self._clock())
+            excess -= left
+            if excess <= 0:
+                return
+
+    def _end(self, pin: Pin, cause: PinEnd) -> None:
+        now_s = self._clock()
+        self._counted = None
+        self._evictor.release(pin.number, now_s)
+        pin.end, pin.ended_s = cause, now_s
+        self.ended[cause.value] += 1
+        self.held_s += max(0.0, now_s - pin.began_s)
+        del self._live[pin.number], self._by_owner[pin.owner]

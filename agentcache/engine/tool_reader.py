@@ -1,0 +1,114 @@
+"""Which tools a finished reply calls, read in the engine core with the parser of vLLM's API server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vllm.config import VllmConfig
+from vllm.logger import init_logger
+from vllm.tokenizers import cached_tokenizer_from_config
+from vllm.v1.engine import FinishReason
+from vllm.v1.request import Request
+
+from agentcache.engine.compat import check_tool_parsers
+from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT, TOOLS_DECLARED_ARGUMENT
+from agentcache.engine.dictated_calls import read_dictated_calls
+from agentcache.errors import InputError, in_one_line
+from tool_runtime.tool_key import ToolKey, tool_key
+
+logger = init_logger("vllm.agentcache")
+
+# Calls stand at a reply's end. More would hold up the engine for longer: vLLM's slowest parsers take 5 ms for 1,000
+# tokens. A call that begins before is not found.
+MAX_TOKENS = 8192
+
+
+class ToolReader:
+    """Reads replies as the server does: end of turn off, reasoning off, then vLLM's parser `parser_name`.
+
+    The core does not know which tools were declared and takes what the parser finds without them, which for a parser
+    that accepts declared tools alone (`dots`) is nothing.
+    """
+
+    def __init__(self, vllm_config: VllmConfig, parser_name: str) -> None:
+        """Raises InputError when vLLM has no such parser, or one that cannot work with the model's tokenizer."""
+        check_tool_parsers()
+        from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+        from vllm.tool_parsers import ToolParserManager
+
+        known = ToolParserManager.list_registered()
+        if parser_name not in known:
+            raise InputError(f"runtime.tool_parser: {parser_name} is unknown; choose from {', '.join(known)}")
+        self._model = vllm_config.model_config
+        self._reported: set[str] = set()
+        self._request = ChatCompletionRequest.model_construct(messages=[], tools=None, tool_choice="auto")
+        # Loaded by the core before it makes the scheduler.
+        self._tokenizer: Any = cached_tokenizer_from_config(self._model)
+        if self._tokenizer is None:
+            logger.warning("Tool calls are not read: the engine runs without a tokenizer (skip_tokenizer_init).")
+            return
+        self._parser_class = self._find_parser(parser_name, vllm_config.structured_outputs_config.reasoning_parser)
+
+    def read(self, request: Request) -> list[ToolKey]:
+        """The calls of a finished request's reply, in order; none where the parser cannot make sense of it."""
+        if self._tokenizer is None:
+            return []
+        try:
+            calls = self._parse(*self._decode(request))
+        except Exception as error:
+            self._report(error)
+            return []
+        return [tool_key(call.name, call.arguments) for call in calls]
+
+    def _find_parser(self, name: str, reasoning_parser: str) -> Any:
+        from vllm.parser import ParserManager
+
+        self._is_harmony = self._model.hf_config.model_type == "gpt_oss"
+        try:
+            return ParserManager.get_parser(
+                tool_parser_name=name,
+                reasoning_parser_name=reasoning_parser,
+                enable_auto_tools=True,
+                model_name=self._model.model,
+                is_harmony=self._is_harmony,
+                tokenizer=self._tokenizer,
+            )
+        except TypeError as error:
+            raise InputError(f"runtime.tool_parser: {in_one_line(error)}; choose the model's own parser") from error
+
+    def _decode(self, request: Request) -> tuple[str, list[int]]:
+        """Text and tokens as vLLM's detokenizer hands them to the server's parser."""
+        params = request.sampling_params
+        assert params is not None
+        tokens = request.output_token_ids[-MAX_TOKENS:]
+        shown = tokens
+        if request.get_finished_reason() == FinishReason.STOP and not params.include_stop_str_in_output:
+            shown = tokens[:-1]
+        # The server has adjusted it to what the parser needs.
+        return self._tokenizer.decode(shown, skip_special_tokens=params.skip_special_tokens), tokens
+
+    def _parse(self, text: str, tokens: list[int]) -> list[Any]:
+        # A parser keeps state: one a reply.
+        parser = self._parser_class(self._tokenizer, None, model_config=self._model)
+        _, content, calls = parser.parse(text, self._request, enable_auto_tools=True, model_output_token_ids=tokens)
+        if calls or content or parser.reasoning_parser is None or self._is_harmony:
+            return calls or []
+        # All of it was taken for reasoning. That a chat template was told not to reason is known to the server alone.
+        found = parser.tool_parser.extract_tool_calls(text, self._request)
+        return [call.function for call in found.tool_calls]
+
+    def _report(self, error: Exception) -> None:
+        kind = type(error).__name__
+        if kind not in self._reported:
+            self._reported.add(kind)
+            logger.warning("Replies that vLLM's tool parser fails on count as without calls: %s: %s", kind, error)
+
+
+def calls_of(request: Request, reader: ToolReader | None) -> list[ToolKey]:
+    """The tools that a finished request's reply calls: as dictated with the reply, else read if tools were declared."""
+    arguments = (request.sampling_params and request.sampling_params.extra_args) or {}
+    if REPLY_ARGUMENT in arguments and CALLS_ARGUMENT in arguments:
+        return read_dictated_calls(arguments[CALLS_ARGUMENT]) or []
+    if reader is not None and arguments.get(TOOLS_DECLARED_ARGUMENT) is True:
+        return reader.read(request)
+    return []

@@ -1,0 +1,46 @@
+"""What the agent runtime does under a policy, as plain values that the registry composes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+# How long to keep a finished turn's KV: never; 2 s after fast tools (Continuum as released); Continuum as published;
+# ours, which weighs what is lost against what it keeps from others, and decides anew while the tool runs.
+Ttl = Literal["none", "released", "published", "hazard"]
+# Which pin gives way first: the one that saves least; that of the job that came last; the one that would last longest.
+PinRank = Literal["saving", "job arrival", "deadline"]
+# Whom vLLM preempts when running requests need room: the last of the batch; the job that came last; whoever costs
+# least to compute again.
+Victim = Literal["last", "latest job", "cheapest"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """Preempted requests first, then, if `pinned_first`, those of jobs with a live pin, then by the job's arrival.
+
+    A request that has waited for `patience_s` goes before all others but preempted ones, so nobody waits for ever;
+    infinite is the bare order of jobs.
+    """
+
+    patience_s: float = math.inf
+    pinned_first: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steering:
+    """`order` None is first come, first served. `factors`: correction factors and lifespans go to the evictor.
+
+    `protect_waiting`: what waiting requests will hit is kept for them. `wait_for_pins`: while anything runs, a request
+    without a pin does not take pinned blocks.
+    """
+
+    ttl: Ttl = "none"
+    pin_rank: PinRank = "saving"
+    pin_budget: float = 1.0
+    wait_for_pins: bool = False
+    protect_waiting: bool = False
+    order: Order | None = None
+    victim: Victim = "last"
+    factors: bool = False

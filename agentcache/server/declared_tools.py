@@ -1,0 +1,33 @@
+"""The engine core sees tokens: the API server tells it which requests may call tools."""
+
+from __future__ import annotations
+
+from functools import cache, wraps
+from typing import Any
+
+from vllm import SamplingParams
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
+
+from agentcache.engine.constants import TOOLS_DECLARED_ARGUMENT
+
+
+@cache
+def mark_declared_tools() -> None:
+    """Have chat and Responses requests with tools carry the mark into the engine. Safe to call more than once."""
+    _mark(ChatCompletionRequest)
+    _mark(ResponsesRequest)
+
+
+def _mark(request_class: Any) -> None:
+    original = request_class.to_sampling_params
+
+    @wraps(original)
+    def to_sampling_params(self: Any, *args: Any, **kwargs: Any) -> SamplingParams:
+        params: SamplingParams = original(self, *args, **kwargs)
+        if self.tools and self.tool_choice != "none":
+            # Not in place: vLLM hands over the client's own dict.
+            params.extra_args = {**(params.extra_args or {}), TOOLS_DECLARED_ARGUMENT: True}
+        return params
+
+    request_class.to_sampling_params = to_sampling_params

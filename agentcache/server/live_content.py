@@ -1,0 +1,152 @@
+"""What the live report says beside tables and plots of the jobs: the engines' counts, and the jobs that go on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+from agentcache.engine.job_views import PinCounts, RuntimeCounts, ToolCounts
+from agentcache.engine.snapshot import EngineSnapshot
+from agentcache.report.content import MAX_LISTED, Listing
+from agentcache.report.table import NO_DATA, format_number
+from agentcache.server.live_run import NamedJob
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """One figure, and in a line what is behind it."""
+
+    name: str
+    value: str
+    detail: str
+
+
+def build_tiles(engines: Sequence[EngineSnapshot]) -> list[Tile]:
+    """Of all engines together."""
+    runtimes = [engine.runtime for engine in engines if engine.runtime is not None]
+    return [*_tiles_of_jobs(engines, runtimes), *_tiles_of_tokens(runtimes), *_tiles_of_blocks(engines, runtimes)]
+
+
+def _tiles_of_jobs(engines: Sequence[EngineSnapshot], runtimes: Sequence[RuntimeCounts]) -> Iterator[Tile]:
+    yield Tile("Jobs", f"{sum(one.jobs for one in runtimes):,}", "not over, as far as is known")
+    ended = sum(sum(one.jobs_ended.values()) for one in runtimes)
+    yield Tile("Jobs ended", f"{ended:,}", _list_causes(one.jobs_ended for one in runtimes))
+    # Jobs that ended without an answered turn have no latency.
+    timed = sum(one.job_latency_s.count for one in runtimes)
+    latency_s = sum(one.job_latency_s.total for one in runtimes)
+    turns = sum(one.job_turns.total for one in runtimes)
+    yield Tile(
+        "Job latency, mean",
+        f"{format_number(latency_s / timed)} s" if timed else NO_DATA,
+        f"{format_number(turns / timed)} turns a job" if timed else "no job with an answer has ended",
+    )
+    waiting = sum(engine.requests.waiting for engine in engines)
+    yield Tile(
+        "Requests running", f"{sum(engine.requests.running for engine in engines):,}", f"{waiting:,} more are waiting"
+    )
+
+
+def _tiles_of_tokens(runtimes: Sequence[RuntimeCounts]) -> Iterator[Tile]:
+    prompt, hit, recomputed = (
+        sum(getattr(one, name) for one in runtimes) for name in ("prompt_tokens", "hit_tokens", "recomputed_tokens")
+    )
+    yield Tile(
+        "Token hit rate",
+        _show_share(hit, prompt),
+        f"{hit:,} of {prompt:,} prompt tokens" if prompt else "no prompt yet",
+    )
+    share = f"{_show_share(recomputed, prompt)} of the prompt tokens" if prompt else "no prompt yet"
+    yield Tile("Tokens recomputed", f"{recomputed:,}", share)
+
+
+def _tiles_of_blocks(engines: Sequence[EngineSnapshot], runtimes: Sequence[RuntimeCounts]) -> Iterator[Tile]:
+    lost = [found for engine in engines for found in engine.evictions.values()]
+    blocks, age_s = sum(found.blocks for found in lost), sum(found.age_s for found in lost)
+    causes = _list_causes({name: found.blocks for name, found in engine.evictions.items()} for engine in engines)
+    yield from _tiles_of_pins([one.pins for one in runtimes if one.pins.budget_blocks])
+    yield Tile(
+        "Blocks evicted",
+        f"{blocks:,}",
+        f"{causes}; {format_number(age_s / blocks)} s after their last use" if blocks else causes,
+    )
+    used, total = (sum(getattr(engine.blocks, name) for engine in engines) for name in ("used", "total"))
+    yield Tile("Blocks in use", f"{used:,}", f"of {total:,}")
+
+
+def _tiles_of_pins(pins: Sequence[PinCounts]) -> Iterator[Tile]:
+    """None where the policy has no pins."""
+    if not pins:
+        return
+    yield Tile(
+        "Pins",
+        f"{sum(one.live for one in pins):,}",
+        f"{sum(one.blocks for one in pins):,} of {sum(one.budget_blocks for one in pins):,} blocks that they may keep",
+    )
+    yield Tile(
+        "Pins ended", f"{sum(sum(one.ended.values()) for one in pins):,}", _list_causes(one.ended for one in pins)
+    )
+
+
+def list_open_jobs(jobs: Sequence[NamedJob]) -> Listing:
+    """Those that are not over, the latest active first."""
+    going_on = sorted((job for job in jobs if not job.view.is_over), key=lambda job: job.idle_s)
+    rows = [
+        (
+            job.name,
+            _describe_state(job),
+            f"{job.view.turn_count:,}",
+            f"{job.view.call_count:,}",
+            f"{job.view.turns[-1].prompt_tokens:,}" if job.view.turns else NO_DATA,
+            _describe_pins(job),
+        )
+        for job in going_on[:MAX_LISTED]
+    ]
+    columns = ("Job", "Now", "Turns", "Tool calls", "Last prompt (tokens)", "Pinned")
+    return Listing(columns, rows, max(0, len(going_on) - MAX_LISTED))
+
+
+def list_tools(engines: Sequence[EngineSnapshot]) -> Listing:
+    """What jobs waited for, the longest in all first."""
+    gaps: Counter[str] = Counter()
+    seconds: Counter[str] = Counter()
+    for engine in engines:
+        counts: Mapping[str, ToolCounts] = engine.runtime.tools if engine.runtime is not None else {}
+        for tool, found in counts.items():
+            gaps[tool] += found.gaps
+            seconds[tool] += found.seconds  # type: ignore[assignment]  # Counter's values are typed as whole numbers
+    rows = [
+        (tool, f"{gaps[tool]:,}", format_number(total / gaps[tool]), format_number(total))
+        for tool, total in seconds.most_common()
+        if gaps[tool]
+    ]
+    return Listing(("Tool", "Waits", "Mean (s)", "In all (s)"), rows)
+
+
+def _describe_state(job: NamedJob) -> str:
+    if job.view.running:
+        return "in the engine"
+    waited = f"for {format_number(job.idle_s)} s"
+    return (
+        f"waits for {', '.join(job.view.waits_for)}, {waited}"
+        if job.view.waits_for
+        else f"waits for its human, {waited}"
+    )
+
+
+def _describe_pins(job: NamedJob) -> str:
+    alive = [pin for pin in job.view.pins if pin.ended_s is None]
+    if not alive:
+        return NO_DATA
+    left_s = max(0.0, max(pin.expires_s for pin in alive) - job.view.now_s)
+    return f"{sum(pin.blocks_left for pin in alive):,} blocks, {format_number(left_s)} s more"
+
+
+def _list_causes(counts: Iterator[Mapping[str, int]]) -> str:
+    total: Counter[str] = reduce(lambda sum_, one: sum_ + Counter(one), counts, Counter())
+    return ", ".join(f"{number:,} {cause}" for cause, number in total.most_common()) or "none yet"
+
+
+def _show_share(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.1f} %" if whole else NO_DATA

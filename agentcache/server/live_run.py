@@ -1,0 +1,152 @@
+"""The engines' jobs as the events of a run, so that the report package can show them.
+
+Times are seconds since the first of the jobs arrived. Engines on several hosts have different clocks, so each view's
+times count back from when it was taken.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Literal
+
+from agentcache.engine.job_views import TurnView
+from agentcache.report.events import JobEvent, PolicyEvent, RequestEvent, ToolCallEvent
+from agentcache.report.figure import shorten
+from agentcache.report.policy_run import PolicyRun
+from agentcache.server.job_reader import EngineJob
+
+_NAME_LENGTH = 16
+# An answer cut off at its token limit is an answer.
+_ENDS: dict[str, Literal["finished", "failed", "interrupted"]] = {"failed": "failed", "aborted": "interrupted"}
+
+
+@dataclass(frozen=True, slots=True)
+class NamedJob:
+    """A job under a name that is short, printable and its own; `offset_s` takes its clock to the run's."""
+
+    name: str
+    view: EngineJob
+    offset_s: float
+
+    @property
+    def idle_s(self) -> float:
+        return self.view.now_s - self.view.last_active_s
+
+    @property
+    def has_ended(self) -> bool:
+        """It is over, or it has its answer: few clients say that they are done, and a human may come back any time."""
+        view = self.view
+        if view.is_over or view.running or view.waits_for or not view.turns:
+            return view.is_over
+        return view.turns[-1].status not in _ENDS
+
+
+def name_jobs(views: Sequence[EngineJob]) -> list[NamedJob]:
+    """By arrival."""
+    seen: Counter[str] = Counter()
+    named = []
+    for view in sorted(views, key=lambda view: view.arrived_s - view.now_s):
+        name = shorten_session(view.session)
+        seen[name] += 1
+        named.append(NamedJob(name if seen[name] == 1 else f"{name} ({seen[name]})", view, 0.0))
+    return align(named)
+
+
+def align(jobs: Sequence[NamedJob]) -> list[NamedJob]:
+    """The same jobs with the time of the first one's arrival as 0."""
+    span_s = max((job.view.now_s - job.view.arrived_s for job in jobs), default=0.0)
+    return [replace(job, offset_s=span_s - job.view.now_s) for job in jobs]
+
+
+def shorten_session(session: str) -> str:
+    """Enough to tell sessions apart, without signs that a page cannot show."""
+    return shorten("".join(sign if sign.isprintable() else "·" for sign in session), _NAME_LENGTH)
+
+
+def build_run(policy: str, jobs: Sequence[NamedJob], block_size: int | None) -> PolicyRun:
+    """What is known of the jobs. One that has not ended has no JobEvent."""
+    run = PolicyRun(end=PolicyEvent(policy=policy, block_size=block_size))
+    for job in jobs:
+        run.requests += [_make_request(policy, job, turn) for turn in job.view.turns]
+        run.tool_calls += _make_tool_calls(policy, job)
+        if job.has_ended:
+            run.jobs.append(_make_job(policy, job))
+    return run
+
+
+def build_lanes_run(policy: str, jobs: Sequence[NamedJob], most: int) -> PolicyRun:
+    """The `most` jobs that were active last, for a plot that marks jobs without an end as interrupted.
+
+    Those that go on are not, so they end as finished ones do: without a mark.
+    """
+    latest = {job.name for job in sorted(jobs, key=lambda job: job.idle_s)[:most]}
+    shown = align([job for job in jobs if job.name in latest])
+    run = build_run(policy, shown, block_size=None)
+    run.jobs += [_make_job(policy, job, status="finished") for job in shown if not job.has_ended]
+    return run
+
+
+def _make_request(policy: str, job: NamedJob, turn: TurnView) -> RequestEvent:
+    first_token_s = _shift(job, turn.first_token_s)
+    return RequestEvent(
+        policy=policy,
+        job=job.name,
+        turn=turn.turn,
+        sent_s=turn.arrived_s + job.offset_s,
+        first_token_s=first_token_s,
+        finished_s=turn.finished_s + job.offset_s,
+        queue_s=_between(turn.arrived_s, turn.scheduled_s),
+        prefill_s=_between(turn.scheduled_s, turn.first_token_s),
+        decode_s=_between(turn.first_token_s, turn.finished_s),
+        prompt_tokens=turn.prompt_tokens,
+        output_tokens=turn.output_tokens,
+        cached_tokens=turn.cached_tokens,
+        # The event knows what was recomputed by what could have been reused.
+        reusable_tokens=turn.cached_tokens + turn.recomputed_tokens,
+        diverged_at=turn.diverged_at,
+        error=turn.status if turn.status in _ENDS else None,
+    )
+
+
+def _make_tool_calls(policy: str, job: NamedJob) -> Iterator[ToolCallEvent]:
+    """From a turn that called tools to the next, or to now. The calls of one turn ran side by side: they are one."""
+    turns = job.view.turns
+    gaps = [(before, before.tools, after.arrived_s) for before, after in pairwise(turns)]
+    if turns and job.view.waits_for and not job.view.is_over:
+        gaps.append((turns[-1], job.view.waits_for, job.view.now_s))
+    for before, tools, until_s in gaps:
+        if tools:
+            yield ToolCallEvent(
+                policy=policy,
+                job=job.name,
+                turn=before.turn,
+                tool=", ".join(tools),
+                started_s=before.finished_s + job.offset_s,
+                finished_s=max(before.finished_s, until_s) + job.offset_s,
+            )
+
+
+def _make_job(
+    policy: str, job: NamedJob, status: Literal["finished", "failed", "interrupted"] | None = None
+) -> JobEvent:
+    view = job.view
+    last = view.turns[-1] if view.turns else None
+    return JobEvent(
+        policy=policy,
+        job=job.name,
+        started_s=view.arrived_s + job.offset_s,
+        finished_s=(last.finished_s if last else view.last_active_s) + job.offset_s,
+        turns=view.turn_count,
+        status=status or (_ENDS.get(last.status, "finished") if last else "interrupted"),
+    )
+
+
+def _shift(job: NamedJob, time_s: float | None) -> float | None:
+    return None if time_s is None else time_s + job.offset_s
+
+
+def _between(start_s: float | None, end_s: float | None) -> float | None:
+    return None if start_s is None or end_s is None else end_s - start_s

@@ -1,0 +1,64 @@
+"""How a count of the engines becomes a Prometheus metric: one series for each engine and set of labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+from agentcache.engine.snapshot import EngineSnapshot
+
+PREFIX = "agentcache:"
+
+Samples = Iterable[tuple[tuple[str, ...], float | None]]
+GetSamples = Callable[[EngineSnapshot], Samples]
+MakeMetric = Callable[[Iterable[EngineSnapshot]], Metric]
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """`buckets` are (upper bound, values up to it), without the last one, that has no bound and `count` values."""
+
+    buckets: Sequence[tuple[float, int]]
+    count: int
+    total: float
+
+
+def counter(name: str, text: str, samples: GetSamples, *labels: str) -> MakeMetric:
+    """`samples` gives label values and the count; None is no sample."""
+    return lambda engines: _fill(CounterMetricFamily(PREFIX + name, text, labels=("engine", *labels)), samples, engines)
+
+
+def gauge(name: str, text: str, samples: GetSamples, *labels: str) -> MakeMetric:
+    """As `counter`."""
+    return lambda engines: _fill(GaugeMetricFamily(PREFIX + name, text, labels=("engine", *labels)), samples, engines)
+
+
+def histogram(name: str, text: str, find: Callable[[EngineSnapshot], Histogram | None]) -> MakeMetric:
+    """`find` gives None where an engine does not count this."""
+
+    def make(engines: Iterable[EngineSnapshot]) -> Metric:
+        family = HistogramMetricFamily(PREFIX + name, text, labels=("engine",))
+        for one in engines:
+            if (found := find(one)) is not None:
+                bounded = [(str(float(bound)), count) for bound, count in found.buckets]
+                family.add_metric((str(one.engine),), [*bounded, ("+Inf", found.count)], found.total)
+        return family
+
+    return make
+
+
+def by_reason(counts: Mapping[str, int]) -> Samples:
+    """A sample for each reason or cause, whose words become one label value."""
+    return [((reason.replace(" ", "_").replace("-", "_"),), count) for reason, count in sorted(counts.items())]
+
+
+def _fill(
+    family: CounterMetricFamily | GaugeMetricFamily, get_samples: GetSamples, engines: Iterable[EngineSnapshot]
+) -> Metric:
+    for one in engines:
+        for labels, value in get_samples(one):
+            if value is not None:
+                family.add_metric((str(one.engine), *labels), value)
+    return family

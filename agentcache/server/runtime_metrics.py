@@ -1,0 +1,68 @@
+"""What the agent runtime counts of jobs, tools and pins, as metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from agentcache.engine.job_views import HistogramCounts, RuntimeCounts
+from agentcache.engine.snapshot import EngineSnapshot
+from agentcache.server.metric_families import GetSamples, Histogram, Samples, by_reason, counter, gauge, histogram
+
+
+def _all(get: Callable[[RuntimeCounts], Samples]) -> GetSamples:
+    return lambda one: get(one.runtime) if one.runtime is not None else ()
+
+
+def _one(get: Callable[[RuntimeCounts], float]) -> GetSamples:
+    return _all(lambda runtime: [((), get(runtime))])
+
+
+def _of(get: Callable[[RuntimeCounts], HistogramCounts]) -> Callable[[EngineSnapshot], Histogram | None]:
+    return lambda one: _convert(get(one.runtime)) if one.runtime is not None else None
+
+
+def _convert(counts: HistogramCounts) -> Histogram:
+    return Histogram(list(zip(counts.bounds, counts.buckets, strict=True)), counts.count, counts.total)
+
+
+RUNTIME_METRICS = (
+    gauge("jobs", "Jobs that the runtime remembers.", _one(lambda runtime: runtime.jobs)),
+    counter(
+        "jobs_ended_total", "Jobs that ended, by cause.", _all(lambda runtime: by_reason(runtime.jobs_ended)), "cause"
+    ),
+    histogram(
+        "job_latency_seconds",
+        "Seconds from a job's first arrival to its last reply, tools included, of jobs that ended.",
+        _of(lambda runtime: runtime.job_latency_s),
+    ),
+    histogram("job_turns", "Turns of jobs that ended.", _of(lambda runtime: runtime.job_turns)),
+    counter(
+        "tool_gap_seconds_total",
+        "Seconds from the end of a turn that called this tool to the job's next request, summed.",
+        _all(lambda runtime: [((tool,), gaps.seconds) for tool, gaps in runtime.tools.items()]),
+        "tool",
+    ),
+    counter(
+        "tool_gaps_total",
+        "Turns that called this tool and were followed by another.",
+        _all(lambda runtime: [((tool,), gaps.gaps) for tool, gaps in runtime.tools.items()]),
+        "tool",
+    ),
+    gauge("pins", "Pins that live.", _one(lambda runtime: runtime.pins.live)),
+    gauge("pinned_blocks", "Blocks that pins keep.", _one(lambda runtime: runtime.pins.blocks)),
+    gauge("pin_budget_blocks", "Blocks that pins may keep together.", _one(lambda runtime: runtime.pins.budget_blocks)),
+    counter("pins_begun_total", "Pins begun.", _one(lambda runtime: runtime.pins.began)),
+    counter("pins_ended_total", "Pins ended, by cause.", _all(lambda runtime: by_reason(runtime.pins.ended)), "cause"),
+    counter(
+        "pin_held_seconds_total",
+        "Seconds that ended pins lasted, summed.",
+        _one(lambda runtime: runtime.pins.held_s),
+    ),
+    counter("prompt_tokens_total", "Prompt tokens of jobs.", _one(lambda runtime: runtime.prompt_tokens)),
+    counter("hit_tokens_total", "Those that came from the cache.", _one(lambda runtime: runtime.hit_tokens)),
+    counter(
+        "recomputed_tokens_total",
+        "Prompt tokens that repeat the job's last turn and were no longer cached.",
+        _one(lambda runtime: runtime.recomputed_tokens),
+    ),
+)

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import os
+import random
+import timeit
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentcache.engine.chain_index import ChainIndex, ChainOwner
+
+BLOCK = 4
+ONE, TWO = ChainOwner("one", "1"), ChainOwner("two", "2")
+
+
+def hash_blocks(tokens: str) -> list[bytes]:
+    """Of all full blocks, each with everything before it, as vLLM's."""
+    return [tokens[:end].encode() for end in range(BLOCK, len(tokens) + 1, BLOCK)]
+
+
+def note(index: ChainIndex, prompt: str, reply: str, owner: ChainOwner) -> None:
+    index.note(hash_blocks(prompt + reply), len(prompt), BLOCK, owner)
+
+
+def test_a_prompt_goes_on_from_the_longest_chain_it_extends() -> None:
+    index = ChainIndex()
+    note(index, "system, a question", "answer", ONE)
+    note(index, "system, a questionanswer, more", "more answer", TWO)
+    assert index.find(hash_blocks("system, a questionanswer, mor")) == ONE
+    assert index.find(hash_blocks("system, a questionanswer, moremore answer and so on")) == TWO
+    assert index.find(hash_blocks("system, another question")) is None
+    assert index.find([]) is None
+
+
+def test_what_is_left_of_the_reply_behind_its_last_full_block_does_not_count() -> None:
+    index = ChainIndex()
+    note(index, "1234", "56789", ONE)
+    assert index.find(hash_blocks("12345678_")) == ONE
+
+
+def test_a_shared_prompt_is_nobodys() -> None:
+    index = ChainIndex()
+    note(index, "12345678", "abc", ONE)
+    note(index, "123", "", ONE)
+    assert len(index) == 0
+    note(index, "1234567", "a", ONE)
+    assert index.find(hash_blocks("1234567a")) == ONE
+
+
+def test_the_newer_of_two_equal_chains_owns_it() -> None:
+    index = ChainIndex()
+    note(index, "1", "234", ONE)
+    note(index, "12", "34", TWO)
+    assert (len(index), index.find(hash_blocks("1234"))) == (1, TWO)
+    index.forget("one")
+    assert index.find(hash_blocks("1234")) == TWO
+
+
+def test_the_oldest_is_forgotten() -> None:
+    index = ChainIndex(capacity=2)
+    for text in ("aaaa", "bbbb", "aaaa", "cccc"):
+        note(index, "", text, ChainOwner(text, ""))
+    assert [index.find(hash_blocks(text)) is not None for text in ("aaaa", "bbbb", "cccc")] == [True, False, True]
+
+
+texts = st.text(alphabet="ab", max_size=5 * BLOCK)
+steps = st.one_of(
+    st.tuples(st.just("note"), texts, st.integers(0, 5 * BLOCK), st.integers(0, 3)),
+    st.tuples(st.just("find"), texts, st.just(0), st.just(0)),
+    st.tuples(st.just("forget"), st.just(""), st.just(0), st.integers(0, 3)),
+)
+
+
+@given(st.lists(steps, max_size=40), st.integers(1, 6))
+def test_it_agrees_with_a_list_of_all_texts(steps: list[tuple[str, str, int, int]], capacity: int) -> None:
+    index = ChainIndex(capacity)
+    filed: list[tuple[str, ChainOwner]] = []  # Text up to the last full block's end, oldest first.
+    for number, (what, text, prompt, session) in enumerate(steps):
+        if what == "note":
+            owner = ChainOwner(str(session), str(number))
+            index.note(hash_blocks(text), min(prompt, len(text)), BLOCK, owner)
+            full = text[: len(text) // BLOCK * BLOCK]
+            if min(prompt, len(text)) < len(full):
+                filed = [*((other, of) for other, of in filed if other != full), (full, owner)][-capacity:]
+        elif what == "forget":
+            index.forget(str(session))
+            filed = [(other, of) for other, of in filed if of.session != str(session)]
+        else:
+            extended = [(len(other), of) for other, of in filed if text.startswith(other)]
+            assert index.find(hash_blocks(text)) == (max(extended)[1] if extended else None)
+        assert len(index) == len(filed)
+
+
+def test_a_long_prompt_is_looked_up_within_a_millisecond() -> None:
+    index = ChainIndex()
+    for number in range(10_000):
+        index.note([os.urandom(32)], 0, 16, ChainOwner(f"s{number % 500}", str(number)))
+    unknown = [random.randbytes(32) for _ in range(4096)]
+    # Measured: 0.15 to 0.2 ms.
+    assert min(timeit.repeat(lambda: index.find(unknown), number=1, repeat=20)) < 1e-3

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentcache.engine.end_classes import OVER, PREEMPTED, UNKNOWN, EndClasses
+from tool_runtime.tool_key import HUMAN, ToolKey
+
+BASH = ToolKey("bash")
+PYTEST = ToolKey("bash", "pytest")
+# What the evictor takes.
+MAX_NUMBER = 1023
+
+
+def test_humans_tools_and_what_is_no_turn_have_different_numbers() -> None:
+    classes = EndClasses()
+    numbers = [UNKNOWN, PREEMPTED, OVER, *map(classes.number, (HUMAN, BASH, ToolKey("read")))]
+    assert len(set(numbers)) == len(numbers)
+    assert [classes.number(key) for key in (HUMAN, BASH, ToolKey("read"))] == numbers[3:]
+
+
+def test_a_command_gets_its_own_number_once_it_is_frequent() -> None:
+    classes = EndClasses()
+    tool = classes.number(BASH)
+    assert [classes.number(PYTEST) for _ in range(7)] == [tool] * 7
+    own = classes.number(PYTEST)
+    assert own != tool
+    assert {classes.number(PYTEST) for _ in range(9)} == {own}
+    assert classes.number(BASH) == tool
+    assert classes.number(ToolKey("bash", "make")) == tool
+
+
+def test_a_command_shares_the_number_of_its_tool_even_where_the_tool_came_never_without() -> None:
+    classes = EndClasses()
+    assert classes.number(PYTEST) == classes.number(ToolKey("bash", "make")) == classes.number(BASH)
+
+
+def test_when_numbers_are_used_up_commands_fall_to_their_tool_and_new_tools_to_all_others() -> None:
+    classes = EndClasses()
+    known = classes.number(BASH)
+    numbers = [classes.number(ToolKey(f"tool {count}")) for count in range(2000)]
+    given_out = [number for number in numbers if number != UNKNOWN]
+    assert len(given_out) == len(set(given_out)) > 400
+    assert max(given_out) <= MAX_NUMBER
+    assert numbers[-1] == UNKNOWN
+    assert {classes.number(PYTEST) for _ in range(20)} == {known}
+    assert classes.number(ToolKey("tool 0")) == numbers[0]
+    assert classes.number(HUMAN) not in numbers
+
+
+def test_commands_that_come_once_do_not_fill_the_memory() -> None:
+    classes = EndClasses()
+    tool = classes.number(BASH)
+    for count in range(20_000):
+        assert classes.number(ToolKey("bash", f"make {count}")) == tool
+    assert len(classes._ends) < 5000
+    assert len(classes._numbers) == 2
+
+
+keys = st.builds(ToolKey, st.sampled_from("abc"), st.sampled_from(["", "x", "y", "z"]))
+
+
+@given(st.lists(keys, max_size=200))
+def test_a_number_stands_for_one_tool_and_is_never_given_again(ends: list[ToolKey]) -> None:
+    classes = EndClasses()
+    owners: dict[int, ToolKey] = {}
+    last: dict[ToolKey, int] = {}
+    for key in ends:
+        number = classes.number(key)
+        owner = owners.setdefault(number, key.coarse)
+        assert owner == key.coarse
+        if last.get(key, number) != number:
+            # Once, from the tool's own to the command's.
+            assert last[key] == classes.number(key.coarse)
+            assert key != key.coarse
+        last[key] = number

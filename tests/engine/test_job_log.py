@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import pytest
+
+from agentcache.engine import job_log
+from agentcache.engine.job_log import Histogram, JobLog, view_job
+from agentcache.engine.job_views import ToolCounts, TurnView
+from agentcache.engine.pins import Pin
+from tool_runtime.job_table import Departed, Departure, Gap, JobEntry, PendingTurn
+from tool_runtime.tool_key import HUMAN, ToolKey
+from tool_runtime.ttl import RELEASE
+
+
+def make_turn(turn: int = 0, finished_s: float = 12.0, hit: int = 0, lost: int = 0) -> TurnView:
+    return TurnView(
+        turn=turn,
+        arrived_s=10.0,
+        scheduled_s=10.5,
+        first_token_s=11.0,
+        finished_s=finished_s,
+        prompt_tokens=100,
+        cached_tokens=hit,
+        recomputed_tokens=lost,
+        output_tokens=7,
+        tools=("bash",),
+        diverged_at=None,
+        status="finished",
+    )
+
+
+def make_entry(session: str = "job", turns: int = 1, **fields: object) -> JobEntry:
+    return JobEntry(session, 10.0, 20.0, turns=turns, **fields)  # type: ignore[arg-type]
+
+
+def end(log: JobLog, entry: JobEntry, cause: Departure = Departure.ENDED) -> None:
+    log.end(Departed(entry, cause, ()))
+
+
+def make_gap(key: ToolKey, seconds: float) -> Gap:
+    return Gap("r", PendingTurn(key, 0.0, 0), seconds, certain=True)
+
+
+def test_a_histogram_counts_up_to_its_bounds() -> None:
+    histogram = Histogram((1, 5))
+    for value in (0.5, 1, 1.5, 5, 7):
+        histogram.add(value)
+    view = histogram.view()
+    assert (view.bounds, view.buckets, view.count, view.total) == ((1, 5), (2, 4), 5, 15.0)
+
+
+def test_a_job_from_its_beginning_to_its_end() -> None:
+    log = JobLog()
+    record = log.begin("job@tenant", "job", 10.0)
+    assert log.begin("job@tenant", "job", 99.0) is record
+    log.add_turn("job@tenant", make_turn(0, finished_s=12.0, hit=0))
+    log.add_turn("job@tenant", make_turn(1, finished_s=14.0, hit=64, lost=32))
+    end(log, make_entry("job@tenant", turns=2))
+    assert not log.jobs
+    counts = log.count(5, None)
+    assert (counts.jobs, counts.jobs_ended) == (5, {"job over": 1})
+    assert (counts.job_latency_s.count, counts.job_latency_s.total) == (1, 4.0)
+    assert (counts.job_turns.count, counts.job_turns.total) == (1, 2.0)
+    assert (counts.prompt_tokens, counts.hit_tokens, counts.recomputed_tokens) == (200, 64, 32)
+    (view,) = log.view_ended(50.0)
+    assert (view.session, view.now_s, view.is_over, view.turn_count) == ("job", 50.0, True, 2)
+    assert [turn.turn for turn in view.turns] == [0, 1]
+
+
+def test_a_job_without_a_whole_reply_has_no_latency() -> None:
+    log = JobLog()
+    log.begin("job", "job", 10.0)
+    end(log, make_entry(turns=0, failures=1), Departure.IDLE)
+    assert log.count(0, None).jobs_ended == {"expired": 1}
+    assert log.count(0, None).job_latency_s.count == 0
+    assert list(log.view_ended(0.0)) == []
+
+
+def test_only_the_latest_turns_and_ended_jobs_are_kept() -> None:
+    log = JobLog()
+    log.begin("job", "job", 0.0)
+    for turn in range(100):
+        log.add_turn("job", make_turn(turn))
+    assert [turn.turn for turn in log.jobs["job"].turns] == list(range(36, 100))
+    for number in range(1000):
+        log.begin(f"{number}", f"{number}", 0.0)
+        end(log, make_entry(f"{number}"), Departure.CAPACITY)
+    assert [view.session for view in log.view_ended(0.0)] == [f"{number}" for number in range(999, 499, -1)]
+    assert log.count(0, None).job_turns.count == 1000
+
+
+def make_pin(turn: int) -> Pin:
+    return Pin(turn, f"{turn}", "job", None, turn, 10.0, 20.0, 1.0, lambda _: RELEASE, lambda _: 0.0, blocks=3)
+
+
+def test_turns_and_pins_of_all_jobs_are_bounded_and_those_of_the_longest_idle_leave_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(job_log, "_MAX_TURNS_IN_ALL", 100)
+    log = JobLog()
+    for number in range(50):
+        log.begin(f"{number}", f"{number}", 10.0)
+        for turn in range(10):
+            log.add_turn(f"{number}", make_turn(turn, finished_s=20.0))
+            log.add_pin(f"{number}", make_pin(turn))
+    assert [len(log.jobs[f"{number}"].turns) for number in (0, 39, 40, 49)] == [0, 0, 10, 10]
+    log.add_turn("49", make_turn(10))
+    assert [turn.turn for turn in log.jobs["40"].turns] == list(range(1, 10))
+    assert [pin.turn for pin in log.jobs["40"].pins] == list(range(1, 10))
+    assert not log.jobs["39"].pins
+    # Its latency is known although its turns are not.
+    end(log, make_entry("0", turns=10))
+    assert log.count(0, None).job_latency_s.total == 10.0
+
+
+def test_a_long_job_beside_others_is_shown_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_log, "_MAX_TURNS_IN_ALL", 70)
+    log = JobLog()
+    for job in ("long", "short"):
+        log.begin(job, job, 10.0)
+    log.add_turn("short", make_turn(0))
+    for turn in range(200):
+        log.add_turn("long", make_turn(turn))
+    assert [turn.turn for turn in log.jobs["long"].turns] == list(range(136, 200))
+    assert not log.jobs["short"].turns
+
+
+def test_a_gap_counts_for_its_tool_the_rest_is_other_and_humans_stand_apart() -> None:
+    log = JobLog()
+    for number in range(40):
+        log.add_gap(make_gap(ToolKey(f"tool {number}", "a command"), 2.0))
+    log.add_gap(make_gap(ToolKey("tool 3"), 1.0))
+    for _ in range(2):
+        log.add_gap(make_gap(HUMAN, 30.0))
+    tools = log.count(0, None).tools
+    assert len(tools) == 34
+    assert tools["tool 3"] == ToolCounts(gaps=2, seconds=3.0)
+    assert tools["other"] == ToolCounts(gaps=8, seconds=16.0)
+    assert tools["(human)"] == ToolCounts(gaps=2, seconds=60.0)
+
+
+@pytest.mark.parametrize("is_over", [True, False])
+def test_a_view_tells_what_a_job_waits_for(is_over: bool) -> None:
+    log = JobLog()
+    record = log.begin("job", "job", 10.0)
+    entry = make_entry(turns=3, calls=4, failures=1, running={"r": 18.0})
+    for name, key in (("a", ToolKey("bash", "make")), ("b", HUMAN), ("c", ToolKey("bash+read"))):
+        entry.pending[name] = PendingTurn(key, 15.0, 0)
+    view = view_job(record, entry, None, 21.0, is_over=is_over)
+    assert (view.arrived_s, view.last_active_s, view.now_s) == (10.0, 20.0, 21.0)
+    assert (view.turn_count, view.call_count, view.failure_count, view.running) == (3, 4, 1, 1)
+    assert view.waits_for == ("bash", "bash+read")
+    assert view.is_over is is_over
+    assert view.pins == ()

@@ -1,0 +1,260 @@
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tracked_requests import Clock
+from vllm import SamplingParams
+from vllm.v1.request import Request, RequestStatus
+
+from agentcache.engine.job_queue import ORDINARY, PINNED, PREEMPTED, JobQueue, Place
+
+
+def make_request(name: str, arrival_time: float = 0.0) -> Request:
+    return Request(name, [1, 2, 3], SamplingParams(max_tokens=4), None, arrival_time=arrival_time)
+
+
+def make_queue(patience_s: float = math.inf, clock: Clock | None = None, **places: Place) -> JobQueue:
+    return JobQueue(lambda request: places[request.request_id], patience_s, clock or Clock())
+
+
+def names(queue: JobQueue) -> str:
+    return "".join(request.request_id for request in queue)
+
+
+def test_preempted_ones_then_pinned_ones_then_by_the_arrival_of_the_job() -> None:
+    places = {
+        "a": Place(ORDINARY, 1.0, 0.0),
+        "b": Place(ORDINARY, 5.0, 0.0),
+        "c": Place(PINNED, 9.0, 0.0),
+        "d": Place(ORDINARY, 7.0, 0.0),
+        "e": Place(PINNED, 8.0, 0.0),
+    }
+    queue = make_queue(**places)
+    requests = {name: make_request(name) for name in places}
+    requests["d"].status = RequestStatus.PREEMPTED
+    for request in requests.values():
+        queue.add_request(request)
+    assert names(queue) == "decab"
+    assert [queue.pop_request().request_id for _ in places] == list("decab")
+
+
+def test_requests_of_one_job_come_as_they_arrived() -> None:
+    queue = make_queue(**dict.fromkeys("abc", Place(ORDINARY, 1.0, 0.0)))
+    for name, arrival_time in (("a", 3.0), ("b", 1.0), ("c", 2.0)):
+        queue.add_request(make_request(name, arrival_time))
+    assert names(queue) == "bca"
+
+
+def test_skipped_requests_that_came_at_one_time_stay_in_their_order() -> None:
+    queue = make_queue(**dict.fromkeys("abcd", Place(ORDINARY, 1.0, 0.0)))
+    for name in "abcd":
+        queue.add_request(make_request(name))
+    for _ in range(3):
+        # As vLLM puts back what it skipped in a step: the last first.
+        skipped = [queue.pop_request() for _ in range(3)]
+        queue.prepend_requests(reversed(skipped))
+        assert names(queue) == "abcd"
+
+
+def test_a_preempted_request_goes_before_all_but_older_preempted_ones() -> None:
+    queue = make_queue(a=Place(ORDINARY, 1.0, 0.0), b=Place(ORDINARY, 2.0, 0.0), c=Place(PINNED, 3.0, 0.0))
+    requests = {name: make_request(name) for name in "abc"}
+    for name in "cba":
+        requests[name].status = RequestStatus.PREEMPTED if name != "c" else RequestStatus.WAITING
+        queue.prepend_request(requests[name])
+    assert names(queue) == "abc"
+
+
+def test_an_empty_queue_has_nothing_to_give() -> None:
+    queue = make_queue(a=Place(ORDINARY, 0.0, 0.0))
+    request = make_request("a")
+    queue.add_request(request)
+    queue.remove_request(request)
+    assert (bool(queue), len(queue), list(queue)) == (False, 0, [])
+    with pytest.raises(IndexError):
+        queue.peek_request()
+    with pytest.raises(IndexError):
+        queue.pop_request()
+
+
+def test_requests_that_wait_elsewhere_may_be_removed_with_others() -> None:
+    queue = make_queue(a=Place(ORDINARY, 0.0, 0.0), b=Place(ORDINARY, 1.0, 0.0))
+    a, b = make_request("a"), make_request("b")
+    for request in (a, b):
+        queue.add_request(request)
+    queue.remove_requests([a, make_request("elsewhere")])
+    assert names(queue) == "b"
+
+
+def test_departed_requests_do_not_pile_up() -> None:
+    queue = JobQueue(lambda _: Place(ORDINARY, 0.0, 0.0), math.inf, Clock())
+    for number in range(1000):
+        request = make_request(f"{number}")
+        queue.add_request(request)
+        queue.peek_request()
+        queue.remove_request(request)
+    assert len(queue._by_place) + len(queue._by_arrival) <= 4
+    assert len(queue._numbers) <= 2
+
+
+def test_requests_that_are_skipped_every_step_do_not_pile_up_above_one_that_stays() -> None:
+    places = {"stays": Place(ORDINARY, 9.0, 0.0), **{f"{n}": Place(PINNED, 1.0, 1.0) for n in range(5)}}
+    queue = make_queue(**places)
+    for name in places:
+        queue.add_request(make_request(name))
+    for _ in range(1000):
+        skipped = [queue.pop_request() for _ in range(5)]
+        queue.prepend_requests(reversed(skipped))
+    assert max(len(queue._by_place), len(queue._by_arrival)) < 100
+    assert [queue.pop_request().request_id for _ in places] == [*"01234", "stays"]
+
+
+def test_a_request_out_of_patience_goes_before_pinned_ones_and_after_preempted_ones() -> None:
+    clock = Clock()
+    places = {
+        "due": Place(ORDINARY, 1000.0, 1000.0),
+        "later": Place(ORDINARY, 500.0, 1006.0),
+        "pinned": Place(PINNED, 100.0, 1008.0),
+        "preempted": Place(ORDINARY, 900.0, 1009.0),
+    }
+    queue = make_queue(10.0, clock, **places)
+    requests = {name: make_request(name) for name in places}
+    for name in ("due", "later", "pinned"):
+        queue.add_request(requests[name])
+    clock.now_s = 1009.0
+    assert queue.peek_request().request_id == "pinned"
+    clock.now_s = 1010.0
+    assert queue.peek_request().request_id == "due"
+    requests["preempted"].status = RequestStatus.PREEMPTED
+    queue.add_request(requests["preempted"])
+    assert queue.peek_request().request_id == "preempted"
+    assert [queue.pop_request().request_id for _ in range(2)] == ["preempted", "due"]
+    assert queue.peek_request().request_id == "pinned", "the later one has waited for 4 s"
+    clock.now_s = 1016.0
+    assert queue.peek_request().request_id == "later"
+    assert [queue.pop_request().request_id for _ in range(2)] == ["later", "pinned"]
+
+
+def test_what_was_shown_is_what_is_taken_though_time_passes_in_between() -> None:
+    clock = Clock()
+    queue = make_queue(10.0, clock, a=Place(ORDINARY, 1000.0, 1000.0), b=Place(PINNED, 1.0, 1001.0))
+    for name in "ab":
+        queue.add_request(make_request(name))
+    shown = queue.peek_request()
+    clock.now_s += 10.0
+    assert queue.pop_request() is shown
+    assert shown.request_id == "b"
+
+
+def test_what_was_shown_and_left_is_not_taken() -> None:
+    queue = make_queue(a=Place(ORDINARY, 1.0, 0.0), b=Place(ORDINARY, 2.0, 0.0))
+    a, b = make_request("a"), make_request("b")
+    for request in (a, b):
+        queue.add_request(request)
+    queue.remove_request(queue.peek_request())
+    assert queue.pop_request() is b
+
+
+class JobQueueMachine(RuleBasedStateMachine):
+    """Against a list that is sorted anew each time. A request keeps its place, and its turn among equals, for good."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names = map(str, itertools.count())
+        self.places: dict[str, Place] = {}
+        self.numbers: dict[str, int] = {}
+        self.waiting: list[Request] = []
+        self.running: list[Request] = []
+        self.shown: Request | None = None
+        self.clock = Clock()
+        self.queue = JobQueue(lambda request: self.places[request.request_id], 4.0, self.clock)
+
+    def key(self, request: Request) -> tuple[int, float, float, float, int]:
+        place = self.places[request.request_id]
+        rank = PREEMPTED if request.status == RequestStatus.PREEMPTED else place.rank
+        return rank, place.time_s, place.arrival_s, request.arrival_time, self.numbers[request.request_id]
+
+    def first(self) -> Request:
+        """Out of patience or by place."""
+        first = min(self.waiting, key=self.key)
+        oldest = min(self.waiting, key=lambda request: (self.place(request).arrival_s, self.key(request)[-1]))
+        is_due = self.clock.now_s - self.place(oldest).arrival_s >= 4.0
+        return oldest if is_due and self.key(first)[0] != PREEMPTED else first
+
+    def place(self, request: Request) -> Place:
+        return self.places[request.request_id]
+
+    @rule(seconds=st.integers(0, 3))
+    def wait(self, seconds: int) -> None:
+        self.clock.now_s += seconds
+
+    @rule(rank=st.sampled_from([PINNED, ORDINARY]), time_s=st.integers(0, 3), arrival_time=st.integers(0, 2))
+    def add(self, rank: int, time_s: int, arrival_time: int) -> None:
+        name = next(self.names)
+        self.places[name], self.numbers[name] = Place(rank, time_s, self.clock.now_s), len(self.numbers)
+        request = make_request(name, arrival_time)
+        self.queue.add_request(request)
+        self.waiting.append(request)
+
+    @precondition(lambda self: self.waiting)
+    @rule()
+    def pop(self) -> None:
+        first = self.first()
+        request = self.queue.pop_request()
+        # It was shown before the clock moved on.
+        assert request in (first, self.shown)
+        self.waiting.remove(request)
+        self.running.append(request)
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data())
+    def preempt(self, data: st.DataObject) -> None:
+        request = data.draw(st.sampled_from(self.running))
+        self.running.remove(request)
+        request.status = RequestStatus.PREEMPTED
+        self.queue.prepend_request(request)
+        self.waiting.append(request)
+
+    @rule(count=st.integers(1, 4))
+    def skip(self, count: int) -> None:
+        skipped: list[Request] = []
+        for _ in range(min(count, len(self.waiting))):
+            assert self.queue.peek_request() is self.first()
+            skipped.append(self.queue.pop_request())
+            self.waiting.remove(skipped[-1])
+        self.waiting += skipped
+        self.queue.prepend_requests(reversed(skipped))
+
+    @precondition(lambda self: self.waiting)
+    @rule(data=st.data())
+    def remove(self, data: st.DataObject) -> None:
+        request = data.draw(st.sampled_from(self.waiting))
+        self.queue.remove_request(request)
+        self.waiting.remove(request)
+
+    @rule(data=st.data())
+    def remove_several(self, data: st.DataObject) -> None:
+        everyone = [*self.waiting, *self.running]
+        if not everyone:
+            return
+        gone = data.draw(st.lists(st.sampled_from(everyone), unique=True, max_size=4))
+        self.queue.remove_requests(gone)
+        self.waiting = [request for request in self.waiting if request not in gone]
+
+    @invariant()
+    def agrees(self) -> None:
+        expected = sorted(self.waiting, key=self.key)
+        assert list(self.queue) == expected
+        assert (len(self.queue), bool(self.queue)) == (len(expected), bool(expected))
+        if expected:
+            self.shown = self.queue.peek_request()
+            assert self.shown is self.first()
+
+
+TestJobQueueMachine = JobQueueMachine.TestCase
+TestJobQueueMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

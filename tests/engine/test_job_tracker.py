@@ -1,0 +1,283 @@
+from __future__ import annotations
+
+import pytest
+from tracked_requests import ASKED, BASH, BLOCK, SYSTEM, TASK, Tracked
+from vllm.v1.request import RequestStatus
+
+from agentcache.engine.end_classes import OVER, UNKNOWN
+from agentcache.engine.job_tracker import Fate
+from agentcache.policy.steering import Order, Steering
+from tool_runtime.tool_key import ToolKey
+
+
+def test_turns_of_a_session_are_one_job_whatever_they_say() -> None:
+    tracked = Tracked()
+    known = tracked.turn("a", ASKED, session="s", calls=[BASH])
+    tracked.clock.now_s += 5
+    tracked.turn("b", [*known, 5], session="s")
+    tracked.turn("c", [9] * 7, session="s")
+    (view,) = tracked.tracker.view_session("s")
+    assert (view.session, view.turn_count, view.call_count, view.is_over) == ("s", 3, 1, False)
+    assert [turn.turn for turn in view.turns] == [0, 1, 2]
+    assert [(turn.tools, turn.arrived_s) for turn in view.turns[:2]] == [(("bash",), 1000.0), ((), 1006.0)]
+    assert tracked.learned() == (1, 5.0)
+    assert tracked.tracker.count().tools["bash"].seconds == 5.0
+
+
+def test_turns_without_a_session_are_told_by_what_they_repeat() -> None:
+    tracked = Tracked()
+    known = tracked.turn("a", ASKED, calls=[BASH])
+    tracked.turn("other", [*SYSTEM, *[3] * 2 * BLOCK])
+    tracked.clock.now_s += 4
+    tracked.turn("b", [*known, 5])
+    assert tracked.turns_of("a") == [[0, 1]]
+    assert tracked.turns_of("other") == [[0]]
+    assert tracked.learned() == (1, 5.0)
+
+
+def test_a_session_goes_on_when_its_client_stops_naming_it() -> None:
+    tracked = Tracked()
+    known = tracked.turn("a", ASKED, session="s", calls=[BASH])
+    tracked.turn("b", [*known, 5])
+    assert tracked.turns_of("s") == [[0, 1]]
+
+
+def test_tenants_share_no_job_under_one_name_and_the_same_words() -> None:
+    tracked = Tracked()
+    for salt in ("one", "two", None):
+        tracked.turn(f"{salt} a", ASKED, session="s", salt=salt, calls=[BASH])
+        tracked.turn(f"{salt} b", ASKED, session="s", salt=salt)
+    tracked.turn("told by its name", ASKED, session="one a")
+    tracked.turn("told by nothing", ASKED, salt="one")
+    assert tracked.turns_of("s") == [[0, 1]] * 3
+    assert len(tracked.runtime.jobs) == 5
+    assert [view.session for view in tracked.tracker.view_jobs()] == ["told by nothing", "one a", "s", "s", "s"]
+    tracked.tracker.check_integrity()
+
+
+@pytest.mark.parametrize("salt", [None, "tenant"])
+def test_ids_of_10_mb_are_followed_like_others_and_kept_short(salt: str | None) -> None:
+    tracked = Tracked()
+    session, request = "s" * 10_000_000, "r" * 10_000_000
+    known = tracked.turn(request + "a", ASKED, session=session, salt=salt, calls=[BASH])
+    tracked.clock.now_s += 2
+    tracked.turn(request + "b", [*known, 5], session=session, salt=salt)
+    (view,) = tracked.tracker.view_session(session)
+    assert (view.turn_count, len(view.session) < 80) == (2, True)
+    assert view.turns[1].recomputed_tokens > 0
+    assert [each.session for each in tracked.tracker.view_jobs()] == [view.session]
+    assert tracked.learned() == (1, 2.0)
+    assert tracked.tracker.view_session(session + "s") == []
+    assert tracked.tracker.release(session)
+    assert tracked.tracker.count().jobs_ended == {"job over": 1}
+    assert not tracked.tracker.log.jobs
+    (owners, visits) = (tracked.tracker._lineage._owners, tracked.tracker._visits)
+    assert (len(owners), len(visits)) == (0, 0)
+
+
+def test_100_000_sessions_leave_no_more_than_the_table_holds() -> None:
+    tracked = Tracked(max_jobs=50)
+    for number in range(100_000):
+        request = tracked.ask("r", [number], session=f"{number}", salt="t" if number % 2 else None)
+        tracked.reply(request, tokens=1)
+    tracker = tracked.tracker
+    assert len(tracker.log.jobs) <= 51
+    assert len(tracker._lineage._owners) + len(tracker._visits) + len(tracker._without_token) == 0
+    tracker.step()
+    assert len(tracker.log.jobs) == len(tracked.runtime.jobs) == 50
+    assert tracker.count().jobs_ended == {"table full": 99_950}
+    tracker.check_integrity()
+
+
+def test_jobs_that_leave_all_at_once_leave_nothing_behind() -> None:
+    tracked = Tracked(max_jobs=3)
+    requests = [tracked.ask(f"{number}", [number] * 9, session=f"{number}") for number in range(40)]
+    for request in requests:
+        tracked.reply(request)
+    tracked.tracker.step()
+    assert len(tracked.tracker.log.jobs) == len(tracked.runtime.jobs) == 3
+    assert tracked.tracker.count().jobs_ended == {"table full": 37}
+
+
+def test_sub_agents_are_jobs_of_their_own_where_no_session_holds_them_together() -> None:
+    tracked = Tracked()
+    main = tracked.turn("main", ASKED, calls=[TASK])
+    sub = tracked.turn("sub", [*SYSTEM, *[7] * 9], calls=[BASH])
+    tracked.clock.now_s += 2
+    tracked.turn("sub b", [*sub, 5])
+    tracked.turn("main b", [*main, 6])
+    assert tracked.turns_of("main") == [[0, 1]]
+    assert tracked.turns_of("sub") == [[0, 1]]
+    assert (tracked.learned("bash"), tracked.learned("task")) == ((1, 2.0), (1, 4.0))
+
+
+def test_turns_side_by_side_in_a_session_are_told_apart_by_what_they_repeat() -> None:
+    tracked = Tracked()
+    one = tracked.ask("one", ASKED, session="s", calls=[TASK])
+    two = tracked.ask("two", [*SYSTEM, *[3] * 9], session="s", calls=[BASH])
+    (view,) = tracked.tracker.view_session("s")
+    assert (view.running, view.waits_for) == (2, ())
+    (_, first), (_, second) = tracked.reply(one), tracked.reply(two)
+    (view,) = tracked.tracker.view_session("s")
+    assert (view.running, view.waits_for) == (0, ("task", "bash"))
+    tracked.clock.now_s += 3
+    tracked.turn("two b", [*second, 5], session="s")
+    tracked.clock.now_s += 3
+    tracked.turn("one b", [*first, 5], session="s")
+    assert tracked.turns_of("s") == [[0, 1, 2, 3]]
+    assert (tracked.learned("bash"), tracked.learned("task")) == ((1, 3.0), (1, 7.0))
+
+
+def test_a_turn_that_goes_on_from_one_of_several_unknown_ones_teaches_nothing() -> None:
+    tracked = Tracked()
+    requests = [tracked.ask(name, [*SYSTEM, *[ord(name)] * 9], session="s", calls=[BASH]) for name in "ab"]
+    for request in requests:
+        tracked.reply(request)
+    tracked.clock.now_s += 3
+    tracked.turn("c", [*SYSTEM, 9], session="s")
+    assert tracked.learned() == (0, None)
+    assert tracked.tracker.count().tools == {}
+
+
+@pytest.mark.parametrize(
+    ("status", "word"),
+    [
+        (RequestStatus.FINISHED_ABORTED, "aborted"),
+        (RequestStatus.FINISHED_LENGTH_CAPPED, "cut off"),
+        (RequestStatus.FINISHED_REPETITION, "cut off"),
+        (RequestStatus.FINISHED_ERROR, "failed"),
+        (RequestStatus.FINISHED_IGNORED, "failed"),
+    ],
+)
+def test_a_turn_that_came_to_nothing_teaches_nothing(status: RequestStatus, word: str) -> None:
+    tracked = Tracked()
+    request = tracked.ask("a", ASKED, session="s", calls=None)
+    tracked.admit(request)
+    fate, _ = tracked.reply(request, status=status)
+    assert fate == Fate(UNKNOWN)
+    tracked.clock.now_s += 5
+    tracked.turn("b", ASKED, session="s")
+    (view,) = tracked.tracker.view_session("s")
+    assert [turn.status for turn in view.turns] == [word, "finished"]
+    assert (view.turn_count, view.failure_count) == (1, 1)
+    assert (tracked.learned(), tracked.learned("")) == ((0, None), (0, None))
+    assert tracked.tracker.count().tools == {}
+
+
+def test_a_request_that_is_aborted_while_it_waits_never_ran() -> None:
+    tracked = Tracked()
+    request = tracked.ask("a", ASKED, session="s")
+    tracked.reply(request, tokens=0, status=RequestStatus.FINISHED_ABORTED)
+    (turn,) = tracked.tracker.view_session("s")[0].turns
+    assert (turn.scheduled_s, turn.first_token_s, turn.cached_tokens, turn.output_tokens) == (None, None, 0, 0)
+    assert not tracked.tracker.awaits_tokens
+
+
+def test_a_dictated_reply_that_ends_at_its_length_is_whole() -> None:
+    tracked = Tracked()
+    request = tracked.ask("a", ASKED, session="s", calls=[BASH])
+    tracked.reply(request, status=RequestStatus.FINISHED_LENGTH_CAPPED)
+    (view,) = tracked.tracker.view_session("s")
+    assert (view.turns[0].status, view.waits_for) == ("finished", ("bash",))
+
+
+def test_a_tool_that_never_returns_is_learned_from_when_its_job_is_given_up() -> None:
+    tracked = Tracked()
+    tracked.turn("a", ASKED, session="s", calls=[BASH])
+    tracked.clock.now_s += 3601
+    tracked.tracker.step()
+    assert tracked.learned() == (0, None)
+    history = tracked.runtime.durations.history(ToolKey("bash"))
+    assert history.evidence > 0
+    assert history.curve.returned_within(60) < Tracked().runtime.durations.history(
+        ToolKey("bash")
+    ).curve.returned_within(60)
+    (view,) = tracked.tracker.view_ended()
+    assert (view.session, view.is_over, view.waits_for) == ("s", True, ("bash",))
+    assert tracked.tracker.count().jobs_ended == {"expired": 1}
+    assert tracked.tracker.view_session("s") == []
+
+
+def test_a_job_that_comes_back_after_its_time_begins_anew() -> None:
+    tracked = Tracked()
+    known = tracked.turn("a", ASKED, session="s", calls=[BASH])
+    tracked.clock.now_s += 4000
+    # No step in between: the engine was idle.
+    tracked.turn("b", [*known, 5], session="s")
+    assert tracked.turns_of("s") == [[0]]
+    assert tracked.tracker.count().jobs_ended == {"expired": 1}
+    tracked.tracker.step()
+    assert tracked.turns_of("s") == [[0]]
+
+
+def test_a_released_session_is_over_at_once_and_may_begin_anew_before_the_next_step() -> None:
+    tracked = Tracked()
+    known = tracked.turn("a", ASKED, session="s", calls=[BASH])
+    tracked.turn("salted", ASKED, session="s", salt="t")
+    assert tracked.tracker.release("s")
+    assert not tracked.tracker.release("s")
+    assert tracked.tracker.view_session("s") == []
+    request = tracked.ask("b", [*known, 5], session="s")
+    tracked.tracker.step()
+    tracked.admit(request)
+    tracked.reply(request)
+    tracked.tracker.step()
+    assert tracked.turns_of("s") == [[0]]
+    assert [view.turn_count for view in tracked.tracker.view_ended()] == [1, 1]
+    assert tracked.learned() == (0, None)
+
+
+def test_a_job_that_fell_out_of_a_full_table_may_come_back_before_the_next_step() -> None:
+    tracked = Tracked(max_jobs=1)
+    tracked.turn("a", ASKED, session="s")
+    tracked.turn("b", ASKED, session="t")
+    request = tracked.ask("c", ASKED, session="s")
+    tracked.tracker.step()
+    tracked.reply(request)
+    tracked.tracker.step()
+    assert tracked.turns_of("s") == [[0]]
+    assert tracked.tracker.count().jobs_ended == {"table full": 2}
+    tracked.tracker.check_integrity()
+
+
+def test_a_session_released_while_it_runs_ends_with_its_last_reply() -> None:
+    tracked = Tracked()
+    request = tracked.ask("a", ASKED, session="s", calls=[BASH])
+    assert tracked.tracker.release("s")
+    (view,) = tracked.tracker.view_session("s")
+    assert (view.is_over, view.running) == (True, 1)
+    fate, known = tracked.reply(request)
+    assert fate == Fate(OVER)
+    tracked.tracker.step()
+    assert tracked.tracker.view_session("s") == []
+    tracked.turn("b", [*known, 5])
+    assert [view.session for view in tracked.tracker.view_jobs()] == ["b"]
+
+
+def test_a_reset_forgets_what_is_cached_and_not_whose_turn_it_is() -> None:
+    tracked = Tracked()
+    known = tracked.turn("a", ASKED, calls=[BASH])
+    tracked.tracker.reset()
+    tracked.clock.now_s += 2
+    tracked.turn("b", [*known, 5])
+    (view,) = tracked.tracker.view_session("a")
+    assert [(turn.turn, turn.recomputed_tokens) for turn in view.turns] == [(0, 0), (1, 0)]
+    assert tracked.learned() == (1, 2.0)
+
+
+def test_a_clock_that_jumps_back_teaches_nothing_and_stops_nothing() -> None:
+    tracked = Tracked(Steering(factors=True, order=Order(patience_s=30.0)))
+    known = tracked.turn("a", ASKED, session="s", calls=[BASH])
+    tracked.clock.now_s -= 500
+    request = tracked.ask("b", [*known, 5], session="s")
+    tracked.clock.now_s -= 5
+    tracked.admit(request)
+    tracked.clock.now_s -= 5
+    tracked.reply(request)
+    tracked.tracker.step()
+    assert (tracked.learned(), tracked.evictor.gaps_s) == ((0, None), [])
+    assert tracked.runtime.load.queue_delay_s == 0.0
+    tracked.clock.now_s += 3
+    tracked.turn("c", ASKED, session="s")
+    assert tracked.learned("") == (1, 3.0)
+    tracked.tracker.check_integrity()

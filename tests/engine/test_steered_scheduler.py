@@ -1,0 +1,246 @@
+"""Jobs, pins and order on vLLM's scheduler without a worker: whatever happens, no block is lost and work goes on."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from lone_scheduler import BLOCK_SIZE, LoneScheduler, make_config, make_scheduler
+
+from agentcache.engine.constants import SCHEDULER_CLASS
+from agentcache.engine.scheduler import AgentScheduler
+from tool_runtime.job import ToolCall
+from tool_runtime.tool_key import ToolKey
+
+STEERED = ("continuum-code", "continuum-paper", "continuum+asymcache", "agentcache")
+SEARCH = ToolCall("search", "{}")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def make_lone(
+    model_path: str,
+    policy: str,
+    blocks: int = 64,
+    in_flight: int = 1,
+    engine: Mapping[str, Any] | None = None,
+    **knobs: Any,
+) -> LoneScheduler:
+    scheduler = make_scheduler(make_config(model_path, SCHEDULER_CLASS, engine, policy=policy, **knobs), blocks)
+    assert isinstance(scheduler, AgentScheduler)
+    scheduler.clock = Clock()
+    return LoneScheduler(scheduler, in_flight, shadow=True)
+
+
+def run_until_idle(lone: LoneScheduler) -> list[Any]:
+    """A second a step."""
+    steps = []
+    while not lone.idle:
+        lone.scheduler.clock.now_s += 1.0
+        steps.append(lone.step())
+        lone.scheduler.check_integrity()
+        assert len(steps) < 5000, "nothing goes on"
+    return steps
+
+
+def do_turn(
+    lone: LoneScheduler, name: str, prompt: list[int], calls: tuple[ToolCall, ...], **options: Any
+) -> list[int]:
+    """The tokens of prompt and reply."""
+    lone.add(name, prompt, output_tokens=20, calls=calls, **options)
+    tokens: list[int] = next(step.finished[name] for step in run_until_idle(lone) if name in step.finished)
+    return tokens
+
+
+def tokens_of(number: int, count: int) -> list[int]:
+    return [1 + (number * 1009 + i) % 7000 for i in range(count)]
+
+
+@dataclass
+class Life:
+    """Random jobs of random tenants: turns, aborts, resets, releases, and tools that never return."""
+
+    lone: LoneScheduler
+    rng: random.Random
+    jobs: int = 0
+    away: list[tuple[float, str, int, list[int]]] = field(default_factory=list)
+    running: dict[str, tuple[str, int]] = field(default_factory=dict)
+
+    def step(self) -> None:
+        clock = self.lone.scheduler.clock
+        clock.now_s += self.rng.choice((0.01, 0.1, 1.0, 5.0))
+        if self.rng.random() < 0.15:
+            self.jobs += 1
+            self._ask(f"job {self.jobs}", 0, tokens_of(self.rng.randrange(3), 70) + tokens_of(self.jobs, 60))
+        back = [each for each in self.away if each[0] <= clock.now_s]
+        self.away = [each for each in self.away if each[0] > clock.now_s]
+        for _, job, turn, tokens in back:
+            self._ask(job, turn, tokens + tokens_of(self.jobs + turn, self.rng.randint(1, 40)))
+        self._disturb()
+        for name, tokens in self.lone.step().finished.items():
+            job, turn = self.running.pop(name)
+            if turn < 6 and len(tokens) < 400 and self.rng.random() < 0.9:
+                gap_s = self.rng.choice((0.1, 1.0, 3.0, 20.0))
+                self.away.append((clock.now_s + gap_s, job, turn + 1, tokens))
+        self.lone.scheduler.check_integrity()
+
+    def drain(self) -> None:
+        self.away.clear()
+        run_until_idle(self.lone)
+
+    def _ask(self, job: str, turn: int, prompt: list[int]) -> None:
+        name = f"{job} turn {turn}"
+        tenant = f"tenant {len(job) % 2}"
+        calls = self.rng.choice(((SEARCH,), (), (SEARCH, ToolCall("bash", '{"command": "make"}')), None))
+        session = None if self.rng.random() < 0.2 else job
+        self.running[name] = (job, turn)
+        self.lone.add(name, prompt, self.rng.randint(1, 40), calls=calls, session_id=session, cache_salt=tenant)
+
+    def _disturb(self) -> None:
+        scheduler = self.lone.scheduler
+        if (live := list(self.running)) and self.rng.random() < 0.03:
+            name = self.rng.choice(live)
+            del self.running[name]
+            self.lone.abort(name)
+        if self.rng.random() < 0.01:
+            scheduler.reset_prefix_cache(reset_running_requests=self.rng.random() < 0.5)
+        if self.rng.random() < 0.05:
+            scheduler.tracker.release(f"job {self.rng.randint(1, self.jobs + 1)}")
+
+
+@pytest.mark.parametrize("policy", STEERED)
+@pytest.mark.parametrize("blocks", [36, 80])
+def test_whatever_happens_no_block_is_lost_and_every_pin_ends_with_a_cause(
+    tiny_model_path: str, policy: str, blocks: int
+) -> None:
+    knobs = {"pins": {"tenant_budget": 0.6}, "lifespan_s": 20}
+    life = Life(make_lone(tiny_model_path, policy, blocks, in_flight=1 + blocks % 2, **knobs), random.Random(blocks))
+    for _ in range(700):
+        life.step()
+    life.drain()
+    pins = life.lone.scheduler.tracker.pins
+    assert pins.began > 2
+    assert life.lone.scheduler.reset_prefix_cache()
+    assert len(pins) == 0
+    assert pins.ended.total() == pins.began
+    assert life.lone.pool.get_num_free_blocks() == blocks - 1
+
+
+@pytest.mark.parametrize("policy", STEERED)
+def test_a_pinned_turn_is_hit_whole_although_others_wanted_its_blocks(tiny_model_path: str, policy: str) -> None:
+    lone = make_lone(tiny_model_path, policy, blocks=44, pins={"budget": 1.0})
+    learn_that_tools_are_fast(lone)
+    known = do_turn(lone, "one", tokens_of(1, 160), (SEARCH,), session_id="job")
+    lone.scheduler.clock.now_s += 0.5
+    assert len(lone.scheduler.tracker.pins) == 1
+    for number in range(5):
+        do_turn_in_no_time(lone, f"other {number}", tokens_of(50 + number, 320))
+    lone.scheduler.clock.now_s += 0.1
+    lone.add("two", [*known, *tokens_of(2, 8)], output_tokens=2, calls=(), session_id="job")
+    step = lone.step()
+    assert step.hit_tokens == {"two": (len(known) - 1) // BLOCK_SIZE * BLOCK_SIZE}
+    run_until_idle(lone)
+    assert lone.scheduler.tracker.pins.ended["returned"] > 0
+
+
+@pytest.mark.parametrize("policy", STEERED)
+def test_work_goes_on_when_every_block_is_pinned(tiny_model_path: str, policy: str) -> None:
+    lone = make_lone(tiny_model_path, policy, blocks=40, pins={"budget": 1.0})
+    learn_that_tools_are_fast(lone)
+    for number in range(4):
+        lone.add(f"pinned {number}", tokens_of(number, 150), 20, calls=(SEARCH,), session_id=f"job {number}")
+    while not lone.idle:
+        lone.scheduler.clock.now_s += 0.001
+        lone.step()
+        lone.scheduler.check_integrity()
+    pins = lone.scheduler.tracker.pins
+    assert pins.blocks > 30
+    lone.add("new", tokens_of(99, 400), 20, calls=(), session_id="new")
+    run_until_idle(lone)
+    assert pins.ended["pressure"] + pins.ended["expired"] > 0
+
+
+def test_pins_keep_within_the_budget_and_the_cheapest_blocks_give_way(tiny_model_path: str) -> None:
+    lone = make_lone(tiny_model_path, "agentcache", blocks=101, pins={"budget": 0.15, "tenant_budget": 0.5})
+    learn_that_tools_are_fast(lone)
+    pins = lone.scheduler.tracker.pins
+    assert pins.budget_blocks == 15
+    do_turn_in_no_time(lone, "one", tokens_of(1, 60), calls=(SEARCH,), session_id="a")
+    assert pins.blocks == 3
+    do_turn_in_no_time(lone, "two", tokens_of(2, 300), calls=(SEARCH,), session_id="b")
+    assert pins.blocks == 15
+    assert pins.blocks_left(pins.find("two")) >= 12
+    do_turn_in_no_time(lone, "salted", tokens_of(3, 300), calls=(SEARCH,), session_id="c", cache_salt="tenant")
+    assert sum(pins.blocks_left(pin) for pin in pins if pin.tenant is not None) <= 7
+
+
+def test_pins_end_when_their_time_is_over_and_when_the_client_says_so(tiny_model_path: str) -> None:
+    lone = make_lone(tiny_model_path, "continuum-code")
+    do_turn_in_no_time(lone, "one", tokens_of(1, 100), calls=(SEARCH,), session_id="a")
+    do_turn_in_no_time(lone, "two", tokens_of(2, 100), calls=(SEARCH,), session_id="b")
+    tracker = lone.scheduler.tracker
+    assert tracker.release("b")
+    assert not tracker.release("unknown")
+    assert dict(tracker.pins.ended) == {"released": 1}
+    lone.scheduler.clock.now_s += 2.5
+    lone.step()
+    assert dict(tracker.pins.ended) == {"released": 1, "expired": 1}
+    (view,) = tracker.view_session("a")
+    assert [(pin.cause, pin.blocks_left) for pin in view.pins] == [("expired", 0)]
+
+
+def test_cut_off_and_aborted_turns_are_not_pinned(tiny_model_path: str) -> None:
+    lone = make_lone(tiny_model_path, "continuum-code")
+    lone.add("cut off", tokens_of(1, 100), output_tokens=5, session_id="a")
+    run_until_idle(lone)
+    lone.add("aborted", tokens_of(2, 100), output_tokens=50, calls=(SEARCH,), session_id="b")
+    lone.step()
+    lone.abort("aborted")
+    run_until_idle(lone)
+    tracker = lone.scheduler.tracker
+    assert (len(tracker.pins), tracker.pins.began) == (0, 0)
+    assert [view.turns[0].status for session in "ab" for view in tracker.view_session(session)] == [
+        "cut off",
+        "aborted",
+    ]
+
+
+@pytest.mark.parametrize(("patience_s", "order"), [(1000, ["two", "new"]), (20, ["new", "two"])])
+def test_returning_jobs_go_before_new_ones_that_have_patience(
+    tiny_model_path: str, patience_s: float, order: list[str]
+) -> None:
+    lone = make_lone(tiny_model_path, "agentcache", blocks=30, order={"patience_s": patience_s})
+    known = do_turn(lone, "one", tokens_of(1, 100), (SEARCH,), session_id="old")
+    lone.add("running", tokens_of(9, 300), 60, calls=(), session_id="running")
+    lone.step()
+    lone.add("new", tokens_of(3, 200), 5, calls=(), session_id="new")
+    lone.scheduler.clock.now_s += 5
+    lone.add("two", [*known, *tokens_of(2, 60)], 5, calls=(), session_id="old")
+    assert [name for step in run_until_idle(lone) for name in step.finished] == ["running", *order]
+
+
+def do_turn_in_no_time(lone: LoneScheduler, name: str, prompt: list[int], **options: Any) -> None:
+    lone.add(name, prompt, output_tokens=2, **{"calls": (), **options})
+    while not lone.idle:
+        lone.step()
+        lone.scheduler.check_integrity()
+
+
+def learn_that_tools_are_fast(lone: LoneScheduler) -> None:
+    """By 90 gaps of 0.3 s, and evictions that cost something."""
+    for number in range(90):
+        lone.scheduler.tracker.runtime.arrived(f"past {number}", f"past {number} 1")
+        lone.scheduler.tracker.runtime.finished(f"past {number}", f"past {number} 1", [ToolKey("search")])
+        lone.scheduler.clock.now_s += 0.3
+        lone.scheduler.tracker.runtime.arrived(f"past {number}", f"past {number} 2")
+        lone.scheduler.tracker.runtime.finished(f"past {number}", f"past {number} 2", [])
+    lone.scheduler.tracker.runtime.load.admitted(wait_s=5.0, rebuilt_s=0.5)

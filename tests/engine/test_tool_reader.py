@@ -1,0 +1,226 @@
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import timeit
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lone_scheduler import make_config
+from transformers import AutoTokenizer
+from vllm import SamplingParams
+from vllm.v1.request import Request, RequestStatus
+
+from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT, TOOLS_DECLARED_ARGUMENT
+from agentcache.engine.tool_reader import MAX_TOKENS, ToolReader, calls_of, read_dictated_calls
+from agentcache.errors import InputError
+from tool_runtime.tool_key import ToolKey
+
+END_OF_TURN = "<|im_end|>"
+DECLARED = {TOOLS_DECLARED_ARGUMENT: True}
+
+
+@pytest.fixture(scope="module")
+def model_path(tiny_model_path: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Model `tiny` with the tokens that further parsers look for."""
+    folder = tmp_path_factory.mktemp("model")
+    shutil.copy(Path(tiny_model_path) / "config.json", folder)
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model_path)
+    tokenizer.add_tokens(["<|python_tag|>", "<think>", "</think>"])
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(model_path: str) -> Any:
+    return AutoTokenizer.from_pretrained(model_path)
+
+
+@pytest.fixture(scope="module")
+def hermes(model_path: str) -> ToolReader:
+    return ToolReader(make_config(model_path, None), "hermes")
+
+
+@pytest.fixture
+def warnings(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
+    monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)
+    return caplog
+
+
+def finish(
+    tokens: list[int],
+    status: RequestStatus = RequestStatus.FINISHED_STOPPED,
+    arguments: dict[str, Any] | None = None,
+    **settings: Any,
+) -> Request:
+    settings = {"max_tokens": 9, "skip_special_tokens": False, **settings}
+    request = Request("r", [1, 2, 3], SamplingParams(extra_args=arguments, **settings), None)
+    request.append_output_token_ids(tokens)
+    request.status = status
+    return request
+
+
+def read(reader: ToolReader, tokenizer: Any, text: str, **options: Any) -> list[ToolKey]:
+    return reader.read(finish(tokenizer.encode(text + END_OF_TURN), **options))
+
+
+def hermes_call(name: str, **arguments: object) -> str:
+    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
+
+
+@pytest.mark.parametrize(
+    ("text", "keys"),
+    [
+        ("It rains in Oslo.", []),
+        ("", []),
+        (hermes_call("weather", city="Oslo – Ø"), [ToolKey("weather")]),
+        ("I will look.\n" + hermes_call("bash", command="cd /x && pytest -q | tail"), [ToolKey("bash", "pytest")]),
+        (
+            hermes_call("read", path="a.py") + "\n" + hermes_call("bash", command="git add ."),
+            [ToolKey("read"), ToolKey("bash", "git add")],
+        ),
+        ('<tool_call>\n{"name": "weather", "arguments": {"city": "Os', []),
+        ('<tool_call>\n{"name": "weather"}\n</tool_call>', []),
+        ("<tool_call>\nnot json\n</tool_call>", []),
+        (hermes_call("weather") + "<tool_call>", []),
+    ],
+)
+def test_hermes(hermes: ToolReader, tokenizer: Any, text: str, keys: list[ToolKey]) -> None:
+    assert read(hermes, tokenizer, text) == keys
+
+
+@pytest.mark.parametrize(
+    ("text", "keys"),
+    [
+        ("It rains in {Oslo}.", []),
+        ('{"name": "weather", "parameters": {"city": "Oslo"}}', [ToolKey("weather")]),
+        ('<|python_tag|>{"name": "bash", "parameters": {"cmd": "npm test"}}', [ToolKey("bash", "npm test")]),
+        (
+            'Both: {"name": "read", "parameters": {}}; {"name": "write", "parameters": {"deep": {"er": 1}}}',
+            [ToolKey("read"), ToolKey("write")],
+        ),
+        ('{"name": "weather", "parameters": {"city": ', []),
+        ('{"title": "weather"}', []),
+        ('{"name": 7, "parameters": {}}', []),
+    ],
+)
+def test_llama3_json(model_path: str, tokenizer: Any, text: str, keys: list[ToolKey]) -> None:
+    assert read(ToolReader(make_config(model_path, None), "llama3_json"), tokenizer, text) == keys
+
+
+def test_the_last_token_belongs_to_the_reply_unless_it_ended_it(hermes: ToolReader, tokenizer: Any) -> None:
+    tokens = tokenizer.encode("<tool_call>" + json.dumps({"name": "weather", "arguments": {}}))
+    assert hermes.read(finish(tokens, RequestStatus.FINISHED_LENGTH_CAPPED)) == [ToolKey("weather")]
+    assert hermes.read(finish(tokens, RequestStatus.FINISHED_STOPPED)) == []
+    kept = finish(tokens, RequestStatus.FINISHED_STOPPED, include_stop_str_in_output=True, stop=["}"])
+    assert hermes.read(kept) == [ToolKey("weather")]
+    assert hermes.read(finish([], RequestStatus.FINISHED_ABORTED)) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "keys"),
+    [
+        (f"<think>Shall I? {hermes_call('no')}</think>" + hermes_call("yes"), [ToolKey("yes")]),
+        (f"Prompted to think. {hermes_call('no')}</think>" + hermes_call("yes"), [ToolKey("yes")]),
+        (f"<think>{hermes_call('no')}</think>It rains.", []),
+        # A chat template that was told not to reason: the reasoning parser waits for an end that never comes.
+        (hermes_call("yes"), [ToolKey("yes")]),
+    ],
+)
+def test_calls_count_behind_the_reasoning(model_path: str, tokenizer: Any, text: str, keys: list[ToolKey]) -> None:
+    config = make_config(model_path, None, {"reasoning_parser": "deepseek_r1"})
+    assert read(ToolReader(config, "hermes"), tokenizer, text) == keys
+
+
+@pytest.mark.parametrize(
+    ("parser", "text"),
+    [
+        (
+            "qwen3_coder",
+            "<tool_call>\n<function=bash>\n<parameter=command>\npytest\n</parameter>\n</function>\n</tool_call>",
+        ),
+        ("pythonic", "[bash(command='pytest')]"),
+        ("glm45", "<tool_call>bash\n<arg_key>command</arg_key>\n<arg_value>pytest</arg_value>\n</tool_call>"),
+    ],
+)
+def test_parsers_do_without_the_declared_tools(model_path: str, tokenizer: Any, parser: str, text: str) -> None:
+    reader = ToolReader(make_config(model_path, None), parser)
+    assert read(reader, tokenizer, text) == [ToolKey("bash", "pytest")]
+
+
+def test_only_the_end_of_a_very_long_reply_is_read(hermes: ToolReader, tokenizer: Any) -> None:
+    filler = tokenizer.encode("word ") * MAX_TOKENS
+    first, last = tokenizer.encode(hermes_call("first")), tokenizer.encode(hermes_call("last"))
+    request = finish(first + filler + last, RequestStatus.FINISHED_LENGTH_CAPPED)
+    assert hermes.read(request) == [ToolKey("last")]
+
+
+def test_an_unknown_parser_is_named(model_path: str) -> None:
+    with pytest.raises(InputError, match=r"^runtime\.tool_parser: hermse is unknown; choose from .*hermes, "):
+        ToolReader(make_config(model_path, None), "hermse")
+
+
+def test_a_parser_for_another_tokenizer_is_refused(tiny_model_path: str) -> None:
+    with pytest.raises(InputError, match=r"^runtime\.tool_parser: .*llama3_json.*python_tag.*model's own parser$"):
+        ToolReader(make_config(tiny_model_path, None), "llama3_json")
+
+
+def test_without_a_tokenizer_nothing_is_read(model_path: str, warnings: pytest.LogCaptureFixture) -> None:
+    reader = ToolReader(make_config(model_path, None, {"skip_tokenizer_init": True}), "hermes")
+    assert "Tool calls are not read: the engine runs without a tokenizer" in warnings.text
+    assert reader.read(finish([1, 2, 3], arguments=DECLARED)) == []
+
+
+def test_a_parser_that_fails_is_reported_once_a_kind(
+    hermes: ToolReader, tokenizer: Any, monkeypatch: pytest.MonkeyPatch, warnings: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise errors.pop()
+
+    errors: list[Exception] = [KeyError("x"), ZeroDivisionError("y"), KeyError("z")]
+    monkeypatch.setattr(hermes._parser_class, "parse", fail)
+    for _ in range(3):
+        assert read(hermes, tokenizer, hermes_call("weather")) == []
+    assert [record.getMessage().rpartition("calls: ")[2] for record in warnings.records] == [
+        "KeyError: 'z'",
+        "ZeroDivisionError: y",
+    ]
+
+
+def test_replies_are_read_only_if_tools_were_declared(hermes: ToolReader, tokenizer: Any) -> None:
+    tokens = tokenizer.encode(hermes_call("weather") + END_OF_TURN)
+    assert calls_of(finish(tokens, arguments=DECLARED), hermes) == [ToolKey("weather")]
+    assert calls_of(finish(tokens), hermes) == []
+    assert calls_of(finish(tokens, arguments={TOOLS_DECLARED_ARGUMENT: "yes"}), hermes) == []
+    assert calls_of(finish(tokens, arguments=DECLARED), None) == []
+
+
+def test_dictated_calls_go_before_the_text(hermes: ToolReader, tokenizer: Any) -> None:
+    tokens = tokenizer.encode(hermes_call("weather") + END_OF_TURN)
+    dictated = {**DECLARED, REPLY_ARGUMENT: tokens, CALLS_ARGUMENT: '[["bash", "{\\"command\\": \\"make\\"}"]]'}
+    assert calls_of(finish(tokens, arguments=dictated), hermes) == [ToolKey("bash", "make")]
+    assert calls_of(finish(tokens, arguments=dictated), None) == [ToolKey("bash", "make")]
+    assert calls_of(finish(tokens, arguments={**dictated, CALLS_ARGUMENT: "[]"}), hermes) == []
+    assert calls_of(finish(tokens, arguments={**dictated, CALLS_ARGUMENT: "["}), hermes) == []
+    # A client that dictates no reply does not dictate calls either.
+    del dictated[REPLY_ARGUMENT]
+    assert calls_of(finish(tokens, arguments=dictated), hermes) == [ToolKey("weather")]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "null", '["bash"]', '[["bash"]]', '[["bash", {}]]', "[" * 10**5, 7, None, []]
+)
+def test_what_cannot_be_calls_is_told_apart_from_no_calls(text: object) -> None:
+    assert read_dictated_calls(text) is None
+
+
+def test_reading_a_reply_takes_little(hermes: ToolReader, tokenizer: Any) -> None:
+    text = "The tests fail because the parser drops the last line. I will read it and run them again. " * 15
+    tokens = tokenizer.encode(text + hermes_call("bash", command="cd /repo && python -m pytest tests -q | tail -5"))
+    assert 250 < len(tokens) < 800
+    request = finish(tokens, RequestStatus.FINISHED_LENGTH_CAPPED, DECLARED)
+    assert calls_of(request, hermes) == [ToolKey("bash", "pytest")]
+    # Measured: 0.15 ms.
+    assert min(timeit.repeat(lambda: calls_of(request, hermes), number=1, repeat=20)) < 5e-3

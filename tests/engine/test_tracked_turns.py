@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from tracked_requests import ASKED, BASH, BLOCK, LOSS_S, SYSTEM, TASK, Tracked
+
+from agentcache.engine.end_classes import OVER, PREEMPTED, UNKNOWN
+from agentcache.engine.job_queue import ORDINARY, Place
+from agentcache.engine.job_tracker import Fate
+from agentcache.policy.steering import Order, Steering
+
+
+def test_the_times_of_a_turn() -> None:
+    tracked = Tracked()
+    request = tracked.ask("a", ASKED, session="s")
+    tracked.clock.now_s += 2
+    tracked.admit(request, cached_tokens=8)
+    tracked.clock.now_s += 3
+    # Preempted, and admitted again.
+    with tracked.tracker.parting(request) as fate:
+        assert fate == Fate(PREEMPTED)
+    tracked.admit(request, cached_tokens=0)
+    assert tracked.tracker.awaits_tokens
+    tracked.tracker.got_tokens("unknown")
+    tracked.tracker.got_tokens("a")
+    assert not tracked.tracker.awaits_tokens
+    tracked.clock.now_s += 4
+    tracked.tracker.got_tokens("a")
+    tracked.reply(request)
+    (turn,) = tracked.tracker.view_session("s")[0].turns
+    assert (turn.arrived_s, turn.scheduled_s, turn.first_token_s, turn.finished_s) == (1000, 1002, 1005, 1009)
+    assert (turn.prompt_tokens, turn.cached_tokens, turn.output_tokens) == (16, 8, 4)
+    assert tracked.runtime.load.queue_delay_s == 2.0
+
+
+def test_the_first_token_may_be_the_last() -> None:
+    tracked = Tracked()
+    request = tracked.ask("a", ASKED, session="s")
+    tracked.admit(request)
+    tracked.clock.now_s += 3
+    # vLLM frees the request before it hands out the step's tokens.
+    tracked.reply(request, tokens=1)
+    tracked.tracker.got_tokens("a")
+    assert tracked.tracker.view_session("s")[0].turns[0].first_token_s == 1003
+
+
+def test_what_a_turn_left_and_its_successor_does_not_find_was_lost() -> None:
+    tracked = Tracked()
+    known = tracked.turn("a", ASKED, session="s", calls=[BASH])
+    assert len(known) == 5 * BLOCK
+    tracked.clock.now_s += 1
+    request = tracked.ask("b", [*known, *[8] * 9], session="s")
+    tracked.clock.now_s += 2
+    tracked.admit(request, cached_tokens=BLOCK)
+    tracked.reply(request)
+    turn = tracked.tracker.view_session("s")[0].turns[1]
+    # Four blocks were left: the KV of a turn's last token is never computed.
+    assert (turn.recomputed_tokens, turn.diverged_at) == (3 * BLOCK, None)
+    assert tracked.tracker.count().recomputed_tokens == 3 * BLOCK
+    assert tracked.runtime.load.evicted_wait_s == 2.0
+    assert tracked.runtime.load.price(1.0) == pytest.approx(3 * LOSS_S * math.log(2) / 60)
+
+
+def test_nothing_was_lost_when_all_that_can_be_hit_is_hit() -> None:
+    tracked = Tracked()
+    known = tracked.turn("a", ASKED, session="s", calls=[BASH])
+    request = tracked.ask("b", [*known, 8], session="s")
+    tracked.admit(request, cached_tokens=4 * BLOCK)
+    tracked.reply(request)
+    # The same prompt once more: vLLM computes its last token anew, and so its last block.
+    request = tracked.ask("c", known, session="s")
+    tracked.admit(request, cached_tokens=4 * BLOCK)
+    tracked.reply(request)
+    assert [turn.recomputed_tokens for turn in tracked.tracker.view_session("s")[0].turns] == [0, 0, 0]
+    assert tracked.runtime.load.price(1.0) == 0
+
+
+def test_an_edited_prompt_is_seen_where_it_leaves_its_turn() -> None:
+    tracked = Tracked()
+    tracked.turn("a", ASKED, session="s", calls=[BASH])
+    tracked.turn("b", [*SYSTEM, *[6] * 20], session="s")
+    turn = tracked.tracker.view_session("s")[0].turns[1]
+    assert (turn.diverged_at, turn.recomputed_tokens) == (2 * BLOCK, 2 * BLOCK)
+
+
+def test_requests_that_are_nobodys_turn_are_let_through() -> None:
+    tracked = Tracked()
+    request = tracked.ask("a", ASKED)
+    other = Tracked()
+    other.admit(request)
+    assert other.reply(request)[0] == Fate()
+    assert other.tracker.place_of(request) == Place(ORDINARY, 1000.0, 1000.0)
+
+
+def test_how_a_turn_ended_is_told_by_a_number() -> None:
+    tracked = Tracked()
+    ends = {}
+    for name, calls in (("human", []), ("bash", [BASH]), ("task", [TASK]), ("both", [TASK, BASH])):
+        fates = [
+            tracked.reply(tracked.ask(f"{name} {number}", [number] * 9, session=f"{name} {number}", calls=calls))[0]
+            for number in range(2)
+        ]
+        assert fates[0] == fates[1]
+        assert fates[0].factor == 1.0
+        ends[name] = fates[0].end_class
+    assert len(set(ends.values())) == 4
+    assert not set(ends.values()) & {UNKNOWN, PREEMPTED, OVER}
+
+
+@pytest.mark.parametrize("factors", [True, False])
+def test_gaps_and_factors_reach_the_evictor_only_under_a_policy_that_has_them(factors: bool) -> None:
+    tracked = Tracked(Steering(factors=factors))
+    fates, known = [], ASKED
+    for number in range(12):
+        request = tracked.ask(f"{number}", known, session="s", calls=[BASH])
+        fate, known = tracked.reply(request)
+        fates.append(fate.factor)
+        tracked.clock.now_s += 2
+    assert tracked.learned() == (11, 2.0)
+    if factors:
+        assert tracked.evictor.gaps_s == [2.0] * 11
+        assert fates[0] == 1.0
+        assert fates[-1] > 1.0
+    else:
+        assert tracked.evictor.gaps_s == []
+        assert set(fates) == {1.0}
+
+
+def test_uncertain_gaps_do_not_reach_the_evictor() -> None:
+    tracked = Tracked(Steering(factors=True))
+    for request in [tracked.ask(name, [ord(name)] * 9, session="s", calls=[BASH]) for name in "ab"]:
+        tracked.reply(request)
+    # Now nothing is known of what the two had said.
+    tracked.tracker.reset()
+    tracked.turn("c", [3] * 9, session="s")
+    (view,) = tracked.tracker.view_session("s")
+    assert view.waits_for == ("bash",), "it was taken for one of them"
+    assert (tracked.learned(), tracked.evictor.gaps_s) == ((0, None), [])
+
+
+def test_hashes_of_smaller_blocks_than_are_kept_are_counted_as_such() -> None:
+    tracked = Tracked(hash_block=2)
+    known = tracked.turn("a", ASKED, session="s", calls=[BASH])
+    request = tracked.ask("b", [*known, *[8] * 9], session="s")
+    tracked.admit(request, cached_tokens=8)
+    tracked.reply(request)
+    turn = tracked.tracker.view_session("s")[0].turns[1]
+    # The turn left 19 tokens, so 18 in whole blocks of two.
+    assert (turn.recomputed_tokens, turn.diverged_at) == (10, None)
+    assert tracked.runtime.load.price(1.0) == pytest.approx(10 / BLOCK * LOSS_S * math.log(2) / 60)
+    edited = tracked.ask("c", [*SYSTEM, *[7] * 9], session="s")
+    tracked.reply(edited)
+    tracked.turn("d", [*edited.all_token_ids][:15], session="s")
+    assert tracked.tracker.view_session("s")[0].turns[3].diverged_at == 14
+
+
+def test_first_come_first_served_without_an_order() -> None:
+    tracked = Tracked()
+    tracked.turn("a", ASKED, session="s")
+    tracked.clock.now_s = 1100
+    assert tracked.tracker.place_of(tracked.ask("b", ASKED, session="s")) == Place(ORDINARY, 1100.0, 1100.0)
+
+
+@pytest.mark.parametrize(("patience_s", "time_s"), [(math.inf, 1000.0), (30.0, 1070.0), (300.0, 1000.0)])
+def test_the_age_of_a_job_counts_up_to_the_patience(patience_s: float, time_s: float) -> None:
+    tracked = Tracked(Steering(order=Order(patience_s=patience_s)))
+    tracked.turn("a", ASKED, session="s")
+    tracked.clock.now_s = 1100
+    request = tracked.ask("b", ASKED, session="s")
+    assert tracked.tracker.place_of(request) == Place(ORDINARY, time_s, 1100.0)
+    tracked.clock.now_s = 1200
+    tracked.tracker.step()
+    assert tracked.tracker.place_of(request) == Place(ORDINARY, time_s, 1100.0), "it keeps its place"
+    new = tracked.ask("new", ASKED, session="new")
+    assert tracked.tracker.place_of(new) == Place(ORDINARY, 1200.0, 1200.0)

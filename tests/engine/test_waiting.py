@@ -1,0 +1,195 @@
+"""Requests that wait for pins, and what is kept for requests that wait."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from lone_scheduler import LoneScheduler
+from test_steered_scheduler import do_turn_in_no_time, make_lone, run_until_idle, tokens_of
+from tracked_requests import ASKED, BLOCK, LOSS_S, Tracked
+from vllm.v1.request import RequestStatus
+
+from agentcache.policy.steering import Order, Steering
+from tool_runtime.job import ToolCall
+from tool_runtime.ttl import Hold
+
+SEARCH = ToolCall("search", "{}")
+
+
+class Patient:
+    """Holds all turns for as long."""
+
+    def decide(self, _: object) -> Hold:
+        return Hold(1e4, 1.0)
+
+
+def make_waiting(pinned: int, **steering: Any) -> Tracked:
+    pins = SimpleNamespace(blocks=pinned, step=lambda: None, await_return=lambda _: False, end=lambda *_: None)
+    return Tracked(Steering(wait_for_pins=True, order=Order(patience_s=8.0), **steering), pins=pins)
+
+
+def test_a_request_that_would_take_pinned_blocks_waits_and_so_do_those_behind_it() -> None:
+    tracked = make_waiting(pinned=6)
+    large, small = tracked.ask("large", [1] * 5 * BLOCK), tracked.ask("small", [2] * BLOCK)
+    tracker = tracked.tracker
+    assert not tracker.waits_for_pins(small, free_blocks=10)
+    assert tracker.waits_for_pins(large, free_blocks=10)
+    assert tracker.waits_for_pins(small, free_blocks=10), "or there would never be room for the large one"
+    tracker.step()
+    assert not tracker.waits_for_pins(small, free_blocks=10), "every step begins anew"
+    assert not tracker.waits_for_pins(large, free_blocks=11)
+
+
+def test_nobody_waits_for_pins_for_longer_than_the_patience() -> None:
+    tracked = make_waiting(pinned=6)
+    request = tracked.ask("a", ASKED)
+    tracked.clock.now_s += 7.9
+    assert tracked.tracker.waits_for_pins(request, free_blocks=6)
+    tracked.clock.now_s += 0.1
+    assert not tracked.tracker.waits_for_pins(request, free_blocks=6)
+
+
+def test_without_a_pin_nobody_waits_however_little_is_free() -> None:
+    tracked = make_waiting(pinned=0)
+    assert not tracked.tracker.waits_for_pins(tracked.ask("a", ASKED), free_blocks=0)
+
+
+@pytest.mark.parametrize("steering", [Steering(), Steering(order=Order())])
+def test_policies_that_do_not_wait_for_pins(steering: Steering) -> None:
+    tracked = make_waiting(pinned=6)
+    other = Tracked(steering, pins=tracked.pins)
+    assert not other.tracker.waits_for_pins(other.ask("a", ASKED), free_blocks=0)
+    assert other.tracker.patience_s == math.inf
+
+
+def test_preempted_requests_and_nobody_s_turns_do_not_wait() -> None:
+    tracked = make_waiting(pinned=6)
+    request = tracked.ask("a", ASKED)
+    request.status = RequestStatus.PREEMPTED
+    assert not tracked.tracker.waits_for_pins(request, free_blocks=0)
+    assert not make_waiting(pinned=6).tracker.waits_for_pins(request, free_blocks=0)
+
+
+def test_nobody_waits_for_pins_longer_than_taking_them_would_cost() -> None:
+    tracked = make_waiting(pinned=6)
+    tracked.in_engine = 2
+    request = tracked.ask("a", ASKED)
+    blocks = -(-len(ASKED) // BLOCK)
+    # It would take all 6 blocks; each costs the other request LOSS_S.
+    free_blocks = blocks
+    cost_s = 6 * LOSS_S
+    tracked.clock.now_s += cost_s * 0.9
+    assert tracked.tracker.waits_for_pins(request, free_blocks=free_blocks)
+    tracked.tracker.step()
+    tracked.clock.now_s += cost_s * 0.2
+    assert not tracked.tracker.waits_for_pins(request, free_blocks=free_blocks)
+
+
+def make_held(model_path: str, blocks: int, **knobs: Any) -> LoneScheduler:
+    lone = make_lone(model_path, "agentcache", blocks, **{"pins": {"budget": 1.0}, **knobs})
+    lone.scheduler.tracker.runtime._estimator = Patient()
+    # So many others that what the pins keep is worth any wait.
+    lone.scheduler.tracker._waiting._count_requests = lambda: 1_000_000_000
+    return lone
+
+
+def test_small_requests_do_not_starve_a_large_one_that_waits_for_pins(tiny_model_path: str) -> None:
+    lone = make_held(tiny_model_path, blocks=44, order={"patience_s": 1000})
+    clock = lone.scheduler.clock
+    do_turn_in_no_time(lone, "pinned", tokens_of(1, 178), calls=(SEARCH,), session_id="away")
+    assert lone.scheduler.tracker.pins.blocks == 11
+    lone.add("running", tokens_of(2, 150), 40)
+    lone.step()
+    lone.add("large", tokens_of(3, 400), 2)
+    order = []
+    for number in range(60):
+        clock.now_s += 0.1
+        lone.add(f"small {number}", tokens_of(10 + number, 40), 2)
+        order += lone.step().finished
+        lone.scheduler.check_integrity()
+        if "large" in order:
+            break
+    assert order[:2] == ["running", "large"]
+    assert lone.scheduler.tracker.pins.blocks == 11, "it did not cost the pin a block"
+    run_until_idle(lone)
+
+
+def test_whoever_waits_for_pins_is_admitted_when_its_patience_ends(tiny_model_path: str) -> None:
+    lone = make_held(tiny_model_path, blocks=44, order={"patience_s": 5})
+    do_turn_in_no_time(lone, "pinned", tokens_of(1, 178), calls=(SEARCH,), session_id="away")
+    lone.add("running", tokens_of(2, 150), 300, calls=())
+    lone.step()
+    lone.add("large", tokens_of(3, 400), 2, calls=())
+    admitted_s = None
+    start_s = lone.scheduler.clock.now_s
+    for _ in range(12):
+        lone.scheduler.clock.now_s += 0.5
+        if "large" in lone.step().scheduled and admitted_s is None:
+            admitted_s = lone.scheduler.clock.now_s
+    assert admitted_s == start_s + 5.0
+    run_until_idle(lone)
+
+
+def test_nobody_waits_for_pins_when_nothing_runs(tiny_model_path: str) -> None:
+    lone = make_held(tiny_model_path, blocks=40)
+    for number in range(3):
+        do_turn_in_no_time(lone, f"pinned {number}", tokens_of(number, 178), calls=(SEARCH,), session_id=f"{number}")
+    assert lone.scheduler.tracker.pins.blocks == 33
+    lone.add("large", tokens_of(9, 400), 2, calls=())
+    assert "large" in lone.step().scheduled
+    lone.scheduler.check_integrity()
+    run_until_idle(lone)
+
+
+KNOWN = tokens_of(1, 160)
+
+
+def make_crowded(model_path: str, *, guarded: bool = True) -> LoneScheduler:
+    """Two requests run, and there is no third place. One waits that will hit what was there first."""
+    knobs: dict[str, Any] = {"pins": {"budget": 0.0}, "segments": {"row_s": 0.0}, "order": {"patience_s": 1e6}}
+    lone = make_lone(model_path, "agentcache", 60, engine={"max_num_seqs": 2}, **knobs)
+    for number, prompt in enumerate((KNOWN, tokens_of(8, 160), tokens_of(9, 160))):
+        do_turn_in_no_time(lone, f"{number}", prompt, session_id=f"job {number}")
+        lone.scheduler.clock.now_s += 10
+    for number in range(2):
+        lone.add(f"runs {number}", tokens_of(20 + number, 96), 200)
+        lone.step()
+    if not guarded:
+        lone.scheduler.tracker.pins.guard = lambda *_: None
+    lone.add("waits", [*KNOWN, *tokens_of(2, 20)], 2, calls=(), session_id="job 0")
+    return lone
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+def test_what_a_waiting_request_will_hit_survives_what_others_take(tiny_model_path: str, guarded: bool) -> None:
+    lone = make_crowded(tiny_model_path, guarded=guarded)
+    pins = lone.scheduler.tracker.pins
+    assert (lone.scheduler.evictor.pinned, pins.blocks) == (10 * guarded, 0)
+    hits: dict[str, int] = {}
+    evicted = 0
+    while "waits" not in hits:
+        lone.scheduler.clock.now_s += 0.1
+        step = lone.step()
+        hits |= step.hit_tokens
+        evicted += len(step.evicted)
+        lone.scheduler.check_integrity()
+    assert evicted >= 10, "others took blocks meanwhile"
+    assert (hits["waits"] == len(KNOWN)) is guarded
+    assert (lone.scheduler.evictor.pinned, pins._guards) == (0, {})
+    run_until_idle(lone)
+
+
+@pytest.mark.parametrize("end", ["abort", "reset"])
+def test_nothing_is_kept_for_a_request_that_left_or_can_hit_nothing(tiny_model_path: str, end: str) -> None:
+    lone = make_crowded(tiny_model_path)
+    assert lone.scheduler.evictor.pinned == 10
+    if end == "abort":
+        lone.abort("waits")
+    else:
+        assert lone.scheduler.reset_prefix_cache(reset_running_requests=True)
+    assert (lone.scheduler.evictor.pinned, lone.scheduler.tracker.pins._guards) == (0, {})
+    lone.scheduler.check_integrity()
+    run_until_idle(lone)

@@ -1,0 +1,154 @@
+"""A job tracker whose requests are made, admitted and finished by hand, under a clock that is set by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from vllm import SamplingParams
+from vllm.utils.hashing import sha256
+from vllm.v1.core.kv_cache_utils import KVCacheBlock, get_request_block_hasher, init_none_hash
+from vllm.v1.request import Request, RequestStatus
+
+from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT
+from agentcache.engine.dictated_calls import write_dictated_calls
+from agentcache.engine.durations_keeper import DurationsKeeper
+from agentcache.engine.factors import Factors
+from agentcache.engine.job_tracker import Fate, JobTracker
+from agentcache.engine.waiting import Waiting
+from agentcache.policy.cost import LossCost
+from agentcache.policy.lru import LruEvictor
+from agentcache.policy.steering import Steering
+from tool_runtime.job import ToolCall
+from tool_runtime.runtime import AgentRuntime
+from tool_runtime.tool_key import ToolKey
+from tool_runtime.ttl import TtlEstimator
+
+BLOCK = 4
+LOSS_S = 0.5
+SYSTEM = [1] * 2 * BLOCK
+ASKED = [*SYSTEM, *[2] * 2 * BLOCK]
+TASK, BASH = ToolCall("task", "{}"), ToolCall("bash", "{}")
+
+init_none_hash(sha256)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class ListeningEvictor(LruEvictor):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gaps_s: list[float] = []
+
+    def observe_reuse(self, idle_s: float) -> None:
+        self.gaps_s.append(idle_s)
+
+
+@dataclass
+class Tracked:
+    """`pins` and `estimator` are for policies with pins; `hits` is what every request will hit."""
+
+    steering: Steering = Steering()  # noqa: RUF009 (it is frozen)
+    pins: Any = None
+    estimator: TtlEstimator | None = None
+    max_jobs: int = 100
+    clock: Clock = field(default_factory=Clock)
+    evictor: ListeningEvictor = field(default_factory=ListeningEvictor)
+    hits: list[KVCacheBlock] = field(default_factory=list)
+    waiting: int = 0
+    # So many that a request waits for pins until its patience is over.
+    in_engine: int = 1_000_000
+    keeper: DurationsKeeper | None = None
+    hash_block: int = BLOCK
+
+    def __post_init__(self) -> None:
+        self.runtime = AgentRuntime(
+            clock=self.clock, estimator=self.estimator, max_jobs=self.max_jobs, max_idle_s=3600.0
+        )
+        factors = Factors(self.evictor, self.runtime, lifespan_window=10, reuse_probability=0.5)
+        self.tracker = JobTracker(
+            steering=self.steering,
+            runtime=self.runtime,
+            pins=self.pins,
+            waiting=Waiting(
+                self.steering,
+                self.pins,
+                block_size=BLOCK,
+                loss=LossCost(slope_s=0.0, base_s=LOSS_S, floor_s=1e-6),
+                find_hits=lambda _: self.hits,
+                count_requests=lambda: self.in_engine,
+            ),
+            factors=factors if self.steering.factors else None,
+            loss=LossCost(slope_s=0.0, base_s=LOSS_S, floor_s=1e-6),
+            block_size=BLOCK,
+            hash_block_size=self.hash_block,
+            num_blocks=100,
+            tool_reader=None,
+            count_waiting=lambda: self.waiting,
+            keeper=self.keeper,
+            clock=self.clock,
+        )
+        self._hasher = get_request_block_hasher(self.hash_block, sha256)
+
+    def ask(
+        self,
+        name: str,
+        prompt: Sequence[int],
+        session: str | None = None,
+        salt: str | None = None,
+        calls: Sequence[ToolCall] | None = (),
+    ) -> Request:
+        """A request comes. Its reply will have these calls; None is a reply that is not dictated."""
+        arguments = {REPLY_ARGUMENT: [], CALLS_ARGUMENT: write_dictated_calls(calls)} if calls is not None else None
+        params = SamplingParams(max_tokens=99, extra_args=arguments)
+        request = Request(
+            name,
+            list(prompt),
+            params,
+            None,
+            block_hasher=self._hasher,
+            session_id=session,
+            cache_salt=salt,
+            arrival_time=0.0,
+        )
+        self.tracker.arrived(request)
+        return request
+
+    def admit(self, request: Request, cached_tokens: int = 0) -> None:
+        assert request.prefill_stats is not None
+        request.prefill_stats.set(request.num_prompt_tokens, cached_tokens, 0)
+        request.status = RequestStatus.RUNNING
+        self.tracker.admitted(request)
+
+    def reply(
+        self, request: Request, tokens: int = 4, status: RequestStatus = RequestStatus.FINISHED_STOPPED
+    ) -> tuple[Fate, list[int]]:
+        """The request is over. What becomes of its blocks, and the tokens of prompt and reply."""
+        request.append_output_token_ids([sum(map(ord, request.request_id)) % 1000 + 7] * tokens)
+        request.status = status
+        with self.tracker.parting(request) as fate:
+            pass
+        return fate, list(request.all_token_ids)
+
+    def turn(self, name: str, prompt: Sequence[int], **options: Any) -> list[int]:
+        """A whole turn that takes 1 s: the tokens of prompt and reply."""
+        request = self.ask(name, prompt, **options)
+        self.admit(request)
+        self.clock.now_s += 1
+        return self.reply(request)[1]
+
+    def learned(self, tool: str = "bash") -> tuple[int, float | None]:
+        """How many returns from a tool (or from a human, for no name) were learned from, and their mean."""
+        history = self.runtime.durations.history(ToolKey(tool))
+        return history.tool_count, history.tool_mean_s
+
+    def turns_of(self, session: str) -> list[list[int]]:
+        """The numbers of the session's turns, job by job."""
+        return [[turn.turn for turn in view.turns] for view in self.tracker.view_session(session)]

@@ -1,0 +1,89 @@
+"""The examples as a user runs them, against the real engine on the CPU."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from background_server import serve_tiny
+from forced_turns import SCRIPT, Exchange
+
+from agentcache.replay.recorded_reply import ReplyEncoder
+from agentcache.replay.tokenizer import LocalTokenizer
+from tool_runtime.job import ToolCall, Turn
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+BLOCK = 32
+ANSWER = Turn("poem.txt has the most words.")
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with serve_tiny("--middleware", "forced_turns.ForcedTurns", policy="agentcache") as server:
+        yield f"{server.url}/v1"
+
+
+@pytest.fixture(scope="module")
+def encoder(tiny_model_path: str) -> ReplyEncoder:
+    return ReplyEncoder(LocalTokenizer(tiny_model_path))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two files, and one beside it that the tools must not read."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "note.txt").write_text("short")
+    (folder / "poem.txt").write_text("one two three four five")
+    (tmp_path / "secret.txt").write_text("secret " * 77)
+    return folder
+
+
+def run_example(name: str, url: str, replies: list[list[int]], *options: str) -> tuple[list[str], list[Exchange]]:
+    """The lines it prints, and what it asked of the server but the list of models."""
+    SCRIPT.start(replies)
+    command = [sys.executable, str(EXAMPLES / name), "--base-url", url, *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not SCRIPT.replies
+    return done.stdout.splitlines(), [each for each in SCRIPT.exchanges if each.path != "/v1/models"]
+
+
+@pytest.mark.parametrize("example", ["openai_client.py", "openai_agents.py"])
+def test_example_runs_its_tools_and_goes_on_from_its_cached_turns(
+    example: str, url: str, encoder: ReplyEncoder, folder: Path
+) -> None:
+    calls = (ToolCall("list_files", "{}"), ToolCall("count_words", '{"file": "poem.txt"}'))
+    turns = (Turn("I will look.", calls), Turn("", (ToolCall("count_words", '{"file": "../secret.txt"}'),)), ANSWER)
+    replies = [encoder.encode(turn) for turn in turns]
+    printed, (*chats, end) = run_example(example, url, replies, "--folder", str(folder))
+
+    assert printed[-1] == ANSWER.content
+    session = printed[0].removeprefix("session ")
+    assert [named_session(chat) for chat in chats] == [session] * 3
+    assert (end.method, end.path) == ("DELETE", f"/agentcache/jobs/{session}")
+
+    names, words, refusal = [m["content"] for m in chats[-1].request["messages"] if m["role"] == "tool"]
+    assert (names, words) == ("note.txt\npoem.txt", "5")
+    assert "outside the folder" in refusal
+
+    for before, after in pairwise(chats):
+        known = before.answer["prompt_token_ids"] + before.answer["choices"][0]["token_ids"]
+        assert after.answer["prompt_token_ids"][: len(known)] == known
+        # The reply's last token is never fed back, so its KV was never computed.
+        expected = (len(known) - 1) // BLOCK * BLOCK
+        assert after.answer["usage"]["prompt_tokens_details"]["cached_tokens"] == expected > 0
+
+
+def test_kept_job_is_not_ended(url: str, encoder: ReplyEncoder) -> None:
+    printed, exchanges = run_example("openai_client.py", url, [encoder.encode(ANSWER)], "--keep-job")
+    assert printed[-1] == ANSWER.content
+    assert [each.method for each in exchanges] == ["POST"]
+
+
+def named_session(chat: Exchange) -> str | None:
+    return chat.request.get("session_id") or chat.headers.get("x-session-id")

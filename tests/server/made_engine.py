@@ -1,0 +1,180 @@
+"""An engine made up for tests of the routes: its counts, its jobs, and a core that answers by them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.testclient import TestClient
+
+from agentcache.engine.constants import JOB_METHOD, JOBS_METHOD, RELEASE_METHOD
+from agentcache.engine.job_views import (
+    HistogramCounts,
+    JobView,
+    PinCounts,
+    PinView,
+    RuntimeCounts,
+    ToolCounts,
+    TurnView,
+)
+from agentcache.engine.snapshot import (
+    SNAPSHOT_METHOD,
+    BlockCounts,
+    EngineSnapshot,
+    EvictionCounts,
+    RequestCounts,
+    SegmentCounts,
+)
+from agentcache.server.job_reader import EngineJob, JobReader
+from agentcache.server.live_report import LiveReport
+from agentcache.server.routes import router
+from agentcache.server.session_headers import SessionHeaders
+from agentcache.server.snapshot_reader import SnapshotReader
+
+
+def make_runtime(**changes: Any) -> RuntimeCounts:
+    found: dict[str, Any] = {
+        "jobs": 3,
+        "jobs_ended": {"job over": 5, "expired": 1},
+        "job_latency_s": HistogramCounts(bounds=(1.0, 10.0), buckets=(2, 5), count=6, total=40.5),
+        "job_turns": HistogramCounts(bounds=(2.0, 4.0), buckets=(1, 4), count=6, total=21.0),
+        "tools": {"search": ToolCounts(gaps=4, seconds=6.0), "(human)": ToolCounts(gaps=1, seconds=30.0)},
+        "pins": PinCounts(
+            live=2, blocks=40, budget_blocks=500, began=9, ended={"returned": 6, "job over": 1}, held_s=12.5
+        ),
+        "prompt_tokens": 10_000,
+        "hit_tokens": 7_500,
+        "recomputed_tokens": 320,
+    }
+    return RuntimeCounts(**{**found, **changes})
+
+
+def make_engine(engine: int = 0, **changes: Any) -> EngineSnapshot:
+    """An engine that has everything."""
+    found: dict[str, Any] = {
+        "engine": engine,
+        "policy": "agentcache",
+        "knobs": {"segments": {"enabled": True}, "chunking": {"enabled": True}},
+        "segments": SegmentCounts(requests={2: 5}, fill_tokens=640, islands_dropped=4, fallbacks={"no room": 2}),
+        "segments_obstacle": None,
+        "evictions": {"capacity": EvictionCounts(blocks=8, age_s=20.0)},
+        "lambda_value": 0.25,
+        "prefill_budget": 512,
+        "blocks": BlockCounts(total=1000, used=40, free=960, tokens_per_block=16),
+        "requests": RequestCounts(running=1, waiting=0),
+        "runtime": make_runtime(),
+    }
+    return EngineSnapshot(**{**found, **changes})
+
+
+def make_turn(turn: int, arrived_s: float, **changes: Any) -> TurnView:
+    """Half a second in the queue, half a second of prefill, one second of decode."""
+    found: dict[str, Any] = {
+        "turn": turn,
+        "arrived_s": arrived_s,
+        "scheduled_s": arrived_s + 0.5,
+        "first_token_s": arrived_s + 1.0,
+        "finished_s": arrived_s + 2.0,
+        "prompt_tokens": 100,
+        "cached_tokens": 64,
+        "recomputed_tokens": 16,
+        "output_tokens": 11,
+        "tools": ("search",),
+        "diverged_at": None,
+        "status": "finished",
+    }
+    return TurnView(**{**found, **changes})
+
+
+def make_job(session: str, *turns: TurnView, **changes: Any) -> JobView:
+    """By default it is away: its last turn's tools run since."""
+    last_s = turns[-1].finished_s if turns else 100.0
+    found: dict[str, Any] = {
+        "session": session,
+        "now_s": last_s + 4.0,
+        "arrived_s": turns[0].arrived_s if turns else last_s,
+        "last_active_s": last_s,
+        "turns": turns,
+        "turn_count": len(turns),
+        "call_count": sum(len(turn.tools) for turn in turns),
+        "failure_count": 0,
+        "running": 0,
+        "waits_for": turns[-1].tools if turns else (),
+        "is_over": False,
+        "pins": (),
+    }
+    return JobView(**{**found, **changes})
+
+
+def on_engine(job: JobView, engine: int = 0) -> EngineJob:
+    return EngineJob(engine=engine, **dict(job))
+
+
+def two_turns(session: str, arrived_s: float, **changes: Any) -> JobView:
+    """Two turns of 2 s each, and a tool of 3 s between them."""
+    return make_job(session, make_turn(0, arrived_s), make_turn(1, arrived_s + 5.0, tools=()), **changes)
+
+
+def make_pin(turn: int, began_s: float, **changes: Any) -> PinView:
+    found: dict[str, Any] = {
+        "turn": turn,
+        "began_s": began_s,
+        "expires_s": began_s + 10.0,
+        "blocks": 12,
+        "blocks_left": 11,
+        "value_s": 0.3,
+        "ended_s": None,
+        "cause": None,
+    }
+    return PinView(**{**found, **changes})
+
+
+class FakeCore:
+    """Answers as vLLM's client of the engine cores does: each engine is its snapshot and its jobs, or None."""
+
+    def __init__(self, *engines: tuple[EngineSnapshot, Sequence[JobView]] | None) -> None:
+        self.engines = engines
+        self.calls: list[tuple[Any, ...]] = []
+        self.failure: Exception | None = None
+        self.is_silent = False
+
+    async def call(self, method: str, *args: Any) -> list[Any]:
+        self.calls.append((method, *args))
+        if self.is_silent:
+            await asyncio.Event().wait()
+        if self.failure is not None:
+            raise self.failure
+        return [engine and self._answer(*engine, method, *args) for engine in self.engines]
+
+    def _answer(self, snapshot: EngineSnapshot, jobs: Sequence[JobView], method: str, *args: Any) -> Any:
+        if method == SNAPSHOT_METHOD:
+            return snapshot.model_dump(mode="json")
+        if snapshot.runtime is None:
+            return None
+        (argument,) = args
+        its = [job for job in jobs if job.session == argument]
+        answers = {JOB_METHOD: its, JOBS_METHOD: sorted(jobs, key=lambda job: -job.last_active_s)}
+        if method == RELEASE_METHOD:
+            return bool(its)
+        limit = argument if method == JOBS_METHOD else None
+        return [job.model_dump(mode="json") for job in answers[method][:limit]]
+
+
+def make_app(core: FakeCore) -> FastAPI:
+    """Our part of the server alone."""
+    app = FastAPI()
+    app.include_router(router)
+    app.add_middleware(SessionHeaders)
+    app.state.agentcache_snapshots = SnapshotReader(lambda: core.call(SNAPSHOT_METHOD))
+    app.state.agentcache_jobs = JobReader(core.call)
+    app.state.agentcache_report = LiveReport(app.state.agentcache_jobs)
+    return app
+
+
+@contextmanager
+def connect(core: FakeCore) -> Iterator[TestClient]:
+    with TestClient(make_app(core)) as client:
+        yield client

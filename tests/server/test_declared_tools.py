@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from vllm import SamplingParams
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
+from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder
+
+from agentcache.config import read_config
+from agentcache.engine.compat import check_server
+from agentcache.engine.constants import TOOLS_DECLARED_ARGUMENT
+from agentcache.server.arguments import build_arguments
+from agentcache.server.declared_tools import mark_declared_tools
+
+WEATHER = {"name": "weather", "parameters": {"type": "object", "properties": {}}}
+TOOL = {"type": "function", "function": WEATHER}
+MARK = {TOOLS_DECLARED_ARGUMENT: True}
+
+
+@pytest.fixture(autouse=True)
+def _marking(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for request_class in (ChatCompletionRequest, ResponsesRequest):
+        monkeypatch.setattr(request_class, "to_sampling_params", request_class.to_sampling_params)
+    mark_declared_tools.cache_clear()
+    mark_declared_tools()
+    yield
+    mark_declared_tools.cache_clear()
+
+
+def make_chat(**options: Any) -> ChatCompletionRequest:
+    return ChatCompletionRequest.model_validate({"messages": [{"role": "user", "content": "?"}], **options})
+
+
+def params_of(**options: Any) -> SamplingParams:
+    return make_chat(**options).to_sampling_params(9, {})
+
+
+@pytest.mark.parametrize("choice", [{}, {"tool_choice": "auto"}, {"tool_choice": "required"}])
+def test_chats_with_tools_are_marked(choice: dict[str, Any]) -> None:
+    assert params_of(tools=[TOOL], **choice).extra_args == MARK
+
+
+def test_a_chat_that_must_call_a_certain_tool_is_marked() -> None:
+    choice = {"type": "function", "function": {"name": "weather"}}
+    assert params_of(tools=[TOOL], tool_choice=choice).extra_args == MARK
+
+
+def test_the_mark_arrives_in_the_engine_core_as_it_is() -> None:
+    sent = MsgpackEncoder().encode(params_of(tools=[TOOL]))
+    arrived: SamplingParams = MsgpackDecoder(SamplingParams).decode(sent)
+    assert arrived.extra_args is not None
+    assert arrived.extra_args[TOOLS_DECLARED_ARGUMENT] is True
+
+
+@pytest.mark.parametrize("options", [{}, {"tools": [TOOL], "tool_choice": "none"}, {"tools": None}])
+def test_chats_that_call_no_tools_are_as_without_us(options: dict[str, Any]) -> None:
+    assert params_of(**options).extra_args is None
+    assert params_of(**options, vllm_xargs={"theirs": 1}).extra_args == {"theirs": 1}
+
+
+@pytest.mark.parametrize("arguments", [None, {"theirs": [1, 2]}])
+def test_the_clients_own_arguments_are_kept_and_left_alone(arguments: dict[str, Any] | None) -> None:
+    request = make_chat(tools=[TOOL], vllm_xargs=arguments)
+    for _ in range(2):
+        assert request.to_sampling_params(9, {}).extra_args == {**(arguments or {}), **MARK}
+        assert request.vllm_xargs == arguments
+
+
+def test_the_rest_of_the_request_is_as_without_us() -> None:
+    options = {"n": 3, "seed": 7, "temperature": 0.5, "stop": ["x"], "kv_transfer_params": {"a": 1}}
+    marked, plain = params_of(tools=[TOOL], **options), params_of(**options)
+    assert marked.extra_args == {"kv_transfer_params": {"a": 1}, **MARK}
+    marked.extra_args = plain.extra_args
+    assert repr(marked) == repr(plain)
+    assert marked.n == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "mark"),
+    [
+        ({}, False),
+        ({"tools": [{"type": "function", "strict": False, **WEATHER}]}, True),
+        ({"tools": [{"type": "function", "strict": False, **WEATHER}], "tool_choice": "none"}, False),
+    ],
+)
+def test_responses_are_marked_as_well(options: dict[str, Any], mark: bool) -> None:
+    request = ResponsesRequest.model_validate({"input": "?", **options})
+    params = request.to_sampling_params(9)
+    assert (params.extra_args or {}).get(TOOLS_DECLARED_ARGUMENT, False) is mark
+
+
+def test_marking_twice_wraps_once() -> None:
+    once = ChatCompletionRequest.to_sampling_params
+    mark_declared_tools()
+    assert ChatCompletionRequest.to_sampling_params is once
+
+
+def test_the_check_of_the_server_passes_with_it() -> None:
+    check_server.cache_clear()
+    check_server()
+
+
+@pytest.mark.parametrize(
+    ("options", "knobs", "parser"),
+    [
+        ([], {}, "hermes"),
+        (["--tool-call-parser", "llama3_json"], {}, "llama3_json"),
+        (["--tool-call-parser", "llama3_json"], {"runtime": {"tool_parser": "pythonic"}}, "pythonic"),
+        (["--tool-call-parser", "mine", "--tool-parser-plugin", "mine.py"], {}, None),
+    ],
+)
+def test_the_engine_reads_with_the_servers_parser(
+    options: list[str], knobs: dict[str, Any], parser: str | None
+) -> None:
+    args = build_arguments("tiny", options, knobs=knobs)
+    assert read_config(args.additional_config).runtime.tool_parser == parser
+
+
+def test_a_server_without_a_parser_gives_the_engine_none(tiny_model_path: str) -> None:
+    assert read_config(build_arguments(tiny_model_path, []).additional_config).runtime.tool_parser is None

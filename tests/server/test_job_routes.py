@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+from urllib.parse import quote
+
+import pytest
+from made_engine import FakeCore, connect, make_engine, make_job, make_pin, make_turn
+
+from agentcache.engine.constants import RELEASE_METHOD
+from agentcache.server import job_reader
+from agentcache.server.routes import MAX_SESSION_CHARACTERS
+
+SESSIONS = [
+    "plain",
+    "tenant/agent/7",
+    "/",
+    "a//b/",
+    "50 % of? it#&=+;",
+    "ünïcode 会话 🙂",
+    "two\nlines\n",
+    "..a",
+    "x" * MAX_SESSION_CHARACTERS,
+]
+
+
+def find_path(session: str) -> str:
+    return f"/agentcache/jobs/{quote(session, safe='')}"
+
+
+@pytest.mark.parametrize("session", SESSIONS)
+def test_a_job_is_found_whatever_its_session_is_called(session: str) -> None:
+    job = make_job(session, make_turn(0, 10.0), pins=(make_pin(0, 12.0),))
+    others = [make_job(name, make_turn(0, 10.0)) for name in ("a", "two\nlines", "two", "")]
+    with connect(FakeCore((make_engine(3), [*others, job]))) as client:
+        answer = client.get(find_path(session))
+        assert answer.status_code == 200
+        assert answer.json() == {"session": session, "jobs": [{"engine": 3, **job.model_dump(mode="json")}]}
+        assert client.delete(find_path(session)).json() == {"released": True}
+
+
+def test_jobs_of_all_engines_carry_their_rank_and_release_reaches_all() -> None:
+    mine, another = make_job("mine", make_turn(0, 10.0)), make_job("mine", make_turn(0, 20.0))
+    core = FakeCore((make_engine(4), [mine]), (make_engine(5), []), (make_engine(6), [another, another]))
+    with connect(core) as client:
+        jobs = client.get(find_path("mine")).json()["jobs"]
+        assert [(job["engine"], job["arrived_s"]) for job in jobs] == [(4, 10.0), (6, 20.0), (6, 20.0)]
+        assert client.delete(find_path("mine")).json() == {"released": True}
+    assert core.calls[-1] == (RELEASE_METHOD, "mine")
+
+
+@pytest.mark.parametrize("method", ["GET", "DELETE"])
+def test_an_unknown_session_is_not_found(method: str) -> None:
+    with connect(FakeCore((make_engine(), [make_job("known", make_turn(0, 10.0))]))) as client:
+        answer = client.request(method, find_path("unknown"))
+    assert answer.status_code == 404
+    assert answer.json()["detail"].startswith("No job of this session is known")
+
+
+@pytest.mark.parametrize("path", ["jobs/known", "report"])
+@pytest.mark.parametrize(
+    ("core", "text"),
+    [
+        (FakeCore((make_engine(runtime=None, policy="lru"), [])), "Policy lru has no agent runtime"),
+        (FakeCore(None), "The engine runs without agentcache's scheduler."),
+    ],
+)
+def test_without_a_runtime_the_answer_says_so(core: FakeCore, text: str, path: str) -> None:
+    with connect(core) as client:
+        answer = client.get(f"/agentcache/{path}")
+        assert answer.status_code == 404
+        assert text in answer.json()["detail"]
+        assert path == "report" or client.delete(f"/agentcache/{path}").json() == answer.json()
+
+
+@pytest.mark.parametrize("method", ["GET", "DELETE"])
+def test_an_endless_session_id_is_refused_before_the_engine_is_asked(method: str) -> None:
+    core = FakeCore((make_engine(), []))
+    with connect(core) as client:
+        answer = client.request(method, find_path("x" * (MAX_SESSION_CHARACTERS + 1)))
+    assert answer.status_code == 414
+    assert answer.json()["detail"] == "The session id is longer than 4,096 characters."
+    assert core.calls == []
+
+
+@pytest.mark.parametrize("method", ["GET", "DELETE"])
+def test_an_engine_that_does_not_answer_is_unavailable(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    monkeypatch.setattr(job_reader, "ANSWER_WAIT_S", 0.01)
+    core = FakeCore((make_engine(), []))
+    with connect(core) as client:
+        assert client.get("/agentcache/state").status_code == 200
+        core.is_silent = True
+        answer = client.request(method, find_path("known"))
+    assert (answer.status_code, answer.json()["detail"]) == (503, "The engine did not answer within 0.01 s; try again.")
+
+
+def test_what_failed_in_the_engine_is_not_told_to_clients() -> None:
+    core = FakeCore((make_engine(), []))
+    with connect(core) as client:
+        assert client.get("/agentcache/state").status_code == 200
+        core.failure = Exception("Call failed: KeyError('session-of-somebody')")
+        answer = client.get(find_path("known"))
+    assert answer.status_code == 503
+    assert "somebody" not in answer.text
+
+
+def test_engines_that_came_or_went_since_they_were_counted_are_not_misnumbered() -> None:
+    core = FakeCore((make_engine(0), []), (make_engine(1), [make_job("known", make_turn(0, 10.0))]))
+    with connect(core) as client:
+        assert client.get("/agentcache/state").status_code == 200
+        core.engines = core.engines[1:]
+        answer = client.get(find_path("known"))
+    assert (answer.status_code, answer.json()["detail"]) == (503, "The number of engines has changed; try again.")

@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+from typing import Any
+
+import pytest
+from made_engine import (
+    FakeCore,
+    connect,
+    make_engine,
+    make_job,
+    make_pin,
+    make_runtime,
+    make_turn,
+    on_engine,
+    two_turns,
+)
+
+from agentcache.engine.constants import JOBS_METHOD
+from agentcache.engine.job_views import HistogramCounts, JobView, PinCounts
+from agentcache.engine.snapshot import RequestCounts
+from agentcache.errors import ServerError
+from agentcache.server import job_reader, live_report
+from agentcache.server.job_reader import JobReader
+from agentcache.server.live_content import build_tiles, list_open_jobs, list_tools
+from agentcache.server.live_report import MAX_JOBS, MIN_INTERVAL_S, REST, LiveReport
+from agentcache.server.live_run import name_jobs
+from agentcache.server.snapshot_reader import Reading
+
+HOSTILE = '"><script>alert(1)</script>'
+EMPTY = HistogramCounts(bounds=(1.0,), buckets=(0,), count=0, total=0.0)
+NO_PINS = PinCounts(live=0, blocks=0, budget_blocks=500, began=0, ended={}, held_s=0.0)
+
+
+def test_tiles_add_up_all_engines() -> None:
+    tiles = {tile.name: (tile.value, tile.detail) for tile in build_tiles([make_engine(0), make_engine(1)])}
+    assert tiles["Jobs"][0] == "6"
+    assert tiles["Jobs ended"] == ("12", "10 job over, 2 expired")
+    assert tiles["Job latency, mean"] == ("6.75 s", "3.50 turns a job")
+    assert tiles["Token hit rate"] == ("75.0 %", "15,000 of 20,000 prompt tokens")
+    assert tiles["Pins"] == ("4", "80 of 1,000 blocks that they may keep")
+    assert tiles["Pins ended"] == ("14", "12 returned, 2 job over")
+    assert tiles["Blocks evicted"] == ("16", "16 capacity; 2.50 s after their last use")
+    assert list_tools([make_engine(0), make_engine(1)]).rows == [
+        ("(human)", "2", "30.0", "60.0"),
+        ("search", "8", "1.50", "12.0"),
+    ]
+
+
+def test_without_pins_there_are_no_tiles_of_pins() -> None:
+    bare = make_engine(runtime=make_runtime(pins=NO_PINS.model_copy(update={"budget_blocks": 0})))
+    assert not [tile for tile in build_tiles([bare]) if "Pin" in tile.name]
+
+
+def test_open_jobs_say_what_they_do_and_what_is_pinned_for_them() -> None:
+    away = make_job("away", make_turn(0, 0.0), pins=(make_pin(0, 2.0), make_pin(0, 1.0, ended_s=1.5)), now_s=7.0)
+    human = make_job("human", make_turn(0, 0.0, tools=()), now_s=33.0)
+    busy = make_job("busy", make_turn(0, 0.0), running=1, waits_for=(), now_s=2.0)
+    over = make_job("over", make_turn(0, 0.0), is_over=True)
+    listing = list_open_jobs(name_jobs([on_engine(view) for view in (human, over, busy, away)]))
+    assert [row[:2] + row[-1:] for row in listing.rows] == [
+        ("busy", "in the engine", "–"),
+        ("away", "waits for search, for 5.00 s", "11 blocks, 5.00 s more"),
+        ("human", "waits for its human, for 31.0 s", "–"),
+    ]
+
+
+def get_page(*jobs: JobView, path: str = "/agentcache/report", **changes: Any) -> str:
+    with connect(FakeCore((make_engine(**changes), jobs))) as client:
+        answer = client.get(path)
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    assert answer.headers["cache-control"] == "no-store"
+    return answer.text
+
+
+def test_the_page_shows_jobs_needs_nothing_else_and_takes_text_for_text() -> None:
+    jobs = [two_turns(f"job {number}", 10.0 * number, is_over=number < 3) for number in range(4)]
+    hostile = make_job(HOSTILE, make_turn(0, 1.0, tools=(HOSTILE,)))
+    page = get_page(*jobs, hostile)
+    for text in (
+        "The latest 5 jobs",
+        "Job latency, P50 (s)",
+        "What each job did",
+        "waits for its human",
+        "Policy agentcache",
+    ):
+        assert text in page
+    assert page.count("<svg ") == 4
+    assert "time since the policy" not in page
+    assert "Makespan" not in page
+    assert "<script" not in page
+    assert "&lt;script&gt;" in page
+    assert [link for link in re.findall(r'(?:src|href)="([^"]*)"', page) if not link.startswith(("#", "data:"))] == []
+
+
+def test_without_jobs_the_page_says_so() -> None:
+    bare = make_runtime(
+        jobs=0,
+        jobs_ended={},
+        job_latency_s=EMPTY,
+        job_turns=EMPTY,
+        tools={},
+        pins=NO_PINS,
+        prompt_tokens=0,
+        hit_tokens=0,
+    )
+    page = get_page(runtime=bare, evictions={}, requests=RequestCounts(running=0, waiting=0))
+    assert "No job yet." in page
+    assert "<svg" not in page
+    assert "Jobs going on" not in page
+
+
+def test_a_job_in_its_first_request_has_a_row_and_no_plots() -> None:
+    page = get_page(make_job("first", running=1))
+    assert "<td>in the engine</td>" in page
+    assert "<svg" not in page
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"), [("", 10), ("?refresh=2", 2), ("?refresh=3600", 3600), ("?refresh=0", 0)]
+)
+def test_it_loads_itself_again_as_often_as_it_is_told(given: str, seconds: int) -> None:
+    found = re.findall(r'<meta http-equiv="refresh" content="(\d+)">', get_page(path=f"/agentcache/report{given}"))
+    assert found == ([str(seconds)] if seconds else [])
+
+
+@pytest.mark.parametrize("given", ["1", "-5", "3601"])
+def test_another_refresh_is_refused(given: str) -> None:
+    with connect(FakeCore((make_engine(), []))) as client:
+        answer = client.get(f"/agentcache/report?refresh={given}")
+    assert answer.status_code == 400
+    assert answer.json()["detail"].startswith("refresh: give seconds from 2 to 3600")
+
+
+class Watched:
+    """A report with a clock that stands still, and drawings that take the time they are told."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, took_s: float = 0.0) -> None:
+        self.now_s = 1000.0
+        self.drawn: list[bool] = []
+        self.core = FakeCore((make_engine(), [two_turns("mine", 1.0)]))
+        self.report = LiveReport(JobReader(self.core.call), lambda: self.now_s, lambda: 0.0)
+        build = live_report.build_values
+
+        def note(*args: Any) -> Any:
+            self.drawn.append(threading.current_thread() is threading.main_thread())
+            self.now_s += took_s
+            return build(*args)
+
+        monkeypatch.setattr(live_report, "build_values", note)
+        monkeypatch.setattr(live_report, "PLOTS", ())
+
+    async def render(self, refresh_s: int = 10) -> str:
+        return await self.report.render(Reading((make_engine(),), 0.0), refresh_s)
+
+
+def test_it_is_drawn_once_in_an_interval_in_a_thread_however_many_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = Watched(monkeypatch)
+
+    async def run() -> None:
+        pages = await asyncio.gather(*(watched.render(seconds) for seconds in (2, 3, 0)))
+        assert len(set(pages)) == 3
+        assert watched.drawn == [False]
+        assert watched.core.calls == [(JOBS_METHOD, MAX_JOBS)]
+        watched.now_s += 0.9 * MIN_INTERVAL_S
+        await watched.render()
+        assert len(watched.drawn) == 1
+        watched.now_s += 0.1 * MIN_INTERVAL_S
+        await watched.render()
+        assert len(watched.drawn) == 2
+
+    asyncio.run(run())
+
+
+def test_drawings_that_take_long_come_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = Watched(monkeypatch, took_s=3.0)
+
+    async def run() -> None:
+        await watched.render()
+        watched.now_s += REST * 3.0 - 0.1
+        await watched.render()
+        assert len(watched.drawn) == 1
+        watched.now_s += 0.1
+        await watched.render()
+        assert len(watched.drawn) == 2
+
+    asyncio.run(run())
+
+
+def test_engines_that_fall_silent_leave_the_last_page_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = Watched(monkeypatch)
+    monkeypatch.setattr(job_reader, "ANSWER_WAIT_S", 0.01)
+
+    async def run() -> None:
+        assert "did not answer" not in await watched.render()
+        watched.core.is_silent = True
+        watched.now_s += MIN_INTERVAL_S
+        page = await watched.render()
+        assert (
+            "The engine did not answer within 0.01 s; try again. The figures are those of 1970-01-01 00:00:00 UTC."
+            in page
+        )
+        assert 'http-equiv="refresh"' in page
+        watched.core.is_silent = False
+        watched.now_s += MIN_INTERVAL_S
+        assert "did not answer" not in await watched.render()
+
+    asyncio.run(run())
+
+
+def test_engines_that_never_answered_are_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = Watched(monkeypatch)
+    watched.core.failure = Exception("gone")
+
+    async def run() -> None:
+        # The second is not asked for anew, and says the same.
+        for _ in range(2):
+            with pytest.raises(ServerError, match="could not answer"):
+                await watched.render()
+        assert len(watched.core.calls) == 1
+
+    asyncio.run(run())

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import re
+
+from made_engine import make_engine, make_runtime
+from prometheus_client.parser import text_string_to_metric_families
+
+from agentcache.engine.job_views import ToolCounts
+from agentcache.engine.snapshot import EngineSnapshot
+from agentcache.server.metrics import render_metrics
+from agentcache.server.snapshot_reader import Reading
+
+LABELS = {"engine", "policy", "segments", "chunking", "cause", "reason", "tool", "le"}
+
+
+def find_samples(*engines: EngineSnapshot) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    text = render_metrics(Reading(engines, 0.0)).decode()
+    return {
+        (sample.name.removeprefix("agentcache:"), tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_counts_of_the_runtime_come_out_as_they_are() -> None:
+    samples = find_samples(make_engine(2))
+    rank = ("engine", "2")
+    expected = {
+        ("jobs", (rank,)): 3,
+        ("jobs_ended_total", (("cause", "job_over"), rank)): 5,
+        ("jobs_ended_total", (("cause", "expired"), rank)): 1,
+        ("job_latency_seconds_bucket", (rank, ("le", "1.0"))): 2,
+        ("job_latency_seconds_bucket", (rank, ("le", "10.0"))): 5,
+        ("job_latency_seconds_bucket", (rank, ("le", "+Inf"))): 6,
+        ("job_latency_seconds_count", (rank,)): 6,
+        ("job_latency_seconds_sum", (rank,)): 40.5,
+        ("job_turns_bucket", (rank, ("le", "4.0"))): 4,
+        ("job_turns_sum", (rank,)): 21,
+        ("tool_gap_seconds_total", (rank, ("tool", "search"))): 6,
+        ("tool_gaps_total", (rank, ("tool", "search"))): 4,
+        ("tool_gaps_total", (rank, ("tool", "(human)"))): 1,
+        ("pins", (rank,)): 2,
+        ("pinned_blocks", (rank,)): 40,
+        ("pin_budget_blocks", (rank,)): 500,
+        ("pins_begun_total", (rank,)): 9,
+        ("pins_ended_total", (("cause", "returned"), rank)): 6,
+        ("pins_ended_total", (("cause", "job_over"), rank)): 1,
+        ("pin_held_seconds_total", (rank,)): 12.5,
+        ("prompt_tokens_total", (rank,)): 10_000,
+        ("hit_tokens_total", (rank,)): 7_500,
+        ("recomputed_tokens_total", (rank,)): 320,
+    }
+    assert {key: samples.get(key) for key in expected} == expected
+
+
+def test_each_engine_has_its_series_and_one_without_runtime_none() -> None:
+    samples = find_samples(make_engine(0), make_engine(1, runtime=None), make_engine(2, runtime=make_runtime(jobs=8)))
+    ours = {labels: value for (name, labels), value in samples.items() if name == "jobs"}
+    assert ours == {(("engine", "0"),): 3, (("engine", "2"),): 8}
+    of_the_second = {name for name, labels in samples if ("engine", "1") in labels}
+    assert of_the_second == {name for name, _ in find_samples(make_engine(1, runtime=None))} - {"snapshot_age_seconds"}
+    assert not of_the_second & {"pins", "jobs_ended_total", "job_turns_count", "prompt_tokens_total"}
+
+
+def test_a_tool_of_any_name_is_one_label_value() -> None:
+    name = 'sea"rch\\\n{le="1"} 99'
+    samples = find_samples(make_engine(runtime=make_runtime(tools={name: ToolCounts(gaps=2, seconds=3.0)})))
+    assert samples["tool_gaps_total", (("engine", "0"), ("tool", name))] == 2
+
+
+def test_no_other_labels_than_the_documented() -> None:
+    text = render_metrics(Reading((make_engine(),), 0.0)).decode()
+    assert set(re.findall(r"(\w+)=\"", text)) == LABELS

@@ -1,0 +1,214 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from made_engine import FakeCore, make_engine, make_job, make_turn
+from starlette.requests import Request
+from starlette.responses import StreamingResponse
+from starlette.types import Message, Receive, Scope, Send
+
+from agentcache.engine.constants import RELEASE_METHOD
+from agentcache.server.job_reader import JobReader
+from agentcache.server.session_headers import SESSION_HEADER, SessionHeaders
+
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+FINAL = {"x-dynamo-session-final": "true"}
+
+
+async def answer_nothing(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+class Server:
+    """The middleware around an app, with a core that notes what it is asked."""
+
+    def __init__(self, app: App) -> None:
+        self.core = FakeCore((make_engine(), [make_job("mine", make_turn(0, 1.0))]))
+        self.sent: list[Message] = []
+        self.seen: Scope = {}
+        self._app = app
+        self._state_of = FastAPI()
+        self._state_of.state.agentcache_jobs = JobReader(self.core.call)
+
+    async def request(
+        self, headers: dict[str, str], *, path: str = "/v1/chat/completions", method: str = "POST", root: str = ""
+    ) -> None:
+        async def note(scope: Scope, receive: Receive, send: Send) -> None:
+            self.seen = scope
+            await self._app(scope, receive, send)
+
+        raw = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
+        scope = {
+            **{"type": "http", "method": method, "path": root + path, "root_path": root},
+            **{"headers": raw, "app": self._state_of},
+        }
+        await SessionHeaders(note)(scope, self._receive, self._send)
+
+    @property
+    def released(self) -> list[Any]:
+        return [session for method, session in self.core.calls if method == RELEASE_METHOD]
+
+    async def _send(self, message: Message) -> None:
+        self.sent.append(message)
+
+    async def _receive(self) -> Message:
+        """The client stays, and sends nothing."""
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+async def settle() -> None:
+    """Let the tasks that stand ready run, and those that they start."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+def run_request(headers: dict[str, str], **where: Any) -> Server:
+    server = Server(answer_nothing)
+
+    async def run() -> None:
+        await server.request(headers, **where)
+        await settle()
+
+    asyncio.run(run())
+    return server
+
+
+@pytest.mark.parametrize(
+    ("headers", "session"),
+    [
+        ({"x-dynamo-session-id": "theirs"}, "theirs"),
+        ({"X-Dynamo-Session-ID": "theirs", "x-session-id": ""}, "theirs"),
+        ({"x-dynamo-session-id": "theirs", "X-Session-ID": "own"}, "own"),
+        ({"x-dynamo-session-id": "caf\xe9/1"}, "caf\xe9/1"),
+        ({"X-Session-ID": "own"}, "own"),
+        ({"x-dynamo-session-id": ""}, None),
+        ({}, None),
+    ],
+)
+def test_vllm_finds_the_session_and_the_same_one_is_released(headers: dict[str, str], session: str | None) -> None:
+    server = run_request(headers | FINAL)
+    assert (Request(server.seen).headers.get(SESSION_HEADER) or None) == session
+    assert server.released == ([session] if session else [])
+
+
+@pytest.mark.parametrize(
+    ("value", "is_final"),
+    [("true", True), ("1", True), (" True ", True), ("false", False), ("0", False), ("", False), ("yes", False)],
+)
+def test_only_a_final_request_releases(value: str, is_final: bool) -> None:
+    server = run_request({"x-session-id": "mine", "x-dynamo-session-final": value})
+    assert server.released == (["mine"] if is_final else [])
+
+
+@pytest.mark.parametrize(
+    ("where", "releases"),
+    [
+        ({}, True),
+        ({"root": "/proxy"}, True),
+        ({"path": "/metrics"}, False),
+        ({"path": "/health"}, False),
+        ({"path": "/invocations"}, False),
+        ({"method": "GET"}, False),
+    ],
+)
+def test_only_requests_that_the_api_key_guards_release(where: dict[str, str], releases: bool) -> None:
+    server = run_request({"x-session-id": "mine"} | FINAL, **where)
+    assert server.released == (["mine"] if releases else [])
+
+
+def test_the_session_is_released_after_the_last_byte_and_nothing_is_held_back() -> None:
+    chunks: asyncio.Queue[bytes] = asyncio.Queue()
+
+    async def stream(scope: Scope, receive: Receive, send: Send) -> None:
+        async def read() -> Any:
+            while chunk := await chunks.get():
+                yield chunk
+
+        await StreamingResponse(read())(scope, receive, send)
+
+    async def run() -> None:
+        server = Server(stream)
+        request = asyncio.create_task(server.request({"x-session-id": "mine"} | FINAL))
+        for count, chunk in enumerate([b"one", b"two"], start=2):
+            await chunks.put(chunk)
+            await settle()
+            assert server.sent[-1]["body"] == chunk
+            assert len(server.sent) == count
+            assert server.released == []
+        await chunks.put(b"")
+        await request
+        await settle()
+        assert not server.sent[-1]["more_body"]
+        assert server.released == ["mine"]
+
+    asyncio.run(run())
+
+
+def test_a_client_that_goes_releases_as_well() -> None:
+    async def hang(*_: Any) -> None:
+        await asyncio.Event().wait()
+
+    async def run() -> None:
+        server = Server(hang)
+        request = asyncio.create_task(server.request({"x-session-id": "mine"} | FINAL))
+        await settle()
+        assert server.released == []
+        request.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await request
+        await settle()
+        assert server.released == ["mine"]
+
+    asyncio.run(run())
+
+
+def test_a_request_that_fails_releases_and_fails_on() -> None:
+    async def fail(*_: Any) -> None:
+        raise ValueError("broken")
+
+    async def run() -> None:
+        server = Server(fail)
+        with pytest.raises(ValueError, match="broken"):
+            await server.request({"x-session-id": "mine"} | FINAL)
+        await settle()
+        assert server.released == ["mine"]
+
+    asyncio.run(run())
+
+
+def test_a_release_that_fails_is_a_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    server = Server(answer_nothing)
+    server.core.failure = Exception("the core\nis gone")
+
+    async def run() -> None:
+        await server.request({"x-session-id": "mine"} | FINAL)
+        await settle()
+
+    logging.getLogger("vllm").addHandler(caplog.handler)
+    try:
+        asyncio.run(run())
+    finally:
+        logging.getLogger("vllm").removeHandler(caplog.handler)
+    assert "the core is gone" in caplog.text
+    assert "A session that its client called final was not released" in caplog.text
+    assert server.sent[0]["status"] == 200
+
+
+def test_other_traffic_passes_untouched() -> None:
+    scopes: list[Scope] = []
+
+    async def note(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001
+        scopes.append(scope)
+
+    scope = {"type": "lifespan"}
+    server = Server(answer_nothing)
+    asyncio.run(SessionHeaders(note)(scope, server._receive, server._send))
+    assert scopes == [scope]
+    assert scopes[0] is scope
