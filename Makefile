@@ -1,7 +1,7 @@
 # make setup   a virtual environment with everything in it; does nothing when nothing changed
 # make check   setup, then linters and types
 # make test    setup and check, then all tests
-# make demo    setup, then BFCL web-search jobs on an embedded vLLM engine; writes runs/demo/report.html
+# make demo    setup, then BFCL web-search jobs under four policies on an embedded vLLM engine; writes runs/demo/report.html
 
 PYTHON ?= python3
 # The vLLM to install: cpu or cuda.
@@ -9,7 +9,7 @@ ENGINE ?= cpu
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready-$(ENGINE)
-SOURCES := agentcache tool_runtime workloads tests benchmarks
+SOURCES := agentcache tool_runtime workloads tests benchmarks examples
 CPP := $(wildcard csrc/*)
 
 .PHONY: setup check test demo
@@ -38,6 +38,8 @@ check: setup
 test: check
 	$(BIN)/python -m pytest
 
+# Up to ten jobs at a time in a cache that holds not quite two of the longest: whatever is kept, something else goes.
 demo: setup
-	$(BIN)/agentcache replay bfcl --model tiny --policy vllm --policy lru --jobs 24 --rate 1 --arrival poisson \
-	  --scale 0.25 --kv-tokens 40000 --seed 0 --out runs/demo --overwrite
+	$(BIN)/agentcache replay bfcl --model tiny \
+	  --policy vllm --policy continuum-paper --policy asymcache --policy agentcache \
+	  --jobs 12 --rate 2 --arrival poisson --scale 0.5 --kv-tokens 20000 --seed 0 --out runs/demo --overwrite
