@@ -20,8 +20,8 @@ Victim = Literal["last", "latest job", "cheapest"]
 class Order:
     """Preempted requests first, then, if `pinned_first`, those of jobs with a live pin, then by the job's arrival.
 
-    A request that has waited for `patience_s` goes before all others but preempted ones, so nobody waits for ever;
-    infinite is the bare order of jobs.
+    That a job is older counts for at most `patience_s`, and a request that has waited so long goes before all others but
+    preempted ones, so nobody waits for ever; infinite is the bare order of jobs.
     """
 
     patience_s: float = math.inf
@@ -33,7 +33,7 @@ class Steering:
     """`order` None is first come, first served. `factors`: correction factors and lifespans go to the evictor.
 
     `protect_waiting`: what waiting requests will hit is kept for them. `wait_for_pins`: while anything runs, a request
-    without a pin does not take pinned blocks.
+    without a pin does not take pinned blocks, for as long as taking them would cost more than its wait.
     """
 
     ttl: Ttl = "none"
