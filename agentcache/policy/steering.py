@@ -20,8 +20,8 @@ Victim = Literal["last", "latest job", "cheapest"]
 class Order:
     """Preempted requests first, then, if `pinned_first`, those of jobs with a live pin, then by the job's arrival.
 
-    That a job is older counts for at most `patience_s`, and a request that has waited so long goes before all others but
-    preempted ones, so nobody waits for ever; infinite is the bare order of jobs.
+    That a job is older counts for at most `patience_s`, and a request that has waited so long goes before all others
+    but preempted ones, so nobody waits for ever; infinite is the bare order of jobs.
     """
 
     patience_s: float = math.inf
