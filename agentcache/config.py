@@ -79,6 +79,12 @@ class OrderConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     enabled: bool | None = Field(default=None, description="None leaves it to the policy")
+    seniority_s: float | None = Field(
+        default=None,
+        ge=0,
+        allow_inf_nan=False,
+        description="for how much it counts at most that a job is older; None leaves it to the policy",
+    )
     patience_s: float | None = Field(
         default=None,
         ge=0,

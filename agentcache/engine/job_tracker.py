@@ -106,7 +106,7 @@ class JobTracker:
 
     @property
     def patience_s(self) -> float:
-        """After so long a request goes before those of older jobs, and waits for no pins."""
+        """After so long a request goes before those of older jobs."""
         return self._waiting.patience_s
 
     def waits_for_pins(self, request: Request, free_blocks: int) -> bool:
@@ -123,7 +123,8 @@ class JobTracker:
         stats = request.prefill_stats
         visit.cached_tokens = stats.num_cached_tokens if stats is not None else 0
         self.runtime.load.admitted(visit.scheduled_s - visit.arrived_s, self._cost_of_loss(visit))
-        self._end_wait(request, visit)
+        self._waiting.admitted(request, visit)
+        self._end_return(visit)
 
     def got_tokens(self, request_id: str) -> None:
         """Called for every request of a step that has a new token, while any waits for its first."""
@@ -148,7 +149,8 @@ class JobTracker:
         if visit is None:
             yield Fate()
             return
-        self._end_wait(request, visit)
+        self._waiting.end(request)
+        self._end_return(visit)
         whole = is_whole(request)
         calls = calls_of(request, self._tool_reader) if whole else []
         self.log.add_turn(visit.job, view_turn(request, visit, calls, self.clock()))
@@ -274,8 +276,7 @@ class JobTracker:
         lost = visit.lost_tokens
         return lost / self._block_size * self._loss.at(visit.overlap.shared_tokens - lost / 2) if lost else 0.0
 
-    def _end_wait(self, request: Request, visit: Visit) -> None:
-        self._waiting.end(request)
+    def _end_return(self, visit: Visit) -> None:
         if self.pins is not None and visit.continues is not None:
             self.pins.end(visit.continues, PinEnd.RETURNED)
 

@@ -75,7 +75,7 @@ class TrackerSetup:
                 block_size=self.block_size,
                 loss=inputs.loss,
                 find_hits=self.find_hits,
-                count_requests=lambda: sum(self.count_requests()),
+                count_running=lambda: self.count_requests()[0],
             ),
             factors=self._make_factors(evictor, runtime) if steering.factors else None,
             loss=inputs.loss,
@@ -96,8 +96,9 @@ class TrackerSetup:
             steering = replace(steering, ttl="hazard")
         if is_on(order.enabled, steering.order is not None):
             by_policy = steering.order or Order()
+            seniority_s = by_policy.seniority_s if order.seniority_s is None else order.seniority_s
             patience_s = by_policy.patience_s if order.patience_s is None else order.patience_s
-            return replace(steering, order=replace(by_policy, patience_s=patience_s))
+            return replace(steering, order=replace(by_policy, seniority_s=seniority_s, patience_s=patience_s))
         return replace(steering, order=None)
 
     def _make_pins(self, evictor: PinnedEvictor, steering: Steering) -> Pins:

@@ -26,18 +26,21 @@ class Waiting:
         block_size: int,
         loss: LossCost,
         find_hits: Callable[[Request], list[KVCacheBlock]],
-        count_requests: Callable[[], int],
+        count_running: Callable[[], int],
     ) -> None:
         self.patience_s = steering.order.patience_s if steering.order is not None else math.inf
-        """After so long a request goes before those of older jobs, and waits for no pins."""
+        """After so long a request goes before those of older jobs; for so long at most it waits for pins."""
         self._guarded = pins if steering.protect_waiting else None
-        self._respected = pins if steering.wait_for_pins else None
+        self._respected = pins if steering.wait_for_pins != "none" else None
+        self._weighs = steering.wait_for_pins == "weighed"
         self._block_size = block_size
         self._loss = loss
         self._find_hits = find_hits
-        self._count_requests = count_requests
-        # In this step a request waits for pins.
+        self._count_running = count_running
+        # In this step requests wait for pins.
         self._held_back = False
+        # Since when the pins have kept requests from being admitted.
+        self._held_since_s: float | None = None
 
     def step(self) -> None:
         """A step is scheduled next."""
@@ -54,25 +57,37 @@ class Waiting:
     def waits_for_pins(self, request: Request, visit: Visit, free_blocks: int, now_s: float) -> bool:
         """Whether the request is not to be admitted in this step, because it would take pinned blocks.
 
-        It waits as long as taking them would cost: the seconds of rebuilding them, in which all others in the engine
-        get on no further. While it waits, nothing behind it without a pin is admitted either: small requests would
-        keep a large one waiting for ever.
+        While it waits, nothing behind it without a pin is admitted either: small requests would keep a large one
+        waiting for ever.
         """
         if self._respected is None or visit.pinned or request.status == RequestStatus.PREEMPTED:
             return False
-        waited_s = now_s - visit.arrived_s
-        if waited_s >= self.patience_s:
-            return False
         if not self._held_back and (pinned := self._respected.blocks):
             lacking = cdiv(request.num_tokens, self._block_size) - (free_blocks - pinned)
-            self._held_back = lacking > 0 and waited_s < self._cost_of_taking(min(lacking, pinned), request)
+            self._held_back = lacking > 0 and self._is_worth_waiting(min(lacking, pinned), request, now_s)
         return self._held_back
 
-    def _cost_of_taking(self, blocks: int, request: Request) -> float:
-        """Whose they are is not looked at: a pinned context is taken to be about as long as the request's."""
-        return blocks * self._loss.at(request.num_tokens / 2) * (self._count_requests() - 1)
+    def _is_worth_waiting(self, blocks: int, request: Request, now_s: float) -> bool:
+        """To take the blocks costs the seconds of rebuilding them, in which all that runs gets on no further.
+
+        Requests wait for as long as that, counted from the last admission, whoever comes up in the meantime: were each
+        one's own wait counted, a long queue would pay that price at every admission.
+        """
+        if not self._weighs:
+            return True
+        if self._held_since_s is None:
+            self._held_since_s = now_s
+        # Whose they are is not looked at: a pinned context is taken to be about as long as the request's.
+        cost_s = blocks * self._loss.at(request.num_tokens / 2) * self._count_running()
+        return now_s - self._held_since_s < min(cost_s, self.patience_s)
+
+    def admitted(self, request: Request, visit: Visit) -> None:
+        """It runs, for the first time."""
+        if not visit.pinned:
+            self._held_since_s = None
+        self.end(request)
 
     def end(self, request: Request) -> None:
-        """It was admitted, or is over."""
+        """It waits no longer."""
         if self._guarded is not None:
             self._guarded.drop_guard(request.request_id)

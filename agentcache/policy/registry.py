@@ -71,13 +71,13 @@ def _make_pensieve(get_inputs: GetInputs) -> Evictor:
 
 
 _FACTORS = Steering(factors=True)
-_RELEASED = Steering(ttl="released", pin_rank="deadline", wait_for_pins=True, order=Order(), victim="latest job")
+_RELEASED = Steering(ttl="released", pin_rank="deadline", wait_for_pins="always", order=Order(), victim="latest job")
 _OURS = Steering(
     ttl="hazard",
     pin_rank="job arrival",
-    wait_for_pins=True,
+    wait_for_pins="weighed",
     protect_waiting=True,
-    order=Order(patience_s=6.0),
+    order=Order(seniority_s=12.0, patience_s=8.0),
     victim="cheapest",
 )
 _PUBLISHED = Steering(ttl="published", pin_rank="job arrival", order=Order(), victim="latest job")

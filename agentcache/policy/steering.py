@@ -11,6 +11,9 @@ from typing import Literal
 Ttl = Literal["none", "released", "published", "hazard"]
 # Which pin gives way first: the one that saves least; that of the job that came last; the one that would last longest.
 PinRank = Literal["saving", "job arrival", "deadline"]
+# Whether a request takes pinned blocks of others: it does; it waits for the pins' ends; it waits for as long as taking
+# them would cost.
+PinWait = Literal["none", "always", "weighed"]
 # Whom vLLM preempts when running requests need room: the last of the batch; the job that came last; whoever costs
 # least to compute again.
 Victim = Literal["last", "latest job", "cheapest"]
@@ -20,10 +23,11 @@ Victim = Literal["last", "latest job", "cheapest"]
 class Order:
     """Preempted requests first, then, if `pinned_first`, those of jobs with a live pin, then by the job's arrival.
 
-    That a job is older counts for at most `patience_s`, and a request that has waited so long goes before all others
-    but preempted ones, so nobody waits for ever; infinite is the bare order of jobs.
+    That a job is older counts for at most `seniority_s`, and a request that has waited `patience_s` goes before all
+    others but preempted ones, so nobody waits for ever; both infinite is the bare order of jobs.
     """
 
+    seniority_s: float = math.inf
     patience_s: float = math.inf
     pinned_first: bool = True
 
@@ -32,14 +36,14 @@ class Order:
 class Steering:
     """`order` None is first come, first served. `factors`: correction factors and lifespans go to the evictor.
 
-    `protect_waiting`: what waiting requests will hit is kept for them. `wait_for_pins`: while anything runs, a request
-    without a pin does not take pinned blocks, for as long as taking them would cost more than its wait.
+    `protect_waiting`: what waiting requests will hit is kept for them. `wait_for_pins`: whether, while anything runs,
+    a request without a pin of its own leaves pinned blocks alone.
     """
 
     ttl: Ttl = "none"
     pin_rank: PinRank = "saving"
     pin_budget: float = 1.0
-    wait_for_pins: bool = False
+    wait_for_pins: PinWait = "none"
     protect_waiting: bool = False
     order: Order | None = None
     victim: Victim = "last"

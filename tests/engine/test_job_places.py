@@ -23,10 +23,10 @@ def test_without_an_order_a_request_stands_where_it_comes() -> None:
         (Order(), False, ORDINARY, 3.0),
         (Order(), True, PINNED, 3.0),
         (Order(pinned_first=False), True, ORDINARY, 3.0),
-        (Order(patience_s=4.0), False, ORDINARY, 6.0),
-        (Order(patience_s=30.0), False, ORDINARY, 3.0),
-        (Order(patience_s=4.0), True, PINNED, 6.0),
-        (Order(patience_s=0.0), False, ORDINARY, 10.0),
+        (Order(seniority_s=4.0), False, ORDINARY, 6.0),
+        (Order(seniority_s=30.0), False, ORDINARY, 3.0),
+        (Order(seniority_s=4.0), True, PINNED, 6.0),
+        (Order(seniority_s=0.0), False, ORDINARY, 10.0),
     ],
 )
 def test_the_place_of_a_request_that_comes_at_10_s_of_a_job_that_came_at_3_s(
@@ -36,17 +36,17 @@ def test_the_place_of_a_request_that_comes_at_10_s_of_a_job_that_came_at_3_s(
 
 
 @given(
-    patience_s=st.integers(0, 40),
+    seniority_s=st.integers(0, 40),
     idle_s=st.integers(0, 100),
     later_s=st.integers(1, 100),
     age_s=st.integers(0, 300),
 )
-def test_nobody_is_passed_by_an_older_job_that_comes_more_than_the_patience_later(
-    patience_s: int, idle_s: int, later_s: int, age_s: int
+def test_nobody_is_passed_by_an_older_job_that_comes_later_than_its_seniority_counts(
+    seniority_s: int, idle_s: int, later_s: int, age_s: int
 ) -> None:
-    order = Order(patience_s=patience_s)
+    order = Order(seniority_s=seniority_s)
     first = find_place(order, 1000.0 - idle_s, 1000.0, pinned=False)
-    now_s = 1000.0 + patience_s + later_s
+    now_s = 1000.0 + seniority_s + later_s
     assert first < find_place(order, now_s - age_s, now_s, pinned=False)
 
 
@@ -60,7 +60,7 @@ def test_nobody_is_passed_by_whoever_comes_more_than_the_patience_later(
     arrivals: list[tuple[int, int, bool, int]], patience_s: int
 ) -> None:
     """Pinned or not. Each request comes some seconds after the one before, then some are served."""
-    clock, order = Clock(), Order(patience_s=patience_s)
+    clock, order = Clock(), Order(seniority_s=patience_s)
     places: dict[str, Place] = {}
     queue = JobQueue(lambda request: places[request.request_id], patience_s, clock)
     for number, (gap_s, age_s, pinned, served) in enumerate([*arrivals, (100, 0, False, len(arrivals))]):

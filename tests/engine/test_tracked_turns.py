@@ -162,9 +162,9 @@ def test_first_come_first_served_without_an_order() -> None:
     assert tracked.tracker.place_of(tracked.ask("b", ASKED, session="s")) == Place(ORDINARY, 1100.0, 1100.0)
 
 
-@pytest.mark.parametrize(("patience_s", "time_s"), [(math.inf, 1000.0), (30.0, 1070.0), (300.0, 1000.0)])
-def test_the_age_of_a_job_counts_up_to_the_patience(patience_s: float, time_s: float) -> None:
-    tracked = Tracked(Steering(order=Order(patience_s=patience_s)))
+@pytest.mark.parametrize(("seniority_s", "time_s"), [(math.inf, 1000.0), (30.0, 1070.0), (300.0, 1000.0)])
+def test_the_age_of_a_job_counts_up_to_a_bound(seniority_s: float, time_s: float) -> None:
+    tracked = Tracked(Steering(order=Order(seniority_s=seniority_s)))
     tracked.turn("a", ASKED, session="s")
     tracked.clock.now_s = 1100
     request = tracked.ask("b", ASKED, session="s")

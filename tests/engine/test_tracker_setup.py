@@ -103,6 +103,7 @@ def test_the_budget_is_a_share_of_the_cache_and_a_tenant_s_a_share_of_that() -> 
         (Steering(), {"patience_s": 5.0}, None),
         (Steering(order=Order(patience_s=9.0)), {}, Order(patience_s=9.0)),
         (Steering(order=Order(pinned_first=False)), {"patience_s": 5.0}, Order(patience_s=5.0, pinned_first=False)),
+        (Steering(order=Order(patience_s=9.0)), {"seniority_s": 3.0}, Order(seniority_s=3.0, patience_s=9.0)),
         (Steering(order=Order()), {"enabled": False}, None),
     ],
 )

@@ -28,7 +28,7 @@ class Patient:
 
 def make_waiting(pinned: int, **steering: Any) -> Tracked:
     pins = SimpleNamespace(blocks=pinned, step=lambda: None, await_return=lambda _: False, end=lambda *_: None)
-    return Tracked(Steering(wait_for_pins=True, order=Order(patience_s=8.0), **steering), pins=pins)
+    return Tracked(Steering(**{"wait_for_pins": "weighed", "order": Order(patience_s=8.0), **steering}), pins=pins)
 
 
 def test_a_request_that_would_take_pinned_blocks_waits_and_so_do_those_behind_it() -> None:
@@ -46,10 +46,23 @@ def test_a_request_that_would_take_pinned_blocks_waits_and_so_do_those_behind_it
 def test_nobody_waits_for_pins_for_longer_than_the_patience() -> None:
     tracked = make_waiting(pinned=6)
     request = tracked.ask("a", ASKED)
+    tracked.clock.now_s += 100
+    assert tracked.tracker.waits_for_pins(request, free_blocks=6), "the pins hold it back from now on"
     tracked.clock.now_s += 7.9
+    tracked.tracker.step()
     assert tracked.tracker.waits_for_pins(request, free_blocks=6)
-    tracked.clock.now_s += 0.1
+    tracked.clock.now_s += 0.2
+    tracked.tracker.step()
     assert not tracked.tracker.waits_for_pins(request, free_blocks=6)
+
+
+def test_a_policy_may_wait_for_pins_whatever_the_time() -> None:
+    tracked = make_waiting(pinned=6, wait_for_pins="always")
+    request = tracked.ask("a", ASKED)
+    for _ in range(3):
+        tracked.tracker.step()
+        assert tracked.tracker.waits_for_pins(request, free_blocks=6)
+        tracked.clock.now_s += 1000
 
 
 def test_without_a_pin_nobody_waits_however_little_is_free() -> None:
@@ -75,12 +88,13 @@ def test_preempted_requests_and_nobody_s_turns_do_not_wait() -> None:
 
 def test_nobody_waits_for_pins_longer_than_taking_them_would_cost() -> None:
     tracked = make_waiting(pinned=6)
-    tracked.in_engine = 2
+    tracked.running = 2
     request = tracked.ask("a", ASKED)
-    blocks = -(-len(ASKED) // BLOCK)
-    # It would take all 6 blocks; each costs the other request LOSS_S.
-    free_blocks = blocks
-    cost_s = 6 * LOSS_S
+    # It lacks 2 blocks and would take pinned ones; each costs either request that runs LOSS_S.
+    cost_s = 2 * 2 * LOSS_S
+    free_blocks = 6 + -(-len(ASKED) // BLOCK) - 2
+    assert tracked.tracker.waits_for_pins(request, free_blocks=free_blocks)
+    tracked.tracker.step()
     tracked.clock.now_s += cost_s * 0.9
     assert tracked.tracker.waits_for_pins(request, free_blocks=free_blocks)
     tracked.tracker.step()
@@ -88,11 +102,23 @@ def test_nobody_waits_for_pins_longer_than_taking_them_would_cost() -> None:
     assert not tracked.tracker.waits_for_pins(request, free_blocks=free_blocks)
 
 
+def test_the_wait_for_pins_begins_anew_with_every_admission_without_a_pin() -> None:
+    """However long each has waited by then: a queue does not take a pin at every admission."""
+    tracked = make_waiting(pinned=6)
+    requests = [tracked.ask(name, ASKED) for name in "abc"]
+    for request in requests:
+        assert tracked.tracker.waits_for_pins(request, free_blocks=6)
+        tracked.clock.now_s += 8.1
+        tracked.tracker.step()
+        assert not tracked.tracker.waits_for_pins(request, free_blocks=6)
+        tracked.tracker.admitted(request)
+
+
 def make_held(model_path: str, blocks: int, **knobs: Any) -> LoneScheduler:
     lone = make_lone(model_path, "agentcache", blocks, **{"pins": {"budget": 1.0}, **knobs})
     lone.scheduler.tracker.runtime._estimator = Patient()
     # So many others that what the pins keep is worth any wait.
-    lone.scheduler.tracker._waiting._count_requests = lambda: 1_000_000_000
+    lone.scheduler.tracker._waiting._count_running = lambda: 1_000_000_000
     return lone
 
 
@@ -129,7 +155,8 @@ def test_whoever_waits_for_pins_is_admitted_when_its_patience_ends(tiny_model_pa
         lone.scheduler.clock.now_s += 0.5
         if "large" in lone.step().scheduled and admitted_s is None:
             admitted_s = lone.scheduler.clock.now_s
-    assert admitted_s == start_s + 5.0
+    # It has been held back since the first step.
+    assert admitted_s == start_s + 0.5 + 5.0
     run_until_idle(lone)
 
 

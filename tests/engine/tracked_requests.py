@@ -63,8 +63,8 @@ class Tracked:
     evictor: ListeningEvictor = field(default_factory=ListeningEvictor)
     hits: list[KVCacheBlock] = field(default_factory=list)
     waiting: int = 0
-    # So many that a request waits for pins until its patience is over.
-    in_engine: int = 1_000_000
+    # So many that requests wait for pins until their patience is over.
+    running: int = 1_000_000
     keeper: DurationsKeeper | None = None
     hash_block: int = BLOCK
 
@@ -83,7 +83,7 @@ class Tracked:
                 block_size=BLOCK,
                 loss=LossCost(slope_s=0.0, base_s=LOSS_S, floor_s=1e-6),
                 find_hits=lambda _: self.hits,
-                count_requests=lambda: self.in_engine,
+                count_running=lambda: self.running,
             ),
             factors=factors if self.steering.factors else None,
             loss=LossCost(slope_s=0.0, base_s=LOSS_S, floor_s=1e-6),

@@ -20,7 +20,7 @@ from agentcache.policy.lru import LruEvictor
 from agentcache.policy.max_score import MaxScoreEvictor
 from agentcache.policy.pensieve import PensieveEvictor
 from agentcache.policy.registry import DEFAULT_POLICY, POLICIES, Policy, find_policy
-from agentcache.policy.steering import PinRank, Steering, Ttl, Victim
+from agentcache.policy.steering import PinRank, PinWait, Steering, Ttl, Victim
 
 INPUTS = EvictorInputs(
     num_blocks=8,
@@ -72,8 +72,9 @@ class Composition:
     ttl: Ttl = "none"
     pin_rank: PinRank = "saving"
     pin_budget: float = 1.0
-    wait_for_pins: bool = False
+    wait_for_pins: PinWait = "none"
     protect_waiting: bool = False
+    seniority_s: float | None = None
     patience_s: float | None = None
     victim: Victim = "last"
 
@@ -89,6 +90,7 @@ def compose(policy: Policy) -> Composition:
         pin_budget=steering.pin_budget,
         wait_for_pins=steering.wait_for_pins,
         protect_waiting=steering.protect_waiting,
+        seniority_s=steering.order.seniority_s if steering.order is not None else None,
         patience_s=steering.order.patience_s if steering.order is not None else None,
         victim=steering.victim,
     )
@@ -97,11 +99,14 @@ def compose(policy: Policy) -> Composition:
 RELEASED = Composition(
     ttl="released",
     pin_rank="deadline",
-    wait_for_pins=True,
+    wait_for_pins="always",
+    seniority_s=math.inf,
     patience_s=math.inf,
     victim="latest job",
 )
-PUBLISHED = Composition(ttl="published", pin_rank="job arrival", patience_s=math.inf, victim="latest job")
+PUBLISHED = Composition(
+    ttl="published", pin_rank="job arrival", seniority_s=math.inf, patience_s=math.inf, victim="latest job"
+)
 ASYMCACHE = Composition(segments=True, chunking=True, factors=True)
 COMPOSITIONS = {
     "vllm": Composition(),
@@ -111,9 +116,10 @@ COMPOSITIONS = {
         chunking=True,
         ttl="hazard",
         pin_rank="job arrival",
-        wait_for_pins=True,
+        wait_for_pins="weighed",
         protect_waiting=True,
-        patience_s=6.0,
+        seniority_s=12.0,
+        patience_s=8.0,
         victim="cheapest",
     ),
     "asymcache": ASYMCACHE,
