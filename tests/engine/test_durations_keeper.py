@@ -4,7 +4,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from tracked_requests import ASKED, BASH, Clock, Tracked
+from hand_clock import Clock
+from tracked_requests import ASKED, BASH, Tracked
 
 from agentcache.engine import durations_keeper
 from agentcache.engine.durations_keeper import DurationsKeeper

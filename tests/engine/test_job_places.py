@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from hand_clock import Clock
 from hypothesis import given
 from hypothesis import strategies as st
-from tracked_requests import Clock
 from vllm import SamplingParams
 from vllm.v1.request import Request
 
@@ -55,12 +55,13 @@ def test_nobody_is_passed_by_an_older_job_that_comes_later_than_its_seniority_co
         st.tuples(st.integers(0, 12), st.integers(0, 40), st.booleans(), st.integers(0, 2)), min_size=1, max_size=40
     ),
     st.integers(0, 20),
+    st.integers(0, 60),
 )
 def test_nobody_is_passed_by_whoever_comes_more_than_the_patience_later(
-    arrivals: list[tuple[int, int, bool, int]], patience_s: int
+    arrivals: list[tuple[int, int, bool, int]], patience_s: int, seniority_s: int
 ) -> None:
     """Pinned or not. Each request comes some seconds after the one before, then some are served."""
-    clock, order = Clock(), Order(seniority_s=patience_s)
+    clock, order = Clock(), Order(seniority_s=seniority_s, patience_s=patience_s)
     places: dict[str, Place] = {}
     queue = JobQueue(lambda request: places[request.request_id], patience_s, clock)
     for number, (gap_s, age_s, pinned, served) in enumerate([*arrivals, (100, 0, False, len(arrivals))]):

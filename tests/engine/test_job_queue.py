@@ -4,10 +4,10 @@ import itertools
 import math
 
 import pytest
+from hand_clock import Clock
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from tracked_requests import Clock
 from vllm import SamplingParams
 from vllm.v1.request import Request, RequestStatus
 

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 
 import pytest
-from tracked_requests import Clock
+from hand_clock import Clock
 
 from agentcache.engine.pins import Pin, PinEnd, Pins, pin_rank
 from agentcache.errors import IntegrityError

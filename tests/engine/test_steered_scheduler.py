@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from hand_clock import Clock
 from lone_scheduler import BLOCK_SIZE, LoneScheduler, make_config, make_scheduler
 
 from agentcache.engine.constants import SCHEDULER_CLASS
@@ -17,14 +18,6 @@ from tool_runtime.tool_key import ToolKey
 
 STEERED = ("continuum-code", "continuum-paper", "continuum+asymcache", "agentcache")
 SEARCH = ToolCall("search", "{}")
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 def make_lone(

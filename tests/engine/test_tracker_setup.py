@@ -5,8 +5,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hand_clock import Clock
 from python_lru import PythonLru
-from tracked_requests import Clock
 from vllm import PoolingParams, SamplingParams
 from vllm.v1.request import Request
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from hand_clock import Clock
 from vllm import SamplingParams
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import KVCacheBlock, get_request_block_hasher, init_none_hash
@@ -32,14 +33,6 @@ ASKED = [*SYSTEM, *[2] * 2 * BLOCK]
 TASK, BASH = ToolCall("task", "{}"), ToolCall("bash", "{}")
 
 init_none_hash(sha256)
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 class ListeningEvictor(LruEvictor):

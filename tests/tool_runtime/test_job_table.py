@@ -1,6 +1,7 @@
 import itertools
 
 import pytest
+from hand_clock import Clock
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -10,14 +11,6 @@ from tool_runtime.tool_key import HUMAN, ToolKey
 
 BASH = ToolKey("bash")
 READ = ToolKey("read")
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 @pytest.fixture

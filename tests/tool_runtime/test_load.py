@@ -3,20 +3,13 @@ from __future__ import annotations
 import math
 
 import pytest
+from hand_clock import Clock
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tool_runtime.load import Load
 
 HALF_LIFE_S = 60.0
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from hand_clock import Clock
 
 from tool_runtime.durations import Durations, Ended
 from tool_runtime.job_table import Departure, Parent
@@ -10,14 +11,6 @@ from tool_runtime.ttl import RELEASE, ContinuumCode, Hold, Situation
 
 BASH = ToolKey("bash")
 MAKE = ToolKey("bash", "make")
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 class AskedEstimator:
