@@ -54,12 +54,14 @@ class Histogram:
 class JobRecord:
     """One job, beside what the job table knows of it. `session` is as the client gave it, without the tenant.
 
-    `turns` and `pins` are the latest, oldest first.
+    `asked_s` is the arrival of the first request since the job's last answer, None while there is none. `turns` and
+    `pins` are the latest, oldest first.
     """
 
     session: str
     arrived_s: float
     finished_s: float
+    asked_s: float | None = None
     turns: deque[TurnView] = field(default_factory=lambda: deque(maxlen=_MAX_TURNS))
     pins: deque[Pin] = field(default_factory=lambda: deque(maxlen=_MAX_PINS))
 
@@ -80,6 +82,7 @@ class JobLog:
         self.jobs: dict[str, JobRecord] = {}
         self.ended: Counter[str] = Counter()
         self.latency_s = Histogram(_LATENCY_BOUNDS_S)
+        self.answer_latency_s = Histogram(_LATENCY_BOUNDS_S)
         self.turns = Histogram(_TURN_BOUNDS)
         self.prompt_tokens = self.hit_tokens = self.recomputed_tokens = 0
         self._gaps: dict[str, list[float]] = {}
@@ -87,16 +90,22 @@ class JobLog:
         self._latest: deque[tuple[JobRecord, TurnView]] = deque()
 
     def begin(self, job: str, session: str, now_s: float) -> JobRecord:
-        """The job's record, a new one if it has none."""
+        """A request has arrived. The job's record, a new one if it has none."""
         record = self.jobs.get(job)
         if record is None:
             record = self.jobs[job] = JobRecord(session, now_s, now_s)
+        if record.asked_s is None:
+            record.asked_s = now_s
         return record
 
     def add_turn(self, job: str, turn: TurnView) -> None:
         record = self.jobs[job]
         record.finished_s = max(record.finished_s, turn.finished_s)
         record.turns.append(turn)
+        if turn.status == "finished" and not turn.tools:
+            # Of several requests at a time the first to answer ends the question, the others are their own.
+            self.answer_latency_s.add(turn.finished_s - (turn.arrived_s if record.asked_s is None else record.asked_s))
+            record.asked_s = None
         self._latest.append((record, turn))
         if len(self._latest) > _MAX_TURNS_IN_ALL:
             self._forget_oldest()
@@ -142,6 +151,7 @@ class JobLog:
             jobs=jobs,
             jobs_ended=dict(self.ended),
             job_latency_s=self.latency_s.view(),
+            answer_latency_s=self.answer_latency_s.view(),
             job_turns=self.turns.view(),
             tools={name: ToolCounts(gaps=int(gaps), seconds=seconds) for name, (gaps, seconds) in self._gaps.items()},
             pins=_count_pins(pins),

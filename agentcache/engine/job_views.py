@@ -97,6 +97,7 @@ class RuntimeCounts(_View):
     jobs: int = Field(description="in the table now")
     jobs_ended: dict[str, int] = Field(description="by cause: job over, expired, table full")
     job_latency_s: HistogramCounts = Field(description="first arrival to last reply, of jobs that ended")
+    answer_latency_s: HistogramCounts = Field(description="question to answer: a whole reply that calls no tool")
     job_turns: HistogramCounts
     tools: dict[str, ToolCounts] = Field(
         description="by tool, at most 32 names; the rest is `other`, and a human's pause `(human)`"

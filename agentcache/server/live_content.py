@@ -33,6 +33,13 @@ def _tiles_of_jobs(engines: Sequence[EngineSnapshot], runtimes: Sequence[Runtime
     yield Tile("Jobs", f"{sum(one.jobs for one in runtimes):,}", "not over, as far as is known")
     ended = sum(sum(one.jobs_ended.values()) for one in runtimes)
     yield Tile("Jobs ended", f"{ended:,}", _list_causes(one.jobs_ended for one in runtimes))
+    answers = sum(one.answer_latency_s.count for one in runtimes)
+    answered_s = sum(one.answer_latency_s.total for one in runtimes)
+    yield Tile(
+        "Answer latency, mean",
+        f"{format_number(answered_s / answers)} s" if answers else NO_DATA,
+        f"question to answer, tools included; {answers:,} answers" if answers else "no answer yet",
+    )
     # Jobs that ended without an answered turn have no latency.
     timed = sum(one.job_latency_s.count for one in runtimes)
     latency_s = sum(one.job_latency_s.total for one in runtimes)

@@ -35,6 +35,11 @@ RUNTIME_METRICS = (
         "Seconds from a job's first arrival to its last reply, tools included, of jobs that ended.",
         _of(lambda runtime: runtime.job_latency_s),
     ),
+    histogram(
+        "answer_latency_seconds",
+        "Seconds from a question to its answer, tools included: a whole reply that calls no tool.",
+        _of(lambda runtime: runtime.answer_latency_s),
+    ),
     histogram("job_turns", "Turns of jobs that ended.", _of(lambda runtime: runtime.job_turns)),
     counter(
         "tool_gap_seconds_total",

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any, Literal
+
 import pytest
 
 from agentcache.engine import job_log
@@ -11,10 +13,19 @@ from tool_runtime.tool_key import HUMAN, ToolKey
 from tool_runtime.ttl import RELEASE
 
 
-def make_turn(turn: int = 0, finished_s: float = 12.0, hit: int = 0, lost: int = 0) -> TurnView:
+def make_turn(
+    turn: int = 0,
+    finished_s: float = 12.0,
+    hit: int = 0,
+    lost: int = 0,
+    *,
+    arrived_s: float = 10.0,
+    tools: tuple[str, ...] = ("bash",),
+    status: Literal["finished", "cut off", "aborted", "failed"] = "finished",
+) -> TurnView:
     return TurnView(
         turn=turn,
-        arrived_s=10.0,
+        arrived_s=arrived_s,
         scheduled_s=10.5,
         first_token_s=11.0,
         finished_s=finished_s,
@@ -22,9 +33,9 @@ def make_turn(turn: int = 0, finished_s: float = 12.0, hit: int = 0, lost: int =
         cached_tokens=hit,
         recomputed_tokens=lost,
         output_tokens=7,
-        tools=("bash",),
+        tools=tools,
         diverged_at=None,
-        status="finished",
+        status=status,
     )
 
 
@@ -64,6 +75,38 @@ def test_a_job_from_its_beginning_to_its_end() -> None:
     (view,) = log.view_ended(50.0)
     assert (view.session, view.now_s, view.is_over, view.turn_count) == ("job", 50.0, True, 2)
     assert [turn.turn for turn in view.turns] == [0, 1]
+
+
+def test_an_answer_takes_from_the_first_request_since_the_last_answer() -> None:
+    log = JobLog()
+
+    def take_turn(arrived_s: float, finished_s: float, **turn: Any) -> None:
+        log.begin("job", "job", arrived_s)
+        log.add_turn("job", make_turn(finished_s=finished_s, arrived_s=arrived_s, **turn))
+
+    def answers() -> tuple[int, float]:
+        counts = log.count(1, None).answer_latency_s
+        return counts.count, counts.total
+
+    take_turn(10.0, 12.0)
+    take_turn(15.0, 16.0, tools=(), status="aborted")
+    take_turn(17.0, 18.0, tools=(), status="cut off")
+    assert answers() == (0, 0.0)
+    take_turn(20.0, 22.0, tools=())
+    assert answers() == (1, 12.0)
+    # A human's pause counts for nobody.
+    take_turn(100.0, 103.0, tools=())
+    assert answers() == (2, 15.0)
+
+
+def test_of_two_requests_at_a_time_each_has_its_answer() -> None:
+    log = JobLog()
+    for arrived_s in (10.0, 13.0):
+        log.begin("job", "job", arrived_s)
+    for arrived_s, finished_s in ((13.0, 14.0), (10.0, 15.0)):
+        log.add_turn("job", make_turn(arrived_s=arrived_s, finished_s=finished_s, tools=()))
+    counts = log.count(1, None).answer_latency_s
+    assert (counts.count, counts.total) == (2, 4.0 + 5.0)
 
 
 def test_a_job_without_a_whole_reply_has_no_latency() -> None:

@@ -40,6 +40,7 @@ def make_runtime(**changes: Any) -> RuntimeCounts:
         "jobs": 3,
         "jobs_ended": {"job over": 5, "expired": 1},
         "job_latency_s": HistogramCounts(bounds=(1.0, 10.0), buckets=(2, 5), count=6, total=40.5),
+        "answer_latency_s": HistogramCounts(bounds=(1.0, 10.0), buckets=(3, 7), count=8, total=26.0),
         "job_turns": HistogramCounts(bounds=(2.0, 4.0), buckets=(1, 4), count=6, total=21.0),
         "tools": {"search": ToolCounts(gaps=4, seconds=6.0), "(human)": ToolCounts(gaps=1, seconds=30.0)},
         "pins": PinCounts(

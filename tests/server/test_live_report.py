@@ -38,6 +38,7 @@ def test_tiles_add_up_all_engines() -> None:
     tiles = {tile.name: (tile.value, tile.detail) for tile in build_tiles([make_engine(0), make_engine(1)])}
     assert tiles["Jobs"][0] == "6"
     assert tiles["Jobs ended"] == ("12", "10 job over, 2 expired")
+    assert tiles["Answer latency, mean"] == ("3.25 s", "question to answer, tools included; 16 answers")
     assert tiles["Job latency, mean"] == ("6.75 s", "3.50 turns a job")
     assert tiles["Token hit rate"] == ("75.0 %", "15,000 of 20,000 prompt tokens")
     assert tiles["Pins"] == ("4", "80 of 1,000 blocks that they may keep")
@@ -101,6 +102,7 @@ def test_without_jobs_the_page_says_so() -> None:
         jobs=0,
         jobs_ended={},
         job_latency_s=EMPTY,
+        answer_latency_s=EMPTY,
         job_turns=EMPTY,
         tools={},
         pins=NO_PINS,

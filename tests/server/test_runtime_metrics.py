@@ -34,6 +34,8 @@ def test_counts_of_the_runtime_come_out_as_they_are() -> None:
         ("job_latency_seconds_bucket", (rank, ("le", "+Inf"))): 6,
         ("job_latency_seconds_count", (rank,)): 6,
         ("job_latency_seconds_sum", (rank,)): 40.5,
+        ("answer_latency_seconds_bucket", (rank, ("le", "10.0"))): 7,
+        ("answer_latency_seconds_sum", (rank,)): 26,
         ("job_turns_bucket", (rank, ("le", "4.0"))): 4,
         ("job_turns_sum", (rank,)): 21,
         ("tool_gap_seconds_total", (rank, ("tool", "search"))): 6,
