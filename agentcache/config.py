@@ -47,10 +47,11 @@ class GroupedConfig(BaseModel):
 
     window: int = Field(default=4000, ge=1, description="requests after which all that was observed counts for half")
     prior_returns: float = Field(
-        default=1.0,
+        default=0.1,
         gt=0,
         allow_inf_nan=False,
-        description="returns at each age after which a class of requests counts as much as all classes together",
+        description="returns at each age (four to a doubling) after which a class of requests counts as much as all "
+        "classes together, and these as much as what is assumed of them",
     )
     least_wait_s: float = Field(
         default=1.0, gt=0, allow_inf_nan=False, description="added to every wait: differences far below it do not count"

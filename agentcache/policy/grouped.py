@@ -13,7 +13,7 @@ class Learning:
     """What the evictor makes of the groups that left; `agentcache.config.GroupedConfig` documents the fields."""
 
     window: int = 4000
-    prior_returns: float = 1.0
+    prior_returns: float = 0.1
     least_wait_s: float = 1.0
 
 

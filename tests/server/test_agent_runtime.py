@@ -142,7 +142,11 @@ def test_a_job_is_followed_from_its_call_to_its_answer(server: Server) -> None:
         assert turn["arrived_s"] <= turn["scheduled_s"] <= turn["first_token_s"] <= turn["finished_s"]
     (returned, *_) = job["pins"]
     assert (returned["turn"], returned["cause"], returned["blocks_left"]) == (0, "returned", 0)
-    assert server.read_runtime()["pins"]["ended"]["returned"] == before["pins"]["ended"].get("returned", 0) + 1
+    after = server.read_runtime()
+    assert after["pins"]["ended"]["returned"] == before["pins"]["ended"].get("returned", 0) + 1
+    asked, answered = before["answer_latency_s"], after["answer_latency_s"]
+    assert answered["count"] == asked["count"] + 1
+    assert answered["total"] - asked["total"] == pytest.approx(turns[1]["finished_s"] - turns[0]["arrived_s"])
 
 
 def test_a_prompt_that_was_rewritten_shows_where(server: Server) -> None:
