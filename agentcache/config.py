@@ -64,9 +64,7 @@ class PinsConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     enabled: bool | None = Field(default=None, description="None leaves it to the policy")
-    budget: float | None = Field(
-        default=None, ge=0, le=1, description="share of the cache that pins may take; None leaves it to the policy"
-    )
+    budget: float = Field(default=1.0, ge=0, le=1, description="share of the cache that pins may take")
     tenant_budget: float = Field(default=1.0, ge=0, le=1, description="share of that for one tenant (cache_salt)")
     max_ttl_s: float = Field(
         default=5.0, gt=0, allow_inf_nan=False, description="a pin is decided upon anew after that"

@@ -31,8 +31,7 @@ def find_place(order: Order | None, job_arrival_s: float, now_s: float, *, pinne
     """Of a request that has come now; None is first come, first served. `pinned`: its job has a live pin."""
     if order is None:
         return Place(ORDINARY, now_s, now_s)
-    rank = PINNED if pinned and order.pinned_first else ORDINARY
-    return Place(rank, max(job_arrival_s, now_s - order.seniority_s), now_s)
+    return Place(PINNED if pinned else ORDINARY, max(job_arrival_s, now_s - order.seniority_s), now_s)
 
 
 class _Entry(NamedTuple):

@@ -57,7 +57,7 @@ class TrackerSetup:
             evictor, CompiledEvictor
         ):
             evictor = PinnedEvictor(evictor, num_blocks=inputs.num_blocks, cheapest_first=cheapest_first)
-            pins = self._make_pins(evictor, steering)
+            pins = self._make_pins(evictor)
         runtime = AgentRuntime(
             clock=self.clock,
             estimator=self._make_estimator(steering),
@@ -101,9 +101,8 @@ class TrackerSetup:
             return replace(steering, order=replace(by_policy, seniority_s=seniority_s, patience_s=patience_s))
         return replace(steering, order=None)
 
-    def _make_pins(self, evictor: PinnedEvictor, steering: Steering) -> Pins:
-        share = steering.pin_budget if self.config.pins.budget is None else self.config.pins.budget
-        budget_blocks = int(share * self.inputs.num_blocks)
+    def _make_pins(self, evictor: PinnedEvictor) -> Pins:
+        budget_blocks = int(self.config.pins.budget * self.inputs.num_blocks)
         return Pins(
             evictor,
             budget_blocks=budget_blocks,

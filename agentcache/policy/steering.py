@@ -21,7 +21,7 @@ Victim = Literal["last", "latest job", "cheapest"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """Preempted requests first, then, if `pinned_first`, those of jobs with a live pin, then by the job's arrival.
+    """Preempted requests first, then those of jobs with a live pin, then by the job's arrival.
 
     That a job is older counts for at most `seniority_s`, and a request that has waited `patience_s` goes before all
     others but preempted ones, so nobody waits for ever; both infinite is the bare order of jobs.
@@ -29,7 +29,6 @@ class Order:
 
     seniority_s: float = math.inf
     patience_s: float = math.inf
-    pinned_first: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +41,6 @@ class Steering:
 
     ttl: Ttl = "none"
     pin_rank: PinRank = "saving"
-    pin_budget: float = 1.0
     wait_for_pins: PinWait = "none"
     protect_waiting: bool = False
     order: Order | None = None

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
-from agentcache.engine.job_views import PinCounts, RuntimeCounts, ToolCounts
+from agentcache.engine.job_views import HistogramCounts, PinCounts, RuntimeCounts, ToolCounts
 from agentcache.engine.snapshot import EngineSnapshot
 from agentcache.report.content import MAX_LISTED, Listing
 from agentcache.report.table import NO_DATA, format_number
@@ -33,26 +33,24 @@ def _tiles_of_jobs(engines: Sequence[EngineSnapshot], runtimes: Sequence[Runtime
     yield Tile("Jobs", f"{sum(one.jobs for one in runtimes):,}", "not over, as far as is known")
     ended = sum(sum(one.jobs_ended.values()) for one in runtimes)
     yield Tile("Jobs ended", f"{ended:,}", _list_causes(one.jobs_ended for one in runtimes))
-    answers = sum(one.answer_latency_s.count for one in runtimes)
-    answered_s = sum(one.answer_latency_s.total for one in runtimes)
-    yield Tile(
-        "Answer latency, mean",
-        f"{format_number(answered_s / answers)} s" if answers else NO_DATA,
-        f"question to answer, tools included; {answers:,} answers" if answers else "no answer yet",
-    )
+    answers, mean = _add_up([one.answer_latency_s for one in runtimes])
+    detail = f"question to answer, tools included; {answers:,} answers" if answers else "no answer yet"
+    yield Tile("Answer latency, mean", mean, detail)
     # Jobs that ended without an answered turn have no latency.
-    timed = sum(one.job_latency_s.count for one in runtimes)
-    latency_s = sum(one.job_latency_s.total for one in runtimes)
+    timed, mean = _add_up([one.job_latency_s for one in runtimes])
     turns = sum(one.job_turns.total for one in runtimes)
-    yield Tile(
-        "Job latency, mean",
-        f"{format_number(latency_s / timed)} s" if timed else NO_DATA,
-        f"{format_number(turns / timed)} turns a job" if timed else "no job with an answer has ended",
-    )
+    detail = f"{format_number(turns / timed)} turns a job" if timed else "no job with an answer has ended"
+    yield Tile("Job latency, mean", mean, detail)
     waiting = sum(engine.requests.waiting for engine in engines)
     yield Tile(
         "Requests running", f"{sum(engine.requests.running for engine in engines):,}", f"{waiting:,} more are waiting"
     )
+
+
+def _add_up(latencies: Sequence[HistogramCounts]) -> tuple[int, str]:
+    """How many there are, and their mean."""
+    count = sum(one.count for one in latencies)
+    return count, f"{format_number(sum(one.total for one in latencies) / count)} s" if count else NO_DATA
 
 
 def _tiles_of_tokens(runtimes: Sequence[RuntimeCounts]) -> Iterator[Tile]:

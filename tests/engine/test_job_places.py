@@ -22,7 +22,6 @@ def test_without_an_order_a_request_stands_where_it_comes() -> None:
     [
         (Order(), False, ORDINARY, 3.0),
         (Order(), True, PINNED, 3.0),
-        (Order(pinned_first=False), True, ORDINARY, 3.0),
         (Order(seniority_s=4.0), False, ORDINARY, 6.0),
         (Order(seniority_s=30.0), False, ORDINARY, 3.0),
         (Order(seniority_s=4.0), True, PINNED, 6.0),

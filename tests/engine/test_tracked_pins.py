@@ -105,7 +105,7 @@ def test_a_turn_that_came_to_nothing_is_not_pinned(status: RequestStatus) -> Non
 
 
 def test_a_pinned_job_needs_no_rank_to_be_let_pass_the_pins() -> None:
-    tracked, _ = make_pinning(order=Order(pinned_first=False), wait_for_pins="weighed")
+    tracked, _ = make_pinning(order=None, wait_for_pins="weighed")
     known = tracked.turn("a", ASKED, session="s", calls=[BASH])
     request = tracked.ask("b", [*known, 5], session="s")
     assert tracked.tracker.place_of(request).rank == ORDINARY

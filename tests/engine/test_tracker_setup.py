@@ -90,7 +90,7 @@ def test_the_budget_is_a_share_of_the_cache_and_a_tenant_s_a_share_of_that() -> 
     _, tracker = make(Steering(ttl="hazard"), pins={"budget": 0.3, "tenant_budget": 0.5})
     assert tracker.pins is not None
     assert (tracker.pins.budget_blocks, tracker.pins._tenant_blocks) == (30, 15)
-    _, tracker = make(Steering(ttl="hazard", pin_budget=1.0))
+    _, tracker = make(Steering(ttl="hazard"))
     assert tracker.pins is not None
     assert tracker.pins.budget_blocks == 100
 
@@ -102,7 +102,7 @@ def test_the_budget_is_a_share_of_the_cache_and_a_tenant_s_a_share_of_that() -> 
         (Steering(), {"enabled": True}, Order()),
         (Steering(), {"patience_s": 5.0}, None),
         (Steering(order=Order(patience_s=9.0)), {}, Order(patience_s=9.0)),
-        (Steering(order=Order(pinned_first=False)), {"patience_s": 5.0}, Order(patience_s=5.0, pinned_first=False)),
+        (Steering(order=Order(seniority_s=4.0)), {"patience_s": 5.0}, Order(seniority_s=4.0, patience_s=5.0)),
         (Steering(order=Order(patience_s=9.0)), {"seniority_s": 3.0}, Order(seniority_s=3.0, patience_s=9.0)),
         (Steering(order=Order()), {"enabled": False}, None),
     ],

@@ -71,7 +71,6 @@ class Composition:
     factors: bool = False
     ttl: Ttl = "none"
     pin_rank: PinRank = "saving"
-    pin_budget: float = 1.0
     wait_for_pins: PinWait = "none"
     protect_waiting: bool = False
     seniority_s: float | None = None
@@ -87,7 +86,6 @@ def compose(policy: Policy) -> Composition:
         factors=steering.factors,
         ttl=steering.ttl,
         pin_rank=steering.pin_rank,
-        pin_budget=steering.pin_budget,
         wait_for_pins=steering.wait_for_pins,
         protect_waiting=steering.protect_waiting,
         seniority_s=steering.order.seniority_s if steering.order is not None else None,
