@@ -146,7 +146,9 @@ def test_a_job_is_followed_from_its_call_to_its_answer(server: Server) -> None:
     assert after["pins"]["ended"]["returned"] == before["pins"]["ended"].get("returned", 0) + 1
     asked, answered = before["answer_latency_s"], after["answer_latency_s"]
     assert answered["count"] == asked["count"] + 1
-    assert answered["total"] - asked["total"] == pytest.approx(turns[1]["finished_s"] - turns[0]["arrived_s"])
+    # Totals are told in microseconds.
+    latency_s = turns[1]["finished_s"] - turns[0]["arrived_s"]
+    assert answered["total"] - asked["total"] == pytest.approx(latency_s, abs=2e-6)
 
 
 def test_a_prompt_that_was_rewritten_shows_where(server: Server) -> None:
