@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 
 class ChainOwner(NamedTuple):
-    """The finished request that left a chain of blocks behind."""
+    """The finished request that left a chain of so many full blocks behind."""
 
     session: str
     request: str
+    blocks: int
 
 
 class ChainIndex:
@@ -28,7 +29,9 @@ class ChainIndex:
     def __len__(self) -> int:
         return len(self._owners)
 
-    def note(self, hashes: Sequence[bytes], prompt_tokens: int, block_size: int, owner: ChainOwner) -> None:
+    def note(
+        self, hashes: Sequence[bytes], prompt_tokens: int, block_size: int, *, session: str, request: str
+    ) -> None:
         """File a finished request under the last of `hashes`, those of all its full blocks, prompt and reply.
 
         Without a token of the reply in that block it is not filed: every job that begins with the same system prompt
@@ -38,8 +41,8 @@ class ChainIndex:
             return
         chain = hashes[-1]
         self._drop(chain)
-        self._owners[chain] = owner
-        self._chains.setdefault(owner.session, set()).add(chain)
+        self._owners[chain] = ChainOwner(session, request, len(hashes))
+        self._chains.setdefault(session, set()).add(chain)
         if len(self._owners) > self._capacity:
             self._drop(next(iter(self._owners)))
 

@@ -9,7 +9,6 @@ from functools import partial
 
 from vllm.v1.request import Request
 
-from agentcache.engine.chain_index import ChainOwner
 from agentcache.engine.durations_keeper import DurationsKeeper
 from agentcache.engine.end_classes import OVER, PREEMPTED, EndClasses
 from agentcache.engine.factors import Factors
@@ -163,7 +162,7 @@ class JobTracker:
             self._lineage.forget(visit.job)
             yield Fate(OVER)
             return
-        self._lineage.note(request, ChainOwner(visit.job, visit.request))
+        self._lineage.note(request, visit.job, visit.request)
         fate = Fate(self._classes.number(pending.key), self._factors.find(pending.key) if self._factors else 1.0)
         if self.pins is None:
             yield fate
@@ -250,13 +249,14 @@ class JobTracker:
         """
         owner = self._lineage.find_owner(request)
         if not request.session_id and owner is not None:
-            record = self.log.jobs.get(owner.session)
-            return owner.session, record.session if record is not None else owner.session, owner.request
-        session = request.session_id or request.request_id
-        job = job_name(session, request.cache_salt)
+            job, record = owner.session, self.log.jobs.get(owner.session)
+            session = record.session if record is not None else job
+        else:
+            name = request.session_id or request.request_id
+            job, session = job_name(name, request.cache_salt), bounded_id(name)
         entry = self.runtime.jobs.get(job)
         pending = entry.pending if entry is not None else ()
-        return job, bounded_id(session), self._lineage.find_parent(request, job, owner, pending)
+        return job, session, self._lineage.find_parent(request, job, owner, pending)
 
     def _number_turn(self, job: str) -> int:
         entry = self.runtime.jobs.get(job)

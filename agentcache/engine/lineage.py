@@ -30,19 +30,24 @@ class Lineage:
         """The turn of the job that the request goes on from, of those `pending`. `owner` is of `find_owner`.
 
         Several agents may share a session: a prompt that has less than half of every pending turn begins a new chat.
+        The owner may have been continued before, by a turn whose reply filled no block and that owns nothing itself.
         """
-        if owner is not None and owner.session == job:
+        hashes = reusable_hashes(request, self._block_size)
+        if owner is None or owner.session != job:
+            return self._chains.find_relative(pending, hashes)
+        if owner.request in pending:
             return owner.request
-        return self._chains.find_relative(pending, reusable_hashes(request, self._block_size))
+        return self._chains.find_extended(pending, hashes, min_blocks=owner.blocks) or owner.request
 
     def compare(self, continues: str | None, request: Request) -> Overlap:
         """The prompt with the turn that it goes on from; once a turn."""
         return self._chains.compare(continues, reusable_hashes(request, self._block_size))
 
-    def note(self, request: Request, owner: ChainOwner) -> None:
-        """The request has finished, as the job's turn that `owner` names, and the job goes on."""
-        self._owners.note(request.block_hashes, request.num_prompt_tokens, self._block_size, owner)
-        self._chains.note(owner.request, reusable_hashes(request, self._block_size))
+    def note(self, request: Request, job: str, turn: str) -> None:
+        """The request has finished, as this turn of the job, and the job goes on."""
+        hashes, prompt_tokens = request.block_hashes, request.num_prompt_tokens
+        self._owners.note(hashes, prompt_tokens, self._block_size, session=job, request=turn)
+        self._chains.note(turn, reusable_hashes(request, self._block_size))
 
     def forget(self, job: str) -> None:
         """The job is over."""

@@ -62,6 +62,20 @@ class TurnChains:
             return nearest[0]
         return Parent.NONE if all_known else Parent.UNKNOWN
 
+    def find_extended(self, requests: Collection[str], hashes: Sequence[bytes], min_blocks: int) -> str | None:
+        """Of these finished requests the longest of which the prompt has all, of `min_blocks` or more.
+
+        Of equals the first: nothing that is cached tells them apart.
+        """
+        prompt = _abbreviate(hashes)
+        lengths = {
+            request: len(chain) // _HASH_BYTES
+            for request in requests
+            if prompt.startswith(chain := self._chains.get(request, b""))
+        }
+        longest = max(lengths, key=lengths.__getitem__, default=None)
+        return longest if longest is not None and lengths[longest] >= min_blocks else None
+
     def clear(self) -> None:
         self._chains.clear()
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from agentcache.engine.chain_index import ChainIndex, ChainOwner
 
 BLOCK = 4
-ONE, TWO = ChainOwner("one", "1"), ChainOwner("two", "2")
+ONE, TWO = ("one", "1"), ("two", "2")
 
 
 def hash_blocks(tokens: str) -> list[bytes]:
@@ -18,24 +18,29 @@ def hash_blocks(tokens: str) -> list[bytes]:
     return [tokens[:end].encode() for end in range(BLOCK, len(tokens) + 1, BLOCK)]
 
 
-def note(index: ChainIndex, prompt: str, reply: str, owner: ChainOwner) -> None:
-    index.note(hash_blocks(prompt + reply), len(prompt), BLOCK, owner)
+def note(index: ChainIndex, prompt: str, reply: str, owner: tuple[str, str]) -> None:
+    index.note(hash_blocks(prompt + reply), len(prompt), BLOCK, session=owner[0], request=owner[1])
+
+
+def find(index: ChainIndex, text: str) -> tuple[str, str] | None:
+    owner = index.find(hash_blocks(text))
+    return owner and owner[:2]
 
 
 def test_a_prompt_goes_on_from_the_longest_chain_it_extends() -> None:
     index = ChainIndex()
     note(index, "system, a question", "answer", ONE)
     note(index, "system, a questionanswer, more", "more answer", TWO)
-    assert index.find(hash_blocks("system, a questionanswer, mor")) == ONE
-    assert index.find(hash_blocks("system, a questionanswer, moremore answer and so on")) == TWO
-    assert index.find(hash_blocks("system, another question")) is None
+    assert find(index, "system, a questionanswer, mor") == ONE
+    assert find(index, "system, a questionanswer, moremore answer and so on") == TWO
+    assert find(index, "system, another question") is None
     assert index.find([]) is None
 
 
 def test_what_is_left_of_the_reply_behind_its_last_full_block_does_not_count() -> None:
     index = ChainIndex()
     note(index, "1234", "56789", ONE)
-    assert index.find(hash_blocks("12345678_")) == ONE
+    assert find(index, "12345678_") == ONE
 
 
 def test_a_shared_prompt_is_nobodys() -> None:
@@ -44,23 +49,23 @@ def test_a_shared_prompt_is_nobodys() -> None:
     note(index, "123", "", ONE)
     assert len(index) == 0
     note(index, "1234567", "a", ONE)
-    assert index.find(hash_blocks("1234567a")) == ONE
+    assert find(index, "1234567a") == ONE
 
 
 def test_the_newer_of_two_equal_chains_owns_it() -> None:
     index = ChainIndex()
     note(index, "1", "234", ONE)
     note(index, "12", "34", TWO)
-    assert (len(index), index.find(hash_blocks("1234"))) == (1, TWO)
+    assert (len(index), find(index, "1234")) == (1, TWO)
     index.forget("one")
-    assert index.find(hash_blocks("1234")) == TWO
+    assert find(index, "1234") == TWO
 
 
 def test_the_oldest_is_forgotten() -> None:
     index = ChainIndex(capacity=2)
     for text in ("aaaa", "bbbb", "aaaa", "cccc"):
-        note(index, "", text, ChainOwner(text, ""))
-    assert [index.find(hash_blocks(text)) is not None for text in ("aaaa", "bbbb", "cccc")] == [True, False, True]
+        note(index, "", text, (text, ""))
+    assert [find(index, text) is not None for text in ("aaaa", "bbbb", "cccc")] == [True, False, True]
 
 
 texts = st.text(alphabet="ab", max_size=5 * BLOCK)
@@ -74,27 +79,28 @@ steps = st.one_of(
 @given(st.lists(steps, max_size=40), st.integers(1, 6))
 def test_it_agrees_with_a_list_of_all_texts(steps: list[tuple[str, str, int, int]], capacity: int) -> None:
     index = ChainIndex(capacity)
-    filed: list[tuple[str, ChainOwner]] = []  # Text up to the last full block's end, oldest first.
+    filed: list[tuple[str, tuple[str, str]]] = []  # Text up to the last full block's end, oldest first.
     for number, (what, text, prompt, session) in enumerate(steps):
         if what == "note":
-            owner = ChainOwner(str(session), str(number))
-            index.note(hash_blocks(text), min(prompt, len(text)), BLOCK, owner)
+            owner, prompt = (str(session), str(number)), min(prompt, len(text))
+            note(index, text[:prompt], text[prompt:], owner)
             full = text[: len(text) // BLOCK * BLOCK]
-            if min(prompt, len(text)) < len(full):
+            if prompt < len(full):
                 filed = [*((other, of) for other, of in filed if other != full), (full, owner)][-capacity:]
         elif what == "forget":
             index.forget(str(session))
-            filed = [(other, of) for other, of in filed if of.session != str(session)]
+            filed = [(other, of) for other, of in filed if of[0] != str(session)]
         else:
-            extended = [(len(other), of) for other, of in filed if text.startswith(other)]
-            assert index.find(hash_blocks(text)) == (max(extended)[1] if extended else None)
+            extended = [ChainOwner(*of, len(other) // BLOCK) for other, of in filed if text.startswith(other)]
+            expected = max(extended, key=lambda chain: chain.blocks, default=None)
+            assert index.find(hash_blocks(text)) == expected
         assert len(index) == len(filed)
 
 
 def test_a_long_prompt_is_looked_up_within_a_millisecond() -> None:
     index = ChainIndex()
     for number in range(10_000):
-        index.note([os.urandom(32)], 0, 16, ChainOwner(f"s{number % 500}", str(number)))
+        index.note([os.urandom(32)], 0, 16, session=f"s{number % 500}", request=str(number))
     unknown = [random.randbytes(32) for _ in range(4096)]
     # Measured: 0.15 to 0.2 ms.
     assert min(timeit.repeat(lambda: index.find(unknown), number=1, repeat=20)) < 1e-3

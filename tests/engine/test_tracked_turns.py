@@ -76,6 +76,30 @@ def test_nothing_was_lost_when_all_that_can_be_hit_is_hit() -> None:
     assert tracked.runtime.load.price(1.0) == 0
 
 
+@pytest.mark.parametrize("session", ["s", None])
+def test_a_turn_whose_reply_fills_no_block_is_continued(session: str | None) -> None:
+    tracked = Tracked()
+    known = tracked.turn("a", ASKED, session=session, calls=[BASH])
+    tracked.clock.now_s += 2
+    request = tracked.ask("b", [*known, *[8] * BLOCK], session=session, calls=[BASH])
+    _, known = tracked.reply(request, tokens=1)
+    tracked.clock.now_s += 4
+    tracked.turn("c", [*known, 9], session=session)
+    assert tracked.learned() == (2, 3.0)
+    (view,) = tracked.tracker.view_session(session or "a")
+    assert (len(view.turns), view.waits_for) == (3, ())
+
+
+def test_to_ask_again_what_was_answered_does_not_continue_the_answer() -> None:
+    tracked = Tracked()
+    known = tracked.turn("a", ASKED, session="s", calls=[BASH])
+    tracked.reply(tracked.ask("b", [*known, *[8] * BLOCK], session="s", calls=[TASK]), tokens=1)
+    tracked.clock.now_s += 4
+    tracked.turn("another b", [*known, *[5] * BLOCK], session="s")
+    assert tracked.learned("task") == (0, None)
+    assert tracked.tracker.view_session("s")[0].waits_for == ("task",)
+
+
 def test_an_edited_prompt_is_seen_where_it_leaves_its_turn() -> None:
     tracked = Tracked()
     tracked.turn("a", ASKED, session="s", calls=[BASH])

@@ -94,5 +94,27 @@ def test_the_turn_that_a_prompt_goes_on_from(turns: list[str], prompt: str, rela
         assert chains.find_relative(turns, hash_blocks(prompt)) == relative, "to look does not change it"
 
 
+@pytest.mark.parametrize(
+    ("prompt", "min_blocks", "extended"),
+    [
+        ("abcdef", 1, "abcd"),
+        ("abcd", 4, "abcd"),
+        ("abcdef", 5, None),
+        # Not all of the longer.
+        ("abcx", 1, "ab"),
+        ("abcx", 3, None),
+        ("axcd", 1, None),
+        ("", 1, None),
+    ],
+)
+def test_the_longest_turn_of_which_a_prompt_has_all(prompt: str, min_blocks: int, extended: str | None) -> None:
+    chains = TurnChains(BLOCK)
+    turns = ["", "ab", "abcd", "abxxxx"]
+    for turn in turns:
+        chains.note(turn, hash_blocks(turn))
+    assert chains.find_extended([*turns, "unknown"], hash_blocks(prompt), min_blocks) == extended
+    assert chains.find_extended([], hash_blocks(prompt), min_blocks) is None
+
+
 def test_an_unknown_turn_may_be_the_one() -> None:
     assert TurnChains(BLOCK).find_relative(["unknown"], hash_blocks("ab")) is Parent.UNKNOWN
