@@ -29,9 +29,7 @@ class ChainIndex:
     def __len__(self) -> int:
         return len(self._owners)
 
-    def note(
-        self, hashes: Sequence[bytes], prompt_tokens: int, block_size: int, *, session: str, request: str
-    ) -> None:
+    def note(self, hashes: Sequence[bytes], prompt_tokens: int, block_size: int, *, session: str, request: str) -> None:
         """File a finished request under the last of `hashes`, those of all its full blocks, prompt and reply.
 
         Without a token of the reply in that block it is not filed: every job that begins with the same system prompt

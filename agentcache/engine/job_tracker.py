@@ -172,7 +172,7 @@ class JobTracker:
 
     def step(self) -> None:
         """Before each step is scheduled: what is over by now."""
-        self._waiting.step()
+        self._waiting.step(self._count_waiting())
         if self.pins is not None:
             self.pins.step()
         self._end_departed()

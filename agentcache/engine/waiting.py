@@ -42,9 +42,12 @@ class Waiting:
         # Since when the pins have kept requests from being admitted.
         self._held_since_s: float | None = None
 
-    def step(self) -> None:
-        """A step is scheduled next."""
+    def step(self, waiting: int) -> None:
+        """A step is scheduled next; so many requests wait."""
         self._held_back = False
+        if not waiting:
+            # The last one that was held back was aborted.
+            self._held_since_s = None
 
     def guard(self, request: Request, visit: Visit) -> None:
         """Keep what it will hit, against those whose place is behind it."""

@@ -82,10 +82,10 @@ def test_it_agrees_with_a_list_of_all_texts(steps: list[tuple[str, str, int, int
     filed: list[tuple[str, tuple[str, str]]] = []  # Text up to the last full block's end, oldest first.
     for number, (what, text, prompt, session) in enumerate(steps):
         if what == "note":
-            owner, prompt = (str(session), str(number)), min(prompt, len(text))
-            note(index, text[:prompt], text[prompt:], owner)
+            owner, asked = (str(session), str(number)), min(prompt, len(text))
+            note(index, text[:asked], text[asked:], owner)
             full = text[: len(text) // BLOCK * BLOCK]
-            if prompt < len(full):
+            if asked < len(full):
                 filed = [*((other, of) for other, of in filed if other != full), (full, owner)][-capacity:]
         elif what == "forget":
             index.forget(str(session))

@@ -28,7 +28,8 @@ class Patient:
 
 def make_waiting(pinned: int, **steering: Any) -> Tracked:
     pins = SimpleNamespace(blocks=pinned, step=lambda: None, await_return=lambda _: False, end=lambda *_: None)
-    return Tracked(Steering(**{"wait_for_pins": "weighed", "order": Order(patience_s=8.0), **steering}), pins=pins)
+    steering = {"wait_for_pins": "weighed", "order": Order(patience_s=8.0), **steering}
+    return Tracked(Steering(**steering), pins=pins, waiting=1)
 
 
 def test_a_request_that_would_take_pinned_blocks_waits_and_so_do_those_behind_it() -> None:
@@ -112,6 +113,17 @@ def test_the_wait_for_pins_begins_anew_with_every_admission_without_a_pin() -> N
         tracked.tracker.step()
         assert not tracked.tracker.waits_for_pins(request, free_blocks=6)
         tracked.tracker.admitted(request)
+
+
+def test_the_wait_for_pins_begins_anew_when_nobody_waits_any_more() -> None:
+    tracked = make_waiting(pinned=6)
+    gone = tracked.ask("gone", ASKED)
+    assert tracked.tracker.waits_for_pins(gone, free_blocks=6)
+    tracked.reply(gone, tokens=0, status=RequestStatus.FINISHED_ABORTED)
+    tracked.waiting = 0
+    tracked.tracker.step()
+    tracked.clock.now_s += 100
+    assert tracked.tracker.waits_for_pins(tracked.ask("new", ASKED), free_blocks=6)
 
 
 def make_held(model_path: str, blocks: int, **knobs: Any) -> LoneScheduler:
