@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache, partial
 from typing import Any
 
@@ -14,7 +14,7 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.request_queue import SchedulingPolicy
 from vllm.v1.engine import EngineCoreOutputs
 from vllm.v1.outputs import ModelRunnerOutput
-from vllm.v1.request import Request
+from vllm.v1.request import Request, RequestStatus
 
 from agentcache.config import AgentCacheConfig, is_on, read_config
 from agentcache.engine.block_queue import BlockQueue, replace_queue
@@ -26,6 +26,7 @@ from agentcache.engine.job_queue import JobQueue
 from agentcache.engine.job_tracker import JobTracker
 from agentcache.engine.multi_segment import MultiSegmentScheduler
 from agentcache.engine.segments import SegmentCosts
+from agentcache.engine.stop_strings import StopStrings
 from agentcache.engine.tracker_setup import TrackerSetup, is_of_a_job
 from agentcache.errors import IntegrityError
 from agentcache.policy.evictor import Evictor
@@ -48,6 +49,7 @@ class AgentScheduler(MultiSegmentScheduler):
         self.evictor: Evictor | None = None
         self.block_queue: BlockQueue | None = None
         self.tracker: JobTracker | None = None
+        self._stop_strings = StopStrings(self.vllm_config.model_config)
         # Prompt tokens that the last step could have had; None while nothing limits them.
         self.prefill_budget: int | None = None
         self._victim: Victim = "last"
@@ -138,6 +140,19 @@ class AgentScheduler(MultiSegmentScheduler):
                 for output in outputs.outputs:
                     self.tracker.got_tokens(output.request_id)
         return by_client
+
+    def finish_requests(self, request_ids: str | Iterable[str] | None, finished_status: RequestStatus) -> list[Request]:
+        """A reply that ends at a stop string comes here as aborted, as if its client had gone."""
+        if self.tracker is None or finished_status != RequestStatus.FINISHED_ABORTED:
+            return super().finish_requests(request_ids, finished_status)
+        names = (
+            [request_ids]
+            if isinstance(request_ids, str)
+            else list(self.requests if request_ids is None else request_ids)
+        )
+        stopped = [name for name in names if name in self.requests and self._stop_strings.ended(self.requests[name])]
+        ended = super().finish_requests(stopped, RequestStatus.FINISHED_STOPPED)
+        return ended + super().finish_requests(names, finished_status)
 
     def _order_victims(self) -> None:
         """vLLM preempts the last of the batch."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
+import httpx
 import pytest
 from background_server import connect, engine_processes, serve_tiny
 from openai import BadRequestError, OpenAI
@@ -124,3 +126,29 @@ def test_end_of_turn_inside_a_forced_reply_is_refused(client: OpenAI, encoder: R
         client.chat.completions.create(
             model="tiny", messages=[{"role": "user", "content": "?"}], extra_body=force(reply + reply)
         )
+
+
+def test_a_reply_that_ends_at_a_stop_string_is_no_aborted_turn(client: OpenAI) -> None:
+    """vLLM's server sees it and aborts the request in the engine."""
+
+    # Not dictated: such replies do not stop.
+    def ask(session: str, stop: list[str]) -> str:
+        reply = client.chat.completions.create(
+            model="tiny",
+            messages=[{"role": "user", "content": "Think, act, and wait."}],
+            max_tokens=40,
+            temperature=0,
+            stop=stop,
+            extra_body={"session_id": session},
+        )
+        return reply.choices[0].message.content
+
+    whole = ask("whole", [])
+    stop = whole[len(whole) // 2 :][:4]
+    assert ask("stopped", [stop]) == whole.partition(stop)[0]
+    for _ in range(100):
+        (job,) = httpx.get(f"{str(client.base_url).removesuffix('v1/')}agentcache/jobs/stopped").json()["jobs"]
+        if not job["running"]:
+            break
+        time.sleep(0.1)
+    assert ([turn["status"] for turn in job["turns"]], job["failure_count"]) == (["finished"], 0)
