@@ -49,11 +49,18 @@ class ToolKey:
 # The key of a turn without a call: what comes next comes from a human. A model cannot call a tool without a name.
 HUMAN = ToolKey("")
 
+# The key of a call of a tool that the client has not declared, whatever the model has made of its name.
+UNDECLARED = ToolKey("(undeclared)")
+
 
 def tool_key(name: str, arguments: str) -> ToolKey:
     """The key of a call as the model wrote it, `arguments` being JSON text. Broken arguments give the tool's key."""
-    tool = _bounded(name, MAX_NAME) or "?"
-    return ToolKey(tool, _bounded(_commands(_command_argument(arguments)), MAX_COMMAND))
+    return ToolKey(key_name(name), _bounded(_encodable(_commands(_command_argument(arguments))), MAX_COMMAND))
+
+
+def key_name(tool: str) -> str:
+    """A tool's name as its keys have it."""
+    return _bounded(_encodable(tool), MAX_NAME) or "?"
 
 
 def turn_key(calls: Sequence[ToolKey]) -> ToolKey:
@@ -124,9 +131,14 @@ def _first(words: Iterable[str], count: int) -> list[str]:
     return [word for word, _ in zip(words, range(count), strict=False)]
 
 
+def _encodable(text: str) -> str:
+    """Half a surrogate pair, which JSON can escape, has no place in UTF-8: keys are sent to other processes."""
+    return text.encode("utf-8", "replace").decode()
+
+
 def _bounded(text: str, limit: int) -> str:
     """The text itself, or its beginning and a digest of all of it, in `limit` characters."""
     if len(text) <= limit:
         return text
-    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
+    digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
     return f"{text[: limit - len(digest) - 1]}#{digest}"

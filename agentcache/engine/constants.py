@@ -15,7 +15,8 @@ REPLY_ARGUMENT = "agentcache_reply_token_ids"
 # that the recorded reply stands for. For recordings without text, where there is nothing to parse.
 CALLS_ARGUMENT = "agentcache_tool_calls"
 
-# In a request's extra arguments: true where the client declared tools, set by our API server.
+# In a request's extra arguments, set by our API server where the client declared tools: their names, or true where some
+# have none.
 TOOLS_DECLARED_ARGUMENT = "agentcache_tools_declared"
 
 # Methods of the engine core that a front end calls by name (vLLM's utility calls).

@@ -14,7 +14,7 @@ from agentcache.engine.compat import check_tool_parsers
 from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT, TOOLS_DECLARED_ARGUMENT
 from agentcache.engine.dictated_calls import read_dictated_calls
 from agentcache.errors import InputError, in_one_line
-from tool_runtime.tool_key import ToolKey, tool_key
+from tool_runtime.tool_key import UNDECLARED, ToolKey, key_name, tool_key
 
 logger = init_logger("vllm.agentcache")
 
@@ -26,8 +26,7 @@ MAX_TOKENS = 8192
 class ToolReader:
     """Reads replies as the server does: end of turn off, reasoning off, then vLLM's parser `parser_name`.
 
-    The core does not know which tools were declared and takes what the parser finds without them, which for a parser
-    that accepts declared tools alone (`dots`) is nothing.
+    The parser is not told which tools were declared: one that accepts declared tools alone (`dots`) finds nothing.
     """
 
     def __init__(self, vllm_config: VllmConfig, parser_name: str) -> None:
@@ -105,10 +104,18 @@ class ToolReader:
 
 
 def calls_of(request: Request, reader: ToolReader | None) -> list[ToolKey]:
-    """The tools that a finished request's reply calls: as dictated with the reply, else read if tools were declared."""
+    """The tools that a finished request's reply calls: as dictated with the reply, else read if tools were declared.
+
+    What else the model called has one key for all: the client answers it with an error, and its name may be anything.
+    """
     arguments = (request.sampling_params and request.sampling_params.extra_args) or {}
     if REPLY_ARGUMENT in arguments and CALLS_ARGUMENT in arguments:
         return read_dictated_calls(arguments[CALLS_ARGUMENT]) or []
-    if reader is not None and arguments.get(TOOLS_DECLARED_ARGUMENT) is True:
-        return reader.read(request)
-    return []
+    declared = arguments.get(TOOLS_DECLARED_ARGUMENT)
+    if reader is None or not (declared is True or isinstance(declared, list)):
+        return []
+    calls = reader.read(request)
+    if declared is True:
+        return calls
+    known = {key_name(name) for name in declared if isinstance(name, str)} if calls else set()
+    return [call if call.tool in known else UNDECLARED for call in calls]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache, wraps
 from typing import Any
 
@@ -11,10 +12,12 @@ from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 
 from agentcache.engine.constants import TOOLS_DECLARED_ARGUMENT
 
+MAX_TOOLS = 512
+
 
 @cache
 def mark_declared_tools() -> None:
-    """Have chat and Responses requests with tools carry the mark into the engine. Safe to call more than once."""
+    """Have chat and Responses requests carry the names of their tools into the engine. Safe to call more than once."""
     _mark(ChatCompletionRequest)
     _mark(ResponsesRequest)
 
@@ -27,7 +30,15 @@ def _mark(request_class: Any) -> None:
         params: SamplingParams = original(self, *args, **kwargs)
         if self.tools and self.tool_choice != "none":
             # Not in place: vLLM hands over the client's own dict.
-            params.extra_args = {**(params.extra_args or {}), TOOLS_DECLARED_ARGUMENT: True}
+            params.extra_args = {**(params.extra_args or {}), TOOLS_DECLARED_ARGUMENT: _name_tools(self.tools)}
         return params
 
     request_class.to_sampling_params = to_sampling_params
+
+
+def _name_tools(tools: Sequence[Any]) -> list[str] | bool:
+    """True where some are the server's own, which go by other names in a reply, or there are very many."""
+    if len(tools) > MAX_TOOLS or any(tool.type != "function" for tool in tools):
+        return True
+    # A chat has functions in its tools; in a response they are its tools.
+    return [getattr(tool, "function", tool).name for tool in tools]

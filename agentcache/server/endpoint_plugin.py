@@ -19,7 +19,7 @@ from agentcache.server.declared_tools import mark_declared_tools
 from agentcache.server.job_reader import JobReader
 from agentcache.server.live_report import LiveReport
 from agentcache.server.routes import PREFIX, MetricsRoute, router
-from agentcache.server.session_headers import SessionHeaders
+from agentcache.server.session_headers import SessionHeaders, watch_sessions
 from agentcache.server.snapshot_reader import SnapshotReader
 
 
@@ -33,6 +33,7 @@ class AgentCacheEndpoints:
     def attach_router(self, app: FastAPI) -> None:
         check_server()
         mark_declared_tools()
+        watch_sessions()
         if PREFIX not in authenticate.GUARDED_PREFIX:
             # So that vLLM's own middleware asks for the API key as it does for /v1.
             authenticate.GUARDED_PREFIX = (*authenticate.GUARDED_PREFIX, PREFIX)  # type: ignore[assignment]

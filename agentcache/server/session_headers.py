@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from contextvars import ContextVar
+from functools import cache, wraps
+from typing import Any
 
 from starlette.datastructures import Headers, State
 from starlette.types import ASGIApp, Receive, Scope, Send
+from vllm.entrypoints.generate.base.serving import GenerateBaseServing
 from vllm.entrypoints.serve.middleware import authenticate
 from vllm.logger import init_logger
 
@@ -18,6 +22,25 @@ logger = init_logger("vllm.agentcache")
 SESSION_HEADER = "X-Session-ID"
 DYNAMO_SESSION_HEADER = "x-dynamo-session-id"
 DYNAMO_FINAL_HEADER = "x-dynamo-session-final"
+
+# What vLLM has taken for the session of the HTTP request that is being answered: its body may name another than the
+# headers. None where nobody asks.
+_found: ContextVar[set[str] | None] = ContextVar("agentcache_sessions", default=None)
+
+
+@cache
+def watch_sessions() -> None:
+    """Learn which session vLLM finds for a request. Safe to call more than once."""
+    original = GenerateBaseServing._get_session_id
+
+    @wraps(original)
+    def get_session_id(request: Any, raw_request: Any) -> str | None:
+        session = original(request, raw_request)
+        if session and (found := _found.get()) is not None:
+            found.add(session)
+        return session
+
+    GenerateBaseServing._get_session_id = staticmethod(get_session_id)  # type: ignore[method-assign]
 
 
 class SessionHeaders:
@@ -39,14 +62,23 @@ class SessionHeaders:
         session = headers.get(SESSION_HEADER) or headers.get(DYNAMO_SESSION_HEADER)
         if session and not headers.get(SESSION_HEADER):
             scope = {**scope, "headers": _name_session(scope["headers"], session)}
+        if not _is_final(headers) or not _is_guarded(scope):
+            await self._app(scope, receive, send)
+            return
+        found = set[str]()
+        token = _found.set(found)
         try:
             await self._app(scope, receive, send)
         finally:
-            if session and _is_final(headers) and _is_guarded(scope):
-                # Not awaited here, where a client that has gone may have cancelled us.
-                release = asyncio.create_task(_release(scope["app"].state, session))
-                self._releases.add(release)
-                release.add_done_callback(self._releases.discard)
+            _found.reset(token)
+            self._release(scope["app"].state, found or ({session} if session else set()))
+
+    def _release(self, state: State, sessions: set[str]) -> None:
+        """Not awaited, for a client that has gone may have cancelled us."""
+        for session in sessions:
+            release = asyncio.create_task(_release(state, session))
+            self._releases.add(release)
+            release.add_done_callback(self._releases.discard)
 
 
 def _name_session(headers: list[tuple[bytes, bytes]], session: str) -> list[tuple[bytes, bytes]]:

@@ -179,14 +179,22 @@ def test_clients_name_their_session_in_any_way_that_is_known(
     assert server.find_job(session)["turn_count"] == 2
 
 
-def test_the_last_request_of_a_dynamo_session_ends_its_job(server: Server) -> None:
-    headers = {"x-dynamo-session-id": "ends-itself"}
+@pytest.mark.parametrize(
+    ("session", "options"),
+    [
+        ("ends-itself", {"headers": {"x-dynamo-session-id": "ends-itself"}}),
+        ("ends-by-body", {"session_id": "ends-by-body", "headers": {"X-Session-ID": "two-turns"}}),
+        ("ends-by-xargs", {"xargs": {"session_id": "ends-by-xargs"}}),
+    ],
+)
+def test_the_last_request_of_a_session_ends_its_job(server: Server, session: str, options: dict[str, Any]) -> None:
     before = server.read_runtime()["jobs_ended"].get("job over", 0)
-    chat = start_chat("How long is it?")
-    first = server.ask(chat, SEARCHES, headers=headers)
-    assert server.find_job("ends-itself")["waits_for"]
-    server.ask(continue_chat(chat, first), ANSWER, headers=headers | {"x-dynamo-session-final": "true"})
-    wait_until(lambda: server.find_jobs("ends-itself") == [])
+    chat = start_chat(f"How long is it, {session}?")
+    first = server.ask(chat, SEARCHES, **options)
+    assert server.find_job(session)["waits_for"]
+    final = {**options.get("headers", {}), "x-dynamo-session-final": "true"}
+    server.ask(continue_chat(chat, first), ANSWER, **{**options, "headers": final})
+    wait_until(lambda: server.find_jobs(session) == [])
     assert server.read_runtime()["jobs_ended"]["job over"] == before + 1
 
 

@@ -13,11 +13,12 @@ from agentcache.config import read_config
 from agentcache.engine.compat import check_server
 from agentcache.engine.constants import TOOLS_DECLARED_ARGUMENT
 from agentcache.server.arguments import build_arguments
-from agentcache.server.declared_tools import mark_declared_tools
+from agentcache.server.declared_tools import MAX_TOOLS, mark_declared_tools
 
 WEATHER = {"name": "weather", "parameters": {"type": "object", "properties": {}}}
 TOOL = {"type": "function", "function": WEATHER}
-MARK = {TOOLS_DECLARED_ARGUMENT: True}
+MARK = {TOOLS_DECLARED_ARGUMENT: ["weather"]}
+RESPONSES_TOOL = {"type": "function", "strict": False, **WEATHER}
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +53,13 @@ def test_the_mark_arrives_in_the_engine_core_as_it_is() -> None:
     sent = MsgpackEncoder().encode(params_of(tools=[TOOL]))
     arrived: SamplingParams = MsgpackDecoder(SamplingParams).decode(sent)
     assert arrived.extra_args is not None
-    assert arrived.extra_args[TOOLS_DECLARED_ARGUMENT] is True
+    assert arrived.extra_args[TOOLS_DECLARED_ARGUMENT] == ["weather"]
+
+
+def test_very_many_tools_are_not_named() -> None:
+    named = [{"type": "function", "function": {"name": f"tool_{number}"}} for number in range(MAX_TOOLS)]
+    assert params_of(tools=named).extra_args == {TOOLS_DECLARED_ARGUMENT: [f"tool_{n}" for n in range(MAX_TOOLS)]}
+    assert params_of(tools=[*named, TOOL]).extra_args == {TOOLS_DECLARED_ARGUMENT: True}
 
 
 @pytest.mark.parametrize("options", [{}, {"tools": [TOOL], "tool_choice": "none"}, {"tools": None}])
@@ -81,15 +88,17 @@ def test_the_rest_of_the_request_is_as_without_us() -> None:
 @pytest.mark.parametrize(
     ("options", "mark"),
     [
-        ({}, False),
-        ({"tools": [{"type": "function", "strict": False, **WEATHER}]}, True),
-        ({"tools": [{"type": "function", "strict": False, **WEATHER}], "tool_choice": "none"}, False),
+        ({}, None),
+        ({"tools": [RESPONSES_TOOL]}, ["weather"]),
+        # The server's own are called by other names.
+        ({"tools": [RESPONSES_TOOL, {"type": "web_search_preview"}]}, True),
+        ({"tools": [RESPONSES_TOOL], "tool_choice": "none"}, None),
     ],
 )
-def test_responses_are_marked_as_well(options: dict[str, Any], mark: bool) -> None:
+def test_responses_are_marked_as_well(options: dict[str, Any], mark: list[str] | bool | None) -> None:
     request = ResponsesRequest.model_validate({"input": "?", **options})
     params = request.to_sampling_params(9)
-    assert (params.extra_args or {}).get(TOOLS_DECLARED_ARGUMENT, False) is mark
+    assert (params.extra_args or {}).get(TOOLS_DECLARED_ARGUMENT) == mark
 
 
 def test_marking_twice_wraps_once() -> None:

@@ -11,10 +11,12 @@ from made_engine import FakeCore, make_engine, make_job, make_turn
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
+from vllm.entrypoints.generate.base.serving import GenerateBaseServing
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 
 from agentcache.engine.constants import RELEASE_METHOD
 from agentcache.server.job_reader import JobReader
-from agentcache.server.session_headers import SESSION_HEADER, SessionHeaders
+from agentcache.server.session_headers import SESSION_HEADER, SessionHeaders, watch_sessions
 
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 FINAL = {"x-dynamo-session-final": "true"}
@@ -96,6 +98,37 @@ def test_vllm_finds_the_session_and_the_same_one_is_released(headers: dict[str, 
     server = run_request(headers | FINAL)
     assert (Request(server.seen).headers.get(SESSION_HEADER) or None) == session
     assert server.released == ([session] if session else [])
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "session"),
+    [
+        ({}, {"session_id": "its own"}, "its own"),
+        ({"x-session-id": "another"}, {"session_id": "its own"}, "its own"),
+        ({}, {"vllm_xargs": {"session_id": "its own"}}, "its own"),
+        ({"x-session-id": "another"}, {"vllm_xargs": {"session_id": "its own"}}, "another"),
+        ({}, {}, None),
+    ],
+)
+def test_the_session_that_vllm_finds_is_released(
+    monkeypatch: pytest.MonkeyPatch, headers: dict[str, str], body: dict[str, Any], session: str | None
+) -> None:
+    monkeypatch.setattr(GenerateBaseServing, "_get_session_id", staticmethod(GenerateBaseServing._get_session_id))
+    watch_sessions.cache_clear()
+    watch_sessions()
+    chat = ChatCompletionRequest.model_validate({"messages": [], **body})
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001
+        assert GenerateBaseServing._get_session_id(chat, Request(scope)) == session
+
+    async def run(app: App) -> list[Any]:
+        server = Server(app)
+        await server.request(headers | FINAL)
+        await settle()
+        return server.released
+
+    assert asyncio.run(run(serve)) == ([session] if session else [])
+    watch_sessions.cache_clear()
 
 
 @pytest.mark.parametrize(

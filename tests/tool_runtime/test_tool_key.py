@@ -80,6 +80,12 @@ def test_long_names_keep_apart_within_the_bound() -> None:
     assert max(len(one.tool), len(other.tool)) <= MAX_NAME
 
 
+def test_half_a_surrogate_pair_as_json_can_spell_it_is_no_part_of_a_key() -> None:
+    key = tool_key("sur\ud800r", json.dumps({"command": "ma\udcffke it"}))
+    assert key == ToolKey("sur?r", "ma?ke")
+    assert str(key).encode()
+
+
 def test_here_documents_do_not_hide_what_follows_them() -> None:
     assert command_key("cat > a <<X\n" + "text of the file\n" * 2000 + "X\npytest") == "cat; pytest"
 
