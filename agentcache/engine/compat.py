@@ -86,6 +86,7 @@ _PARSER_SIGNATURES: dict[str, tuple[str, ...]] = {
     "vllm.tokenizers:cached_tokenizer_from_config": ("model_config",),
     "vllm.tool_parsers:ToolParserManager.list_registered": (),
     "vllm.tool_parsers:ToolParser.extract_tool_calls": ("self", "model_output", "request"),
+    "vllm.entrypoints.openai.chat_completion.protocol:ChatCompletionNamedToolChoiceParam.__init__": ("self",),
     "vllm.parser:ParserManager.get_parser": (
         "tool_parser_name",
         "reasoning_parser_name",

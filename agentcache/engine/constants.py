@@ -19,6 +19,9 @@ CALLS_ARGUMENT = "agentcache_tool_calls"
 # have none.
 TOOLS_DECLARED_ARGUMENT = "agentcache_tools_declared"
 
+# Beside it where a reply has to call tools, which many parsers expect in another form: true, or the one tool's name.
+TOOL_CHOICE_ARGUMENT = "agentcache_tool_choice"
+
 # Methods of the engine core that a front end calls by name (vLLM's utility calls).
 JOB_METHOD = "agentcache_job"
 JOBS_METHOD = "agentcache_jobs"

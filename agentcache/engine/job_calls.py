@@ -34,10 +34,10 @@ def _view_latest(core: EngineCoreProc, limit: int) -> list[dict[str, Any]] | Non
     return [view.model_dump(mode="json") for view in views]
 
 
-def _release(core: EngineCoreProc, session: str) -> bool | None:
-    """All jobs of the session are over; whether there was any."""
+def _release(core: EngineCoreProc, session: str, tenants: list[str | None] | None) -> bool | None:
+    """The session's jobs are over, all or those of these tenants; whether there was any."""
     tracker = _find_tracker(core)
-    return None if tracker is None else tracker.release(session)
+    return None if tracker is None else tracker.release(session, tenants)
 
 
 def _find_tracker(core: EngineCoreProc) -> JobTracker | None:

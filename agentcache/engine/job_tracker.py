@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -190,9 +190,10 @@ class JobTracker:
         if self.pins is not None:
             self.pins.reset()
 
-    def release(self, session: str) -> bool:
-        """The session's jobs are over, its client says. False if there are none."""
-        jobs = self._find_jobs(session)
+    def release(self, session: str, tenants: Collection[str | None] | None = None) -> bool:
+        """The jobs of the session, one a tenant, are over, or those of these tenants. False if there are none."""
+        named = None if tenants is None else {job_name(session, tenant) for tenant in tenants}
+        jobs = [job for job in self._find_jobs(session) if named is None or job in named]
         for job in jobs:
             if self.pins is not None:
                 self.pins.end_all(PinEnd.RELEASED, job)

@@ -192,8 +192,10 @@ class Pins:
             if pin is None or pin.awaited:
                 continue
             hold = pin.decide(now_s - pin.began_s)
-            if hold.ttl_s > 0:
-                pin.expires_s, pin.value_s = now_s + hold.ttl_s, hold.value_s
+            expires_s = now_s + hold.ttl_s
+            # Not `hold.ttl_s > 0`: what is too short to be added would be decided upon for ever.
+            if expires_s > now_s:
+                pin.expires_s, pin.value_s = expires_s, hold.value_s
                 self._schedule(pin)
             else:
                 self._end(pin, PinEnd.EXPIRED)

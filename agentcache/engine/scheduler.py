@@ -9,6 +9,7 @@ from functools import cache, partial
 from typing import Any
 
 from vllm.logger import init_logger
+from vllm.v1.core.kv_cache_manager import KVCacheBlocks
 from vllm.v1.core.kv_cache_utils import KVCacheBlock
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.request_queue import SchedulingPolicy
@@ -24,7 +25,7 @@ from agentcache.engine.evictor_inputs import build_inputs
 from agentcache.engine.hit_map import KV_CACHE_GROUP
 from agentcache.engine.job_queue import JobQueue
 from agentcache.engine.job_tracker import JobTracker
-from agentcache.engine.multi_segment import MultiSegmentScheduler
+from agentcache.engine.multi_segment import MultiSegmentScheduler, find_engine_obstacle
 from agentcache.engine.segments import SegmentCosts
 from agentcache.engine.stop_strings import StopStrings
 from agentcache.engine.tracker_setup import TrackerSetup, is_of_a_job
@@ -62,17 +63,20 @@ class AgentScheduler(MultiSegmentScheduler):
         has_segments = is_on(config.segments.enabled, policy.segments)
         if policy.make_evictor is not None:
             self.evictor = policy.make_evictor(get_inputs)
-            self._steer(policy.steering, get_inputs, has_segments)
+            # Where gaps are not filled, the blocks behind one are worth nothing.
+            self._steer(policy.steering, get_inputs, has_segments and find_engine_obstacle(self) is None)
             is_told = self.tracker is not None
             self.block_queue = replace_queue(pool, self.evictor, self.now, notes_reuse=not is_told)
         if has_segments:
             segments = config.segments
             self.fill_gaps(lambda: SegmentCosts(get_inputs().loss, segments.row_s, self.block_size), segments.max_gaps)
+        if self._victim != "last":
+            self._choose_victims()
         # Measurements change it.
         self.chunking = config.chunking if is_on(config.chunking.enabled, policy.chunking) else None
         self._step_tokens = self.max_num_scheduled_tokens
 
-    def _steer(self, steering: Steering | None, get_inputs: Callable[[], EvictorInputs], has_segments: bool) -> None:
+    def _steer(self, steering: Steering | None, get_inputs: Callable[[], EvictorInputs], fills_gaps: bool) -> None:
         assert self.evictor is not None
         if steering is None:
             return
@@ -87,7 +91,7 @@ class AgentScheduler(MultiSegmentScheduler):
             count_requests=self.get_request_counts,
             clock=self.now,
         )
-        self.evictor, self.tracker = setup.make(self.evictor, cheapest_first=has_segments)
+        self.evictor, self.tracker = setup.make(self.evictor, cheapest_first=fills_gaps)
         if is_on(self.config.order.enabled, steering.order is not None):
             if self.policy is not SchedulingPolicy.FCFS:
                 logger.warning("Requests keep the order of --scheduling-policy %s.", self.policy.value)
@@ -125,7 +129,6 @@ class AgentScheduler(MultiSegmentScheduler):
         if self.tracker is None:
             return super().schedule(throttle_prefills)
         self.tracker.step()
-        self._order_victims()
         output = super().schedule(throttle_prefills)
         for admitted in output.scheduled_new_reqs:
             self.tracker.admitted(self.requests[admitted.req_id])
@@ -154,15 +157,38 @@ class AgentScheduler(MultiSegmentScheduler):
         ended = super().finish_requests(stopped, RequestStatus.FINISHED_STOPPED)
         return ended + super().finish_requests(names, finished_status)
 
-    def _order_victims(self) -> None:
-        """vLLM preempts the last of the batch."""
+    def _choose_victims(self) -> None:
+        """vLLM preempts the last of the batch for one that finds no blocks: put the policy's choice there then.
+
+        Not before: the batch is served in its order, and a long prefill in front of others would leave them no tokens.
+        """
+        manager = self.kv_cache_manager
+        allocate = manager.allocate_slots
+
+        def allocate_or_choose(request: Request, *args: Any, **kwargs: Any) -> KVCacheBlocks | None:
+            blocks = allocate(request, *args, **kwargs)
+            if blocks is None and request.status == RequestStatus.RUNNING:
+                self._bring_victim_last(request)
+            return blocks
+
+        manager.allocate_slots = allocate_or_choose  # type: ignore[method-assign]
+
+    def _bring_victim_last(self, asking: Request) -> None:
+        """Of those behind the request that asks: the others have their tokens of this step already.
+
+        running:  scheduled … | asking | behind …   ->   scheduled … | asking | behind … without victim | victim
+        """
         assert self.tracker is not None
+        behind = range(self.running.index(asking) + 1, len(self.running))
+        if not behind:
+            return
         if self._victim == "cheapest":
             # The cost of a prefill grows with its length.
-            self.running.sort(key=lambda request: -request.num_computed_tokens)
-        elif self._victim == "latest job":
+            place = min(behind, key=lambda index: self.running[index].num_computed_tokens)
+        else:
             place_of = self.tracker.place_of
-            self.running.sort(key=lambda request: place_of(request).time_s)
+            place = max(behind, key=lambda index: place_of(self.running[index]).time_s)
+        self.running.append(self.running.pop(place))
 
     def _handle_blocked_waiting_request(self, request: Request) -> bool:
         # What runs frees blocks some day, so nobody waits for ever.

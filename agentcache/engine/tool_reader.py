@@ -11,7 +11,12 @@ from vllm.v1.engine import FinishReason
 from vllm.v1.request import Request
 
 from agentcache.engine.compat import check_tool_parsers
-from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT, TOOLS_DECLARED_ARGUMENT
+from agentcache.engine.constants import (
+    CALLS_ARGUMENT,
+    REPLY_ARGUMENT,
+    TOOL_CHOICE_ARGUMENT,
+    TOOLS_DECLARED_ARGUMENT,
+)
 from agentcache.engine.dictated_calls import read_dictated_calls
 from agentcache.errors import InputError, in_one_line
 from tool_runtime.tool_key import UNDECLARED, ToolKey, key_name, tool_key
@@ -32,7 +37,6 @@ class ToolReader:
     def __init__(self, vllm_config: VllmConfig, parser_name: str) -> None:
         """Raises InputError when vLLM has no such parser, or one that cannot work with the model's tokenizer."""
         check_tool_parsers()
-        from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
         from vllm.tool_parsers import ToolParserManager
 
         known = ToolParserManager.list_registered()
@@ -40,7 +44,6 @@ class ToolReader:
             raise InputError(f"runtime.tool_parser: {parser_name} is unknown; choose from {', '.join(known)}")
         self._model = vllm_config.model_config
         self._reported: set[str] = set()
-        self._request = ChatCompletionRequest.model_construct(messages=[], tools=None, tool_choice="auto")
         # Loaded by the core before it makes the scheduler.
         self._tokenizer: Any = cached_tokenizer_from_config(self._model)
         if self._tokenizer is None:
@@ -53,7 +56,7 @@ class ToolReader:
         if self._tokenizer is None:
             return []
         try:
-            calls = self._parse(*self._decode(request))
+            calls = self._parse(*self._decode(request), _ask_as(request))
         except Exception as error:
             self._report(error)
             return []
@@ -86,14 +89,14 @@ class ToolReader:
         # The server has adjusted it to what the parser needs.
         return self._tokenizer.decode(shown, skip_special_tokens=params.skip_special_tokens), tokens
 
-    def _parse(self, text: str, tokens: list[int]) -> list[Any]:
+    def _parse(self, text: str, tokens: list[int], asked: Any) -> list[Any]:
         # A parser keeps state: one a reply.
         parser = self._parser_class(self._tokenizer, None, model_config=self._model)
-        _, content, calls = parser.parse(text, self._request, enable_auto_tools=True, model_output_token_ids=tokens)
+        _, content, calls = parser.parse(text, asked, enable_auto_tools=True, model_output_token_ids=tokens)
         if calls or content or parser.reasoning_parser is None or self._is_harmony:
             return calls or []
         # All of it was taken for reasoning. That a chat template was told not to reason is known to the server alone.
-        found = parser.tool_parser.extract_tool_calls(text, self._request)
+        found = parser.tool_parser.extract_tool_calls(text, asked)
         return [call.function for call in found.tool_calls]
 
     def _report(self, error: Exception) -> None:
@@ -101,6 +104,20 @@ class ToolReader:
         if kind not in self._reported:
             self._reported.add(kind)
             logger.warning("Replies that vLLM's tool parser fails on count as without calls: %s: %s", kind, error)
+
+
+def _ask_as(request: Request) -> Any:
+    """What a parser looks at of the client's chat request: whether it had to call tools, or a certain one."""
+    from vllm.entrypoints.openai.chat_completion import protocol
+
+    assert request.sampling_params is not None
+    choice: Any = (request.sampling_params.extra_args or {}).get(TOOL_CHOICE_ARGUMENT)
+    if isinstance(choice, str):
+        function = protocol.ChatCompletionNamedFunction(name=choice)
+        choice = protocol.ChatCompletionNamedToolChoiceParam(function=function)
+    else:
+        choice = "required" if choice is True else "auto"
+    return protocol.ChatCompletionRequest.model_construct(messages=[], tools=None, tool_choice=choice)
 
 
 def calls_of(request: Request, reader: ToolReader | None) -> list[ToolKey]:

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
 from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
+from vllm.logger import init_logger
 from vllm.platforms import current_platform
 from vllm.tool_parsers import ToolParserManager
 from vllm.utils.argparse_utils import FlexibleArgumentParser
@@ -16,6 +17,8 @@ from agentcache.config import CONFIG_KEY, AgentCacheConfig, read_config
 from agentcache.engine.constants import FORCED_REPLY_PROCESSOR, SCHEDULER_CLASS
 from agentcache.errors import InputError
 from agentcache.models.catalog import resolve_model
+
+logger = init_logger("vllm.agentcache")
 
 
 class _OptionParser(FlexibleArgumentParser):
@@ -69,11 +72,23 @@ def _build_config(
         given["policy"] = policy
     given["forced_replies"] |= forced_replies
     _check_parser(f"{CONFIG_KEY}.runtime.tool_parser", given["runtime"]["tool_parser"])
-    # A parser that a plug-in brings is known to the API server alone.
     if not args.tool_parser_plugin:
         _check_parser("--tool-call-parser", args.tool_call_parser)
-        given["runtime"]["tool_parser"] = given["runtime"]["tool_parser"] or args.tool_call_parser
+    given["runtime"]["tool_parser"] = given["runtime"]["tool_parser"] or _find_parser(args)
     return read_config({CONFIG_KEY: given})
+
+
+def _find_parser(args: Namespace) -> str | None:
+    """The server's, for the engine; one that a plug-in brings is known to the server alone."""
+    name: str | None = args.tool_call_parser
+    if name is None or name in ToolParserManager.list_registered():
+        return name
+    logger.warning(
+        "The agent runtime cannot read tool calls with %s, which --tool-parser-plugin brings; if one of vLLM's own "
+        "parsers can, name it by --agentcache runtime.tool_parser=NAME.",
+        name,
+    )
+    return None
 
 
 def _check_parser(option: str, name: str | None) -> None:

@@ -10,7 +10,7 @@ from vllm import SamplingParams
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 
-from agentcache.engine.constants import TOOLS_DECLARED_ARGUMENT
+from agentcache.engine.constants import TOOL_CHOICE_ARGUMENT, TOOLS_DECLARED_ARGUMENT
 
 MAX_TOOLS = 512
 
@@ -30,10 +30,19 @@ def _mark(request_class: Any) -> None:
         params: SamplingParams = original(self, *args, **kwargs)
         if self.tools and self.tool_choice != "none":
             # Not in place: vLLM hands over the client's own dict.
-            params.extra_args = {**(params.extra_args or {}), TOOLS_DECLARED_ARGUMENT: _name_tools(self.tools)}
+            marks = {TOOLS_DECLARED_ARGUMENT: _name_tools(self.tools), **_mark_choice(self.tool_choice)}
+            params.extra_args = {**(params.extra_args or {}), **marks}
         return params
 
     request_class.to_sampling_params = to_sampling_params
+
+
+def _mark_choice(choice: Any) -> dict[str, bool | str]:
+    """`choice` is "auto", "required", or an object with the name of a tool, of a chat's or a response's form."""
+    if choice == "required":
+        return {TOOL_CHOICE_ARGUMENT: True}
+    name = getattr(getattr(choice, "function", choice), "name", None)
+    return {TOOL_CHOICE_ARGUMENT: name} if isinstance(name, str) else {}
 
 
 def _name_tools(tools: Sequence[Any]) -> list[str] | bool:

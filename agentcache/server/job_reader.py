@@ -40,9 +40,12 @@ class JobReader:
         """Of each engine up to `limit` jobs, the latest active ones."""
         return _number(reading, await self._ask(JOBS_METHOD, limit))
 
-    async def release(self, session: str) -> bool:
-        """The job is over, its pins may go. False where no engine knows the session."""
-        return any(await self._ask(RELEASE_METHOD, session))
+    async def release(self, session: str, tenants: list[str | None] | None = None) -> bool:
+        """The session's jobs are over, their pins may go: of all tenants, or of these, by their cache salts.
+
+        False where no engine knows any.
+        """
+        return any(await self._ask(RELEASE_METHOD, session, tenants))
 
     async def _ask(self, method: str, *args: Any) -> Sequence[Any]:
         try:

@@ -23,9 +23,9 @@ SESSION_HEADER = "X-Session-ID"
 DYNAMO_SESSION_HEADER = "x-dynamo-session-id"
 DYNAMO_FINAL_HEADER = "x-dynamo-session-final"
 
-# What vLLM has taken for the session of the HTTP request that is being answered: its body may name another than the
-# headers. None where nobody asks.
-_found: ContextVar[set[str] | None] = ContextVar("agentcache_sessions", default=None)
+# What vLLM has taken for the sessions, and cache salts, of the HTTP request that is being answered: its body may name
+# another than the headers. None where nobody asks.
+_found: ContextVar[set[tuple[str, str | None]] | None] = ContextVar("agentcache_sessions", default=None)
 
 
 @cache
@@ -37,7 +37,7 @@ def watch_sessions() -> None:
     def get_session_id(request: Any, raw_request: Any) -> str | None:
         session = original(request, raw_request)
         if session and (found := _found.get()) is not None:
-            found.add(session)
+            found.add((session, getattr(request, "cache_salt", None)))
         return session
 
     GenerateBaseServing._get_session_id = staticmethod(get_session_id)  # type: ignore[method-assign]
@@ -65,18 +65,18 @@ class SessionHeaders:
         if not _is_final(headers) or not _is_guarded(scope):
             await self._app(scope, receive, send)
             return
-        found = set[str]()
+        found = set[tuple[str, str | None]]()
         token = _found.set(found)
         try:
             await self._app(scope, receive, send)
         finally:
             _found.reset(token)
-            self._release(scope["app"].state, found or ({session} if session else set()))
+            self._release(scope["app"].state, found or ({(session, None)} if session else set()))
 
-    def _release(self, state: State, sessions: set[str]) -> None:
+    def _release(self, state: State, found: set[tuple[str, str | None]]) -> None:
         """Not awaited, for a client that has gone may have cancelled us."""
-        for session in sessions:
-            release = asyncio.create_task(_release(state, session))
+        for session, tenant in found:
+            release = asyncio.create_task(_release(state, session, tenant))
             self._releases.add(release)
             release.add_done_callback(self._releases.discard)
 
@@ -97,10 +97,10 @@ def _is_guarded(scope: Scope) -> bool:
     return scope["method"] == "POST" and path.startswith(tuple(authenticate.GUARDED_PREFIX))
 
 
-async def _release(state: State, session: str) -> None:
+async def _release(state: State, session: str, tenant: str | None) -> None:
     try:
         jobs: JobReader = state.agentcache_jobs
-        await jobs.release(session)
+        await jobs.release(session, [tenant])
     except Exception as error:
         # The answer has been sent; the job's pins end by themselves later.
         logger.warning("A session that its client called final was not released: %s", in_one_line(error))

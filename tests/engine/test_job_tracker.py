@@ -227,6 +227,18 @@ def test_a_released_session_is_over_at_once_and_may_begin_anew_before_the_next_s
     assert tracked.learned() == (0, None)
 
 
+def test_one_tenants_job_is_over_without_those_of_others() -> None:
+    tracked = Tracked()
+    for tenant in (None, "t", "u"):
+        tracked.turn(f"of {tenant}", ASKED, session="s", salt=tenant)
+    assert tracked.tracker.release("s", ["t"])
+    assert not tracked.tracker.release("s", ["t"])
+    assert len(tracked.tracker.view_session("s")) == 2
+    assert tracked.tracker.release("s", [None, "unknown"])
+    assert tracked.tracker.release("s")
+    assert not tracked.tracker.view_session("s")
+
+
 def test_a_job_that_fell_out_of_a_full_table_may_come_back_before_the_next_step() -> None:
     tracked = Tracked(max_jobs=1)
     tracked.turn("a", ASKED, session="s")

@@ -135,6 +135,16 @@ def test_a_pin_is_decided_upon_anew_when_its_time_is_over() -> None:
     assert (ages, held.end, held.ended_s, held.value_s) == ([0.0, 5.0, 10.0, 15.0], PinEnd.EXPIRED, 1015.0, 12.0)
 
 
+def test_a_time_too_short_to_be_added_is_over() -> None:
+    """As rounding leaves it, when a pin is decided upon at the very time for which the next return is expected."""
+    pins, evictor, clock = make()
+    held = pin(pins, evictor, "a", range(4), decide=lambda age_s: Hold(5.0 - age_s or 1e-14, 1.0))
+    assert held is not None
+    clock.now_s += 5
+    pins.step()
+    assert held.end is PinEnd.EXPIRED
+
+
 @pytest.mark.parametrize("jump_s", [-900.0, 1e6])
 def test_a_clock_that_jumps_leaves_no_pin_for_ever(jump_s: float) -> None:
     pins, evictor, clock = make()

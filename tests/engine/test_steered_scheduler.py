@@ -12,6 +12,8 @@ from hand_clock import Clock
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from lone_scheduler import BLOCK_SIZE, LoneScheduler, make_config, make_scheduler
+from vllm import SamplingParams
+from vllm.v1.request import Request
 
 from agentcache.engine.constants import SCHEDULER_CLASS
 from agentcache.engine.scheduler import AgentScheduler
@@ -148,6 +150,22 @@ def test_a_pinned_turn_is_hit_whole_although_others_wanted_its_blocks(tiny_model
     assert step.hit_tokens == {"two": (len(known) - 1) // BLOCK_SIZE * BLOCK_SIZE}
     run_until_idle(lone)
     assert lone.scheduler.tracker.pins.ended["returned"] > 0
+
+
+@pytest.mark.parametrize("fills_gaps", [True, False])
+def test_a_pin_loses_first_what_is_worth_least_to_its_engine(tiny_model_path: str, fills_gaps: bool) -> None:
+    drafts = {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 2}
+    engine = None if fills_gaps else {"speculative_config": drafts}
+    # The shadow cache knows nothing of drafts.
+    lone = LoneScheduler(make_lone(tiny_model_path, "agentcache", 44, engine=engine, pins={"budget": 1.0}).scheduler)
+    assert (lone.scheduler.gap_filler is not None) is fills_gaps
+    learn_that_tools_are_fast(lone)
+    prompt = tokens_of(1, 20 * BLOCK_SIZE)
+    do_turn_in_no_time(lone, "one", prompt, calls=(SEARCH,), session_id="job")
+    hashes = Request("", prompt, SamplingParams(), None, block_hasher=lone._hasher).block_hashes
+    ids = [lone.pool.get_cached_block(block, [0])[0].block_id for block in hashes]
+    pinned = [block for block in lone.scheduler.evictor.order(lone.scheduler.clock()) if block in ids]
+    assert pinned == (ids if fills_gaps else ids[::-1])
 
 
 @pytest.mark.parametrize("policy", STEERED)

@@ -13,7 +13,12 @@ from transformers import AutoTokenizer
 from vllm import SamplingParams
 from vllm.v1.request import Request, RequestStatus
 
-from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT, TOOLS_DECLARED_ARGUMENT
+from agentcache.engine.constants import (
+    CALLS_ARGUMENT,
+    REPLY_ARGUMENT,
+    TOOL_CHOICE_ARGUMENT,
+    TOOLS_DECLARED_ARGUMENT,
+)
 from agentcache.engine.tool_reader import MAX_TOKENS, ToolReader, calls_of, read_dictated_calls
 from agentcache.errors import InputError
 from tool_runtime.tool_key import UNDECLARED, ToolKey
@@ -216,6 +221,25 @@ def test_what_was_not_declared_has_one_name(
     keys = calls_of(finish(tokens, arguments={TOOLS_DECLARED_ARGUMENT: declared}), hermes)
     assert [key.tool[: len(tool)] for key, tool in zip(keys, tools, strict=True)] == tools
     assert [key.command for key in keys] == ["" if key == UNDECLARED else "make" for key in keys]
+
+
+@pytest.mark.parametrize(
+    ("choice", "text", "keys"),
+    [
+        (True, '[{"name": "bash", "parameters": {"command": "make"}}]', [ToolKey("bash", "make")]),
+        ("bash", '{"command": "make"}', [ToolKey("bash", "make")]),
+        # The parser's own form, when it is left to the model.
+        (None, '[bash(command="make")]', [ToolKey("bash", "make")]),
+        (True, "It rains.", []),
+    ],
+)
+def test_replies_that_had_to_call_tools_are_json(
+    model_path: str, tokenizer: Any, choice: bool | str | None, text: str, keys: list[ToolKey]
+) -> None:
+    """So the server has structured outputs make them for this parser, whatever the model's own form is."""
+    pythonic = ToolReader(make_config(model_path, None), "pythonic")
+    arguments = {TOOLS_DECLARED_ARGUMENT: ["bash"], TOOL_CHOICE_ARGUMENT: choice}
+    assert calls_of(finish(tokenizer.encode(text + END_OF_TURN), arguments=arguments), pythonic) == keys
 
 
 def test_dictated_calls_go_before_the_text(hermes: ToolReader, tokenizer: Any) -> None:

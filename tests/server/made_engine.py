@@ -155,7 +155,7 @@ class FakeCore:
             return snapshot.model_dump(mode="json")
         if snapshot.runtime is None:
             return None
-        (argument,) = args
+        argument = args[0]
         its = [job for job in jobs if job.session == argument]
         answers = {JOB_METHOD: its, JOBS_METHOD: sorted(jobs, key=lambda job: -job.last_active_s)}
         if method == RELEASE_METHOD:

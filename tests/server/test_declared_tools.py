@@ -11,7 +11,7 @@ from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder
 
 from agentcache.config import read_config
 from agentcache.engine.compat import check_server
-from agentcache.engine.constants import TOOLS_DECLARED_ARGUMENT
+from agentcache.engine.constants import TOOL_CHOICE_ARGUMENT, TOOLS_DECLARED_ARGUMENT
 from agentcache.server.arguments import build_arguments
 from agentcache.server.declared_tools import MAX_TOOLS, mark_declared_tools
 
@@ -39,14 +39,25 @@ def params_of(**options: Any) -> SamplingParams:
     return make_chat(**options).to_sampling_params(9, {})
 
 
-@pytest.mark.parametrize("choice", [{}, {"tool_choice": "auto"}, {"tool_choice": "required"}])
-def test_chats_with_tools_are_marked(choice: dict[str, Any]) -> None:
-    assert params_of(tools=[TOOL], **choice).extra_args == MARK
+@pytest.mark.parametrize(
+    ("choice", "mark"),
+    [
+        ({}, {}),
+        ({"tool_choice": "auto"}, {}),
+        ({"tool_choice": "required"}, {TOOL_CHOICE_ARGUMENT: True}),
+        ({"tool_choice": {"type": "function", "function": {"name": "weather"}}}, {TOOL_CHOICE_ARGUMENT: "weather"}),
+    ],
+)
+def test_chats_with_tools_are_marked(choice: dict[str, Any], mark: dict[str, Any]) -> None:
+    assert params_of(tools=[TOOL], **choice).extra_args == MARK | mark
 
 
-def test_a_chat_that_must_call_a_certain_tool_is_marked() -> None:
-    choice = {"type": "function", "function": {"name": "weather"}}
-    assert params_of(tools=[TOOL], tool_choice=choice).extra_args == MARK
+@pytest.mark.parametrize(
+    ("choice", "mark"), [("auto", None), ("required", True), ({"type": "function", "name": "weather"}, "weather")]
+)
+def test_responses_that_must_call_tools_are_marked(choice: Any, mark: bool | str | None) -> None:
+    request = ResponsesRequest.model_validate({"input": "?", "tools": [RESPONSES_TOOL], "tool_choice": choice})
+    assert (request.to_sampling_params(9).extra_args or {}).get(TOOL_CHOICE_ARGUMENT) == mark
 
 
 def test_the_mark_arrives_in_the_engine_core_as_it_is() -> None:
@@ -119,6 +130,7 @@ def test_the_check_of_the_server_passes_with_it() -> None:
         (["--tool-call-parser", "llama3_json"], {}, "llama3_json"),
         (["--tool-call-parser", "llama3_json"], {"runtime": {"tool_parser": "pythonic"}}, "pythonic"),
         (["--tool-call-parser", "mine", "--tool-parser-plugin", "mine.py"], {}, None),
+        (["--tool-call-parser", "hermes", "--tool-parser-plugin", "mine.py"], {}, "hermes"),
     ],
 )
 def test_the_engine_reads_with_the_servers_parser(

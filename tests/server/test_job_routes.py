@@ -44,7 +44,7 @@ def test_jobs_of_all_engines_carry_their_rank_and_release_reaches_all() -> None:
         jobs = client.get(find_path("mine")).json()["jobs"]
         assert [(job["engine"], job["arrived_s"]) for job in jobs] == [(4, 10.0), (6, 20.0), (6, 20.0)]
         assert client.delete(find_path("mine")).json() == {"released": True}
-    assert core.calls[-1] == (RELEASE_METHOD, "mine")
+    assert core.calls[-1] == (RELEASE_METHOD, "mine", None)
 
 
 @pytest.mark.parametrize("method", ["GET", "DELETE"])

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -54,7 +54,9 @@ class Server:
 
     @property
     def released(self) -> list[Any]:
-        return [session for method, session in self.core.calls if method == RELEASE_METHOD]
+        """Sessions, where there is but one tenant."""
+        assert all(tenants == [None] for _, _, tenants in self.core.calls)
+        return [session for method, session, _ in self.core.calls if method == RELEASE_METHOD]
 
     async def _send(self, message: Message) -> None:
         self.sent.append(message)
@@ -100,6 +102,16 @@ def test_vllm_finds_the_session_and_the_same_one_is_released(headers: dict[str, 
     assert server.released == ([session] if session else [])
 
 
+@pytest.fixture
+def _watching(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(GenerateBaseServing, "_get_session_id", staticmethod(GenerateBaseServing._get_session_id))
+    watch_sessions.cache_clear()
+    watch_sessions()
+    yield
+    watch_sessions.cache_clear()
+
+
+@pytest.mark.usefixtures("_watching")
 @pytest.mark.parametrize(
     ("headers", "body", "session"),
     [
@@ -111,11 +123,8 @@ def test_vllm_finds_the_session_and_the_same_one_is_released(headers: dict[str, 
     ],
 )
 def test_the_session_that_vllm_finds_is_released(
-    monkeypatch: pytest.MonkeyPatch, headers: dict[str, str], body: dict[str, Any], session: str | None
+    headers: dict[str, str], body: dict[str, Any], session: str | None
 ) -> None:
-    monkeypatch.setattr(GenerateBaseServing, "_get_session_id", staticmethod(GenerateBaseServing._get_session_id))
-    watch_sessions.cache_clear()
-    watch_sessions()
     chat = ChatCompletionRequest.model_validate({"messages": [], **body})
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001
@@ -128,7 +137,22 @@ def test_the_session_that_vllm_finds_is_released(
         return server.released
 
     assert asyncio.run(run(serve)) == ([session] if session else [])
-    watch_sessions.cache_clear()
+
+
+@pytest.mark.usefixtures("_watching")
+def test_only_the_job_of_the_clients_own_tenant_is_released() -> None:
+    chat = ChatCompletionRequest.model_validate({"messages": [], "session_id": "mine", "cache_salt": "tenant"})
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001
+        GenerateBaseServing._get_session_id(chat, Request(scope))
+
+    async def run() -> list[Any]:
+        server = Server(serve)
+        await server.request(FINAL)
+        await settle()
+        return server.core.calls
+
+    assert asyncio.run(run()) == [(RELEASE_METHOD, "mine", ["tenant"])]
 
 
 @pytest.mark.parametrize(
