@@ -68,6 +68,9 @@ void bind_pinned(py::module_& module) {
       .def(py::init<Evictor&, std::int64_t, bool>(), py::keep_alive<1, 2>(), py::arg("inner"), py::kw_only(),
            py::arg("num_blocks"), py::arg("cheapest_first"))
       .def("pin_next", &Pinned::pin_next, py::arg("pin"))
+      .def(
+          "claim", [](Pinned& evictor, PinId pin, const std::vector<BlockId>& ids) { evictor.claim(pin, ids); },
+          py::arg("pin"), py::arg("block_ids"))
       .def("set_value", &Pinned::set_value, py::arg("pin"), py::arg("value"))
       .def("release_some", &Pinned::release_some, py::arg("pin"), py::arg("count"), py::arg("now_s"))
       .def("release", &Pinned::release, py::arg("pin"), py::arg("now_s"))
@@ -78,7 +81,9 @@ void bind_pinned(py::module_& module) {
           },
           py::arg("pin"), py::arg("block_ids"), py::arg("now_s"))
       .def("size_of", &Pinned::size_of, py::arg("pin"))
+      .def("claimed_by", &Pinned::claimed_by, py::arg("pin"))
       .def_property_readonly("pinned", &Pinned::pinned)
+      .def_property_readonly("adopted", &Pinned::adopted)
       .def("take_losses", &Pinned::take_losses);
   bind_heap_evict(pinned);
 }

@@ -38,6 +38,7 @@ class CheckedEvictor : public Evictor {
   void add_empty_n(std::span<const BlockId> ids) final {
     release(ids, BlockState::kEmpty);
     empty_.prepend(ids);
+    insert_empty(ids);
   }
 
   std::vector<BlockId> evict_n(std::int64_t count, double now_s) final {
@@ -92,6 +93,8 @@ class CheckedEvictor : public Evictor {
 
   // What a policy does with the blocks that hold KV. All arguments are checked before.
   virtual void insert(const Freed& freed) = 0;
+  /// Blocks were freed whose KV is gone. For policies that remember what was in them.
+  virtual void insert_empty(std::span<const BlockId>) {}
   virtual void erase(BlockId id) = 0;
   /// Takes out `count` blocks and puts them behind `victims`.
   virtual void take(std::size_t count, double now_s, std::vector<BlockId>& victims) = 0;

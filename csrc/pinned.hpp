@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "checked_evictor.hpp"
+#include "claims.hpp"
 #include "pins.hpp"
 #include "returns.hpp"
 
@@ -46,15 +47,26 @@ class Pinned : public CheckedEvictor {
     pins_.set_value(pin, value);
   }
 
-  /// Ends the pin. The blocks left age on in the inner evictor as if they had never been pinned; their number.
+  /// These blocks of the pin's request, which are in use, come to it when they are freed. So do those that it had.
+  void claim(PinId pin, std::span<const BlockId> ids) {
+    require_pin(pin);
+    for (const BlockId id : ids) {
+      require_argument(id >= 0 && index(id) < held_.size(), "there is no such block");
+      require_argument(held_[index(id)].position == 0, "a block is free");
+    }
+    for (const BlockId id : ids) claims_.add(pin, id);
+  }
+
+  /// Ends the pin. The blocks left age on in the inner evictor as if they had never been pinned, or in another pin that
+  /// claims them; their number.
   std::size_t release(PinId pin, double now_s) {
     require_pin(pin);
     require_time(now_s);
     learn(now_s);
+    claims_.drop_pin(pin);
     std::size_t count = 0;
     for (const PinnedGroup& group : pins_.release(pin)) {
-      for (const BlockId id : group.ids) held_[index(id)].is_pinned = false;
-      inner_.add_n(group.ids, positions_of(group.ids), group.since_s, group.factor, group.end_class);
+      give_back(group.ids, group.since_s, group.factor, group.end_class);
       count += group.ids.size();
     }
     return count;
@@ -72,9 +84,9 @@ class Pinned : public CheckedEvictor {
       const auto alike = rest.first(static_cast<std::size_t>(end - rest.begin()));
       for (const BlockId id : alike) {
         pins_.erase(id);
-        held_[index(id)].is_pinned = false;
+        claims_.drop(pin, id);
       }
-      inner_.add_n(alike, positions_of(alike), group.freed_s, group.factor, group.end_class);
+      give_back(alike, group.freed_s, group.factor, group.end_class);
       rest = rest.subspan(alike.size());
     }
     return ids.size();
@@ -100,29 +112,39 @@ class Pinned : public CheckedEvictor {
       const auto last = std::ranges::adjacent_find(rest, differ);
       const auto alike =
           rest.first(last == rest.end() ? rest.size() : static_cast<std::size_t>(last - rest.begin()) + 1);
-      pin_group(pin, alike, now_s, true);
+      pin_group(pin, alike, now_s, Origin::kAdopted);
       rest = rest.subspan(alike.size());
     }
     return adopted.size();
   }
 
   std::size_t size_of(PinId pin) const { return pins_.size_of(pin); }
+  /// How many blocks the pin has or claims, those that it adopted not counted.
+  std::size_t claimed_by(PinId pin) const { return claims_.size_of(pin); }
   std::size_t pinned() const { return pins_.size(); }
+  std::size_t adopted() const { return pins_.adopted(); }
   std::map<PinId, std::size_t> take_losses() { return pins_.take_losses(); }
 
  protected:
   void insert(const Freed& freed) override {
     learn_returns(freed.last_s);
+    std::vector<BlockId> own;
+    std::vector<BlockId> others;
     for (std::size_t i = 0; i < freed.size(); ++i) {
-      const bool is_pinned = next_pin_ && freed.positions[i] > 0;
-      held_[index(freed.ids[i])] = {freed.positions[i], freed.factor, freed.end_class, is_pinned};
+      const BlockId id = freed.ids[i];
+      held_[index(id)] = {freed.positions[i], freed.factor, freed.end_class, false};
+      if (freed.positions[i] == 0) claims_.drop_block(id);
+      (next_pin_ && freed.positions[i] > 0 ? own : others).push_back(id);
     }
-    std::vector<BlockId> ids(freed.ids.begin(), freed.ids.end());
-    const auto pinned = std::ranges::stable_partition(ids, [this](BlockId id) { return !held_[index(id)].is_pinned; });
-    const std::span<const BlockId> others(ids.begin(), pinned.begin());
     // Even without blocks: the inner evictor learns the time and the class.
-    inner_.add_n(others, positions_of(others), freed.last_s, freed.factor, freed.end_class);
-    if (next_pin_) pin_group(*next_pin_, pinned, freed.last_s, false);
+    give_back(others, freed.last_s, freed.factor, freed.end_class);
+    if (!next_pin_) return;
+    for (const BlockId id : own) claims_.add(*next_pin_, id);
+    pin_group(*next_pin_, own, freed.last_s, Origin::kOwn);
+  }
+
+  void insert_empty(std::span<const BlockId> ids) override {
+    for (const BlockId id : ids) claims_.drop_block(id);
   }
 
   // As from the inner evictor, what was removed is learnt from with the next call that tells the time.
@@ -130,7 +152,7 @@ class Pinned : public CheckedEvictor {
     if (!held_[index(id)].is_pinned) {
       inner_.remove(id);
     } else {
-      if (!pins_.is_adopted(id)) returns_.note(pins_.group_of(id));
+      if (pins_.origin_of(id) == Origin::kOwn) returns_.note(pins_.group_of(id));
       pins_.erase(id);
     }
     held_[index(id)] = {};
@@ -164,6 +186,12 @@ class Pinned : public CheckedEvictor {
     }
     const auto pinned = std::ranges::count(held_, true, &Held::is_pinned);
     require_integrity(static_cast<std::size_t>(pinned) == pins_.size(), "a pinned block is in no pin");
+    claims_.check_integrity();
+    for (std::size_t i = 0; i < held_.size(); ++i) {
+      const auto id = static_cast<BlockId>(i);
+      if (held_[i].position == 0 || claims_.of(id).empty()) continue;
+      require_integrity(held_[i].is_pinned, "a free block is claimed and not pinned");
+    }
   }
 
   /// What is known of a block with KV.
@@ -178,6 +206,7 @@ class Pinned : public CheckedEvictor {
 
   Evictor& inner_;
   Pins pins_;
+  Claims claims_;
   std::vector<Held> held_;  // of each block
 
  private:
@@ -196,20 +225,42 @@ class Pinned : public CheckedEvictor {
     return positions;
   }
 
+  // Blocks with KV that are in no pin go to one that claims them, else to the inner evictor.
+  void give_back(std::span<const BlockId> ids, double freed_s, double factor, EndClass end_class) {
+    std::map<PinId, std::vector<BlockId>> claimed;
+    std::vector<BlockId> others;
+    for (const BlockId id : ids) {
+      held_[index(id)].is_pinned = false;
+      const std::vector<PinId>& pins = claims_.of(id);
+      if (pins.empty()) {
+        others.push_back(id);
+      } else {
+        claimed[*std::ranges::max_element(pins, {}, [this](PinId pin) { return pins_.value_of(pin); })].push_back(id);
+      }
+    }
+    inner_.add_n(others, positions_of(others), freed_s, factor, end_class);
+    for (const auto& [pin, its] : claimed) pin_group(pin, its, freed_s, Origin::kClaimed);
+  }
+
   // Blocks of one factor and class.
-  void pin_group(PinId pin, std::span<const BlockId> ids, double now_s, bool is_adopted) {
+  void pin_group(PinId pin, std::span<const BlockId> ids, double now_s, Origin origin) {
     if (ids.empty()) return;
+    for (const BlockId id : ids) held_[index(id)].is_pinned = true;
     const Held& shared = held_[index(ids.front())];
     const std::vector<std::int64_t> positions = positions_of(ids);
-    pins_.add(pin, {ids, positions, now_s, shared.factor, shared.end_class, next_sequence_}, is_adopted);
+    pins_.add(pin, {ids, positions, now_s, shared.factor, shared.end_class, next_sequence_}, origin);
     next_sequence_ += ids.size();
   }
 
   void lose(BlockId id, double now_s) {
     const Group& group = pins_.group_of(id);
-    if (!pins_.is_adopted(id)) {
+    if (pins_.origin_of(id) == Origin::kOwn) {
       inner_.observe_departure(group.end_class, now_s - group.freed_s, group.share, false);
     }
+    for (const PinId pin : claims_.of(id)) {
+      if (pin != pins_.pin_of(id)) pins_.note_loss(pin);
+    }
+    claims_.drop_block(id);
     pins_.lose(id);
     held_[index(id)] = {};
   }

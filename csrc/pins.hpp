@@ -21,6 +21,10 @@ namespace agentcache {
 /// A pin's id: any number of the caller's from 0.
 using PinId = std::int64_t;
 
+/// How a block came to its pin: freed by the request that the pin is for; freed by another that used it; from the inner
+/// evictor. Only of the first its return is still to be learnt from.
+enum class Origin { kOwn, kClaimed, kAdopted };
+
 /// Blocks of a pin that came to it together.
 struct PinnedGroup {
   double since_s;
@@ -38,6 +42,12 @@ class Pins {
   Pins(std::size_t num_blocks, bool cheapest_first) : groups_(num_blocks), cheapest_first_(cheapest_first) {}
 
   std::size_t size() const { return size_; }
+  /// Those that were adopted.
+  std::size_t adopted() const { return adopted_; }
+  double value_of(PinId pin) const {
+    const auto found = pins_.find(pin);
+    return found == pins_.end() ? 0.0 : found->second.value;
+  }
   std::size_t size_of(PinId pin) const {
     const auto found = pins_.find(pin);
     return found == pins_.end() ? 0 : found->second.size;
@@ -49,34 +59,40 @@ class Pins {
     record(pin).value = value;
   }
 
-  /// `is_adopted`: their return has been learnt from already.
-  void add(PinId pin, const Freed& freed, bool is_adopted) {
+  void add(PinId pin, const Freed& freed, Origin origin) {
     if (freed.size() == 0) return;
     sort_by_loss(freed);
     groups_.add(sorted_, freed.last_s, freed.factor, freed.end_class);
     const GroupId group = groups_.of(freed.ids.front()).id;
     if (index(group) >= owners_.size()) owners_.resize(index(group) + 1);
-    owners_[index(group)] = {&record(pin), freed.first_sequence, is_adopted};
+    owners_[index(group)] = {&record(pin), freed.first_sequence, origin};
     owners_[index(group)].pin->size += freed.size();
     size_ += freed.size();
+    if (origin == Origin::kAdopted) adopted_ += freed.size();
   }
 
-  /// The group that a pinned block belongs to, and whether it was adopted.
+  /// The group that a pinned block belongs to, its pin, and how it came to it.
   const Group& group_of(BlockId id) const { return groups_.of(id); }
-  bool is_adopted(BlockId id) const { return owner(groups_.of(id)).is_adopted; }
+  PinId pin_of(BlockId id) const { return owner(groups_.of(id)).pin->id; }
+  Origin origin_of(BlockId id) const { return owner(groups_.of(id)).origin; }
 
   /// The block is used again.
   void erase(BlockId id) {
-    --owner(groups_.of(id)).pin->size;
+    const Owner& of = owner(groups_.of(id));
+    --of.pin->size;
     --size_;
+    if (of.origin == Origin::kAdopted) --adopted_;
     groups_.erase(id);
   }
 
   /// The block is evicted.
   void lose(BlockId id) {
-    ++losses_[owner(groups_.of(id)).pin->id];
+    note_loss(pin_of(id));
     erase(id);
   }
+
+  /// The pin has lost a block that another had.
+  void note_loss(PinId pin) { ++losses_[pin]; }
 
   /// How many blocks each pin has lost since the last call, by pin.
   std::map<PinId, std::size_t> take_losses() { return std::exchange(losses_, {}); }
@@ -113,12 +129,15 @@ class Pins {
     groups_.check_integrity();
     std::unordered_map<const Pin*, std::size_t> sizes;
     std::size_t size = 0;
+    std::size_t adopted = 0;
     for (const Group& group : groups_) {
       const std::size_t blocks = list(group).ids.size();
       sizes[owner(group).pin] += blocks;
       size += blocks;
+      if (owner(group).origin == Origin::kAdopted) adopted += blocks;
     }
     require_integrity(size == size_, "the number of pinned blocks is wrong");
+    require_integrity(adopted == adopted_, "the number of adopted blocks is wrong");
     for (const auto& [id, pin] : pins_) {
       const auto found = sizes.find(&pin);
       const std::size_t blocks = found == sizes.end() ? 0 : found->second;
@@ -136,13 +155,14 @@ class Pins {
   struct Owner {
     Pin* pin;
     std::uint64_t sequence;
-    bool is_adopted;
+    Origin origin;
   };
 
   Groups groups_;
   std::vector<Owner> owners_;            // of each group
   std::unordered_map<PinId, Pin> pins_;  // Its entries stay where they are.
   std::size_t size_ = 0;
+  std::size_t adopted_ = 0;
 
  private:
   /// A group's first block that is left, by what decides.

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 
+from vllm.v1.core.kv_cache_utils import KVCacheBlock
 from vllm.v1.request import Request
 
 from agentcache.engine.durations_keeper import DurationsKeeper
@@ -18,14 +18,15 @@ from agentcache.engine.job_queue import ORDINARY, Place, find_place
 from agentcache.engine.job_views import JobView, RuntimeCounts
 from agentcache.engine.lineage import Lineage
 from agentcache.engine.pins import PinEnd, Pins, pin_rank
+from agentcache.engine.rebuild_cost import RebuildCost
 from agentcache.engine.tool_reader import ToolReader, calls_of
 from agentcache.engine.visits import Visit, is_whole, view_turn
 from agentcache.engine.waiting import Waiting
-from agentcache.policy.cost import LossCost
 from agentcache.policy.steering import Steering
 from tool_runtime.job_table import Gap, Parent, bounded_id
 from tool_runtime.runtime import AgentRuntime
 from tool_runtime.tool_key import ToolKey
+from tool_runtime.ttl import Hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +40,8 @@ class Fate:
 class JobTracker:
     """Follows every request of a client. Costs O(blocks of the request) when it comes and when it ends.
 
-    `loss` is what losing a block of `block_size` tokens costs; each of a request's block hashes is of
-    `hash_block_size` tokens. `pins` and `factors` None are of a policy without them, `keeper` None of a server that
-    forgets durations at its end.
+    Each of a request's block hashes is of `hash_block_size` tokens. `pins` and `factors` None are of a policy without
+    them, `keeper` None of a server that forgets durations at its end.
     """
 
     def __init__(
@@ -52,10 +52,8 @@ class JobTracker:
         pins: Pins | None,
         waiting: Waiting,
         factors: Factors | None,
-        loss: LossCost,
-        block_size: int,
+        rebuild_cost: RebuildCost,
         hash_block_size: int,
-        num_blocks: int,
         tool_reader: ToolReader | None,
         count_waiting: Callable[[], int],
         keeper: DurationsKeeper | None,
@@ -68,9 +66,7 @@ class JobTracker:
         self._steering = steering
         self._waiting = waiting
         self._factors = factors
-        self._loss = loss
-        self._block_size = block_size
-        self._num_blocks = num_blocks
+        self._rebuild_cost = rebuild_cost
         self._tool_reader = tool_reader
         self._count_waiting = count_waiting
         self._keeper = keeper
@@ -121,7 +117,7 @@ class JobTracker:
         visit.scheduled_s = self.clock()
         stats = request.prefill_stats
         visit.cached_tokens = stats.num_cached_tokens if stats is not None else 0
-        self.runtime.load.admitted(visit.scheduled_s - visit.arrived_s, self._cost_of_loss(visit))
+        self.runtime.load.admitted(visit.scheduled_s - visit.arrived_s, self._rebuild_cost.of_lost(visit))
         self._waiting.admitted(request, visit)
         self._end_return(visit)
 
@@ -136,8 +132,8 @@ class JobTracker:
         return bool(self._without_token)
 
     @contextmanager
-    def parting(self, request: Request) -> Iterator[Fate]:
-        """The request frees its blocks inside: it is over, or preempted."""
+    def parting(self, request: Request, blocks: Sequence[KVCacheBlock] = ()) -> Iterator[Fate]:
+        """The request frees these blocks, all that it has, inside: it is over, or preempted."""
         if not request.is_finished():
             # Its blocks are wanted again as soon as there is room.
             yield Fate(PREEMPTED)
@@ -167,7 +163,7 @@ class JobTracker:
         if self.pins is None:
             yield fate
             return
-        with self._pinning(request, visit, pending.key):
+        with self._pinning(request, visit, pending.key, blocks):
             yield fate
 
     def step(self) -> None:
@@ -272,28 +268,31 @@ class JobTracker:
                 self._factors.observe(gap.seconds)
         return self.pins is not None and self.pins.await_return(gap.request)
 
-    def _cost_of_loss(self, visit: Visit) -> float:
-        """Seconds of prefill for what the turn before had left and is gone: the end of what is shared."""
-        lost = visit.lost_tokens
-        return lost / self._block_size * self._loss.at(visit.overlap.shared_tokens - lost / 2) if lost else 0.0
-
     def _end_return(self, visit: Visit) -> None:
         if self.pins is not None and visit.continues is not None:
             self.pins.end(visit.continues, PinEnd.RETURNED)
 
     @contextmanager
-    def _pinning(self, request: Request, visit: Visit, key: ToolKey) -> Iterator[None]:
+    def _pinning(self, request: Request, visit: Visit, key: ToolKey, blocks: Sequence[KVCacheBlock]) -> Iterator[None]:
         assert self.pins is not None
-        blocks = request.num_tokens // self._block_size
-        loss_s = blocks * self._loss.at(request.num_tokens / 2)
-        share = blocks / self._num_blocks
-        decide = partial(self.runtime.decide_hold, key, loss_s=loss_s, prefill_s=loss_s, share=share)
+
+        def decide(age_s: float, at_stake: int) -> Hold:
+            return self.runtime.decide_hold(
+                key,
+                age_s=age_s,
+                loss_s=self._rebuild_cost.of_end(request.num_tokens, at_stake),
+                prefill_s=self._rebuild_cost.of_whole(request.num_tokens),
+                share=self._rebuild_cost.share(at_stake),
+                waiting=self._count_waiting(),
+            )
+
         with self.pins.pinning(
             visit.request,
             job=visit.job,
             tenant=request.cache_salt,
             turn=visit.turn,
-            decide=lambda age_s: decide(age_s=age_s, waiting=self._count_waiting()),
+            blocks=blocks,
+            decide=decide,
             rank=pin_rank(self._steering.pin_rank, self.log.jobs[visit.job].arrived_s),
         ) as pin:
             yield

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
+
+from vllm.v1.core.kv_cache_utils import KVCacheBlock
 
 from agentcache.errors import IntegrityError
 from agentcache.policy.pinned import PinnedEvictor
@@ -17,6 +19,10 @@ from tool_runtime.ttl import Hold
 
 # Which one gives way may be told by a time, the latest first.
 LATEST_S = 1e9
+
+
+# How long to hold, by the pin's age in seconds and the blocks that would be lost without it.
+Decide = Callable[[float, int], Hold]
 
 
 class PinEnd(Enum):
@@ -33,9 +39,10 @@ class PinEnd(Enum):
 
 @dataclass(slots=True, eq=False)
 class Pin:
-    """`owner` is the finished request whose blocks are kept. `decide` tells, by its age, how long it is to go on.
+    """`owner` is the finished request whose `blocks` are kept; what others use of them is the pin's again when freed.
 
-    `awaited`: the job is back, so the pin does not expire before the job's request is admitted.
+    `decide` tells, by its age and how many blocks it keeps from others then, how long it is to go on. `awaited`: the
+    job is back, so the pin does not expire before the job's request is admitted.
     """
 
     number: int
@@ -46,7 +53,7 @@ class Pin:
     began_s: float
     expires_s: float
     value_s: float
-    decide: Callable[[float], Hold]
+    decide: Decide
     rank: Callable[[Pin], float]
     blocks: int = 0
     awaited: bool = False
@@ -92,25 +99,16 @@ class Pins:
         self._by_owner: dict[str, Pin] = {}
         self._guards: dict[str, int] = {}
         self._deadlines: list[tuple[float, int]] = []
-        # How many blocks the pins had, and how many the evictor held back in all then. Without new pins, released ones
-        # or guards both can only become fewer, so what is the same in all is the same in each.
-        self._counted: tuple[int, int] | None = None
+        # The pins were within their budgets when they had so many blocks.
+        self._checked_blocks = 0
 
     def __len__(self) -> int:
         return len(self._live)
 
     @property
     def blocks(self) -> int:
-        """Pinned now. O(pins) after a change, else O(1)."""
-        if not self._live:
-            return 0
-        total = self._evictor.pinned
-        if self._counted is None or self._counted[1] != total:
-            self._counted = self._sum_blocks(), total
-        return self._counted[0]
-
-    def _sum_blocks(self) -> int:
-        return sum(map(self.blocks_left, self._live.values()))
+        """Pinned and free now."""
+        return self._evictor.pinned - self._evictor.adopted
 
     def blocks_left(self, pin: Pin) -> int:
         return self._evictor.size_of(pin.number) if pin.end is None else 0
@@ -129,11 +127,15 @@ class Pins:
         job: str,
         tenant: str | None,
         turn: int,
-        decide: Callable[[float], Hold],
+        blocks: Sequence[KVCacheBlock],
+        decide: Decide,
         rank: Callable[[Pin], float],
     ) -> Iterator[Pin | None]:
-        """What is freed inside is pinned, if `decide` says so and the budget allows."""
-        hold = decide(0.0)
+        """What is freed inside of the request's `blocks` is pinned, if `decide` says so and the budget allows.
+
+        Those that others use as well are from when they are freed.
+        """
+        hold = decide(0.0, sum(block.ref_cnt == 1 for block in blocks))
         if hold.ttl_s <= 0 or not self.budget_blocks:
             yield None
             return
@@ -145,6 +147,7 @@ class Pins:
             yield pin
         finally:
             self._evictor.pin_next(None)
+            self._evictor.claim(number, [block.block_id for block in blocks if block.ref_cnt and block.block_hash])
             self._begin(pin)
 
     def await_return(self, owner: str) -> bool:
@@ -156,7 +159,6 @@ class Pins:
 
     def guard(self, request_id: str, block_ids: Iterable[int], rank_value: float) -> None:
         """Keep free blocks for a waiting request that will hit them."""
-        self._counted = None
         number = next(self._numbers)
         if self._evictor.adopt(number, list(block_ids), self._clock()):
             self._evictor.set_value(number, rank_value)
@@ -166,7 +168,6 @@ class Pins:
         """The request was admitted, or is over."""
         number = self._guards.pop(request_id, None)
         if number is not None:
-            self._counted = None
             self._evictor.release(number, self._clock())
 
     def end(self, owner: str, cause: PinEnd) -> None:
@@ -184,14 +185,18 @@ class Pins:
         """End the pins whose time is over, or that have lost all blocks, by now. O(pins that end, log pins)."""
         for number in self._evictor.take_losses():
             pin = self._live.get(number)
-            if pin is not None and not self._evictor.size_of(number):
+            if pin is not None and not self._evictor.claimed_by(number):
                 self._end(pin, PinEnd.PRESSURE)
+        # What others used comes back in between.
+        if self.blocks > self._checked_blocks:
+            self._keep_budgets()
+        self._checked_blocks = self.blocks
         now_s = self._clock()
         while self._deadlines and self._deadlines[0][0] <= now_s:
             pin = self._live.get(heapq.heappop(self._deadlines)[1])
             if pin is None or pin.awaited:
                 continue
-            hold = pin.decide(now_s - pin.began_s)
+            hold = pin.decide(now_s - pin.began_s, self.blocks_left(pin))
             expires_s = now_s + hold.ttl_s
             # Not `hold.ttl_s > 0`: what is too short to be added would be decided upon for ever.
             if expires_s > now_s:
@@ -209,13 +214,12 @@ class Pins:
 
     def check_integrity(self) -> None:
         """Raise IntegrityError when pins, budget and the evictor's blocks disagree."""
-        pinned, guarded = self._sum_blocks(), sum(map(self._evictor.size_of, self._guards.values()))
-        if pinned + guarded != self._evictor.pinned:
-            raise IntegrityError(f"{self._evictor.pinned} blocks are pinned, {pinned} + {guarded} have a reason")
-        if self.blocks != pinned:
-            raise IntegrityError(f"{pinned} blocks are pinned, {self.blocks} were counted")
-        if self.blocks > self.budget_blocks:
-            raise IntegrityError(f"{self.blocks} blocks are pinned, beyond the budget of {self.budget_blocks}")
+        pinned = sum(map(self.blocks_left, self._live.values()))
+        guarded = sum(map(self._evictor.size_of, self._guards.values()))
+        if (pinned, guarded) != (self.blocks, self._evictor.adopted):
+            raise IntegrityError(
+                f"{self.blocks} + {self._evictor.adopted} blocks are pinned, {pinned} + {guarded} have a reason"
+            )
         if sorted(self._by_owner.values(), key=id) != sorted(self._live.values(), key=id):
             raise IntegrityError("live pins are filed under other owners")
         if any(pin.end is not None for pin in self._live.values()):
@@ -224,16 +228,22 @@ class Pins:
             raise IntegrityError(f"{self.began} pins began, {len(self._live)} live and {self.ended.total()} ended")
 
     def _begin(self, pin: Pin) -> None:
-        self._counted = None
-        pin.blocks = self._evictor.size_of(pin.number)
+        pin.blocks = self._evictor.claimed_by(pin.number)
         if not pin.blocks:
             self._evictor.release(pin.number, self._clock())
             return
         self.began += 1
         self._live[pin.number] = self._by_owner[pin.owner] = pin
         self._schedule(pin)
-        if pin.tenant is not None:
-            self._shrink([each for each in self._live.values() if each.tenant == pin.tenant], self._tenant_blocks)
+        self._keep_budgets()
+
+    def _keep_budgets(self) -> None:
+        by_tenant: dict[str, list[Pin]] = defaultdict(list)
+        for pin in self._live.values():
+            if pin.tenant is not None:
+                by_tenant[pin.tenant].append(pin)
+        for pins in by_tenant.values():
+            self._shrink(pins, self._tenant_blocks)
         self._shrink(list(self._live.values()), self.budget_blocks)
 
     def _schedule(self, pin: Pin) -> None:
@@ -250,7 +260,6 @@ class Pins:
             if left <= excess:
                 self._end(pin, PinEnd.BUDGET)
             else:
-                self._counted = None
                 self._evictor.release_some(pin.number, excess, self._clock())
             excess -= left
             if excess <= 0:
@@ -258,7 +267,6 @@ class Pins:
 
     def _end(self, pin: Pin, cause: PinEnd) -> None:
         now_s = self._clock()
-        self._counted = None
         self._evictor.release(pin.number, now_s)
         pin.end, pin.ended_s = cause, now_s
         self.ended[cause.value] += 1

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import cache, partial
+from itertools import chain
 from typing import Any
 
 from vllm.logger import init_logger
@@ -202,7 +203,8 @@ class AgentScheduler(MultiSegmentScheduler):
         if self.tracker is None or self.block_queue is None or self.is_fill_row(request.request_id):
             super()._free_request_blocks(request)
             return
-        with self.tracker.parting(request) as fate:
+        blocks = chain.from_iterable(self.kv_cache_manager.get_blocks(request.request_id).blocks)
+        with self.tracker.parting(request, list(blocks)) as fate:
             self.block_queue.factor, self.block_queue.end_class = fate.factor, fate.end_class
             super()._free_request_blocks(request)
             self.block_queue.factor, self.block_queue.end_class = 1.0, 0

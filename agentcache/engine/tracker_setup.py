@@ -15,6 +15,7 @@ from agentcache.engine.durations_keeper import DurationsKeeper
 from agentcache.engine.factors import Factors
 from agentcache.engine.job_tracker import JobTracker
 from agentcache.engine.pins import Pins
+from agentcache.engine.rebuild_cost import RebuildCost
 from agentcache.engine.tool_reader import ToolReader
 from agentcache.engine.waiting import Waiting
 from agentcache.policy.compiled import CompiledEvictor
@@ -78,10 +79,8 @@ class TrackerSetup:
                 count_running=lambda: self.count_requests()[0],
             ),
             factors=self._make_factors(evictor, runtime) if steering.factors else None,
-            loss=inputs.loss,
-            block_size=self.block_size,
+            rebuild_cost=RebuildCost(inputs.loss, self.block_size, inputs.num_blocks),
             hash_block_size=self.block_size if self.hash_block_size is None else self.hash_block_size,
-            num_blocks=inputs.num_blocks,
             tool_reader=ToolReader(self.vllm_config, parser) if parser is not None else None,
             count_waiting=lambda: self.count_requests()[1],
             keeper=self._make_keeper(runtime),

@@ -12,7 +12,8 @@ class PinnedEvictor(CompiledEvictor):
     """Without pins the same victims as `inner`. When `inner` has no block left, the pin worth least loses its own.
 
     A pin is any number of the caller's from 0; it begins with its first block or value and ends with `release`. It
-    protects blocks with KV alone. A block that is used again leaves its pin; one that is evicted counts as a loss.
+    protects blocks with KV alone. A block that is used again is not the pin's until it is freed again; one that is
+    evicted counts as a loss. Of several pins that left a block the one worth most has it, and the others get it then.
     Evicting n pinned blocks takes O(pins + n log pins).
     """
 
@@ -39,8 +40,12 @@ class PinnedEvictor(CompiledEvictor):
         """
         self._pinned.set_value(pin, value)
 
+    def claim(self, pin: int, block_ids: Sequence[int]) -> None:
+        """Blocks with KV that are in use are the pin's as well, from when they are freed."""
+        self._pinned.claim(pin, block_ids)
+
     def release(self, pin: int, now_s: float) -> int:
-        """End a pin. The blocks left, so many, age on in `inner` as if they had never been pinned."""
+        """End a pin. Blocks left, so many, age on in `inner` as if they had never been pinned, or are other pins'."""
         return self._pinned.release(pin, now_s)
 
     def release_some(self, pin: int, count: int, now_s: float) -> int:
@@ -58,11 +63,20 @@ class PinnedEvictor(CompiledEvictor):
         """How many blocks a pin has, 0 if there is no such pin."""
         return self._pinned.size_of(pin)
 
+    def claimed_by(self, pin: int) -> int:
+        """How many blocks a pin has, or gets when they are freed, without those that it adopted."""
+        return self._pinned.claimed_by(pin)
+
     @property
     def pinned(self) -> int:
         """How many blocks all pins have."""
         return self._pinned.pinned
 
+    @property
+    def adopted(self) -> int:
+        """How many of them were adopted."""
+        return self._pinned.adopted
+
     def take_losses(self) -> dict[int, int]:
-        """How many blocks each pin lost to evictions since the last call, by pin, released ones too."""
+        """How many blocks each pin had or claimed that were evicted since the last call, released pins' too."""
         return self._pinned.take_losses()

@@ -74,14 +74,26 @@ struct BrokenGrouped : Grouped {
 
 struct BrokenPins : Pins {
   BrokenPins() : Pins(4, false) {
-    add(7, {ids, positions, 0.0, 1.0, 0, 0}, false);
+    add(7, {ids, positions, 0.0, 1.0, 0, 0}, Origin::kOwn);
     set_value(8, 1.0);
   }
   void swap_owner() { owners_[0].pin = &pins_.at(8); }
   void count_one_more() { ++size_; }
+  void count_one_adopted() { ++adopted_; }
   void lose_block() { groups_.erase(1); }
   const std::vector<BlockId> ids{0, 1};
   const std::vector<std::int64_t> positions{16, 32};
+};
+
+struct BrokenClaims : Claims {
+  BrokenClaims() {
+    add(7, 0);
+    add(8, 0);
+    add(8, 1);
+  }
+  void forget_block() { blocks_.at(8).erase(1); }
+  void forget_pin() { pins_.at(0).pop_back(); }
+  void keep_empty_list() { pins_[2]; }
 };
 
 struct BrokenPinned {
@@ -96,10 +108,12 @@ struct BrokenPinned {
   void lose_inner_block() { lru.remove(2); }
   void pin_inner_block() { pinned.held(2).is_pinned = true; }
   void forget_pin() { pinned.held(0).is_pinned = false; }
+  void claim_inner_block() { pinned.claim_free(2); }
 
   struct Opened : Pinned {
     using Pinned::Pinned;
     void lose_pinned_block() { pins_.erase(0); }
+    void claim_free(BlockId id) { claims_.add(7, id); }
     Held& held(BlockId id) { return held_[index(id)]; }
   };
   Lru lru;
@@ -161,11 +175,16 @@ inline void check_that_damage_is_found() {
   expect_found(&BrokenGrouped::lose_block, "a free block that no group has");
   expect_found(&BrokenPins::swap_owner, "a group that names another pin");
   expect_found(&BrokenPins::count_one_more, "a wrong number of pinned blocks");
+  expect_found(&BrokenPins::count_one_adopted, "a wrong number of adopted blocks");
   expect_found(&BrokenPins::lose_block, "a pinned block that no group has");
+  expect_found(&BrokenClaims::forget_block, "a claim that its pin does not know");
+  expect_found(&BrokenClaims::forget_pin, "a claim that its block does not know");
+  expect_found(&BrokenClaims::keep_empty_list, "a block that is listed without claims");
   expect_found(&BrokenPinned::lose_pinned_block, "a free block that no pin has");
   expect_found(&BrokenPinned::lose_inner_block, "a free block that the inner evictor lacks");
   expect_found(&BrokenPinned::pin_inner_block, "a pinned block that no pin has");
   expect_found(&BrokenPinned::forget_pin, "a block of a pin that is not pinned");
+  expect_found(&BrokenPinned::claim_inner_block, "a free block that a pin claims and does not have");
   expect_found(&BrokenLru::lose_block, "a free block that the list lacks");
   expect_found(&BrokenLru::swap_block, "a taken block in the list");
   expect_found(&BrokenTable::swap_places, "a table's index that points elsewhere");

@@ -38,8 +38,15 @@ def pin(
     rank: float = 1.0,
     decide: Callable[[float], Hold] | None = None,
 ) -> Pin | None:
+    chosen = decide or hold()
     with pins.pinning(
-        owner, job=owner[0], tenant=tenant, turn=0, decide=decide or hold(), rank=lambda _: rank
+        owner,
+        job=owner[0],
+        tenant=tenant,
+        turn=0,
+        blocks=(),
+        decide=lambda age_s, _: chosen(age_s),
+        rank=lambda _: rank,
     ) as begun:
         evictor.add(list(blocks), [16 * (1 + number) for number in range(len(blocks))], pins._clock())
     pins.check_integrity()
@@ -228,7 +235,13 @@ def test_the_count_of_pinned_blocks_follows_whatever_happens() -> None:
                 blocks = sorted(used)[: chance.randint(1, 9)]
                 used -= set(blocks)
                 with pins.pinning(
-                    f"{number}", job="j", tenant=None, turn=0, decide=hold(), rank=lambda pin: pin.expires_s
+                    f"{number}",
+                    job="j",
+                    tenant=None,
+                    turn=0,
+                    blocks=(),
+                    decide=lambda age_s, _: hold()(age_s),
+                    rank=lambda pin: pin.expires_s,
                 ):
                     evictor.add(blocks, [16 * (1 + block) for block in blocks], clock.now_s)
             case 2:
@@ -266,7 +279,7 @@ def test_blocks_that_nobody_answers_for_are_found() -> None:
     pins, evictor, _ = make()
     evictor.pin_next(77)
     free(evictor, range(2))
-    with pytest.raises(IntegrityError, match=r"^2 blocks are pinned, 0 \+ 0 have a reason$"):
+    with pytest.raises(IntegrityError, match=r"^2 \+ 0 blocks are pinned, 0 \+ 0 have a reason$"):
         pins.check_integrity()
 
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +11,7 @@ from vllm.v1.core.kv_cache_utils import KVCacheBlock
 from vllm.v1.request import RequestStatus
 
 from agentcache.engine.job_queue import ORDINARY, PINNED, Place
-from agentcache.engine.pins import PinEnd
+from agentcache.engine.pins import Decide, PinEnd
 from agentcache.policy.steering import Order, Steering
 from tool_runtime.ttl import ContinuumCode, Hold, Situation
 
@@ -33,10 +33,11 @@ class NotedPins:
         job: str,
         tenant: str | None,
         turn: int,
-        decide: Callable[[float], Hold],
+        blocks: Sequence[Any],
+        decide: Decide,
         rank: Callable[[Any], float],
     ) -> Iterator[Any]:
-        hold = decide(0.0)
+        hold = decide(0.0, len(blocks))
         if hold.ttl_s <= 0:
             yield None
             return

@@ -17,6 +17,7 @@ from agentcache.engine.dictated_calls import write_dictated_calls
 from agentcache.engine.durations_keeper import DurationsKeeper
 from agentcache.engine.factors import Factors
 from agentcache.engine.job_tracker import Fate, JobTracker
+from agentcache.engine.rebuild_cost import RebuildCost
 from agentcache.engine.waiting import Waiting
 from agentcache.policy.cost import LossCost
 from agentcache.policy.lru import LruEvictor
@@ -79,10 +80,8 @@ class Tracked:
                 count_running=lambda: self.running,
             ),
             factors=factors if self.steering.factors else None,
-            loss=LossCost(slope_s=0.0, base_s=LOSS_S, floor_s=1e-6),
-            block_size=BLOCK,
+            rebuild_cost=RebuildCost(LossCost(slope_s=0.0, base_s=LOSS_S, floor_s=1e-6), BLOCK, num_blocks=100),
             hash_block_size=self.hash_block,
-            num_blocks=100,
             tool_reader=None,
             count_waiting=lambda: self.waiting,
             keeper=self.keeper,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -54,6 +55,7 @@ class Block:
     sequence: int = 0
     group: int = 0
     group_size: int = 0
+    teaches: bool = False
     is_adopted: bool = False
 
 
@@ -66,6 +68,8 @@ class PinnedReference:
         self._empty: list[int] = []
         self._blocks: dict[int, Block] = {}
         self._values: dict[int, float] = {}
+        # Of each block, in the order in which they claimed it.
+        self._claims: dict[int, list[int]] = {}
         self._returns: list[tuple[float, int, float]] = []
         self._added = 0
         self._groups = 0
@@ -75,12 +79,28 @@ class PinnedReference:
     def add(self, ids: Sequence[int], positions: Sequence[int], now_s: float, factor: float, end_class: int) -> None:
         self._learn_returns(now_s)
         self._blocks |= {each: Block(n, factor, end_class) for each, n in zip(ids, positions, strict=True)}
+        for each in ids:
+            if not self._blocks[each].position:
+                self._claims.pop(each, None)
         pinned = [each for each in ids if self.pin is not None and self._blocks[each].position > 0]
         self._give_back([each for each in ids if each not in pinned], now_s, factor, end_class)
-        self._pin(self.pin or 0, pinned, now_s, is_adopted=False)
+        if self.pin is not None:
+            self.claim(self.pin, pinned)
+            self._pin(self.pin, pinned, now_s, teaches=True)
+
+    def claim(self, pin: int, ids: Sequence[int]) -> None:
+        for each in ids:
+            claims = self._claims.setdefault(each, [])
+            if pin not in claims:
+                claims.append(pin)
+
+    def claimed_by(self, pin: int) -> int:
+        return sum(pin in claims for claims in self._claims.values())
 
     def add_empty(self, ids: Sequence[int]) -> None:
         self._empty[:0] = ids
+        for each in ids:
+            self._claims.pop(each, None)
 
     def set_value(self, pin: int, value: float) -> None:
         self._values[pin] = value
@@ -89,15 +109,32 @@ class PinnedReference:
         self._learn_returns(now_s)
         self._inner.evict_n(0, now_s)
         self._values.pop(pin, None)
+        for each in list(self._claims):
+            self._drop_claim(pin, each)
         released = self.of(pin)
         for group in sorted({block.group for block in released.values()}):
             of_group = {each: block for each, block in released.items() if block.group == group}
             ids = sorted(of_group, key=lambda each: of_group[each].sequence)
             first = of_group[ids[0]]
+            since_s = first.since_s
             for block in of_group.values():
                 block.pin = None
-            self._give_back(ids, first.since_s, first.factor, first.end_class)
+            self._give_back(ids, since_s, first.factor, first.end_class)
         return len(released)
+
+    def release_some(self, pin: int, count: int, now_s: float) -> int:
+        self._learn_returns(now_s)
+        self._inner.evict_n(0, now_s)
+        ids = [each for each in self._by_loss() if self._blocks[each].pin == pin][:count]
+        for _, run in itertools.groupby(ids, key=lambda each: self._blocks[each].group):
+            alike = list(run)
+            first = self._blocks[alike[0]]
+            since_s = first.since_s
+            for each in alike:
+                self._blocks[each].pin = None
+                self._drop_claim(pin, each)
+            self._give_back(alike, since_s, first.factor, first.end_class)
+        return len(ids)
 
     def adopt(self, pin: int, ids: Sequence[int], now_s: float) -> int:
         adopted = [
@@ -128,7 +165,7 @@ class PinnedReference:
         block = self._blocks.pop(block_id)
         if block.pin is None:
             self._inner.remove(block_id)
-        elif not block.is_adopted:
+        elif block.teaches:
             same = self._returns and self._returns[-1][:2] == (block.since_s, block.end_class)
             share = self._returns.pop()[2] if same else 0.0
             self._returns.append((block.since_s, block.end_class, share + 1 / block.group_size))
@@ -143,8 +180,9 @@ class PinnedReference:
         for each in self._by_loss()[: count - len(victims)]:
             block = self._blocks.pop(each)
             assert block.pin is not None
-            self.losses[block.pin] = self.losses.get(block.pin, 0) + 1
-            if not block.is_adopted:
+            for pin in {block.pin, *self._claims.pop(each, [])}:
+                self.losses[pin] = self.losses.get(pin, 0) + 1
+            if block.teaches:
                 self._observe(block.end_class, now_s - block.since_s, 1 / block.group_size, returned=False)
             victims.append(each)
         return victims
@@ -168,13 +206,32 @@ class PinnedReference:
         return self._blocks[block_id].factor, self._blocks[block_id].end_class
 
     def _give_back(self, ids: Sequence[int], now_s: float, factor: float, end_class: int) -> None:
-        self._inner.add_n(ids, [self._blocks[each].position for each in ids], now_s, factor, end_class)
+        """To a pin that claims it, else to the inner evictor."""
+        others = [each for each in ids if each not in self._claims]
+        self._inner.add_n(others, [self._blocks[each].position for each in others], now_s, factor, end_class)
+        best = {
+            each: max(self._claims[each], key=lambda pin: self._values.get(pin, 0.0))
+            for each in ids
+            if each in self._claims
+        }
+        for pin in sorted(set(best.values())):
+            self._pin(pin, [each for each in ids if best.get(each) == pin], now_s)
 
-    def _pin(self, pin: int, ids: Sequence[int], now_s: float, *, is_adopted: bool) -> None:
+    def _drop_claim(self, pin: int, block_id: int) -> None:
+        claims = self._claims.get(block_id, [])
+        if pin in claims:
+            claims.remove(pin)
+            if not claims:
+                del self._claims[block_id]
+
+    def _pin(
+        self, pin: int, ids: Sequence[int], now_s: float, *, teaches: bool = False, is_adopted: bool = False
+    ) -> None:
         self._groups += 1
         for each in ids:
             block = self._blocks[each]
-            block.pin, block.since_s, block.sequence, block.is_adopted = pin, now_s, self._added, is_adopted
+            block.pin, block.since_s, block.sequence = pin, now_s, self._added
+            block.teaches, block.is_adopted = teaches, is_adopted
             block.group, block.group_size = self._groups, len(ids)
             self._added += 1
 

@@ -73,6 +73,16 @@ class SameVictims(RuleBasedStateMachine):
     def release(self, pin: int) -> None:
         assert self.pinned.release(pin, self.now_s) == self.reference.release(pin, self.now_s)
 
+    @rule(pin=PINS, count=st.integers(0, 6))
+    def release_some(self, pin: int, count: int) -> None:
+        assert self.pinned.release_some(pin, count, self.now_s) == self.reference.release_some(pin, count, self.now_s)
+
+    @rule(pin=PINS, data=st.data())
+    def claim(self, pin: int, data: st.DataObject) -> None:
+        ids = data.draw(st.lists(st.sampled_from(self.taken), max_size=6)) if self.taken else []
+        self.pinned.claim(pin, ids)
+        self.reference.claim(pin, ids)
+
     @rule(pin=PINS, data=st.data())
     def adopt(self, pin: int, data: st.DataObject) -> None:
         known = [*self.reference.order(self.now_s), *self.taken[:1], -1, NUM_BLOCKS]
@@ -121,6 +131,10 @@ class SameVictims(RuleBasedStateMachine):
         sizes = [len(self.reference.of(pin)) for pin in range(3)]
         assert [self.pinned.size_of(pin) for pin in range(3)] == sizes
         assert self.pinned.pinned == sum(sizes)
+        assert self.pinned.adopted == sum(
+            block.is_adopted for block in self.reference._blocks.values() if block.pin is not None
+        )
+        assert [self.pinned.claimed_by(pin) for pin in range(3)] == [self.reference.claimed_by(pin) for pin in range(3)]
         self.pinned.check_integrity()
 
 

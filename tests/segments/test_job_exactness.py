@@ -49,7 +49,9 @@ class Crowd:
                 length = self.chance.randint(2, 40)
                 left[job] -= 1
                 running[job] = self._ask(job, prompts[job], length, is_last=not left[job]), length
-            if self.chance.random() < 0.01:
+            # At least once.
+            is_due = len(self.turns) > 12 and not self.resets
+            if self.chance.random() < (0.5 if is_due else 0.01):
                 self.resets += self.engine.reset(running=self.chance.random() < 0.7)
             if self.chance.random() < 0.2:
                 self.engine.pool.evict_blocks({self.chance.randrange(1, BLOCKS)})
