@@ -185,7 +185,8 @@ class Pins:
         """End the pins whose time is over, or that have lost all blocks, by now. O(pins that end, log pins)."""
         for number in self._evictor.take_losses():
             pin = self._live.get(number)
-            if pin is not None and not self._evictor.claimed_by(number):
+            # What others use of it is not lost, but alone no reason to let its job pass.
+            if pin is not None and not self._evictor.size_of(number):
                 self._end(pin, PinEnd.PRESSURE)
         # What others used comes back in between.
         if self.blocks > self._checked_blocks:

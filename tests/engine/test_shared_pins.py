@@ -88,3 +88,21 @@ def test_what_two_pins_keep_is_kept_until_both_have_ended(tiny_model_path: str, 
     assert pins.blocks_left(one) == one.blocks == pins.blocks
     assert lone.scheduler.tracker.release("one")
     assert pins.blocks == 0
+
+
+@pytest.mark.parametrize("policy", STEERED)
+def test_a_pin_that_lost_its_own_blocks_is_over_although_others_use_its_beginning(
+    tiny_model_path: str, policy: str
+) -> None:
+    """Its job has lost what it was to find again, and is no more to be let pass than others."""
+    lone = make(tiny_model_path, policy)
+    lone.add("other", [*SYSTEM, *tokens_of(9, 4)], output_tokens=60, calls=())
+    run(lone, "first of all", tokens_of(3, 8))
+    run(lone, "mine", [*SYSTEM, *tokens_of(8, 100)], calls=(SEARCH,), session_id="mine")
+    (pin,) = lone.scheduler.tracker.pins
+    assert 0 < lone.scheduler.tracker.pins.blocks_left(pin) < pin.blocks
+    lone.pool.free_blocks(lone.pool.get_new_blocks(lone.pool.get_num_free_blocks()))
+    lone.step()
+    assert "other" in lone.scheduler.requests
+    assert pin.end is not None
+    assert pin.end.value == "pressure"
