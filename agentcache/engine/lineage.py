@@ -32,11 +32,11 @@ class Lineage:
         Several agents may share a session: a prompt that has less than half of every pending turn begins a new chat.
         The owner may have been continued before, by a turn whose reply filled no block and that owns nothing itself.
         """
+        if owner is not None and owner.session == job and owner.request in pending:
+            return owner.request
         hashes = reusable_hashes(request, self._block_size)
         if owner is None or owner.session != job:
             return self._chains.find_relative(pending, hashes)
-        if owner.request in pending:
-            return owner.request
         return self._chains.find_extended(pending, hashes, min_blocks=owner.blocks) or owner.request
 
     def compare(self, continues: str | None, request: Request) -> Overlap:
