@@ -9,7 +9,13 @@ class NotFreeError(KeyError): ...
 
 class Evictor:
     def add_n(
-        self, block_ids: Sequence[int], positions: Sequence[int], now_s: float, factor: float, end_class: int = 0
+        self,
+        block_ids: Sequence[int],
+        positions: Sequence[int],
+        now_s: float,
+        factor: float,
+        end_class: int = 0,
+        job: int = 0,
     ) -> None: ...
     def add_empty_n(self, block_ids: Sequence[int]) -> None: ...
     def evict_n(self, count: int, now_s: float) -> list[int]: ...
@@ -95,6 +101,7 @@ class FreeQueue:
     factor: float
     # How the requests ended whose blocks are appended from now on: a number of the caller's from 0 to 1023, 0 unknown.
     end_class: int
+    job: int
     def __init__(
         self,
         *,

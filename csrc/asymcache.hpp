@@ -101,7 +101,7 @@ class AsymCache : public CheckedEvictor {
   void sort_by_value(const Freed& freed) {
     sorted_.clear();
     for (std::size_t i = 0; i < freed.size(); ++i) {
-      const double log_value = std::log(cost_.at(freed.positions[i]) * freed.factor);
+      const double log_value = std::log(cost_.at(freed.positions[i]) * freed.ending.factor);
       sorted_.push_back({log_value, freed.first_sequence + i, freed.ids[i]});
     }
     // A request's blocks come from its end to its start, as a rule.

@@ -48,10 +48,12 @@ void bind_evictor(py::module_& module) {
       .def(
           "add_n",
           [](Evictor& evictor, const py::object& ids, const py::object& positions, double now_s, double factor,
-             EndClass end_class) {
-            evictor.add_n(to_integers<BlockId>(ids), to_integers<std::int64_t>(positions), now_s, factor, end_class);
+             EndClass end_class, JobNumber job) {
+            evictor.add_n(to_integers<BlockId>(ids), to_integers<std::int64_t>(positions), now_s,
+                          {factor, end_class, job});
           },
-          py::arg("block_ids"), py::arg("positions"), py::arg("now_s"), py::arg("factor"), py::arg("end_class") = 0)
+          py::arg("block_ids"), py::arg("positions"), py::arg("now_s"), py::arg("factor"), py::arg("end_class") = 0,
+          py::arg("job") = kNoJob)
       .def(
           "add_empty_n",
           [](Evictor& evictor, const py::object& ids) { evictor.add_empty_n(to_integers<BlockId>(ids)); },
@@ -130,6 +132,7 @@ void bind_queue(py::module_& module) {
       .def_readwrite("clock", &PythonQueue::clock)
       .def_property("factor", &PythonQueue::factor, &PythonQueue::set_factor)
       .def_property("end_class", &PythonQueue::end_class, &PythonQueue::set_end_class)
+      .def_property("job", &PythonQueue::job, &PythonQueue::set_job)
       .def_property_readonly("num_free_blocks", &PythonQueue::size)
       .def("append", &PythonQueue::append)
       .def("append_n", &PythonQueue::append_n)

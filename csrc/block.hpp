@@ -14,6 +14,19 @@ using BlockId = std::int32_t;
 using EndClass = std::int32_t;
 constexpr EndClass kMaxEndClasses = 1024;
 
+/// The agent's job that freed blocks, as a number of the caller's. kNoJob: nobody knows.
+using JobNumber = std::int64_t;
+constexpr JobNumber kNoJob = 0;
+
+/// How the request ended that freed blocks. What it left is alike in all of this.
+struct Ending {
+  double factor = 1.0;  ///< Multiplies the value of its blocks.
+  EndClass end_class = 0;
+  JobNumber job = kNoJob;
+
+  bool operator==(const Ending&) const = default;
+};
+
 /// Where a block stands in tables that have one entry for each id.
 inline std::size_t index(BlockId id) {
   return static_cast<std::size_t>(id);
@@ -33,12 +46,11 @@ struct Freed {
   std::span<const BlockId> ids;
   std::span<const std::int64_t> positions;
   double last_s;
-  double factor;
-  EndClass end_class;
+  Ending ending;
   std::uint64_t first_sequence;
 
   std::size_t size() const { return ids.size(); }
-  Use use(std::size_t i) const { return {ids[i], positions[i], last_s, factor, first_sequence + i}; }
+  Use use(std::size_t i) const { return {ids[i], positions[i], last_s, ending.factor, first_sequence + i}; }
 };
 
 /// A block with the number that it is ordered by. Less goes first; of equals, the one that was added earlier.

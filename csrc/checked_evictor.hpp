@@ -22,15 +22,16 @@ class CheckedEvictor : public Evictor {
 
   std::size_t size() const final { return empty_.size() + num_with_kv_; }
 
-  void add_n(std::span<const BlockId> ids, std::span<const std::int64_t> positions, double now_s, double factor,
-             EndClass end_class = 0) final {
+  void add_n(std::span<const BlockId> ids, std::span<const std::int64_t> positions, double now_s,
+             const Ending& ending = {}) final {
     require_argument(ids.size() == positions.size(), "block_ids and positions differ in length");
     require_argument(std::isfinite(now_s), "now_s must be finite");
-    require_argument(factor > 0 && std::isfinite(factor), "factor must be finite and above 0");
-    require_argument(end_class >= 0 && end_class < kMaxEndClasses, "end_class is out of range");
+    require_argument(ending.factor > 0 && std::isfinite(ending.factor), "factor must be finite and above 0");
+    require_argument(ending.end_class >= 0 && ending.end_class < kMaxEndClasses, "end_class is out of range");
+    require_argument(ending.job >= kNoJob, "job is negative");
     for (const std::int64_t position : positions) require_argument(position >= 0, "a position is negative");
     release(ids, BlockState::kWithKv);
-    insert({ids, positions, now_s, factor, end_class, next_sequence_});
+    insert({ids, positions, now_s, ending, next_sequence_});
     num_with_kv_ += ids.size();
     next_sequence_ += ids.size();
   }

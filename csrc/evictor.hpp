@@ -21,8 +21,8 @@ class Evictor {
   virtual std::size_t size() const = 0;
 
   /// `positions[i]` belongs to `ids[i]`. Nothing is added when an argument is wrong.
-  virtual void add_n(std::span<const BlockId> ids, std::span<const std::int64_t> positions, double now_s, double factor,
-                     EndClass end_class = 0) = 0;
+  virtual void add_n(std::span<const BlockId> ids, std::span<const std::int64_t> positions, double now_s,
+                     const Ending& ending = {}) = 0;
   virtual void add_empty_n(std::span<const BlockId> ids) = 0;
   virtual std::vector<BlockId> evict_n(std::int64_t count, double now_s) = 0;
   /// Throws NotFree.
@@ -34,6 +34,9 @@ class Evictor {
   /// A share of a group of blocks, freed under a class that `add_n` was told of, was kept elsewhere and left at
   /// `age_s`: it returned, or was evicted. Most policies learn nothing from it.
   virtual void observe_departure(EndClass, double /*age_s*/, double /*share*/, bool /*returned*/) {}
+
+  /// The KV of a block that was removed is lost, and the block kept elsewhere. Most policies have nothing to forget.
+  virtual void forget(BlockId) {}
 
   /// Throws IntegrityError when the records contradict each other.
   virtual void check_integrity() const = 0;

@@ -35,7 +35,7 @@ class FreeQueue {
   /// At position 0 there is nothing to recompute, and so no KV that could be lost.
   void append_n(std::span<const BlockId> ids, std::span<const std::int64_t> positions, double now_s) {
     require_known(ids);
-    evictor_.add_n(ids, positions, now_s, factor, end_class);
+    evictor_.add_n(ids, positions, now_s, ending);
     for (std::size_t i = 0; i < ids.size(); ++i) freed_s_[index(ids[i])] = positions[i] > 0 ? now_s : kWithoutKv;
   }
 
@@ -74,8 +74,7 @@ class FreeQueue {
     return idle_s;
   }
 
-  double factor = 1.0;     ///< Multiplies the value of what is appended.
-  EndClass end_class = 0;  ///< Of the requests whose blocks are appended.
+  Ending ending;  ///< Of the request whose blocks are appended.
 
  private:
   static constexpr double kWithoutKv = std::numeric_limits<double>::quiet_NaN();

@@ -5,8 +5,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <optional>
 #include <vector>
 
+#include "block_jobs.hpp"
 #include "checked_evictor.hpp"
 #include "groups.hpp"
 #include "learned_waits.hpp"
@@ -20,29 +23,45 @@ namespace agentcache {
 /// It learns from what leaves: removed blocks have returned, evicted ones had not returned until then. Each block
 /// counts as its share of its group, so that a few blocks of a system prompt, which others use, hardly count as a
 /// return.
+///
+/// A block that several jobs have used belongs to the group with the best chance: when one of them frees it, it goes
+/// back to a group that another has left if that is worth more by now.
 class Grouped : public CheckedEvictor {
  public:
   Grouped(std::int64_t num_blocks, RecomputeCost cost, const Learning& learning)
-      : CheckedEvictor(num_blocks), groups_(CheckedEvictor::num_blocks()), cost_(cost), waits_(learning) {}
+      : CheckedEvictor(num_blocks),
+        groups_(CheckedEvictor::num_blocks()),
+        jobs_(CheckedEvictor::num_blocks()),
+        cost_(cost),
+        waits_(learning) {}
 
   void observe_departure(EndClass end_class, double age_s, double share, bool returned) override {
     waits_.observe(end_class, age_s, share, returned);
   }
 
+  void forget(BlockId id) override { jobs_.forget(id); }
+
  protected:
   void insert(const Freed& freed) override {
     learn_returns(freed.last_s);
     // Here alone: neither what is removed nor what is evicted may change the order of the rest.
-    waits_.know(freed.end_class);
+    waits_.know(freed.ending.end_class);
     if (freed.size() == 0) return;
     sort_by_cost(freed);
-    groups_.add(sorted_, freed.last_s, freed.factor, freed.end_class);
+    lend_shared(freed.last_s, freed.ending);
+    if (!sorted_.empty()) jobs_.begin_group(freed.ending.job, groups_.add(sorted_, freed.last_s, freed.ending));
+  }
+
+  void insert_empty(std::span<const BlockId> ids) override {
+    for (const BlockId id : ids) forget(id);
   }
 
   // What was removed is learnt from with the next call that tells the time: the allocation for the same request.
   void erase(BlockId id) override {
-    returns_.note(groups_.of(id));
-    groups_.erase(id);
+    const Group& group = groups_.of(id);
+    returns_.note(group);
+    jobs_.note_use(id, group.ending.job);
+    leave_group(id);
   }
 
   void take(std::size_t count, double now_s, std::vector<BlockId>& victims) override {
@@ -53,8 +72,9 @@ class Grouped : public CheckedEvictor {
       const BlockId id = pop_first();
       victims.push_back(id);
       const Group& group = groups_.of(id);
-      waits_.observe(group.end_class, now_s - group.freed_s, group.share, false);
-      groups_.erase(id);
+      waits_.observe(group.ending.end_class, now_s - group.freed_s, group.share, false);
+      forget(id);
+      leave_group(id);
     }
   }
 
@@ -65,9 +85,13 @@ class Grouped : public CheckedEvictor {
     return order;
   }
 
-  void check_with_kv() const override { groups_.check_integrity(); }
+  void check_with_kv() const override {
+    groups_.check_integrity();
+    jobs_.check_integrity(groups_);
+  }
 
   Groups groups_;
+  BlockJobs jobs_;
 
  private:
   /// A group's first block that is left.
@@ -83,10 +107,37 @@ class Grouped : public CheckedEvictor {
     bool operator>(const Candidate& other) const { return other < *this; }
   };
 
+  double worth_of(double freed_s, const Ending& ending, double now_s) const {
+    return waits_.at(ending.end_class, now_s - freed_s) * ending.factor;
+  }
+
+  // Blocks of sorted_ that are worth more to another job that waits for them go to its group.
+  void lend_shared(double now_s, const Ending& ending) {
+    lent_.clear();
+    const double own = worth_of(now_s, ending, now_s);
+    std::erase_if(sorted_, [&](const Ranked& block) {
+      double best = own;
+      const auto is_better = [&](GroupId group) {
+        const double worth = worth_of(groups_.at(group).freed_s, groups_.at(group).ending, now_s);
+        return worth > best ? (best = worth, true) : false;
+      };
+      const std::optional<GroupId> home = jobs_.find_home(block.id, ending.job, is_better);
+      if (home) lent_[*home].push_back(block);
+      return home.has_value();
+    });
+    for (const auto& [group, blocks] : lent_) groups_.join(group, blocks);
+  }
+
+  void leave_group(BlockId id) {
+    const Group& group = groups_.of(id);
+    if (group.first.id == id && groups_.is_last(id)) jobs_.end_group(group.ending.job, group.id);
+    groups_.erase(id);
+  }
+
   void rank_groups(double now_s) const {
     candidates_.clear();
     for (const Group& group : groups_) {
-      const double worth = waits_.at(group.end_class, now_s - group.freed_s) * group.factor;
+      const double worth = worth_of(group.freed_s, group.ending, now_s);
       candidates_.push_back({worth * group.first.key, worth, group.first.sequence, group.first.id});
     }
     std::make_heap(candidates_.begin(), candidates_.end(), std::greater<>());
@@ -126,6 +177,7 @@ class Grouped : public CheckedEvictor {
   void sort_by_cost(const Freed& freed) {
     sorted_.clear();
     for (std::size_t i = 0; i < freed.size(); ++i) {
+      if (freed.positions[i] == 0) forget(freed.ids[i]);
       sorted_.push_back({cost_.at(freed.positions[i]), freed.first_sequence + i, freed.ids[i]});
     }
     // A request's blocks come from its end to its start, as a rule.
@@ -138,6 +190,7 @@ class Grouped : public CheckedEvictor {
   Returns returns_;
   // Kept for their memory.
   std::vector<Ranked> sorted_;
+  std::map<GroupId, std::vector<Ranked>> lent_;
   mutable std::vector<Candidate> candidates_;
 };
 

@@ -16,8 +16,7 @@ using GroupId = std::int32_t;
 
 struct Group {
   double freed_s;
-  double factor;
-  EndClass end_class;
+  Ending ending;
   double share;  ///< Of the group that each of its blocks was at its beginning.
   Ranked first;  ///< Its cheapest block, by seconds.
   GroupId id;
@@ -31,18 +30,34 @@ class Groups {
 
   auto begin() const { return groups_.begin(); }
   auto end() const { return groups_.end(); }
-  const Group& of(BlockId id) const { return groups_[place_[index(links_[index(id)].group)]]; }
+  const Group& at(GroupId group) const { return groups_[place_[index(group)]]; }
+  const Group& of(BlockId id) const { return at(links_[index(id)].group); }
 
   /// A new group of at least one block, in order. Each block's key is what its loss costs.
-  void add(std::span<const Ranked> blocks, double freed_s, double factor, EndClass end_class) {
+  GroupId add(std::span<const Ranked> blocks, double freed_s, const Ending& ending) {
     const GroupId group = unused_id();
     place_[index(group)] = groups_.size();
-    groups_.push_back({freed_s, factor, end_class, 1.0 / static_cast<double>(blocks.size()), blocks.front(), group});
+    groups_.push_back({freed_s, ending, 1.0 / static_cast<double>(blocks.size()), blocks.front(), group});
     for (std::size_t i = 0; i < blocks.size(); ++i) {
       const BlockId previous = i == 0 ? kNone : blocks[i - 1].id;
       const BlockId next = i + 1 == blocks.size() ? kNone : blocks[i + 1].id;
-      links_[index(blocks[i].id)] = {previous, next, group};
-      costs_[index(blocks[i].id)] = {blocks[i].key, blocks[i].sequence};
+      put(blocks[i], {previous, next, group});
+    }
+    return group;
+  }
+
+  /// Puts blocks, in order, where they belong in a group that there is. O(blocks, and those of the group before them).
+  void join(GroupId group, std::span<const Ranked> blocks) {
+    Group& joined = groups_[place_[index(group)]];
+    BlockId previous = kNone;
+    BlockId next = joined.first.id;
+    for (const Ranked& block : blocks) {
+      for (; next != kNone && ranked(next) < block; next = links_[index(next)].next) previous = next;
+      put(block, {previous, next, group});
+      if (next != kNone) links_[index(next)].previous = block.id;
+      if (previous != kNone) links_[index(previous)].next = block.id;
+      if (previous == kNone) joined.first = block;
+      previous = block.id;
     }
   }
 
@@ -98,6 +113,11 @@ class Groups {
   static constexpr BlockId kNone = -1;
 
   Ranked ranked(BlockId id) const { return {costs_[index(id)].cost_s, costs_[index(id)].sequence, id}; }
+
+  void put(const Ranked& block, const Link& link) {
+    links_[index(block.id)] = link;
+    costs_[index(block.id)] = {block.key, block.sequence};
+  }
 
   GroupId unused_id() {
     if (ended_.empty()) {

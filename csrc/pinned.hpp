@@ -66,7 +66,7 @@ class Pinned : public CheckedEvictor {
     claims_.drop_pin(pin);
     std::size_t count = 0;
     for (const PinnedGroup& group : pins_.release(pin)) {
-      give_back(group.ids, group.since_s, group.factor, group.end_class);
+      give_back(group.ids, group.since_s, group.ending);
       count += group.ids.size();
     }
     return count;
@@ -86,7 +86,7 @@ class Pinned : public CheckedEvictor {
         pins_.erase(id);
         claims_.drop(pin, id);
       }
-      give_back(alike, group.freed_s, group.factor, group.end_class);
+      give_back(alike, group.freed_s, group.ending);
       rest = rest.subspan(alike.size());
     }
     return ids.size();
@@ -106,7 +106,7 @@ class Pinned : public CheckedEvictor {
     }
     learn(now_s);
     const auto differ = [this](BlockId left, BlockId right) {
-      return !held_[index(left)].is_like(held_[index(right)]);
+      return held_[index(left)].ending != held_[index(right)].ending;
     };
     for (std::span<const BlockId> rest = adopted; !rest.empty();) {
       const auto last = std::ranges::adjacent_find(rest, differ);
@@ -132,19 +132,22 @@ class Pinned : public CheckedEvictor {
     std::vector<BlockId> others;
     for (std::size_t i = 0; i < freed.size(); ++i) {
       const BlockId id = freed.ids[i];
-      held_[index(id)] = {freed.positions[i], freed.factor, freed.end_class, false};
+      held_[index(id)] = {freed.positions[i], freed.ending, false};
       if (freed.positions[i] == 0) claims_.drop_block(id);
       (next_pin_ && freed.positions[i] > 0 ? own : others).push_back(id);
     }
     // Even without blocks: the inner evictor learns the time and the class.
-    give_back(others, freed.last_s, freed.factor, freed.end_class);
+    give_back(others, freed.last_s, freed.ending);
     if (!next_pin_) return;
     for (const BlockId id : own) claims_.add(*next_pin_, id);
     pin_group(*next_pin_, own, freed.last_s, Origin::kOwn);
   }
 
   void insert_empty(std::span<const BlockId> ids) override {
-    for (const BlockId id : ids) claims_.drop_block(id);
+    for (const BlockId id : ids) {
+      claims_.drop_block(id);
+      inner_.forget(id);
+    }
   }
 
   // As from the inner evictor, what was removed is learnt from with the next call that tells the time.
@@ -197,11 +200,8 @@ class Pinned : public CheckedEvictor {
   /// What is known of a block with KV.
   struct Held {
     std::int64_t position = 0;  // 0: nothing to recompute, or not free.
-    double factor = 1.0;
-    EndClass end_class = 0;
+    Ending ending;
     bool is_pinned = false;
-
-    bool is_like(const Held& other) const { return factor == other.factor && end_class == other.end_class; }
   };
 
   Evictor& inner_;
@@ -226,7 +226,7 @@ class Pinned : public CheckedEvictor {
   }
 
   // Blocks with KV that are in no pin go to one that claims them, else to the inner evictor.
-  void give_back(std::span<const BlockId> ids, double freed_s, double factor, EndClass end_class) {
+  void give_back(std::span<const BlockId> ids, double freed_s, const Ending& ending) {
     std::map<PinId, std::vector<BlockId>> claimed;
     std::vector<BlockId> others;
     for (const BlockId id : ids) {
@@ -238,7 +238,7 @@ class Pinned : public CheckedEvictor {
         claimed[*std::ranges::max_element(pins, {}, [this](PinId pin) { return pins_.value_of(pin); })].push_back(id);
       }
     }
-    inner_.add_n(others, positions_of(others), freed_s, factor, end_class);
+    inner_.add_n(others, positions_of(others), freed_s, ending);
     for (const auto& [pin, its] : claimed) pin_group(pin, its, freed_s, Origin::kClaimed);
   }
 
@@ -248,20 +248,21 @@ class Pinned : public CheckedEvictor {
     for (const BlockId id : ids) held_[index(id)].is_pinned = true;
     const Held& shared = held_[index(ids.front())];
     const std::vector<std::int64_t> positions = positions_of(ids);
-    pins_.add(pin, {ids, positions, now_s, shared.factor, shared.end_class, next_sequence_}, origin);
+    pins_.add(pin, {ids, positions, now_s, shared.ending, next_sequence_}, origin);
     next_sequence_ += ids.size();
   }
 
   void lose(BlockId id, double now_s) {
     const Group& group = pins_.group_of(id);
     if (pins_.origin_of(id) == Origin::kOwn) {
-      inner_.observe_departure(group.end_class, now_s - group.freed_s, group.share, false);
+      inner_.observe_departure(group.ending.end_class, now_s - group.freed_s, group.share, false);
     }
     for (const PinId pin : claims_.of(id)) {
       if (pin != pins_.pin_of(id)) pins_.note_loss(pin);
     }
     claims_.drop_block(id);
     pins_.lose(id);
+    inner_.forget(id);
     held_[index(id)] = {};
   }
 

@@ -28,8 +28,7 @@ enum class Origin { kOwn, kClaimed, kAdopted };
 /// Blocks of a pin that came to it together.
 struct PinnedGroup {
   double since_s;
-  double factor;
-  EndClass end_class;
+  Ending ending;
   std::uint64_t sequence;  ///< Of its first block.
   std::vector<BlockId> ids;
 };
@@ -62,7 +61,7 @@ class Pins {
   void add(PinId pin, const Freed& freed, Origin origin) {
     if (freed.size() == 0) return;
     sort_by_loss(freed);
-    groups_.add(sorted_, freed.last_s, freed.factor, freed.end_class);
+    groups_.add(sorted_, freed.last_s, freed.ending);
     const GroupId group = groups_.of(freed.ids.front()).id;
     if (index(group) >= owners_.size()) owners_.resize(index(group) + 1);
     owners_[index(group)] = {&record(pin), freed.first_sequence, origin};
@@ -229,7 +228,7 @@ class Pins {
     std::vector<Ranked> blocks{group.first};
     while (!groups_.is_last(blocks.back().id)) blocks.push_back(groups_.next(blocks.back().id));
     std::ranges::sort(blocks, {}, &Ranked::sequence);
-    PinnedGroup listed{group.freed_s, group.factor, group.end_class, owner(group).sequence, {}};
+    PinnedGroup listed{group.freed_s, group.ending, owner(group).sequence, {}};
     for (const Ranked& block : blocks) listed.ids.push_back(block.id);
     return listed;
   }

@@ -22,9 +22,9 @@ class PythonEvictor : public Evictor {
 
   std::size_t size() const override { return pybind11::len(evictor_); }
 
-  void add_n(std::span<const BlockId> ids, std::span<const std::int64_t> positions, double now_s, double factor,
-             EndClass = 0) override {
-    evictor_.attr("add")(to_list(ids), to_list(positions), now_s, factor);
+  void add_n(std::span<const BlockId> ids, std::span<const std::int64_t> positions, double now_s,
+             const Ending& ending = {}) override {
+    evictor_.attr("add")(to_list(ids), to_list(positions), now_s, ending.factor);
   }
 
   void add_empty_n(std::span<const BlockId> ids) override { evictor_.attr("add_empty")(to_list(ids)); }

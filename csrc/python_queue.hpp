@@ -69,10 +69,12 @@ class PythonQueue {
 
   py::list free_blocks() const { return find_blocks(queue_.order(ask_clock())); }
 
-  double factor() const { return queue_.factor; }
-  void set_factor(double factor) { queue_.factor = factor; }
-  EndClass end_class() const { return queue_.end_class; }
-  void set_end_class(EndClass end_class) { queue_.end_class = end_class; }
+  double factor() const { return queue_.ending.factor; }
+  void set_factor(double factor) { queue_.ending.factor = factor; }
+  EndClass end_class() const { return queue_.ending.end_class; }
+  void set_end_class(EndClass end_class) { queue_.ending.end_class = end_class; }
+  JobNumber job() const { return queue_.ending.job; }
+  void set_job(JobNumber job) { queue_.ending.job = job; }
 
   const Evictions& by_capacity() const { return queue_.by_capacity(); }
   const Evictions& by_reset() const { return queue_.by_reset(); }

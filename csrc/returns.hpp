@@ -13,8 +13,8 @@ class Returns {
   /// A block of this group was removed. Blocks of one group that are removed one after the other are one return.
   void note(const Group& group) {
     const bool is_same =
-        !noted_.empty() && noted_.back().freed_s == group.freed_s && noted_.back().end_class == group.end_class;
-    if (!is_same) noted_.push_back({group.freed_s, group.end_class, 0.0});
+        !noted_.empty() && noted_.back().freed_s == group.freed_s && noted_.back().end_class == group.ending.end_class;
+    if (!is_same) noted_.push_back({group.freed_s, group.ending.end_class, 0.0});
     noted_.back().share += group.share;
   }
 

@@ -7,6 +7,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import count
 
 from tool_runtime.tool_key import ToolKey, turn_key
 
@@ -52,13 +53,14 @@ class Gap:
 class JobEntry:
     """What the table knows of one job. It belongs to the table: read it, do not write it.
 
-    `turns` counts the requests that finished, `calls` the tool calls they made, `failures` those that came to nothing.
+    `number` is no other job's of the table's, ever. `turns` counts the requests that finished, `calls` the tool calls they made, `failures` those that came to nothing.
     `running` maps requests to their arrival, `pending` finished requests to what they wait for, oldest first.
     """
 
     session: str
     arrival_s: float
     last_active_s: float
+    number: int = 0
     turns: int = 0
     calls: int = 0
     failures: int = 0
@@ -91,6 +93,7 @@ class JobTable:
         self._clock = _SteadyClock(clock)
         self._max_jobs = max_jobs
         self._max_idle_s = max_idle_s
+        self._numbers = count(1)
         self._busy: dict[str, JobEntry] = {}
         self._idle: OrderedDict[str, JobEntry] = OrderedDict()
         self._departed: deque[Departed] = deque(maxlen=max_jobs)
@@ -118,7 +121,7 @@ class JobTable:
         entry = self._busy.get(key)
         if entry is None:
             idle = self._idle.pop(key, None)
-            entry = self._busy[key] = idle or JobEntry(key, now_s, now_s)
+            entry = self._busy[key] = idle or JobEntry(key, now_s, now_s, next(self._numbers))
             self._drop_surplus()
         if request in entry.running:
             return None

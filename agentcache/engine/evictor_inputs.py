@@ -26,7 +26,9 @@ from agentcache.policy.presets import (
 _OTHER_GPU = "h100"
 
 
-def build_inputs(vllm_config: VllmConfig, config: AgentCacheConfig, num_blocks: int, block_size: int) -> EvictorInputs:
+def build_inputs(
+    vllm_config: VllmConfig, config: AgentCacheConfig, num_blocks: int, block_size: int, *, fills_gaps: bool
+) -> EvictorInputs:
     """With the measured cost model of this model and GPU if there is one, else an analytic one of their dimensions."""
     shape, gpu = _read_shape(vllm_config), config.gpu or _find_gpu()
     ranks = vllm_config.parallel_config.tensor_parallel_size
@@ -37,6 +39,7 @@ def build_inputs(vllm_config: VllmConfig, config: AgentCacheConfig, num_blocks: 
         lifespan_window=config.lifespan_window,
         lambda_bounds=LambdaBounds(1 / config.lambda_limit, config.lambda_limit),
         learning=Learning(**config.grouped.model_dump()),
+        fills_gaps=fills_gaps,
     )
 
 

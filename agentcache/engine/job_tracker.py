@@ -35,6 +35,7 @@ class Fate:
 
     end_class: int = 0
     factor: float = 1.0
+    job: int = 0
 
 
 class JobTracker:
@@ -88,8 +89,10 @@ class JobTracker:
         continues = gap.request if gap is not None else None
         overlap = self._lineage.compare(continues, request)
         place = find_place(self._steering.order, record.arrived_s, now_s, pinned=pinned)
-        turn = self._number_turn(job)
-        visit = Visit(name, job, turn, now_s, place, pinned, continues, overlap)
+        entry = self.runtime.jobs.get(job)
+        assert entry is not None
+        turn = entry.turns + entry.failures + len(entry.running) - 1
+        visit = Visit(name, job, turn, now_s, place, pinned, continues, overlap, entry.number)
         self._visits[request.request_id] = visit
         self._without_token.add(request.request_id)
         self._waiting.guard(request, visit)
@@ -136,7 +139,8 @@ class JobTracker:
         """The request frees these blocks, all that it has, inside: it is over, or preempted."""
         if not request.is_finished():
             # Its blocks are wanted again as soon as there is room.
-            yield Fate(PREEMPTED)
+            visit = self._visits.get(request.request_id)
+            yield Fate(PREEMPTED, job=visit.job_number if visit is not None else 0)
             return
         self._end_departed()
         visit = self._visits.pop(request.request_id, None)
@@ -151,15 +155,16 @@ class JobTracker:
         self.log.add_turn(visit.job, view_turn(request, visit, calls, self.clock()))
         if not whole:
             self.runtime.failed(visit.job, visit.request)
-            yield Fate()
+            yield Fate(job=visit.job_number)
             return
         pending = self.runtime.finished(visit.job, visit.request, calls)
         if pending is None:
             self._lineage.forget(visit.job)
-            yield Fate(OVER)
+            yield Fate(OVER, job=visit.job_number)
             return
         self._lineage.note(request, visit.job, visit.request)
-        fate = Fate(self._classes.number(pending.key), self._factors.find(pending.key) if self._factors else 1.0)
+        factor = self._factors.find(pending.key) if self._factors else 1.0
+        fate = Fate(self._classes.number(pending.key), factor, visit.job_number)
         if self.pins is None:
             yield fate
             return
@@ -254,11 +259,6 @@ class JobTracker:
         entry = self.runtime.jobs.get(job)
         pending = entry.pending if entry is not None else ()
         return job, session, self._lineage.find_parent(request, job, owner, pending)
-
-    def _number_turn(self, job: str) -> int:
-        entry = self.runtime.jobs.get(job)
-        assert entry is not None
-        return entry.turns + entry.failures + len(entry.running) - 1
 
     def _end_gap(self, gap: Gap) -> bool:
         """The job is back. Whether what its turn left is pinned."""

@@ -59,13 +59,16 @@ class AgentScheduler(MultiSegmentScheduler):
 
     def _use_policy(self, policy: Policy, config: AgentCacheConfig) -> None:
         pool = self.kv_cache_manager.block_pool
-        # Evictor, segments and runtime ask for the same; making them fits a cost model.
-        get_inputs = cache(partial(build_inputs, self.vllm_config, config, pool.num_gpu_blocks, self.block_size))
         has_segments = is_on(config.segments.enabled, policy.segments)
+        fills_gaps = has_segments and find_engine_obstacle(self) is None
+        num_blocks, block_size = pool.num_gpu_blocks, self.block_size
+        # Evictor, segments and runtime ask for the same; making them fits a cost model.
+        get_inputs = cache(
+            partial(build_inputs, self.vllm_config, config, num_blocks, block_size, fills_gaps=fills_gaps)
+        )
         if policy.make_evictor is not None:
             self.evictor = policy.make_evictor(get_inputs)
-            # Where gaps are not filled, the blocks behind one are worth nothing.
-            self._steer(policy.steering, get_inputs, has_segments and find_engine_obstacle(self) is None)
+            self._steer(policy.steering, get_inputs)
             is_told = self.tracker is not None
             self.block_queue = replace_queue(pool, self.evictor, self.now, notes_reuse=not is_told)
         if has_segments:
@@ -77,7 +80,7 @@ class AgentScheduler(MultiSegmentScheduler):
         self.chunking = config.chunking if is_on(config.chunking.enabled, policy.chunking) else None
         self._step_tokens = self.max_num_scheduled_tokens
 
-    def _steer(self, steering: Steering | None, get_inputs: Callable[[], EvictorInputs], fills_gaps: bool) -> None:
+    def _steer(self, steering: Steering | None, get_inputs: Callable[[], EvictorInputs]) -> None:
         assert self.evictor is not None
         if steering is None:
             return
@@ -92,7 +95,7 @@ class AgentScheduler(MultiSegmentScheduler):
             count_requests=self.get_request_counts,
             clock=self.now,
         )
-        self.evictor, self.tracker = setup.make(self.evictor, cheapest_first=fills_gaps)
+        self.evictor, self.tracker = setup.make(self.evictor)
         if is_on(self.config.order.enabled, steering.order is not None):
             if self.policy is not SchedulingPolicy.FCFS:
                 logger.warning("Requests keep the order of --scheduling-policy %s.", self.policy.value)
@@ -205,9 +208,10 @@ class AgentScheduler(MultiSegmentScheduler):
             return
         blocks = chain.from_iterable(self.kv_cache_manager.get_blocks(request.request_id).blocks)
         with self.tracker.parting(request, list(blocks)) as fate:
-            self.block_queue.factor, self.block_queue.end_class = fate.factor, fate.end_class
+            queue = self.block_queue
+            queue.factor, queue.end_class, queue.job = fate.factor, fate.end_class, fate.job
             super()._free_request_blocks(request)
-            self.block_queue.factor, self.block_queue.end_class = 1.0, 0
+            queue.factor, queue.end_class, queue.job = 1.0, 0, 0
 
     def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
         succeeded = super().reset_prefix_cache(reset_running_requests, reset_connector)

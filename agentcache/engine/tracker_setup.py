@@ -46,18 +46,15 @@ class TrackerSetup:
     clock: Callable[[], float]
     hash_block_size: int | None = None
 
-    def make(self, evictor: Evictor, *, cheapest_first: bool) -> tuple[Evictor, JobTracker]:
-        """The evictor to use in place of the given one, which knows pins if the policy has any, and the tracker.
-
-        `cheapest_first`: a pin under pressure loses its cheapest blocks first, for they can be filled in; else those
-        of its end, so that the rest stays a prefix.
-        """
+    def make(self, evictor: Evictor) -> tuple[Evictor, JobTracker]:
+        """The evictor to use in place of the given one, which knows pins if the policy has any, and the tracker."""
         config, inputs, steering = self.config, self.inputs, self._steering()
         pins = None
         if is_on(config.pins.enabled, steering.ttl != "none" or steering.protect_waiting) and isinstance(
             evictor, CompiledEvictor
         ):
-            evictor = PinnedEvictor(evictor, num_blocks=inputs.num_blocks, cheapest_first=cheapest_first)
+            # A pin under pressure keeps a prefix, unless gaps can be filled.
+            evictor = PinnedEvictor(evictor, num_blocks=inputs.num_blocks, cheapest_first=inputs.fills_gaps)
             pins = self._make_pins(evictor)
         runtime = AgentRuntime(
             clock=self.clock,

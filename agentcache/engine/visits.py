@@ -19,7 +19,8 @@ from tool_runtime.tool_key import ToolKey
 class Visit:
     """`continues` is the finished request whose turn this one goes on from, and `overlap` what they share.
 
-    `request` is the name under which its turn is remembered, `pinned` whether that turn had a live pin.
+    `request` is the name under which its turn is remembered, `pinned` whether that turn had a live pin. `job_number` is
+    its job's in the table.
     """
 
     request: str
@@ -30,6 +31,7 @@ class Visit:
     pinned: bool
     continues: str | None
     overlap: Overlap
+    job_number: int
     scheduled_s: float | None = None
     first_token_s: float | None = None
     cached_tokens: int = 0

@@ -46,7 +46,7 @@ def _make_asymcache(get_inputs: GetInputs, kind: type[AsymCacheEvictor] = AsymCa
     return kind(
         num_blocks=inputs.num_blocks,
         **asdict(inputs.frequency),
-        **asdict(inputs.loss),
+        **asdict(inputs.compared_loss),
         controller=LambdaController(inputs.frequency, inputs.lifespan_window, inputs.lambda_bounds),
     )
 
@@ -57,7 +57,7 @@ def _make_asymcache_linear(get_inputs: GetInputs) -> Evictor:
 
 def _make_agentcache(get_inputs: GetInputs) -> Evictor:
     inputs = get_inputs()
-    return GroupedEvictor(num_blocks=inputs.num_blocks, **asdict(inputs.loss), learning=inputs.learning)
+    return GroupedEvictor(num_blocks=inputs.num_blocks, **asdict(inputs.compared_loss), learning=inputs.learning)
 
 
 def _make_max_score(get_inputs: GetInputs) -> Evictor:
@@ -67,7 +67,7 @@ def _make_max_score(get_inputs: GetInputs) -> Evictor:
 
 def _make_pensieve(get_inputs: GetInputs) -> Evictor:
     inputs = get_inputs()
-    return PensieveEvictor(num_blocks=inputs.num_blocks, **asdict(inputs.loss))
+    return PensieveEvictor(num_blocks=inputs.num_blocks, **asdict(inputs.compared_loss))
 
 
 _FACTORS = Steering(factors=True)

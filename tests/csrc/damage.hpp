@@ -43,8 +43,8 @@ struct BrokenRuns : Runs {
 
 struct BrokenAsymCache : AsymCache {
   BrokenAsymCache() : AsymCache(4, kFrequency, kCost) {
-    add_n(std::vector<BlockId>{0, 1}, std::vector<std::int64_t>{16, 32}, 0.0, 1.0);
-    add_n(std::vector<BlockId>{2}, std::vector<std::int64_t>{16}, 1.0, 1.0);
+    add_n(std::vector<BlockId>{0, 1}, std::vector<std::int64_t>{16, 32}, 0.0);
+    add_n(std::vector<BlockId>{2}, std::vector<std::int64_t>{16}, 1.0);
   }
   void lose_run() { late_.erase(0); }
   void keep_old_key() { runs_.erase(0); }
@@ -53,8 +53,8 @@ struct BrokenAsymCache : AsymCache {
 
 struct BrokenGroups : Groups {
   BrokenGroups() : Groups(4) {
-    add(std::vector<Ranked>{{1.0, 1, 0}, {2.0, 0, 1}}, 0.0, 1.0, 0);
-    add(std::vector<Ranked>{{3.0, 2, 2}}, 0.0, 1.0, 0);
+    add(std::vector<Ranked>{{1.0, 1, 0}, {2.0, 0, 1}}, 0.0, {});
+    add(std::vector<Ranked>{{3.0, 2, 2}}, 0.0, {});
   }
   void swap_costs() { std::swap(costs_[0], costs_[1]); }
   void raise_cost() { costs_[0].cost_s = 9.0; }
@@ -67,14 +67,15 @@ struct BrokenGroups : Groups {
 
 struct BrokenGrouped : Grouped {
   BrokenGrouped() : Grouped(4, kCost, kLearning) {
-    add_n(std::vector<BlockId>{0, 1}, std::vector<std::int64_t>{16, 32}, 0.0, 1.0);
+    add_n(std::vector<BlockId>{0, 1}, std::vector<std::int64_t>{16, 32}, 0.0);
   }
   void lose_block() { Grouped::erase(1); }
+  void begin_other_group() { jobs_.begin_group(7, 0); }
 };
 
 struct BrokenPins : Pins {
   BrokenPins() : Pins(4, false) {
-    add(7, {ids, positions, 0.0, 1.0, 0, 0}, Origin::kOwn);
+    add(7, {ids, positions, 0.0, {}, 0}, Origin::kOwn);
     set_value(8, 1.0);
   }
   void swap_owner() { owners_[0].pin = &pins_.at(8); }
@@ -99,9 +100,9 @@ struct BrokenClaims : Claims {
 struct BrokenPinned {
   BrokenPinned() {
     pinned.pin_next(7);
-    pinned.add_n(std::vector<BlockId>{0, 1}, std::vector<std::int64_t>{16, 32}, 0.0, 1.0);
+    pinned.add_n(std::vector<BlockId>{0, 1}, std::vector<std::int64_t>{16, 32}, 0.0);
     pinned.pin_next(std::nullopt);
-    pinned.add_n(std::vector<BlockId>{2}, std::vector<std::int64_t>{16}, 0.0, 1.0);
+    pinned.add_n(std::vector<BlockId>{2}, std::vector<std::int64_t>{16}, 0.0);
   }
   void check_integrity() const { pinned.check_integrity(); }
   void lose_pinned_block() { pinned.lose_pinned_block(); }
@@ -121,12 +122,12 @@ struct BrokenPinned {
 };
 
 struct BrokenLru : Lru {
-  BrokenLru() { add_n(std::vector<BlockId>{3, 1}, std::vector<std::int64_t>{16, 32}, 0.0, 1.0); }
+  BrokenLru() { add_n(std::vector<BlockId>{3, 1}, std::vector<std::int64_t>{16, 32}, 0.0); }
   void lose_block() { Lru::erase(1); }
   void swap_block() {
     Lru::erase(1);
     const std::vector<BlockId> other{2};
-    Lru::insert({other, {}, 0.0, 1.0, 0, 0});
+    Lru::insert({other, {}, 0.0, {}, 0});
   }
 };
 
@@ -173,6 +174,7 @@ inline void check_that_damage_is_found() {
   expect_found(&BrokenGroups::lose_previous, "links of a group that disagree");
   expect_found(&BrokenGroups::lose_group, "a group that is gone and did not end");
   expect_found(&BrokenGrouped::lose_block, "a free block that no group has");
+  expect_found(&BrokenGrouped::begin_other_group, "a job whose group is another's");
   expect_found(&BrokenPins::swap_owner, "a group that names another pin");
   expect_found(&BrokenPins::count_one_more, "a wrong number of pinned blocks");
   expect_found(&BrokenPins::count_one_adopted, "a wrong number of adopted blocks");

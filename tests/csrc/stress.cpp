@@ -59,7 +59,8 @@ class Stress {
     const std::vector<BlockId> ids = draw_taken();
     std::vector<std::int64_t> positions(ids.size());
     for (auto& position : positions) position = static_cast<std::int64_t>(16 * draw(50));
-    evictor_.add_n(ids, positions, now_s_, draw(4) == 0 ? 0.5 : 1.0, static_cast<EndClass>(draw(3)));
+    evictor_.add_n(ids, positions, now_s_,
+                   {draw(4) == 0 ? 0.5 : 1.0, static_cast<EndClass>(draw(3)), static_cast<JobNumber>(draw(5))});
   }
 
   void add_empty() {

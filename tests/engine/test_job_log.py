@@ -40,7 +40,7 @@ def make_turn(
 
 
 def make_entry(session: str = "job", turns: int = 1, **fields: object) -> JobEntry:
-    return JobEntry(session, 10.0, 20.0, turns=turns, **fields)  # type: ignore[arg-type]
+    return JobEntry(session, 10.0, 20.0, 1, turns=turns, **fields)  # type: ignore[arg-type]
 
 
 def end(log: JobLog, entry: JobEntry, cause: Departure = Departure.ENDED) -> None:

@@ -154,7 +154,7 @@ def test_a_turn_that_came_to_nothing_teaches_nothing(status: RequestStatus, word
     request = tracked.ask("a", ASKED, session="s", calls=None)
     tracked.admit(request)
     fate, _ = tracked.reply(request, status=status)
-    assert fate == Fate(UNKNOWN)
+    assert fate == Fate(UNKNOWN, job=1)
     tracked.clock.now_s += 5
     tracked.turn("b", ASKED, session="s")
     (view,) = tracked.tracker.view_session("s")
@@ -259,7 +259,7 @@ def test_a_session_released_while_it_runs_ends_with_its_last_reply() -> None:
     (view,) = tracked.tracker.view_session("s")
     assert (view.is_over, view.running) == (True, 1)
     fate, known = tracked.reply(request)
-    assert fate == Fate(OVER)
+    assert fate == Fate(OVER, job=1)
     tracked.tracker.step()
     assert tracked.tracker.view_session("s") == []
     tracked.turn("b", [*known, 5])

@@ -50,7 +50,7 @@ def make(
         count_requests=lambda: (0, 0),
         clock=Clock(),
     )
-    return setup.make(LruEvictor() if evictor is None else evictor, cheapest_first=False)
+    return setup.make(LruEvictor() if evictor is None else evictor)
 
 
 @pytest.mark.parametrize(

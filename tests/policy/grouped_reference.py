@@ -81,7 +81,8 @@ class Group:
     freed_s: float
     factor: float
     end_class: int
-    size: int
+    job: int
+    share: float
     blocks: list[tuple[float, int, int]]
 
 
@@ -96,11 +97,20 @@ class GroupedReference:
         self._total = 0.0
         self._returns: list[tuple[float, int, float]] = []
         self._added = 0
+        # Of each block: the jobs other than its group's that left it, the latest first.
+        self._others: dict[int, list[int]] = {}
+        self._newest: dict[int, Group] = {}
         self._fit_at = 0.0
         self._fit()
 
     def add_n(
-        self, block_ids: Sequence[int], positions: Sequence[int], now_s: float, factor: float, end_class: int = 0
+        self,
+        block_ids: Sequence[int],
+        positions: Sequence[int],
+        now_s: float,
+        factor: float,
+        end_class: int = 0,
+        job: int = 0,
     ) -> None:
         self._note_returns(now_s)
         is_new = end_class >= len(self._tables)
@@ -111,22 +121,40 @@ class GroupedReference:
         costs = [max(floor_s, slope_s * position + base_s) for position in positions]
         blocks = sorted(zip(costs, range(self._added, self._added + len(costs)), block_ids, strict=True))
         self._added += len(costs)
-        if blocks:
-            self._groups.append(Group(now_s, factor, end_class, len(blocks), blocks))
+        for block_id, position in zip(block_ids, positions, strict=True):
+            if position == 0:
+                self.forget(block_id)
+        group = Group(now_s, factor, end_class, job, 0.0, [])
+        newest = {job: each for job, each in self._newest.items() if each.blocks}
+        for block in blocks:
+            self._find_home(block[2], group, newest, now_s).blocks.append(block)
+        for each in newest.values():
+            each.blocks.sort()
+        if group.blocks:
+            group.share = 1 / len(group.blocks)
+            self._groups.append(group)
+            if job:
+                self._newest[job] = group
 
     def evict_n(self, count: int, now_s: float) -> list[int]:
         self._note_returns(now_s)
         victims = list(self.order(now_s))[:count]
         for block_id in victims:
             group = self._take_out(block_id)
-            self._observe(group.end_class, now_s - group.freed_s, 1 / group.size, returned=False)
+            self._observe(group.end_class, now_s - group.freed_s, group.share, returned=False)
+            self.forget(block_id)
         return victims
+
+    def forget(self, block_id: int) -> None:
+        self._others.pop(block_id, None)
 
     def remove(self, block_id: int) -> None:
         group = self._take_out(block_id)
         same = self._returns and self._returns[-1][:2] == (group.freed_s, group.end_class)
         weight = self._returns.pop()[2] if same else 0.0
-        self._returns.append((group.freed_s, group.end_class, weight + 1 / group.size))
+        self._returns.append((group.freed_s, group.end_class, weight + group.share))
+        if group.job:
+            self._others[block_id] = [group.job, *(each for each in self._others.get(block_id, []) if each != group.job)]
 
     def order(self, now_s: float) -> Iterator[int]:
         left = [(self._value(group, now_s), list(group.blocks)) for group in self._groups]
@@ -134,6 +162,17 @@ class GroupedReference:
             _, blocks = min(left, key=lambda group: (group[0] * group[1][0][0], group[1][0][1]))
             yield blocks.pop(0)[2]
             left = [group for group in left if group[1]]
+
+    def _find_home(self, block_id: int, own: Group, newest: dict[int, Group], now_s: float) -> Group:
+        """Of those that wait for the block the group that is worth most. Two jobs more are remembered."""
+        waiting = [newest[job] for job in self._others.pop(block_id, [])[:2] if job in newest and job != own.job]
+        home = own
+        for group in waiting:
+            if self._value(group, now_s) > self._value(home, now_s):
+                home = group
+        others = [own.job if group is home else group.job for group in waiting]
+        self._others[block_id] = [job for job in others if job]
+        return home
 
     def _value(self, group: Group, now_s: float) -> float:
         age_s, curve = now_s - group.freed_s, self._curves[group.end_class]

@@ -31,11 +31,21 @@ def pin_around(inner: CompiledEvictor, *, num_blocks: int = NUM_BLOCKS, cheapest
     return PinnedEvictor(inner, num_blocks=num_blocks, cheapest_first=cheapest_first)
 
 
+# Factor, class and job.
+Ending = tuple[float, int, int]
+
+
 class Inner(Protocol):
     """What the reference pins around: a compiled evictor without pins, or another reference."""
 
     def add_n(
-        self, block_ids: Sequence[int], positions: Sequence[int], now_s: float, factor: float, end_class: int = 0
+        self,
+        block_ids: Sequence[int],
+        positions: Sequence[int],
+        now_s: float,
+        factor: float,
+        end_class: int = 0,
+        job: int = 0,
     ) -> None: ...
     def evict_n(self, count: int, now_s: float) -> list[int]: ...
     def remove(self, block_id: int) -> None: ...
@@ -49,6 +59,7 @@ class Block:
     position: int
     factor: float
     end_class: int
+    job: int
     pin: int | None = None
     # For pinned ones: since when, which in the order of pinning, the number of their group and its first size.
     since_s: float = 0.0
@@ -76,14 +87,22 @@ class PinnedReference:
         self.pin: int | None = None
         self.losses: dict[int, int] = {}
 
-    def add(self, ids: Sequence[int], positions: Sequence[int], now_s: float, factor: float, end_class: int) -> None:
+    def add(
+        self,
+        ids: Sequence[int],
+        positions: Sequence[int],
+        now_s: float,
+        factor: float,
+        end_class: int,
+        job: int = 0,
+    ) -> None:
         self._learn_returns(now_s)
-        self._blocks |= {each: Block(n, factor, end_class) for each, n in zip(ids, positions, strict=True)}
+        self._blocks |= {each: Block(n, factor, end_class, job) for each, n in zip(ids, positions, strict=True)}
         for each in ids:
             if not self._blocks[each].position:
                 self._claims.pop(each, None)
         pinned = [each for each in ids if self.pin is not None and self._blocks[each].position > 0]
-        self._give_back([each for each in ids if each not in pinned], now_s, factor, end_class)
+        self._give_back([each for each in ids if each not in pinned], now_s, (factor, end_class, job))
         if self.pin is not None:
             self.claim(self.pin, pinned)
             self._pin(self.pin, pinned, now_s, teaches=True)
@@ -101,6 +120,7 @@ class PinnedReference:
         self._empty[:0] = ids
         for each in ids:
             self._claims.pop(each, None)
+            self._forget(each)
 
     def set_value(self, pin: int, value: float) -> None:
         self._values[pin] = value
@@ -119,7 +139,7 @@ class PinnedReference:
             since_s = first.since_s
             for block in of_group.values():
                 block.pin = None
-            self._give_back(ids, since_s, first.factor, first.end_class)
+            self._give_back(ids, since_s, self._ending(ids[0]))
         return len(released)
 
     def release_some(self, pin: int, count: int, now_s: float) -> int:
@@ -133,7 +153,7 @@ class PinnedReference:
             for each in alike:
                 self._blocks[each].pin = None
                 self._drop_claim(pin, each)
-            self._give_back(alike, since_s, first.factor, first.end_class)
+            self._give_back(alike, since_s, self._ending(alike[0]))
         return len(ids)
 
     def adopt(self, pin: int, ids: Sequence[int], now_s: float) -> int:
@@ -151,7 +171,7 @@ class PinnedReference:
         self._inner.evict_n(0, now_s)
         group: list[int] = []
         for each in adopted:
-            if group and self._kind(group[-1]) != self._kind(each):
+            if group and self._ending(group[-1]) != self._ending(each):
                 self._pin(pin, group, now_s, is_adopted=True)
                 group = []
             group.append(each)
@@ -184,6 +204,7 @@ class PinnedReference:
                 self.losses[pin] = self.losses.get(pin, 0) + 1
             if block.teaches:
                 self._observe(block.end_class, now_s - block.since_s, 1 / block.group_size, returned=False)
+            self._forget(each)
             victims.append(each)
         return victims
 
@@ -202,13 +223,14 @@ class PinnedReference:
 
         return sorted((each for each, block in self._blocks.items() if block.pin is not None), key=key)
 
-    def _kind(self, block_id: int) -> tuple[float, int]:
-        return self._blocks[block_id].factor, self._blocks[block_id].end_class
+    def _ending(self, block_id: int) -> Ending:
+        block = self._blocks[block_id]
+        return block.factor, block.end_class, block.job
 
-    def _give_back(self, ids: Sequence[int], now_s: float, factor: float, end_class: int) -> None:
+    def _give_back(self, ids: Sequence[int], now_s: float, ending: Ending) -> None:
         """To a pin that claims it, else to the inner evictor."""
         others = [each for each in ids if each not in self._claims]
-        self._inner.add_n(others, [self._blocks[each].position for each in others], now_s, factor, end_class)
+        self._inner.add_n(others, [self._blocks[each].position for each in others], now_s, *ending)
         best = {
             each: max(self._claims[each], key=lambda pin: self._values.get(pin, 0.0))
             for each in ids
@@ -234,6 +256,10 @@ class PinnedReference:
             block.teaches, block.is_adopted = teaches, is_adopted
             block.group, block.group_size = self._groups, len(ids)
             self._added += 1
+
+    def _forget(self, block_id: int) -> None:
+        if isinstance(self._inner, GroupedReference):
+            self._inner.forget(block_id)
 
     def _learn_returns(self, now_s: float) -> None:
         for since_s, end_class, share in self._returns:

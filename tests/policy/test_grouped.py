@@ -44,13 +44,18 @@ class SameVictims(RuleBasedStateMachine):
         self.now_s += seconds
 
     @precondition(lambda self: self.taken)
-    @rule(data=st.data(), end_class=st.integers(0, 3), factor=st.sampled_from([1.0, 0.5]) | st.floats(1e-3, 1e3))
-    def add(self, data: st.DataObject, end_class: int, factor: float) -> None:
+    @rule(
+        data=st.data(),
+        end_class=st.integers(0, 3),
+        factor=st.sampled_from([1.0, 0.5]) | st.floats(1e-3, 1e3),
+        job=st.integers(0, 4),
+    )
+    def add(self, data: st.DataObject, end_class: int, factor: float, job: int) -> None:
         count = data.draw(st.integers(0, min(8, len(self.taken))))
         freed, self.taken = self.taken[:count], self.taken[count:]
         positions = [16 * n for n in data.draw(st.lists(st.integers(0, 8000), min_size=count, max_size=count))]
-        self.grouped.compiled.add_n(freed, positions, self.now_s, factor, end_class)
-        self.reference.add_n(freed, positions, self.now_s, factor, end_class)
+        self.grouped.compiled.add_n(freed, positions, self.now_s, factor, end_class, job)
+        self.reference.add_n(freed, positions, self.now_s, factor, end_class, job)
 
     @rule(count=st.integers(1, 4), data=st.data())
     def remove(self, count: int, data: st.DataObject) -> None:
@@ -140,6 +145,66 @@ def test_a_year_of_uptime_and_clocks_that_go_back_change_no_order() -> None:
         evictor.add([2, 3], [16, 32], start_s + 1.0)
         assert list(evictor.order(start_s - 5.0)) == [0, 2, 1, 3]
         assert evictor.evict(4, start_s + YEAR_S) == [0, 2, 1, 3]
+
+
+def teach(evictor: GroupedEvictor) -> None:
+    """Ends of class 1 come back after 10 s, those of class 2 never."""
+    live_through(evictor, 1, 10.0, returns=True)
+    live_through(evictor, 2, 500.0, returns=False)
+
+
+def leave(evictor: GroupedEvictor, ids: list[int], now_s: float, *, end_class: int, job: int) -> None:
+    evictor.compiled.add_n(ids, [16 * (block_id + 1) for block_id in ids], now_s, 1.0, end_class, job)
+
+
+def use(evictor: GroupedEvictor, *ids: int) -> None:
+    for block_id in ids:
+        evictor.remove(block_id)
+
+
+def test_a_shared_block_stays_with_the_job_that_waits_when_another_is_over() -> None:
+    evictor = make_evictor(6)
+    teach(evictor)
+    leave(evictor, [2, 1, 0], 2e6, end_class=1, job=7)
+    use(evictor, 1, 0)
+    leave(evictor, [4, 3, 1, 0], 2e6 + 2, end_class=2, job=8)
+    assert list(evictor.order(2e6 + 3)) == [3, 4, 0, 1, 2]
+
+
+def test_a_shared_block_goes_to_the_better_of_two_that_wait_and_then_to_the_other() -> None:
+    evictor = make_evictor(6)
+    teach(evictor)
+    leave(evictor, [2, 0], 2e6, end_class=2, job=7)
+    use(evictor, 0)
+    leave(evictor, [3, 0], 2e6 + 2, end_class=1, job=8)
+    assert list(evictor.order(2e6 + 3)) == [2, 0, 3], "8 is about to come back"
+    use(evictor, 3, 0)
+    leave(evictor, [3, 0], 2e6 + 900, end_class=2, job=8)
+    assert list(evictor.order(2e6 + 901)) == [2, 0, 3]
+    leave(evictor, [4], 2e6 + 902, end_class=1, job=7)
+    use(evictor, 0)
+    leave(evictor, [5, 0], 2e6 + 903, end_class=2, job=9)
+    assert list(evictor.order(2e6 + 904))[-2:] == [0, 4], "7 is waited for by now"
+
+
+def test_a_job_that_came_back_takes_its_blocks_with_it() -> None:
+    evictor = make_evictor(6)
+    teach(evictor)
+    leave(evictor, [2, 1, 0], 2e6, end_class=1, job=7)
+    use(evictor, 1, 0)
+    leave(evictor, [3, 1, 0], 2e6 + 2, end_class=2, job=7)
+    assert list(evictor.order(2e6 + 3)) == [0, 1, 3, 2], "what its last turn left alone waits on"
+
+
+def test_what_is_in_a_block_anew_is_nobodys_else() -> None:
+    evictor = make_evictor(6)
+    teach(evictor)
+    leave(evictor, [2, 0], 2e6, end_class=1, job=7)
+    use(evictor, 0)
+    evictor.add_empty([0])
+    assert evictor.evict(1, 2e6 + 1) == [0]
+    leave(evictor, [3, 0], 2e6 + 2, end_class=2, job=8)
+    assert list(evictor.order(2e6 + 3)) == [0, 3, 2]
 
 
 @pytest.mark.parametrize("end_class", [-1, 1024])

@@ -43,15 +43,15 @@ class SameVictims(RuleBasedStateMachine):
         self.now_s += seconds
 
     @precondition(lambda self: self.taken)
-    @rule(data=st.data(), end_class=st.integers(0, 2), factor=st.sampled_from([1.0, 1.0, 0.5]))
-    def add(self, data: st.DataObject, end_class: int, factor: float) -> None:
+    @rule(data=st.data(), end_class=st.integers(0, 2), factor=st.sampled_from([1.0, 1.0, 0.5]), job=st.integers(0, 3))
+    def add(self, data: st.DataObject, end_class: int, factor: float, job: int) -> None:
         count = data.draw(st.integers(0, min(8, len(self.taken))))
         freed, self.taken = self.taken[:count], self.taken[count:]
         positions = [16 * n for n in data.draw(st.lists(st.integers(0, 2000), min_size=count, max_size=count))]
         if data.draw(st.booleans()):
             positions.sort(reverse=True)
-        self.pinned.compiled.add_n(freed, positions, self.now_s, factor, end_class)
-        self.reference.add(freed, positions, self.now_s, factor, end_class)
+        self.pinned.compiled.add_n(freed, positions, self.now_s, factor, end_class, job)
+        self.reference.add(freed, positions, self.now_s, factor, end_class, job)
 
     @rule(count=st.integers(0, 3))
     def add_empty(self, count: int) -> None:

@@ -108,9 +108,9 @@ def test_faster_gpu_and_larger_cache_finish_jobs_sooner(both: tuple[Path, Summar
 def test_policy_is_told_of_the_simulated_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 
-    def spy(vllm_config: VllmConfig, config: AgentCacheConfig, *sizes: int) -> EvictorInputs:
+    def spy(vllm_config: VllmConfig, config: AgentCacheConfig, *sizes: int, fills_gaps: bool) -> EvictorInputs:
         seen.append((config.gpu, config.lifespan_s, vllm_config.parallel_config.tensor_parallel_size))
-        return build_inputs(vllm_config, config, *sizes)
+        return build_inputs(vllm_config, config, *sizes, fills_gaps=fills_gaps)
 
     monkeypatch.setattr("agentcache.engine.scheduler.build_inputs", spy)
     knobs = {"lifespan_s": 7.0}
