@@ -1,6 +1,6 @@
 """Nanoseconds that each policy takes per block, beside stock vLLM's free list; and the paper's O(n) ablation.
 
-python benchmarks/evictor.py [--json] [--blocks N ...] [--repeats N] [--linear]
+python benchmarks/evictor.py [--json] [--blocks N ...] [--batch N] [--repeats N] [--linear]
 python benchmarks/evictor.py --ablation [--json]
 
 Blocks are vLLM's own objects and go through the block-queue interface, as in the engine. Policies take turns within
@@ -30,7 +30,6 @@ from agentcache.policy.max_score import MaxScoreEvictor
 from agentcache.policy.pensieve import PensieveEvictor
 
 BLOCK_TOKENS = 16
-BATCH = 100
 BATCHES = 50
 REMOVALS = 5_000
 # Lifespan 10 s, reuse probability 0.5, slope ratio 40; costs of about the size that an 8B model has on an H200.
@@ -72,8 +71,8 @@ def make_blocks(count: int) -> list[KVCacheBlock]:
     return blocks
 
 
-def make_queue(policy: str, count: int) -> tuple[Queue, list[KVCacheBlock]]:
-    """A queue of `count` free blocks, freed in requests of `BATCH`, ids and positions in random order."""
+def make_queue(policy: str, count: int, batch: int) -> tuple[Queue, list[KVCacheBlock]]:
+    """A queue of `count` free blocks, freed in requests of `batch`, ids and positions in random order."""
     blocks = make_blocks(count)
     queue: Queue
     if policy == "vllm":
@@ -82,20 +81,20 @@ def make_queue(policy: str, count: int) -> tuple[Queue, list[KVCacheBlock]]:
         queue = BlockQueue(blocks, blocks, EVICTORS[policy](count), StepClock())
     taken = queue.popleft_n(count)
     random.Random(1).shuffle(taken)
-    for start in range(0, count, BATCH):
-        queue.append_n(taken[start : start + BATCH])
+    for start in range(0, count, batch):
+        queue.append_n(taken[start : start + batch])
     return queue, blocks
 
 
-def time_pop_append(queue: Queue) -> float:
-    """Nanoseconds per block to take `BATCH` blocks and to give them back."""
+def time_pop_append(queue: Queue, batch: int) -> float:
+    """Nanoseconds per block to take `batch` blocks and to give them back."""
     start_ns = time.perf_counter_ns()
     for _ in range(BATCHES):
-        queue.append_n(queue.popleft_n(BATCH))
-    return (time.perf_counter_ns() - start_ns) / (BATCHES * BATCH)
+        queue.append_n(queue.popleft_n(batch))
+    return (time.perf_counter_ns() - start_ns) / (BATCHES * batch)
 
 
-def time_remove(queue: Queue, free: Sequence[KVCacheBlock], chance: random.Random) -> float:
+def time_remove(queue: Queue, free: Sequence[KVCacheBlock], batch: int, chance: random.Random) -> float:
     """Nanoseconds per block to remove a random sample, which is given back afterwards."""
     # Not of the queue's own list: to sort the blocks for it would leave one policy with cold caches, another not.
     sample = chance.sample(free, min(REMOVALS, len(free) // 2))
@@ -103,14 +102,14 @@ def time_remove(queue: Queue, free: Sequence[KVCacheBlock], chance: random.Rando
     for block in sample:
         queue.remove(block)
     elapsed_ns = time.perf_counter_ns() - start_ns
-    for start in range(0, len(sample), BATCH):
-        queue.append_n(sample[start : start + BATCH])
+    for start in range(0, len(sample), batch):
+        queue.append_n(sample[start : start + batch])
     return elapsed_ns / len(sample)
 
 
-def measure(policies: Sequence[str], count: int, repeats: int) -> list[dict[str, Any]]:
+def measure(policies: Sequence[str], count: int, batch: int, repeats: int) -> list[dict[str, Any]]:
     """One line per policy at `count` free blocks."""
-    queues = {policy: make_queue(policy, count) for policy in policies}
+    queues = {policy: make_queue(policy, count, batch) for policy in policies}
     pop_append: dict[str, list[float]] = {policy: [] for policy in policies}
     remove: dict[str, list[float]] = {policy: [] for policy in policies}
     chance = random.Random(2)
@@ -118,13 +117,14 @@ def measure(policies: Sequence[str], count: int, repeats: int) -> list[dict[str,
     gc.disable()
     for _ in range(repeats):
         for policy, (queue, free) in queues.items():
-            pop_append[policy].append(time_pop_append(queue))
-            remove[policy].append(time_remove(queue, free, chance))
+            pop_append[policy].append(time_pop_append(queue, batch))
+            remove[policy].append(time_remove(queue, free, batch, chance))
     gc.enable()
     return [
         {
             "policy": policy,
             "blocks": count,
+            "batch": batch,
             "pop_append_ns": round(statistics.median(pop_append[policy])),
             "remove_ns": round(statistics.median(remove[policy])),
         }
@@ -168,6 +168,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--json", action="store_true", help="a JSON list instead of a table")
     parser.add_argument("--blocks", type=int, nargs="+", default=[10_000, 100_000, 1_000_000], metavar="N")
+    parser.add_argument("--batch", type=int, default=100, metavar="N", help="blocks taken and freed at once")
     parser.add_argument("--repeats", type=int, default=9, metavar="N")
     parser.add_argument("--linear", action="store_true", help=f"O(n) policies above {LINEAR_BLOCKS} blocks, too")
     parser.add_argument("--ablation", action="store_true", help="the paper's O(n) against O(log n) instead")
@@ -183,7 +184,7 @@ def main() -> None:
         for count in arguments.blocks:
             skipped = () if arguments.linear or count <= LINEAR_BLOCKS else LINEAR
             policies = [policy for policy in ("vllm", *EVICTORS) if policy not in skipped]
-            lines += measure(policies, count, arguments.repeats)
+            lines += measure(policies, count, arguments.batch, arguments.repeats)
     if arguments.json:
         print(json.dumps(lines, indent=2))  # noqa: T201
     else:

@@ -53,7 +53,8 @@ class Gap:
 class JobEntry:
     """What the table knows of one job. It belongs to the table: read it, do not write it.
 
-    `number` is no other job's of the table's, ever. `turns` counts the requests that finished, `calls` the tool calls they made, `failures` those that came to nothing.
+    `number` is no other job's of the table's, ever. `turns` counts the requests that finished, `calls` the tool calls
+    they made, `failures` those that came to nothing.
     `running` maps requests to their arrival, `pending` finished requests to what they wait for, oldest first.
     """
 

@@ -74,8 +74,6 @@ def pin_rank(name: PinRank, job_arrival_s: float) -> Callable[[Pin], float]:
             return lambda _: value
         case "deadline":
             return lambda pin: max(0.0, LATEST_S - pin.expires_s)
-        case "saving":
-            return lambda pin: pin.value_s / pin.blocks
 
 
 class Pins:

@@ -9,8 +9,8 @@ from typing import Literal
 # How long to keep a finished turn's KV: never; 2 s after fast tools (Continuum as released); Continuum as published;
 # ours, which weighs what is lost against what it keeps from others, and decides anew while the tool runs.
 Ttl = Literal["none", "released", "published", "hazard"]
-# Which pin gives way first: the one that saves least; that of the job that came last; the one that would last longest.
-PinRank = Literal["saving", "job arrival", "deadline"]
+# Which pin gives way first: that of the job that came last; the one that would last longest.
+PinRank = Literal["job arrival", "deadline"]
 # Whether a request takes pinned blocks of others: it does; it waits for the pins' ends; it waits for as long as taking
 # them would cost.
 PinWait = Literal["none", "always", "weighed"]
@@ -40,7 +40,7 @@ class Steering:
     """
 
     ttl: Ttl = "none"
-    pin_rank: PinRank = "saving"
+    pin_rank: PinRank = "job arrival"
     wait_for_pins: PinWait = "none"
     protect_waiting: bool = False
     order: Order | None = None

@@ -149,9 +149,7 @@ def evict_by_future(
     """Give a scheduler that has seen no request a block queue of this policy. `segments`: its hits may have gaps."""
     pool = scheduler.kv_cache_manager.block_pool
     config = read_config(scheduler.vllm_config.additional_config)
-    inputs = build_inputs(
-        scheduler.vllm_config, config, pool.num_gpu_blocks, scheduler.block_size, fills_gaps=segments
-    )
+    inputs = build_inputs(scheduler.vllm_config, config, pool.num_gpu_blocks, scheduler.block_size, fills_gaps=segments)
 
     def hash_of(block_id: int) -> bytes | None:
         key = pool.blocks[block_id].block_hash

@@ -145,9 +145,7 @@ def test_pins_of_jobs_that_are_over_end() -> None:
     assert pins.notes[-1] == ("reset",)
 
 
-@pytest.mark.parametrize(
-    ("pin_rank", "expected"), [("saving", 0.5), ("job arrival", 1e9 - 1000.0), ("deadline", 1e9 - 5000.0)]
-)
+@pytest.mark.parametrize(("pin_rank", "expected"), [("job arrival", 1e9 - 1000.0), ("deadline", 1e9 - 5000.0)])
 def test_what_gives_way_first(pin_rank: str, expected: float) -> None:
     tracked, pins = make_pinning(pin_rank=pin_rank, order=Order(patience_s=5.0))
     known = tracked.turn("a", ASKED, session="s", calls=[BASH])

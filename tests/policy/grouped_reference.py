@@ -110,6 +110,7 @@ class GroupedReference:
         now_s: float,
         factor: float,
         end_class: int = 0,
+        *,
         job: int = 0,
     ) -> None:
         self._note_returns(now_s)
@@ -154,7 +155,8 @@ class GroupedReference:
         weight = self._returns.pop()[2] if same else 0.0
         self._returns.append((group.freed_s, group.end_class, weight + group.share))
         if group.job:
-            self._others[block_id] = [group.job, *(each for each in self._others.get(block_id, []) if each != group.job)]
+            others = self._others.get(block_id, [])
+            self._others[block_id] = [group.job, *(each for each in others if each != group.job)]
 
     def order(self, now_s: float) -> Iterator[int]:
         left = [(self._value(group, now_s), list(group.blocks)) for group in self._groups]

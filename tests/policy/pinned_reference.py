@@ -45,6 +45,7 @@ class Inner(Protocol):
         now_s: float,
         factor: float,
         end_class: int = 0,
+        *,
         job: int = 0,
     ) -> None: ...
     def evict_n(self, count: int, now_s: float) -> list[int]: ...
@@ -94,6 +95,7 @@ class PinnedReference:
         now_s: float,
         factor: float,
         end_class: int,
+        *,
         job: int = 0,
     ) -> None:
         self._learn_returns(now_s)
@@ -230,7 +232,7 @@ class PinnedReference:
     def _give_back(self, ids: Sequence[int], now_s: float, ending: Ending) -> None:
         """To a pin that claims it, else to the inner evictor."""
         others = [each for each in ids if each not in self._claims]
-        self._inner.add_n(others, [self._blocks[each].position for each in others], now_s, *ending)
+        self._inner.add_n(others, [self._blocks[each].position for each in others], now_s, *ending[:2], job=ending[2])
         best = {
             each: max(self._claims[each], key=lambda pin: self._values.get(pin, 0.0))
             for each in ids

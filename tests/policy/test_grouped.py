@@ -54,8 +54,8 @@ class SameVictims(RuleBasedStateMachine):
         count = data.draw(st.integers(0, min(8, len(self.taken))))
         freed, self.taken = self.taken[:count], self.taken[count:]
         positions = [16 * n for n in data.draw(st.lists(st.integers(0, 8000), min_size=count, max_size=count))]
-        self.grouped.compiled.add_n(freed, positions, self.now_s, factor, end_class, job)
-        self.reference.add_n(freed, positions, self.now_s, factor, end_class, job)
+        self.grouped.compiled.add_n(freed, positions, self.now_s, factor, end_class, job=job)
+        self.reference.add_n(freed, positions, self.now_s, factor, end_class, job=job)
 
     @rule(count=st.integers(1, 4), data=st.data())
     def remove(self, count: int, data: st.DataObject) -> None:
@@ -154,7 +154,7 @@ def teach(evictor: GroupedEvictor) -> None:
 
 
 def leave(evictor: GroupedEvictor, ids: list[int], now_s: float, *, end_class: int, job: int) -> None:
-    evictor.compiled.add_n(ids, [16 * (block_id + 1) for block_id in ids], now_s, 1.0, end_class, job)
+    evictor.compiled.add_n(ids, [16 * (block_id + 1) for block_id in ids], now_s, 1.0, end_class, job=job)
 
 
 def use(evictor: GroupedEvictor, *ids: int) -> None:

@@ -50,8 +50,8 @@ class SameVictims(RuleBasedStateMachine):
         positions = [16 * n for n in data.draw(st.lists(st.integers(0, 2000), min_size=count, max_size=count))]
         if data.draw(st.booleans()):
             positions.sort(reverse=True)
-        self.pinned.compiled.add_n(freed, positions, self.now_s, factor, end_class, job)
-        self.reference.add(freed, positions, self.now_s, factor, end_class, job)
+        self.pinned.compiled.add_n(freed, positions, self.now_s, factor, end_class, job=job)
+        self.reference.add(freed, positions, self.now_s, factor, end_class, job=job)
 
     @rule(count=st.integers(0, 3))
     def add_empty(self, count: int) -> None:

@@ -70,7 +70,7 @@ class Composition:
     chunking: bool = False
     factors: bool = False
     ttl: Ttl = "none"
-    pin_rank: PinRank = "saving"
+    pin_rank: PinRank = "job arrival"
     wait_for_pins: PinWait = "none"
     protect_waiting: bool = False
     seniority_s: float | None = None
