@@ -119,7 +119,9 @@ class Grouped : public CheckedEvictor {
       double best = own;
       const auto is_better = [&](GroupId group) {
         const double worth = worth_of(groups_.at(group).freed_s, groups_.at(group).ending, now_s);
-        return worth > best ? (best = worth, true) : false;
+        if (worth <= best) return false;
+        best = worth;
+        return true;
       };
       const std::optional<GroupId> home = jobs_.find_home(block.id, ending.job, is_better);
       if (home) lent_[*home].push_back(block);

@@ -6,6 +6,7 @@ import zlib
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -104,6 +105,12 @@ class LoneScheduler:
 
     def abort(self, request_id: str) -> None:
         self.scheduler.finish_requests(request_id, RequestStatus.FINISHED_ABORTED)
+
+    def find_blocks(self, tokens: list[int]) -> list[int]:
+        """The ids of the cached blocks that a prompt of these tokens would hit, up to the first that is missing."""
+        hashes = Request("", tokens, SamplingParams(), None, block_hasher=self._hasher).block_hashes
+        found = (self.pool.get_cached_block(block_hash, [0]) for block_hash in hashes)
+        return [blocks[0].block_id for blocks in takewhile(bool, found)]
 
     @property
     def idle(self) -> bool:

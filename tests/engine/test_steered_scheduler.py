@@ -12,8 +12,6 @@ from hand_clock import Clock
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from lone_scheduler import BLOCK_SIZE, LoneScheduler, make_config, make_scheduler
-from vllm import SamplingParams
-from vllm.v1.request import Request
 
 from agentcache.engine.constants import SCHEDULER_CLASS
 from agentcache.engine.scheduler import AgentScheduler
@@ -162,8 +160,7 @@ def test_a_pin_loses_first_what_is_worth_least_to_its_engine(tiny_model_path: st
     learn_that_tools_are_fast(lone)
     prompt = tokens_of(1, 20 * BLOCK_SIZE)
     do_turn_in_no_time(lone, "one", prompt, calls=(SEARCH,), session_id="job")
-    hashes = Request("", prompt, SamplingParams(), None, block_hasher=lone._hasher).block_hashes
-    ids = [lone.pool.get_cached_block(block, [0])[0].block_id for block in hashes]
+    ids = lone.find_blocks(prompt)
     pinned = [block for block in lone.scheduler.evictor.order(lone.scheduler.clock()) if block in ids]
     assert pinned == (ids if fills_gaps else ids[::-1])
 
