@@ -2,6 +2,7 @@
 
 python benchmarks/evictor.py [--json] [--blocks N ...] [--batch N] [--repeats N] [--linear]
 python benchmarks/evictor.py --ablation [--json]
+python benchmarks/evictor.py --groups [--json] [--repeats N]
 
 Blocks are vLLM's own objects and go through the block-queue interface, as in the engine. Policies take turns within
 each repeat, so that a disturbance of the machine meets all of them; the figures are medians.
@@ -86,12 +87,15 @@ def make_queue(policy: str, count: int, batch: int) -> tuple[Queue, list[KVCache
     return queue, blocks
 
 
-def time_pop_append(queue: Queue, batch: int) -> float:
-    """Nanoseconds per block to take `batch` blocks and to give them back."""
-    start_ns = time.perf_counter_ns()
+def time_pop_append(queue: Queue, batch: int) -> tuple[float, float]:
+    """Nanoseconds per block to take `batch` blocks, and to take them and give them back."""
+    pop_ns, start_ns = 0, time.perf_counter_ns()
     for _ in range(BATCHES):
-        queue.append_n(queue.popleft_n(batch))
-    return (time.perf_counter_ns() - start_ns) / (BATCHES * batch)
+        pop_start_ns = time.perf_counter_ns()
+        blocks = queue.popleft_n(batch)
+        pop_ns += time.perf_counter_ns() - pop_start_ns
+        queue.append_n(blocks)
+    return pop_ns / (BATCHES * batch), (time.perf_counter_ns() - start_ns) / (BATCHES * batch)
 
 
 def time_remove(queue: Queue, free: Sequence[KVCacheBlock], batch: int, chance: random.Random) -> float:
@@ -110,7 +114,7 @@ def time_remove(queue: Queue, free: Sequence[KVCacheBlock], batch: int, chance: 
 def measure(policies: Sequence[str], count: int, batch: int, repeats: int) -> list[dict[str, Any]]:
     """One line per policy at `count` free blocks."""
     queues = {policy: make_queue(policy, count, batch) for policy in policies}
-    pop_append: dict[str, list[float]] = {policy: [] for policy in policies}
+    pop_append: dict[str, list[tuple[float, float]]] = {policy: [] for policy in policies}
     remove: dict[str, list[float]] = {policy: [] for policy in policies}
     chance = random.Random(2)
     gc.collect()
@@ -125,7 +129,8 @@ def measure(policies: Sequence[str], count: int, batch: int, repeats: int) -> li
             "policy": policy,
             "blocks": count,
             "batch": batch,
-            "pop_append_ns": round(statistics.median(pop_append[policy])),
+            "pop_ns": round(statistics.median(pop for pop, _ in pop_append[policy])),
+            "pop_append_ns": round(statistics.median(both for _, both in pop_append[policy])),
             "remove_ns": round(statistics.median(remove[policy])),
         }
         for policy in policies
@@ -159,6 +164,32 @@ def measure_ablation(per_request: int = 512, sampled: int = 24) -> list[dict[str
     return lines
 
 
+def measure_groups(repeats: int, blocks: int = 100_000, per_group: int = 50) -> list[dict[str, Any]]:
+    """agentcache's evictor alone, each block met for the first time: taken one by one, or many at once."""
+    elapsed_ns: dict[int, list[float]] = {count: [] for count in (1, 8, 50, 100, 500)}
+    for repeat in range(repeats):
+        chance = random.Random(repeat)
+        for count, samples in elapsed_ns.items():
+            evictor = EVICTORS["agentcache"](blocks)
+            ids = chance.sample(range(blocks), blocks)
+            for start in range(0, blocks, per_group):
+                positions = [BLOCK_TOKENS * chance.randrange(1, 2049) for _ in range(per_group)]
+                evictor.add(ids[start : start + per_group], positions, 1e-3 * start)
+            for call in range(40):
+                start_ns = time.perf_counter_ns()
+                evictor.evict(count, 1e-3 * (blocks + call))
+                samples.append((time.perf_counter_ns() - start_ns) / count)
+    return [
+        {
+            "blocks": blocks,
+            "groups": blocks // per_group,
+            "taken at once": count,
+            "ns per block": round(statistics.median(samples)),
+        }
+        for count, samples in elapsed_ns.items()
+    ]
+
+
 def print_table(lines: Sequence[dict[str, Any]]) -> None:
     for cells in [list(lines[0]), *(line.values() for line in lines)]:
         print("".join(f"{cell:>20}" for cell in cells))  # noqa: T201
@@ -171,6 +202,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=100, metavar="N", help="blocks taken and freed at once")
     parser.add_argument("--repeats", type=int, default=9, metavar="N")
     parser.add_argument("--linear", action="store_true", help=f"O(n) policies above {LINEAR_BLOCKS} blocks, too")
+    parser.add_argument("--groups", action="store_true", help="agentcache's evictor alone, in 2,000 groups, instead")
     parser.add_argument("--ablation", action="store_true", help="the paper's O(n) against O(log n) instead")
     return parser.parse_args()
 
@@ -179,6 +211,8 @@ def main() -> None:
     arguments = parse_arguments()
     if arguments.ablation:
         lines = measure_ablation()
+    elif arguments.groups:
+        lines = measure_groups(arguments.repeats)
     else:
         lines = []
         for count in arguments.blocks:

@@ -18,7 +18,7 @@
 
 namespace agentcache {
 
-/// The least cost × expected inverse wait goes first. To evict n blocks takes O(groups + n log groups).
+/// The least cost × expected inverse wait goes first. To evict n blocks takes O(groups + n log n).
 ///
 /// It learns from what leaves: removed blocks have returned, evicted ones had not returned until then. Each block
 /// counts as its share of its group, so that a few blocks of a system prompt, which others use, hardly count as a
@@ -67,19 +67,19 @@ class Grouped : public CheckedEvictor {
   void take(std::size_t count, double now_s, std::vector<BlockId>& victims) override {
     learn_returns(now_s);
     if (count == 0) return;  // Empty blocks were enough.
-    rank_groups(now_s);
+    rank_groups(now_s, count);
     for (; count > 0; --count) {
       const BlockId id = pop_first();
       victims.push_back(id);
       const Group& group = groups_.of(id);
-      waits_.observe(group.ending.end_class, now_s - group.freed_s, group.share, false);
+      waits_.observe(group.ending.end_class, now_s - group.freed_s, group.share(), false);
       forget(id);
       leave_group(id);
     }
   }
 
   std::vector<BlockId> order_with_kv(double now_s) const override {
-    rank_groups(now_s);
+    rank_groups(now_s, size());
     std::vector<BlockId> order;
     while (!candidates_.empty()) order.push_back(pop_first());
     return order;
@@ -136,11 +136,17 @@ class Grouped : public CheckedEvictor {
     groups_.erase(id);
   }
 
-  void rank_groups(double now_s) const {
+  // The first `count` blocks are of as many groups at most: of those whose first blocks go before other groups'.
+  void rank_groups(double now_s, std::size_t count) const {
     candidates_.clear();
     for (const Group& group : groups_) {
       const double worth = worth_of(group.freed_s, group.ending, now_s);
       candidates_.push_back({worth * group.first.key, worth, group.first.sequence, group.first.id});
+    }
+    if (count < candidates_.size()) {
+      std::nth_element(candidates_.begin(), candidates_.begin() + static_cast<std::ptrdiff_t>(count),
+                       candidates_.end());
+      candidates_.resize(count);
     }
     std::make_heap(candidates_.begin(), candidates_.end(), std::greater<>());
   }

@@ -14,12 +14,16 @@ namespace agentcache {
 /// A group's id: an integer from 0. Ids of groups that ended are given again.
 using GroupId = std::int32_t;
 
+/// A cache line: all groups are scanned.
 struct Group {
   double freed_s;
   Ending ending;
-  double share;  ///< Of the group that each of its blocks was at its beginning.
-  Ranked first;  ///< Its cheapest block, by seconds.
+  Ranked first;        ///< Its cheapest block, by seconds.
+  std::uint32_t size;  ///< Blocks at its beginning.
   GroupId id;
+
+  /// Of the group that each of its blocks was at its beginning.
+  double share() const { return 1.0 / size; }
 };
 
 /// A doubly linked list of blocks for each group, in arrays. The groups themselves are dense, for they are scanned.
@@ -37,7 +41,7 @@ class Groups {
   GroupId add(std::span<const Ranked> blocks, double freed_s, const Ending& ending) {
     const GroupId group = unused_id();
     place_[index(group)] = groups_.size();
-    groups_.push_back({freed_s, ending, 1.0 / static_cast<double>(blocks.size()), blocks.front(), group});
+    groups_.push_back({freed_s, ending, blocks.front(), static_cast<std::uint32_t>(blocks.size()), group});
     for (std::size_t i = 0; i < blocks.size(); ++i) {
       const BlockId previous = i == 0 ? kNone : blocks[i - 1].id;
       const BlockId next = i + 1 == blocks.size() ? kNone : blocks[i + 1].id;

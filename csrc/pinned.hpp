@@ -255,7 +255,7 @@ class Pinned : public CheckedEvictor {
   void lose(BlockId id, double now_s) {
     const Group& group = pins_.group_of(id);
     if (pins_.origin_of(id) == Origin::kOwn) {
-      inner_.observe_departure(group.ending.end_class, now_s - group.freed_s, group.share, false);
+      inner_.observe_departure(group.ending.end_class, now_s - group.freed_s, group.share(), false);
     }
     for (const PinId pin : claims_.of(id)) {
       if (pin != pins_.pin_of(id)) pins_.note_loss(pin);

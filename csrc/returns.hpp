@@ -15,7 +15,7 @@ class Returns {
     const bool is_same =
         !noted_.empty() && noted_.back().freed_s == group.freed_s && noted_.back().end_class == group.ending.end_class;
     if (!is_same) noted_.push_back({group.freed_s, group.ending.end_class, 0.0});
-    noted_.back().share += group.share;
+    noted_.back().share += group.share();
   }
 
   /// Calls `observe(end_class, age_s, share)` for each return since the last call.
