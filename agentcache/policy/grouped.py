@@ -18,8 +18,10 @@ class Learning:
 
 
 class GroupedEvictor(CompiledEvictor):
-    """The blocks of one `add` are a group: they share one chance of return. A block that is used again moves on,
-    unless another job (`FreeQueue.job`) that has used it waits with a better chance: then it stays with that one.
+    """The blocks of one `add` are a group: they share one chance of return.
+
+    A block that is used again moves on, unless another job (`FreeQueue.job`) that has used it waits with a better
+    chance: then it stays with that one.
 
     First goes the block with the least cost x E[1 / wait for the group's return]. Waits are learnt for each class of
     ends (`FreeQueue.end_class`) from the groups that were used again and those that were evicted before. The loss of a
