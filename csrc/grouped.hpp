@@ -13,6 +13,7 @@
 #include "checked_evictor.hpp"
 #include "groups.hpp"
 #include "learned_waits.hpp"
+#include "least_few.hpp"
 #include "recompute_cost.hpp"
 #include "returns.hpp"
 
@@ -143,11 +144,7 @@ class Grouped : public CheckedEvictor {
       const double worth = worth_of(group.freed_s, group.ending, now_s);
       candidates_.push_back({worth * group.first.key, worth, group.first.sequence, group.first.id});
     }
-    if (count < candidates_.size()) {
-      std::nth_element(candidates_.begin(), candidates_.begin() + static_cast<std::ptrdiff_t>(count),
-                       candidates_.end());
-      candidates_.resize(count);
-    }
+    if (count < candidates_.size()) keep_least(candidates_, count, spare_);
     std::make_heap(candidates_.begin(), candidates_.end(), std::greater<>());
   }
 
@@ -200,6 +197,7 @@ class Grouped : public CheckedEvictor {
   std::vector<Ranked> sorted_;
   std::map<GroupId, std::vector<Ranked>> lent_;
   mutable std::vector<Candidate> candidates_;
+  mutable std::vector<Candidate> spare_;
 };
 
 }  // namespace agentcache

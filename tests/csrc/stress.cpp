@@ -16,6 +16,7 @@
 #include "max_score.hpp"
 #include "pensieve.hpp"
 #include "pinned.hpp"
+#include "selection.hpp"
 #include "shared.hpp"
 
 using namespace agentcache;
@@ -188,6 +189,7 @@ void check_pinned(unsigned seed) {
 
 int main() {
   check_that_damage_is_found();
+  check_selection();
   for (unsigned seed = 0; seed < 2; ++seed) {
     AsymCache asymcache(kBlocks, kFrequency, kCost);
     AsymCacheLinear linear(kBlocks, kFrequency, kCost);
