@@ -101,6 +101,7 @@ class FreeQueue:
     factor: float
     # How the requests ended whose blocks are appended from now on: a number of the caller's from 0 to 1023, 0 unknown.
     end_class: int
+    # Whose requests they were: a number of the caller's from 1, 0 unknown.
     job: int
     def __init__(
         self,

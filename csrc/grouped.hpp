@@ -48,6 +48,9 @@ class Grouped : public CheckedEvictor {
     // Here alone: neither what is removed nor what is evicted may change the order of the rest.
     waits_.know(freed.ending.end_class);
     if (freed.size() == 0) return;
+    for (std::size_t i = 0; i < freed.size(); ++i) {
+      if (freed.positions[i] == 0) forget(freed.ids[i]);
+    }
     sort_by_cost(freed);
     lend_shared(freed.last_s, freed.ending);
     if (!sorted_.empty()) jobs_.begin_group(freed.ending.job, groups_.add(sorted_, freed.last_s, freed.ending));
@@ -114,7 +117,7 @@ class Grouped : public CheckedEvictor {
 
   // Blocks of sorted_ that are worth more to another job that waits for them go to its group.
   void lend_shared(double now_s, const Ending& ending) {
-    lent_.clear();
+    std::map<GroupId, std::vector<Ranked>> lent;
     const double own = worth_of(now_s, ending, now_s);
     std::erase_if(sorted_, [&](const Ranked& block) {
       double best = own;
@@ -125,10 +128,10 @@ class Grouped : public CheckedEvictor {
         return true;
       };
       const std::optional<GroupId> home = jobs_.find_home(block.id, ending.job, is_better);
-      if (home) lent_[*home].push_back(block);
+      if (home) lent[*home].push_back(block);
       return home.has_value();
     });
-    for (const auto& [group, blocks] : lent_) groups_.join(group, blocks);
+    for (const auto& [group, blocks] : lent) groups_.join(group, blocks);
   }
 
   void leave_group(BlockId id) {
@@ -182,7 +185,6 @@ class Grouped : public CheckedEvictor {
   void sort_by_cost(const Freed& freed) {
     sorted_.clear();
     for (std::size_t i = 0; i < freed.size(); ++i) {
-      if (freed.positions[i] == 0) forget(freed.ids[i]);
       sorted_.push_back({cost_.at(freed.positions[i]), freed.first_sequence + i, freed.ids[i]});
     }
     // A request's blocks come from its end to its start, as a rule.
@@ -195,7 +197,6 @@ class Grouped : public CheckedEvictor {
   Returns returns_;
   // Kept for their memory.
   std::vector<Ranked> sorted_;
-  std::map<GroupId, std::vector<Ranked>> lent_;
   mutable std::vector<Candidate> candidates_;
   mutable std::vector<Candidate> spare_;
 };

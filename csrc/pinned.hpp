@@ -242,7 +242,7 @@ class Pinned : public CheckedEvictor {
     for (const auto& [pin, its] : claimed) pin_group(pin, its, freed_s, Origin::kClaimed);
   }
 
-  // Blocks of one factor and class.
+  // Blocks of one ending.
   void pin_group(PinId pin, std::span<const BlockId> ids, double now_s, Origin origin) {
     if (ids.empty()) return;
     for (const BlockId id : ids) held_[index(id)].is_pinned = true;

@@ -61,8 +61,7 @@ class Pins {
   void add(PinId pin, const Freed& freed, Origin origin) {
     if (freed.size() == 0) return;
     sort_by_loss(freed);
-    groups_.add(sorted_, freed.last_s, freed.ending);
-    const GroupId group = groups_.of(freed.ids.front()).id;
+    const GroupId group = groups_.add(sorted_, freed.last_s, freed.ending);
     if (index(group) >= owners_.size()) owners_.resize(index(group) + 1);
     owners_[index(group)] = {&record(pin), freed.first_sequence, origin};
     owners_[index(group)].pin->size += freed.size();

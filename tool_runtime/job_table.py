@@ -54,14 +54,14 @@ class JobEntry:
     """What the table knows of one job. It belongs to the table: read it, do not write it.
 
     `number` is no other job's of the table's, ever. `turns` counts the requests that finished, `calls` the tool calls
-    they made, `failures` those that came to nothing.
-    `running` maps requests to their arrival, `pending` finished requests to what they wait for, oldest first.
+    they made, `failures` those that came to nothing. `running` maps requests to their arrival, `pending` finished
+    requests to what they wait for, oldest first.
     """
 
     session: str
     arrival_s: float
     last_active_s: float
-    number: int = 0
+    number: int
     turns: int = 0
     calls: int = 0
     failures: int = 0

@@ -16,7 +16,7 @@ class RebuildCost:
     block_size: int
     num_blocks: int
 
-    def of_end(self, tokens: int, blocks: int) -> float:
+    def of_end(self, tokens: int, blocks: float) -> float:
         """For the last blocks of so many tokens: what other requests share with them is the beginning."""
         return blocks * self.loss.at(tokens - blocks * self.block_size / 2)
 
@@ -25,8 +25,7 @@ class RebuildCost:
 
     def of_lost(self, visit: Visit) -> float:
         """For what the turn before had left and is gone: the end of what is shared with it."""
-        lost = visit.lost_tokens
-        return lost / self.block_size * self.loss.at(visit.overlap.shared_tokens - lost / 2) if lost else 0.0
+        return self.of_end(visit.overlap.shared_tokens, visit.lost_tokens / self.block_size)
 
     def share(self, blocks: int) -> float:
         """Of the cache."""

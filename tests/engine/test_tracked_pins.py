@@ -152,7 +152,6 @@ def test_what_gives_way_first(pin_rank: str, expected: float) -> None:
     tracked.clock.now_s += 100
     tracked.turn("b", [*known, 5], session="s", calls=[TASK])
     pin = pins.live["b"]
-    pin.blocks, pin.value_s = 4, 2.0
     assert pin.rank(pin) == expected
 
 
