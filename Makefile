@@ -1,18 +1,25 @@
-# make setup   a virtual environment with everything in it; does nothing when nothing changed
-# make check   setup, then linters and types
-# make test    setup and check, then all tests
-# make demo    setup, then BFCL web-search jobs under four policies on an embedded vLLM engine; writes runs/demo/report.html
+# make setup          a virtual environment with everything in it; does nothing when nothing changed
+# make check          setup, then linters and types
+# make test           setup and check, then all tests
+# make test-fast      setup, then the tests that start no engine
+# make test-thorough  setup and check, then all tests at their full size
+# make demo           setup, then BFCL web-search jobs under four policies on an embedded vLLM engine; writes runs/demo/report.html
 
 PYTHON ?= python3
 # The vLLM to install: cpu or cuda.
 ENGINE ?= cpu
+# Test files that run beside each other. An engine takes a core and 2 GB.
+WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready-$(ENGINE)
 SOURCES := agentcache tool_runtime workloads tests benchmarks examples
-CPP := $(wildcard csrc/*)
+CPP := $(wildcard csrc/*/*)
 
-.PHONY: setup check test demo
+# A file at a time, in order: its tests share engines. See also tests/conftest.py.
+PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder
+
+.PHONY: setup check test test-fast test-thorough demo
 
 setup: $(READY)
 
@@ -32,11 +39,18 @@ UNLOADABLE := torchvision torchaudio torchcodec triton
 check: setup
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
-	$(BIN)/clang-format --dry-run --Werror $(CPP) tests/csrc/*.cpp
+	$(BIN)/clang-format --dry-run --Werror $(CPP) tests/csrc/*.[ch]pp
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo --no-cache
 
 test: check
-	$(BIN)/python -m pytest
+	$(PYTEST)
+
+test-fast: setup
+	$(PYTEST) -m "not engine"
+
+test-thorough: check
+	$(PYTEST) --hypothesis-profile=thorough
 
 # Up to ten jobs at a time in a cache that holds not quite two of the longest: whatever is kept, something else goes.
 demo: setup

@@ -1,3 +1,5 @@
+"""Runs the command line as `python -m agentcache`."""
+
 import sys
 
 from agentcache.cli import main

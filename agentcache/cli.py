@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from agentcache import __version__
 from agentcache.config import read_knobs
-from agentcache.errors import AgentCacheError
-from agentcache.policy.registry import DEFAULT_POLICY, POLICIES
+from agentcache.errors import AgentCacheError, InputError
+from agentcache.jobs.settings import WORKLOADS, JobSettings, write_usage
+from agentcache.models.catalog import check_model
+from agentcache.policy.registry import DEFAULT_POLICY, POLICIES, find_policy
 from agentcache.profile.settings import add_arguments as add_profile_arguments
 from agentcache.profile.settings import read_settings as read_profile_settings
-from agentcache.replay.job_settings import WORKLOADS, JobSettings, write_usage
-from agentcache.replay.settings import CLAIRVOYANT, ReplaySettings, refuse_clairvoyant
+from agentcache.replay.settings import ReplaySettings
+from agentcache.run.checks import CLAIRVOYANT, refuse_clairvoyant
 from agentcache.sim.settings import (
     DEFAULT_BLOCK_SIZE,
     DEFAULT_GPU,
@@ -170,7 +172,7 @@ def _add_jobs(parser: argparse.ArgumentParser) -> None:
 
 
 def _defaults(option: str) -> str:
-    """What the workloads take for an option that is not given."""
+    """Collect what the workloads take for an option that is not given."""
     taken = {kind: workload.options[option] for kind, workload in WORKLOADS.items() if option in workload.options}
     values = (f"{kind}: {'as recorded' if value is None else value}" for kind, value in taken.items())
     return f" ({', '.join(values)})"
@@ -188,7 +190,12 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
 
 
 def _serve(options: argparse.Namespace, vllm_options: list[str], behind_dashes: list[str]) -> int:
-    refuse_clairvoyant(options.policy)
+    # What is wrong on its own is told at once: vLLM takes seconds to load.
+    if options.policy is not None:
+        refuse_clairvoyant(options.policy)
+        find_policy(options.policy)
+    knobs = read_knobs(options.agentcache)
+    check_model(options.model)
     from agentcache.engine.compat import check_vllm
 
     check_vllm()
@@ -199,60 +206,62 @@ def _serve(options: argparse.Namespace, vllm_options: list[str], behind_dashes: 
         [*vllm_options, *behind_dashes],
         options.policy,
         forced_replies=options.forced_replies,
-        knobs=read_knobs(options.agentcache),
+        knobs=knobs,
     )
     return 0
 
 
 def _replay(options: argparse.Namespace, engine_options: list[str], typed: Sequence[str]) -> int:
+    settings = ReplaySettings(
+        **_common(options, typed),
+        base_url=options.base_url,
+        api_key=os.environ.get("OPENAI_API_KEY", "none"),
+        engine_options=tuple(engine_options),
+        kv_tokens=options.kv_tokens,
+        request_timeout_s=options.request_timeout,
+    )
+    settings.check()
     from agentcache.replay.command import replay
 
-    status, summary = replay(
-        ReplaySettings(
-            **_common(options, typed),
-            base_url=options.base_url,
-            api_key=os.environ.get("OPENAI_API_KEY", "none"),
-            engine_options=tuple(engine_options),
-            kv_tokens=options.kv_tokens,
-            request_timeout_s=options.request_timeout,
-        )
-    )
+    status, summary = replay(settings)
     _show(summary, options.out)
     return status
 
 
 def _simulate(options: argparse.Namespace, typed: Sequence[str]) -> int:
+    settings = SimulationSettings(
+        **_common(options, typed),
+        gpu=options.gpu,
+        tensor_parallel_size=options.tensor_parallel_size,
+        kv_tokens=options.kv_tokens,
+        block_size=options.block_size,
+        max_num_batched_tokens=options.max_num_batched_tokens,
+        max_num_seqs=options.max_num_seqs,
+    )
+    settings.check()
     from agentcache.engine.compat import check_vllm
 
     check_vllm()
     from agentcache.sim.command import simulate
 
-    status, summary = simulate(
-        SimulationSettings(
-            **_common(options, typed),
-            gpu=options.gpu,
-            tensor_parallel_size=options.tensor_parallel_size,
-            kv_tokens=options.kv_tokens,
-            block_size=options.block_size,
-            max_num_batched_tokens=options.max_num_batched_tokens,
-            max_num_seqs=options.max_num_seqs,
-        )
-    )
+    status, summary = simulate(settings)
     _show(summary, options.out)
     return status
 
 
 def _profile(options: argparse.Namespace, engine_options: list[str]) -> int:
+    settings = read_profile_settings(options, engine_options)
+    settings.check()
     from agentcache.engine.compat import check_vllm
 
     check_vllm()
     from agentcache.profile.command import profile
 
-    return profile(read_profile_settings(options, engine_options))
+    return profile(settings)
 
 
 def _common(options: argparse.Namespace, typed: Sequence[str]) -> dict[str, Any]:
-    """What replay and simulate take alike, by the names of their settings."""
+    """Collect what replay and simulate take alike, by the names of their settings."""
     return {
         "command": shlex.join(["agentcache", *typed]),
         "jobs": JobSettings(**{each.name: getattr(options, each.name) for each in fields(JobSettings)}),
@@ -265,13 +274,16 @@ def _common(options: argparse.Namespace, typed: Sequence[str]) -> dict[str, Any]
 
 
 def _report(options: argparse.Namespace) -> int:
-    from agentcache.errors import InputError
     from agentcache.report.builder import write_report
 
     if options.out is None and len(options.folders) > 1:
         raise InputError("report: give --out, the folder for the comparison of several runs")
     out = options.out or options.folders[0]
-    _show(write_report(options.folders, out), out)
+    report = write_report(options.folders, out)
+    for name, losses in report.losses.items():
+        for loss in losses:
+            sys.stderr.write(f"agentcache: {name}: {loss}\n")
+    _show(report.summary, out)
     return 0
 
 
@@ -279,8 +291,11 @@ def _show(summary: Summary, folder: Path) -> None:
     from rich.console import Console
 
     from agentcache.report.content import HTML_FILE
+    from agentcache.report.headline import write_headline
     from agentcache.report.table import terminal_table
 
     console = Console()
     console.print(terminal_table(summary))
-    console.print(f"report: {folder / HTML_FILE}", markup=False, highlight=False, soft_wrap=True)
+    for line in (f"report: {folder / HTML_FILE}", write_headline(summary.policies)):
+        if line is not None:
+            console.print(line, markup=False, highlight=False, soft_wrap=True)

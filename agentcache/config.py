@@ -1,4 +1,19 @@
-"""Every knob of the engine plug-in, as it stands in vLLM's `additional_config["agentcache"]`."""
+"""Every knob of the engine plug-in, as it stands in vLLM's `additional_config["agentcache"]`.
+
+Each knob says where its default comes from:
+
+- paper: AsymCache, with the name of the section
+- measured: varied, with the file and section of docs/results/ that have the figures
+- chosen: on the recordings or seeds that are named; "the sessions" are those of docs/results/coding-sessions.md
+- assumed: nobody tuned it
+- not tuned: a switch, a name, or a limit that only has to be large enough
+
+Constants that are no knobs say so where they stand: seniority and patience in `agentcache/policy/registry.py`, what a
+GPU reaches in `presets.py`, and in `tool_runtime/` the medians at the start, half-life and shrinkage (`durations.py`),
+load (`load.py`), the bound of factors (`correction.py`) and Continuum's numbers (`ttl.py`). Two more are assumed: that
+half of all waits end within 30 s, until policy `agentcache` knows better (learned_waits.hpp), and that a command
+is learnt of by itself, not with its tool, from its eighth end on (engine/jobs/finish_classes.py).
+"""
 
 from __future__ import annotations
 
@@ -14,19 +29,38 @@ from agentcache.policy.registry import DEFAULT_POLICY, find_policy
 
 CONFIG_KEY = "agentcache"
 
+_BY_POLICY = "not tuned: the policy's (agentcache/policy/registry.py)"
+_OPT_IN = "not tuned: off unless asked for"
+# Which other values were tried was not written down.
+_WITH_EVICTOR = "chosen: on 32 of the sessions and BFCL seeds 0 to 2, with the other settings of the evictor"
+_WITH_PINS = "chosen: on 32 of the sessions and BFCL seeds 0 to 2, with the other settings of pins"
+
+# No knob is of use beyond these limits, and within them the arithmetic of every policy works.
+_MOST = 10**9
+_COUNT = {"ge": 1, "le": _MOST}
+_POSITIVE = {"ge": 1e-6, "le": _MOST}
+_NOT_NEGATIVE = {"ge": 0, "le": _MOST}
+
+
+def _knob(default: object, description: str, origin: str, **limits: Any) -> Any:
+    return Field(default=default, description=description, json_schema_extra={"origin": origin}, **limits)
+
 
 class SegmentsConfig(BaseModel):
-    """Multi-Segment Attention: cached blocks are reused behind gaps, not only as a prefix."""
+    """Multi-segment reuse: cached blocks are reused behind gaps, not only as a prefix."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    enabled: bool | None = Field(default=None, description="None leaves it to the policy")
-    max_gaps: int = Field(default=8, ge=1, description="fill rows of one request; the islands worth least are dropped")
-    row_s: float = Field(
-        default=0.7e-3,
-        ge=0,
-        allow_inf_nan=False,
-        description="seconds of a fill row beside its tokens; islands that save less are dropped",
+    enabled: bool | None = _knob(None, "None leaves it to the policy", _BY_POLICY)
+    max_gaps: int = _knob(
+        8, "fill requests for one request; the cached segments worth least are dropped", "assumed", **_COUNT
+    )
+    row_s: float = _knob(
+        0.7e-3,
+        "seconds that a fill request takes beside its tokens; cached segments that save less are dropped",
+        "assumed; at 1,024 tokens, two more fill requests were measured to take 0.3 and 0.5 ms together "
+        '(docs/results/multi-segment-reuse.md, "Multi-segment reuse: time to first token")',
+        **_NOT_NEGATIVE,
     )
 
 
@@ -35,60 +69,93 @@ class ChunkingConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    enabled: bool | None = Field(default=None, description="None leaves it to the policy")
-    threshold: int = Field(default=32, ge=1, description="running decodes above which the budget shrinks")
-    floor: int = Field(default=1024, ge=1, description="tokens of prefill that every step may have")
+    enabled: bool | None = _knob(None, "None leaves it to the policy", _BY_POLICY)
+    threshold: int = _knob(
+        32,
+        "running decodes above which the budget shrinks",
+        "measured: the lowest TTFT of five budgets; the paper gives no number "
+        '(docs/results/adaptive-chunking.md, "Adaptive chunking")',
+        **_COUNT,
+    )
+    floor: int = _knob(
+        1024,
+        "tokens of prefill that every step may have",
+        "assumed; only 512 was measured beside it, with a threshold of 4; the paper gives no number "
+        '(docs/results/adaptive-chunking.md, "Adaptive chunking")',
+        **_COUNT,
+    )
 
 
 class GroupedConfig(BaseModel):
-    """What policy `agentcache` learns of the waits between a request and the next one that uses its blocks."""
+    """Settings of what policy `agentcache` learns of the waits between a request and the next that uses its blocks."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    window: int = Field(default=4000, ge=1, description="requests after which all that was observed counts for half")
-    prior_returns: float = Field(
-        default=0.1,
-        gt=0,
-        allow_inf_nan=False,
-        description="returns at each age (four to a doubling) after which a class of requests counts as much as all "
-        "classes together, and these as much as what is assumed of them",
+    window: int = _knob(4000, "requests after which all that was observed counts for half", _WITH_EVICTOR, **_COUNT)
+    prior_returns: float = _knob(
+        0.1,
+        "prior weight, in pseudo-returns per age bin (four bins to a doubling): of all classes of requests against one "
+        "class, and of what is assumed against all classes",
+        "chosen: of 0.03, 0.1, 0.3 and 1, on four sets of 32 of the sessions "
+        '(docs/results/coding-sessions.md, "With the agent runtime")',
+        **_POSITIVE,
     )
-    least_wait_s: float = Field(
-        default=1.0, gt=0, allow_inf_nan=False, description="added to every wait: differences far below it do not count"
+    least_wait_s: float = _knob(
+        1.0, "added to every wait: differences far below it do not count", _WITH_EVICTOR, **_POSITIVE
     )
 
 
 class PinsConfig(BaseModel):
-    """The KV of a job whose tool runs is the last to be taken, for a time, within a budget."""
+    """While a job's tool runs, its KV is evicted last, for a time and within a budget."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    enabled: bool | None = Field(default=None, description="None leaves it to the policy")
-    budget: float = Field(default=1.0, ge=0, le=1, description="share of the cache that pins may take")
-    tenant_budget: float = Field(default=1.0, ge=0, le=1, description="share of that for one tenant (cache_salt)")
-    max_ttl_s: float = Field(
-        default=5.0, gt=0, allow_inf_nan=False, description="a pin is decided upon anew after that"
+    enabled: bool | None = _knob(None, "None leaves it to the policy", _BY_POLICY)
+    budget: float = _knob(
+        1.0,
+        "share of the cache that pins may take",
+        "measured: on BFCL seeds 3 to 5 half is as good and a quarter 2 % slower "
+        '(docs/results/bfcl.md, "What pins may take")',
+        ge=0,
+        le=1,
     )
-    min_chance: float = Field(default=0.3, ge=0, le=1, description="of the return within that time, else there is none")
+    tenant_budget: float = _knob(1.0, "share of that for one tenant (cache_salt)", _OPT_IN, ge=0, le=1)
+    max_ttl_s: float = _knob(
+        5.0,
+        "seconds after which a pin is decided again",
+        f'{_WITH_PINS}; 600 s was far worse (docs/results/coding-sessions.md, "With the agent runtime")',
+        **_POSITIVE,
+    )
+    min_chance: float = _knob(
+        0.3, "least chance that the job returns within that time; below it there is no pin", _WITH_PINS, ge=0, le=1
+    )
 
 
 class OrderConfig(BaseModel):
-    """Which request comes next: returning jobs before new ones, and nobody waits for ever."""
+    """Which request comes next: returning jobs go before new ones, and no request waits for ever."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    enabled: bool | None = Field(default=None, description="None leaves it to the policy")
-    seniority_s: float | None = Field(
-        default=None,
-        ge=0,
-        allow_inf_nan=False,
-        description="for how much it counts at most that a job is older; None leaves it to the policy",
+    enabled: bool | None = _knob(None, "None leaves it to the policy", _BY_POLICY)
+    seniority_s: float | None = _knob(
+        None,
+        "seconds by which, at most, an older job's request goes before a newer one's; None leaves it to the policy",
+        _BY_POLICY,
+        **_NOT_NEGATIVE,
     )
-    patience_s: float | None = Field(
-        default=None,
+    patience_s: float | None = _knob(
+        None,
+        "seconds since its arrival after which a request goes first and may take pinned blocks; None: the policy's",
+        _BY_POLICY,
+        **_NOT_NEGATIVE,
+    )
+    reserve: float | None = _knob(
+        None,
+        "share of the cache, and at most as much as is pinned, that new jobs leave free for those under way to grow; "
+        "None leaves it to the policy",
+        _BY_POLICY,
         ge=0,
-        allow_inf_nan=False,
-        description="who has waited for so long goes first; None leaves it to the policy",
+        le=1,
     )
 
 
@@ -97,15 +164,18 @@ class RuntimeConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    tool_parser: str | None = Field(
-        default=None, description="vLLM's tool-call parser; serve sets it from --tool-call-parser"
+    tool_parser: str | None = _knob(
+        None, "vLLM's tool-call parser; serve sets it from --tool-call-parser", "not tuned: serve sets it"
     )
-    max_jobs: int = Field(default=10_000, ge=1, description="jobs remembered; the longest idle leave first")
-    max_idle_s: float = Field(default=3600.0, gt=0, allow_inf_nan=False, description="idle jobs leave after that")
-    durations_file: str | None = Field(
-        default=None,
-        description="where tool durations are kept over restarts, saved once a minute (data-parallel engines but the "
-        "first put their rank behind it); None keeps them in memory alone",
+    max_jobs: int = _knob(
+        10_000, "jobs remembered; the longest idle are forgotten first", "not tuned: bounds the memory", **_COUNT
+    )
+    max_idle_s: float = _knob(3600.0, "seconds after which an idle job is forgotten", "assumed", **_POSITIVE)
+    durations_file: str | None = _knob(
+        None,
+        "file that keeps tool durations over restarts, saved every few seconds (data-parallel engines other than the "
+        "first append their rank to its name); None keeps them in memory alone",
+        _OPT_IN,
     )
 
 
@@ -114,10 +184,13 @@ class AgentCacheConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    policy: str = Field(default=DEFAULT_POLICY, description="which blocks to evict; see agentcache.policy.registry")
-    forced_replies: bool = Field(
-        default=False,
-        description="let clients dictate the reply tokens, for replays; not for a server that strangers reach",
+    policy: str = _knob(
+        DEFAULT_POLICY,
+        "which blocks to evict; see agentcache.policy.registry",
+        'measured: a mean job latency of three quarters of vLLM\'s (docs/results/bfcl.md, "Twenty other seeds")',
+    )
+    forced_replies: bool = _knob(
+        False, "let clients prescribe the reply tokens, for replays; not for a server that strangers reach", _OPT_IN
     )
 
     segments: SegmentsConfig = SegmentsConfig()
@@ -127,18 +200,46 @@ class AgentCacheConfig(BaseModel):
     order: OrderConfig = OrderConfig()
     runtime: RuntimeConfig = RuntimeConfig()
 
-    gpu: str | None = Field(
-        default=None, description="whose data sheet the cost model is made of; None is the GPU at hand"
+    gpu: str | None = _knob(
+        None, "GPU whose data sheet gives the cost model; None is the GPU at hand", "not tuned: the GPU at hand"
     )
-    lifespan_s: float = Field(
-        default=60.0, gt=0, description="idle time at which reuse becomes unlikely; the 99th percentile of gaps is good"
+    lifespan_s: float = _knob(
+        60.0,
+        "seconds of idle time at which reuse becomes unlikely; the 99th percentile of gaps is a good choice",
+        "assumed; since measured on the sessions: 15 s is worse, 240 s as good "
+        '(docs/results/paper-parameters.md, "How much the paper\'s parameters matter"). '
+        "The paper takes the 99th percentile of gaps (Frequency Value Definition)",
+        **_POSITIVE,
     )
-    reuse_probability: float = Field(default=0.5, gt=0, lt=1, description="of a block idle for lifespan_s")
-    slope_ratio: float = Field(default=40.0, gt=1, description="how much faster the chance of reuse falls after that")
-    lifespan_window: int = Field(default=1000, ge=1, description="reuse gaps of which the present lifespan is the mean")
+    reuse_probability: float = _knob(
+        0.5,
+        "chance that a block idle for lifespan_s is used again",
+        "paper: the middle of 0.3 to 0.7, where it is nearly optimal (Reuse Probability)",
+        gt=0,
+        lt=1,
+    )
+    slope_ratio: float = _knob(
+        40.0,
+        "how much faster the chance of reuse falls after that",
+        "paper: 40 in its evaluation (Frequency Value Definition)",
+        gt=1,
+        le=_MOST,
+    )
+    lifespan_window: int = _knob(
+        1000,
+        "latest reuse gaps whose mean is the present lifespan",
+        "assumed; since measured on the sessions: 10 is worse, 100 and 10,000 as good "
+        '(docs/results/paper-parameters.md, "How much the paper\'s parameters matter")',
+        **_COUNT,
+    )
     # λ grows with the exponential of that mean, so that a limit which looks large pins it to one side.
-    lambda_limit: float = Field(
-        default=1e300, ge=1, le=1e300, description="λ, which follows that mean, stays within 1/limit and limit"
+    lambda_limit: float = _knob(
+        1e300,
+        "λ, which follows that mean, stays between 1/limit and limit",
+        "measured: better than 1e6 on the sessions when it was set, 4 % worse than that since factors came "
+        '(docs/results/paper-parameters.md, "How much the paper\'s parameters matter")',
+        ge=1,
+        le=1e300,
     )
 
     @field_validator("gpu")
@@ -155,12 +256,12 @@ class AgentCacheConfig(BaseModel):
 
 
 def is_on(wanted: bool | None, by_policy: bool) -> bool:
-    """Whether a part is on: what the knob says, else what the policy brings."""
+    """Tell whether a part is on: what the knob says, else what the policy brings."""
     return by_policy if wanted is None else wanted
 
 
 def read_config(additional_config: object) -> AgentCacheConfig:
-    """The plug-in's part of vLLM's `additional_config`; defaults when it is absent. Raises InputError."""
+    """Read the plug-in's part of vLLM's `additional_config`; defaults when it is absent. Raises InputError."""
     ours = additional_config.get(CONFIG_KEY, {}) if isinstance(additional_config, Mapping) else {}
     try:
         return AgentCacheConfig.model_validate(ours)
@@ -171,7 +272,7 @@ def read_config(additional_config: object) -> AgentCacheConfig:
 
 
 def read_knobs(pairs: Sequence[str]) -> dict[str, Any]:
-    """`["segments.enabled=false", "lifespan_s=30"]`, as typed behind --agentcache, as the config's nested fields.
+    """Read knobs as typed behind --agentcache, such as `["segments.enabled=false"]`, into the config's nested fields.
 
     Raises InputError for what no config can be made of.
     """
@@ -192,7 +293,7 @@ def read_knobs(pairs: Sequence[str]) -> dict[str, Any]:
 
 
 def list_knobs(knobs: Mapping[str, Any]) -> dict[str, str | int | float | bool | None]:
-    """The same knobs by their dotted names, as a run's record shows them."""
+    """List the same knobs by their dotted names, as a run's record shows them."""
     listed: dict[str, str | int | float | bool | None] = {}
     for name, value in knobs.items():
         inner = list_knobs(value) if isinstance(value, Mapping) else {"": value}

@@ -30,6 +30,6 @@ class IntegrityError(AgentCacheError):
     """An owner of blocks found its own records in contradiction."""
 
 
-def in_one_line(error: BaseException) -> str:
-    """The text of somebody else's error, which may have line breaks, to be put into a line of ours."""
+def in_one_line(error: BaseException | str) -> str:
+    """Put the text of somebody else's error, which may have line breaks, into one line."""
     return " ".join(str(error).split())

@@ -25,7 +25,7 @@ import numpy as np
 from vllm.platforms import current_platform
 
 from agentcache.config import ChunkingConfig
-from agentcache.engine.chunking import prefill_budget
+from agentcache.engine.order.chunking import prefill_budget
 from agentcache.profile.bench_engine import BenchEngine, make_bench_config
 
 SEED = 0

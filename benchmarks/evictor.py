@@ -21,14 +21,14 @@ from typing import Any
 
 from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue, KVCacheBlock
 
-from agentcache.engine.block_queue import BlockQueue
+from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.policy.asymcache import AsymCacheEvictor
 from agentcache.policy.asymcache_linear import AsymCacheLinearEvictor
 from agentcache.policy.evictor import Evictor
-from agentcache.policy.grouped import GroupedEvictor
 from agentcache.policy.lru import LruEvictor
 from agentcache.policy.max_score import MaxScoreEvictor
 from agentcache.policy.pensieve import PensieveEvictor
+from agentcache.policy.return_time import ReturnTimeEvictor
 
 BLOCK_TOKENS = 16
 BATCHES = 50
@@ -41,7 +41,7 @@ EVICTORS: dict[str, Callable[[int], Evictor]] = {
     "lru": lambda _: LruEvictor(),
     "asymcache": lambda n: AsymCacheEvictor(num_blocks=n, **FREQUENCY, **COST),
     "asymcache-linear": lambda n: AsymCacheLinearEvictor(num_blocks=n, **FREQUENCY, **COST),
-    "agentcache": lambda n: GroupedEvictor(num_blocks=n, **COST),
+    "agentcache": lambda n: ReturnTimeEvictor(num_blocks=n, **COST),
     "max-score": lambda n: MaxScoreEvictor(num_blocks=n, **FREQUENCY),
     "pensieve": lambda n: PensieveEvictor(num_blocks=n, **COST),
 }

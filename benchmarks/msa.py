@@ -1,4 +1,4 @@
-"""Time to first token when cached blocks lie behind gaps: stock prefix caching beside Multi-Segment Attention.
+"""Time to first token when cached blocks lie behind gaps: stock prefix caching beside multi-segment reuse.
 
 python benchmarks/msa.py --out msa.json [--model shape:llama-3.1-8b] [--prompts N ...] [--repeats N] [-- vLLM options]
 python benchmarks/msa.py --out msa.json --tiny
@@ -8,7 +8,7 @@ and "suffix, stock": behind the cached blocks in "prefix"; in the others the las
 the share is missing in front of cached blocks. TTFT is from the request's arrival, hashing included; `steps_ms` is
 what of it the engine's steps take. The floor is what the computed tokens' matrix products and attention would take at
 the rate of a large matrix product, measured in the same process. "two steps": the step's token limit is set to the
-gap (or to an even part of it), so that the fill rows have steps of their own.
+gap (or to an even part of it), so that the fill requests have steps of their own.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from agentcache.profile.bench_engine import BenchEngine, Timing, make_bench_conf
 
 NEW_TOKENS = 128
 MISSING = (0.25, 0.5)
-ISLANDS = 3
+SEGMENTS = 3
 MAX_GAPS = 8
 SEED = 0
 COLUMNS = ("prompt", "missing", "case", "ttft_ms", "steps_ms", "steps", "rows", "computed", "floor_ms", "ratio")
@@ -60,9 +60,9 @@ def make_cases(prompt: int, missing: float, block: int, step_tokens: int) -> lis
         Case("cold", ()),
         Case("prefix", ((0, prompt - share),)),
         Case("suffix, stock", suffix, max_gaps=0),
-        Case("suffix, MSA, two steps", suffix, step_tokens=split_evenly(gap, step_tokens)),
-        Case("suffix, MSA, one step", suffix),
-        Case(f"{ISLANDS} islands, MSA", make_islands(gap, end, block)),
+        Case("suffix, two steps", suffix, step_tokens=split_evenly(gap, step_tokens)),
+        Case("suffix, one step", suffix),
+        Case(f"{SEGMENTS} segments", make_segments(gap, end, block)),
     ]
 
 
@@ -71,21 +71,21 @@ def split_evenly(gap: int, step_tokens: int) -> int:
     return next(gap // parts for parts in range(1, gap + 1) if gap % parts == 0 and gap // parts <= step_tokens)
 
 
-def make_islands(gap: int, end: int, block: int) -> tuple[tuple[int, int], ...]:
-    """Gaps of equal size, each with an island of equal size behind it; rests of blocks go to the first of each."""
+def make_segments(gap: int, end: int, block: int) -> tuple[tuple[int, int], ...]:
+    """Make gaps of equal size, with cached segments of equal size behind; rests of blocks go to the first of each."""
     gaps, kept = divide(gap // block), divide((end - gap) // block)
     if not gaps[-1] or not kept[-1]:
-        raise SystemExit(f"a prompt of {end} tokens is too short for {ISLANDS} islands of {block}-token blocks")
-    islands, position = [], 0
+        raise SystemExit(f"a prompt of {end} tokens is too short for {SEGMENTS} segments of {block}-token blocks")
+    segments, position = [], 0
     for missing, cached in zip(gaps, kept, strict=True):
-        islands.append((block * (position + missing), block * (position + missing + cached)))
+        segments.append((block * (position + missing), block * (position + missing + cached)))
         position += missing + cached
-    return tuple(islands)
+    return tuple(segments)
 
 
 def divide(blocks: int) -> list[int]:
-    part, rest = divmod(blocks, ISLANDS)
-    return [part + rest, *[part] * (ISLANDS - 1)]
+    part, rest = divmod(blocks, SEGMENTS)
+    return [part + rest, *[part] * (SEGMENTS - 1)]
 
 
 def measure_matrix_rate() -> float:

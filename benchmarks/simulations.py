@@ -1,4 +1,4 @@
-"""The simulated tables of docs/results.md: each is a set of `agentcache simulate` commands, run and put side by side.
+"""The simulated tables of docs/results/: each is a set of `agentcache simulate` commands, run and put side by side.
 
 python benchmarks/simulations.py claude-code --data FOLDER_OF_TRACES --out DIR
 python benchmarks/simulations.py lifespan-window --data FOLDER_OF_TRACES --out DIR
@@ -15,10 +15,6 @@ A command whose folder holds a summary already is not run again, so a table that
 from __future__ import annotations
 
 import argparse
-import json
-import shlex
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -30,6 +26,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from rich.console import Console
 from rich.progress import track
+from summaries import measure
 
 CLAUDE_CODE_SIZES = (200_000, 400_000, 800_000)
 CLAUDE_CODE = ("--jobs", "32", "--max-context", "65536", "--model", "llama-3.1-8b", "--gpu", "h200", "--seed", "0")
@@ -81,9 +78,11 @@ def list_claude_code(data: Sequence[str]) -> Iterator[Case]:
         run = (f"agent_traces:{data[0]}", *CLAUDE_CODE, "--kv-tokens", str(tokens))
         yield Case(labels, (*run, *_policies("lru", "max-score", "pensieve", "asymcache", "belady-cost")))
         yield Case(
-            labels, (*run, *_policies("asymcache", "pensieve"), "--agentcache", "segments.enabled=false"), " −MSA"
+            labels, (*run, *_policies("asymcache", "pensieve"), "--agentcache", "segments.enabled=false"), " −segments"
         )
-        yield Case(labels, (*run, *_policies("lru", "belady-cost"), "--agentcache", "segments.enabled=true"), " +MSA")
+        yield Case(
+            labels, (*run, *_policies("lru", "belady-cost"), "--agentcache", "segments.enabled=true"), " +segments"
+        )
 
 
 def list_lifespan_window(data: Sequence[str]) -> Iterator[Case]:
@@ -154,16 +153,7 @@ LINES = {
 
 def run_case(case: Case, out: Path) -> dict[str, Any]:
     """The figures of each policy. Raises RuntimeError with what the command said if it failed."""
-    folder = out / case.folder
-    if not (folder / "summary.json").exists():
-        command = [sys.executable, "-m", "agentcache", "simulate", *case.arguments]
-        done = subprocess.run(
-            [*command, "--out", str(folder), "--overwrite"], capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            raise RuntimeError(f"{shlex.join(command)}\n{done.stderr.strip()}")
-    policies: dict[str, Any] = json.loads((folder / "summary.json").read_text())["policies"]
-    return policies
+    return measure(["simulate", *case.arguments], out / case.folder)
 
 
 def write_table(cases: Sequence[Case], results: Sequence[Mapping[str, Any]]) -> str:

@@ -21,7 +21,7 @@ from agents import (
 )
 from local_tools import Folder
 from openai import AsyncOpenAI
-from session import open_session
+from session import explain_failure, open_session
 
 
 async def run_agent(client: AsyncOpenAI, model: str, session: str, folder: Folder, question: str) -> RunResult:
@@ -59,10 +59,11 @@ async def main() -> None:
     parser.add_argument("--keep-job", action="store_true", help="do not tell the server that the job is over")
     options = parser.parse_args()
     api_key = os.environ.get("OPENAI_API_KEY", "none")
-    async with AsyncOpenAI(base_url=options.base_url, api_key=api_key) as client:
-        model = options.model or (await client.models.list()).data[0].id
-        with open_session(options.base_url, api_key, keep=options.keep_job) as session:
-            result = await run_agent(client, model, session, Folder(options.folder), options.question)
+    with explain_failure(options.base_url):
+        async with AsyncOpenAI(base_url=options.base_url, api_key=api_key) as client:
+            model = options.model or (await client.models.list()).data[0].id
+            with open_session(options.base_url, api_key, keep=options.keep_job) as session:
+                result = await run_agent(client, model, session, Folder(options.folder), options.question)
     show_usage(result.context_wrapper.usage)
     print(result.final_output)  # noqa: T201
 

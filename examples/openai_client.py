@@ -12,7 +12,7 @@ from local_tools import Folder
 from openai import OpenAI
 from openai.types import CompletionUsage
 from openai.types.chat import ChatCompletionFunctionToolParam, ChatCompletionMessageParam
-from session import open_session
+from session import explain_failure, open_session
 
 MAX_TURNS = 10
 TOOLS: list[ChatCompletionFunctionToolParam] = [
@@ -90,7 +90,7 @@ def main() -> None:
     parser.add_argument("--keep-job", action="store_true", help="do not tell the server that the job is over")
     options = parser.parse_args()
     api_key = os.environ.get("OPENAI_API_KEY", "none")
-    with OpenAI(base_url=options.base_url, api_key=api_key) as client:
+    with explain_failure(options.base_url), OpenAI(base_url=options.base_url, api_key=api_key) as client:
         model = options.model or client.models.list().data[0].id
         with open_session(options.base_url, api_key, keep=options.keep_job) as session:
             print(run_agent(client, model, session, Folder(options.folder), options.question))  # noqa: T201

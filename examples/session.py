@@ -7,6 +7,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import httpx
+from openai import APIConnectionError, APIStatusError
+
+START = "agentcache serve MODEL --enable-auto-tool-choice --tool-call-parser hermes"
+
+
+@contextmanager
+def explain_failure(base_url: str) -> Iterator[None]:
+    """Ends the program with one line where no server answers, or one that refuses what it is asked."""
+    try:
+        yield
+    except (APIConnectionError, httpx.TransportError) as error:
+        cause = error.__cause__ or error
+        raise SystemExit(f"{base_url}: no server answers ({cause}); give --base-url, or start one: {START}") from error
+    except (APIStatusError, httpx.HTTPStatusError) as error:
+        raise SystemExit(f"{base_url}: {' '.join(str(error).split())}") from error
 
 
 @contextmanager

@@ -1,6 +1,80 @@
+"""What every test can use, and how much the property tests try.
+
+The Hypothesis profile is `fast` unless HYPOTHESIS_PROFILE or --hypothesis-profile names another. A run that fails ends
+with the options that repeat it: a seed is drawn here, because Hypothesis prints none for state machines.
+"""
+
 from __future__ import annotations
 
+import logging
+import os
+import random
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import psutil
 import pytest
+from hypothesis import settings
+
+if TYPE_CHECKING:
+    from background_server import SharedServer
+
+# Engines run beside each other, and two threads of one that wait for each other on busy cores take fifty times as long.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+# What every engine of the CPU reads when it starts, in whatever process, and the value at which it fails.
+BINDING = "VLLM_CPU_OMP_THREADS_BIND"
+NO_ENGINE = "the test lacks the mark engine"
+
+settings.register_profile("fast", max_examples=30, deadline=None, print_blob=True, derandomize=False)
+settings.register_profile("thorough", settings.get_profile("fast"), max_examples=300)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    # Before Hypothesis reads it.
+    if config.option.hypothesis_seed is None:
+        config.option.hypothesis_seed = str(random.randrange(2**32))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """One worker gets all tests of the shared server, and first: they take longest."""
+    items.sort(key=lambda item: not uses_shared_server(item))
+    for item in filter(uses_shared_server, items):
+        item.add_marker(pytest.mark.xdist_group("shared-server"))
+
+
+def uses_shared_server(item: pytest.Item) -> bool:
+    return "shared_server" in getattr(item, "fixturenames", ())
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """All other tests go to the workers a file at a time: the tests of a file share engines."""
+    from xdist.scheduler import LoadGroupScheduling
+
+    class Scheduling(LoadGroupScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return super()._split_scope(nodeid).partition("::")[0]
+
+    return Scheduling(config, log)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """An engine that starts without the mark fails: `make test-fast` starts none."""
+    os.environ[BINDING] = "nobind" if item.get_closest_marker("engine") else NO_ENGINE
+    # An engine in this process has vLLM keep its environment as it was then, and tests change it.
+    if (envs := sys.modules.get("vllm.envs")) is not None:
+        envs.disable_envs_cache()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if terminalreporter.stats.get("failed"):
+        profile, seed = settings.get_current_profile_name(), config.option.hypothesis_seed
+        terminalreporter.write_line(f"Repeat with: --hypothesis-profile={profile} --hypothesis-seed={seed}")
 
 
 @pytest.fixture(scope="session")
@@ -9,3 +83,23 @@ def tiny_model_path() -> str:
     from agentcache.models.catalog import resolve_model
 
     return resolve_model("tiny").path
+
+
+@pytest.fixture(scope="session")
+def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedServer]:
+    """Call its `use` before the first request, or the tests of another file have left something."""
+    from background_server import engine_processes, share_server
+
+    before = engine_processes()
+    with share_server(tmp_path_factory.mktemp("server") / "log") as server:
+        yield server
+    # vLLM waits some seconds for its processes, not until they are gone.
+    _, alive = psutil.wait_procs(engine_processes() - before, timeout=15)
+    assert alive == []
+
+
+@pytest.fixture
+def vllm_log(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
+    """What vLLM and we log; a `caplog` alone hears it only until vLLM sets its logging up."""
+    monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)
+    return caplog

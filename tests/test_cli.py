@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 from agentcache.cli import main
-from agentcache.replay.job_settings import JobSettings
+from agentcache.jobs.settings import JobSettings
 from agentcache.replay.settings import ReplaySettings
 from agentcache.report.events import EVENTS_FILE, RUN_FILE, EventWriter, JobEvent, RunRecord, write_run_record
 from agentcache.report.summary import Summary
@@ -132,6 +132,12 @@ def test_a_server_that_nobody_runs_is_refused(refuse: Refuse, tmp_path: Path) ->
     assert text.startswith(f"--base-url {url}: no OpenAI server answers there")
 
 
+def test_a_folder_that_cannot_be_made_is_refused(refuse: Refuse, tmp_path: Path) -> None:
+    assert refuse(*replay_of(Path("/proc/out"))).startswith("--out /proc/out: cannot be written (")
+    long = tmp_path / ("x" * 300)
+    assert refuse(*replay_of(long)) == f"--out {long}: cannot be written (File name too long); give another folder"
+
+
 def test_the_folder_of_another_run_is_refused(refuse: Refuse, tmp_path: Path) -> None:
     out = make_run(tmp_path / "out")
     assert refuse(*replay_of(out)).startswith(f"--out {out}: holds another run")
@@ -167,7 +173,7 @@ def test_a_file_as_the_folder_is_refused(refuse: Refuse, tmp_path: Path) -> None
         (["--", "--max-model-len", "10000000"], "vLLM refuses the options: "),
     ],
 )
-def test_what_the_engine_could_not_run_is_refused_before_it_starts(
+def test_what_the_engine_cannot_run_is_refused_before_it_starts(
     refuse: Refuse, tmp_path: Path, options: list[str], text: str
 ) -> None:
     assert text in refuse(*replay_of(tmp_path / "out", *options))
@@ -181,6 +187,16 @@ def test_a_folder_without_a_model_is_refused(refuse: Refuse, tmp_path: Path) -> 
     assert text == f"model {folder}: the folder has no config.json; give the folder that holds the model's files"
     (folder / "config.json").write_text("{}")
     assert refuse(*replay_of(tmp_path / "out", "--model", folder)).startswith(f"model {folder}: no tokenizer")
+
+
+@pytest.mark.usefixtures("_quiet_vllm")
+@pytest.mark.parametrize("command", [["replay", "bfcl", "--policy=lru", "--model"], ["profile"]])
+def test_a_model_that_nobody_has_is_refused(
+    refuse: Refuse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    text = refuse(*command, "no-such-owner/model", "--out", tmp_path / "out")
+    assert text.startswith("model no-such-owner/model: there is no such folder, and the hub's cache does not have it")
 
 
 @pytest.mark.usefixtures("_quiet_vllm")
@@ -205,6 +221,8 @@ def test_options_reach_the_replay_and_its_status_comes_back(
         return 130, Summary(policies={}, run=RECORD)
 
     monkeypatch.setattr("agentcache.replay.command.replay", replay)
+    monkeypatch.chdir(tmp_path)
+    Path("a file").write_text("{}")
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     typed = ["replay", "bfcl", "--model=tiny", "--policy=vllm", "--policy=lru", "--kv-tokens=4096", "--jobs=7"]
     typed += ["--rate=2", "--arrival=gamma", "--cv=3", "--scale=0.5", "--tool-latency=1", "--seed=9"]
@@ -274,7 +292,19 @@ def test_bad_folders_of_a_report_are_refused(refuse: Refuse, tmp_path: Path) -> 
     assert refuse("report", tmp_path / "none").startswith(f"{tmp_path / 'none'} holds no run")
     assert refuse("report", one, two) == "report: give --out, the folder for the comparison of several runs"
     assert refuse("report", one, one, "--out", tmp_path / "both").startswith("the same run is given twice")
-    assert refuse("report", one, "--out", tmp_path / "file").startswith(f"--out {tmp_path / 'file'}: is a file")
+    file = tmp_path / "file"
+    assert refuse("report", one, "--out", file) == f"--out {file}: {file} is a file; give a folder"
+    assert refuse("report", one, "--out", "/proc/out").startswith("--out /proc/out: cannot be written (")
+
+
+def test_a_report_tells_on_stderr_what_is_missing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    run = make_run(tmp_path / "run")
+    with (run / EVENTS_FILE).open("a") as file:
+        file.write('{"type": "policy", "pol')
+    assert main(["report", str(run)]) == 0
+    out, err = capfd.readouterr()
+    assert err == "agentcache: run: events.jsonl: the last line is cut off, and what it recorded is left out.\n"
+    assert f"report: {run}/report.html" in out
 
 
 def test_simulate_and_report_take_no_options_behind_dashes(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -1,11 +1,55 @@
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
 from agentcache.config import AgentCacheConfig, read_config, read_knobs
 from agentcache.errors import InputError
 from agentcache.policy.registry import DEFAULT_POLICY
+
+DOCS = Path(__file__).parents[1] / "docs"
+ORIGIN = re.compile(r"(paper|measured|chosen|not tuned): \S|assumed(;|$)")
+SECTION = re.compile(r'docs/([\w/-]+\.md), "([^"]+)"')
+
+
+def list_knobs(model: type[BaseModel], parents: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from list_knobs(field.annotation, f"{parents}{name}.")
+        else:
+            yield parents + name, field
+
+
+KNOBS = dict(list_knobs(AgentCacheConfig))
+
+
+def origin_of(field: FieldInfo) -> str:
+    extra = field.json_schema_extra
+    return str(extra.get("origin", "")) if isinstance(extra, dict) else ""
+
+
+@pytest.mark.parametrize("name", KNOBS)
+def test_each_knob_says_what_it_is_and_where_it_comes_from(name: str) -> None:
+    assert KNOBS[name].description
+    assert ORIGIN.match(origin_of(KNOBS[name]))
+
+
+def test_sections_that_origins_name_are_in_the_results() -> None:
+    named = {section for knob in KNOBS.values() for section in SECTION.findall(origin_of(knob))}
+    assert named
+    for file, section in named:
+        headings = {line.lstrip("#").strip() for line in (DOCS / file).read_text().splitlines() if line.startswith("#")}
+        assert section in headings, f"docs/{file}"
+
+
+@pytest.mark.parametrize("name", [name for name, knob in KNOBS.items() if origin_of(knob).startswith("measured")])
+def test_what_was_measured_names_its_section(name: str) -> None:
+    assert SECTION.search(origin_of(KNOBS[name]))
 
 
 @pytest.mark.parametrize("additional_config", [None, {}, {"other plug-in": {"policy": "x"}}, {"agentcache": {}}])

@@ -13,7 +13,7 @@ ArrivalKind = Literal["poisson", "gamma", "even", "at-once"]
 
 
 def draw_arrivals(kind: ArrivalKind, jobs: int, rate: float, cv: float, seed: int) -> list[float]:
-    """Arrival times in seconds, sorted, the first at 0.
+    """Draw arrival times in seconds, sorted, the first at 0.
 
     `rate` is jobs per second. `cv` is the coefficient of variation of the gaps between "gamma" arrivals: 1 is
     Poisson, more is burstier. "even" has equal gaps; "at-once" uses neither. Raises InputError for values that cannot

@@ -20,7 +20,7 @@ _MAX_GUESSES = 16
 
 
 def write_filler(tokens: int, encode: Encode, rng: np.random.Generator, wrap: Callable[[str], str] = str) -> str:
-    """Text such that `wrap(text)` has `tokens` tokens, within 2 tokens or 1 %; "" if the bare wrap has as many.
+    """Write text so that `wrap(text)` has `tokens` tokens, within 2 tokens or 1 %; "" if the bare wrap has as many.
 
     The text is letters, spaces and full stops only, so quoting it in JSON or parsing tool calls never changes it.
     The same `rng` gives the same text whatever `encode` is; only where it stops differs.

@@ -11,7 +11,7 @@ from typing import Annotated, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from agentcache.errors import InputError, in_one_line
-from tool_runtime.job import Job
+from tool_runtime.agent.job import Job
 
 Count = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(ge=0)]
@@ -35,7 +35,7 @@ RecordT = TypeVar("RecordT", bound=Record)
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """The numbered lines with something on them. Raises InputError if there is none, or the file cannot be read."""
+    """Read the lines with something on them, numbered. Raises InputError if it finds none, or cannot read the file."""
     refuse_compressed(path)
     empty = True
     try:
@@ -51,12 +51,16 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def refuse_compressed(path: Path) -> None:
+    """Raise InputError for a file that must be unpacked first."""
     if path.suffix == ".zst":
         raise InputError(f"{path}: is compressed; unpack it first, with `zstd -d`, for a .tar.zst also `tar -x`")
 
 
 def parse_record(kind: type[RecordT], text: bytes, place: str, tags: Collection[str] = ()) -> RecordT:
-    """Raises InputError "place: field: what". `tags` name members of a union: they are no part of a field's name."""
+    """Parse a record. Raises InputError "place: field: what".
+
+    `tags` name members of a union: they are no part of a field's name.
+    """
     try:
         return kind.model_validate_json(text)
     except ValidationError as error:
@@ -68,7 +72,7 @@ def parse_record(kind: type[RecordT], text: bytes, place: str, tags: Collection[
 
 
 def check_options(jobs: int | None, scale: float) -> None:
-    """Raises InputError for what no loader can do."""
+    """Raise InputError for what no loader can do."""
     if jobs is not None and jobs < 1:
         raise InputError(f"--jobs {jobs}: give at least 1")
     if not (math.isfinite(scale) and scale > 0):
@@ -76,7 +80,7 @@ def check_options(jobs: int | None, scale: float) -> None:
 
 
 def check_enough(jobs: int | None, available: int, path: Path) -> None:
-    """Raises InputError if there are fewer jobs `available` than wanted, or none; None wants what there is."""
+    """Raise InputError if there are fewer jobs `available` than wanted, or none; None wants what there is."""
     if available == 0:
         raise InputError(f"{path}: no job is within --max-context; raise it or lower --scale")
     if jobs is not None and jobs > available:
@@ -92,12 +96,14 @@ class BlockScale:
 
     @classmethod
     def of(cls, recorded_tokens: int, scale: float) -> BlockScale:
-        """For blocks of `recorded_tokens`."""
+        """Make the scale for blocks of `recorded_tokens`."""
         return cls(recorded_tokens, max(1, round(recorded_tokens * scale)))
 
     def prompt_tokens(self, recorded: int) -> int:
+        """Scale a prompt's tokens, upwards."""
         # Upwards, so that a block that holds a token goes on holding one.
         return max(1, -(-recorded * self.block_tokens // self.recorded_tokens))
 
     def reply_tokens(self, recorded: int) -> int:
+        """Scale a reply's tokens, to the nearest number, at least 1."""
         return max(1, round(recorded * self.block_tokens / self.recorded_tokens))

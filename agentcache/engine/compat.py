@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import inspect
 import pkgutil
+import re
 from collections.abc import Callable
 from functools import cache
+from itertools import chain
 from typing import Any
 
 import vllm
@@ -16,7 +18,12 @@ from agentcache.errors import CompatibilityError
 SUPPORTED_RELEASE = (0, 32)
 
 _BLOCK = "vllm.v1.core.kv_cache_utils:KVCacheBlock"
+_POSITION_SLOT = "_block_hash_num_tokens"
 _QUEUE = "vllm.v1.core.kv_cache_utils:FreeKVCacheBlockQueue"
+
+_ASYNC_SCHEDULER = "vllm.v1.core.sched.async_scheduler:AsyncScheduler"
+# Where it differs from `Scheduler`: `vllm_scheduler.py` has the choice in each of them.
+_ASYNC_METHODS = {"__init__", "_update_after_schedule", "_update_request_with_output"}
 
 _MANAGER = "vllm.v1.core.kv_cache_manager:KVCacheManager"
 _SCHEDULER = "vllm.v1.core.sched.scheduler:Scheduler"
@@ -33,6 +40,11 @@ _SIGNATURES: dict[str, tuple[str, ...]] = {
     "vllm.v1.core.block_pool:BlockHashToBlockMap.get_one_block": ("self", "key"),
     "vllm.v1.core.block_pool:BlockHashToBlockMap.insert": ("self", "key", "block"),
     "vllm.v1.core.block_pool:BlockHashToBlockMap.pop": ("self", "key", "block_id"),
+    "vllm.v1.core.kv_cache_coordinator:KVCacheCoordinator.find_longest_cache_hit": (
+        "self",
+        "block_hashes",
+        "max_cache_hit_length",
+    ),
     f"{_MANAGER}.allocate_slots": ("self", "request", "num_new_tokens"),
     f"{_MANAGER}.evict_blocks": ("self", "block_ids"),
     f"{_MANAGER}.get_computed_blocks": ("self", "request"),
@@ -47,6 +59,7 @@ _SIGNATURES: dict[str, tuple[str, ...]] = {
         "hash_block_size",
     ),
     f"{_SCHEDULER}.add_request": ("self", "request"),
+    f"{_SCHEDULER}._drain_deferred_frees": ("self",),
     f"{_SCHEDULER}._free_request_blocks": ("self", "request"),
     f"{_SCHEDULER}._handle_blocked_waiting_request": ("self", "request"),
     f"{_SCHEDULER}._preempt_request": ("self", "request", "timestamp", "drop_stale_output"),
@@ -54,6 +67,8 @@ _SIGNATURES: dict[str, tuple[str, ...]] = {
     f"{_SCHEDULER}.finish_requests": ("self", "request_ids", "finished_status"),
     f"{_SCHEDULER}.reset_prefix_cache": ("self", "reset_running_requests", "reset_connector"),
     f"{_SCHEDULER}.schedule": ("self", "throttle_prefills"),
+    f"{_SCHEDULER}._update_after_schedule": ("self", "scheduler_output"),
+    f"{_SCHEDULER}._update_request_with_output": ("self", "request", "new_token_ids", "is_stale"),
     f"{_SCHEDULER}.update_from_output": ("self", "scheduler_output", "model_runner_output"),
     f"{_QUEUE}.append": ("self", "block"),
     f"{_QUEUE}.append_n": ("self", "blocks"),
@@ -63,6 +78,10 @@ _SIGNATURES: dict[str, tuple[str, ...]] = {
     f"{_QUEUE}.popleft_n": ("self", "n"),
     f"{_QUEUE}.prepend_n": ("self", "blocks"),
     f"{_QUEUE}.remove": ("self", "block"),
+    "vllm.engine.arg_utils:EngineArgs.from_cli_args": ("args",),
+    "vllm.engine.arg_utils:EngineArgs.create_engine_config": ("self",),
+    "vllm.entrypoints.openai.chat_completion.protocol:ChatCompletionRequest.to_sampling_params": ("self", "max_tokens"),
+    "vllm.entrypoints.openai.responses.protocol:ResponsesRequest.to_sampling_params": ("self", "default_max_tokens"),
     "vllm.v1.engine.input_processor:InputProcessor.process_inputs": ("self", "request_id", "prompt", "params"),
     # The core calls the method that a front end names in a message.
     "vllm.v1.engine.core:EngineCore.reset_encoder_cache": ("self",),
@@ -72,13 +91,39 @@ _SIGNATURES: dict[str, tuple[str, ...]] = {
     "vllm.v1.sample.logits_processor:LogitsProcessor.update_state": ("self", "batch_update"),
 }
 
+# Attributes that we read or set, by the class in whose source they stand: no signature tells of them.
+_ATTRIBUTES: dict[str, tuple[str, ...]] = {
+    "vllm.sampling_params:SamplingParams": ("_eos_token_id",),
+    "vllm.v1.core.block_pool:BlockHashToBlockMap": ("_cache",),
+    "vllm.v1.core.block_pool:BlockPool": ("cached_block_hash_to_block", "free_block_queue", "null_block"),
+    "vllm.v1.core.kv_cache_coordinator:KVCacheCoordinator": ("single_type_managers",),
+    _MANAGER: ("block_pool", "coordinator", "enable_caching", "watermark_blocks"),
+    "vllm.v1.core.single_type_kv_cache_manager:SingleTypeKVCacheManager": ("block_size", "req_to_blocks"),
+    _SCHEDULER: (
+        "connector",
+        "deferred_frees",
+        "finished_req_ids_dict",
+        "has_mamba_layers",
+        "max_num_scheduled_tokens",
+        "processed_step_seq",
+        "requests",
+        "running",
+        "waiting",
+    ),
+    "vllm.v1.engine.core:EngineCoreProc": ("_idle_state_callbacks",),
+}
+
 # The same for API servers only.
 _SERVER_SIGNATURES: dict[str, tuple[str, ...]] = {
     "vllm.v1.engine.core_client:AsyncMPClient.call_utility_all_async": ("self", "method"),
     "vllm.entrypoints.generate.base.serving:GenerateBaseServing._get_session_id": ("request", "raw_request"),
+    "vllm.entrypoints.generate.base.serving:GenerateBaseServing._get_session_id_from_headers": ("raw_request",),
+    "vllm.entrypoints.scale_out.token_in_token_out.serving:ServingTokens.serve_tokens": (
+        "self",
+        "request",
+        "raw_request",
+    ),
     "vllm.entrypoints.serve.middleware.authenticate:AuthenticationMiddleware.__init__": ("self", "app", "tokens"),
-    "vllm.entrypoints.openai.chat_completion.protocol:ChatCompletionRequest.to_sampling_params": ("self", "max_tokens"),
-    "vllm.entrypoints.openai.responses.protocol:ResponsesRequest.to_sampling_params": ("self", "default_max_tokens"),
 }
 
 # The same for engine cores that read tool calls.
@@ -103,26 +148,37 @@ _PARSER_SIGNATURES: dict[str, tuple[str, ...]] = {
 _GUARDED_PATHS = "vllm.entrypoints.serve.middleware.authenticate:GUARDED_PREFIX"
 
 
-@cache
-def check_vllm() -> None:
-    """Raises CompatibilityError, naming what differs, when the plug-in does not fit the installed vLLM."""
+def check_release() -> None:
+    """Raise CompatibilityError when another minor version of vLLM is installed than the plug-in is made for."""
     release = Version(vllm.__version__).release
     if release[:2] != SUPPORTED_RELEASE:
         wanted = ".".join(map(str, SUPPORTED_RELEASE))
         raise CompatibilityError(f"vLLM {vllm.__version__} is installed; agentcache needs {wanted}.x")
+
+
+@cache
+def check_vllm() -> None:
+    """Raise CompatibilityError, naming what differs, when the plug-in does not fit the installed vLLM."""
+    check_release()
     for name, expected in _SIGNATURES.items():
         check_signature(_find(name), expected)
-    if "_block_hash_num_tokens" not in getattr(_find(_BLOCK), "__slots__", ()):
+    for owner, names in _ATTRIBUTES.items():
+        source = inspect.getsource(_find(owner))
+        if missing := [name for name in names if not re.search(rf"\b{name}\b", source)]:
+            raise CompatibilityError(f"vLLM {vllm.__version__}: {owner.replace(':', '.')} has no {missing[0]}")
+    if _POSITION_SLOT not in getattr(_find(_BLOCK), "__slots__", ()):
         raise CompatibilityError(f"vLLM {vllm.__version__}: its blocks do not keep their position in a slot")
-    methods = {name for name, _ in inspect.getmembers(_find(_QUEUE), inspect.isfunction) if name[0] != "_"}
+    methods = {name for name in _methods(_find(_QUEUE)) if name[0] != "_"}
     unknown = methods - {name.rpartition(".")[2] for name in _SIGNATURES}
     if unknown:
         raise CompatibilityError(f"vLLM {vllm.__version__}: its free block queue has new methods: {sorted(unknown)}")
+    if methods := _methods(_find(_ASYNC_SCHEDULER)) - _ASYNC_METHODS:
+        raise CompatibilityError(f"vLLM {vllm.__version__}: its async scheduler has new methods: {sorted(methods)}")
 
 
 @cache
 def check_server() -> None:
-    """Raises CompatibilityError, naming what differs, when our routes do not fit the installed vLLM's API server."""
+    """Raise CompatibilityError, naming what differs, when our routes do not fit the installed vLLM's API server."""
     for name, expected in _SERVER_SIGNATURES.items():
         check_signature(_find(name), expected)
     guarded = _find(_GUARDED_PATHS)
@@ -132,19 +188,31 @@ def check_server() -> None:
 
 @cache
 def check_tool_parsers() -> None:
-    """Raises CompatibilityError, naming what differs, when replies cannot be read with the installed vLLM."""
+    """Raise CompatibilityError, naming what differs, when replies cannot be read with the installed vLLM."""
     for name, expected in _PARSER_SIGNATURES.items():
         check_signature(_find(name), expected)
 
 
+def private_names() -> set[str]:
+    """Collect every private attribute and method of vLLM's that agentcache uses."""
+    methods = (name.rpartition(".")[2] for name in (*_SIGNATURES, *_SERVER_SIGNATURES, *_PARSER_SIGNATURES))
+    names = {_POSITION_SLOT, *methods, *chain.from_iterable(_ATTRIBUTES.values())}
+    return {name for name in names if name.startswith("_") and not name.startswith("__")}
+
+
 def check_signature(function: Callable[..., Any], expected: tuple[str, ...]) -> None:
-    """Raises CompatibilityError when the function's leading parameters are not the expected ones."""
+    """Raise CompatibilityError when the function's leading parameters are not the expected ones."""
     found = tuple(inspect.signature(function).parameters)
     if found[: len(expected)] != expected:
         raise CompatibilityError(
             f"vLLM {vllm.__version__}: {function.__qualname__} takes ({', '.join(found)}), "
             f"agentcache expects ({', '.join(expected)}, ...)"
         )
+
+
+def _methods(owner: type) -> set[str]:
+    """Collect the methods that the class itself has."""
+    return {name for name, value in vars(owner).items() if inspect.isfunction(value)}
 
 
 def _find(name: str) -> Any:

@@ -6,7 +6,7 @@ from __future__ import annotations
 SCHEDULER_CLASS = "agentcache.engine.scheduler.AgentScheduler"
 
 # One of vLLM's `logits_processors`, for the V1 model runner.
-FORCED_REPLY_PROCESSOR = "agentcache.engine.forced_reply:ForcedReplyProcessor"
+FORCED_REPLY_PROCESSOR = "agentcache.engine.replies.forced_reply:ForcedReplyProcessor"
 
 # In `vllm_xargs` of a request: the token ids of the reply that the client dictates.
 REPLY_ARGUMENT = "agentcache_reply_token_ids"

@@ -1,18 +1,26 @@
-"""Entry point in vLLM's group `vllm.general_plugins`: run in every process of vLLM, possibly more than once."""
+"""Entry point in vLLM's group `vllm.general_plugins`: run in every process of every vLLM of the environment."""
 
 from __future__ import annotations
 
+import logging
+from multiprocessing import parent_process
+
+from agentcache.errors import in_one_line
+
+# vLLM's own `init_logger` is not needed for it, and so cannot be missing.
+logger = logging.getLogger("vllm.agentcache")
+
 
 def register() -> None:
-    from agentcache.engine.compat import check_vllm
+    """Watch for our engines. Raises nothing and loads next to nothing: at this time any engine may be starting."""
+    try:
+        from agentcache.engine.compat import check_release
+        from agentcache.engine.front_end import watch_engine_arguments
 
-    check_vllm()
-    from agentcache.engine.forced_reply import accept_forced_replies
-    from agentcache.engine.job_calls import answer_job_calls
-    from agentcache.engine.policy_switch import accept_policies
-    from agentcache.engine.snapshot import answer_snapshots
-
-    accept_forced_replies()
-    answer_snapshots()
-    answer_job_calls()
-    accept_policies()
+        watch_engine_arguments()
+        check_release()
+    except Exception as error:
+        # Servers without agentcache must come up on any vLLM. One that names it is told why it cannot.
+        if parent_process() is None:
+            # Once a server.
+            logger.warning("agentcache stands aside: %s", in_one_line(error))

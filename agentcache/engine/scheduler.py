@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from functools import cache, partial
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
+
+from agentcache.engine.compat import check_vllm
+
+# On another vLLM an import below may fail, which would not tell why.
+check_vllm()
 
 from vllm.logger import init_logger
-from vllm.v1.core.kv_cache_manager import KVCacheBlocks
 from vllm.v1.core.kv_cache_utils import KVCacheBlock
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.request_queue import SchedulingPolicy
@@ -18,33 +22,48 @@ from vllm.v1.engine import EngineCoreOutputs
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
+from agentcache._evictor import FreeContext
 from agentcache.config import AgentCacheConfig, is_on, read_config
-from agentcache.engine.block_queue import BlockQueue, replace_queue
-from agentcache.engine.chunking import prefill_budget
-from agentcache.engine.compat import check_vllm
-from agentcache.engine.evictor_inputs import build_inputs
-from agentcache.engine.hit_map import KV_CACHE_GROUP
-from agentcache.engine.job_queue import JobQueue
-from agentcache.engine.job_tracker import JobTracker
-from agentcache.engine.multi_segment import MultiSegmentScheduler, find_engine_obstacle
-from agentcache.engine.segments import SegmentCosts
-from agentcache.engine.stop_strings import StopStrings
-from agentcache.engine.tracker_setup import TrackerSetup, is_of_a_job
+from agentcache.engine.blocks.block_queue import BlockQueue, replace_queue
+from agentcache.engine.blocks.evictor_inputs import build_inputs
+from agentcache.engine.jobs.setup import TrackerSetup, is_of_a_job
+from agentcache.engine.jobs.tracker import JobTracker
+from agentcache.engine.order.chunking import prefill_budget
+from agentcache.engine.order.job_queue import JobQueue
+from agentcache.engine.patches import wrap_allocate_slots
+from agentcache.engine.replies.stop_strings import StopStrings
+from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP
+from agentcache.engine.segments.plan import SegmentCosts
+from agentcache.engine.segments.scheduler import MultiSegmentScheduler, find_engine_obstacle
 from agentcache.errors import IntegrityError
 from agentcache.policy.evictor import Evictor
 from agentcache.policy.inputs import EvictorInputs
 from agentcache.policy.registry import Policy, find_policy
-from agentcache.policy.steering import Steering, Victim
+from agentcache.policy.runtime_policy import RuntimePolicy, Victim
 
 logger = init_logger("vllm.agentcache")
+
+# The others value blocks by what attention needs of them.
+_POLICIES_FOR_ANY_MODEL = ("vllm", "lru")
+
+
+class _DeferredFree(NamedTuple):
+    """Blocks to free once the step `fence` is over."""
+
+    fence: int
+    blocks: list[KVCacheBlock]
+    context: FreeContext
 
 
 class AgentScheduler(MultiSegmentScheduler):
     """Entered through vLLM's `scheduler_cls`, configured by `additional_config["agentcache"]`."""
 
     def __init__(self, *args: Any, clock: Callable[[], float] = time.monotonic, **kwargs: Any) -> None:
-        """`clock` gives seconds; a simulation has its own."""
-        check_vllm()
+        """Make vLLM's scheduler and add our parts. `clock` gives seconds; a simulation has its own."""
+        # It knows of this class.
+        from agentcache.engine.rpc.core_calls import answer_front_ends
+
+        answer_front_ends()
         super().__init__(*args, **kwargs)
         self.clock = clock
         self.config = read_config(self.vllm_config.additional_config)
@@ -55,7 +74,20 @@ class AgentScheduler(MultiSegmentScheduler):
         # Prompt tokens that the last step could have had; None while nothing limits them.
         self.prefill_budget: int | None = None
         self._victim: Victim = "last"
-        self._use_policy(find_policy(self.config.policy), self.config)
+        # Blocks that vLLM frees when the step that writes them is over, as `deferred_frees`, with their context.
+        self._deferred_frees: deque[_DeferredFree] = deque()
+        self._use_policy(self._find_policy(), self.config)
+
+    def _find_policy(self) -> Policy:
+        policy = find_policy(self.config.policy)
+        if self.has_mamba_layers and policy.name not in _POLICIES_FOR_ANY_MODEL:
+            logger.warning(
+                "The model has recurrent layers, whose state policy %s knows nothing of: blocks are evicted least "
+                "recently used first, without pins or an order of jobs.",
+                policy.name,
+            )
+            return find_policy("lru")
+        return policy
 
     def _use_policy(self, policy: Policy, config: AgentCacheConfig) -> None:
         pool = self.kv_cache_manager.block_pool
@@ -68,26 +100,28 @@ class AgentScheduler(MultiSegmentScheduler):
         )
         if policy.make_evictor is not None:
             self.evictor = policy.make_evictor(get_inputs)
-            self._steer(policy.steering, get_inputs)
+            self._steer(policy.runtime, get_inputs)
             is_told = self.tracker is not None
             self.block_queue = replace_queue(pool, self.evictor, self.now, notes_reuse=not is_told)
         if has_segments:
             segments = config.segments
-            self.fill_gaps(lambda: SegmentCosts(get_inputs().loss, segments.row_s, self.block_size), segments.max_gaps)
-        if self._victim != "last":
-            self._choose_victims()
+            self.fill_gaps(
+                lambda: SegmentCosts(get_inputs().recompute_cost, segments.row_s, self.block_size), segments.max_gaps
+            )
+        if self.gap_filler is not None or self._victim != "last":
+            wrap_allocate_slots(self.kv_cache_manager, self._make_room, self._choose_victim)
         # Measurements change it.
         self.chunking = config.chunking if is_on(config.chunking.enabled, policy.chunking) else None
         self._step_tokens = self.max_num_scheduled_tokens
 
-    def _steer(self, steering: Steering | None, get_inputs: Callable[[], EvictorInputs]) -> None:
+    def _steer(self, runtime_policy: RuntimePolicy | None, get_inputs: Callable[[], EvictorInputs]) -> None:
         assert self.evictor is not None
-        if steering is None:
+        if runtime_policy is None:
             return
         setup = TrackerSetup(
             vllm_config=self.vllm_config,
             config=self.config,
-            steering=steering,
+            runtime_policy=runtime_policy,
             inputs=get_inputs(),
             block_size=self.block_size,
             hash_block_size=self.hash_block_size,
@@ -96,36 +130,37 @@ class AgentScheduler(MultiSegmentScheduler):
             clock=self.now,
         )
         self.evictor, self.tracker = setup.make(self.evictor)
-        if is_on(self.config.order.enabled, steering.order is not None):
+        if is_on(self.config.order.enabled, runtime_policy.order is not None):
             if self.policy is not SchedulingPolicy.FCFS:
                 logger.warning("Requests keep the order of --scheduling-policy %s.", self.policy.value)
                 return
-            self._victim = steering.victim
-            self.waiting = JobQueue(self.tracker.place_of, self.tracker.patience_s, self.now)
+            self._victim = runtime_policy.victim
+            self.waiting = JobQueue(self.tracker.priority_of, self.tracker.patience_s, self.now)
 
     def _find_hits(self, request: Request) -> list[KVCacheBlock]:
-        """The cached blocks that the request would reuse if it were admitted now."""
-        pool, hits = self.kv_cache_manager.block_pool, list[KVCacheBlock]()
-        if request.skip_reading_prefix_cache:
-            return hits
-        for block_hash in request.block_hashes:
-            found = pool.get_cached_block(block_hash, [KV_CACHE_GROUP])
-            if found:
-                hits.append(found[0])
-            elif self.gap_filler is None:
-                break
-        return hits
+        """Find the cached blocks that the request would reuse if it were admitted now."""
+        if request.skip_reading_prefix_cache or not self.kv_cache_manager.enable_caching:
+            return []
+        if not self.fills_gaps_of(request):
+            find = self.kv_cache_manager.coordinator.find_longest_cache_hit
+            groups, _, _ = find(request.block_hashes, request.num_tokens - 1)
+            return [block for block in chain.from_iterable(groups) if not block.is_null]
+        pool = self.kv_cache_manager.block_pool
+        found = (pool.get_cached_block(block_hash, [KV_CACHE_GROUP]) for block_hash in request.block_hashes)
+        return [blocks[0] for blocks in found if blocks]
 
     def now(self) -> float:
-        """In seconds."""
+        """Return the time in seconds."""
         return self.clock()
 
     def add_request(self, request: Request) -> None:
+        """Add a request, and book its arrival if it is a job's."""
         if self.tracker is not None and is_of_a_job(request) and request.request_id not in self.requests:
             self.tracker.arrived(request)
         super().add_request(request)
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
+        """Schedule a step, after pins have ended and with a prefill that fits the decodes."""
         if self.chunking is not None:
             decodes = sum(not request.is_prefill_chunk for request in self.running)
             self.prefill_budget = prefill_budget(self.chunking, decodes, self._step_tokens)
@@ -141,6 +176,7 @@ class AgentScheduler(MultiSegmentScheduler):
     def update_from_output(
         self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
     ) -> dict[int, EngineCoreOutputs]:
+        """Give the step's tokens to its requests, and tell the tracker of first ones."""
         by_client = super().update_from_output(scheduler_output, model_runner_output)
         if self.tracker is not None and self.tracker.awaits_tokens:
             for outputs in by_client.values():
@@ -149,7 +185,7 @@ class AgentScheduler(MultiSegmentScheduler):
         return by_client
 
     def finish_requests(self, request_ids: str | Iterable[str] | None, finished_status: RequestStatus) -> list[Request]:
-        """A reply that ends at a stop string comes here as aborted, as if its client had gone."""
+        """Finish requests. A reply that ends at a stop string comes here as aborted, as if its client had gone."""
         if self.tracker is None or finished_status != RequestStatus.FINISHED_ABORTED:
             return super().finish_requests(request_ids, finished_status)
         names = (
@@ -161,24 +197,20 @@ class AgentScheduler(MultiSegmentScheduler):
         ended = super().finish_requests(stopped, RequestStatus.FINISHED_STOPPED)
         return ended + super().finish_requests(names, finished_status)
 
-    def _choose_victims(self) -> None:
-        """vLLM preempts the last of the batch for one that finds no blocks: put the policy's choice there then.
+    def _make_room(self, request: Request) -> bool:
+        """Give a request that finds no blocks those held for others, before anything is preempted for it."""
+        return self.gap_filler is not None and self.gap_filler.release_holds(keep_for=request)
+
+    def _choose_victim(self, request: Request) -> None:
+        """Put the policy's victim last in the batch when a request finds no blocks: vLLM then preempts the last.
 
         Not before: the batch is served in its order, and a long prefill in front of others would leave them no tokens.
         """
-        manager = self.kv_cache_manager
-        allocate = manager.allocate_slots
-
-        def allocate_or_choose(request: Request, *args: Any, **kwargs: Any) -> KVCacheBlocks | None:
-            blocks = allocate(request, *args, **kwargs)
-            if blocks is None and request.status == RequestStatus.RUNNING:
-                self._bring_victim_last(request)
-            return blocks
-
-        manager.allocate_slots = allocate_or_choose  # type: ignore[method-assign]
+        if self._victim != "last" and request.status == RequestStatus.RUNNING:
+            self._bring_victim_last(request)
 
     def _bring_victim_last(self, asking: Request) -> None:
-        """Of those behind the request that asks: the others have their tokens of this step already.
+        """Move a victim from behind the request that asks to the end: the others have this step's tokens already.
 
         running:  scheduled … | asking | behind …   ->   scheduled … | asking | behind … without victim | victim
         """
@@ -190,30 +222,51 @@ class AgentScheduler(MultiSegmentScheduler):
             # The cost of a prefill grows with its length.
             place = min(behind, key=lambda index: self.running[index].num_computed_tokens)
         else:
-            place_of = self.tracker.place_of
-            place = max(behind, key=lambda index: place_of(self.running[index]).time_s)
+            priority_of = self.tracker.priority_of
+            place = max(behind, key=lambda index: priority_of(self.running[index]).time_s)
         self.running.append(self.running.pop(place))
 
     def _handle_blocked_waiting_request(self, request: Request) -> bool:
         # What runs frees blocks some day, so nobody waits for ever.
         if self.tracker is not None and self.running:
-            free_blocks = self.kv_cache_manager.block_pool.get_num_free_blocks()
-            if self.tracker.waits_for_pins(request, free_blocks):
+            manager = self.kv_cache_manager
+            own = max(map(len, manager.get_blocks(request.request_id).blocks), default=0)
+            if self.tracker.should_defer(request, own + manager.block_pool.get_num_free_blocks()):
                 return False
         return super()._handle_blocked_waiting_request(request)
 
     def _free_request_blocks(self, request: Request) -> None:
-        if self.tracker is None or self.block_queue is None or self.is_fill_row(request.request_id):
+        if self.block_queue is None or self.is_fill_request(request.request_id):
             super()._free_request_blocks(request)
             return
-        blocks = chain.from_iterable(self.kv_cache_manager.get_blocks(request.request_id).blocks)
-        with self.tracker.parting(request, list(blocks)) as fate:
-            queue = self.block_queue
-            queue.factor, queue.end_class, queue.job = fate.factor, fate.end_class, fate.job
+        context = self._find_context(request)
+        deferred = len(self.deferred_frees)
+        with self.block_queue.free_with(context):
             super()._free_request_blocks(request)
-            queue.factor, queue.end_class, queue.job = 1.0, 0, 0
+        if len(self.deferred_frees) > deferred:
+            fence, blocks = self.deferred_frees.pop()
+            self._deferred_frees.append(_DeferredFree(fence, blocks, context))
+
+    def _find_context(self, request: Request) -> FreeContext:
+        prefix_only = self.gap_filler is not None and not self.fills_gaps_of(request)
+        if self.tracker is None:
+            return FreeContext(prefix_only=prefix_only)
+        groups = self.kv_cache_manager.get_blocks(request.request_id).blocks
+        return self.tracker.on_free(request, list(chain.from_iterable(groups)), prefix_only=prefix_only)
+
+    def _drain_deferred_frees(self) -> None:
+        while self._deferred_frees and self._deferred_frees[0].fence <= self.processed_step_seq:
+            _, blocks, context = self._deferred_frees.popleft()
+            assert self.block_queue is not None
+            if self.tracker is not None:
+                context = self.tracker.on_late_free(context)
+            with self.block_queue.free_with(context):
+                # The end of a request goes first, as it does when vLLM frees the blocks at once.
+                self.kv_cache_manager.block_pool.free_blocks(reversed(blocks))
+        super()._drain_deferred_frees()  # type: ignore[no-untyped-call]
 
     def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
+        """Empty the prefix cache, and forget what stood in it. Return False if it could not be emptied."""
         succeeded = super().reset_prefix_cache(reset_running_requests, reset_connector)
         if succeeded and self.block_queue is not None:
             self.block_queue.forget_kv()
@@ -222,12 +275,13 @@ class AgentScheduler(MultiSegmentScheduler):
         return succeeded
 
     def shutdown(self) -> None:
+        """Save what was learned, and stop."""
         if self.tracker is not None:
             self.tracker.close()
         super().shutdown()
 
     def _preempt_request(self, request: Request, timestamp: float, drop_stale_output: bool = False) -> None:
-        """Under priorities vLLM may preempt what it has scheduled in this very step, and so will not be computed.
+        """Preempt a request, under priorities perhaps one that this very step scheduled, and that is not computed then.
 
         Its new blocks are registered by then: forget them, or others would hit what nobody has written.
         """
@@ -250,6 +304,8 @@ class AgentScheduler(MultiSegmentScheduler):
     def _check_references(self, held: Counter[int]) -> None:
         (manager,) = self.kv_cache_manager.coordinator.single_type_managers
         owned = Counter(block.block_id for blocks in manager.req_to_blocks.values() for block in blocks)
+        late = chain((blocks for _, blocks in self.deferred_frees), (each.blocks for each in self._deferred_frees))
+        owned.update(block.block_id for block in chain.from_iterable(late))
         expected = owned + held
         wrong = [
             block.block_id

@@ -13,14 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentcache.errors import InputError
-from agentcache.models.shapes import SHAPES, TINY, Shape
+from agentcache.models.shapes import SHAPES, SMALL, Shape
 
-TINY_MODEL = "tiny"
 SHAPE_PREFIX = "shape:"
+# How no name on a hub begins.
+_OF_PATHS = ("/", "./", "../", "~")
 _HERMES = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
-# The CPU backend reserves most of the memory by default; half a million tokens of cache are plenty. Two layers gain
-# nothing from compilation, which would take longer than most runs.
-_TINY_OPTIONS = ("--dtype", "float32", "--kv-cache-memory-bytes", str(512 * 2**20), "--enforce-eager")
+# The CPU backend reserves most of the memory by default; this is a quarter of a million tokens or more. Two
+# layers gain nothing from compilation, which would take longer than most runs.
+_SMALL_OPTIONS = ("--dtype", "float32", "--kv-cache-memory-bytes", str(2**30), "--enforce-eager")
 # What decides the bytes of a model: the code that makes it, and these.
 _TOOLS = ("tokenizers", "transformers", "torch")
 
@@ -34,33 +35,47 @@ class Model:
 
 
 def is_made_here(name: str) -> bool:
-    """Whether the name stands for a model with random weights that the project makes."""
-    return name == TINY_MODEL or name.startswith(SHAPE_PREFIX)
+    """Tell whether the name stands for a model with random weights that the project makes."""
+    return name in SMALL or name.startswith(SHAPE_PREFIX)
+
+
+def check_model(name: str) -> None:
+    """Raise InputError for an unknown shape, or a folder that is missing or without a config. Loads nothing."""
+    shape = name.removeprefix(SHAPE_PREFIX)
+    if name.startswith(SHAPE_PREFIX) and shape not in SHAPES:
+        raise InputError(f"model {name}: unknown shape; choose from {', '.join(SHAPE_PREFIX + s for s in SHAPES)}")
+    if name.startswith(_OF_PATHS) and not Path(name).exists():
+        raise InputError(f"model {name}: there is no such folder; give the folder that holds the model's files")
+    if (folder := Path(name)).is_dir() and not is_made_here(name) and not (folder / "config.json").is_file():
+        raise InputError(f"model {name}: the folder has no config.json; give the folder that holds the model's files")
 
 
 def resolve_model(name: str) -> Model:
-    """Make the model if it is one of ours. Raises InputError for an unknown shape or a folder without a config."""
-    if name == TINY_MODEL:
-        folder = _make_once(TINY_MODEL, TINY, _write_weights)
-        return Model(str(folder), ("--served-model-name", name, *_TINY_OPTIONS, *_HERMES))
+    """Make the model if it is one of ours. Raises InputError as `check_model`, or when it cannot be written."""
+    check_model(name)
+    if name in SMALL:
+        folder = _make_once(name, SMALL[name], _write_weights)
+        return Model(str(folder), ("--served-model-name", name, *_SMALL_OPTIONS, *_HERMES))
     if name.startswith(SHAPE_PREFIX):
         shape = name.removeprefix(SHAPE_PREFIX)
-        if shape not in SHAPES:
-            raise InputError(f"model {name}: unknown shape; choose from {', '.join(SHAPE_PREFIX + s for s in SHAPES)}")
         folder = _make_once(shape, SHAPES[shape], None)
         return Model(str(folder), ("--served-model-name", name, "--load-format", "dummy", *_HERMES))
-    if (folder := Path(name)).is_dir() and not (folder / "config.json").is_file():
-        raise InputError(f"model {name}: the folder has no config.json; give the folder that holds the model's files")
     return Model(name)
 
 
 def _make_once(name: str, shape: Shape, write_weights: Callable[[Path], None] | None) -> Path:
-    """The model's folder in the cache, made on first use; safe when several processes make it at once."""
+    """Make the model's folder in the cache on first use and return it; safe when several processes do so at once."""
     folder = _cache_folder() / f"{name}-{_hash_recipe(shape)}"
     if folder.is_dir():
         return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=folder.parent))
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=folder.parent))
+    except OSError as error:
+        raise InputError(
+            f"model {name}: it is made once, and {folder.parent} cannot be written ({error.strerror}); "
+            "name another folder in AGENTCACHE_HOME"
+        ) from error
     try:
         _write_config(draft, shape)
         if write_weights is not None:
@@ -82,7 +97,7 @@ def _cache_folder() -> Path:
 
 
 def _hash_recipe(shape: Shape) -> str:
-    """Changes with anything that the model is made of, so that no stale folder is ever used."""
+    """Hash anything that the model is made of, so that no stale folder is ever used."""
     sources = sorted(path for path in Path(__file__).parent.iterdir() if path.is_file())
     versions = [platform.python_version(), *map(importlib.metadata.version, _TOOLS)]
     recipe = hashlib.sha256(f"{shape} {versions}".encode())
@@ -99,14 +114,14 @@ def _write_config(folder: Path, shape: Shape) -> None:
     tokenizer = train_tokenizer()
     tokenizer.model_max_length = shape.max_tokens
     tokenizer.save_pretrained(folder)
-    dtype = "float32" if shape is TINY else "bfloat16"
+    dtype = "float32" if shape in SMALL.values() else "bfloat16"
     LlamaConfig(
         **shape.as_llama_config(end_of_turn=tokenizer.eos_token_id, padding=tokenizer.pad_token_id, dtype=dtype)
     ).save_pretrained(folder)
 
 
 def _write_weights(folder: Path) -> None:
-    """Seeded random weights, wide enough that the output depends on the whole context."""
+    """Write seeded random weights, wide enough that the output depends on the whole context."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 

@@ -11,11 +11,11 @@ from pydoc_data import topics
 
 @cache
 def read_corpus() -> str:
-    """The language reference as plain text, about 0.5 million characters."""
+    """Read the language reference as plain text, about 0.5 million characters."""
     return "\n\n".join(topics.topics[name] for name in sorted(topics.topics))
 
 
 @cache
 def read_words() -> tuple[str, ...]:
-    """The corpus's purely alphabetic words, in reading order, repeats kept so that frequencies are natural."""
+    """Read the corpus's purely alphabetic words, in order, repeats kept so that frequencies are natural."""
     return tuple(word for word in read_corpus().split() if word.isalpha() and word.isascii())

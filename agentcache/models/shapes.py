@@ -21,12 +21,12 @@ class Shape:
     tied_embeddings: bool
 
     def costs_as(self, other: Shape) -> bool:
-        """Whether a prompt takes as long: the layers are the same, whatever the context's limit."""
+        """Tell whether a prompt takes as long: the layers are the same, whatever the context's limit."""
         dimensions = ("hidden", "intermediate", "layers", "heads", "kv_heads", "head_dim")
         return all(getattr(self, name) == getattr(other, name) for name in dimensions)
 
     def as_llama_config(self, *, end_of_turn: int, padding: int, dtype: str) -> dict[str, Any]:
-        """The keyword arguments of transformers' LlamaConfig."""
+        """Return the keyword arguments of transformers' LlamaConfig."""
         return {
             "architectures": ["LlamaForCausalLM"],
             "hidden_size": self.hidden,
@@ -48,6 +48,11 @@ class Shape:
 
 # Small enough for two CPU cores, with contexts long enough for agents. Its vocabulary is our tokenizer's.
 TINY = Shape(128, 256, 2, 4, 2, 32, 8192, 32_768, tied_embeddings=True)
+
+# Wide enough that a prefill costs, beside decodes and tools, what it costs in life; docs/reproduce.md has the ratios.
+DEMO = Shape(512, 1408, 2, 8, 4, 64, 8192, 32_768, tied_embeddings=True)
+# Models with weights, which run on the CPU, by name.
+SMALL = {"tiny": TINY, "demo": DEMO}
 
 # Source: config.json of meta-llama/Llama-3.1-8B-Instruct and -70B-Instruct.
 SHAPES = {

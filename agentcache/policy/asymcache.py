@@ -14,7 +14,7 @@ class AsymCacheEvictor(CompiledEvictor):
     at position n costs max(floor, slope·n + base) seconds. All times are seconds, λ is 1 at first.
     """
 
-    kind: type[_evictor.AsymCache | _evictor.AsymCacheLinear] = _evictor.AsymCache
+    kind: type[_evictor.AsymCacheEvictor | _evictor.AsymCacheLinearEvictor] = _evictor.AsymCacheEvictor
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class AsymCacheEvictor(CompiledEvictor):
         floor_s: float,
         controller: LambdaController | None = None,
     ) -> None:
-        """Without a controller λ stays as it is set."""
+        """Make an empty evictor. Without a controller λ stays as it is set."""
         self._controller = controller
         self.lambda_value = 1.0
         self._asymcache = self.kind(
@@ -43,10 +43,18 @@ class AsymCacheEvictor(CompiledEvictor):
         super().__init__(self._asymcache)
 
     def observe_reuse(self, idle_s: float) -> None:
+        """Have the controller, if there is one, set λ anew."""
         if self._controller is not None:
             self.set_lambda(self._controller.observe(idle_s))
 
     def set_lambda(self, value: float) -> None:
-        """λ (> 0) moves the turning point of the reuse frequency; it counts from the next eviction on."""
+        """Move the turning point of the reuse frequency, from the next eviction on.
+
+        Args:
+            value: λ, finite and above 0.
+
+        Raises:
+            ValueError: λ is out of range.
+        """
         self.lambda_value = value
         self._asymcache.set_lambda(value)

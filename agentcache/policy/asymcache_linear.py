@@ -9,4 +9,4 @@ from agentcache.policy.asymcache import AsymCacheEvictor
 class AsymCacheLinearEvictor(AsymCacheEvictor):
     """The same victims as AsymCacheEvictor, by a scan of all blocks for each. O(n) per block."""
 
-    kind = _evictor.AsymCacheLinear
+    kind = _evictor.AsymCacheLinearEvictor

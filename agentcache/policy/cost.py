@@ -39,7 +39,7 @@ class PrefillBatch(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class LossCost:
+class RecomputeCost:
     """Seconds of prefill that losing one block adds, linear in its position and never below `floor_s`."""
 
     slope_s: float
@@ -47,13 +47,16 @@ class LossCost:
     floor_s: float
 
     def __post_init__(self) -> None:
+        """Raise InputError for a cost that is not finite or a floor that is not positive."""
         if not (math.isfinite(self.slope_s) and math.isfinite(self.base_s)):
-            raise InputError(f"loss cost {self.slope_s} s/token + {self.base_s} s: must be finite; fit the model again")
+            raise InputError(
+                f"recompute cost {self.slope_s} s/token + {self.base_s} s: must be finite; fit the model again"
+            )
         if not 0 < self.floor_s < math.inf:
             raise InputError(f"floor_s {self.floor_s}: must be a positive number of seconds")
 
     def at(self, position: float) -> float:
-        """For the block that ends `position` tokens into its sequence."""
+        """Return the cost of the block that ends `position` tokens into its sequence."""
         return max(self.slope_s * position + self.base_s, self.floor_s)
 
 
@@ -71,12 +74,12 @@ class CostModel(BaseModel):
     intercept_s: float
 
     def predict(self, l1: int, q1: int, l2: int, q2: int) -> float:
-        """Seconds of prefill."""
+        """Predict the seconds of a prefill."""
         linear = self.k1 * l1 + self.k2 * q1 + self.k3 * l2 + self.k4 * q2
         return linear + self.k5 * (l1 + q1) ** 2 + self.k6 * q2 * (l1 + q1 + l2 + q2) + self.intercept_s
 
-    def loss_cost(self, block_tokens: int, floor_s: float = DEFAULT_FLOOR_S) -> LossCost:
-        """What a block of `block_tokens` tokens costs when its segment's first block turns from l2 to q1.
+    def recompute_cost(self, block_tokens: int, floor_s: float = DEFAULT_FLOOR_S) -> RecomputeCost:
+        """Derive what a block of `block_tokens` tokens costs when its segment's first block turns from l2 to q1.
 
         That is the exact difference of two predictions, T(l1, q1+b, l2−b, q2) − T(l1, q1, l2, q2) with l1+q1+b the
         position. With b = 1 it is the paper's 2·k5·n + (k2−k3+k5), whose n counts the tokens before the block.
@@ -84,7 +87,7 @@ class CostModel(BaseModel):
         if block_tokens < 1:
             raise InputError(f"block_tokens {block_tokens}: must be at least 1")
         per_token_s = self.k2 - self.k3 - self.k5 * block_tokens
-        return LossCost(2 * self.k5 * block_tokens, block_tokens * per_token_s, floor_s)
+        return RecomputeCost(2 * self.k5 * block_tokens, block_tokens * per_token_s, floor_s)
 
 
 class Residual(NamedTuple):
@@ -104,7 +107,7 @@ class FittedCostModel:
 
 
 def fit_cost_model(batches: Sequence[PrefillBatch]) -> FittedCostModel:
-    """Least squares over the batches. Raises InputError when they are too few, invalid, or leave a term open."""
+    """Fit by least squares over the batches. Raises InputError when they are too few, invalid, or leave a term open."""
     _check_batches(batches)
     columns = _term_columns(batches)
     seconds = np.array([batch.seconds for batch in batches])
@@ -137,7 +140,7 @@ def _check_batches(batches: Sequence[PrefillBatch]) -> None:
 
 
 def _term_columns(batches: Sequence[PrefillBatch]) -> NDArray[np.float64]:
-    """One row a batch, one column a term, in the order of TERMS and of CostModel's fields."""
+    """Return a row for each batch, a column for each term, in the order of TERMS and of CostModel's fields."""
     l1, q1, l2, q2, _ = np.array(batches, dtype=np.float64).T
     return np.stack([l1, q1, l2, q2, (l1 + q1) ** 2, q2 * (l1 + q1 + l2 + q2), np.ones_like(l1)], axis=1)
 
@@ -161,7 +164,7 @@ def _check_rank(columns: NDArray[np.float64], batches: Sequence[PrefillBatch]) -
 
 
 class ProfileKey(BaseModel):
-    """What a measurement holds for, and nothing else."""
+    """Identifies what a measurement holds for, and nothing else."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -171,10 +174,12 @@ class ProfileKey(BaseModel):
     dtype: str = Field(min_length=1)
 
     def __str__(self) -> str:
+        """Describe what was measured, as messages name it."""
         return f"{self.model} on {self.gpu}, tensor parallel size {self.tensor_parallel_size}, {self.dtype}"
 
     @property
     def file_name(self) -> str:
+        """Return the name of the profile's file."""
         parts = (self.model, self.gpu, f"tp{self.tensor_parallel_size}", self.dtype)
         return "_".join(re.sub(r"[^A-Za-z0-9.-]+", "-", part) for part in parts) + ".json"
 
@@ -223,7 +228,7 @@ def save_profile(profile: CostProfile, folder: Path) -> Path:
 
 
 def load_profile(path: Path, key: ProfileKey) -> CostProfile:
-    """Raises InputError when the file is missing or broken, or was made for anything but `key`."""
+    """Load a profile. Raises InputError when the file is missing or broken, or was made for anything but `key`."""
     try:
         profile = CostProfile.model_validate_json(path.read_bytes())
     except OSError as error:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from agentcache.errors import InputError
 
+# agentcache/config.py says where they come from.
 DEFAULT_REUSE_PROBABILITY = 0.5
 DEFAULT_SLOPE_RATIO = 40.0
 
@@ -29,7 +30,7 @@ class Frequency:
         reuse_probability: float = DEFAULT_REUSE_PROBABILITY,
         slope_ratio: float = DEFAULT_SLOPE_RATIO,
     ) -> Frequency:
-        """The curve that turns at `lifespan_s`, where it is `reuse_probability` and gets `slope_ratio` times as steep.
+        """Make the curve that turns at `lifespan_s`: `reuse_probability` there, `slope_ratio` times as steep after.
 
         Raises InputError for values that leave no such curve.
         """
@@ -43,9 +44,9 @@ class Frequency:
         return cls(alpha_s, alpha_s / slope_ratio, lifespan_s * (1 - 1 / slope_ratio))
 
     def __call__(self, idle_s: float) -> float:
-        """Between 0 and 1 for `idle_s` >= 0. Long after the lifespan it underflows to 0: compare logarithms there."""
+        """Return 0 to 1 for `idle_s` >= 0. Long after the lifespan it underflows to 0: compare logarithms there."""
         return math.exp(self.log(idle_s))
 
     def log(self, idle_s: float) -> float:
-        """The natural logarithm of the frequency, finite however long the block has been idle."""
+        """Return the natural logarithm of the frequency, finite however long the block has been idle."""
         return min(-idle_s / self.alpha_s, -(idle_s - self.tau0_s) / self.beta_s)

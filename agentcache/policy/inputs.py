@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agentcache.policy.cost import LossCost
+from agentcache.policy.cost import RecomputeCost
 from agentcache.policy.frequency import Frequency
-from agentcache.policy.grouped import Learning
 from agentcache.policy.lifespan import LambdaBounds
+from agentcache.policy.return_time import Learning
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class EvictorInputs:
     """
 
     num_blocks: int
-    loss: LossCost
+    recompute_cost: RecomputeCost
     frequency: Frequency
     lifespan_window: int
     lambda_bounds: LambdaBounds
@@ -26,10 +26,14 @@ class EvictorInputs:
     fills_gaps: bool = True
 
     @property
-    def compared_loss(self) -> LossCost:
-        """What evictors are to know of the cost.
+    def compared_recompute_cost(self) -> RecomputeCost:
+        """The cost as evictors are to know it.
 
         Where gaps are not filled, the cheapest block of a request, its first, would take all behind it along. So all
         cost the same, and of a request the last goes first.
         """
-        return self.loss if self.fills_gaps else LossCost(slope_s=0.0, base_s=0.0, floor_s=self.loss.floor_s)
+        return (
+            self.recompute_cost
+            if self.fills_gaps
+            else RecomputeCost(slope_s=0.0, base_s=0.0, floor_s=self.recompute_cost.floor_s)
+        )

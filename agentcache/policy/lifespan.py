@@ -11,6 +11,7 @@ import numpy as np
 from agentcache.errors import InputError
 from agentcache.policy.frequency import Frequency
 
+# Assumed; see `lifespan_window` in agentcache/config.py.
 DEFAULT_WINDOW = 1000
 _NS = 1_000_000_000
 
@@ -26,11 +27,14 @@ class LifespanEstimator:
         self._sum_ns = 0
 
     def __len__(self) -> int:
-        """How many gaps the window holds."""
+        """Return how many gaps the window holds."""
         return len(self._gaps_ns)
 
     def observe(self, gap_s: float) -> None:
-        """A block was used again after `gap_s` seconds; the oldest gap leaves a full window. O(1)."""
+        """Note that a block was used again after `gap_s` seconds; the oldest gap leaves a full window. O(1).
+
+        Raises ValueError for a gap that is negative or not finite.
+        """
         if not 0 <= gap_s < math.inf:
             raise ValueError(f"a reuse gap of {gap_s} s: must be finite and not negative")
         if len(self._gaps_ns) == self._gaps_ns.maxlen:
@@ -41,22 +45,23 @@ class LifespanEstimator:
 
     @property
     def mean_s(self) -> float | None:
-        """None before anything was observed."""
+        """The mean gap in seconds, None before anything was observed."""
         return self._sum_ns / len(self._gaps_ns) / _NS if self._gaps_ns else None
 
     def percentile(self, q: float) -> float | None:
-        """The gap in seconds that `q` per cent (0 to 100) do not exceed, interpolated; None before any. O(window)."""
+        """Interpolate the gap in seconds that `q` per cent (0 to 100) do not exceed; None before any. O(window)."""
         return float(np.percentile(self._gaps_ns, q)) / _NS if self._gaps_ns else None
 
 
 @dataclass(frozen=True, slots=True)
 class LambdaBounds:
-    """How far λ may go. 1, its value before anything was observed, lies within."""
+    """Limits of λ. 1, its value before anything was observed, lies within."""
 
     low: float = 1e-6
     high: float = 1e6
 
     def __post_init__(self) -> None:
+        """Raise InputError for bounds that are not on both sides of 1."""
         if not 0 < self.low <= 1:
             raise InputError(f"lambda_bounds.low {self.low}: must be above 0 and at most 1")
         if not 1 <= self.high < math.inf:
@@ -69,7 +74,7 @@ DEFAULT_LAMBDA_BOUNDS = LambdaBounds()
 def log_lifespan_weight(
     frequency: Frequency, mean_s: float | None, bounds: LambdaBounds = DEFAULT_LAMBDA_BOUNDS
 ) -> float:
-    """ln λ, with which the frequency's branches meet at `mean_s` in place of its lifespan, as far as bounds allow.
+    """Return ln λ, with which the frequency's branches meet at `mean_s`, not its lifespan, as far as bounds allow.
 
     0 before anything was observed. A logarithm, because λ itself overflows for means far beyond the lifespan.
     """
@@ -88,11 +93,11 @@ class LambdaController:
         self._gaps = LifespanEstimator(window)
 
     def observe(self, gap_s: float) -> float:
-        """λ from now on, after one more gap."""
+        """Return λ from now on, after one more gap."""
         self._gaps.observe(gap_s)
         return lifespan_weight(self._frequency, self._gaps.mean_s, self._bounds)
 
 
 def lifespan_weight(frequency: Frequency, mean_s: float | None, bounds: LambdaBounds = DEFAULT_LAMBDA_BOUNDS) -> float:
-    """λ itself, the factor of the steep branch."""
+    """Return λ itself, the factor of the steep branch."""
     return math.exp(log_lifespan_weight(frequency, mean_s, bounds))

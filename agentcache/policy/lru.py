@@ -10,4 +10,4 @@ class LruEvictor(CompiledEvictor):
     """A linked list, next victim first. Every operation is O(1) per block; any number of blocks."""
 
     def __init__(self) -> None:
-        super().__init__(_evictor.Lru())
+        super().__init__(_evictor.LruEvictor())

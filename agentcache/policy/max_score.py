@@ -10,4 +10,4 @@ class MaxScoreEvictor(CompiledEvictor):
     """Score of a block that has been idle for τ: factor·min(exp(−τ/α), exp(−(τ−τ₀)/β)). O(n) per call of `evict`."""
 
     def __init__(self, *, num_blocks: int, alpha_s: float, beta_s: float, tau0_s: float) -> None:
-        super().__init__(_evictor.MaxScore(num_blocks=num_blocks, alpha_s=alpha_s, beta_s=beta_s, tau0_s=tau0_s))
+        super().__init__(_evictor.MaxScoreEvictor(num_blocks=num_blocks, alpha_s=alpha_s, beta_s=beta_s, tau0_s=tau0_s))

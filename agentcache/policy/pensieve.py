@@ -13,4 +13,6 @@ class PensieveEvictor(CompiledEvictor):
     """
 
     def __init__(self, *, num_blocks: int, slope_s: float, base_s: float, floor_s: float) -> None:
-        super().__init__(_evictor.Pensieve(num_blocks=num_blocks, slope_s=slope_s, base_s=base_s, floor_s=floor_s))
+        super().__init__(
+            _evictor.PensieveEvictor(num_blocks=num_blocks, slope_s=slope_s, base_s=base_s, floor_s=floor_s)
+        )

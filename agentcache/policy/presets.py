@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentcache.errors import InputError
-from agentcache.models.shapes import SHAPES, TINY, Shape
+from agentcache.models.shapes import SHAPES, SMALL, Shape
 from agentcache.policy.cost import (
     CostProfile,
     FittedCostModel,
@@ -74,30 +74,30 @@ GPUS = {
 # Which GPUs each model has a preset for. A data-sheet number for the dtype is what decides.
 PRESETS: dict[str, tuple[Shape, tuple[str, ...]]] = {
     **{name: (shape, ("h20", "h100", "h200")) for name, shape in SHAPES.items()},
-    "tiny": (TINY, ("cpu",)),
+    **{name: (shape, ("cpu",)) for name, shape in SMALL.items()},
 }
 
 
 def count_layer_parameters(shape: Shape) -> int:
-    """All layers: attention and MLP projections, and norms."""
+    """Count all layers: attention and MLP projections, and norms."""
     attention = 2 * shape.hidden * shape.head_dim * (shape.heads + shape.kv_heads)
     return shape.layers * (attention + 3 * shape.hidden * shape.intermediate + 2 * shape.hidden)
 
 
 def count_parameters(shape: Shape) -> int:
-    """The whole model: layers, embeddings, output head, last norm."""
+    """Count the whole model: layers, embeddings, output head, last norm."""
     tables = 1 if shape.tied_embeddings else 2
     return count_layer_parameters(shape) + tables * shape.vocabulary * shape.hidden + shape.hidden
 
 
 def match_gpu(device_name: str) -> str | None:
-    """The preset whose GPU a driver calls so, as in "NVIDIA H200"; None when there is none."""
+    """Find the preset whose GPU a driver calls so, as in "NVIDIA H200"; None when there is none."""
     # The longest first: "h20" is in "h200".
     return next((gpu for gpu in sorted(GPUS, key=len, reverse=True) if gpu in device_name.lower()), None)
 
 
 def find_step_cost(model: str, gpu: str, tensor_parallel_size: int = 1) -> StepCost:
-    """Measured if there is a profile, else analytic. Raises InputError for a pair without preset or room.
+    """Find a measured one if there is a profile, else an analytic one. Raises InputError without preset or room.
 
     Llama-3.1-8B on one H200 is measured. Against other runs on the same GPU, in brackets what `estimate_step_cost`
     gives: prefill of 1,024 tokens +7 % (−1), of 256 after 768 cached +9 % (−32), of 10,240 −2 % (+1), of 8,192 after
@@ -113,14 +113,14 @@ def find_step_cost(model: str, gpu: str, tensor_parallel_size: int = 1) -> StepC
 
 
 def find_measured_profile(model: str, gpu: str, tensor_parallel_size: int = 1) -> CostProfile | None:
-    """The profile that comes with agentcache. Raises InputError when its file is broken."""
+    """Find the profile that comes with agentcache, None if there is none. Raises InputError when its file is broken."""
     key = _make_key(model, gpu, tensor_parallel_size)
     path = PROFILES / key.file_name
     return load_profile(path, key) if path.is_file() else None
 
 
 def estimate_step_cost(shape: Shape, hardware: Gpu, ranks: int = 1) -> StepCost:
-    """For any geometry on any hardware, split over `ranks` GPUs, whether it fits or not."""
+    """Estimate for any geometry on any hardware, split over `ranks` GPUs, whether it fits or not."""
     number_bytes = DTYPE_BYTES[hardware.dtype]
     flops_s = hardware.flops_s * COMPUTE_EFFICIENCY * ranks
     bandwidth_s = hardware.bandwidth_s * BANDWIDTH_EFFICIENCY
@@ -142,7 +142,7 @@ def estimate_step_cost(shape: Shape, hardware: Gpu, ranks: int = 1) -> StepCost:
 
 
 def find_cost_profile(model: str, gpu: str, tensor_parallel_size: int = 1) -> CostProfile:
-    """Measured if there is a profile, else fitted to prefills that the analytic step cost predicts."""
+    """Find a measured one if there is a profile, else one fitted to prefills that the analytic step cost predicts."""
     step_cost = find_step_cost(model, gpu, tensor_parallel_size)
     measured = find_measured_profile(model, gpu, tensor_parallel_size)
     if measured is not None:
@@ -163,7 +163,7 @@ def _make_key(model: str, gpu: str, ranks: int) -> ProfileKey:
 
 
 def estimate_cost_model(step_cost: StepCost) -> FittedCostModel:
-    """The paper's cost model fitted to prefills that `step_cost` predicts."""
+    """Fit the paper's cost model to prefills that `step_cost` predicts."""
     # l1 stays short: the model charges its square although it is cached, which would spoil k5 and so the blocks' cost.
     lengths = itertools.product((0, 256, 1024), (512, 2048, 8192), (0, 4096, 16384), (0, 512, 4096))
     return fit_cost_model([_predict_batch(step_cost, *segments) for segments in lengths])

@@ -47,7 +47,7 @@ class StepCost:
     prefill_overhead_s: float = 0.0
 
     def step_s(self, rows: Sequence[Row]) -> float:
-        """A step of any mix of prefill chunks and decodes; 0 without rows."""
+        """Predict a step of any mix of prefill chunks and decodes; 0 without rows."""
         if not rows:
             return 0.0
         tokens = sum(row.query for row in rows)
@@ -57,11 +57,11 @@ class StepCost:
         return overhead_s + weights_s + tokens * self.token_link_s + sum(map(self._attention_s, rows))
 
     def prefill_s(self, query: int, context: int = 0) -> float:
-        """One request's prefill in one step."""
+        """Predict one request's prefill in one step."""
         return self.step_s([Row(query, context)])
 
     def decode_s(self, contexts: Sequence[int]) -> float:
-        """One token for each request, by the number of tokens that each has in the cache."""
+        """Predict one token for each request, by the number of tokens that each has in the cache."""
         return self.step_s([Row(1, context) for context in contexts])
 
     def _attention_s(self, row: Row) -> float:

@@ -43,7 +43,7 @@ class StepResidual(NamedTuple):
 
     @property
     def share(self) -> float:
-        """Of the measured seconds."""
+        """The seconds as a share of those measured."""
         return self.seconds / self.step.seconds
 
 
@@ -57,7 +57,7 @@ class FittedStepCost:
 
 
 def fit_step_cost(steps: Sequence[MeasuredStep]) -> FittedStepCost:
-    """The coefficients and the overlap that predict the steps best. Raises InputError for too few or invalid steps."""
+    """Find the coefficients and overlap that predict the steps best. Raises InputError for too few or invalid steps."""
     if len(steps) < MIN_STEPS:
         raise InputError(f"step cost: {len(steps)} steps; at least {MIN_STEPS} are needed, hundreds are better")
     for index, step in enumerate(steps):
@@ -97,14 +97,14 @@ class _Fit:
         self._bounds = 2 / self._gradients(np.ones(len(COEFFICIENTS)), 1.0).max(axis=0)
 
     def run(self) -> tuple[float, FloatArray]:
-        """The best overlap, inf for entire, and its coefficients."""
+        """Find the best overlap, inf for entire, and its coefficients."""
         candidates = [
             (overlap, self._descend(start, overlap)) for overlap in OVERLAPS for start in map(self._start, _READ_SHARES)
         ]
         return min(candidates, key=lambda candidate: self._error(candidate[1], candidate[0]))
 
     def _start(self, read_share: float) -> FloatArray:
-        """The linear fit, which cannot tell overhead from the read of the weights, with all away from 0.
+        """Fit linearly, which cannot tell overhead from the read of the weights, and move all away from 0.
 
         A part that takes no time loses to its other part wherever they overlap, and would never come back.
         """
@@ -134,7 +134,7 @@ class _Fit:
         return float(np.sum((self._gradients(coefficients, overlap) @ coefficients - 1) ** 2))
 
     def _gradients(self, coefficients: FloatArray, overlap: float) -> FloatArray:
-        """Per second that was measured: one row a step, one column a coefficient."""
+        """Return the gradients per second that was measured: one row a step, one column a coefficient."""
         _, weights_read, token, head, pair, kv_read, _ = coefficients
         read, compute = _shares(
             np.full_like(self._tokens, weights_read), self._tokens * token + self._rows * head, overlap
@@ -149,7 +149,7 @@ class _Fit:
 
 
 def _shares(one_s: FloatArray, other_s: FloatArray, overlap: float) -> tuple[FloatArray, FloatArray]:
-    """The derivatives of both joined: how much of either counts."""
+    """Return the derivatives of both joined: how much of either counts."""
     if overlap == 1:
         return np.ones_like(one_s), np.ones_like(other_s)
     longer = np.maximum(one_s, other_s)
@@ -163,7 +163,7 @@ def _shares(one_s: FloatArray, other_s: FloatArray, overlap: float) -> tuple[Flo
 
 
 def _solve_non_negative(columns: FloatArray) -> FloatArray:
-    """Least squares of columns @ x = 1 with x >= 0: the best of the solutions on every subset of the columns."""
+    """Solve columns @ x = 1 for x >= 0 by least squares: the best of the solutions on every subset of the columns."""
     scales = np.where((largest := np.abs(columns).max(axis=0)) > 0, largest, 1.0)
     scaled = columns / scales
     gram, projection = scaled.T @ scaled, scaled.sum(axis=0)

@@ -11,15 +11,13 @@ from typing import Any
 
 from vllm import SamplingParams
 from vllm.config import VllmConfig
-from vllm.engine.arg_utils import EngineArgs
-from vllm.usage.usage_lib import UsageContext
 
 from agentcache.config import CONFIG_KEY, read_config
-from agentcache.engine.bench_control import BenchControl, start_engine
-from agentcache.engine.step_log import StepLog
-from agentcache.errors import InputError, IntegrityError, ServerError, in_one_line
+from agentcache.engine.measure.bench_control import BenchControl, start_engine
+from agentcache.engine.measure.step_log import StepLog
+from agentcache.errors import IntegrityError, ServerError, in_one_line
 from agentcache.policy.step_fit import MeasuredStep
-from agentcache.server.arguments import build_arguments
+from agentcache.server.arguments import build_arguments, make_engine_config
 
 # Every block stays until it is dropped or room is needed; every gap is filled, however little that saves.
 PLAIN_KNOBS: Mapping[str, object] = {
@@ -48,7 +46,7 @@ class BenchEngine:
     """One engine. `control` holds its cache and knobs, `log` its steps."""
 
     def __init__(self, config: VllmConfig) -> None:
-        """Starts it. Raises ServerError when it does not come up."""
+        """Start the engine. Raises ServerError when it does not come up."""
         began = time.monotonic()
         try:
             self.engine = start_engine(config)
@@ -64,7 +62,7 @@ class BenchEngine:
         self._numbers = itertools.count()
 
     def close(self) -> None:
-        """Ends the engine and gives its memory back."""
+        """End the engine and give its memory back."""
         self.engine.engine_core.shutdown()
 
     def cache(self, tokens: Sequence[int]) -> None:
@@ -72,11 +70,11 @@ class BenchEngine:
         self.time_prefill(tokens)
 
     def keep_only(self, tokens: Sequence[int], intervals: Iterable[tuple[int, int]] = ()) -> None:
-        """See BenchControl.keep_only."""
+        """Keep only some of the prompt's blocks: see BenchControl.keep_only."""
         self.control.keep_only(tokens, intervals)
 
     def time_prefill(self, tokens: Sequence[int], max_tokens: int = 1) -> Timing:
-        """One request on the idle engine, which is idle again afterwards."""
+        """Time one request on the idle engine, which is idle again afterwards."""
         self.settle()
         start_s = time.perf_counter()
         request_id = self.add(tokens, max_tokens)
@@ -86,18 +84,18 @@ class BenchEngine:
         return timing
 
     def add(self, tokens: Sequence[int], max_tokens: int) -> str:
-        """A request for exactly `max_tokens` tokens, by its id."""
+        """Add a request for exactly `max_tokens` tokens, by its id."""
         request_id = f"bench-{next(self._numbers)}"
         params = SamplingParams(max_tokens=max_tokens, temperature=0.0, ignore_eos=True, detokenize=False)
         self.engine.add_request(request_id, {"prompt_token_ids": list(tokens)}, params)
         return request_id
 
     def step(self) -> dict[str, Any]:
-        """What the step brought, by request: vLLM's RequestOutput. With async scheduling it may be nothing."""
+        """Run a step and return what it brought, by request. With async scheduling it may be nothing."""
         return {output.request_id: output for output in self.engine.step()}
 
     def step_until(self, *request_ids: str) -> None:
-        """Until each of the requests has a token."""
+        """Run steps until each of the requests has a token. Raises IntegrityError when one gets none."""
         missing = set(request_ids)
         for _ in range(_MAX_STEPS):
             missing -= self.step().keys()
@@ -106,6 +104,7 @@ class BenchEngine:
         raise IntegrityError(f"no token after {_MAX_STEPS} steps: {sorted(missing)[:5]}")
 
     def abort(self, request_ids: Sequence[str]) -> None:
+        """Abort the requests."""
         self.engine.abort_request(list(request_ids))
 
     def settle(self) -> None:
@@ -120,12 +119,11 @@ class BenchEngine:
 
 
 def make_bench_config(model: str, options: Sequence[str], knobs: Mapping[str, object] = PLAIN_KNOBS) -> VllmConfig:
-    """`model` and `options` as for `agentcache serve`; `knobs` are agentcache's. Raises InputError."""
+    """Let vLLM make its configuration. `model` and `options` as for `agentcache serve`; `knobs` are agentcache's.
+
+    Raises InputError.
+    """
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     arguments = build_arguments(model, options)
     arguments.additional_config[CONFIG_KEY] = read_config({CONFIG_KEY: dict(knobs)}).model_dump()
-    try:
-        config: VllmConfig = EngineArgs.from_cli_args(arguments).create_engine_config(UsageContext.OPENAI_API_SERVER)
-    except ValueError as error:
-        raise InputError(f"vLLM refuses the options: {in_one_line(error)}") from None
-    return config
+    return make_engine_config(arguments)

@@ -35,7 +35,7 @@ from agentcache.profile.measurer import Measurer, Sample
 from agentcache.profile.plot import plot_fits
 from agentcache.profile.points import Limits, Point, PointSource
 from agentcache.profile.settings import ProfileSettings
-from agentcache.replay.output import divert_output
+from agentcache.run.output import divert_output
 
 ENGINE_LOG = "profile.log"
 _INTERRUPTED = 130
@@ -46,7 +46,7 @@ _BATCH_TOKENS_GPU, _BATCH_TOKENS_CPU = 262_144, 32_768
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What the fits are made of. `interrupted`: by Ctrl-C, before the budget or the points were through."""
+    """The samples that fits are made of. `interrupted`: by Ctrl-C, before the budget or the points were through."""
 
     points: int
     batches: Sequence[PrefillBatch]
@@ -55,7 +55,7 @@ class Measured:
 
 
 def profile(settings: ProfileSettings) -> int:
-    """The exit status: 0, or 130 after Ctrl-C, when the fits are made of what was measured until then.
+    """Return the exit status: 0, or 130 after Ctrl-C, when the fits are made of what was measured until then.
 
     Writes the profile, the points it is made of and a plot to `settings.out`. Raises InputError or ServerError.
     """
@@ -121,7 +121,7 @@ def _run_points(points: Sequence[Point], measurer: Measurer, deadline_s: float) 
 
 
 def _find_limits(settings: ProfileSettings, bench: BenchEngine) -> Limits:
-    """Raises InputError when the engine is too small for --max-tokens."""
+    """Find what the engine can take. Raises InputError when it is too small for --max-tokens."""
     control = bench.control
     on_cpu = current_platform.is_cpu()
     # The long prompt takes its share of the cache beside what is new in every measurement.
@@ -171,5 +171,5 @@ def _make_profile(key: ProfileKey, prefills: FittedCostModel, steps: FittedStepC
 
 
 def _to_json(sample: Sample) -> str:
-    """Rows as [query, context], so that another form of model can be fitted later."""
+    """Return rows as [query, context], so that another form of model can be fitted later."""
     return json.dumps({"point": sample.point._asdict(), "steps": [[step.rows, step.seconds] for step in sample.steps]})

@@ -23,12 +23,13 @@ _LINES_PER_RUN = 10
 class Advance(Protocol):
     """Is told of every point that is measured."""
 
-    def __call__(self) -> None: ...
+    def __call__(self) -> None:
+        """Note that one more point is measured."""
 
 
 @contextmanager
 def show_progress(console: Console, total: int) -> Iterator[Advance]:
-    """A bar, or a line now and then where the output is no terminal."""
+    """Show a bar, or a line now and then where the output is no terminal."""
     columns = (SpinnerColumn(), TextColumn("[bold]measuring"), BarColumn(bar_width=20), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task("measuring", total=total)
@@ -45,7 +46,7 @@ def show_progress(console: Console, total: int) -> Iterator[Advance]:
 
 
 def print_fits(console: Console, prefills: FittedCostModel, steps: FittedStepCost) -> None:
-    """R² of both, and the worst residuals: of prefills by seconds, of steps by share, as each fit weighs them."""
+    """Print R² of both, and the worst residuals: of prefills by seconds, of steps by share, as each fit weighs them."""
     table = _table(f"cost model: {len(prefills.residuals)} prefills, R² {prefills.r_squared:.5f}; the worst")
     for batch, error in prefills.residuals[:_WORST]:
         table.add_row(_name_batch(batch), *_cells(batch.seconds, error))
@@ -88,7 +89,7 @@ def _name_batch(batch: PrefillBatch) -> str:
 
 
 def _name_rows(rows: Sequence[Row]) -> str:
-    """Decodes in one, prefills one by one."""
+    """Name the rows: decodes in one, prefills one by one."""
     decodes = [row for row in rows if row.query == 1]
     parts = [f"{row.query:,} after {row.context:,}" for row in rows if row.query > 1]
     if decodes:

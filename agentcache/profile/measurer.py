@@ -53,6 +53,7 @@ class Measurer:
         self._measure_batch(BatchPoint(2, block, ()))
 
     def measure(self, point: Point) -> Sample:
+        """Measure one point on the engine."""
         return self._measure_prefill(point) if isinstance(point, PrefillPoint) else self._measure_batch(point)
 
     def _measure_prefill(self, point: PrefillPoint) -> Sample:
@@ -63,7 +64,7 @@ class Measurer:
         return Sample(point, middle.steps, PrefillBatch(*point, middle.steps_s))
 
     def _time_prefill(self, point: PrefillPoint) -> Timing:
-        """Raises IntegrityError when the engine does not compute just q1 and q2."""
+        """Time a prefill. Raises IntegrityError when the engine does not compute just q1 and q2."""
         l1, q1, l2, q2 = point
         cached = self._long[: l1 + q1 + l2]
         for _ in range(_RECOMPUTATIONS):
@@ -95,7 +96,7 @@ class Measurer:
         return Sample(point, (decode, *mixed))
 
     def _measure_mixed(self, prefill: Row, decodes: int) -> MeasuredStep:
-        """The prefill beside decodes that run: several such prompts, of which a step has room for one."""
+        """Measure prefill beside decodes that run: several such prompts, of which a step has room for one."""
         bench = self._bench
         bench.control.limit_step(decodes + prefill.query)
         prompts = [[*self._long[: prefill.context], *self._fresh(prefill.query)] for _ in range(SERIES_STEPS)]
@@ -104,7 +105,7 @@ class Measurer:
         return average_series(bench.log.take(), lambda step: len(step.rows) == decodes + 1 and prefill in step.rows)
 
     def _context(self, index: int, tokens: int) -> list[int]:
-        """Of one decode: no two share a block, or the GPU's own caches would make attention look fast."""
+        """Make one decode's context: no two share a block, or the GPU's own caches would make attention look fast."""
         while len(self._contexts) <= index:
             own = np.random.default_rng([self._seed, len(self._contexts)])
             self._contexts.append(own.integers(1, _TOKEN_IDS, self._limits.max_tokens // 2).tolist())

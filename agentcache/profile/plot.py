@@ -22,7 +22,7 @@ class _Series(NamedTuple):
 
 @in_style
 def plot_fits(prefills: FittedCostModel, steps: FittedStepCost, title: str) -> Figure:
-    """Two panels, on logarithmic axes: whole prefills, and single steps by what is in them."""
+    """Plot two panels, on logarithmic axes: whole prefills, and single steps by what is in them."""
     figure = create_figure(_HEIGHT_IN)
     left, right = figure.subplots(1, 2)
     kinds: dict[str, list[tuple[float, float]]] = {"nothing cached": [], "one cached part": [], "two cached parts": []}

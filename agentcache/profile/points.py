@@ -59,7 +59,7 @@ class PointSource:
         self._random = random.Random(seed)
 
     def make(self, count: int) -> list[Point]:
-        """Kinds take turns, so that a run that is cut short has some of each."""
+        """Make the points. Kinds take turns, so that a run that is cut short has some of each."""
         kinds: tuple[Callable[[], Point], ...] = (
             self._cold,
             self._segments,
@@ -71,12 +71,12 @@ class PointSource:
         return [draw() for draw in itertools.islice(itertools.cycle(kinds), count)]
 
     def _cold(self) -> PrefillPoint:
-        """Nothing cached, or a short prefix, and one long computation."""
+        """Draw a prefill with nothing cached, or a short prefix, and one long computation."""
         l1 = self._l1()
         return PrefillPoint(l1, self._draw(_SHORTEST_PREFILL, self._limits.max_tokens - l1 - 1), 0, 0)
 
     def _prefix(self) -> PrefillPoint:
-        """A cached prefix is l2 with nothing in front of it: its square is not charged."""
+        """Draw a cached prefix, an l2 with nothing in front of it: its square is not charged."""
         longest = self._limits.max_tokens
         return PrefillPoint(0, 0, self._blocks(3 * longest // 4), self._draw(_SHORTEST_PREFILL, longest // 8))
 
@@ -103,10 +103,10 @@ class PointSource:
         return self._random.choice((0, self._blocks(longest)))
 
     def _draw(self, low: int, high: int) -> int:
-        """Every order of magnitude is as likely."""
+        """Draw a number; every order of magnitude is as likely."""
         return round(math.exp(self._random.uniform(math.log(low), math.log(max(low, high)))))
 
     def _blocks(self, high: int) -> int:
-        """Tokens of whole blocks, at least one."""
+        """Round to the tokens of whole blocks, at least one."""
         size = self._limits.block_size
         return size * self._draw(1, max(1, high // size))

@@ -21,7 +21,7 @@ SERIES_STEPS = _LEAD + _AVERAGED + _TRAIL
 
 
 def average_series(steps: Sequence[MeasuredStep], belongs: Callable[[MeasuredStep], bool]) -> MeasuredStep:
-    """One step that stands for the inner ones of a series, by their mean; `steps` are all that ran, in order.
+    """Average the inner steps of a series into one step; `steps` are all that ran, in order.
 
     Raises IntegrityError when too few that belong followed each other; `SERIES_STEPS` are enough.
     """

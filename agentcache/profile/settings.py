@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentcache.errors import InputError
-from agentcache.models.catalog import SHAPE_PREFIX
+from agentcache.models.catalog import SHAPE_PREFIX, check_model
+from agentcache.output_folder import check_writable
 from agentcache.policy.cost import MIN_BATCHES
 
 DEFAULT_BUDGET_S = 240.0
@@ -28,7 +29,7 @@ class ProfileSettings:
     seed: int = 0
 
     def check(self) -> None:
-        """Raises InputError for what is wrong on its own, before anything is loaded."""
+        """Raise InputError for what is wrong on its own, before anything is loaded."""
         if not self.budget_s > 0:
             raise InputError(f"--budget-s {self.budget_s:g}: give a number of seconds above 0")
         if self.points < 2 * MIN_BATCHES:
@@ -37,9 +38,8 @@ class ProfileSettings:
             raise InputError(
                 f"--max-tokens {self.max_tokens}: give at least 1024; short prompts do not tell terms apart"
             )
-        nearest = next(path for path in (self.out, *self.out.absolute().parents) if path.exists())
-        if not nearest.is_dir():
-            raise InputError(f"--out {self.out}: {nearest} is a file; give a folder")
+        check_model(self.model)
+        check_writable(self.out)
 
     @property
     def model_name(self) -> str:
@@ -49,7 +49,7 @@ class ProfileSettings:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `agentcache profile`; those of vLLM stand behind --."""
+    """Add the options of `agentcache profile`; those of vLLM stand behind --."""
     parser.description = (
         "Measures prefills, decodes and mixed batches on this machine and fits the cost model of the policies and the "
         "step times of simulate to them. Options behind -- go to vLLM, as in `agentcache profile MODEL -- -tp 2`."
@@ -75,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def read_settings(options: argparse.Namespace, engine_options: Sequence[str]) -> ProfileSettings:
-    """From what `add_arguments` has parsed, and what stood behind --."""
+    """Read the settings from what `add_arguments` has parsed, and what stood behind --."""
     return ProfileSettings(
         model=options.model,
         engine_options=tuple(engine_options),

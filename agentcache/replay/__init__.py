@@ -1,1 +1,1 @@
-"""Replay of recorded jobs on a real engine, token by token, over the OpenAI API."""
+"""Replays recorded jobs on a real engine, token by token, over the OpenAI API."""

@@ -1,4 +1,4 @@
-"""What a replay runs against: an engine of its own for one policy after another, or a server that runs already."""
+"""Provides the server of a replay: an engine of its own for one policy after another, or a running server."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from agentcache.config import CONFIG_KEY
-from agentcache.errors import InputError, ServerError, in_one_line
+from agentcache.errors import InputError, ServerError
+from agentcache.jobs.tokenizer import LocalTokenizer, Tokenizer
 from agentcache.models.catalog import Model, is_made_here, resolve_model
 from agentcache.replay.endpoint import Endpoint
 from agentcache.replay.settings import ReplaySettings
-from agentcache.replay.tokenizer import LocalTokenizer, Tokenizer
 
 if TYPE_CHECKING:
     from agentcache.server.embedded import EmbeddedServer
@@ -35,9 +35,9 @@ _SHARED_ENGINE_NOTE = "A policy without an engine start-up ran on the engine of 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A server that is up. What an embedded engine knows of itself is None for others.
+    """A running server. What only an embedded engine knows of itself is None for other servers.
 
-    `startup_s` is None too where the engine has served another policy before.
+    `startup_s` is also None if the engine has served another policy before.
     """
 
     endpoint: Endpoint
@@ -46,7 +46,7 @@ class Target:
 
 
 class Backend(Protocol):
-    """What is known before a run, and the way to a server for each policy. None is "not known" or "no limit"."""
+    """Knows the model before a run, and opens a server for each policy. None means "not known" or "no limit"."""
 
     policies: tuple[str, ...]
     tokenizer: Tokenizer
@@ -57,22 +57,22 @@ class Backend(Protocol):
     notes: tuple[str, ...]
 
     def open(self, policy: str) -> AbstractAsyncContextManager[Target]:
-        """Raises ServerError when there is no server; the next policy may still find one."""
+        """Open a server for the policy. Raises ServerError if there is none; the next policy may still get one."""
         ...
 
     async def aclose(self) -> None:
-        """After the last policy."""
+        """Stop the server. To be called after the last policy."""
         ...
 
 
 class ExternalBackend:
-    """A server that the user runs. Its own policy is its own matter, so there is one run, named "server"."""
+    """A server that the user runs. It has its own policy, so there is one run, named "server"."""
 
     policies: tuple[str, ...] = ("server",)
     notes: tuple[str, ...] = ()
 
     def __init__(self, settings: ReplaySettings) -> None:
-        """Raises InputError when nobody answers, or when the server does not follow recorded replies."""
+        """Connect. Raises InputError if nobody answers, or if the server does not follow recorded replies."""
         assert settings.base_url is not None
         self._endpoint = Endpoint(settings.base_url, settings.api_key, settings.model)
         self._endpoint.check_forced_reply()
@@ -84,25 +84,27 @@ class ExternalBackend:
 
     @asynccontextmanager
     async def open(self, policy: str) -> AsyncIterator[Target]:  # noqa: ARG002 (the server has its own)
+        """Yield the user's server, whatever the policy."""
         yield Target(self._endpoint)
 
     async def aclose(self) -> None:
-        """The server is the user's."""
+        """Do nothing: the server is the user's."""
 
 
 class EmbeddedBackend:
-    """An engine in this process. The policies differ in our configuration alone, so it takes one after another.
+    """An engine in this process. Policies differ in our configuration alone, so one engine runs them in turn.
 
-    Each begins with an empty cache, as in a fresh engine, and gets one if the last policy broke the engine.
+    Each starts with an empty cache, and with a fresh engine if the last policy broke it.
     """
 
     def __init__(self, settings: ReplaySettings) -> None:
-        """Makes or finds the model and lets vLLM check its configuration. Raises InputError; starts nothing."""
+        """Make or find the model and let vLLM check its configuration, without starting it. Raises InputError."""
         from agentcache.engine.compat import check_vllm
 
         check_vllm()
-        from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.platforms import current_platform
+
+        from agentcache.server.arguments import make_engine_config
 
         self.policies = settings.policies
         self.notes: tuple[str, ...] = (
@@ -119,10 +121,7 @@ class EmbeddedBackend:
         self._options = _engine_options(settings, model, tokenizer, _CPU_BLOCK_SIZE if on_cpu else _GPU_BLOCK_SIZE)
         self.cache_tokens: int | None = None
         self.max_tokens: int | None = None
-        try:
-            config = AsyncEngineArgs.from_cli_args(self._arguments(settings.policies[0])).create_engine_config()
-        except ValueError as error:
-            raise InputError(f"vLLM refuses the options: {in_one_line(error)}") from None
+        config = make_engine_config(self._arguments(settings.policies[0]))
         self.max_tokens = config.model_config.max_model_len
         self._block_size = config.cache_config.block_size
         self._server: EmbeddedServer | None = None
@@ -132,6 +131,7 @@ class EmbeddedBackend:
 
     @asynccontextmanager
     async def open(self, policy: str) -> AsyncIterator[Target]:
+        """Start the engine, or give it the policy if it runs; yield it warmed up. Raises ServerError."""
         arguments = self._arguments(policy)
         try:
             startup_s = None
@@ -143,16 +143,17 @@ class EmbeddedBackend:
                 await asyncio.to_thread(_warm_up, endpoint)
                 yield Target(endpoint, startup_s, runner)
         except BaseException:
-            # Whatever it was, the next policy is not to suffer for it.
+            # Whatever went wrong must not affect the next policy.
             await self.aclose()
             raise
 
     async def aclose(self) -> None:
+        """Stop the engine."""
         self._server = None
         await self._resources.aclose()
 
     async def _switch(self, arguments: Namespace) -> EmbeddedServer | None:
-        """The server that runs, with the policy of `arguments`; None when there is none that takes it."""
+        """Switch the running server to the policy of `arguments`; return None if there is no server that can."""
         if self._server is None:
             return None
         try:
@@ -182,7 +183,7 @@ class EmbeddedBackend:
 
 
 def _warm_up(endpoint: Endpoint) -> None:
-    """Raises ServerError: the engine is our own, and nothing that the user gave is at fault."""
+    """Warm up the engine. Raises ServerError: it is our own, so the user's input is not at fault."""
     try:
         endpoint.check_forced_reply()
     except InputError as error:
@@ -192,7 +193,7 @@ def _warm_up(endpoint: Endpoint) -> None:
 def _engine_options(
     settings: ReplaySettings, model: Model, tokenizer: LocalTokenizer, block_size: int
 ) -> tuple[str, ...]:
-    """vLLM's options; the user's own come last and win. Raises InputError when the tool-call format is unknown."""
+    """Return vLLM's options; the user's come last and win. Raises InputError if the tool-call format is unknown."""
     options = [
         *("--seed", str(settings.jobs.seed)),
         *("--block-size", str(block_size)),

@@ -1,4 +1,4 @@
-"""`agentcache replay`: check, prepare, run each policy, report."""
+"""Runs `agentcache replay`: checks, prepares, runs each policy, reports."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from rich.console import Console
 
 from agentcache.config import list_knobs
 from agentcache.errors import ServerError
+from agentcache.jobs.loader import check_fit, describe_jobs, load_jobs
+from agentcache.jobs.recorded_job import RecordedJob
 from agentcache.replay.backends import Backend, EmbeddedBackend, ExternalBackend
-from agentcache.replay.display import ReplayDisplay
-from agentcache.replay.jobs import check_fit, describe_jobs, load_jobs
-from agentcache.replay.output import divert_output
-from agentcache.replay.recorded_job import RecordedJob
-from agentcache.replay.run_folder import ENGINE_LOG, begin_run, find_versions
 from agentcache.replay.runner import ReplayRunner
 from agentcache.replay.settings import ReplaySettings
 from agentcache.report.builder import write_report
 from agentcache.report.events import EventWriter, PolicyEvent, RunRecord
 from agentcache.report.summary import Summary
+from agentcache.run.display import ReplayDisplay
+from agentcache.run.folder import ENGINE_LOG, begin_run, find_versions
+from agentcache.run.output import divert_output
 
 _INTERRUPTED = 130
 
 
 def replay(settings: ReplaySettings) -> tuple[int, Summary]:
-    """Exit status and figures; 0 when every job finished as recorded, 1 when one did not, 130 after Ctrl-C.
+    """Return exit status and figures: 0 if every job finished as recorded, 1 if one did not, 130 after Ctrl-C.
 
     Raises InputError, leaving nothing behind, for anything that cannot work.
     """
     settings.check()
-    # What vLLM says while it only looks at its options is of no use; what is wrong with them is raised.
+    # What vLLM logs while it checks its options is of no use; errors are raised.
     with divert_output(Path(os.devnull)):
         backend: Backend = ExternalBackend(settings) if settings.base_url else EmbeddedBackend(settings)
         jobs, notes = load_jobs(settings.jobs, backend.tokenizer)
@@ -43,7 +43,7 @@ def replay(settings: ReplaySettings) -> tuple[int, Summary]:
     _begin(settings, backend, jobs, notes)
     with divert_output(settings.out / ENGINE_LOG) as terminal:
         status = _run_policies(settings, backend, jobs, Console(file=terminal))
-    return status, write_report([settings.out], settings.out)
+    return status, write_report([settings.out], settings.out).summary
 
 
 def _begin(settings: ReplaySettings, backend: Backend, jobs: Sequence[RecordedJob], notes: tuple[str, ...]) -> None:
@@ -68,7 +68,7 @@ def _begin(settings: ReplaySettings, backend: Backend, jobs: Sequence[RecordedJo
 
 
 def _run_policies(settings: ReplaySettings, backend: Backend, jobs: Sequence[RecordedJob], console: Console) -> int:
-    """The exit status."""
+    """Run the policies and return the exit status."""
     with EventWriter(settings.out) as writer:
         all_finished = asyncio.run(_Run(settings, backend, jobs, writer, console).run())
     if all_finished is None:
@@ -78,7 +78,7 @@ def _run_policies(settings: ReplaySettings, backend: Backend, jobs: Sequence[Rec
 
 
 class _Run:
-    """The policies one after the other, until they are done or a signal comes."""
+    """Runs the policies one after the other, until they are done or a signal comes."""
 
     def __init__(
         self,
@@ -96,20 +96,20 @@ class _Run:
         self._interrupted = False
 
     async def run(self) -> bool | None:
-        """Whether every job finished; None when a signal ended the run."""
+        """Run, and tell whether every job finished; None if a signal ended the run."""
         policies = asyncio.ensure_future(self._run_all())
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, self._interrupt, policies)
         try:
             return await policies
         except (asyncio.CancelledError, ServerError):
-            # Ctrl-C reaches the engine's processes too, so the engine may be the first to fail.
+            # Ctrl-C reaches the engine's processes as well, so the engine may fail first.
             if self._interrupted:
                 return None
             raise
 
     def _interrupt(self, policies: asyncio.Future[bool]) -> None:
-        # Once: a second signal must not break off the clean-up that the first one began.
+        # Only once: a second signal must not interrupt the clean-up that the first one began.
         if not self._interrupted:
             self._interrupted = True
             policies.cancel()
@@ -119,7 +119,7 @@ class _Run:
             return all([await self._try_policy(policy) for policy in self._backend.policies])
 
     async def _try_policy(self, policy: str) -> bool:
-        """Whether every job finished. An engine that does not start or dies ends its policy's run, and no other."""
+        """Tell whether every job finished. An engine that fails to start, or dies, ends the run of its policy only."""
         try:
             return await self._run_policy(policy) == 0
         except ServerError as error:
@@ -130,7 +130,7 @@ class _Run:
             return False
 
     async def _run_policy(self, policy: str) -> int:
-        """How many jobs failed."""
+        """Run one policy and return how many jobs failed."""
         with ReplayDisplay(policy, len(self._jobs), self._console) as display:
             async with self._backend.open(policy) as target:
                 before = await asyncio.to_thread(target.endpoint.read_cache_facts)

@@ -1,4 +1,4 @@
-"""The server under test as a replay sees it: where it is, what it serves, what its metrics say."""
+"""Describes the server under test: where it is, what it serves, what its metrics say."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from agentcache.engine.constants import REPLY_ARGUMENT
 from agentcache.errors import InputError, ServerError, in_one_line
-from agentcache.replay.recorded_reply import ReplyEncoder
-from agentcache.replay.tokenizer import ServerTokenizer
-from tool_runtime.job import Turn
+from agentcache.jobs.recorded_reply import ReplyEncoder
+from agentcache.jobs.tokenizer import ServerTokenizer
+from tool_runtime.agent.job import Turn
 
 _PREEMPTIONS = "vllm:num_preemptions"
 _CACHE = "vllm:cache_config_info"
@@ -24,9 +24,9 @@ _EVICTIONS = "agentcache:evicted_blocks"
 
 @dataclass(frozen=True, slots=True)
 class CacheFacts:
-    """The engine's KV cache, how often it has preempted a request so far, and blocks that lost reusable KV, by cause.
+    """The size of the engine's KV cache, its preemptions so far, and blocks that lost reusable KV, by cause.
 
-    None where the server does not say: evictions are counted by agentcache's own block queue.
+    None if the server does not say: evictions are counted by agentcache's own block queue.
     """
 
     block_size: int | None
@@ -35,7 +35,7 @@ class CacheFacts:
     evictions: dict[str, int] | None = None
 
     def count_since(self, before: CacheFacts) -> CacheFacts:
-        """The same with only what was counted after `before` was read."""
+        """Return the same with counts since `before` was read."""
         preemptions = evictions = None
         if self.preemptions is not None and before.preemptions is not None:
             preemptions = self.preemptions - before.preemptions
@@ -48,7 +48,7 @@ class Endpoint:
     """A vLLM server's OpenAI API under `base_url`, which ends in /v1."""
 
     def __init__(self, base_url: str, api_key: str, model: str | None = None) -> None:
-        """`model` None takes the first that the server lists. Raises InputError when nobody answers there."""
+        """Connect; `model` None takes the first that the server lists. Raises InputError if nobody answers."""
         self.base_url = base_url.rstrip("/")
         self.api_key = api_key
         if not self.base_url.endswith("/v1"):
@@ -59,13 +59,15 @@ class Endpoint:
 
     @property
     def tokenizer(self) -> ServerTokenizer:
+        """Return a tokenizer that asks the server."""
         return ServerTokenizer(self._http, self.model)
 
     def close(self) -> None:
+        """Close the connections."""
         self._http.close()
 
     def check_forced_reply(self) -> None:
-        """Ask for a dictated reply, which warms the engine too. Raises InputError when the server does not follow."""
+        """Ask for a forced reply, which also warms the engine. Raises InputError if the server does not follow it."""
         reply = ReplyEncoder(self.tokenizer).encode(Turn("Ready."))
         remedy = "start it with `agentcache serve MODEL --forced-replies`"
         try:
@@ -83,7 +85,7 @@ class Endpoint:
             raise InputError(f"{self.base_url}: the server does not follow recorded replies; {remedy}")
 
     def read_cache_facts(self) -> CacheFacts:
-        """From `/metrics`; raises ServerError when the server has gone."""
+        """Read `/metrics`. Raises ServerError if the server is gone."""
         try:
             response = self._http.get("/metrics")
         except httpx.HTTPError as error:
@@ -107,14 +109,14 @@ class Endpoint:
 
 
 def parse_cache_facts(families: Iterable[Metric]) -> CacheFacts:
-    """Block size and count are labels of vLLM's info metric; what is counted is summed over engines."""
+    """Take block size and count from the labels of vLLM's info metric, and add up counts over engines."""
     block_size = cache_tokens = preemptions = None
     evictions: Counter[str] = Counter()
     for family in families:
         if family.name == _CACHE and family.samples:
             labels = family.samples[0].labels
             block_size = int(labels["block_size"])
-            # One block is vLLM's placeholder and never holds a token's KV.
+            # One block is vLLM's placeholder and never holds KV.
             cache_tokens = (int(labels["num_gpu_blocks"]) - 1) * block_size
         elif family.name == _PREEMPTIONS:
             preemptions = int(sum(s.value for s in family.samples if s.name.endswith("_total")))

@@ -10,25 +10,25 @@ from typing import Any
 from openai import AsyncOpenAI, Timeout
 
 from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT
-from agentcache.engine.dictated_calls import write_dictated_calls
-from agentcache.replay.context_job import ContextJob
-from agentcache.replay.display import ReplayDisplay
+from agentcache.engine.replies.forced_calls import write_forced_calls
+from agentcache.jobs.context_job import ContextJob
+from agentcache.jobs.recorded_job import RecordedJob
 from agentcache.replay.endpoint import Endpoint
-from agentcache.replay.recorded_job import RecordedJob
 from agentcache.replay.recorded_tools import recorded_tools
-from agentcache.replay.recorder import JobRecorder
 from agentcache.report.events import EventWriter
-from tool_runtime.agent_loop import AgentLoop
-from tool_runtime.executor import ToolExecutor
-from tool_runtime.job import ToolCall
-from tool_runtime.trace_loop import TraceLoop
+from agentcache.run.display import ReplayDisplay
+from agentcache.run.recorder import JobRecorder
+from tool_runtime.agent.agent_loop import AgentLoop
+from tool_runtime.agent.executor import ToolExecutor
+from tool_runtime.agent.job import ToolCall
+from tool_runtime.agent.trace_loop import TraceLoop
 
-# A recorded tool takes the time that was recorded or drawn; this only ends a sleep that went wrong.
+# A tool takes the time that was recorded or drawn; this only ends a sleep that went wrong.
 _TOOL_TIMEOUT_S = 3600.0
 
 
 class ReplayRunner:
-    """One policy's run. Times in events are seconds since the runner was made."""
+    """Runs one policy. Times in events are seconds since the runner was made."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class ReplayRunner:
         self._clock: Callable[[], float] = lambda: clock() - began
 
     async def run(self, jobs: Sequence[RecordedJob]) -> int:
-        """How many jobs failed. Cancelling it ends every running job, which is recorded as interrupted."""
+        """Run the jobs and return how many failed. Cancelling ends running jobs and records them as interrupted."""
         timeout = Timeout(self._request_timeout_s, connect=30)
         endpoint = self._endpoint
         async with (
@@ -62,7 +62,7 @@ class ReplayRunner:
         return sum(not task.result() for task in tasks)
 
     async def _run_job(self, client: AsyncOpenAI, recorded: RecordedJob) -> bool:
-        """Whether the job finished as recorded."""
+        """Run one job and tell whether it finished as recorded."""
         job = recorded.job
         recorder = JobRecorder(self._policy, recorded, self._writer, self._block_size)
         loop = self._make_loop(client, recorded, recorder)
@@ -104,8 +104,8 @@ class ReplayRunner:
 
 
 def _request_options(reply: Sequence[int], limit: str, calls: Sequence[ToolCall] | None = None) -> Mapping[str, Any]:
-    """`limit` is what the API calls the number of tokens to stop at; `calls` are those of a reply without text."""
+    """Force the reply. `limit` is the API's name for the most tokens; `calls` are those of a reply without text."""
     dictated: dict[str, Any] = {REPLY_ARGUMENT: list(reply)}
     if calls is not None:
-        dictated[CALLS_ARGUMENT] = write_dictated_calls(calls)
+        dictated[CALLS_ARGUMENT] = write_forced_calls(calls)
     return {limit: len(reply), "temperature": 0, "return_token_ids": True, "vllm_xargs": dictated}

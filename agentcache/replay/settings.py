@@ -1,19 +1,17 @@
-"""What a replay is to do, as the user gave it."""
+"""Holds the user's settings of a replay."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from agentcache.config import CONFIG_KEY, read_config
 from agentcache.errors import InputError
-from agentcache.policy.registry import find_policy
-from agentcache.replay.job_settings import JobSettings
-from agentcache.report.events import EVENTS_FILE, RUN_FILE
-
-# It needs to know what comes, which only a simulation does.
-CLAIRVOYANT = "belady-cost"
+from agentcache.jobs.settings import JobSettings
+from agentcache.models.catalog import check_model
+from agentcache.run.checks import check_kv_tokens, check_out, check_policies, refuse_clairvoyant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +35,7 @@ class ReplaySettings:
     knobs: Mapping[str, Any] = field(default_factory=dict)
 
     def check(self) -> None:
-        """Raises InputError for what is wrong on its own, before anything is loaded."""
+        """Raise InputError for settings that cannot work, before anything is loaded."""
         self.jobs.check()
         for name in self.policies:
             refuse_clairvoyant(name)
@@ -50,34 +48,7 @@ class ReplaySettings:
             raise InputError(f"--request-timeout {self.request_timeout_s:g}: give a number of seconds above 0")
         if self.kv_tokens is not None:
             check_kv_tokens(self.kv_tokens)
+        read_config({CONFIG_KEY: self.knobs})
+        if self.base_url is None and self.model:
+            check_model(self.model)
         check_out(self.out, self.overwrite)
-
-
-def refuse_clairvoyant(policy: str | None) -> None:
-    """Raises InputError for the policy that no server can follow."""
-    if policy == CLAIRVOYANT:
-        raise InputError(f"--policy {policy}: only for simulate; a server does not know which requests will come")
-
-
-def check_policies(names: Sequence[str]) -> None:
-    """Raises InputError for a name that no policy has, or that is there twice."""
-    for name in names:
-        if name != CLAIRVOYANT:
-            find_policy(name)
-    if len(set(names)) < len(names):
-        raise InputError("--policy: the same policy is given twice; give each once")
-
-
-def check_kv_tokens(tokens: int) -> None:
-    """Raises InputError for a cache that holds nothing."""
-    if tokens <= 0:
-        raise InputError(f"--kv-tokens {tokens}: give the number of tokens that the cache is to hold")
-
-
-def check_out(out: Path, overwrite: bool) -> None:
-    """Raises InputError when the folder of a run cannot be made, or holds another run that is to be kept."""
-    nearest = next(path for path in (out, *out.absolute().parents) if path.exists())
-    if not nearest.is_dir():
-        raise InputError(f"--out {out}: {nearest} is a file; give a folder")
-    if not overwrite and any((out / name).exists() for name in (RUN_FILE, EVENTS_FILE)):
-        raise InputError(f"--out {out}: holds another run; give another folder, or --overwrite to replace it")

@@ -2,47 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from agentcache.errors import InputError
+from agentcache.output_folder import check_writable
 from agentcache.report.content import HTML_FILE, MARKDOWN_FILE, SUMMARY_FILE, Report
-from agentcache.report.events import RunRecord, read_events, read_run_record
+from agentcache.report.events import EVENTS_FILE, RunRecord, is_cut_off, read_events, read_run_record
 from agentcache.report.html import render_html
 from agentcache.report.markdown import render_markdown
 from agentcache.report.policy_run import PolicyRun, group_by_policy
-from agentcache.report.summary import Summary, summarize
+from agentcache.report.summary import summarize
 
 
 def read_report(folders: Sequence[Path]) -> Report:
-    """Reads the runs, each event once. Of several runs, policies are named "FOLDER: POLICY".
+    """Read the runs, each event once. Of several runs, policies are named "FOLDER: POLICY".
 
     Raises InputError for a folder that holds no run, a broken line, or a folder given twice.
     """
     records: dict[str, RunRecord] = {}
     policies: dict[str, PolicyRun] = {}
+    losses: dict[str, list[str]] = {}
     for name, folder in _name_folders(folders).items():
         records[name] = read_run_record(folder)
-        for policy, run in group_by_policy(read_events(folder)).items():
+        runs = group_by_policy(read_events(folder))
+        losses[name] = list(_find_losses(folder, records[name], runs))
+        for policy, run in runs.items():
             policies[f"{name}: {policy}" if len(folders) > 1 else policy] = run
     run_or_runs = records if len(records) > 1 else next(iter(records.values()))
-    return Report(records, policies, summarize(run_or_runs, policies))
+    return Report(records, policies, summarize(run_or_runs, policies), losses)
 
 
-def write_report(folders: Sequence[Path], out: Path) -> Summary:
-    """Writes the three files into `out`, which is made if need be. Of several folders the report compares the runs."""
+def write_report(folders: Sequence[Path], out: Path) -> Report:
+    """Write the three files into `out`, which is made if need be. Of several folders the report compares the runs."""
+    check_writable(out)
     report = read_report(folders)
-    if out.exists() and not out.is_dir():
-        raise InputError(f"--out {out}: is a file; give a folder")
     out.mkdir(parents=True, exist_ok=True)
     (out / SUMMARY_FILE).write_text(report.summary.model_dump_json(indent=2) + "\n", encoding="utf-8")
     (out / MARKDOWN_FILE).write_text(render_markdown(report), encoding="utf-8")
     (out / HTML_FILE).write_text(render_html(report), encoding="utf-8")
-    return report.summary
+    return report
+
+
+def _find_losses(folder: Path, record: RunRecord, runs: Mapping[str, PolicyRun]) -> Iterator[str]:
+    if is_cut_off(folder):
+        yield f"{EVENTS_FILE}: the last line is cut off, and what it recorded is left out."
+    for policy, run in runs.items():
+        if (unheard := record.jobs - len(run.jobs) - len(run.open_jobs)) > 0:
+            jobs = f"{unheard:,} of the {record.jobs:,} jobs under {policy}"
+            yield f"{EVENTS_FILE}: no line tells of {jobs}: they never began, or their lines were lost."
 
 
 def _name_folders(folders: Sequence[Path]) -> dict[str, Path]:
-    """Folders by their last name, or by the whole path where two end in the same name."""
+    """Name folders by their last name, or by the whole path where two end in the same name."""
     if not folders:
         raise InputError("no run given; give one or more --out folders of a replay")
     paths = [folder.resolve() for folder in folders]

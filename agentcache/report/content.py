@@ -21,11 +21,15 @@ _COMPARED = ("workload", "model", "device", "seed", "jobs", "cache_tokens")
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One or several runs with all their policies. The keys of `policies` and of `summary.policies` are the same."""
+    """One or several runs with all their policies. The keys of `policies` and of `summary.policies` are the same.
+
+    `losses` has, by run, what its events should hold and do not.
+    """
 
     runs: Mapping[str, RunRecord]
     policies: Mapping[str, PolicyRun]
     summary: Summary
+    losses: Mapping[str, Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +42,13 @@ class Listing:
 
 
 def title(report: Report) -> str:
+    """Name the report after the workloads of its runs."""
     workloads = dict.fromkeys(record.workload for record in report.runs.values())
     return f"agentcache report: {', '.join(workloads)}"
 
 
 def describe_runs(report: Report) -> Iterator[str]:
-    """One sentence for each run."""
+    """Describe each run in one sentence."""
     for name, record in report.runs.items():
         prefix = f"{name}: " if len(report.runs) > 1 else ""
         cache = (
@@ -61,7 +66,7 @@ def describe_runs(report: Report) -> Iterator[str]:
 
 
 def warnings(report: Report) -> Iterator[str]:
-    """What a reader must know before trusting the table: how the runs differ, and one line for each policy."""
+    """List what a reader must know before trusting the table: how the runs differ, and one line for each policy."""
     if len(report.runs) > 1:
         yield from _differences(list(report.runs.values()))
     for policy, run in report.policies.items():
@@ -99,7 +104,7 @@ def _differences(records: Sequence[RunRecord]) -> Iterator[str]:
 
 
 def list_facts(record: RunRecord) -> list[tuple[str, str]]:
-    """What was run, as names and values; the command stands apart."""
+    """List what was run, as names and values; the command stands apart."""
     return [
         ("Started", record.started_at),
         ("Device", record.device),
@@ -114,7 +119,7 @@ def list_facts(record: RunRecord) -> list[tuple[str, str]]:
 
 
 def list_engines(report: Report) -> Listing:
-    """What each policy's engine said of itself."""
+    """List what each policy's engine said of itself."""
     rows = []
     for policy, run in report.policies.items():
         end = run.end
@@ -132,7 +137,7 @@ def list_engines(report: Report) -> Listing:
 
 
 def list_failures(report: Report) -> Listing:
-    """Jobs that failed or were interrupted, with the cause."""
+    """List the jobs that failed or were interrupted, with the cause."""
     rows = [
         (policy, job.job, job.status, _clip(job.error or "no cause recorded"))
         for policy, run in report.policies.items()
@@ -143,7 +148,7 @@ def list_failures(report: Report) -> Listing:
 
 
 def list_divergences(report: Report) -> Listing:
-    """Prompts that do not extend the last prompt plus output, with the first token that differs."""
+    """List the prompts that do not extend the last prompt plus output, with the first token that differs."""
     rows = [
         (policy, request.job, str(request.turn), f"{request.diverged_at:,}")
         for policy, run in report.policies.items()
@@ -154,12 +159,17 @@ def list_divergences(report: Report) -> Listing:
 
 
 def list_notes(report: Report) -> list[str]:
+    """List what each record has lost, and the notes that its jobs carry."""
     several = len(report.runs) > 1
-    return [f"{name}: {note}" if several else note for name, record in report.runs.items() for note in record.notes]
+    return [
+        f"{name}: {note}" if several else note
+        for name, record in report.runs.items()
+        for note in (*report.losses[name], *record.notes)
+    ]
 
 
 def describe_files(report: Report) -> Iterator[str]:
-    """The files of the report and of the runs it was made from."""
+    """Describe the files of the report and of the runs it was made from."""
     where = f" in each of {', '.join(report.runs)}" if len(report.runs) > 1 else ""
     yield f"{SUMMARY_FILE}: every figure of this page, and what was run"
     yield f"{HTML_FILE}: the table and the plots"

@@ -6,7 +6,6 @@ a run that breaks leaves every finished request behind.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -112,7 +111,7 @@ class PolicyEvent(_Record):
 
 
 class RunRecord(_Record):
-    """What was run, for the head of the report. `device` is a GPU's name or "CPU backend"."""
+    """The facts of a run, for the head of the report. `device` is a GPU's name or "CPU backend"."""
 
     command: str
     started_at: str
@@ -138,53 +137,70 @@ class EventWriter:
         self._file = (folder / EVENTS_FILE).open("a", encoding="utf-8")
 
     def write(self, event: RequestEvent | ToolCallEvent | JobEvent | PolicyEvent) -> None:
+        """Append one event."""
         self._file.write(event.model_dump_json() + "\n")
         self._file.flush()
 
     def __enter__(self) -> EventWriter:
+        """Return the writer."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """Close the file."""
         self._file.close()
 
 
 def write_run_record(folder: Path, record: RunRecord) -> None:
+    """Write the run's record into its folder."""
     (folder / RUN_FILE).write_text(record.model_dump_json(indent=2) + "\n", encoding="utf-8")
 
 
 def read_run_record(folder: Path) -> RunRecord:
-    """Raises InputError when the folder holds no run or a broken record."""
+    """Read the run's record. Raises InputError when the folder holds no run or a broken record."""
     path = folder / RUN_FILE
     try:
-        return RunRecord.model_validate_json(path.read_text(encoding="utf-8"))
-    except OSError:
+        return RunRecord.model_validate_json(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
         raise InputError(f"{folder} holds no run: {RUN_FILE} is missing; give the --out folder of a replay") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
     except ValidationError as error:
         raise InputError(f"{path}: not a run record ({_first_problem(error)})") from None
 
 
 def read_events(folder: Path) -> Iterator[RequestEvent | ToolCallEvent | JobEvent | PolicyEvent]:
-    """Events in the order written. A last line that was cut off is left out; any other broken line is an error."""
+    """Read events in the order written. A last line that was cut off is left out.
+
+    Raises InputError for any other broken line.
+    """
+    *whole, _ = _read_lines(folder)
+    for number, line in enumerate(whole, start=1):
+        try:
+            yield _EVENT.validate_json(line)
+        except ValidationError as error:
+            problem = _first_problem(error)
+            raise InputError(f"{folder / EVENTS_FILE}:{number}: not an event ({problem})") from None
+
+
+def is_cut_off(folder: Path) -> bool:
+    """Tell whether `read_events` leaves out a last line."""
+    return _read_lines(folder)[-1] != b""
+
+
+def _read_lines(folder: Path) -> list[bytes]:
+    """Read the lines. Every whole one ends in a newline, so the last of these is empty, or the rest of a torn write."""
     path = folder / EVENTS_FILE
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except OSError:
+        return path.read_bytes().split(b"\n")
+    except (FileNotFoundError, NotADirectoryError):
         raise InputError(f"{folder} holds no run: {EVENTS_FILE} is missing") from None
-    for number, line in enumerate(lines, start=1):
-        # Every whole line ends in a newline, so only a torn write can stand in the last place.
-        if number == len(lines):
-            return
-        try:
-            yield _EVENT.validate_python(json.loads(line))
-        except (json.JSONDecodeError, ValidationError) as error:
-            raise InputError(f"{path}:{number}: not an event ({_first_problem(error)})") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
 
 
-def _first_problem(error: ValidationError | json.JSONDecodeError) -> str:
-    if isinstance(error, json.JSONDecodeError):
-        return error.msg
+def _first_problem(error: ValidationError) -> str:
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
     return f"{where}: {first['msg']}" if where else first["msg"]

@@ -59,7 +59,7 @@ _STYLE: dict[Any, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """How one policy is drawn in every plot: colour, line style and marker all tell it apart."""
+    """The look of one policy in every plot: colour, line style and marker all tell it apart."""
 
     colour: str
     line_style: str
@@ -67,14 +67,14 @@ class Mark:
 
 
 def pick_mark(index: int) -> Mark:
-    """The mark of the policy in place `index`; no two are the same among the first 28."""
+    """Pick the mark of the policy in place `index`; no two are the same among the first 28."""
     return Mark(
         _COLOURS[index % len(_COLOURS)], _LINE_STYLES[index % len(_LINE_STYLES)], _MARKERS[index % len(_MARKERS)]
     )
 
 
 def in_style(draw: Callable[_P, Figure]) -> Callable[_P, Figure]:
-    """Draws with the style of all plots, and leaves matplotlib's settings as they were."""
+    """Draw with the style of all plots, and leave matplotlib's settings as they were."""
 
     @wraps(draw)
     def drawn(*args: _P.args, **kwargs: _P.kwargs) -> Figure:
@@ -85,11 +85,12 @@ def in_style(draw: Callable[_P, Figure]) -> Callable[_P, Figure]:
 
 
 def create_figure(height_in: float) -> Figure:
+    """Create an empty figure as wide as the page."""
     return Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
 
 
 def add_legend(figure: Figure, handles: Sequence[Artist], labels: Sequence[str]) -> None:
-    """One legend below all panels, in as many columns as the longest name leaves room for."""
+    """Add one legend below all panels, in as many columns as the longest name leaves room for."""
     short = [shorten(label, 60) for label in labels]
     fitting = max(1, min(len(short), 125 // (max(map(len, short), default=0) + 8)))
     rows = math.ceil(len(short) / fitting)
@@ -99,17 +100,17 @@ def add_legend(figure: Figure, handles: Sequence[Artist], labels: Sequence[str])
 
 
 def say_empty(axes: Axes, text: str) -> None:
-    """Says on the plot why it is empty."""
+    """Say on the plot why it is empty."""
     axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center")
 
 
 def count_format() -> FuncFormatter:
-    """Tick labels as 12,000; without exponents, also on a logarithmic axis."""
+    """Write tick labels as 12,000; without exponents, also on a logarithmic axis."""
     return FuncFormatter(lambda value, _: f"{value:,.10g}")
 
 
 def shorten(text: str, length: int) -> str:
-    """At most `length` characters, cut in the middle, as names differ at their start or at their end."""
+    """Shorten to `length` characters, cut in the middle, as names differ at their start or at their end."""
     if len(text) <= length:
         return text
     tail = (length - 1) // 2
@@ -117,7 +118,7 @@ def shorten(text: str, length: int) -> str:
 
 
 def render_svg(figure: Figure, name: str) -> str:
-    """An <svg> element: the same bytes for the same data, ids unique to `name`, text and grid in the page's colours."""
+    """Render an <svg> element: the same bytes for the same data, ids unique to `name`, all in the page's colours."""
     buffer = io.StringIO()
     no_metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     with matplotlib.rc_context({**_STYLE, "svg.hashsalt": name}):

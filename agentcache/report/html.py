@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from agentcache.report import content
 from agentcache.report.content import Report
 from agentcache.report.figure import render_svg
+from agentcache.report.headline import write_headline
 from agentcache.report.plots import plot_hit_rate, plot_latency_cdf, plot_ttft
 from agentcache.report.policy_run import PolicyRun
 from agentcache.report.swim_lanes import plot_swim_lanes
@@ -59,7 +60,7 @@ PLOTS = (
 
 
 def find_template(name: str, *folders: Path) -> Template:
-    """A template of this folder or of `folders`; it can use `parts.html.jinja` and `style.css`, which lie here."""
+    """Find a template of this folder or of `folders`; it can use `parts.html.jinja` and `style.css`, which lie here."""
     return Environment(
         loader=FileSystemLoader([Path(__file__).parent, *folders]),
         autoescape=True,
@@ -71,10 +72,11 @@ def find_template(name: str, *folders: Path) -> Template:
 
 
 def render_html(report: Report) -> str:
-    """The whole of `report.html`."""
+    """Render the whole of `report.html`."""
     names = list(report.policies)
     return find_template(_TEMPLATE).render(
         title=content.title(report),
+        headline=write_headline(report.summary.policies),
         sentences=list(content.describe_runs(report)),
         warnings=list(content.warnings(report)),
         policies=names,

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from agentcache.report import content
 from agentcache.report.content import Listing, Report
 from agentcache.report.events import RunRecord
+from agentcache.report.headline import write_headline
 from agentcache.report.table import Row, build_rows, caption
 
 # Signs that Markdown or HTML would act on.
@@ -15,17 +16,20 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]<>&|~$#])")
 
 
 def render_markdown(report: Report) -> str:
-    """The whole of `report.md`."""
+    """Render the whole of `report.md`."""
     return "\n".join(_lines(report)).rstrip("\n") + "\n"
 
 
 def escape(text: str) -> str:
-    """Text as one line that Markdown shows as it is."""
+    """Escape text into one line that Markdown shows as it is."""
     return _SPECIAL.sub(r"\\\1", " ".join(text.split()))
 
 
 def _lines(report: Report) -> Iterator[str]:
     yield from (f"# {escape(content.title(report))}", "")
+    headline = write_headline(report.summary.policies)
+    if headline is not None:
+        yield from (f"**{escape(headline)}**", "")
     yield from (escape(" ".join(content.describe_runs(report))), "")
     yield from _bullets(content.warnings(report))
     yield from ("## Results", "")

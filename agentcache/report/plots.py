@@ -33,7 +33,7 @@ FloatArray = NDArray[np.float64]
 
 @in_style
 def plot_latency_cdf(policies: Mapping[str, PolicyRun]) -> Figure:
-    """Cumulative share of finished jobs over their latency, one line a policy."""
+    """Plot the cumulative share of finished jobs over their latency, one line a policy."""
     figure = create_figure(_HEIGHT_IN)
     axes = figure.add_subplot(xlabel="job latency (s)", ylabel="finished jobs (%)")
     lines: dict[str, Line2D] = {}
@@ -53,7 +53,7 @@ def plot_latency_cdf(policies: Mapping[str, PolicyRun]) -> Figure:
 
 @in_style
 def plot_hit_rate(policies: Mapping[str, PolicyRun]) -> Figure:
-    """Token hit rate of all requests answered so far, over time, one line a policy."""
+    """Plot the token hit rate of all requests answered so far, over time, one line a policy."""
     figure = create_figure(_HEIGHT_IN)
     axes = figure.add_subplot(xlabel="time since the policy's run began (s)", ylabel="cumulative token hit rate (%)")
     lines: dict[str, Line2D] = {}
@@ -89,7 +89,7 @@ def _draw_steps(axes: Axes, x: FloatArray, y: FloatArray, index: int) -> Line2D:
 
 @in_style
 def plot_ttft(policies: Mapping[str, PolicyRun]) -> Figure:
-    """TTFT of every answered request over the length of its prompt, and the median by length, for each policy."""
+    """Plot the TTFT of every answered request over the length of its prompt, and the median by length, by policy."""
     figure = create_figure(_HEIGHT_IN)
     axes = figure.add_subplot(xlabel="context length (prompt tokens)", ylabel="TTFT (s)")
     samples = {policy: [(r.prompt_tokens, r.ttft_s) for r in run.answered] for policy, run in policies.items()}
@@ -128,7 +128,7 @@ def _draw_ttft(axes: Axes, points: FloatArray, mark: Mark, *, rasterized: bool) 
 
 
 def _bin_medians(points: FloatArray) -> tuple[list[float], list[float]]:
-    """Median length and TTFT of consecutive parts of equal size, from the shortest prompt to the longest."""
+    """Find median length and TTFT of consecutive parts of equal size, from the shortest prompt to the longest."""
     parts = np.array_split(points[np.argsort(points[:, 0], kind="stable")], max(1, min(_BINS, len(points) // 5)))
     return [float(np.median(part[:, 0])) for part in parts], [float(np.median(part[:, 1])) for part in parts]
 

@@ -24,6 +24,7 @@ class PolicyRun:
 
     @property
     def finished_jobs(self) -> list[JobEvent]:
+        """Return the jobs that finished."""
         return [job for job in self.jobs if job.status == "finished"]
 
     @property
@@ -34,6 +35,7 @@ class PolicyRun:
         return [job for job in dict.fromkeys(begun) if job not in ended]
 
     def add(self, event: Event) -> None:
+        """Add an event to those of its kind."""
         match event:
             case RequestEvent():
                 self.requests.append(event)
@@ -46,7 +48,7 @@ class PolicyRun:
 
 
 def group_by_policy(events: Iterable[Event]) -> dict[str, PolicyRun]:
-    """Policies in the order in which their first event was written."""
+    """Group events by policy, in the order in which the policies' first events were written."""
     runs: dict[str, PolicyRun] = {}
     for event in events:
         runs.setdefault(event.policy, PolicyRun()).add(event)

@@ -52,6 +52,7 @@ class PolicySummary(_Figures):
 
     @property
     def finished(self) -> int:
+        """Return the number of jobs that finished."""
         return self.jobs - self.failed - self.interrupted
 
 
@@ -63,12 +64,12 @@ class Summary(_Figures):
 
 
 def summarize(run: RunRecord | dict[str, RunRecord], policies: Mapping[str, PolicyRun]) -> Summary:
-    """The figures of one run, or of several by name. A run that broke is summarized as far as it got."""
+    """Summarize one run, or several by name. A run that broke is summarized as far as it got."""
     return Summary(policies={policy: summarize_policy(events) for policy, events in policies.items()}, run=run)
 
 
 def summarize_policy(run: PolicyRun) -> PolicySummary:
-    """The figures of one policy, as far as it got."""
+    """Summarize one policy, as far as it got."""
     answered = run.answered
     # Of the requests for which the server told what it cached: (cached, prompt) tokens.
     hits = [(request.cached_tokens, request.prompt_tokens) for request in answered if request.cached_tokens is not None]

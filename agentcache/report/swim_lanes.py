@@ -47,7 +47,7 @@ _MARKS = {"failed": ("X", VERMILLION), "interrupted": ("D", INK)}
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """What a job was doing from `start_s` to `end_s`. `kind` is a key of the colours."""
+    """A job's activity from `start_s` to `end_s`. `kind` is a key of the colours."""
 
     kind: str
     start_s: float
@@ -65,11 +65,12 @@ class Lane:
     end_s: float = 0.0
 
     def extend(self, start_s: float, end_s: float) -> None:
+        """Stretch the lane to hold this span, in seconds of its run."""
         self.start_s, self.end_s = min(self.start_s, start_s), max(self.end_s, end_s)
 
 
 def build_lanes(run: PolicyRun) -> list[Lane]:
-    """All jobs of a policy by start."""
+    """Build the lanes of all jobs of a policy, by start."""
     lanes: dict[str, Lane] = {}
     for request in run.requests:
         lane = lanes.setdefault(request.job, Lane(request.job))
@@ -87,7 +88,7 @@ def build_lanes(run: PolicyRun) -> list[Lane]:
 
 
 def split_request(request: RequestEvent) -> Iterator[Segment]:
-    """Queue, prefill and decode. What is not queue before the first token, as seen by the client, counts as prefill."""
+    """Split into queue, prefill and decode. What the client sees before the first token and is not queue is prefill."""
     first_token_s = request.finished_s if request.first_token_s is None else request.first_token_s
     if request.first_token_s is None or request.queue_s is None or request.prefill_s is None:
         yield Segment("waiting for first token", request.sent_s, first_token_s)
@@ -100,7 +101,7 @@ def split_request(request: RequestEvent) -> Iterator[Segment]:
 
 
 def choose_lanes(lanes: Sequence[Lane]) -> list[Lane]:
-    """All lanes, or MAX_LANES of them at even distances, the first and the last among them."""
+    """Choose all lanes, or MAX_LANES of them at even distances, the first and the last among them."""
     if len(lanes) <= MAX_LANES:
         return list(lanes)
     return [lanes[round(place)] for place in np.linspace(0, len(lanes) - 1, MAX_LANES)]
@@ -108,7 +109,7 @@ def choose_lanes(lanes: Sequence[Lane]) -> list[Lane]:
 
 @in_style
 def plot_swim_lanes(policies: Mapping[str, PolicyRun]) -> Figure:
-    """A panel for each policy, in two columns from three policies on. All panels share one time axis."""
+    """Plot a panel for each policy, in two columns from three policies on. All panels share one time axis."""
     panels = {policy: build_lanes(run) for policy, run in policies.items()}
     columns = 1 if len(panels) < 3 else 2
     rows = max(1, -(-len(panels) // columns))

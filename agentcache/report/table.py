@@ -36,6 +36,7 @@ class Metric:
 
     @property
     def header(self) -> str:
+        """Return the row's name with its unit and an arrow in the better direction."""
         unit = f" ({self.unit})" if self.unit else ""
         return self.name + unit + {"lower": " ↓", "higher": " ↑", None: ""}[self.better]
 
@@ -58,7 +59,7 @@ class Row:
 
 
 def format_number(value: float) -> str:
-    """Three significant digits, without an exponent where a reader would not want one: 0.0412, 41.2, 1,234."""
+    """Format with three significant digits, mostly without an exponent: 0.0412, 41.2, 1,234."""
     # From 99.95 on, three significant digits leave no decimals.
     return f"{value:,.0f}" if abs(value) >= 99.95 else f"{value:#.3g}" if value else "0"
 
@@ -96,7 +97,7 @@ METRICS: tuple[Metric, ...] = (
 
 
 def build_rows(policies: Mapping[str, PolicySummary]) -> list[Row]:
-    """The table's body, one row a metric."""
+    """Build the table's body, one row a metric."""
     values = [(metric, [metric.value(policy) for policy in policies.values()]) for metric in METRICS]
     return [_build_row(metric, row) for metric, row in values if not metric.rare or any(v is not None for v in row)]
 
@@ -112,7 +113,7 @@ def _build_row(metric: Metric, values: list[float | None]) -> Row:
 
 
 def _best_text(metric: Metric, values: list[float | None]) -> str | None:
-    """The best value as shown, so that values that read the same are equally good. None where all read the same."""
+    """Find the best value as shown, so that values that read the same are equally good; None where all do."""
     known = [value for value in values if value is not None]
     if metric.better is None or len({metric.format(value) for value in known}) < 2:
         return None
@@ -124,7 +125,7 @@ def _format_ratio(value: float | None, first: float | None) -> str:
 
 
 def terminal_table(summary: Summary) -> Table:
-    """The table for a terminal of 80 columns: policies stand in blocks below each other, ratios beside the values."""
+    """Lay the table out for a terminal of 80 columns: policies in blocks below each other, ratios beside the values."""
     names = list(summary.policies)
     rows = build_rows(summary.policies)
     blocks = Table.grid()
@@ -152,7 +153,7 @@ def _terminal_cell(cell: Cell, index: int) -> Text:
 
 
 def caption(names: list[str]) -> Iterator[str]:
-    """What the marks in the table mean, one sentence at a time."""
+    """Explain what the marks in the table mean, one sentence at a time."""
     yield LEGEND
     if len(names) > 1:
         yield f"Bold: best of the row. ×: ratio to {names[0]}."

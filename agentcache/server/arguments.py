@@ -1,28 +1,37 @@
-"""vLLM's serve arguments with agentcache's own put in."""
+"""Builds vLLM's serve arguments with agentcache's own added."""
 
 from __future__ import annotations
 
+import copy
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
+from pydantic import ValidationError
+from vllm.config import VllmConfig
+from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
 from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
-from vllm.logger import init_logger
 from vllm.platforms import current_platform
+from vllm.reasoning import ReasoningParserManager
 from vllm.tool_parsers import ToolParserManager
+from vllm.usage.usage_lib import UsageContext
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from agentcache.config import CONFIG_KEY, AgentCacheConfig, read_config
 from agentcache.engine.constants import FORCED_REPLY_PROCESSOR, SCHEDULER_CLASS
-from agentcache.errors import InputError
+from agentcache.engine.replies.parser_choice import find_parser
+from agentcache.errors import InputError, in_one_line
 from agentcache.models.catalog import resolve_model
+from agentcache.models.hub import check_hub
 
-logger = init_logger("vllm.agentcache")
+# vLLM's own default, 0, kills the engine before it saves what it has learned of tools. In that time it also answers
+# what is under way.
+SHUTDOWN_TIMEOUT_S = 10
 
 
 class _OptionParser(FlexibleArgumentParser):
-    """vLLM's parser, whose complaint is ours to show in one line."""
+    """vLLM's parser, with its errors in one line."""
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"vLLM refuses the options: {message}")
@@ -36,18 +45,20 @@ def build_arguments(
     forced_replies: bool = False,
     knobs: Mapping[str, Any] | None = None,
 ) -> Namespace:
-    """The arguments of `vllm serve MODEL OPTIONS` with our scheduler and its configuration.
+    """Build the arguments of `vllm serve MODEL OPTIONS` with our scheduler and its configuration.
 
-    `policy`, `forced_replies` and `knobs`, fields of AgentCacheConfig, go over what `--additional-config` says.
+    `policy`, `forced_replies` and `knobs`, fields of AgentCacheConfig, override `--additional-config`.
     Raises InputError when the model or an option cannot work.
     """
     cli_env_setup()
     resolved = resolve_model(model)
     parser = make_arg_parser(_OptionParser(prog="agentcache serve MODEL", add_help=False))  # type: ignore[no-untyped-call]
-    # What the user gives comes last, so it wins over what the model brings.
+    parser.set_defaults(shutdown_timeout=SHUTDOWN_TIMEOUT_S)
+    # The user's options come last, so they override the model's.
     args: Namespace = parser.parse_args([resolved.path, *resolved.options, *options])
     args.model = args.model_tag
     args.subparser = "serve"
+    check_hub(args.model, revision=args.revision, token=args.hf_token)
     if args.scheduler_cls is not None:
         raise InputError("--scheduler-cls: agentcache brings its own scheduler; use `vllm serve` to run another one")
     args.scheduler_cls = SCHEDULER_CLASS
@@ -62,6 +73,21 @@ def build_arguments(
     return args
 
 
+def make_engine_config(args: Namespace) -> VllmConfig:
+    """Let vLLM make its configuration, without loading a model; `args` stays as it is. Raises InputError."""
+    try:
+        # vLLM changes nested options in place.
+        engine_args = AsyncEngineArgs.from_cli_args(copy.deepcopy(args))
+        config: VllmConfig = engine_args.create_engine_config(UsageContext.OPENAI_API_SERVER, headless=args.headless)
+    except ValidationError as error:
+        raise InputError(
+            f"vLLM refuses the options: {in_one_line(error.errors()[0]['msg'].removeprefix('Value error, '))}"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise InputError(f"vLLM refuses the options: {in_one_line(error)}") from error
+    return config
+
+
 def _build_config(
     args: Namespace, policy: str | None, forced_replies: bool, knobs: Mapping[str, Any]
 ) -> AgentCacheConfig:
@@ -71,35 +97,24 @@ def _build_config(
     if policy is not None:
         given["policy"] = policy
     given["forced_replies"] |= forced_replies
-    _check_parser(f"{CONFIG_KEY}.runtime.tool_parser", given["runtime"]["tool_parser"])
+    tool_parsers, reasoning_parsers = ToolParserManager.list_registered(), ReasoningParserManager.list_registered()
+    _check_parser(f"{CONFIG_KEY}.runtime.tool_parser", given["runtime"]["tool_parser"], tool_parsers)
     if not args.tool_parser_plugin:
-        _check_parser("--tool-call-parser", args.tool_call_parser)
-    given["runtime"]["tool_parser"] = given["runtime"]["tool_parser"] or _find_parser(args)
+        _check_parser("--tool-call-parser", args.tool_call_parser, tool_parsers)
+    if not args.reasoning_parser_plugin:
+        _check_parser("--reasoning-parser", args.reasoning_parser or None, reasoning_parsers)
+    given["runtime"]["tool_parser"] = given["runtime"]["tool_parser"] or find_parser(args)
     return read_config({CONFIG_KEY: given})
 
 
-def _find_parser(args: Namespace) -> str | None:
-    """The server's, for the engine; one that a plug-in brings is known to the server alone."""
-    name: str | None = args.tool_call_parser
-    if name is None or name in ToolParserManager.list_registered():
-        return name
-    logger.warning(
-        "The agent runtime cannot read tool calls with %s, which --tool-parser-plugin brings; if one of vLLM's own "
-        "parsers can, name it by --agentcache runtime.tool_parser=NAME.",
-        name,
-    )
-    return None
-
-
-def _check_parser(option: str, name: str | None) -> None:
-    """vLLM itself looks at it only where replies may call tools, and after the model is loaded."""
-    known = ToolParserManager.list_registered()
+def _check_parser(option: str, name: str | None, known: Sequence[str]) -> None:
+    """Check the name now: vLLM does so only when it uses the parser, and raises KeyError."""
     if name is not None and name not in known:
         raise InputError(f"{option} {name}: unknown; choose from {', '.join(known)}")
 
 
 def _accept_forced_replies(args: Namespace) -> None:
-    """What a replay needs of a server: replies that it can dictate, and figures of every request.
+    """Enable what a replay needs of a server: forced replies, and the figures of each request.
 
     The V1 model runner needs our logits processor; the V2 runner refuses it and has its own switch.
     """

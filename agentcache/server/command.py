@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+import tempfile
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from vllm.entrypoints.cli.serve import ServeSubcommand
 from vllm.logger import configure_logging_from_args
 
-from agentcache.server.arguments import build_arguments
+from agentcache.run.output import divert_output
+from agentcache.server.address import check_address
+from agentcache.server.arguments import build_arguments, make_engine_config
 from agentcache.server.plugin_choice import choose_plugins
 
 
@@ -20,8 +26,22 @@ def serve(
     forced_replies: bool,
     knobs: Mapping[str, Any],
 ) -> None:
-    """Serves until it is stopped. Raises InputError before anything is loaded."""
+    """Serve until stopped. Raises InputError, before anything is loaded, for what cannot work."""
     args = build_arguments(model, options, policy=policy, forced_replies=forced_replies, knobs=knobs)
+    check_address(args)
     choose_plugins()
     configure_logging_from_args(args)
+    _check_config(args)
     ServeSubcommand.cmd(args)
+
+
+def _check_config(args: Namespace) -> None:
+    """Raise InputError for what vLLM would refuse with a traceback."""
+    if args.data_parallel_multi_port_external_lb:
+        # vLLM's supervisor derives other arguments from these, one set for each server.
+        return
+    with tempfile.NamedTemporaryFile() as log:
+        with divert_output(Path(log.name)):
+            make_engine_config(args)
+        # vLLM logs some messages only once in a process; without this they would be lost.
+        sys.stdout.write(Path(log.name).read_text(encoding="utf-8", errors="replace"))

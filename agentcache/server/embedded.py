@@ -1,4 +1,4 @@
-"""The server inside this process: engine and HTTP come up together and go down together."""
+"""Runs the server inside this process: engine and HTTP start together and stop together."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from vllm.entrypoints.launchers.app import build_app
 from vllm.entrypoints.launchers.launcher import NoSignalServer
 
 from agentcache.config import CONFIG_KEY
-from agentcache.engine.policy_switch import USE_POLICY_METHOD
+from agentcache.engine.rpc.policy_switch import USE_POLICY_METHOD
 from agentcache.errors import ServerError, in_one_line
 from agentcache.server.plugin_choice import choose_plugins
 from agentcache.server.snapshot_reader import SnapshotReader
 
-# Steps under way end within seconds; a scheduler for a million blocks takes a few as well.
+# Running steps end within seconds; making a scheduler for a million blocks takes a few more.
 _SWITCH_WAIT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedServer:
-    """A server that is up. `url` has no /v1; `startup_s` is the time from nothing to ready."""
+    """A running server. `url` has no /v1; `startup_s` is how long it took to start."""
 
     url: str
     startup_s: float
@@ -40,18 +40,19 @@ class EmbeddedServer:
 
     @property
     def vllm_config(self) -> VllmConfig:
+        """Return vLLM's configuration of the engine."""
         return self.engine.vllm_config
 
     async def use_policy(self, config: Mapping[str, Any]) -> None:
-        """Go on with an empty cache, as a server that just started with `config` would: the fields of AgentCacheConfig.
+        """Continue with an empty cache, as if just started with `config`, the fields of AgentCacheConfig.
 
-        Raises ServerError when a request is unfinished, or the engine or the policy does not allow it.
+        Raises ServerError when a request is unfinished, or when the engine or the policy does not allow it.
         """
         switch = self.engine.engine_core.call_utility_all_async(USE_POLICY_METHOD, dict(config))
         try:
             await asyncio.wait_for(switch, _SWITCH_WAIT_S)
         except Exception as error:
-            # vLLM raises a bare Exception for what failed in the engine.
+            # vLLM raises a bare Exception for any failure in the engine.
             raise ServerError(in_one_line(error) or f"the engine did not answer for {_SWITCH_WAIT_S:.0f} s") from error
         self.snapshots.forget()
         given: Any = self.vllm_config.additional_config
@@ -60,9 +61,9 @@ class EmbeddedServer:
 
 @asynccontextmanager
 async def run_embedded_server(args: Namespace) -> AsyncIterator[EmbeddedServer]:
-    """Bring up AsyncLLM and vLLM's OpenAI app on a free loopback port; take both down on any way out.
+    """Start AsyncLLM and vLLM's OpenAI app on a free loopback port; stop both on exit, however it comes.
 
-    `args` are those of `build_arguments`. Signals stay the caller's. Raises ServerError when it does not come up.
+    `args` are from `build_arguments`. The caller handles signals. Raises ServerError when the server does not start.
     """
     began = time.monotonic()
     choose_plugins()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pkgutil
 from argparse import Namespace
+from typing import Any
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
@@ -13,9 +15,11 @@ from vllm.entrypoints.serve.middleware import authenticate
 from vllm.tasks import SupportedTask
 
 from agentcache.engine.compat import check_server
-from agentcache.engine.snapshot import SNAPSHOT_METHOD
+from agentcache.engine.replies.declared_tools import mark_declared_tools
+from agentcache.engine.replies.parser_log import shorten_parser_errors
+from agentcache.engine.rpc.snapshot import SNAPSHOT_METHOD
+from agentcache.engine.scheduler import AgentScheduler
 from agentcache.errors import CompatibilityError
-from agentcache.server.declared_tools import mark_declared_tools
 from agentcache.server.job_reader import JobReader
 from agentcache.server.live_report import LiveReport
 from agentcache.server.routes import PREFIX, MetricsRoute, router
@@ -24,32 +28,47 @@ from agentcache.server.snapshot_reader import SnapshotReader
 
 
 class AgentCacheEndpoints:
-    """vLLM's contract `EndpointPlugin`."""
+    """Implements vLLM's `EndpointPlugin`."""
 
     name = "agentcache"
-    # The server without an engine, which only renders prompts, has nothing to tell.
+    # A server without an engine, which only renders prompts, has nothing to report.
     required_tasks: tuple[SupportedTask, ...] | None = ("generate",)
 
     def attach_router(self, app: FastAPI) -> None:
+        """Add our routes and middleware to vLLM's server. Raises CompatibilityError if they do not fit."""
         check_server()
         mark_declared_tools()
         watch_sessions()
         if PREFIX not in authenticate.GUARDED_PREFIX:
-            # So that vLLM's own middleware asks for the API key as it does for /v1.
+            # vLLM's own middleware then asks for the API key as it does for /v1.
             authenticate.GUARDED_PREFIX = (*authenticate.GUARDED_PREFIX, PREFIX)  # type: ignore[assignment]
         app.include_router(router)
-        # vLLM adds its own after this, so they lie around ours: nobody without the API key gets to it.
+        # vLLM adds its middleware later, so it wraps ours: requests without the API key never get here.
         app.add_middleware(SessionHeaders)
-        # vLLM puts it in the place of its own.
+        # vLLM puts this route in place of its own.
         app.add_api_route("/metrics", MetricsRoute(_find_metrics_route(app)).serve, methods=["GET"])
 
     async def init_state(self, engine_client: EngineClient | None, state: State, args: Namespace) -> None:  # noqa: ARG002
+        """Give the routes what asks the engines. Raises CompatibilityError for another engine client than vLLM's."""
         if not isinstance(engine_client, AsyncLLMEngine):
             raise CompatibilityError("agentcache's routes need vLLM's AsyncLLM; take agentcache out of VLLM_PLUGINS")
         core = engine_client.engine_core
-        state.agentcache_snapshots = SnapshotReader(lambda: core.call_utility_all_async(SNAPSHOT_METHOD))
+        is_ours = _is_ours(engine_client.vllm_config.scheduler_config.scheduler_cls)
+
+        async def ask() -> list[dict[str, Any] | None]:
+            # The engine core of another scheduler has no such method.
+            return await core.call_utility_all_async(SNAPSHOT_METHOD) if is_ours else [None]
+
+        state.agentcache_snapshots = SnapshotReader(ask)
         state.agentcache_jobs = JobReader(core.call_utility_all_async)
         state.agentcache_report = LiveReport(state.agentcache_jobs)
+        # By now the server's parser is loaded.
+        shorten_parser_errors()
+
+
+def _is_ours(scheduler: str | type[object] | None) -> bool:
+    found = pkgutil.resolve_name(scheduler) if isinstance(scheduler, str) else scheduler
+    return found is not None and issubclass(found, AgentScheduler)
 
 
 def _find_metrics_route(app: FastAPI) -> APIRoute:

@@ -9,11 +9,14 @@ from typing import Any
 from vllm.logger import init_logger
 
 from agentcache.engine.constants import JOB_METHOD, JOBS_METHOD, RELEASE_METHOD
-from agentcache.engine.job_views import JobView
+from agentcache.engine.jobs.views import JobView
 from agentcache.errors import ServerError, in_one_line
 from agentcache.server.snapshot_reader import ANSWER_WAIT_S, Reading
 
 logger = init_logger("vllm.agentcache")
+
+# Cache salts, None that of requests without one. None in place of the list stands for all tenants.
+Tenants = list[str | None] | None
 
 
 class EngineJob(JobView):
@@ -23,28 +26,25 @@ class EngineJob(JobView):
 
 
 class JobReader:
-    """Its methods raise ServerError when an engine does not answer in time, or fails."""
+    """Asks engines about jobs. Methods raise ServerError when an engine fails or does not answer in time."""
 
     def __init__(self, call: Callable[..., Awaitable[Sequence[Any]]]) -> None:
-        """`call` takes a method of the engine core and its arguments, and gives one answer per engine."""
+        """Ask through `call`, which takes a method of the engine core and its arguments; one answer per engine."""
         self._call = call
 
-    async def find(self, reading: Reading, session: str) -> list[dict[str, Any]]:
-        """The session's jobs, each an EngineJob as plain values; none where the engines know none.
+    async def find(self, reading: Reading, session: str, tenants: Tenants = None) -> list[dict[str, Any]]:
+        """Return the session's jobs, each an EngineJob as plain values; empty if no engine knows any.
 
-        `reading` tells which engines there are.
+        `reading` says which engines there are.
         """
-        return _number(reading, await self._ask(JOB_METHOD, session))
+        return _number(reading, await self._ask(JOB_METHOD, session, tenants))
 
     async def list_latest(self, reading: Reading, limit: int) -> list[dict[str, Any]]:
-        """Of each engine up to `limit` jobs, the latest active ones."""
+        """Return each engine's most recently active jobs, up to `limit` of each."""
         return _number(reading, await self._ask(JOBS_METHOD, limit))
 
-    async def release(self, session: str, tenants: list[str | None] | None = None) -> bool:
-        """The session's jobs are over, their pins may go: of all tenants, or of these, by their cache salts.
-
-        False where no engine knows any.
-        """
+    async def release(self, session: str, tenants: Tenants = None) -> bool:
+        """End the session's jobs and release their pins. Returns False if no engine knows any."""
         return any(await self._ask(RELEASE_METHOD, session, tenants))
 
     async def _ask(self, method: str, *args: Any) -> Sequence[Any]:
@@ -53,7 +53,7 @@ class JobReader:
         except TimeoutError:
             raise ServerError(f"The engine did not answer within {ANSWER_WAIT_S:g} s; try again.") from None
         except Exception as error:
-            # vLLM raises a bare Exception for what failed in the engine. Its text is for the log alone.
+            # vLLM raises a bare Exception for any failure in the engine. Its text goes into the log only.
             logger.warning("The engine could not answer %s: %s", method, in_one_line(error))
             raise ServerError("The engine could not answer; its log says why.") from None
 

@@ -1,4 +1,4 @@
-"""What the live report says beside tables and plots of the jobs: the engines' counts, and the jobs that go on."""
+"""Prepares what the live report shows beside tables and plots: the engines' counts, and running jobs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
-from agentcache.engine.job_views import HistogramCounts, PinCounts, RuntimeCounts, ToolCounts
-from agentcache.engine.snapshot import EngineSnapshot
+from agentcache.engine.jobs.views import HistogramCounts, PinCounts, RuntimeCounts, ToolCounts
+from agentcache.engine.rpc.snapshot import EngineSnapshot
 from agentcache.report.content import MAX_LISTED, Listing
 from agentcache.report.table import NO_DATA, format_number
 from agentcache.server.live_run import NamedJob
@@ -16,7 +16,7 @@ from agentcache.server.live_run import NamedJob
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """One figure, and in a line what is behind it."""
+    """One figure, with a line that explains it."""
 
     name: str
     value: str
@@ -24,7 +24,7 @@ class Tile:
 
 
 def build_tiles(engines: Sequence[EngineSnapshot]) -> list[Tile]:
-    """Of all engines together."""
+    """Add up all engines."""
     runtimes = [engine.runtime for engine in engines if engine.runtime is not None]
     return [*_tiles_of_jobs(engines, runtimes), *_tiles_of_tokens(runtimes), *_tiles_of_blocks(engines, runtimes)]
 
@@ -48,7 +48,7 @@ def _tiles_of_jobs(engines: Sequence[EngineSnapshot], runtimes: Sequence[Runtime
 
 
 def _add_up(latencies: Sequence[HistogramCounts]) -> tuple[int, str]:
-    """How many there are, and their mean."""
+    """Return how many there are, and their mean."""
     count = sum(one.count for one in latencies)
     return count, f"{format_number(sum(one.total for one in latencies) / count)} s" if count else NO_DATA
 
@@ -81,7 +81,7 @@ def _tiles_of_blocks(engines: Sequence[EngineSnapshot], runtimes: Sequence[Runti
 
 
 def _tiles_of_pins(pins: Sequence[PinCounts]) -> Iterator[Tile]:
-    """None where the policy has no pins."""
+    """Yield nothing if the policy has no pins."""
     if not pins:
         return
     yield Tile(
@@ -95,7 +95,7 @@ def _tiles_of_pins(pins: Sequence[PinCounts]) -> Iterator[Tile]:
 
 
 def list_open_jobs(jobs: Sequence[NamedJob]) -> Listing:
-    """Those that are not over, the latest active first."""
+    """List the jobs that are not over, the most recently active first."""
     going_on = sorted((job for job in jobs if not job.view.is_over), key=lambda job: job.idle_s)
     rows = [
         (
@@ -113,7 +113,7 @@ def list_open_jobs(jobs: Sequence[NamedJob]) -> Listing:
 
 
 def list_tools(engines: Sequence[EngineSnapshot]) -> Listing:
-    """What jobs waited for, the longest in all first."""
+    """List the tools that jobs waited for, the longest total first."""
     gaps: Counter[str] = Counter()
     seconds: Counter[str] = Counter()
     for engine in engines:

@@ -1,4 +1,4 @@
-"""`GET /agentcache/report`: the report package's tables and plots of the engines' latest jobs, as one HTML page."""
+"""Serves `GET /agentcache/report`: tables and plots of the engines' latest jobs, as one HTML page."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 
-from agentcache.engine.snapshot import EngineSnapshot
+from agentcache.engine.rpc.snapshot import EngineSnapshot
 from agentcache.errors import ServerError
 from agentcache.report.figure import render_svg
 from agentcache.report.html import PLOTS, Plot, find_template
@@ -25,10 +25,10 @@ from agentcache.server.live_content import build_tiles, list_open_jobs, list_too
 from agentcache.server.live_run import NamedJob, build_lanes_run, build_run, name_jobs
 from agentcache.server.snapshot_reader import Reading
 
-# Of each engine.
+# For each engine.
 MAX_JOBS = 500
 MIN_INTERVAL_S = 2.0
-# Drawing competes with the server's own work for one interpreter: it rests this many times as long as it took.
+# Drawing competes with the server for one interpreter, so it then pauses for this many times as long as it took.
 REST = 9.0
 _TEMPLATE = "live_report.html.jinja"
 _TIME_AXIS = "time since the first job shown began (s)"
@@ -41,7 +41,7 @@ Values = dict[str, Any]
 
 
 class LiveReport:
-    """Draws at most once in an interval, however often the page is asked for. For one event loop."""
+    """Draws at most once an interval, however often the page is requested. For one event loop."""
 
     def __init__(
         self,
@@ -53,14 +53,14 @@ class LiveReport:
         self._clock = clock
         self._wall_clock = wall_clock
         self._template = find_template(_TEMPLATE, Path(__file__).parent)
-        # Also keeps two drawings apart: matplotlib's settings are those of the whole process.
+        # Prevents two drawings at once, too: matplotlib's settings are global.
         self._lock = asyncio.Lock()
         self._next_try_s = clock()
         self._values: Values | None = None
         self._warning = ""
 
     async def render(self, reading: Reading, refresh_s: int) -> str:
-        """The page, of `reading` or of a moment ago. Where the engines do not answer, the last one, which says so.
+        """Return the page for `reading`, or one drawn a moment ago; if engines do not answer, the last, which says so.
 
         Raises ServerError when there is none.
         """
@@ -87,7 +87,7 @@ class LiveReport:
 
 
 def build_values(engines: Sequence[EngineSnapshot], found: Sequence[Values], time_s: float) -> Values:
-    """What the template shows. `found` are EngineJobs as plain values, `time_s` is seconds since 1970."""
+    """Collect what the template shows. `found` are EngineJobs as plain values, `time_s` is seconds since 1970."""
     jobs = name_jobs([EngineJob.model_validate(job) for job in found])
     policy = engines[0].policy
     run = build_run(policy, jobs, engines[0].blocks.tokens_per_block)
@@ -106,7 +106,7 @@ def build_values(engines: Sequence[EngineSnapshot], found: Sequence[Values], tim
 
 
 def _choose_rows(policies: dict[str, PolicySummary]) -> list[Row]:
-    """Rows that have a value and a meaning: the jobs shown are a window, which has no makespan."""
+    """Keep the rows that have a value and a meaning: the jobs shown are a window, which has no makespan."""
     rows = [row for row in build_rows(policies) if row.metric.name != "Makespan"]
     return [row for row in rows if any(cell.text != NO_DATA for cell in row.cells)]
 

@@ -1,4 +1,4 @@
-"""The engines' jobs as the events of a run, so that the report package can show them.
+"""Converts the engines' jobs to the events of a run, so that the report package can show them.
 
 Times are seconds since the first of the jobs arrived. Engines on several hosts have different clocks, so each view's
 times count back from when it was taken.
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
-from agentcache.engine.job_views import TurnView
+from agentcache.engine.jobs.views import TurnView
 from agentcache.report.events import JobEvent, PolicyEvent, RequestEvent, ToolCallEvent
 from agentcache.report.figure import shorten
 from agentcache.report.policy_run import PolicyRun
@@ -25,7 +25,7 @@ _ENDS: dict[str, Literal["finished", "failed", "interrupted"]] = {"failed": "fai
 
 @dataclass(frozen=True, slots=True)
 class NamedJob:
-    """A job under a name that is short, printable and its own; `offset_s` takes its clock to the run's."""
+    """A job with a short, printable and unique name; `offset_s` converts its clock to the run's."""
 
     name: str
     view: EngineJob
@@ -33,11 +33,12 @@ class NamedJob:
 
     @property
     def idle_s(self) -> float:
+        """Return the seconds since the job was last active."""
         return self.view.now_s - self.view.last_active_s
 
     @property
     def has_ended(self) -> bool:
-        """It is over, or it has its answer: few clients say that they are done, and a human may come back any time."""
+        """Tell whether it is over or has its answer: few clients say that they are done, and a human may return."""
         view = self.view
         if view.is_over or view.running or view.waits_for or not view.turns:
             return view.is_over
@@ -45,7 +46,7 @@ class NamedJob:
 
 
 def name_jobs(views: Sequence[EngineJob]) -> list[NamedJob]:
-    """By arrival."""
+    """Name the jobs, in order of arrival."""
     seen: Counter[str] = Counter()
     named = []
     for view in sorted(views, key=lambda view: view.arrived_s - view.now_s):
@@ -56,18 +57,18 @@ def name_jobs(views: Sequence[EngineJob]) -> list[NamedJob]:
 
 
 def align(jobs: Sequence[NamedJob]) -> list[NamedJob]:
-    """The same jobs with the time of the first one's arrival as 0."""
+    """Shift the jobs' clocks so that the first one arrives at 0."""
     span_s = max((job.view.now_s - job.view.arrived_s for job in jobs), default=0.0)
     return [replace(job, offset_s=span_s - job.view.now_s) for job in jobs]
 
 
 def shorten_session(session: str) -> str:
-    """Enough to tell sessions apart, without signs that a page cannot show."""
+    """Shorten a session's name so that it still differs from others, without characters that a page cannot show."""
     return shorten("".join(sign if sign.isprintable() else "·" for sign in session), _NAME_LENGTH)
 
 
 def build_run(policy: str, jobs: Sequence[NamedJob], block_size: int | None) -> PolicyRun:
-    """What is known of the jobs. One that has not ended has no JobEvent."""
+    """Build a run of what is known of the jobs. A job that has not ended has no JobEvent."""
     run = PolicyRun(end=PolicyEvent(policy=policy, block_size=block_size))
     for job in jobs:
         run.requests += [_make_request(policy, job, turn) for turn in job.view.turns]
@@ -78,9 +79,9 @@ def build_run(policy: str, jobs: Sequence[NamedJob], block_size: int | None) -> 
 
 
 def build_lanes_run(policy: str, jobs: Sequence[NamedJob], most: int) -> PolicyRun:
-    """The `most` jobs that were active last, for a plot that marks jobs without an end as interrupted.
+    """Build a run of the `most` recently active jobs, for a plot that marks jobs without an end as interrupted.
 
-    Those that go on are not, so they end as finished ones do: without a mark.
+    Running jobs are not interrupted, so they are given the end of a finished job, which has no mark.
     """
     latest = {job.name for job in sorted(jobs, key=lambda job: job.idle_s)[:most]}
     shown = align([job for job in jobs if job.name in latest])
@@ -104,7 +105,7 @@ def _make_request(policy: str, job: NamedJob, turn: TurnView) -> RequestEvent:
         prompt_tokens=turn.prompt_tokens,
         output_tokens=turn.output_tokens,
         cached_tokens=turn.cached_tokens,
-        # The event knows what was recomputed by what could have been reused.
+        # The event derives recomputed tokens from the reusable ones.
         reusable_tokens=turn.cached_tokens + turn.recomputed_tokens,
         diverged_at=turn.diverged_at,
         error=turn.status if turn.status in _ENDS else None,
@@ -112,7 +113,7 @@ def _make_request(policy: str, job: NamedJob, turn: TurnView) -> RequestEvent:
 
 
 def _make_tool_calls(policy: str, job: NamedJob) -> Iterator[ToolCallEvent]:
-    """From a turn that called tools to the next, or to now. The calls of one turn ran side by side: they are one."""
+    """Make one call from each turn with calls to the next turn, or to now: calls of one turn run side by side."""
     turns = job.view.turns
     gaps = [(before, before.tools, after.arrived_s) for before, after in pairwise(turns)]
     if turns and job.view.waits_for and not job.view.is_over:

@@ -1,4 +1,4 @@
-"""How a count of the engines becomes a Prometheus metric: one series for each engine and set of labels."""
+"""Makes Prometheus metrics of the engines' counts: one series for each engine and set of labels."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from agentcache.engine.snapshot import EngineSnapshot
+from agentcache.engine.rpc.snapshot import EngineSnapshot
 
 PREFIX = "agentcache:"
 
@@ -18,7 +18,7 @@ MakeMetric = Callable[[Iterable[EngineSnapshot]], Metric]
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """`buckets` are (upper bound, values up to it), without the last one, that has no bound and `count` values."""
+    """`buckets` are (upper bound, values up to it), without the last, which has no bound and `count` values."""
 
     buckets: Sequence[tuple[float, int]]
     count: int
@@ -26,17 +26,17 @@ class Histogram:
 
 
 def counter(name: str, text: str, samples: GetSamples, *labels: str) -> MakeMetric:
-    """`samples` gives label values and the count; None is no sample."""
+    """Make a counter. `samples` gives label values and counts; a count of None is no sample."""
     return lambda engines: _fill(CounterMetricFamily(PREFIX + name, text, labels=("engine", *labels)), samples, engines)
 
 
 def gauge(name: str, text: str, samples: GetSamples, *labels: str) -> MakeMetric:
-    """As `counter`."""
+    """Make a gauge; arguments as for `counter`."""
     return lambda engines: _fill(GaugeMetricFamily(PREFIX + name, text, labels=("engine", *labels)), samples, engines)
 
 
 def histogram(name: str, text: str, find: Callable[[EngineSnapshot], Histogram | None]) -> MakeMetric:
-    """`find` gives None where an engine does not count this."""
+    """Make a histogram. `find` returns None if an engine does not count this."""
 
     def make(engines: Iterable[EngineSnapshot]) -> Metric:
         family = HistogramMetricFamily(PREFIX + name, text, labels=("engine",))
@@ -50,7 +50,7 @@ def histogram(name: str, text: str, find: Callable[[EngineSnapshot], Histogram |
 
 
 def by_reason(counts: Mapping[str, int]) -> Samples:
-    """A sample for each reason or cause, whose words become one label value."""
+    """Make a sample for each reason or cause, with its words joined to one label value."""
     return [((reason.replace(" ", "_").replace("-", "_"),), count) for reason, count in sorted(counts.items())]
 
 

@@ -1,4 +1,4 @@
-"""The engines' counts as Prometheus metrics; docs/metrics.md lists them."""
+"""Exports the engines' counts as Prometheus metrics; docs/metrics.md lists them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from prometheus_client import generate_latest
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from agentcache.engine.snapshot import EngineSnapshot
+from agentcache.engine.rpc.snapshot import EngineSnapshot
 from agentcache.server.metric_families import PREFIX, Histogram, by_reason, counter, gauge, histogram
 from agentcache.server.runtime_metrics import RUNTIME_METRICS
 from agentcache.server.snapshot_reader import Reading
@@ -17,12 +17,13 @@ _SEGMENT_BUCKETS = (2, 3, 4, 5, 6, 8, 12, 16)
 
 
 class ReadingCollector(Collector):
-    """One reading, whose values are absolute: so every API server of several shows the same ones."""
+    """Collects one reading. Its values are absolute, so that several API servers all show the same."""
 
     def __init__(self, reading: Reading | None) -> None:
         self._reading = reading
 
     def collect(self) -> Iterator[Metric]:
+        """Yield the metrics, and how old they are."""
         engines = self._reading.engines if self._reading is not None else ()
         yield _describe_policy(engines)
         yield from (make(engines) for make in (*_CACHE_METRICS, *RUNTIME_METRICS))
@@ -33,7 +34,7 @@ class ReadingCollector(Collector):
 
 
 def render_metrics(reading: Reading | None) -> bytes:
-    """In the format of the installed client's `CONTENT_TYPE_LATEST`, as vLLM's own."""
+    """Render the metrics in the installed client's `CONTENT_TYPE_LATEST` format, as vLLM does its own."""
     return generate_latest(ReadingCollector(reading))
 
 
@@ -52,12 +53,12 @@ def _count_up_to(counts: Mapping[int, int], most: int) -> int:
 _CACHE_METRICS = (
     counter(
         "fill_tokens_total",
-        "Prompt tokens in front of cached blocks that fill rows computed.",
+        "Prompt tokens in front of cached blocks that fill requests computed.",
         lambda one: [((), one.segments.fill_tokens if one.segments else None)],
     ),
     counter(
         "islands_dropped_total",
-        "Runs of cached blocks behind a gap that were not reused, because a fill row would have cost more.",
+        "Runs of cached blocks behind a gap that were not reused, because a fill request would have cost more.",
         lambda one: [((), one.segments.islands_dropped if one.segments else None)],
     ),
     counter(
@@ -86,7 +87,7 @@ _CACHE_METRICS = (
     ),
     histogram(
         "request_segments",
-        "Segments of requests that had gaps filled; a request has one fill row less.",
+        "Segments of requests that had gaps filled; a request has one fill request less.",
         _count_segments,
     ),
 )

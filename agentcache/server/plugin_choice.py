@@ -1,4 +1,4 @@
-"""vLLM loads plug-ins that add routes only when `VLLM_PLUGINS` names them, and then no other that it does not name."""
+"""Sets `VLLM_PLUGINS`: vLLM loads plug-ins with routes only if it names them, and then loads no others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agentcache.errors import InputError
 _VARIABLE = "VLLM_PLUGINS"
 _OURS = "agentcache"
 _ENDPOINTS = "vllm.endpoint_plugins"
-# What vLLM loads by itself as long as the variable is not set.
+# vLLM loads these by itself while the variable is not set.
 _LOADED_ANYWAY = (
     "vllm.general_plugins",
     "vllm.platform_plugins",
@@ -22,9 +22,9 @@ _LOADED_ANYWAY = (
 
 
 def choose_plugins() -> None:
-    """Have our routes loaded, in this process and those it starts, and all else as without us.
+    """Have our routes loaded, in this process and those it starts, and everything else as without us.
 
-    Raises InputError when that cannot be: other plug-ins' routes would come as well, and nobody has asked for them.
+    Raises InputError when that would also load routes of other plug-ins, which nobody has asked for.
     """
     if (given := os.environ.get(_VARIABLE)) is not None:
         names = {name for name in given.split(",") if name}
@@ -36,5 +36,5 @@ def choose_plugins() -> None:
                 f"list the plug-ins to load, {_OURS} among them, separated by commas"
             )
     os.environ[_VARIABLE] = ",".join(sorted(names | {_OURS}))
-    # An engine that has run in this process before made vLLM keep the variables as they were.
+    # If an engine has run in this process before, vLLM has cached the variables.
     disable_envs_cache()

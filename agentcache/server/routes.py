@@ -1,11 +1,12 @@
-"""What clients can ask of us beside the OpenAI API."""
+"""Defines our routes beside the OpenAI API."""
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import Any
 
 from fastapi import APIRouter, HTTPException, Request, Response
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, JSONResponse
 from fastapi.routing import APIRoute
 from starlette.concurrency import run_in_threadpool
 from starlette.convertors import Convertor, register_url_convertor
@@ -15,20 +16,23 @@ from starlette.status import (
     HTTP_414_URI_TOO_LONG,
     HTTP_503_SERVICE_UNAVAILABLE,
 )
+from vllm.entrypoints.serve.exception_handling.error_response import create_error_response
 
 from agentcache.errors import ServerError
-from agentcache.server.job_reader import JobReader
+from agentcache.server.job_reader import JobReader, Tenants
 from agentcache.server.live_report import LiveReport
 from agentcache.server.metrics import render_metrics
 from agentcache.server.snapshot_reader import Reading, SnapshotReader
 
 PREFIX = "/agentcache"
 MAX_SESSION_CHARACTERS = 4096
+# Limits a request to one tenant. Not in the URL, which servers log: a salt is a secret.
+SALT_HEADER = "X-Cache-Salt"
 router = APIRouter(prefix=PREFIX)
 
 
 class _AnyTextConvertor(Convertor[str]):
-    """Starlette's own `path` stops at a line break, which a session id may have."""
+    """Matches any text: Starlette's own `path` stops at a line break, which a session id may have."""
 
     regex = r"[\s\S]*"
 
@@ -45,42 +49,38 @@ _JOBS_PATH = "/jobs/{session:agentcache_text}"
 
 @router.get("/state")
 async def get_state(request: Request) -> dict[str, Any]:
-    """Policy, knobs in force, counts, blocks and requests of every engine; `age_s` is how old that is."""
+    """Return policy, knobs in force, counts, blocks and requests of every engine; `age_s` is how old they are."""
     reading = await _read(request)
     return {"age_s": reading.age_s, "engines": [engine.model_dump(mode="json") for engine in reading.engines]}
 
 
 @router.get(_JOBS_PATH)
-async def get_jobs(request: Request, session: str) -> dict[str, Any]:
-    """The session's jobs with their latest turns and pins; `engine` is the data-parallel rank."""
+async def get_jobs(request: Request, session: str) -> Response:
+    """Return the session's jobs with their latest turns and pins; `engine` is the data-parallel rank."""
     _check_length(session)
     reading = await _read_runtime(request)
     try:
-        found = await _get_jobs(request).find(reading, session)
+        found = await _get_jobs(request).find(reading, session, _find_tenants(request))
     except ServerError as error:
         raise HTTPException(HTTP_503_SERVICE_UNAVAILABLE, str(error)) from None
-    if not found:
-        raise _make_unknown_session()
-    return {"session": session, "jobs": found}
+    return JSONResponse({"session": session, "jobs": found}) if found else _make_unknown_session()
 
 
 @router.delete(_JOBS_PATH)
-async def release_job(request: Request, session: str) -> dict[str, bool]:
-    """Says that the session is over: its pins are released."""
+async def release_job(request: Request, session: str) -> Response:
+    """End the session's jobs and release their pins."""
     _check_length(session)
     await _read_runtime(request)
     try:
-        released = await _get_jobs(request).release(session)
+        released = await _get_jobs(request).release(session, _find_tenants(request))
     except ServerError as error:
         raise HTTPException(HTTP_503_SERVICE_UNAVAILABLE, str(error)) from None
-    if not released:
-        raise _make_unknown_session()
-    return {"released": True}
+    return JSONResponse({"released": True}) if released else _make_unknown_session()
 
 
 @router.get("/report", response_class=HTMLResponse)
 async def get_report(request: Request, refresh: int = 10) -> Response:
-    """The latest jobs as one HTML page, which loads itself again every `refresh` seconds."""
+    """Return the latest jobs as an HTML page that reloads itself every `refresh` seconds."""
     if refresh != 0 and not 2 <= refresh <= 3600:
         raise HTTPException(
             HTTP_400_BAD_REQUEST, "refresh: give seconds from 2 to 3600, or 0 for a page that stays as it is."
@@ -95,15 +95,16 @@ async def get_report(request: Request, refresh: int = 10) -> Response:
 
 
 class MetricsRoute:
-    """`GET /metrics`: what vLLM answers, and the engines' counts behind it."""
+    """Serves `GET /metrics`: vLLM's own answer, followed by the engines' counts."""
 
     def __init__(self, own: APIRoute) -> None:
-        """`own` is vLLM's route."""
+        """Wrap `own`, vLLM's route."""
         self._own = own
 
     async def serve(self, request: Request) -> Response:
+        """Serve the metrics of vLLM, then ours."""
         reading = await _get_snapshots(request).read()
-        # It reads files when there are several API servers.
+        # With several API servers it reads files.
         answer: Response = await run_in_threadpool(self._own.endpoint, request)
         return Response(
             bytes(answer.body) + render_metrics(reading), headers={"Content-Type": answer.headers["Content-Type"]}
@@ -134,10 +135,18 @@ def _check_length(session: str) -> None:
         )
 
 
-def _make_unknown_session() -> HTTPException:
-    return HTTPException(
-        HTTP_404_NOT_FOUND, "No job of this session is known: none came, or it has been over or idle for too long."
-    )
+def _find_tenants(request: Request) -> Tenants:
+    """Find the tenant that the request is limited to; an empty salt stands for requests without one."""
+    salt = request.headers.get(SALT_HEADER)
+    return None if salt is None else [salt or None]
+
+
+def _make_unknown_session() -> Response:
+    """Answer as vLLM does an HTTPException, but without a traceback in the log: clients ask for jobs that are over."""
+    message = "No job of this session is known: none came, or it has been over or idle for too long."
+    status = HTTPStatus.NOT_FOUND
+    error = create_error_response(message, err_type=status.phrase, status_code=status)
+    return JSONResponse(error.model_dump(), status)
 
 
 def _get_snapshots(request: Request) -> SnapshotReader:

@@ -1,11 +1,11 @@
-"""What the agent runtime counts of jobs, tools and pins, as metrics."""
+"""Lists the metrics of the agent runtime: jobs, tools and pins."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from agentcache.engine.job_views import HistogramCounts, RuntimeCounts
-from agentcache.engine.snapshot import EngineSnapshot
+from agentcache.engine.jobs.views import HistogramCounts, RuntimeCounts
+from agentcache.engine.rpc.snapshot import EngineSnapshot
 from agentcache.server.metric_families import GetSamples, Histogram, Samples, by_reason, counter, gauge, histogram
 
 

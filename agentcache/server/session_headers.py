@@ -1,8 +1,9 @@
-"""The session headers of NVIDIA Dynamo's clients, as far as vLLM has no ear for them."""
+"""Handles those session headers of NVIDIA Dynamo's clients that vLLM itself ignores."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextvars import ContextVar
 from functools import cache, wraps
 from typing import Any
@@ -10,51 +11,83 @@ from typing import Any
 from starlette.datastructures import Headers, State
 from starlette.types import ASGIApp, Receive, Scope, Send
 from vllm.entrypoints.generate.base.serving import GenerateBaseServing
+from vllm.entrypoints.scale_out.token_in_token_out.serving import ServingTokens
 from vllm.entrypoints.serve.middleware import authenticate
+from vllm.exceptions import VLLMValidationError
 from vllm.logger import init_logger
 
+from agentcache.engine.patches import replace, wrap_method
 from agentcache.errors import in_one_line
 from agentcache.server.job_reader import JobReader
 
 logger = init_logger("vllm.agentcache")
 
-# What vLLM reads.
+# The header that vLLM reads.
 SESSION_HEADER = "X-Session-ID"
 DYNAMO_SESSION_HEADER = "x-dynamo-session-id"
 DYNAMO_FINAL_HEADER = "x-dynamo-session-final"
 
-# What vLLM has taken for the sessions, and cache salts, of the HTTP request that is being answered: its body may name
-# another than the headers. None where nobody asks.
+# The sessions and cache salts that vLLM has found for the HTTP request in progress: the body has the salt, and may name
+# another session than the headers. None if nobody asks.
 _found: ContextVar[set[tuple[str, str | None]] | None] = ContextVar("agentcache_sessions", default=None)
 
 
 @cache
 def watch_sessions() -> None:
-    """Learn which session vLLM finds for a request. Safe to call more than once."""
+    """Learn which session vLLM finds for a request, and refuse what is no text. Safe to call more than once."""
     original = GenerateBaseServing._get_session_id
 
     @wraps(original)
     def get_session_id(request: Any, raw_request: Any) -> str | None:
         session = original(request, raw_request)
-        if session and (found := _found.get()) is not None:
-            found.add((session, getattr(request, "cache_salt", None)))
+        if session:
+            _check_text(session)
+            _note(session, request)
         return session
 
-    GenerateBaseServing._get_session_id = staticmethod(get_session_id)  # type: ignore[method-assign]
+    replace(GenerateBaseServing, "_get_session_id", staticmethod(get_session_id))
+    wrap_method(ServingTokens, "serve_tokens", _watch_tokens)
+
+
+def _watch_tokens(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Watch requests of tokens, of which vLLM looks for the session in the headers alone."""
+
+    def serve_tokens(self: ServingTokens, request: Any, raw_request: Any = None) -> Any:
+        if session := self._get_session_id_from_headers(raw_request):
+            _note(session, request)
+        return original(self, request, raw_request)
+
+    return serve_tokens
+
+
+def _check_text(session: str) -> None:
+    """Raise what the server answers as a 400 for a session that is no text."""
+    try:
+        session.encode()
+    except UnicodeEncodeError:
+        # Half a surrogate pair, as JSON can spell it; it would not reach the engine.
+        raise VLLMValidationError("session_id: must be text that UTF-8 can encode", parameter="session_id") from None
+
+
+def _note(session: str, request: Any) -> None:
+    if (found := _found.get()) is not None:
+        found.add((session, request.cache_salt))
 
 
 class SessionHeaders:
     """ASGI middleware: `x-dynamo-session-id` names the session, `x-dynamo-session-final: true` its last request.
 
-    The session's job is released when the answer to that request has been sent, or its client has gone.
+    The session's job is released when the answer to that request has been sent, or its client has gone. A request
+    that vLLM refuses before it has found the session ends nothing: only a valid body says whose tenant's job is meant.
     """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        # A task that nobody holds may vanish before it is done.
+        # A task without a reference may be garbage-collected before it is done.
         self._releases: set[asyncio.Task[None]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request; behind the session's last one, release the session's job."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -71,10 +104,10 @@ class SessionHeaders:
             await self._app(scope, receive, send)
         finally:
             _found.reset(token)
-            self._release(scope["app"].state, found or ({(session, None)} if session else set()))
+            self._release(scope["app"].state, found)
 
     def _release(self, state: State, found: set[tuple[str, str | None]]) -> None:
-        """Not awaited, for a client that has gone may have cancelled us."""
+        """Release the jobs in tasks of their own: a client that has gone may have cancelled this one."""
         for session, tenant in found:
             release = asyncio.create_task(_release(state, session, tenant))
             self._releases.add(release)
@@ -83,7 +116,7 @@ class SessionHeaders:
 
 def _name_session(headers: list[tuple[bytes, bytes]], session: str) -> list[tuple[bytes, bytes]]:
     name = SESSION_HEADER.lower().encode()
-    # An empty header of that name would be found before ours.
+    # Otherwise an empty header of that name would be found before ours.
     return [(key, value) for key, value in headers if key.lower() != name] + [(name, session.encode("latin-1"))]
 
 
@@ -92,7 +125,7 @@ def _is_final(headers: Headers) -> bool:
 
 
 def _is_guarded(scope: Scope) -> bool:
-    """Whether the request had to show the API key, if there is one: on other paths anybody could end a job."""
+    """Tell whether the request needed the API key, if there is one: on other paths anybody could end a job."""
     path: str = scope["path"].removeprefix(scope.get("root_path", ""))
     return scope["method"] == "POST" and path.startswith(tuple(authenticate.GUARDED_PREFIX))
 
@@ -102,5 +135,5 @@ async def _release(state: State, session: str, tenant: str | None) -> None:
         jobs: JobReader = state.agentcache_jobs
         await jobs.release(session, [tenant])
     except Exception as error:
-        # The answer has been sent; the job's pins end by themselves later.
+        # The answer has been sent, and the job's pins expire by themselves.
         logger.warning("A session that its client called final was not released: %s", in_one_line(error))

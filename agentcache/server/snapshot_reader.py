@@ -1,4 +1,4 @@
-"""Asks the engines what they count, on behalf of every route that shows it."""
+"""Reads the engines' counts, for every route that shows them."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from typing import Any
 
 from vllm.logger import init_logger
 
-from agentcache.engine.snapshot import EngineSnapshot
+from agentcache.engine.rpc.snapshot import EngineSnapshot
 from agentcache.errors import in_one_line
 
 logger = init_logger("vllm.agentcache")
 
-# An engine answers between two steps, and a step with a long prompt takes seconds. A scrape waits for 10 s by default.
+# An engine answers between two steps, and a step with a long prompt takes seconds. Prometheus waits 10 s by default.
 ANSWER_WAIT_S = 5.0
-# How often the engines are asked at most, however often anybody asks us: /metrics is open to all.
+# Ask the engines no more often than this, however often we are asked: /metrics is open to all.
 MIN_INTERVAL_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """All engines' snapshots at one time; none where another scheduler runs."""
+    """The snapshots of all engines at one time; empty if another scheduler runs."""
 
     engines: tuple[EngineSnapshot, ...]
     age_s: float
 
 
 class SnapshotReader:
-    """Keeps the latest answer for when the engines give none. For one event loop."""
+    """Keeps the latest answer for when the engines do not answer. For one event loop."""
 
     def __init__(
         self,
         ask: Callable[[], Awaitable[Sequence[dict[str, Any] | None]]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`ask` gives one snapshot per engine; None is an engine that has another scheduler than ours."""
+        """Read through `ask`, which returns one snapshot per engine; None for an engine with another scheduler."""
         self._ask = ask
         self._clock = clock
         self._lock = asyncio.Lock()
@@ -45,7 +45,7 @@ class SnapshotReader:
         self._latest: tuple[tuple[EngineSnapshot, ...], float] | None = None
 
     async def read(self) -> Reading | None:
-        """The present counts, or, of engines that do not answer, the last known; None before their first answer."""
+        """Return the present counts, or the last known if engines do not answer; None before their first answer."""
         async with self._lock:
             if self._clock() >= self._next_try_s:
                 await self._update()
@@ -56,7 +56,7 @@ class SnapshotReader:
         return Reading(engines, self._clock() - taken_s)
 
     def forget(self) -> None:
-        """The engines count anew: what they told before is no answer any more."""
+        """Drop the last answer: the engines have started counting anew."""
         self._latest, self._next_try_s = None, self._clock()
 
     async def _update(self) -> None:
@@ -65,7 +65,7 @@ class SnapshotReader:
         except TimeoutError:
             logger.warning("The engine did not tell its counts within %s s.", ANSWER_WAIT_S)
         except Exception as error:
-            # vLLM raises a bare Exception for what failed in the engine; scrapes go on with what vLLM itself counts.
+            # vLLM raises a bare Exception for any failure in the engine; scrapes continue with vLLM's own counts.
             logger.warning("The engine could not tell its counts: %s", in_one_line(error))
         else:
             engines = tuple(EngineSnapshot.model_validate(answer) for answer in answers if answer is not None)

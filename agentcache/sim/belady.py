@@ -28,13 +28,14 @@ import numpy as np
 from numpy.typing import NDArray
 from vllm.v1.core.kv_cache_utils import get_block_hash
 
+from agentcache._evictor import FreeContext
 from agentcache.config import read_config
-from agentcache.engine.block_queue import replace_queue
-from agentcache.engine.evictor_inputs import build_inputs
+from agentcache.engine.blocks.block_queue import replace_queue
+from agentcache.engine.blocks.evictor_inputs import build_inputs
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.errors import IntegrityError
-from agentcache.policy.cost import LossCost
-from agentcache.policy.evictor import Evictor
+from agentcache.policy.cost import RecomputeCost
+from agentcache.policy.evictor import UNKNOWN_REQUEST, Evictor
 from agentcache.sim.future import NO_PATTERN, FutureUses
 
 # A request that is due already waits in the engine: its blocks are worth more than any others.
@@ -48,12 +49,12 @@ class BeladyEvictor(Evictor):
         self,
         *,
         num_blocks: int,
-        loss: LossCost,
+        recompute_cost: RecomputeCost,
         future: FutureUses,
         hash_of: Callable[[int], bytes | None],
         segments: bool,
     ) -> None:
-        self._loss = loss
+        self._recompute_cost = recompute_cost
         self._future = future
         self._hash_of = hash_of
         self._segments = segments
@@ -73,27 +74,30 @@ class BeladyEvictor(Evictor):
         block_ids: Sequence[int],
         positions: Sequence[int],
         now_s: float,  # noqa: ARG002 (the past does not count here)
-        factor: float = 1.0,  # noqa: ARG002
+        context: FreeContext = UNKNOWN_REQUEST,  # noqa: ARG002
     ) -> None:
+        """Free blocks with reusable KV."""
         if not block_ids:
             return
         ids = np.array(block_ids)
         hashes = map(self._hash_of, block_ids)
         self._patterns[ids] = [NO_PATTERN if key is None else self._future.pattern_of(key) for key in hashes]
         self._positions[ids] = positions
-        linear_s = self._loss.slope_s * self._positions[ids] + self._loss.base_s
-        self._costs_s[ids] = np.maximum(linear_s, self._loss.floor_s)
+        linear_s = self._recompute_cost.slope_s * self._positions[ids] + self._recompute_cost.base_s
+        self._costs_s[ids] = np.maximum(linear_s, self._recompute_cost.floor_s)
         self._numbers[ids] = np.arange(self._added, self._added + len(ids))
         self._is_free[ids] = 1
         self._added += len(ids)
         self._free += len(ids)
 
     def add_empty(self, block_ids: Sequence[int]) -> None:
+        """Free blocks without reusable KV: they go first, the latest call in front."""
         for block_id in reversed(block_ids):
             self._empty[block_id] = None
             self._empty.move_to_end(block_id, last=False)
 
     def evict(self, count: int, now_s: float) -> list[int]:
+        """Take out the `count` blocks to lose. Raises ValueError if fewer are free."""
         if count > len(self):
             raise ValueError(f"cannot evict {count} blocks: {len(self)} are free")
         empty = [self._empty.popitem(last=False)[0] for _ in range(min(count, len(self._empty)))]
@@ -105,6 +109,7 @@ class BeladyEvictor(Evictor):
         return [*empty, *victims.tolist()]
 
     def remove(self, block_id: int) -> None:
+        """Take out one block because its KV is used again."""
         if 0 <= block_id < len(self._flags) and self._flags[block_id]:
             self._flags[block_id] = 0
             self._free -= 1
@@ -112,17 +117,20 @@ class BeladyEvictor(Evictor):
             del self._empty[block_id]
 
     def order(self, now_s: float) -> Iterator[int]:
+        """Iterate over the free blocks, the next victim first."""
         return iter([*self._empty, *self._choose(self._free, now_s).tolist()])
 
     def __len__(self) -> int:
+        """Return how many blocks are free."""
         return len(self._empty) + self._free
 
     def check_integrity(self) -> None:
+        """Raise IntegrityError when the flags and the count of free blocks disagree."""
         if self._flags.count(1) != self._free or any(self._flags[block_id] for block_id in self._empty):
             raise IntegrityError(f"{self._free} free blocks with KV: their flags say {self._flags.count(1)}")
 
     def _choose(self, count: int, now_s: float) -> NDArray[np.int64]:
-        """The first `count` of the blocks with KV."""
+        """Choose the first `count` of the blocks with KV."""
         ids = np.flatnonzero(self._is_free)
         scores = self._score(ids, now_s)
         if count < len(ids):
@@ -135,7 +143,7 @@ class BeladyEvictor(Evictor):
         return first
 
     def _score(self, ids: NDArray[np.int64], now_s: float) -> NDArray[np.float64]:
-        """The lowest goes first."""
+        """Score the blocks; the lowest goes first."""
         next_use_s: NDArray[np.float64] = self._future.next_use_s()[self._patterns[ids]]
         if not self._segments:
             return -next_use_s
@@ -156,6 +164,10 @@ def evict_by_future(
         return None if key is None else get_block_hash(key)
 
     evictor = BeladyEvictor(
-        num_blocks=inputs.num_blocks, loss=inputs.loss, future=future, hash_of=hash_of, segments=segments
+        num_blocks=inputs.num_blocks,
+        recompute_cost=inputs.recompute_cost,
+        future=future,
+        hash_of=hash_of,
+        segments=segments,
     )
     scheduler.block_queue = replace_queue(pool, evictor, clock)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise, takewhile
 
+from agentcache.jobs.recorded_job import RecordedJob
 from agentcache.policy.presets import Row
-from agentcache.replay.recorded_job import RecordedJob
 from agentcache.sim.belady import evict_by_future
 from agentcache.sim.engine import SimulatedEngine
 from agentcache.sim.future import FutureJob, FutureUses, hash_prompts
@@ -32,7 +32,7 @@ def _foresee(recorded: RecordedJob, engine: SimulatedEngine, prompts: PromptWrit
 def _estimate_gaps(
     recorded: RecordedJob, prompts: Sequence[Sequence[bytes]], block_size: int, gpu: StepModel
 ) -> Iterator[float]:
-    """Seconds from each request to the next if it were alone and hit all that the one before it left."""
+    """Estimate the seconds from each request to the next if it were alone and hit all that the one before it left."""
     for number, (before, prompt) in enumerate(pairwise([[], *prompts[:-1]])):
         turn = recorded.job.turns[number]
         hit = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, prompt, strict=False)))

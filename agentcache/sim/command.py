@@ -10,18 +10,18 @@ from pathlib import Path
 from rich.console import Console
 
 from agentcache.config import list_knobs
+from agentcache.jobs.loader import check_fit, describe_jobs, load_jobs
+from agentcache.jobs.recorded_job import RecordedJob
+from agentcache.jobs.tokenizer import LocalTokenizer
 from agentcache.models.catalog import resolve_model
 from agentcache.policy.presets import find_cost_profile, find_step_cost
-from agentcache.replay.display import ReplayDisplay
-from agentcache.replay.jobs import check_fit, describe_jobs, load_jobs
-from agentcache.replay.output import divert_output
-from agentcache.replay.recorded_job import RecordedJob
-from agentcache.replay.run_folder import ENGINE_LOG, begin_run, find_versions
-from agentcache.replay.settings import CLAIRVOYANT
-from agentcache.replay.tokenizer import LocalTokenizer
 from agentcache.report.builder import write_report
 from agentcache.report.events import EventWriter, PolicyEvent, RunRecord
 from agentcache.report.summary import Summary
+from agentcache.run.checks import CLAIRVOYANT
+from agentcache.run.display import ReplayDisplay
+from agentcache.run.folder import ENGINE_LOG, begin_run, find_versions
+from agentcache.run.output import divert_output
 from agentcache.sim.clairvoyance import make_clairvoyant
 from agentcache.sim.clock import VirtualClock
 from agentcache.sim.engine import EngineShape, SimulatedEngine, make_config
@@ -38,7 +38,7 @@ _GPU_NOTE = (
 
 
 def simulate(settings: SimulationSettings) -> tuple[int, Summary]:
-    """Exit status and figures; 0 when every job finished, 130 after Ctrl-C.
+    """Return exit status and figures; 0 when every job finished, 130 after Ctrl-C.
 
     Raises InputError, leaving nothing behind, for anything that cannot work.
     """
@@ -48,14 +48,14 @@ def simulate(settings: SimulationSettings) -> tuple[int, Summary]:
     _begin(settings, simulation)
     with divert_output(settings.out / ENGINE_LOG) as terminal:
         status = simulation.run(Console(file=terminal))
-    return status, write_report([settings.out], settings.out)
+    return status, write_report([settings.out], settings.out).summary
 
 
 class Simulation:
     """The same jobs under one policy after the other, each with a cache and a clock of its own."""
 
     def __init__(self, settings: SimulationSettings) -> None:
-        """Makes or finds the model's folder and loads the jobs. Raises InputError; runs nothing."""
+        """Make or find the model's folder and load the jobs. Raises InputError; runs nothing."""
         self._out = settings.out
         self._policies = settings.policies
         path = resolve_model(settings.model_name).path
@@ -77,7 +77,7 @@ class Simulation:
         check_fit(self.jobs, settings.jobs, cache_tokens=settings.cache_tokens, max_tokens=max_tokens)
 
     def run(self, console: Console) -> int:
-        """The exit status."""
+        """Run the policies and return the exit status."""
         with EventWriter(self._out) as writer:
             try:
                 for policy in self._policies:

@@ -18,26 +18,26 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
-from agentcache.config import CONFIG_KEY
+from agentcache.config import CONFIG_KEY, read_config
 from agentcache.engine.compat import check_vllm
 from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT, SCHEDULER_CLASS
-from agentcache.engine.dictated_calls import write_dictated_calls
+from agentcache.engine.replies.forced_calls import write_forced_calls
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.errors import InputError, in_one_line
 from agentcache.policy.presets import Row
 from agentcache.sim.clock import VirtualClock
 from agentcache.sim.gpu import StepModel
-from tool_runtime.job import ToolCall
+from tool_runtime.agent.job import ToolCall
 
 # An engine whose scheduler holds every request back looks again after this time.
 IDLE_STEP_S = 0.001
-# What a fill row samples is thrown away.
+# What a fill request samples is thrown away.
 _FILL_TOKEN = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineShape:
-    """What an engine is started with. `cache_tokens` is rounded down to whole blocks; `knobs` are agentcache's."""
+    """The engine's size and settings. `cache_tokens` is rounded down to whole blocks; `knobs` are agentcache's."""
 
     model_path: str
     cache_tokens: int
@@ -62,7 +62,7 @@ class RequestTimes:
 
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
-    """What a step brought, in the order of the batch. `preempted` are ids of requests that must begin again."""
+    """A step's results, in the order of the batch. `preempted` are ids of requests that must begin again."""
 
     started_s: float
     ended_s: float
@@ -87,7 +87,7 @@ class SimulatedEngine:
     """
 
     def __init__(self, shape: EngineShape, policy: str, gpu: StepModel, clock: VirtualClock) -> None:
-        """Raises InputError for what vLLM refuses."""
+        """Make the engine. Raises InputError for what vLLM refuses."""
         config = make_config(shape, policy)
         self.block_size = shape.block_size
         self.cache_tokens = shape.cache_tokens // shape.block_size * shape.block_size
@@ -106,7 +106,7 @@ class SimulatedEngine:
 
     @property
     def idle(self) -> bool:
-        """Whether no request waits or runs."""
+        """Tell whether no request waits or runs."""
         return not self._times
 
     @property
@@ -117,6 +117,7 @@ class SimulatedEngine:
 
     @property
     def in_step(self) -> bool:
+        """Tell whether a step has begun and not ended."""
         return self._step is not None
 
     def add(
@@ -127,9 +128,9 @@ class SimulatedEngine:
         session_id: str | None = None,
         calls: Sequence[ToolCall] = (),
     ) -> None:
-        """A request for `prompt` that will be answered with `reply`, both token ids, which stands for these calls."""
+        """Add a request for `prompt` to be answered with `reply`, both token ids, which stands for these calls."""
         now_s = self.clock.now()
-        dictated = {REPLY_ARGUMENT: reply, CALLS_ARGUMENT: write_dictated_calls(calls)}
+        dictated = {REPLY_ARGUMENT: reply, CALLS_ARGUMENT: write_forced_calls(calls)}
         params = SamplingParams(max_tokens=len(reply), ignore_eos=True, extra_args=dictated)
         request = Request(
             request_id, prompt, params, None, arrival_time=now_s, block_hasher=self._hasher, session_id=session_id
@@ -139,11 +140,12 @@ class SimulatedEngine:
         self.scheduler.add_request(request)
 
     def hash_block(self, before: bytes | None, tokens: Sequence[int]) -> bytes:
-        """What the engine knows a full block by: its tokens, and the block `before` it in its request."""
+        """Hash a full block as the engine does: its tokens, and the block `before` it in its request."""
         parent = None if before is None else BlockHash(before)
         return hash_block_tokens(self._hash_function, parent, tokens)
 
     def abort(self, request_id: str) -> None:
+        """Abort a request as if its client had gone."""
         self.scheduler.finish_requests(request_id, RequestStatus.FINISHED_ABORTED)
         del self._replies[request_id], self._times[request_id]
 
@@ -153,7 +155,7 @@ class SimulatedEngine:
         now_s = self.clock.now()
         output = self.scheduler.schedule()
         for request_id in output.num_scheduled_tokens:
-            # The scheduler's fill rows are no request of ours.
+            # The scheduler's fill requests are none of ours.
             times = self._times.get(request_id)
             if times is not None and times.scheduled_s is None:
                 times.scheduled_s = now_s
@@ -181,7 +183,7 @@ class SimulatedEngine:
         return StepOutcome(step.started_s, step.ended_s, tokens, first, finished, preempted)
 
     def _split_batch(self, output: SchedulerOutput) -> tuple[list[Row], list[Row]]:
-        """Rows of prefill and rows of decode. What a preempted request computes again is prefill."""
+        """Split into rows of prefill and rows of decode. What a preempted request computes again is prefill."""
         prefills: list[Row] = []
         decodes: list[Row] = []
         for request_id, new_tokens in output.num_scheduled_tokens.items():
@@ -207,7 +209,7 @@ class SimulatedEngine:
     def _note_tokens(
         self, replies: Sequence[EngineCoreOutput], now_s: float
     ) -> tuple[tuple[RequestTimes, ...], tuple[RequestTimes, ...]]:
-        """The requests with a first token, and the finished ones, which are forgotten."""
+        """Return the requests with a first token, and the finished ones, which are forgotten."""
         first, finished = [], []
         for reply in replies:
             times = self._times[reply.request_id]
@@ -224,8 +226,9 @@ class SimulatedEngine:
 
 
 def make_config(shape: EngineShape, policy: str) -> VllmConfig:
-    """vLLM's configuration of such an engine. Raises InputError for what it refuses."""
+    """Make vLLM's configuration of such an engine. Raises InputError for what it refuses."""
     check_vllm()
+    config = read_config({CONFIG_KEY: {**shape.knobs, "policy": policy}})
     arguments = EngineArgs(
         model=shape.model_path,
         load_format="dummy",
@@ -237,16 +240,19 @@ def make_config(shape: EngineShape, policy: str) -> VllmConfig:
         enable_prefix_caching=True,
         enable_chunked_prefill=True,
         scheduler_cls=SCHEDULER_CLASS,
-        additional_config={CONFIG_KEY: {**shape.knobs, "policy": policy}},
+        additional_config={CONFIG_KEY: config.model_dump()},
     )
     try:
-        return arguments.create_engine_config()
+        vllm_config = arguments.create_engine_config()
     except ValueError as error:
         raise InputError(f"vLLM refuses the options: {in_one_line(error)}") from None
+    # As on the GPU that is modelled, whatever vLLM chooses for the machine at hand.
+    vllm_config.scheduler_config.async_scheduling = True
+    return vllm_config
 
 
 def _make_scheduler(config: VllmConfig, blocks: int, clock: VirtualClock) -> AgentScheduler:
-    """What the engine core does at its start. All layers share one table of blocks, so one layer stands for all."""
+    """Make the scheduler as the engine core does. All layers share one table of blocks, so one layer stands for all."""
     block_size = config.cache_config.block_size
     dtype = config.model_config.dtype
     assert isinstance(dtype, torch.dtype)

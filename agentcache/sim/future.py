@@ -33,7 +33,7 @@ class FutureJob:
 
 
 def hash_prompts(prompts: Iterable[Sequence[int]], block_size: int, hash_block: HashBlock) -> Iterator[list[bytes]]:
-    """The hashes of each prompt's full blocks, by `hash_block(hash of the block before, tokens)`.
+    """Hash each prompt's full blocks, by `hash_block(hash of the block before, tokens)`.
 
     What a prompt has in common with the one before it is not hashed again.
     """
@@ -76,11 +76,11 @@ class FutureUses:
         self._next_use_s: NDArray[np.float64] | None = None
 
     def pattern_of(self, block_hash: bytes) -> int:
-        """NO_PATTERN for a block that no recorded request contains."""
+        """Return the block's pattern; NO_PATTERN for a block that no recorded request contains."""
         return self._pattern_of.get(block_hash, NO_PATTERN)
 
     def due(self, job_id: str, turn: int, time_s: float) -> None:
-        """The turns before `turn` are over, and that one will be sent (or was) at `time_s`.
+        """Note that the turns before `turn` are over, and that one will be sent (or was) at `time_s`.
 
         A request that waits in the engine still needs its blocks: its turn is over when its reply is complete.
         """
@@ -88,12 +88,12 @@ class FutureUses:
         self._next_use_s = None
 
     def ended(self, job_id: str) -> None:
-        """The last turn of the job is over."""
+        """Note that the last turn of the job is over."""
         self._jobs[job_id].ended()
         self._next_use_s = None
 
     def next_use_s(self) -> NDArray[np.float64]:
-        """By pattern, when the earliest request with its blocks is expected; infinite if none is, and for NO_PATTERN.
+        """Return when each pattern's earliest request is expected; infinite if none is, and for NO_PATTERN.
 
         It may lie in the past: the request then waits in the engine, or runs.
         """
@@ -108,7 +108,7 @@ class _JobFuture:
     """When one job uses its patterns next. Before the first `due` it is not known to come at all."""
 
     def __init__(self, ideal_s: Sequence[float], prompts: Sequence[NDArray[np.int64]]) -> None:
-        """`prompts[i]` are the patterns of the blocks of turn i's prompt."""
+        """Prepare look-ups. `prompts[i]` are the patterns of the blocks of turn i's prompt."""
         turns = len(prompts)
         self._sent_s = np.array([0.0, *accumulate(ideal_s)][:turns])
         self.patterns: NDArray[np.int64] = np.unique(np.concatenate(prompts))
@@ -128,7 +128,7 @@ class _JobFuture:
 
 
 def _find_patterns(requests: Iterable[Iterable[NDArray[np.int64]]], blocks: int) -> NDArray[np.int64]:
-    """The pattern of each block: every request adds a random number of its own to its blocks, equal sums are one."""
+    """Find each block's pattern: every request adds a random number of its own to its blocks, equal sums are one."""
     random = np.random.default_rng(0)
     sums = np.zeros(blocks, np.uint64)
     for prompt in chain.from_iterable(requests):

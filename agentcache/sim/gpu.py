@@ -12,5 +12,5 @@ class StepModel(Protocol):
     """A GPU with a model on it."""
 
     def step_s(self, rows: Sequence[Row]) -> float:
-        """Seconds of one forward pass over a batch of prefill chunks and decodes; 0 without rows."""
+        """Return the seconds of one forward pass over a batch of prefill chunks and decodes; 0 without rows."""
         ...

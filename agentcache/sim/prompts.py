@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from agentcache.errors import InputError
-from agentcache.replay.context_job import ContextJob
-from agentcache.replay.recorded_job import RecordedJob, TextJob
-from agentcache.replay.recorded_reply import assistant_message
-from agentcache.replay.tokenizer import Tokenizer
-from tool_runtime.job import Message, Turn
+from agentcache.jobs.context_job import ContextJob
+from agentcache.jobs.recorded_job import RecordedJob, TextJob
+from agentcache.jobs.recorded_reply import assistant_message
+from agentcache.jobs.tokenizer import Tokenizer
+from tool_runtime.agent.job import Message, Turn
 
 _QUESTION: Message = {"role": "user", "content": "?"}
 
@@ -28,7 +28,7 @@ class PromptWriter:
         self._pieces: dict[str, list[list[int]]] = {}
 
     def write(self, recorded: RecordedJob) -> Iterator[list[int]]:
-        """The prompt of each turn. A chat is as a server renders it, and is rendered once for all policies."""
+        """Write the prompt of each turn. A chat is as a server renders it, and is rendered once for all policies."""
         if isinstance(recorded, ContextJob):
             yield from map(recorded.prompt, range(len(recorded.job.turns)))
         else:
@@ -54,6 +54,7 @@ class PromptWriter:
 
 
 def tool_messages(turn: Turn) -> list[Message]:
+    """Return the turn's results as messages of the API."""
     return [
         {"role": "tool", "tool_call_id": call.id or f"call-{number}", "content": result.content}
         for number, (call, result) in enumerate(zip(turn.tool_calls, turn.results, strict=True))

@@ -10,17 +10,17 @@ from functools import partial
 from typing import Protocol
 
 from agentcache.errors import IntegrityError
-from agentcache.replay.display import ReplayDisplay
-from agentcache.replay.recorded_job import RecordedJob
-from agentcache.replay.recorder import JobRecorder
+from agentcache.jobs.recorded_job import RecordedJob
 from agentcache.report.events import EventWriter
+from agentcache.run.display import ReplayDisplay
+from agentcache.run.recorder import JobRecorder
 from agentcache.sim.clock import VirtualClock
 from agentcache.sim.engine import RequestTimes, SimulatedEngine, StepOutcome
 from agentcache.sim.prompts import PromptWriter
-from tool_runtime.agent_loop import JobOutcome
-from tool_runtime.executor import ExecutedCall
-from tool_runtime.job import ToolCall, ToolResult
-from tool_runtime.model_client import RequestOutcome
+from tool_runtime.agent.agent_loop import JobOutcome
+from tool_runtime.agent.executor import ExecutedCall
+from tool_runtime.agent.job import ToolCall, ToolResult
+from tool_runtime.agent.model_client import RequestOutcome
 
 # No policy may hold back all requests for longer, while nothing else happens.
 PATIENCE_S = 600.0
@@ -29,7 +29,7 @@ _Action = Callable[[], None]
 
 
 class Timeline:
-    """What is to happen, by time; at equal times, what was planned first comes first."""
+    """Plans by time; at equal times, what was planned first comes first."""
 
     def __init__(self, clock: VirtualClock) -> None:
         self._clock = clock
@@ -37,6 +37,7 @@ class Timeline:
         self._numbers = itertools.count()
 
     def plan(self, time_s: float, action: _Action) -> None:
+        """Plan an action for a time, which must not have passed."""
         heapq.heappush(self._events, (time_s, next(self._numbers), action))
 
     def advance(self) -> bool:
@@ -54,10 +55,10 @@ class Future(Protocol):
     """Is told of what comes as soon as it is certain."""
 
     def due(self, job_id: str, turn: int, time_s: float) -> None:
-        """The turns before `turn` are over, and that one will be sent, or is, at `time_s`."""
+        """Note that the turns before `turn` are over, and that one will be sent, or is, at `time_s`."""
 
     def ended(self, job_id: str) -> None:
-        """The last turn of the job is over."""
+        """Note that the last turn of the job is over."""
 
 
 @dataclass(slots=True)
@@ -105,7 +106,7 @@ class SimulationRunner:
         self._idle_since_s: float | None = None
 
     def run(self, jobs: Sequence[RecordedJob]) -> None:
-        """To the end of the last job. After KeyboardInterrupt the running jobs are recorded as interrupted."""
+        """Run to the end of the last job. After KeyboardInterrupt the running jobs are recorded as interrupted."""
         for recorded in jobs:
             self._timeline.plan(recorded.job.arrival_s, partial(self._start_job, recorded))
             self._tell_due(recorded, 0, recorded.job.arrival_s)
@@ -202,7 +203,7 @@ class SimulationRunner:
 
 
 def _request_outcome(run: _JobRun, times: RequestTimes) -> RequestOutcome:
-    """What a client would have measured at a server that answers without delay."""
+    """Return what a client would have measured at a server that answers without delay."""
     assert times.scheduled_s is not None
     assert times.first_token_s is not None
     assert times.finished_s is not None

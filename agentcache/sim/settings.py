@@ -9,10 +9,11 @@ from typing import Any
 
 from agentcache.config import CONFIG_KEY, read_config
 from agentcache.errors import InputError
-from agentcache.models.catalog import SHAPE_PREFIX, TINY_MODEL
+from agentcache.jobs.settings import JobSettings
+from agentcache.models.catalog import SHAPE_PREFIX
+from agentcache.models.shapes import SMALL
 from agentcache.policy.presets import find_step_cost
-from agentcache.replay.job_settings import JobSettings
-from agentcache.replay.settings import check_kv_tokens, check_out, check_policies
+from agentcache.run.checks import check_kv_tokens, check_out, check_policies
 
 DEFAULT_MODEL = "llama-3.1-8b"
 DEFAULT_GPU = "h200"
@@ -44,7 +45,7 @@ class SimulationSettings:
     knobs: Mapping[str, Any] = field(default_factory=dict)
 
     def check(self) -> None:
-        """Raises InputError for what is wrong on its own, before anything is loaded."""
+        """Raise InputError for what is wrong on its own, before anything is loaded."""
         if not self.policies:
             raise InputError("simulate: give at least one --policy")
         self.jobs.check()
@@ -69,9 +70,9 @@ class SimulationSettings:
     @property
     def model_name(self) -> str:
         """The model as `resolve_model` knows it."""
-        return self.model if self.model == TINY_MODEL else SHAPE_PREFIX + self.model
+        return self.model if self.model in SMALL else SHAPE_PREFIX + self.model
 
     @property
     def cache_tokens(self) -> int:
-        """In whole blocks."""
+        """The tokens that the cache holds, in whole blocks."""
         return self.kv_tokens // self.block_size * self.block_size

@@ -6,7 +6,7 @@
 #include <random>
 #include <vector>
 
-#include "least_few.hpp"
+#include "evictors/select_k.hpp"
 #include "shared.hpp"
 
 namespace agentcache {
@@ -50,7 +50,7 @@ inline void check_selection() {
     std::vector<Item> expected = items;
     std::sort(expected.begin(), expected.end());
     expected.resize(count);
-    keep_least(items, count, spare);
+    select_least(items, count, spare);
     std::sort(items.begin(), items.end());
     expect(items == expected, "the least few of many");
   }

@@ -5,9 +5,9 @@
 #include <cstdlib>
 #include <string>
 
-#include "learned_waits.hpp"
-#include "recompute_cost.hpp"
-#include "reuse_frequency.hpp"
+#include "evictors/learned_waits.hpp"
+#include "evictors/recompute_cost.hpp"
+#include "evictors/reuse_frequency.hpp"
 
 namespace agentcache {
 
@@ -16,6 +16,9 @@ inline void expect(bool holds, const std::string& what) {
   std::fprintf(stderr, "failed: %s\n", what.c_str());
   std::exit(1);
 }
+
+/// Defined in damage.cpp.
+void check_that_damage_is_found();
 
 inline const ReuseFrequency kFrequency(14.4, 0.36, 9.75);
 inline const RecomputeCost kCost(1e-9, 2e-5, 1e-7);

@@ -25,18 +25,23 @@ from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
 from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT
-from agentcache.engine.dictated_calls import write_dictated_calls
-from tool_runtime.job import ToolCall
+from agentcache.engine.replies.forced_calls import write_forced_calls
+from tool_runtime.agent.job import ToolCall
 
 BLOCK_SIZE = 16
 
 
 def make_config(
-    model_path: str, scheduler: str | type[Any] | None, engine: Mapping[str, Any] | None = None, **knobs: object
+    model_path: str,
+    scheduler: str | type[Any] | None,
+    engine: Mapping[str, Any] | None = None,
+    *,
+    is_async: bool = True,
+    **knobs: object,
 ) -> VllmConfig:
     """An engine for short requests and small steps, so that prompts come in chunks.
 
-    `engine` are further options of vLLM's, `knobs` are agentcache's.
+    `engine` are further options of vLLM's, `knobs` are agentcache's. vLLM itself schedules synchronously on CPUs.
     """
     options: dict[str, Any] = {
         "block_size": BLOCK_SIZE,
@@ -46,7 +51,9 @@ def make_config(
         "scheduler_cls": scheduler,
         "additional_config": {"agentcache": knobs},
     }
-    return EngineArgs(model=model_path, **{**options, **(engine or {})}).create_engine_config()
+    config = EngineArgs(model=model_path, **{**options, **(engine or {})}).create_engine_config()
+    config.scheduler_config.async_scheduling = is_async
+    return config
 
 
 def make_scheduler(config: VllmConfig, num_blocks: int) -> Any:
@@ -99,7 +106,7 @@ class LoneScheduler:
         **options: Any,
     ) -> None:
         """`calls` are those of a recorded reply; without them the reply is cut off at its length."""
-        dictated = {REPLY_ARGUMENT: [], CALLS_ARGUMENT: write_dictated_calls(calls)} if calls is not None else None
+        dictated = {REPLY_ARGUMENT: [], CALLS_ARGUMENT: write_forced_calls(calls)} if calls is not None else None
         params = SamplingParams(max_tokens=output_tokens, ignore_eos=True, extra_args=dictated)
         self.scheduler.add_request(Request(request_id, prompt, params, None, block_hasher=self._hasher, **options))
 

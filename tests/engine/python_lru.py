@@ -3,8 +3,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from agentcache._evictor import FreeContext
 from agentcache.errors import IntegrityError
-from agentcache.policy.evictor import Evictor
+from agentcache.policy.evictor import UNKNOWN_REQUEST, Evictor
 
 
 class PythonLru(Evictor):
@@ -13,7 +14,13 @@ class PythonLru(Evictor):
     def __init__(self) -> None:
         self.ids: list[int] = []
 
-    def add(self, block_ids: Sequence[int], positions: Sequence[int], now_s: float, factor: float = 1.0) -> None:
+    def add(
+        self,
+        block_ids: Sequence[int],
+        positions: Sequence[int],
+        now_s: float,
+        context: FreeContext = UNKNOWN_REQUEST,
+    ) -> None:
         self.ids += block_ids
 
     def add_empty(self, block_ids: Sequence[int]) -> None:

@@ -7,7 +7,7 @@ import timeit
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcache.engine.chain_index import ChainIndex, ChainOwner
+from agentcache.engine.jobs.chain_owners import ChainOwner, ChainOwners
 
 BLOCK = 4
 ONE, TWO = ("one", "1"), ("two", "2")
@@ -18,17 +18,17 @@ def hash_blocks(tokens: str) -> list[bytes]:
     return [tokens[:end].encode() for end in range(BLOCK, len(tokens) + 1, BLOCK)]
 
 
-def note(index: ChainIndex, prompt: str, reply: str, owner: tuple[str, str]) -> None:
+def note(index: ChainOwners, prompt: str, reply: str, owner: tuple[str, str]) -> None:
     index.note(hash_blocks(prompt + reply), len(prompt), BLOCK, session=owner[0], request=owner[1])
 
 
-def find(index: ChainIndex, text: str) -> tuple[str, str] | None:
+def find(index: ChainOwners, text: str) -> tuple[str, str] | None:
     owner = index.find(hash_blocks(text))
     return owner and owner[:2]
 
 
 def test_a_prompt_goes_on_from_the_longest_chain_it_extends() -> None:
-    index = ChainIndex()
+    index = ChainOwners()
     note(index, "system, a question", "answer", ONE)
     note(index, "system, a questionanswer, more", "more answer", TWO)
     assert find(index, "system, a questionanswer, mor") == ONE
@@ -37,14 +37,14 @@ def test_a_prompt_goes_on_from_the_longest_chain_it_extends() -> None:
     assert index.find([]) is None
 
 
-def test_what_is_left_of_the_reply_behind_its_last_full_block_does_not_count() -> None:
-    index = ChainIndex()
+def test_a_reply_s_partial_last_block_does_not_count() -> None:
+    index = ChainOwners()
     note(index, "1234", "56789", ONE)
     assert find(index, "12345678_") == ONE
 
 
 def test_a_shared_prompt_is_nobodys() -> None:
-    index = ChainIndex()
+    index = ChainOwners()
     note(index, "12345678", "abc", ONE)
     note(index, "123", "", ONE)
     assert len(index) == 0
@@ -53,7 +53,7 @@ def test_a_shared_prompt_is_nobodys() -> None:
 
 
 def test_the_newer_of_two_equal_chains_owns_it() -> None:
-    index = ChainIndex()
+    index = ChainOwners()
     note(index, "1", "234", ONE)
     note(index, "12", "34", TWO)
     assert (len(index), find(index, "1234")) == (1, TWO)
@@ -62,7 +62,7 @@ def test_the_newer_of_two_equal_chains_owns_it() -> None:
 
 
 def test_the_oldest_is_forgotten() -> None:
-    index = ChainIndex(capacity=2)
+    index = ChainOwners(capacity=2)
     for text in ("aaaa", "bbbb", "aaaa", "cccc"):
         note(index, "", text, (text, ""))
     assert [find(index, text) is not None for text in ("aaaa", "bbbb", "cccc")] == [True, False, True]
@@ -78,7 +78,7 @@ steps = st.one_of(
 
 @given(st.lists(steps, max_size=40), st.integers(1, 6))
 def test_it_agrees_with_a_list_of_all_texts(steps: list[tuple[str, str, int, int]], capacity: int) -> None:
-    index = ChainIndex(capacity)
+    index = ChainOwners(capacity)
     filed: list[tuple[str, tuple[str, str]]] = []  # Text up to the last full block's end, oldest first.
     for number, (what, text, prompt, session) in enumerate(steps):
         if what == "note":
@@ -98,7 +98,7 @@ def test_it_agrees_with_a_list_of_all_texts(steps: list[tuple[str, str, int, int
 
 
 def test_a_long_prompt_is_looked_up_within_a_millisecond() -> None:
-    index = ChainIndex()
+    index = ChainOwners()
     for number in range(10_000):
         index.note([os.urandom(32)], 0, 16, session=f"s{number % 500}", request=str(number))
     unknown = [random.randbytes(32) for _ in range(4096)]

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from lone_scheduler import LoneScheduler, make_config, make_scheduler
 
 from agentcache.config import ChunkingConfig
-from agentcache.engine.chunking import prefill_budget
 from agentcache.engine.constants import SCHEDULER_CLASS
+from agentcache.engine.order.chunking import prefill_budget
 
 CONFIG = ChunkingConfig(threshold=16, floor=512)
 
@@ -20,7 +20,7 @@ def test_budget_falls_as_decodes_exceed_the_threshold(decodes: int, budget: int)
 
 
 @given(st.integers(1, 64), st.integers(1, 4096), st.integers(0, 2048), st.integers(2048, 16384))
-def test_budget_fits_the_step_keeps_the_floor_and_never_grows_with_decodes(
+def test_budget_fits_the_step_and_falls_with_decodes_to_a_floor(
     threshold: int, floor: int, decodes: int, step_tokens: int
 ) -> None:
     config = ChunkingConfig(threshold=threshold, floor=floor)
@@ -42,7 +42,7 @@ def schedule_prefill_beside_decodes(model_path: str, **chunking: object) -> list
     return [step.scheduled["prompt"][0] for step in steps if "prompt" in step.scheduled]
 
 
-def test_scheduler_shrinks_the_prefill_of_a_step_and_off_is_stock(tiny_model_path: str) -> None:
+def test_scheduler_shrinks_the_prefill_and_off_is_stock(tiny_model_path: str) -> None:
     assert schedule_prefill_beside_decodes(tiny_model_path, enabled=False)[:4] == [92, 92, 92, 92]
     assert schedule_prefill_beside_decodes(tiny_model_path, threshold=4)[:4] == [92, 92, 92, 92]
     # 96 · 2 / 4 beside the decodes; the floor counts where that is less.

@@ -8,7 +8,7 @@ from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue
 
 from agentcache.engine.compat import check_signature, check_vllm
-from agentcache.engine.forced_reply import accept_forced_replies
+from agentcache.engine.replies.forced_reply import accept_forced_replies
 from agentcache.errors import CompatibilityError
 
 
@@ -53,7 +53,7 @@ def test_an_internal_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     assert failure() == f"vLLM {vllm.__version__}: it has no {name}"
 
 
-def test_another_version_is_named_before_its_internals_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_version_is_named_before_its_internals_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(FreeKVCacheBlockQueue, "iter_blocks_after")
     monkeypatch.setattr(vllm, "__version__", "0.31.0")
     assert failure() == "vLLM 0.31.0 is installed; agentcache needs 0.32.x"

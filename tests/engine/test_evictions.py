@@ -9,7 +9,7 @@ from python_lru import PythonLru
 from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_utils import BlockHashWithGroupId, KVCacheBlock
 
-from agentcache.engine.block_queue import Evictions, replace_queue
+from agentcache.engine.blocks.block_queue import Evictions, replace_queue
 from agentcache.policy.asymcache import AsymCacheEvictor
 from agentcache.policy.evictor import Evictor
 from agentcache.policy.lru import LruEvictor
@@ -31,7 +31,7 @@ class ListeningEvictor(PythonLru):
         self.idle_s.append(idle_s)
 
 
-def test_evictor_hears_positions_times_and_one_reuse_for_blocks_freed_together() -> None:
+def test_evictor_hears_positions_and_times_and_each_reuse_once() -> None:
     now_s = [100.0]
     evictor = ListeningEvictor()
     pool = BlockPool(num_gpu_blocks=8, enable_caching=True, hash_block_size=16)
@@ -108,7 +108,7 @@ def test_evictions_are_counted_by_cause_with_their_age() -> None:
         ),
     ],
 )
-def test_forgotten_blocks_go_in_the_order_in_which_they_would_have_gone(make_evictor: Callable[[], Evictor]) -> None:
+def test_forgotten_blocks_are_evicted_in_the_same_order(make_evictor: Callable[[], Evictor]) -> None:
     pool = BlockPool(num_gpu_blocks=8, enable_caching=True, hash_block_size=16)
     queue = replace_queue(pool, make_evictor(), lambda: 1.0)
     blocks = queue.popleft_n(5)

@@ -9,10 +9,10 @@ import pytest
 from lone_scheduler import LoneScheduler
 from test_steered_scheduler import STEERED, do_turn, learn_that_tools_are_fast, make_lone, run_until_idle, tokens_of
 
-from agentcache.engine import durations_keeper
-from tool_runtime.durations_file import load_durations
-from tool_runtime.job import ToolCall
-from tool_runtime.tool_key import ToolKey
+from agentcache.engine.jobs import duration_store
+from tool_runtime.agent.job import ToolCall
+from tool_runtime.learning.durations_file import load_durations
+from tool_runtime.learning.tool_key import ToolKey
 
 SEARCH = ToolCall("search", "{}")
 
@@ -20,12 +20,12 @@ SEARCH = ToolCall("search", "{}")
 def assert_nothing_is_left(lone: LoneScheduler) -> None:
     """Of requests; after an hour, of jobs."""
     tracker = lone.scheduler.tracker
-    assert (tracker._visits, tracker._without_token, tracker.pins._guards) == ({}, set(), {})
+    assert (tracker._states, tracker._without_token, tracker.pins._guards) == ({}, set(), {})
     lone.scheduler.clock.now_s += 4000
     tracker.step()
     lone.scheduler.check_integrity()
     assert (len(tracker.pins), lone.scheduler.evictor.pinned, tracker.pins._by_owner) == (0, 0, {})
-    assert (tracker.log.jobs, len(tracker.runtime.jobs), len(tracker._lineage._owners)) == ({}, 0, 0)
+    assert (tracker.stats.jobs, len(tracker.runtime.jobs), len(tracker._prefixes._owners)) == ({}, 0, 0)
     assert tracker.pins.ended.total() == tracker.pins.began
 
 
@@ -87,7 +87,7 @@ def test_work_goes_on_when_the_clock_jumps(tiny_model_path: str, policy: str, ju
     assert_nothing_is_left(lone)
 
 
-def test_a_session_id_of_10_mb_is_kept_short_through_the_scheduler(tiny_model_path: str) -> None:
+def test_the_scheduler_keeps_a_session_id_of_10_mb_short(tiny_model_path: str) -> None:
     lone = make_lone(tiny_model_path, "agentcache")
     session = "s" * 10_000_000
     known = do_turn(lone, "one", tokens_of(1, 100), (SEARCH,), session_id=session)
@@ -97,7 +97,7 @@ def test_a_session_id_of_10_mb_is_kept_short_through_the_scheduler(tiny_model_pa
     assert_nothing_is_left(lone)
 
 
-def test_many_sessions_with_pins_leave_no_more_than_the_table_holds(tiny_model_path: str) -> None:
+def test_many_pinned_sessions_leave_no_more_than_the_table_holds(tiny_model_path: str) -> None:
     lone = make_lone(tiny_model_path, "continuum-code", runtime={"max_jobs": 20})
     tracker: Any = lone.scheduler.tracker
     for number in range(1500):
@@ -108,23 +108,23 @@ def test_many_sessions_with_pins_leave_no_more_than_the_table_holds(tiny_model_p
     run_until_idle(lone)
     tracker.step()
     lone.scheduler.check_integrity()
-    assert len(tracker.log.jobs) == len(tracker.runtime.jobs) == 20
+    assert len(tracker.stats.jobs) == len(tracker.runtime.jobs) == 20
     assert tracker.count().jobs_ended == {"table full": 1480}
     assert len(tracker.pins) <= 20
     assert len(tracker.pins._deadlines) < 2000
     assert_nothing_is_left(lone)
 
 
-def test_a_damaged_file_of_durations_is_one_line_and_the_end_of_the_server_writes_a_good_one(
+def test_a_damaged_durations_file_is_one_line_and_is_replaced(
     tiny_model_path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines: list[str] = []
-    monkeypatch.setattr(durations_keeper.logger, "warning", lambda text, *values: lines.append(text % values))
+    monkeypatch.setattr(duration_store.logger, "warning", lambda text, *values: lines.append(text % values))
     path = tmp_path / "durations.json"
-    path.write_text("{")
-    lone = make_lone(tiny_model_path, "agentcache", runtime={"durations_file": str(path)})
+    path.write_text('{"format":"agentcache durations"')
+    lone = make_lone(tiny_model_path, "agentcache", runtime={"durations_file": str(path), "tool_parser": None})
     (line,) = lines
-    assert line.startswith(f"{path}: no file of tool durations (")
+    assert line.startswith(f"{path}: tool durations are damaged (")
     assert "\n" not in line
     known = do_turn(lone, "one", tokens_of(1, 100), (SEARCH,), session_id="job")
     lone.scheduler.clock.now_s += 5

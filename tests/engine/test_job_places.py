@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from vllm import SamplingParams
 from vllm.v1.request import Request
 
-from agentcache.engine.job_queue import ORDINARY, PINNED, JobQueue, Place, find_place
-from agentcache.policy.steering import Order
+from agentcache.engine.order.job_queue import ORDINARY, PINNED, JobQueue, QueuePriority, find_priority
+from agentcache.policy.runtime_policy import Order
 
 
 def test_without_an_order_a_request_stands_where_it_comes() -> None:
-    assert find_place(None, 3.0, 10.0, pinned=True) == Place(ORDINARY, 10.0, 10.0)
+    assert find_priority(None, 3.0, 10.0, pinned=True) == QueuePriority(ORDINARY, 10.0, 10.0)
 
 
 @pytest.mark.parametrize(
@@ -28,10 +28,8 @@ def test_without_an_order_a_request_stands_where_it_comes() -> None:
         (Order(seniority_s=0.0), False, ORDINARY, 10.0),
     ],
 )
-def test_the_place_of_a_request_that_comes_at_10_s_of_a_job_that_came_at_3_s(
-    order: Order, pinned: bool, rank: int, time_s: float
-) -> None:
-    assert find_place(order, 3.0, 10.0, pinned=pinned) == Place(rank, time_s, 10.0)
+def test_place_at_10_s_of_a_job_that_came_at_3_s(order: Order, pinned: bool, rank: int, time_s: float) -> None:
+    assert find_priority(order, 3.0, 10.0, pinned=pinned) == QueuePriority(rank, time_s, 10.0)
 
 
 @given(
@@ -40,13 +38,13 @@ def test_the_place_of_a_request_that_comes_at_10_s_of_a_job_that_came_at_3_s(
     later_s=st.integers(1, 100),
     age_s=st.integers(0, 300),
 )
-def test_nobody_is_passed_by_an_older_job_that_comes_later_than_its_seniority_counts(
+def test_an_older_job_passes_nobody_once_its_seniority_is_over(
     seniority_s: int, idle_s: int, later_s: int, age_s: int
 ) -> None:
     order = Order(seniority_s=seniority_s)
-    first = find_place(order, 1000.0 - idle_s, 1000.0, pinned=False)
+    first = find_priority(order, 1000.0 - idle_s, 1000.0, pinned=False)
     now_s = 1000.0 + seniority_s + later_s
-    assert first < find_place(order, now_s - age_s, now_s, pinned=False)
+    assert first < find_priority(order, now_s - age_s, now_s, pinned=False)
 
 
 @given(
@@ -56,16 +54,16 @@ def test_nobody_is_passed_by_an_older_job_that_comes_later_than_its_seniority_co
     st.integers(0, 20),
     st.integers(0, 60),
 )
-def test_nobody_is_passed_by_whoever_comes_more_than_the_patience_later(
+def test_nobody_is_passed_by_one_that_comes_a_patience_later(
     arrivals: list[tuple[int, int, bool, int]], patience_s: int, seniority_s: int
 ) -> None:
     """Pinned or not. Each request comes some seconds after the one before, then some are served."""
     clock, order = Clock(), Order(seniority_s=seniority_s, patience_s=patience_s)
-    places: dict[str, Place] = {}
+    places: dict[str, QueuePriority] = {}
     queue = JobQueue(lambda request: places[request.request_id], patience_s, clock)
     for number, (gap_s, age_s, pinned, served) in enumerate([*arrivals, (100, 0, False, len(arrivals))]):
         clock.now_s += gap_s
-        places[f"{number}"] = find_place(order, clock.now_s - age_s, clock.now_s, pinned=pinned)
+        places[f"{number}"] = find_priority(order, clock.now_s - age_s, clock.now_s, pinned=pinned)
         queue.add_request(Request(f"{number}", [1], SamplingParams(max_tokens=1), None, arrival_time=0.0))
         for _ in range(served):
             if not queue:

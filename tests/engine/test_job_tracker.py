@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import pytest
+from sizes import pick_size
 from tracked_requests import ASKED, BASH, BLOCK, SYSTEM, TASK, Tracked
 from vllm.v1.request import RequestStatus
 
-from agentcache.engine.end_classes import OVER, UNKNOWN
-from agentcache.engine.job_tracker import Fate
-from agentcache.policy.steering import Order, Steering
-from tool_runtime.tool_key import ToolKey
+from agentcache._evictor import FreeContext
+from agentcache.engine.jobs.finish_classes import OVER, UNKNOWN
+from agentcache.policy.runtime_policy import Order, RuntimePolicy
+from tool_runtime.learning.tool_key import ToolKey
 
 
 def test_turns_of_a_session_are_one_job_whatever_they_say() -> None:
@@ -70,22 +71,23 @@ def test_ids_of_10_mb_are_followed_like_others_and_kept_short(salt: str | None) 
     assert tracked.tracker.view_session(session + "s") == []
     assert tracked.tracker.release(session)
     assert tracked.tracker.count().jobs_ended == {"job over": 1}
-    assert not tracked.tracker.log.jobs
-    (owners, visits) = (tracked.tracker._lineage._owners, tracked.tracker._visits)
+    assert not tracked.tracker.stats.jobs
+    (owners, visits) = (tracked.tracker._prefixes._owners, tracked.tracker._states)
     assert (len(owners), len(visits)) == (0, 0)
 
 
-def test_100_000_sessions_leave_no_more_than_the_table_holds() -> None:
+def test_many_sessions_leave_no_more_than_the_table_holds() -> None:
+    sessions = pick_size(10_000, 100_000)
     tracked = Tracked(max_jobs=50)
-    for number in range(100_000):
+    for number in range(sessions):
         request = tracked.ask("r", [number], session=f"{number}", salt="t" if number % 2 else None)
         tracked.reply(request, tokens=1)
     tracker = tracked.tracker
-    assert len(tracker.log.jobs) <= 51
-    assert len(tracker._lineage._owners) + len(tracker._visits) + len(tracker._without_token) == 0
+    assert len(tracker.stats.jobs) <= 51
+    assert len(tracker._prefixes._owners) + len(tracker._states) + len(tracker._without_token) == 0
     tracker.step()
-    assert len(tracker.log.jobs) == len(tracked.runtime.jobs) == 50
-    assert tracker.count().jobs_ended == {"table full": 99_950}
+    assert len(tracker.stats.jobs) == len(tracked.runtime.jobs) == 50
+    assert tracker.count().jobs_ended == {"table full": sessions - 50}
     tracker.check_integrity()
 
 
@@ -95,11 +97,11 @@ def test_jobs_that_leave_all_at_once_leave_nothing_behind() -> None:
     for request in requests:
         tracked.reply(request)
     tracked.tracker.step()
-    assert len(tracked.tracker.log.jobs) == len(tracked.runtime.jobs) == 3
+    assert len(tracked.tracker.stats.jobs) == len(tracked.runtime.jobs) == 3
     assert tracked.tracker.count().jobs_ended == {"table full": 37}
 
 
-def test_sub_agents_are_jobs_of_their_own_where_no_session_holds_them_together() -> None:
+def test_sub_agents_without_a_session_are_jobs_of_their_own() -> None:
     tracked = Tracked()
     main = tracked.turn("main", ASKED, calls=[TASK])
     sub = tracked.turn("sub", [*SYSTEM, *[7] * 9], calls=[BASH])
@@ -111,7 +113,7 @@ def test_sub_agents_are_jobs_of_their_own_where_no_session_holds_them_together()
     assert (tracked.learned("bash"), tracked.learned("task")) == ((1, 2.0), (1, 4.0))
 
 
-def test_turns_side_by_side_in_a_session_are_told_apart_by_what_they_repeat() -> None:
+def test_parallel_turns_of_a_session_differ_by_what_they_repeat() -> None:
     tracked = Tracked()
     one = tracked.ask("one", ASKED, session="s", calls=[TASK])
     two = tracked.ask("two", [*SYSTEM, *[3] * 9], session="s", calls=[BASH])
@@ -128,7 +130,8 @@ def test_turns_side_by_side_in_a_session_are_told_apart_by_what_they_repeat() ->
     assert (tracked.learned("bash"), tracked.learned("task")) == ((1, 3.0), (1, 7.0))
 
 
-def test_a_turn_that_goes_on_from_one_of_several_unknown_ones_teaches_nothing() -> None:
+def test_a_turn_with_several_unknown_predecessors_is_no_lesson() -> None:
+    """It may go on from any of them, so no gap is learned."""
     tracked = Tracked()
     requests = [tracked.ask(name, [*SYSTEM, *[ord(name)] * 9], session="s", calls=[BASH]) for name in "ab"]
     for request in requests:
@@ -153,8 +156,8 @@ def test_a_turn_that_came_to_nothing_teaches_nothing(status: RequestStatus, word
     tracked = Tracked()
     request = tracked.ask("a", ASKED, session="s", calls=None)
     tracked.admit(request)
-    fate, _ = tracked.reply(request, status=status)
-    assert fate == Fate(UNKNOWN, job=1)
+    context, _ = tracked.reply(request, status=status)
+    assert context == FreeContext(finish_class=UNKNOWN, job=1)
     tracked.clock.now_s += 5
     tracked.turn("b", ASKED, session="s")
     (view,) = tracked.tracker.view_session("s")
@@ -181,7 +184,7 @@ def test_a_dictated_reply_that_ends_at_its_length_is_whole() -> None:
     assert (view.turns[0].status, view.waits_for) == ("finished", ("bash",))
 
 
-def test_a_tool_that_never_returns_is_learned_from_when_its_job_is_given_up() -> None:
+def test_a_job_given_up_teaches_that_its_tool_did_not_return() -> None:
     tracked = Tracked()
     tracked.turn("a", ASKED, session="s", calls=[BASH])
     tracked.clock.now_s += 3601
@@ -210,7 +213,7 @@ def test_a_job_that_comes_back_after_its_time_begins_anew() -> None:
     assert tracked.turns_of("s") == [[0]]
 
 
-def test_a_released_session_is_over_at_once_and_may_begin_anew_before_the_next_step() -> None:
+def test_a_released_session_may_begin_anew_before_the_next_step() -> None:
     tracked = Tracked()
     known = tracked.turn("a", ASKED, session="s", calls=[BASH])
     tracked.turn("salted", ASKED, session="s", salt="t")
@@ -239,7 +242,7 @@ def test_one_tenants_job_is_over_without_those_of_others() -> None:
     assert not tracked.tracker.view_session("s")
 
 
-def test_a_job_that_fell_out_of_a_full_table_may_come_back_before_the_next_step() -> None:
+def test_a_job_that_a_full_table_dropped_may_return_at_once() -> None:
     tracked = Tracked(max_jobs=1)
     tracked.turn("a", ASKED, session="s")
     tracked.turn("b", ASKED, session="t")
@@ -252,14 +255,14 @@ def test_a_job_that_fell_out_of_a_full_table_may_come_back_before_the_next_step(
     tracked.tracker.check_integrity()
 
 
-def test_a_session_released_while_it_runs_ends_with_its_last_reply() -> None:
+def test_a_session_released_as_it_runs_ends_with_its_last_reply() -> None:
     tracked = Tracked()
     request = tracked.ask("a", ASKED, session="s", calls=[BASH])
     assert tracked.tracker.release("s")
     (view,) = tracked.tracker.view_session("s")
     assert (view.is_over, view.running) == (True, 1)
-    fate, known = tracked.reply(request)
-    assert fate == Fate(OVER, job=1)
+    context, known = tracked.reply(request)
+    assert context == FreeContext(finish_class=OVER, job=1)
     tracked.tracker.step()
     assert tracked.tracker.view_session("s") == []
     tracked.turn("b", [*known, 5])
@@ -277,8 +280,8 @@ def test_a_reset_forgets_what_is_cached_and_not_whose_turn_it_is() -> None:
     assert tracked.learned() == (1, 2.0)
 
 
-def test_a_clock_that_jumps_back_teaches_nothing_and_stops_nothing() -> None:
-    tracked = Tracked(Steering(factors=True, order=Order(patience_s=30.0)))
+def test_a_clock_that_jumps_back_teaches_and_stops_nothing() -> None:
+    tracked = Tracked(RuntimePolicy(factors=True, order=Order(patience_s=30.0)))
     known = tracked.turn("a", ASKED, session="s", calls=[BASH])
     tracked.clock.now_s -= 500
     request = tracked.ask("b", [*known, 5], session="s")

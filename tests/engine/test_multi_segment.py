@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from lone_scheduler import BLOCK_SIZE, LoneScheduler, make_config, make_scheduler
+from sizes import pick_size
 from vllm.v1.request import RequestStatus
 
 from agentcache.engine.constants import SCHEDULER_CLASS
@@ -85,7 +86,7 @@ def test_policies_without_segments_hit_the_prefix_alone(tiny_model_path: str) ->
         assert lone.scheduler.segment_stats is None
 
 
-def test_gap_beyond_the_budget_is_filled_over_several_steps_while_its_request_waits(tiny_model_path: str) -> None:
+def test_gap_beyond_the_budget_is_filled_over_several_steps(tiny_model_path: str) -> None:
     lone = make_lone(tiny_model_path)
     cache_prompt(lone, *range(1, 12))
     lone.add("job", PROMPT, output_tokens=1)
@@ -95,7 +96,7 @@ def test_gap_beyond_the_budget_is_filled_over_several_steps_while_its_request_wa
     assert [step.hit_tokens for step in run_until_idle(lone)] == []
 
 
-def test_blocks_behind_the_gap_are_held_until_the_request_is_admitted(tiny_model_path: str) -> None:
+def test_blocks_behind_the_gap_are_held_until_admission(tiny_model_path: str) -> None:
     lone = make_lone(tiny_model_path, blocks=44)
     cache_prompt(lone, *range(1, 12))
     lone.add("job", PROMPT, output_tokens=1)
@@ -179,7 +180,7 @@ def test_salt_and_priority_go_along_with_a_fill_row(tiny_model_path: str) -> Non
     assert [name.split("#")[0] for name in seen] == ["tenant"]
 
 
-def test_islands_that_save_less_than_a_row_costs_are_computed_again(tiny_model_path: str) -> None:
+def test_islands_that_save_less_than_a_row_are_recomputed(tiny_model_path: str) -> None:
     lone = make_lone(tiny_model_path, row_s=1.0)
     cache_prompt(lone, 2)
     lone.add("job", PROMPT, output_tokens=1)
@@ -257,7 +258,7 @@ def test_soak_reads_only_its_own_keys_and_values(
 ) -> None:
     lone = make_lone(tiny_model_path, blocks, in_flight, engine)
     soak = Soak(lone, seed)
-    soak.run(2000)
+    soak.run(pick_size(1000, 2000))
     stats = lone.scheduler.segment_stats
     assert sum(stats.segments.values()) > 15
     assert max(stats.segments) > 2
@@ -277,3 +278,12 @@ def test_shadow_cache_notices_a_block_that_was_not_filled(tiny_model_path: str) 
     lone.add("job", PROMPT, output_tokens=1)
     with pytest.raises(AssertionError, match="other keys and values than its own at 32"):
         run_until_idle(lone)
+
+
+def test_dual_batch_overlap_leaves_gaps_alone(tiny_model_path: str, vllm_log: pytest.LogCaptureFixture) -> None:
+    """One half of a batch would read what the other has yet to write."""
+    config = make_config(tiny_model_path, SCHEDULER_CLASS, policy="asymcache")
+    config.parallel_config.enable_dbo = True
+    scheduler = make_scheduler(config, 64)
+    assert scheduler.gap_filler is None
+    assert "Cached blocks are reused as prefixes only: dual-batch overlap is on." in vllm_log.messages

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 from hand_clock import Clock
+from vllm.v1.core.kv_cache_utils import KVCacheBlock
 
-from agentcache.engine.pins import Pin, PinEnd, Pins, pin_rank
+from agentcache._evictor import FreeContext
+from agentcache.engine.blocks.pins import Pin, PinEnd, Pins, pin_rank
 from agentcache.errors import IntegrityError
 from agentcache.policy.lru import LruEvictor
 from agentcache.policy.pinned import PinnedEvictor
-from tool_runtime.ttl import RELEASE, Hold
+from tool_runtime.learning.ttl import RELEASE, Hold
 
 NUM_BLOCKS = 64
 
@@ -28,6 +30,11 @@ def hold(ttl_s: float = 10.0) -> Callable[[float], Hold]:
     return lambda age_s: Hold(ttl_s - age_s, 1.0) if age_s < ttl_s else RELEASE
 
 
+def used_blocks(ids: Iterable[int]) -> list[KVCacheBlock]:
+    """Of a request that is about to free them."""
+    return [KVCacheBlock(number, ref_cnt=1, _block_hash=b"hash") for number in ids]  # type: ignore[arg-type]
+
+
 def pin(
     pins: Pins,
     evictor: PinnedEvictor,
@@ -39,22 +46,24 @@ def pin(
     decide: Callable[[float], Hold] | None = None,
 ) -> Pin | None:
     chosen = decide or hold()
-    with pins.pinning(
+    begun = pins.begin(
         owner,
         job=owner[0],
         tenant=tenant,
         turn=0,
-        blocks=(),
+        blocks=used_blocks(blocks),
         decide=lambda age_s, _: chosen(age_s),
         rank=lambda _: rank,
-    ) as begun:
-        evictor.add(list(blocks), [16 * (1 + number) for number in range(len(blocks))], pins._clock())
+    )
+    free(evictor, blocks, pins._clock(), pin=begun)
+    pins.step()
     pins.check_integrity()
     return begun
 
 
-def free(evictor: PinnedEvictor, blocks: range, now_s: float = 1000.0) -> None:
-    evictor.add(list(blocks), [16 * (1 + number) for number in range(len(blocks))], now_s)
+def free(evictor: PinnedEvictor, blocks: range, now_s: float = 1000.0, *, pin: Pin | None = None) -> None:
+    positions = [16 * (1 + number) for number in range(len(blocks))]
+    evictor.add(list(blocks), positions, now_s, FreeContext(pin=pin.number if pin is not None else None))
 
 
 def test_of_a_pin_beyond_the_budget_a_part_is_kept() -> None:
@@ -67,7 +76,8 @@ def test_of_a_pin_beyond_the_budget_a_part_is_kept() -> None:
     assert pins.blocks == 10
 
 
-def test_whoever_is_worth_less_gives_way_to_the_budget_whole_and_then_in_part() -> None:
+def test_pins_of_least_worth_give_way_to_the_budget_last_in_part() -> None:
+    """The pin worth least goes whole, and of the next as many blocks as the budget still lacks."""
     pins, evictor, _ = make(budget=20)
     poor, middling, rich = (
         pin(pins, evictor, owner, range(first, first + 8), rank=rank)
@@ -234,16 +244,19 @@ def test_the_count_of_pinned_blocks_follows_whatever_happens() -> None:
             case 1 if used:
                 blocks = sorted(used)[: chance.randint(1, 9)]
                 used -= set(blocks)
-                with pins.pinning(
+                begun = pins.begin(
                     f"{number}",
                     job="j",
                     tenant=None,
                     turn=0,
-                    blocks=(),
+                    blocks=used_blocks(blocks),
                     decide=lambda age_s, _: hold()(age_s),
                     rank=lambda pin: pin.expires_s,
-                ):
-                    evictor.add(blocks, [16 * (1 + block) for block in blocks], clock.now_s)
+                )
+                assert begun is not None
+                positions = [16 * (1 + block) for block in blocks]
+                evictor.add(blocks, positions, clock.now_s, FreeContext(pin=begun.number))
+                pins.step()
             case 2:
                 hit = chance.randrange(NUM_BLOCKS)
                 if hit not in used:
@@ -277,8 +290,7 @@ def test_to_count_costs_one_look_where_nothing_changed(monkeypatch: pytest.Monke
 
 def test_blocks_that_nobody_answers_for_are_found() -> None:
     pins, evictor, _ = make()
-    evictor.pin_next(77)
-    free(evictor, range(2))
+    evictor.add([0, 1], [16, 32], 1000.0, FreeContext(pin=77))
     with pytest.raises(IntegrityError, match=r"^2 \+ 0 blocks are pinned, 0 \+ 0 have a reason$"):
         pins.check_integrity()
 

@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import itertools
-import sys
 import weakref
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
-from openai import AsyncOpenAI
+from background_server import SharedServer
+from live_engine import BLOCK, LiveEngine, Reply, make_prompt
+from openai import OpenAI
 from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.request_queue import FCFSRequestQueue
 
 from agentcache.config import AgentCacheConfig, SegmentsConfig, read_config
-from agentcache.engine.policy_switch import use_policy
-from agentcache.engine.snapshot import SNAPSHOT_METHOD, EngineSnapshot, make_snapshot
+from agentcache.engine.rpc.policy_switch import use_policy
+from agentcache.engine.rpc.snapshot import SNAPSHOT_METHOD, EngineSnapshot, make_snapshot
 from agentcache.errors import InputError, ServerError
-from agentcache.server.arguments import build_arguments
-from agentcache.server.embedded import EmbeddedServer, run_embedded_server
 
-# Its engine is as real as the server's, and a second starts in seconds.
-sys.path.append(str(Path(__file__).parents[1] / "segments"))
-from live_engine import BLOCK, LiveEngine, Reply, make_prompt
+pytestmark = pytest.mark.engine
 
 ALL_ISLANDS = SegmentsConfig(row_s=0.0)
 
@@ -215,58 +210,45 @@ def fail(*_: Any) -> None:
     raise InputError("no cost model")
 
 
-async def change_policies() -> None:
-    """A cache of 40 blocks on a server whose engine is a process of its own."""
-    options = ("--block-size", "32", "--num-gpu-blocks-override", "41", "--max-model-len", "1024")
-    args = build_arguments("tiny", [*options, "--enable-prompt-tokens-details"], policy="asymcache")
-    async with (
-        run_embedded_server(args) as server,
-        AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client,
-    ):
-        for seed in range(4):
-            await complete(client, make_prompt(seed, 20 * BLOCK))
-        assert await complete(client, make_prompt(3, 20 * BLOCK)) > 0
-        assert (await take_snapshot(server)).evictions["capacity"].blocks > 0
-        # Its last step may still be under way: nothing waits here.
-        await server.use_policy(config("lru"))
-        snapshot = await take_snapshot(server)
-        assert (snapshot.policy, snapshot.evictions["capacity"].blocks, snapshot.blocks.used) == ("lru", 0, 0)
-        assert read_config(server.vllm_config.additional_config).policy == "lru"
-        assert await complete(client, make_prompt(3, 20 * BLOCK)) == 0
+def test_a_server_changes_its_policy_only_between_requests(shared_server: SharedServer) -> None:
+    """Its engine is a process of its own."""
+    server, client = shared_server, shared_server.client
+    server.use("asymcache")
+    for seed in range(8):
+        complete(client, make_prompt(seed, 20 * BLOCK))
+    assert complete(client, make_prompt(7, 20 * BLOCK)) > 0
+    assert take_snapshot(server).evictions["capacity"].blocks > 0
+    # Its last step may still be under way: nothing waits here.
+    server.use("lru")
+    snapshot = take_snapshot(server)
+    assert (snapshot.policy, snapshot.evictions["capacity"].blocks, snapshot.blocks.used) == ("lru", 0, 0)
+    assert read_config(server.embedded.vllm_config.additional_config).policy == "lru"
+    assert complete(client, make_prompt(7, 20 * BLOCK)) == 0
 
-        with pytest.raises(ServerError, match=r"agentcache\.policies: Extra inputs are not permitted"):
-            await server.use_policy({"policies": "vllm"})
-        prompt = make_prompt(9, 3 * BLOCK)
-        stream = await client.completions.create(
-            model="tiny", prompt=prompt, max_tokens=200, stream=True, extra_body={"ignore_eos": True}
-        )
-        chunks = aiter(stream)
-        await anext(chunks)
-        with pytest.raises(ServerError, match="cannot change its policy: there are unfinished requests"):
-            await server.use_policy(config("vllm"))
-        *_, last = [chunk async for chunk in chunks]
-        assert last.choices[0].finish_reason == "length"
-        assert (await take_snapshot(server)).policy == "lru"
-        await server.use_policy(config("vllm"))
-        assert (await take_snapshot(server)).evictions == {}
+    with pytest.raises(ServerError, match=r"agentcache\.policies: Extra inputs are not permitted"):
+        server.run(server.embedded.use_policy({"policies": "vllm"}))
+    prompt = make_prompt(9, 3 * BLOCK)
+    stream = client.completions.create(
+        model="tiny", prompt=prompt, max_tokens=200, stream=True, extra_body={"ignore_eos": True}
+    )
+    next(stream)
+    with pytest.raises(ServerError, match="cannot change its policy: there are unfinished requests"):
+        server.use("vllm")
+    *_, last = stream
+    assert last.choices[0].finish_reason == "length"
+    assert take_snapshot(server).policy == "lru"
+    server.use("vllm")
+    assert take_snapshot(server).evictions == {}
 
 
-def config(policy: str) -> dict[str, Any]:
-    return AgentCacheConfig(policy=policy).model_dump()
-
-
-async def complete(client: AsyncOpenAI, prompt: list[int]) -> int:
+def complete(client: OpenAI, prompt: list[int]) -> int:
     """The prompt's cached tokens."""
-    answer = await client.completions.create(model="tiny", prompt=prompt, max_tokens=3, temperature=0)
+    answer = client.completions.create(model="tiny", prompt=prompt, max_tokens=3, temperature=0)
     assert answer.usage is not None
     details = answer.usage.prompt_tokens_details
     return (details.cached_tokens or 0) if details else 0
 
 
-async def take_snapshot(server: EmbeddedServer) -> EngineSnapshot:
-    (answer,) = await server.engine.engine_core.call_utility_all_async(SNAPSHOT_METHOD)
+def take_snapshot(server: SharedServer) -> EngineSnapshot:
+    (answer,) = server.run(server.embedded.engine.engine_core.call_utility_all_async(SNAPSHOT_METHOD))
     return EngineSnapshot.model_validate(answer)
-
-
-def test_a_server_changes_its_policy_between_requests_and_never_in_one() -> None:
-    asyncio.run(change_policies())

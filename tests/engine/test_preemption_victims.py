@@ -33,7 +33,7 @@ def test_who_is_preempted(tiny_model_path: str, policy: str, victim: str) -> Non
 
 
 @pytest.mark.parametrize("policy", [*STEERED, "lru"])
-def test_a_request_that_decodes_gets_its_token_beside_a_long_prefill(tiny_model_path: str, policy: str) -> None:
+def test_a_decode_gets_its_token_beside_a_long_prefill(tiny_model_path: str, policy: str) -> None:
     lone = make_lone(tiny_model_path, policy)
     do_turn_in_no_time(lone, "before", tokens_of(9, 4), session_id="old")
     lone.scheduler.clock.now_s += 1.0

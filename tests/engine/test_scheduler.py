@@ -9,10 +9,11 @@ from lone_scheduler import BLOCK_SIZE, LoneScheduler, Step, make_config, make_sc
 from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
-from agentcache.engine.block_queue import BlockQueue
+from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.constants import SCHEDULER_CLASS
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.errors import InputError, IntegrityError
+from agentcache.policy.evictor import UNKNOWN_REQUEST
 
 # Four requests of the length below fill it: small enough for evictions and preemptions in every mix.
 NUM_BLOCKS = 40
@@ -44,7 +45,7 @@ class JobMix:
                     self.jobs += 1
                     self._due.append((len(self.steps), f"job {self.jobs} turn 1", system + self._tokens(40)))
                 self._step()
-            if self.rng.random() < 0.7:
+            if self.rng.random() < 0.7 or not self.resets:
                 assert self.lone.scheduler.reset_prefix_cache()
                 self.resets += 1
 
@@ -76,13 +77,16 @@ def run_mix(scheduler: AsyncScheduler, seed: int, in_flight: int) -> JobMix:
     return mix
 
 
-@pytest.mark.parametrize("in_flight", [1, 2])
+@pytest.mark.parametrize(("in_flight", "is_async"), [(1, True), (2, True), (1, False), (2, False)])
 @pytest.mark.parametrize("seed", range(4))
-def test_policies_vllm_and_lru_equal_stock_vllm_step_by_step(tiny_model_path: str, seed: int, in_flight: int) -> None:
-    stock = run_mix(make_scheduler(make_config(tiny_model_path, AsyncScheduler), NUM_BLOCKS), seed, in_flight)
+def test_policies_vllm_and_lru_equal_stock_vllm_step_by_step(
+    tiny_model_path: str, seed: int, in_flight: int, is_async: bool
+) -> None:
+    """Two steps in flight without async scheduling are pipeline parallelism under the V1 model runner."""
+    stock = run_mix(make_scheduler(make_config(tiny_model_path, None, is_async=is_async), NUM_BLOCKS), seed, in_flight)
     assert_eventful(stock)
     for policy, queue in (("vllm", FreeKVCacheBlockQueue), ("lru", BlockQueue)):
-        config = make_config(tiny_model_path, SCHEDULER_CLASS, policy=policy)
+        config = make_config(tiny_model_path, SCHEDULER_CLASS, is_async=is_async, policy=policy)
         mix = run_mix(make_scheduler(config, NUM_BLOCKS), seed, in_flight)
         assert type(mix.lone.pool.free_block_queue) is queue
         for number, (step, expected) in enumerate(zip(mix.steps, stock.steps, strict=False)):
@@ -98,7 +102,7 @@ def run_under_counted_time(tiny_model_path: str, policy: str, seed: int) -> JobM
     return run_mix(scheduler, seed, in_flight=1)
 
 
-def test_max_score_is_lru_while_all_blocks_are_as_likely_to_be_reused(tiny_model_path: str) -> None:
+def test_max_score_is_lru_while_blocks_are_equally_likely_reused(tiny_model_path: str) -> None:
     score, lru = (run_under_counted_time(tiny_model_path, name, seed=1) for name in ("max-score", "lru"))
     assert score.steps == lru.steps
 
@@ -113,7 +117,7 @@ def test_policies_in_their_own_order_lose_no_block(tiny_model_path: str, policy:
     assert mix.steps != lru.steps, "the policy must make a difference to prove anything"
 
 
-def test_asymcache_takes_the_victims_of_its_linear_twin_step_by_step(tiny_model_path: str) -> None:
+def test_asymcache_evicts_what_its_linear_twin_does_at_each_step(tiny_model_path: str) -> None:
     tree, scan = (run_under_counted_time(tiny_model_path, name, seed=2) for name in ("asymcache", "asymcache-linear"))
     assert tree.steps == scan.steps
 
@@ -151,12 +155,11 @@ def test_scheduler_checks_its_block_queue(tiny_model_path: str) -> None:
 def test_scheduler_refuses_a_config_that_cannot_be(
     tiny_model_path: str, knobs: dict[str, object], message: str
 ) -> None:
-    config = make_config(tiny_model_path, SCHEDULER_CLASS, **knobs)
     with pytest.raises(InputError, match=f"^{message}"):
-        make_scheduler(config, NUM_BLOCKS)
+        make_scheduler(make_config(tiny_model_path, SCHEDULER_CLASS, **knobs), NUM_BLOCKS)
 
 
-def test_correction_factor_of_a_turn_raises_the_value_of_the_blocks_it_frees(
+def test_a_turn_s_correction_factor_raises_its_blocks_value(
     tiny_model_path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = make_config(tiny_model_path, SCHEDULER_CLASS, policy="asymcache", lifespan_s=200)
@@ -173,4 +176,4 @@ def test_correction_factor_of_a_turn_raises_the_value_of_the_blocks_it_frees(
     lone.add("precious again", [len("precious")] * 5 * BLOCK_SIZE, output_tokens=1)
     hit = scheduler.kv_cache_manager.get_computed_blocks(scheduler.requests["precious again"])[0].blocks[0]
     assert {block.block_id for block in hit} < {block.block_id for block in last}
-    assert scheduler.block_queue.factor == 1.0
+    assert scheduler.block_queue.context == UNKNOWN_REQUEST

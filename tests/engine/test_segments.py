@@ -5,11 +5,11 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcache.engine.segments import Hits, Interval, SegmentCosts, find_hits, plan_segments
-from agentcache.policy.cost import LossCost
+from agentcache.engine.segments.plan import Hits, Interval, SegmentCosts, find_hits, plan_segments
+from agentcache.policy.cost import RecomputeCost
 
 BLOCK_SIZE = 16
-COSTS = SegmentCosts(LossCost(slope_s=1e-6, base_s=2e-4, floor_s=1e-9), row_s=1e-3, block_size=BLOCK_SIZE)
+COSTS = SegmentCosts(RecomputeCost(slope_s=1e-6, base_s=2e-4, floor_s=1e-9), row_s=1e-3, block_size=BLOCK_SIZE)
 
 cached_blocks = st.lists(st.booleans(), max_size=24).map(bytes)
 
@@ -36,13 +36,13 @@ def test_hits_cover_exactly_the_cached_blocks(cached: bytes, most: int) -> None:
 
 @given(cached_blocks, st.integers(0, 4), st.floats(0, 5e-3))
 def test_plan_saves_as_much_as_the_best_of_all_choices(cached: bytes, max_gaps: int, row_s: float) -> None:
-    costs = SegmentCosts(COSTS.loss, row_s, BLOCK_SIZE)
+    costs = SegmentCosts(COSTS.recompute_cost, row_s, BLOCK_SIZE)
     hits = find_hits(cached, len(cached))
     plan = plan_segments(hits, costs, max_gaps)
 
     def saved_s(kept: tuple[Interval, ...]) -> float:
         blocks = itertools.chain.from_iterable(range(*island) for island in kept)
-        return sum(costs.loss.at(BLOCK_SIZE * (index + 1)) for index in blocks) - row_s * len(kept)
+        return sum(costs.recompute_cost.at(BLOCK_SIZE * (index + 1)) for index in blocks) - row_s * len(kept)
 
     choices = (kept for size in range(max_gaps + 1) for kept in itertools.combinations(hits.islands, size))
     assert saved_s(plan.kept) >= max(map(saved_s, choices)) - 1e-12
@@ -62,7 +62,7 @@ def test_prefix_gaps_and_kept_islands_follow_one_another(cached: bytes) -> None:
         end = island.end
 
 
-def test_later_island_is_worth_more_than_an_early_one_of_its_size() -> None:
+def test_a_later_island_is_worth_more_than_an_early_equal_one() -> None:
     plan = plan_segments(Hits(0, (Interval(1, 9), Interval(40, 48))), COSTS, max_gaps=1)
     assert plan.kept == (Interval(40, 48),)
     assert plan.gaps == (Interval(0, 40),)

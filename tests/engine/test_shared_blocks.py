@@ -5,7 +5,7 @@ from __future__ import annotations
 from lone_scheduler import BLOCK_SIZE, LoneScheduler
 from test_steered_scheduler import SEARCH, make_lone, tokens_of
 
-from tool_runtime.job import ToolCall
+from tool_runtime.agent.job import ToolCall
 
 SYSTEM_BLOCKS = 4
 
@@ -33,7 +33,7 @@ def teach(lone: LoneScheduler, jobs: int) -> None:
         do_turn(lone, f"filler {job}", 0, tokens_of(1000 + job, 400))
 
 
-def test_what_an_answered_job_used_last_stays_with_the_one_that_waits(tiny_model_path: str) -> None:
+def test_a_waiting_job_keeps_blocks_shared_with_an_answered_one(tiny_model_path: str) -> None:
     lone = make_lone(tiny_model_path, "agentcache", blocks=200, pins={"enabled": False}, segments={"row_s": 0.0})
     teach(lone, jobs=20)
     system = tokens_of(7, SYSTEM_BLOCKS * BLOCK_SIZE)

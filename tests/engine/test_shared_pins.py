@@ -47,9 +47,7 @@ def take_all_that_is_not_pinned(lone: LoneScheduler) -> None:
 
 @pytest.mark.parametrize("policy", STEERED)
 @pytest.mark.parametrize("when", ["before its end", "after its end", "over its end", "not at all"])
-def test_a_pinned_turn_is_hit_whole_although_another_used_its_beginning(
-    tiny_model_path: str, policy: str, when: str
-) -> None:
+def test_a_pinned_turn_is_hit_whole_if_another_used_its_start(tiny_model_path: str, policy: str, when: str) -> None:
     lone = make(tiny_model_path, policy)
     mine, theirs = [*SYSTEM, *tokens_of(8, 100)], [*SYSTEM, *tokens_of(9, 20)]
     if when == "before its end":
@@ -91,9 +89,7 @@ def test_what_two_pins_keep_is_kept_until_both_have_ended(tiny_model_path: str, 
 
 
 @pytest.mark.parametrize("policy", STEERED)
-def test_a_pin_that_lost_its_own_blocks_is_over_although_others_use_its_beginning(
-    tiny_model_path: str, policy: str
-) -> None:
+def test_a_pin_that_lost_its_own_blocks_ends_if_others_use_some(tiny_model_path: str, policy: str) -> None:
     """Its job has lost what it was to find again, and is no more to be let pass than others."""
     lone = make(tiny_model_path, policy)
     lone.add("other", [*SYSTEM, *tokens_of(9, 4)], output_tokens=60, calls=())

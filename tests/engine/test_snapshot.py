@@ -8,8 +8,7 @@ from lone_scheduler import BLOCK_SIZE, LoneScheduler, make_config, make_schedule
 from vllm.v1.engine.core import EngineCoreProc
 
 from agentcache.engine.constants import SCHEDULER_CLASS
-from agentcache.engine.scheduler import AgentScheduler
-from agentcache.engine.snapshot import (
+from agentcache.engine.rpc.snapshot import (
     SNAPSHOT_METHOD,
     BlockCounts,
     EngineSnapshot,
@@ -19,6 +18,7 @@ from agentcache.engine.snapshot import (
     answer_snapshots,
     make_snapshot,
 )
+from agentcache.engine.scheduler import AgentScheduler
 
 BLOCKS = 41
 PROMPT = list(range(20 * BLOCK_SIZE + 3))

@@ -8,8 +8,8 @@ from transformers import AutoTokenizer
 from vllm import SamplingParams
 from vllm.v1.request import Request, RequestStatus
 
+from agentcache.engine.replies.stop_strings import MAX_TOKENS, StopStrings
 from agentcache.engine.scheduler import AgentScheduler
-from agentcache.engine.stop_strings import MAX_TOKENS, StopStrings
 
 STOP = "Observation:"
 REPLY = "Thought: I should look.\nObservation: it"

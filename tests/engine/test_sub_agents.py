@@ -8,7 +8,7 @@ from tracked_requests import BASH, BLOCK, SYSTEM, TASK, Tracked
 LONG = [*SYSTEM, *range(100, 100 + 8 * BLOCK)]
 
 
-def test_two_sub_agents_run_beside_the_main_agent_of_their_session() -> None:
+def test_two_sub_agents_run_beside_their_session_s_main_agent() -> None:
     tracked = Tracked()
     main = tracked.turn("main", LONG, session="s", calls=[TASK, TASK])
     tracked.clock.now_s += 1
@@ -28,7 +28,7 @@ def test_two_sub_agents_run_beside_the_main_agent_of_their_session() -> None:
     tracked.tracker.check_integrity()
 
 
-def test_a_sub_agent_does_not_end_the_main_agent_s_pin_nor_its_chain() -> None:
+def test_a_sub_agent_leaves_the_main_agent_s_pin_and_chain() -> None:
     tracked = Tracked()
     main = tracked.turn("main", LONG, session="s", calls=[TASK])
     tracked.turn("sub", [*SYSTEM, *[7] * 9], session="s")
@@ -58,7 +58,8 @@ def test_a_chat_that_began_anew_teaches_nothing() -> None:
     assert (tracked.learned(), view.waits_for) == ((0, None), ("bash",))
 
 
-def test_a_third_sub_agent_is_taken_for_neither_of_two_that_began_like_it() -> None:
+def test_a_third_sub_agent_is_taken_for_neither_of_two_alike() -> None:
+    """All three begin alike."""
     tracked = Tracked()
     for request in [tracked.ask(name, [*LONG, *[ord(name)] * 9], session="s", calls=[BASH]) for name in "ab"]:
         tracked.reply(request)
@@ -67,7 +68,8 @@ def test_a_third_sub_agent_is_taken_for_neither_of_two_that_began_like_it() -> N
 
 
 @pytest.mark.parametrize("forget", [True, False])
-def test_where_nothing_is_known_of_the_turn_before_it_is_taken_for_it(forget: bool) -> None:
+def test_a_turn_continues_the_last_if_nothing_is_known_of_that(forget: bool) -> None:
+    """Within a session it is taken for the next turn, and its gap is learned."""
     tracked = Tracked()
     # Without a full block, or with one that nobody remembers.
     tracked.turn("a", LONG if forget else [], session="s", calls=[BASH])

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+import time
 import timeit
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,9 @@ from agentcache.engine.constants import (
     TOOL_CHOICE_ARGUMENT,
     TOOLS_DECLARED_ARGUMENT,
 )
-from agentcache.engine.tool_reader import MAX_TOKENS, ToolReader, calls_of, read_dictated_calls
+from agentcache.engine.replies.tool_reader import MAX_TOKENS, ToolReader, calls_of, read_forced_calls
 from agentcache.errors import InputError
-from tool_runtime.tool_key import UNDECLARED, ToolKey
+from tool_runtime.learning.tool_key import UNDECLARED, ToolKey
 
 END_OF_TURN = "<|im_end|>"
 DECLARED = {TOOLS_DECLARED_ARGUMENT: True}
@@ -194,6 +195,18 @@ def test_a_parser_that_fails_is_reported_once_a_kind(
     ]
 
 
+def test_a_broken_call_is_logged_by_the_server_alone(
+    hermes: ToolReader, tokenizer: Any, warnings: pytest.LogCaptureFixture
+) -> None:
+    broken = '<tool_call>{"name": broken</tool_call>'
+    assert read(hermes, tokenizer, broken) == []
+    assert warnings.records == []
+    hermes._parser_class(tokenizer, None).tool_parser.extract_tool_calls(broken, None)
+    (record,) = warnings.records
+    text = "Error in extracting tool call from response. JSONDecodeError: Expecting value: line 1 column 10 (char 9)"
+    assert logging.Formatter().format(record) == text
+
+
 def test_replies_are_read_only_if_tools_were_declared(hermes: ToolReader, tokenizer: Any) -> None:
     tokens = tokenizer.encode(hermes_call("weather") + END_OF_TURN)
     assert calls_of(finish(tokens, arguments=DECLARED), hermes) == [ToolKey("weather")]
@@ -249,16 +262,22 @@ def test_dictated_calls_go_before_the_text(hermes: ToolReader, tokenizer: Any) -
     assert calls_of(finish(tokens, arguments=dictated), None) == [ToolKey("bash", "make")]
     assert calls_of(finish(tokens, arguments={**dictated, CALLS_ARGUMENT: "[]"}), hermes) == []
     assert calls_of(finish(tokens, arguments={**dictated, CALLS_ARGUMENT: "["}), hermes) == []
-    # A client that dictates no reply does not dictate calls either.
-    del dictated[REPLY_ARGUMENT]
-    assert calls_of(finish(tokens, arguments=dictated), hermes) == [ToolKey("weather")]
+
+
+def test_who_dictates_no_reply_dictates_no_calls(hermes: ToolReader, tokenizer: Any) -> None:
+    """A reply of null is none, and passes the check of who may dictate."""
+    tokens = tokenizer.encode(hermes_call("weather") + END_OF_TURN)
+    for reply in ({}, {REPLY_ARGUMENT: None}):
+        arguments = {**DECLARED, CALLS_ARGUMENT: '[["bash", "{}"]]', **reply}
+        assert calls_of(finish(tokens, arguments=arguments), hermes) == [ToolKey("weather")]
+        assert calls_of(finish(tokens, arguments=arguments), None) == []
 
 
 @pytest.mark.parametrize(
     "text", ["", "{}", "null", '["bash"]', '[["bash"]]', '[["bash", {}]]', "[" * 10**5, 7, None, []]
 )
 def test_what_cannot_be_calls_is_told_apart_from_no_calls(text: object) -> None:
-    assert read_dictated_calls(text) is None
+    assert read_forced_calls(text) is None
 
 
 def test_reading_a_reply_takes_little(hermes: ToolReader, tokenizer: Any) -> None:
@@ -267,5 +286,6 @@ def test_reading_a_reply_takes_little(hermes: ToolReader, tokenizer: Any) -> Non
     assert 250 < len(tokens) < 800
     request = finish(tokens, RequestStatus.FINISHED_LENGTH_CAPPED, DECLARED)
     assert calls_of(request, hermes) == [ToolKey("bash", "pytest")]
-    # Measured: 0.15 ms.
-    assert min(timeit.repeat(lambda: calls_of(request, hermes), number=1, repeat=20)) < 1e-3
+    # Measured: 0.15 ms, on a busy machine 1.2. Of this thread's time: others may have the processor.
+    took_s = timeit.repeat(lambda: calls_of(request, hermes), timer=time.thread_time, number=1, repeat=200)
+    assert min(took_s) < 3e-3

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,10 +9,10 @@ from tracked_requests import ASKED, BASH, TASK, Tracked
 from vllm.v1.core.kv_cache_utils import KVCacheBlock
 from vllm.v1.request import RequestStatus
 
-from agentcache.engine.job_queue import ORDINARY, PINNED, Place
-from agentcache.engine.pins import Decide, PinEnd
-from agentcache.policy.steering import Order, Steering
-from tool_runtime.ttl import ContinuumCode, Hold, Situation
+from agentcache.engine.blocks.pins import Decide, PinEnd
+from agentcache.engine.order.job_queue import ORDINARY, PINNED, QueuePriority
+from agentcache.policy.runtime_policy import Order, RuntimePolicy
+from tool_runtime.learning.ttl import ContinuumCode, Hold, Situation
 
 
 class NotedPins:
@@ -25,8 +24,7 @@ class NotedPins:
         self.notes: list[tuple[object, ...]] = []
         self.live: dict[str, Any] = {}
 
-    @contextmanager
-    def pinning(
+    def begin(
         self,
         owner: str,
         *,
@@ -36,15 +34,14 @@ class NotedPins:
         blocks: Sequence[Any],
         decide: Decide,
         rank: Callable[[Any], float],
-    ) -> Iterator[Any]:
+    ) -> Any:
         hold = decide(0.0, len(blocks))
         if hold.ttl_s <= 0:
-            yield None
-            return
-        pin = SimpleNamespace(blocks=1, value_s=hold.value_s, expires_s=5000.0, turn=turn, rank=rank)
+            return None
+        pin = SimpleNamespace(number=7, blocks=1, value_s=hold.value_s, expires_s=5000.0, turn=turn, rank=rank)
         self.notes.append(("pinned", owner, job, tenant, turn, hold.ttl_s))
         self.live[owner] = pin
-        yield pin
+        return pin
 
     def await_return(self, owner: str) -> bool:
         return owner in self.live
@@ -69,28 +66,28 @@ class NotedPins:
         self.notes.append(("reset",))
 
 
-def make_pinning(**steering: Any) -> tuple[Tracked, NotedPins]:
+def make_pinning(**runtime_policy: Any) -> tuple[Tracked, NotedPins]:
     pins = NotedPins()
-    return Tracked(Steering(ttl="released", **steering), pins=pins, estimator=ContinuumCode()), pins
+    return Tracked(RuntimePolicy(ttl="released", **runtime_policy), pins=pins, estimator=ContinuumCode()), pins
 
 
 def test_a_pin_lasts_until_its_job_is_admitted_again() -> None:
     tracked, pins = make_pinning(order=Order())
     known = tracked.turn("a", ASKED, session="s", salt="tenant", calls=[BASH])
-    (job,) = tracked.tracker.log.jobs
+    (job,) = tracked.tracker.stats.jobs
     assert pins.notes[-1] == ("pinned", "a", job, "tenant", 0, 2.0)
     request = tracked.ask("b", [*known, 5], session="s", salt="tenant")
-    assert tracked.tracker.place_of(request) == Place(PINNED, 1000.0, 1001.0)
+    assert tracked.tracker.priority_of(request) == QueuePriority(PINNED, 1000.0, 1001.0)
     assert ("ended", "a", "returned") not in pins.notes
     tracked.admit(request)
     assert pins.notes[-1] == ("ended", "a", "returned")
     tracked.reply(request)
     # The turn ended with an answer: nothing to pin.
     assert pins.live == {}
-    assert len(tracked.tracker.log.jobs[job].pins) == 1
+    assert len(tracked.tracker.stats.jobs[job].pins) == 1
 
 
-def test_the_pin_of_a_job_whose_request_is_aborted_in_the_queue_ends_too() -> None:
+def test_a_request_aborted_in_the_queue_ends_its_job_s_pin() -> None:
     tracked, pins = make_pinning()
     known = tracked.turn("a", ASKED, session="s", calls=[BASH])
     request = tracked.ask("b", [*known, 5], session="s")
@@ -109,10 +106,10 @@ def test_a_pinned_job_needs_no_rank_to_be_let_pass_the_pins() -> None:
     tracked, _ = make_pinning(order=None, wait_for_pins="weighed")
     known = tracked.turn("a", ASKED, session="s", calls=[BASH])
     request = tracked.ask("b", [*known, 5], session="s")
-    assert tracked.tracker.place_of(request).rank == ORDINARY
-    assert not tracked.tracker.waits_for_pins(request, free_blocks=0)
+    assert tracked.tracker.priority_of(request).rank == ORDINARY
+    assert not tracked.tracker.should_defer(request, available=0)
     other = tracked.ask("other", ASKED, session="other")
-    assert tracked.tracker.waits_for_pins(other, free_blocks=6)
+    assert tracked.tracker.should_defer(other, available=6)
 
 
 def test_a_decision_to_hold_hears_how_many_wait_now() -> None:
@@ -124,7 +121,7 @@ def test_a_decision_to_hold_hears_how_many_wait_now() -> None:
             asked.append(situation.queue_delay_s)
             return super().decide(situation)
 
-    tracked = Tracked(Steering(ttl="released"), pins=pins, estimator=Noting())
+    tracked = Tracked(RuntimePolicy(ttl="released"), pins=pins, estimator=Noting())
     tracked.runtime.load.admitted(wait_s=12.0, rebuilt_s=0.0)
     for waiting in (0, 2):
         tracked.waiting = waiting
@@ -161,7 +158,7 @@ def make_block(block_id: int, ref_cnt: int = 0) -> KVCacheBlock:
     return block
 
 
-def test_what_a_waiting_request_will_hit_is_guarded_until_it_is_admitted_or_gone() -> None:
+def test_a_waiting_request_s_hits_are_guarded_until_it_leaves() -> None:
     tracked, pins = make_pinning(order=Order(patience_s=5.0), protect_waiting=True)
     tracked.hits = [make_block(7), make_block(8, ref_cnt=1), make_block(9)]
     requests = [tracked.ask(name, ASKED, session=name, calls=None) for name in "ab"]
@@ -174,7 +171,7 @@ def test_what_a_waiting_request_will_hit_is_guarded_until_it_is_admitted_or_gone
 
 
 @pytest.mark.parametrize("hits", [[], [make_block(7, ref_cnt=1)]])
-def test_there_is_nothing_to_guard_where_nothing_that_is_hit_is_free(hits: list[KVCacheBlock]) -> None:
+def test_nothing_is_guarded_where_no_hit_block_is_free(hits: list[KVCacheBlock]) -> None:
     tracked, pins = make_pinning(protect_waiting=True)
     tracked.hits = hits
     tracked.ask("a", ASKED, session="s")

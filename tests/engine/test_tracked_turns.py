@@ -5,10 +5,10 @@ import math
 import pytest
 from tracked_requests import ASKED, BASH, BLOCK, LOSS_S, SYSTEM, TASK, Tracked
 
-from agentcache.engine.end_classes import OVER, PREEMPTED, UNKNOWN
-from agentcache.engine.job_queue import ORDINARY, Place
-from agentcache.engine.job_tracker import Fate
-from agentcache.policy.steering import Order, Steering
+from agentcache._evictor import FreeContext
+from agentcache.engine.jobs.finish_classes import OVER, PREEMPTED, UNKNOWN
+from agentcache.engine.order.job_queue import ORDINARY, QueuePriority
+from agentcache.policy.runtime_policy import Order, RuntimePolicy
 
 
 def test_the_times_of_a_turn() -> None:
@@ -18,8 +18,7 @@ def test_the_times_of_a_turn() -> None:
     tracked.admit(request, cached_tokens=8)
     tracked.clock.now_s += 3
     # Preempted, and admitted again.
-    with tracked.tracker.parting(request) as fate:
-        assert fate == Fate(PREEMPTED, job=1)
+    assert tracked.tracker.on_free(request) == FreeContext(finish_class=PREEMPTED, job=1)
     tracked.admit(request, cached_tokens=0)
     assert tracked.tracker.awaits_tokens
     tracked.tracker.got_tokens("unknown")
@@ -45,7 +44,7 @@ def test_the_first_token_may_be_the_last() -> None:
     assert tracked.tracker.view_session("s")[0].turns[0].first_token_s == 1003
 
 
-def test_what_a_turn_left_and_its_successor_does_not_find_was_lost() -> None:
+def test_what_a_turn_left_and_the_next_does_not_find_was_lost() -> None:
     tracked = Tracked()
     known = tracked.turn("a", ASKED, session="s", calls=[BASH])
     assert len(known) == 5 * BLOCK
@@ -90,7 +89,7 @@ def test_a_turn_whose_reply_fills_no_block_is_continued(session: str | None) -> 
     assert (len(view.turns), view.waits_for) == (3, ())
 
 
-def test_to_ask_again_what_was_answered_does_not_continue_the_answer() -> None:
+def test_asking_again_does_not_continue_the_first_answer() -> None:
     tracked = Tracked()
     known = tracked.turn("a", ASKED, session="s", calls=[BASH])
     tracked.reply(tracked.ask("b", [*known, *[8] * BLOCK], session="s", calls=[TASK]), tokens=1)
@@ -113,47 +112,48 @@ def test_requests_that_are_nobodys_turn_are_let_through() -> None:
     request = tracked.ask("a", ASKED)
     other = Tracked()
     other.admit(request)
-    assert other.reply(request)[0] == Fate()
-    assert other.tracker.place_of(request) == Place(ORDINARY, 1000.0, 1000.0)
+    assert other.reply(request)[0] == FreeContext()
+    assert other.tracker.priority_of(request) == QueuePriority(ORDINARY, 1000.0, 1000.0)
 
 
 def test_how_a_turn_ended_is_told_by_a_number() -> None:
     tracked = Tracked()
     ends = {}
     for name, calls in (("human", []), ("bash", [BASH]), ("task", [TASK]), ("both", [TASK, BASH])):
-        fates = [
+        contexts = [
             tracked.reply(tracked.ask(f"{name} {number}", [number] * 9, session=f"{name} {number}", calls=calls))[0]
             for number in range(2)
         ]
-        assert fates[0].end_class == fates[1].end_class
-        assert fates[0].factor == 1.0
-        assert fates[0].job != fates[1].job
-        ends[name] = fates[0].end_class
+        assert contexts[0].finish_class == contexts[1].finish_class
+        assert contexts[0].factor == 1.0
+        assert contexts[0].job != contexts[1].job
+        ends[name] = contexts[0].finish_class
     assert len(set(ends.values())) == 4
     assert not set(ends.values()) & {UNKNOWN, PREEMPTED, OVER}
 
 
 @pytest.mark.parametrize("factors", [True, False])
-def test_gaps_and_factors_reach_the_evictor_only_under_a_policy_that_has_them(factors: bool) -> None:
-    tracked = Tracked(Steering(factors=factors))
-    fates, known = [], ASKED
+def test_the_evictor_gets_gaps_and_factors_only_by_policy(factors: bool) -> None:
+    """A policy without correction factors is told neither."""
+    tracked = Tracked(RuntimePolicy(factors=factors))
+    contexts, known = [], ASKED
     for number in range(12):
         request = tracked.ask(f"{number}", known, session="s", calls=[BASH])
-        fate, known = tracked.reply(request)
-        fates.append(fate.factor)
+        context, known = tracked.reply(request)
+        contexts.append(context.factor)
         tracked.clock.now_s += 2
     assert tracked.learned() == (11, 2.0)
     if factors:
         assert tracked.evictor.gaps_s == [2.0] * 11
-        assert fates[0] == 1.0
-        assert fates[-1] > 1.0
+        assert contexts[0] == 1.0
+        assert contexts[-1] > 1.0
     else:
         assert tracked.evictor.gaps_s == []
-        assert set(fates) == {1.0}
+        assert set(contexts) == {1.0}
 
 
 def test_uncertain_gaps_do_not_reach_the_evictor() -> None:
-    tracked = Tracked(Steering(factors=True))
+    tracked = Tracked(RuntimePolicy(factors=True))
     for request in [tracked.ask(name, [ord(name)] * 9, session="s", calls=[BASH]) for name in "ab"]:
         tracked.reply(request)
     # Now nothing is known of what the two had said.
@@ -164,7 +164,7 @@ def test_uncertain_gaps_do_not_reach_the_evictor() -> None:
     assert (tracked.learned(), tracked.evictor.gaps_s) == ((0, None), [])
 
 
-def test_hashes_of_smaller_blocks_than_are_kept_are_counted_as_such() -> None:
+def test_hash_blocks_smaller_than_kv_blocks_count_by_their_size() -> None:
     tracked = Tracked(hash_block=2)
     known = tracked.turn("a", ASKED, session="s", calls=[BASH])
     request = tracked.ask("b", [*known, *[8] * 9], session="s")
@@ -184,18 +184,18 @@ def test_first_come_first_served_without_an_order() -> None:
     tracked = Tracked()
     tracked.turn("a", ASKED, session="s")
     tracked.clock.now_s = 1100
-    assert tracked.tracker.place_of(tracked.ask("b", ASKED, session="s")) == Place(ORDINARY, 1100.0, 1100.0)
+    assert tracked.tracker.priority_of(tracked.ask("b", ASKED, session="s")) == QueuePriority(ORDINARY, 1100.0, 1100.0)
 
 
 @pytest.mark.parametrize(("seniority_s", "time_s"), [(math.inf, 1000.0), (30.0, 1070.0), (300.0, 1000.0)])
 def test_the_age_of_a_job_counts_up_to_a_bound(seniority_s: float, time_s: float) -> None:
-    tracked = Tracked(Steering(order=Order(seniority_s=seniority_s)))
+    tracked = Tracked(RuntimePolicy(order=Order(seniority_s=seniority_s)))
     tracked.turn("a", ASKED, session="s")
     tracked.clock.now_s = 1100
     request = tracked.ask("b", ASKED, session="s")
-    assert tracked.tracker.place_of(request) == Place(ORDINARY, time_s, 1100.0)
+    assert tracked.tracker.priority_of(request) == QueuePriority(ORDINARY, time_s, 1100.0)
     tracked.clock.now_s = 1200
     tracked.tracker.step()
-    assert tracked.tracker.place_of(request) == Place(ORDINARY, time_s, 1100.0), "it keeps its place"
+    assert tracked.tracker.priority_of(request) == QueuePriority(ORDINARY, time_s, 1100.0), "it keeps its place"
     new = tracked.ask("new", ASKED, session="new")
-    assert tracked.tracker.place_of(new) == Place(ORDINARY, 1200.0, 1200.0)
+    assert tracked.tracker.priority_of(new) == QueuePriority(ORDINARY, 1200.0, 1200.0)

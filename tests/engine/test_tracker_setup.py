@@ -10,25 +10,26 @@ from python_lru import PythonLru
 from vllm import PoolingParams, SamplingParams
 from vllm.v1.request import Request
 
+from agentcache._evictor import FreeContext
 from agentcache.config import AgentCacheConfig
-from agentcache.engine.job_tracker import JobTracker
-from agentcache.engine.tracker_setup import TrackerSetup, is_of_a_job
-from agentcache.policy.cost import LossCost
+from agentcache.engine.jobs.setup import TrackerSetup, is_of_a_job
+from agentcache.engine.jobs.tracker import JobTracker
+from agentcache.policy.cost import RecomputeCost
 from agentcache.policy.evictor import Evictor
 from agentcache.policy.frequency import Frequency
-from agentcache.policy.grouped import Learning
 from agentcache.policy.inputs import EvictorInputs
 from agentcache.policy.lifespan import LambdaBounds
 from agentcache.policy.lru import LruEvictor
 from agentcache.policy.pinned import PinnedEvictor
-from agentcache.policy.steering import Order, Steering
-from tool_runtime.durations import Ended
-from tool_runtime.tool_key import ToolKey
-from tool_runtime.ttl import ContinuumCode, ContinuumPaper, HazardTtl, TtlEstimator
+from agentcache.policy.return_time import Learning
+from agentcache.policy.runtime_policy import Order, RuntimePolicy
+from tool_runtime.learning.durations import Ended
+from tool_runtime.learning.tool_key import ToolKey
+from tool_runtime.learning.ttl import ContinuumCode, ContinuumPaper, HazardTtl, TtlEstimator
 
 INPUTS = EvictorInputs(
     num_blocks=100,
-    loss=LossCost(slope_s=1e-9, base_s=2e-5, floor_s=1e-7),
+    recompute_cost=RecomputeCost(slope_s=1e-9, base_s=2e-5, floor_s=1e-7),
     frequency=Frequency(alpha_s=14.0, beta_s=0.35, tau0_s=9.75),
     lifespan_window=10,
     lambda_bounds=LambdaBounds(),
@@ -37,13 +38,13 @@ INPUTS = EvictorInputs(
 
 
 def make(
-    steering: Steering, evictor: Evictor | None = None, vllm_config: Any = None, **knobs: Any
+    runtime_policy: RuntimePolicy, evictor: Evictor | None = None, vllm_config: Any = None, **knobs: Any
 ) -> tuple[Evictor, JobTracker]:
     """Only a tool parser and a file of durations need vLLM's configuration."""
     setup = TrackerSetup(
         vllm_config=vllm_config,
         config=AgentCacheConfig.model_validate(knobs),
-        steering=steering,
+        runtime_policy=runtime_policy,
         inputs=INPUTS,
         block_size=16,
         find_hits=lambda _: [],
@@ -54,16 +55,16 @@ def make(
 
 
 @pytest.mark.parametrize(
-    ("steering", "estimator"),
+    ("runtime_policy", "estimator"),
     [
-        (Steering(), None),
-        (Steering(ttl="released"), ContinuumCode),
-        (Steering(ttl="published"), ContinuumPaper),
-        (Steering(ttl="hazard"), HazardTtl),
+        (RuntimePolicy(), None),
+        (RuntimePolicy(ttl="released"), ContinuumCode),
+        (RuntimePolicy(ttl="published"), ContinuumPaper),
+        (RuntimePolicy(ttl="hazard"), HazardTtl),
     ],
 )
-def test_a_policy_that_holds_gets_pins(steering: Steering, estimator: type[TtlEstimator] | None) -> None:
-    evictor, tracker = make(steering)
+def test_a_policy_that_holds_gets_pins(runtime_policy: RuntimePolicy, estimator: type[TtlEstimator] | None) -> None:
+    evictor, tracker = make(runtime_policy)
     assert isinstance(evictor, PinnedEvictor) is (estimator is not None)
     assert (tracker.pins is not None) is (estimator is not None)
     assert type(tracker.runtime._estimator) is (estimator or type(None))
@@ -71,50 +72,56 @@ def test_a_policy_that_holds_gets_pins(steering: Steering, estimator: type[TtlEs
 
 def test_pins_can_be_turned_off_and_on() -> None:
     given = LruEvictor()
-    evictor, tracker = make(Steering(ttl="released"), given, pins={"enabled": False})
+    evictor, tracker = make(RuntimePolicy(ttl="released"), given, pins={"enabled": False})
     assert (evictor, tracker.pins) == (given, None)
-    evictor, tracker = make(Steering(factors=True), pins={"enabled": True})
+    evictor, tracker = make(RuntimePolicy(factors=True), pins={"enabled": True})
     assert isinstance(evictor, PinnedEvictor)
     assert tracker.pins is not None
     # They last as long as ours: the policy has no time of its own.
     assert isinstance(tracker.runtime._estimator, HazardTtl)
 
 
-def test_an_evictor_in_python_cannot_pin() -> None:
+def test_an_evictor_in_python_gets_pins_like_any_other() -> None:
     given = PythonLru()
-    evictor, tracker = make(Steering(ttl="hazard"), given)
-    assert (evictor, tracker.pins) == (given, None)
+    evictor, tracker = make(RuntimePolicy(ttl="hazard"), given)
+    assert isinstance(evictor, PinnedEvictor)
+    assert evictor.inner is given
+    assert tracker.pins is not None
+    evictor.add([1, 2], [16, 32], 0.0, FreeContext(pin=7))
+    evictor.add([3, 4], [16, 32], 1.0)
+    assert evictor.evict(3, 2.0)[:2] == [3, 4], "pinned blocks go last"
+    assert (given.ids, evictor.size_of(7)) == ([], 1)
 
 
-def test_the_budget_is_a_share_of_the_cache_and_a_tenant_s_a_share_of_that() -> None:
-    _, tracker = make(Steering(ttl="hazard"), pins={"budget": 0.3, "tenant_budget": 0.5})
+def test_the_budget_is_a_share_of_the_cache_a_tenant_s_of_it() -> None:
+    _, tracker = make(RuntimePolicy(ttl="hazard"), pins={"budget": 0.3, "tenant_budget": 0.5})
     assert tracker.pins is not None
     assert (tracker.pins.budget_blocks, tracker.pins._tenant_blocks) == (30, 15)
-    _, tracker = make(Steering(ttl="hazard"))
+    _, tracker = make(RuntimePolicy(ttl="hazard"))
     assert tracker.pins is not None
     assert tracker.pins.budget_blocks == 100
 
 
 @pytest.mark.parametrize(
-    ("steering", "knobs", "order"),
+    ("runtime_policy", "knobs", "order"),
     [
-        (Steering(), {}, None),
-        (Steering(), {"enabled": True}, Order()),
-        (Steering(), {"patience_s": 5.0}, None),
-        (Steering(order=Order(patience_s=9.0)), {}, Order(patience_s=9.0)),
-        (Steering(order=Order(seniority_s=4.0)), {"patience_s": 5.0}, Order(seniority_s=4.0, patience_s=5.0)),
-        (Steering(order=Order(patience_s=9.0)), {"seniority_s": 3.0}, Order(seniority_s=3.0, patience_s=9.0)),
-        (Steering(order=Order()), {"enabled": False}, None),
+        (RuntimePolicy(), {}, None),
+        (RuntimePolicy(), {"enabled": True}, Order()),
+        (RuntimePolicy(), {"patience_s": 5.0}, None),
+        (RuntimePolicy(order=Order(patience_s=9.0)), {}, Order(patience_s=9.0)),
+        (RuntimePolicy(order=Order(seniority_s=4.0)), {"patience_s": 5.0}, Order(seniority_s=4.0, patience_s=5.0)),
+        (RuntimePolicy(order=Order(patience_s=9.0)), {"seniority_s": 3.0}, Order(seniority_s=3.0, patience_s=9.0)),
+        (RuntimePolicy(order=Order()), {"enabled": False}, None),
     ],
 )
 def test_the_order_is_the_policy_s_with_what_the_knobs_say(
-    steering: Steering, knobs: dict[str, Any], order: Order | None
+    runtime_policy: RuntimePolicy, knobs: dict[str, Any], order: Order | None
 ) -> None:
-    assert make(steering, order=knobs)[1]._steering.order == order
+    assert make(runtime_policy, order=knobs)[1]._runtime_policy.order == order
 
 
 def test_the_bounds_of_the_job_table_are_knobs() -> None:
-    _, tracker = make(Steering(), runtime={"max_jobs": 2, "max_idle_s": 5.0})
+    _, tracker = make(RuntimePolicy(), runtime={"max_jobs": 2, "max_idle_s": 5.0})
     for session in "abc":
         tracker.runtime.arrived(session, session)
         tracker.runtime.failed(session, session)
@@ -129,29 +136,29 @@ def test_only_requests_that_generate_text_in_one_go_are_turns() -> None:
 
 
 def test_the_least_chance_and_the_longest_hold_are_knobs() -> None:
-    _, tracker = make(Steering(ttl="hazard"), pins={"min_chance": 0.7, "max_ttl_s": 3.0})
+    _, tracker = make(RuntimePolicy(ttl="hazard"), pins={"min_chance": 0.7, "max_ttl_s": 3.0})
     estimator: Any = tracker.runtime._estimator
     assert (estimator._min_chance, estimator._max_ttl_s) == (0.7, 3.0)
 
 
-def test_a_policy_that_protects_who_waits_has_pins_though_it_holds_no_turns() -> None:
-    evictor, tracker = make(Steering(protect_waiting=True))
+def test_a_policy_that_protects_waiting_has_pins_but_no_holds() -> None:
+    evictor, tracker = make(RuntimePolicy(protect_waiting=True))
     assert isinstance(evictor, PinnedEvictor)
     assert tracker.pins is not None
     assert tracker.runtime._estimator is None
 
 
-def test_what_was_learned_of_tools_is_kept_in_a_file_for_each_engine(tmp_path: Path) -> None:
+def test_what_was_learned_of_tools_is_in_a_file_for_each_engine(tmp_path: Path) -> None:
     path = tmp_path / "durations.json"
     for rank in (0, 1):
         parallel = SimpleNamespace(parallel_config=SimpleNamespace(data_parallel_index=rank))
-        _, tracker = make(Steering(), vllm_config=parallel, runtime={"durations_file": str(path)})
+        _, tracker = make(RuntimePolicy(), vllm_config=parallel, runtime={"durations_file": str(path)})
         tracker.runtime.durations.observe(ToolKey("bash"), 3.0 + rank, Ended.RETURNED, 0.0)
         tracker.close()
     assert sorted(file.name for file in tmp_path.iterdir()) == ["durations.json", "durations.json.1"]
-    _, tracker = make(Steering(), vllm_config=parallel, runtime={"durations_file": str(path)})
+    _, tracker = make(RuntimePolicy(), vllm_config=parallel, runtime={"durations_file": str(path)})
     assert tracker.runtime.durations.history(ToolKey("bash")).tool_mean_s == 4.0
 
 
 def test_without_a_file_nothing_is_kept() -> None:
-    make(Steering())[1].close()
+    make(RuntimePolicy())[1].close()

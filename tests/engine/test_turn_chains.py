@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcache.engine.turn_chains import Overlap, TurnChains
-from tool_runtime.job_table import Parent
+from agentcache.engine.jobs.turn_chains import Overlap, TurnChains
+from tool_runtime.learning.job_table import Parent
 
 BLOCK = 16
 

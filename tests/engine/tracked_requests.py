@@ -12,20 +12,21 @@ from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import KVCacheBlock, get_request_block_hasher, init_none_hash
 from vllm.v1.request import Request, RequestStatus
 
+from agentcache._evictor import FreeContext
+from agentcache.engine.blocks.turn_cost import TurnCost
 from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT
-from agentcache.engine.dictated_calls import write_dictated_calls
-from agentcache.engine.durations_keeper import DurationsKeeper
-from agentcache.engine.factors import Factors
-from agentcache.engine.job_tracker import Fate, JobTracker
-from agentcache.engine.rebuild_cost import RebuildCost
-from agentcache.engine.waiting import Waiting
-from agentcache.policy.cost import LossCost
+from agentcache.engine.jobs.duration_store import DurationStore
+from agentcache.engine.jobs.reuse_factors import ReuseFactors
+from agentcache.engine.jobs.tracker import JobTracker
+from agentcache.engine.order.admission import AdmissionControl
+from agentcache.engine.replies.forced_calls import write_forced_calls
+from agentcache.policy.cost import RecomputeCost
 from agentcache.policy.lru import LruEvictor
-from agentcache.policy.steering import Steering
-from tool_runtime.job import ToolCall
-from tool_runtime.runtime import AgentRuntime
-from tool_runtime.tool_key import ToolKey
-from tool_runtime.ttl import TtlEstimator
+from agentcache.policy.runtime_policy import RuntimePolicy
+from tool_runtime.agent.job import ToolCall
+from tool_runtime.learning.runtime import AgentRuntime
+from tool_runtime.learning.tool_key import ToolKey
+from tool_runtime.learning.ttl import TtlEstimator
 
 BLOCK = 4
 LOSS_S = 0.5
@@ -49,7 +50,7 @@ class ListeningEvictor(LruEvictor):
 class Tracked:
     """`pins` and `estimator` are for policies with pins; `hits` is what every request will hit."""
 
-    steering: Steering = Steering()  # noqa: RUF009 (it is frozen)
+    runtime_policy: RuntimePolicy = RuntimePolicy()  # noqa: RUF009 (it is frozen)
     pins: Any = None
     estimator: TtlEstimator | None = None
     max_jobs: int = 100
@@ -59,32 +60,33 @@ class Tracked:
     waiting: int = 0
     # So many that requests wait for pins until their patience is over.
     running: int = 1_000_000
-    keeper: DurationsKeeper | None = None
+    store: DurationStore | None = None
     hash_block: int = BLOCK
 
     def __post_init__(self) -> None:
         self.runtime = AgentRuntime(
             clock=self.clock, estimator=self.estimator, max_jobs=self.max_jobs, max_idle_s=3600.0
         )
-        factors = Factors(self.evictor, self.runtime, lifespan_window=10, reuse_probability=0.5)
+        factors = ReuseFactors(self.evictor, self.runtime, lifespan_window=10, reuse_probability=0.5)
         self.tracker = JobTracker(
-            steering=self.steering,
+            runtime_policy=self.runtime_policy,
             runtime=self.runtime,
             pins=self.pins,
-            waiting=Waiting(
-                self.steering,
+            waiting=AdmissionControl(
+                self.runtime_policy,
                 self.pins,
+                num_blocks=100,
                 block_size=BLOCK,
-                loss=LossCost(slope_s=0.0, base_s=LOSS_S, floor_s=1e-6),
+                recompute_cost=RecomputeCost(slope_s=0.0, base_s=LOSS_S, floor_s=1e-6),
                 find_hits=lambda _: self.hits,
                 count_running=lambda: self.running,
             ),
-            factors=factors if self.steering.factors else None,
-            rebuild_cost=RebuildCost(LossCost(slope_s=0.0, base_s=LOSS_S, floor_s=1e-6), BLOCK, num_blocks=100),
+            factors=factors if self.runtime_policy.factors else None,
+            turn_cost=TurnCost(RecomputeCost(slope_s=0.0, base_s=LOSS_S, floor_s=1e-6), BLOCK, num_blocks=100),
             hash_block_size=self.hash_block,
             tool_reader=None,
             count_waiting=lambda: self.waiting,
-            keeper=self.keeper,
+            store=self.store,
             clock=self.clock,
         )
         self._hasher = get_request_block_hasher(self.hash_block, sha256)
@@ -98,7 +100,7 @@ class Tracked:
         calls: Sequence[ToolCall] | None = (),
     ) -> Request:
         """A request comes. Its reply will have these calls; None is a reply that is not dictated."""
-        arguments = {REPLY_ARGUMENT: [], CALLS_ARGUMENT: write_dictated_calls(calls)} if calls is not None else None
+        arguments = {REPLY_ARGUMENT: [], CALLS_ARGUMENT: write_forced_calls(calls)} if calls is not None else None
         params = SamplingParams(max_tokens=99, extra_args=arguments)
         request = Request(
             name,
@@ -121,13 +123,11 @@ class Tracked:
 
     def reply(
         self, request: Request, tokens: int = 4, status: RequestStatus = RequestStatus.FINISHED_STOPPED
-    ) -> tuple[Fate, list[int]]:
+    ) -> tuple[FreeContext, list[int]]:
         """The request is over. What becomes of its blocks, and the tokens of prompt and reply."""
         request.append_output_token_ids([sum(map(ord, request.request_id)) % 1000 + 7] * tokens)
         request.status = status
-        with self.tracker.parting(request) as fate:
-            pass
-        return fate, list(request.all_token_ids)
+        return self.tracker.on_free(request), list(request.all_token_ids)
 
     def turn(self, name: str, prompt: Sequence[int], **options: Any) -> list[int]:
         """A whole turn that takes 1 s: the tokens of prompt and reply."""

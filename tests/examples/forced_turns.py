@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,18 +29,22 @@ class Exchange:
 class Script:
     """`replies`, as token ids, are used up by chat completions in turn; `exchanges` are all that were answered."""
 
-    replies: deque[list[int]] = field(default_factory=deque)
+    replies: deque[list[int]]
     exchanges: list[Exchange] = field(default_factory=list)
 
-    def start(self, replies: Iterable[list[int]]) -> None:
-        """Forget what the last client left."""
-        self.exchanges.clear()
-        self.replies.clear()
-        self.replies.extend(replies)
+
+# vLLM makes the middleware, so what tests share with it is the module's: the script in force, if any.
+_scripts: list[Script] = []
 
 
-# vLLM makes the middleware, so what tests share with it is the module's.
-SCRIPT = Script()
+@contextmanager
+def dictate(replies: Iterable[list[int]]) -> Iterator[Script]:
+    """Only as long as this lasts does the middleware do anything."""
+    _scripts.append(Script(deque(replies)))
+    try:
+        yield _scripts[0]
+    finally:
+        _scripts.clear()
 
 
 class ForcedTurns:
@@ -47,11 +52,12 @@ class ForcedTurns:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] != "http" or not _scripts:
             await self._app(scope, receive, send)
             return
+        (script,) = _scripts
         request = await _read(receive)
-        forced: list[Message] = [{"type": "http.request", "body": _force_reply(scope["path"], request)}]
+        forced: list[Message] = [{"type": "http.request", "body": _force_reply(script, scope["path"], request)}]
         body = b""
 
         async def receive_forced() -> Message:
@@ -63,7 +69,7 @@ class ForcedTurns:
             if message["type"] == "http.response.body" and not message.get("more_body"):
                 headers = {name.decode(): value.decode() for name, value in scope["headers"]}
                 answer = json.loads(body or b"{}")
-                SCRIPT.exchanges.append(Exchange(scope["method"], scope["path"], headers, json.loads(request), answer))
+                script.exchanges.append(Exchange(scope["method"], scope["path"], headers, json.loads(request), answer))
             await send(message)
 
         await self._app(scope, receive_forced, send_and_keep)
@@ -78,8 +84,8 @@ async def _read(receive: Receive) -> bytes:
             return body or b"{}"
 
 
-def _force_reply(path: str, request: bytes) -> bytes:
+def _force_reply(script: Script, path: str, request: bytes) -> bytes:
     if path != "/v1/chat/completions":
         return request
-    forced = {"vllm_xargs": {REPLY_ARGUMENT: SCRIPT.replies.popleft()}, "return_token_ids": True}
+    forced = {"vllm_xargs": {REPLY_ARGUMENT: script.replies.popleft()}, "return_token_ids": True}
     return json.dumps(json.loads(request) | forced).encode()

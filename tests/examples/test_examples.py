@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from background_server import serve_tiny
-from forced_turns import SCRIPT, Exchange
+from background_server import BLOCK, KEY, SharedServer
+from forced_turns import Exchange, dictate
 
-from agentcache.replay.recorded_reply import ReplyEncoder
-from agentcache.replay.tokenizer import LocalTokenizer
-from tool_runtime.job import ToolCall, Turn
+from agentcache.jobs.recorded_reply import ReplyEncoder
+from agentcache.jobs.tokenizer import LocalTokenizer
+from tool_runtime.agent.job import ToolCall, Turn
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-BLOCK = 32
 ANSWER = Turn("poem.txt has the most words.")
 
 
 @pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    with serve_tiny("--middleware", "forced_turns.ForcedTurns", policy="agentcache") as server:
-        yield f"{server.url}/v1"
+def url(shared_server: SharedServer) -> str:
+    shared_server.use("agentcache")
+    return f"{shared_server.url}/v1"
 
 
 @pytest.fixture(scope="module")
@@ -45,16 +47,18 @@ def folder(tmp_path: Path) -> Path:
 
 def run_example(name: str, url: str, replies: list[list[int]], *options: str) -> tuple[list[str], list[Exchange]]:
     """The lines it prints, and what it asked of the server but the list of models."""
-    SCRIPT.start(replies)
     command = [sys.executable, str(EXAMPLES / name), "--base-url", url, *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    environment = os.environ | {"OPENAI_API_KEY": KEY}
+    with dictate(replies) as script:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert not SCRIPT.replies
-    return done.stdout.splitlines(), [each for each in SCRIPT.exchanges if each.path != "/v1/models"]
+    assert not script.replies
+    return done.stdout.splitlines(), [each for each in script.exchanges if each.path != "/v1/models"]
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("example", ["openai_client.py", "openai_agents.py"])
-def test_example_runs_its_tools_and_goes_on_from_its_cached_turns(
+def test_example_runs_its_tools_and_hits_its_cached_turns(
     example: str, url: str, encoder: ReplyEncoder, folder: Path
 ) -> None:
     calls = (ToolCall("list_files", "{}"), ToolCall("count_words", '{"file": "poem.txt"}'))
@@ -79,10 +83,36 @@ def test_example_runs_its_tools_and_goes_on_from_its_cached_turns(
         assert after.answer["usage"]["prompt_tokens_details"]["cached_tokens"] == expected > 0
 
 
+@pytest.mark.engine
 def test_kept_job_is_not_ended(url: str, encoder: ReplyEncoder) -> None:
     printed, exchanges = run_example("openai_client.py", url, [encoder.encode(ANSWER)], "--keep-job")
     assert printed[-1] == ANSWER.content
     assert [each.method for each in exchanges] == ["POST"]
+
+
+@pytest.mark.parametrize("options", [[], ["--model", "any"]])
+@pytest.mark.parametrize("example", ["openai_client.py", "openai_agents.py"])
+def test_without_a_server_one_line_says_how_to_start_one(example: str, options: list[str]) -> None:
+    nobody = "http://127.0.0.1:9/v1"
+    command = [sys.executable, str(EXAMPLES / example), "--base-url", nobody, *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"{nobody}: no server answers (")
+    assert "agentcache serve MODEL" in line
+
+
+def test_an_answer_that_is_an_error_is_one_line(tmp_path: Path) -> None:
+    handler = partial(SimpleHTTPRequestHandler, directory=tmp_path)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}/v1"
+        command = [sys.executable, str(EXAMPLES / "openai_client.py"), "--base-url", url]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        server.shutdown()
+        thread.join()
+    assert (done.returncode, done.stderr) == (1, f"{url}: Error code: 404\n")
 
 
 def named_session(chat: Exchange) -> str | None:

@@ -13,7 +13,7 @@ import pytest
 
 from agentcache.errors import InputError
 from agentcache.models import catalog
-from agentcache.models.catalog import Model, resolve_model
+from agentcache.models.catalog import Model, check_model, resolve_model
 from agentcache.models.shapes import SHAPES, TINY, Shape
 
 LLAMA_8B = "shape:llama-3.1-8b"
@@ -83,7 +83,7 @@ def test_tiny_comes_with_the_options_that_serve_needs(made: Model) -> None:
     assert args.served_model_name == ["tiny"]
     assert (args.enable_auto_tool_choice, args.tool_call_parser) == (True, "hermes")
     assert (args.dtype, args.enforce_eager) == ("float32", True)
-    assert args.kv_cache_memory_bytes == 512 * 2**20
+    assert args.kv_cache_memory_bytes == 2**30
     assert args.load_format == "auto"
 
 
@@ -208,3 +208,17 @@ def test_failed_making_leaves_nothing_and_is_not_hidden(home: Path, monkeypatch:
     with pytest.raises(OSError, match="No space left"):
         resolve_model(LLAMA_8B)
     assert list(home.iterdir()) == []
+
+
+def test_a_home_that_cannot_be_written_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTCACHE_HOME", "/proc/home")
+    with pytest.raises(
+        InputError, match=r"/proc/home cannot be written \(.*\); name another folder in AGENTCACHE_HOME"
+    ):
+        resolve_model("tiny")
+
+
+@pytest.mark.parametrize("name", ["/nowhere", "./nowhere", "../nowhere", "~/nowhere"])
+def test_a_path_that_is_not_there_is_no_name_of_a_hub(name: str) -> None:
+    with pytest.raises(InputError, match=f"^model {name}: there is no such folder; "):
+        check_model(name)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from agentcache._evictor import FreeContext
 from agentcache.policy.evictor import Evictor
 from agentcache.policy.lru import LruEvictor
 
@@ -42,7 +43,7 @@ class EvictorConformance(RuleBasedStateMachine):
         block_ids = self._draw_used(data)
         positions = [16 * data.draw(st.integers(0, 10_000)) for _ in block_ids]
         self.with_kv += block_ids
-        self.evictor.add(block_ids, positions, self.now_s, factor)
+        self.evictor.add(block_ids, positions, self.now_s, FreeContext(factor=factor))
         block_ids.clear()  # The lists stay the caller's.
         positions.clear()
 

@@ -9,11 +9,11 @@ from typing import Any
 from agentcache.policy.asymcache import AsymCacheEvictor
 from agentcache.policy.asymcache_linear import AsymCacheLinearEvictor
 from agentcache.policy.evictor import Evictor
-from agentcache.policy.grouped import GroupedEvictor
 from agentcache.policy.lru import LruEvictor
 from agentcache.policy.max_score import MaxScoreEvictor
 from agentcache.policy.pensieve import PensieveEvictor
 from agentcache.policy.pinned import PinnedEvictor
+from agentcache.policy.return_time import ReturnTimeEvictor
 
 # Lifespan 10 s, reuse probability 0.5, slope ratio 40.
 FREQUENCY: dict[str, Any] = {"alpha_s": 10 / math.log(2), "beta_s": 10 / math.log(2) / 40, "tau0_s": 9.75}
@@ -26,7 +26,7 @@ EVICTORS: dict[str, MakeEvictor] = {
     "lru": lambda _: LruEvictor(),
     "asymcache": lambda blocks: AsymCacheEvictor(num_blocks=blocks, **FREQUENCY, **COST),
     "asymcache-linear": lambda blocks: AsymCacheLinearEvictor(num_blocks=blocks, **FREQUENCY, **COST),
-    "agentcache": lambda blocks: GroupedEvictor(num_blocks=blocks, **COST),
+    "agentcache": lambda blocks: ReturnTimeEvictor(num_blocks=blocks, **COST),
     "max-score": lambda blocks: MaxScoreEvictor(num_blocks=blocks, **FREQUENCY),
     "pensieve": lambda blocks: PensieveEvictor(num_blocks=blocks, **COST),
     "lru, pinned": lambda blocks: PinnedEvictor(LruEvictor(), num_blocks=blocks, cheapest_first=False),
@@ -34,7 +34,7 @@ EVICTORS: dict[str, MakeEvictor] = {
         AsymCacheEvictor(num_blocks=blocks, **FREQUENCY, **COST), num_blocks=blocks, cheapest_first=True
     ),
     "agentcache, pinned": lambda blocks: PinnedEvictor(
-        GroupedEvictor(num_blocks=blocks, **COST), num_blocks=blocks, cheapest_first=True
+        ReturnTimeEvictor(num_blocks=blocks, **COST), num_blocks=blocks, cheapest_first=True
     ),
 }
 # LRU takes any id.

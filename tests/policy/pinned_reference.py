@@ -1,4 +1,4 @@
-"""What csrc/pinned.hpp does, with plain lists, and the evictors that it is tried around."""
+"""What csrc/pins/pinned.hpp does, with plain lists, and the evictors that it is tried around."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from grouped_reference import GroupedReference
 from made_evictors import COST, FREQUENCY
+from return_time_reference import ReturnTimeReference
 
+from agentcache._evictor import FreeContext
 from agentcache.policy.asymcache import AsymCacheEvictor
 from agentcache.policy.compiled import CompiledEvictor
-from agentcache.policy.grouped import GroupedEvictor, Learning
+from agentcache.policy.evictor import Evictor
 from agentcache.policy.lru import LruEvictor
 from agentcache.policy.pinned import PinnedEvictor
+from agentcache.policy.return_time import Learning, ReturnTimeEvictor
 
 NUM_BLOCKS = 24
 # So little weight on the prior that what was learnt wrongly shows.
@@ -23,32 +25,26 @@ LEARNING = Learning(window=20, prior_returns=0.02)
 INNER: dict[str, Callable[[int], CompiledEvictor]] = {
     "lru": lambda _: LruEvictor(),
     "asymcache": lambda blocks: AsymCacheEvictor(num_blocks=blocks, **FREQUENCY, **COST),
-    "agentcache": lambda blocks: GroupedEvictor(num_blocks=blocks, **COST, learning=LEARNING),
+    "agentcache": lambda blocks: ReturnTimeEvictor(num_blocks=blocks, **COST, learning=LEARNING),
 }
 
 
-def pin_around(inner: CompiledEvictor, *, num_blocks: int = NUM_BLOCKS, cheapest_first: bool = False) -> PinnedEvictor:
+def pin_around(inner: Evictor, *, num_blocks: int = NUM_BLOCKS, cheapest_first: bool = False) -> PinnedEvictor:
     return PinnedEvictor(inner, num_blocks=num_blocks, cheapest_first=cheapest_first)
 
 
 # Factor, class and job.
-Ending = tuple[float, int, int]
-
-
 class Inner(Protocol):
     """What the reference pins around: a compiled evictor without pins, or another reference."""
 
-    def add_n(
+    def add(
         self,
         block_ids: Sequence[int],
         positions: Sequence[int],
         now_s: float,
-        factor: float,
-        end_class: int = 0,
-        *,
-        job: int = 0,
+        context: FreeContext,
     ) -> None: ...
-    def evict_n(self, count: int, now_s: float) -> list[int]: ...
+    def evict(self, count: int, now_s: float) -> list[int]: ...
     def remove(self, block_id: int) -> None: ...
     def order(self, now_s: float) -> Any: ...
 
@@ -58,9 +54,7 @@ class Block:
     """One with KV that is free, in a pin or in the inner evictor."""
 
     position: int
-    factor: float
-    end_class: int
-    job: int
+    context: FreeContext
     pin: int | None = None
     # For pinned ones: since when, which in the order of pinning, the number of their group and its first size.
     since_s: float = 0.0
@@ -80,12 +74,11 @@ class PinnedReference:
         self._empty: list[int] = []
         self._blocks: dict[int, Block] = {}
         self._values: dict[int, float] = {}
-        # Of each block, in the order in which they claimed it.
-        self._claims: dict[int, list[int]] = {}
+        # Of each block, in the order in which they reserved it.
+        self._reservations: dict[int, list[int]] = {}
         self._returns: list[tuple[float, int, float]] = []
         self._added = 0
         self._groups = 0
-        self.pin: int | None = None
         self.losses: dict[int, int] = {}
 
     def add(
@@ -93,35 +86,33 @@ class PinnedReference:
         ids: Sequence[int],
         positions: Sequence[int],
         now_s: float,
-        factor: float,
-        end_class: int,
-        *,
-        job: int = 0,
+        context: FreeContext,
     ) -> None:
         self._learn_returns(now_s)
-        self._blocks |= {each: Block(n, factor, end_class, job) for each, n in zip(ids, positions, strict=True)}
+        pin, unpinned = context.pin, context.without_pin()
+        self._blocks |= {each: Block(n, unpinned) for each, n in zip(ids, positions, strict=True)}
         for each in ids:
             if not self._blocks[each].position:
-                self._claims.pop(each, None)
-        pinned = [each for each in ids if self.pin is not None and self._blocks[each].position > 0]
-        self._give_back([each for each in ids if each not in pinned], now_s, (factor, end_class, job))
-        if self.pin is not None:
-            self.claim(self.pin, pinned)
-            self._pin(self.pin, pinned, now_s, teaches=True)
+                self._reservations.pop(each, None)
+        pinned = [each for each in ids if pin is not None and self._blocks[each].position > 0]
+        self._give_back([each for each in ids if each not in pinned], now_s, unpinned)
+        if pin is not None:
+            self.reserve(pin, pinned)
+            self._pin(pin, pinned, now_s, teaches=True)
 
-    def claim(self, pin: int, ids: Sequence[int]) -> None:
+    def reserve(self, pin: int, ids: Sequence[int]) -> None:
         for each in ids:
-            claims = self._claims.setdefault(each, [])
-            if pin not in claims:
-                claims.append(pin)
+            pins = self._reservations.setdefault(each, [])
+            if pin not in pins:
+                pins.append(pin)
 
-    def claimed_by(self, pin: int) -> int:
-        return sum(pin in claims for claims in self._claims.values())
+    def reserved_by(self, pin: int) -> int:
+        return sum(pin in pins for pins in self._reservations.values())
 
     def add_empty(self, ids: Sequence[int]) -> None:
         self._empty[:0] = ids
         for each in ids:
-            self._claims.pop(each, None)
+            self._reservations.pop(each, None)
             self._forget(each)
 
     def set_value(self, pin: int, value: float) -> None:
@@ -129,10 +120,10 @@ class PinnedReference:
 
     def release(self, pin: int, now_s: float) -> int:
         self._learn_returns(now_s)
-        self._inner.evict_n(0, now_s)
+        self._inner.evict(0, now_s)
         self._values.pop(pin, None)
-        for each in list(self._claims):
-            self._drop_claim(pin, each)
+        for each in list(self._reservations):
+            self._drop_reservation(pin, each)
         released = self.of(pin)
         for group in sorted({block.group for block in released.values()}):
             of_group = {each: block for each, block in released.items() if block.group == group}
@@ -141,12 +132,12 @@ class PinnedReference:
             since_s = first.since_s
             for block in of_group.values():
                 block.pin = None
-            self._give_back(ids, since_s, self._ending(ids[0]))
+            self._give_back(ids, since_s, self._blocks[ids[0]].context)
         return len(released)
 
     def release_some(self, pin: int, count: int, now_s: float) -> int:
         self._learn_returns(now_s)
-        self._inner.evict_n(0, now_s)
+        self._inner.evict(0, now_s)
         ids = [each for each in self._by_loss() if self._blocks[each].pin == pin][:count]
         for _, run in itertools.groupby(ids, key=lambda each: self._blocks[each].group):
             alike = list(run)
@@ -154,8 +145,8 @@ class PinnedReference:
             since_s = first.since_s
             for each in alike:
                 self._blocks[each].pin = None
-                self._drop_claim(pin, each)
-            self._give_back(alike, since_s, self._ending(alike[0]))
+                self._drop_reservation(pin, each)
+            self._give_back(alike, since_s, self._blocks[alike[0]].context)
         return len(ids)
 
     def adopt(self, pin: int, ids: Sequence[int], now_s: float) -> int:
@@ -170,10 +161,10 @@ class PinnedReference:
         for each in adopted:
             self._inner.remove(each)
         self._learn_returns(now_s)
-        self._inner.evict_n(0, now_s)
+        self._inner.evict(0, now_s)
         group: list[int] = []
         for each in adopted:
-            if group and self._ending(group[-1]) != self._ending(each):
+            if group and self._blocks[group[-1]].context != self._blocks[each].context:
                 self._pin(pin, group, now_s, is_adopted=True)
                 group = []
             group.append(each)
@@ -188,24 +179,24 @@ class PinnedReference:
         if block.pin is None:
             self._inner.remove(block_id)
         elif block.teaches:
-            same = self._returns and self._returns[-1][:2] == (block.since_s, block.end_class)
+            same = self._returns and self._returns[-1][:2] == (block.since_s, block.context.finish_class)
             share = self._returns.pop()[2] if same else 0.0
-            self._returns.append((block.since_s, block.end_class, share + 1 / block.group_size))
+            self._returns.append((block.since_s, block.context.finish_class, share + 1 / block.group_size))
 
     def evict(self, count: int, now_s: float) -> list[int]:
         self._learn_returns(now_s)
         victims, self._empty = self._empty[:count], self._empty[count:]
         in_inner = sum(block.pin is None for block in self._blocks.values())
-        victims += self._inner.evict_n(min(count - len(victims), in_inner), now_s)
+        victims += self._inner.evict(min(count - len(victims), in_inner), now_s)
         for each in victims:
             self._blocks.pop(each, None)
         for each in self._by_loss()[: count - len(victims)]:
             block = self._blocks.pop(each)
             assert block.pin is not None
-            for pin in {block.pin, *self._claims.pop(each, [])}:
+            for pin in {block.pin, *self._reservations.pop(each, [])}:
                 self.losses[pin] = self.losses.get(pin, 0) + 1
             if block.teaches:
-                self._observe(block.end_class, now_s - block.since_s, 1 / block.group_size, returned=False)
+                self._observe(block.context.finish_class, now_s - block.since_s, 1 / block.group_size, returned=False)
             self._forget(each)
             victims.append(each)
         return victims
@@ -225,28 +216,24 @@ class PinnedReference:
 
         return sorted((each for each, block in self._blocks.items() if block.pin is not None), key=key)
 
-    def _ending(self, block_id: int) -> Ending:
-        block = self._blocks[block_id]
-        return block.factor, block.end_class, block.job
-
-    def _give_back(self, ids: Sequence[int], now_s: float, ending: Ending) -> None:
-        """To a pin that claims it, else to the inner evictor."""
-        others = [each for each in ids if each not in self._claims]
-        self._inner.add_n(others, [self._blocks[each].position for each in others], now_s, *ending[:2], job=ending[2])
+    def _give_back(self, ids: Sequence[int], now_s: float, context: FreeContext) -> None:
+        """To a pin that has reserved it, else to the inner evictor."""
+        others = [each for each in ids if each not in self._reservations]
+        self._inner.add(others, [self._blocks[each].position for each in others], now_s, context)
         best = {
-            each: max(self._claims[each], key=lambda pin: self._values.get(pin, 0.0))
+            each: max(self._reservations[each], key=lambda pin: self._values.get(pin, 0.0))
             for each in ids
-            if each in self._claims
+            if each in self._reservations
         }
         for pin in sorted(set(best.values())):
             self._pin(pin, [each for each in ids if best.get(each) == pin], now_s)
 
-    def _drop_claim(self, pin: int, block_id: int) -> None:
-        claims = self._claims.get(block_id, [])
-        if pin in claims:
-            claims.remove(pin)
-            if not claims:
-                del self._claims[block_id]
+    def _drop_reservation(self, pin: int, block_id: int) -> None:
+        pins = self._reservations.get(block_id, [])
+        if pin in pins:
+            pins.remove(pin)
+            if not pins:
+                del self._reservations[block_id]
 
     def _pin(
         self, pin: int, ids: Sequence[int], now_s: float, *, teaches: bool = False, is_adopted: bool = False
@@ -260,14 +247,14 @@ class PinnedReference:
             self._added += 1
 
     def _forget(self, block_id: int) -> None:
-        if isinstance(self._inner, GroupedReference):
+        if isinstance(self._inner, ReturnTimeReference):
             self._inner.forget(block_id)
 
     def _learn_returns(self, now_s: float) -> None:
-        for since_s, end_class, share in self._returns:
-            self._observe(end_class, now_s - since_s, share, returned=True)
+        for since_s, finish_class, share in self._returns:
+            self._observe(finish_class, now_s - since_s, share, returned=True)
         self._returns.clear()
 
-    def _observe(self, end_class: int, age_s: float, share: float, *, returned: bool) -> None:
-        if isinstance(self._inner, GroupedReference):
-            self._inner._observe(end_class, age_s, share, returned=returned)
+    def _observe(self, finish_class: int, age_s: float, share: float, *, returned: bool) -> None:
+        if isinstance(self._inner, ReturnTimeReference):
+            self._inner._observe(finish_class, age_s, share, returned=returned)

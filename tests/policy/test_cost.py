@@ -13,9 +13,9 @@ from agentcache.policy.cost import (
     MIN_BATCHES,
     CostModel,
     CostProfile,
-    LossCost,
     PrefillBatch,
     ProfileKey,
+    RecomputeCost,
     fit_cost_model,
     load_profile,
     save_profile,
@@ -119,46 +119,46 @@ def test_an_impossible_batch_is_named(change: dict[str, float], message: str) ->
 
 
 @given(before=tokens, block_tokens=st.integers(1, 512), l2=st.integers(512, 100_000), q2=tokens)
-def test_loss_cost_is_what_the_model_adds_when_the_block_is_gone(
+def test_recompute_cost_is_what_the_model_adds_for_a_lost_block(
     before: int, block_tokens: int, l2: int, q2: int
 ) -> None:
     # However the tokens before the block are split into cached and computed ones.
     for l1, q1 in ((before, 0), (before // 3, before - before // 3)):
         kept = MODEL.predict(l1, q1, l2, q2)
         lost = MODEL.predict(l1, q1 + block_tokens, l2 - block_tokens, q2)
-        cost = MODEL.loss_cost(block_tokens).at(before + block_tokens)
+        cost = MODEL.recompute_cost(block_tokens).at(before + block_tokens)
         assert cost == pytest.approx(lost - kept, rel=1e-6, abs=1e-12 * lost)
 
 
 @given(before=tokens)
 def test_one_token_costs_what_the_paper_says(before: int) -> None:
     expected = 2 * MODEL.k5 * before + (MODEL.k2 - MODEL.k3 + MODEL.k5)
-    assert MODEL.loss_cost(1).at(before + 1) == pytest.approx(expected)
+    assert MODEL.recompute_cost(1).at(before + 1) == pytest.approx(expected)
 
 
 def test_a_block_costs_as_much_as_its_tokens_one_by_one() -> None:
     # Losing the first token of a cached segment, then the next, ends where losing the block does.
-    one_by_one = sum(MODEL.loss_cost(1).at(position) for position in range(1009, 1025))
-    assert MODEL.loss_cost(16).at(1024) == pytest.approx(one_by_one)
+    one_by_one = sum(MODEL.recompute_cost(1).at(position) for position in range(1009, 1025))
+    assert MODEL.recompute_cost(16).at(1024) == pytest.approx(one_by_one)
 
 
 def test_cost_never_falls_below_the_floor() -> None:
-    cost = LossCost(slope_s=1e-3, base_s=-1.0, floor_s=0.25)
+    cost = RecomputeCost(slope_s=1e-3, base_s=-1.0, floor_s=0.25)
     assert [cost.at(position) for position in (0, 1000, 1250, 2000)] == pytest.approx([0.25, 0.25, 0.25, 1.0])
-    assert MODEL.model_copy(update={"k2": -1.0}).loss_cost(16).at(16) > 0
+    assert MODEL.model_copy(update={"k2": -1.0}).recompute_cost(16).at(16) > 0
 
 
 @pytest.mark.parametrize("floor_s", [0.0, -1.0, float("nan"), float("inf")])
 def test_a_floor_that_is_not_positive_is_refused(floor_s: float) -> None:
     with pytest.raises(InputError, match=f"floor_s {floor_s}"):
-        MODEL.loss_cost(16, floor_s)
+        MODEL.recompute_cost(16, floor_s)
 
 
 def test_blocks_have_tokens_and_costs_are_finite() -> None:
     with pytest.raises(InputError, match="block_tokens 0"):
-        MODEL.loss_cost(0)
+        MODEL.recompute_cost(0)
     with pytest.raises(InputError, match="must be finite"):
-        LossCost(float("inf"), 0.0, 1e-9)
+        RecomputeCost(float("inf"), 0.0, 1e-9)
 
 
 def test_profile_survives_the_file(tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_a_broken_profile_is_answered_with_its_field(tmp_path: Path, change: dic
     assert str(caught.value).startswith(f"{path}: ")
 
 
-def test_a_missing_profile_and_one_that_is_not_json_end_in_one_line(tmp_path: Path) -> None:
+def test_a_missing_profile_or_one_not_json_ends_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"none\.json: cannot read the cost profile of meta-llama"):
         load_profile(tmp_path / "none.json", KEY)
     (tmp_path / "bad.json").write_text("{\n\n")

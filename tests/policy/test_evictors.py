@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from evictor_conformance import NUM_BLOCKS, EvictorConformance, LruConformance
@@ -8,6 +9,7 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 from made_evictors import COST, EVICTORS, FREQUENCY, SIZED, MakeEvictor
 
+from agentcache._evictor import FreeContext
 from agentcache.policy.asymcache import AsymCacheEvictor
 from agentcache.policy.frequency import Frequency
 from agentcache.policy.lifespan import LambdaController
@@ -86,7 +88,7 @@ def test_wrong_arguments_add_nothing(  # noqa: PLR0917 (one parameter a column)
     evictor.add([1], [16], 0.0)
     evictor.add_empty([3])
     with pytest.raises(ValueError, match=message):
-        evictor.add(block_ids, positions, now_s, factor)
+        evictor.add(block_ids, positions, now_s, FreeContext(factor=factor))
     assert list(evictor.order(1.0)) == [3, 1]
 
 
@@ -108,7 +110,20 @@ def test_wrong_arguments_of_other_calls_change_nothing(make_evictor: MakeEvictor
     assert list(evictor.order(1.0)) == [1]
 
 
-def test_asymcache_with_a_controller_turns_where_reuse_lately_happened() -> None:
+@each_evictor
+def test_orders_that_are_asked_for_at_once_are_right(make_evictor: MakeEvictor) -> None:
+    """They are made without the GIL."""
+    count = 6000
+    evictor = make_evictor(count)
+    for start in range(0, count, 3):
+        evictor.add(range(start, start + 3), [16 * (7 * start % 4001), 32, 48], 1e-3 * start)
+    expected = list(evictor.order(1e3))
+    with ThreadPoolExecutor(8) as pool:
+        orders = list(pool.map(lambda _: list(evictor.order(1e3)), range(64)))
+    assert all(order == expected for order in orders)
+
+
+def test_asymcache_with_a_controller_follows_recent_reuse() -> None:
     """Two blocks of which λ decides: one cheap and fresh, one dear and idle beyond the lifespan that was set."""
     frequency = Frequency(**FREQUENCY)
 

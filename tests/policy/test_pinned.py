@@ -11,6 +11,7 @@ from made_evictors import COST, FREQUENCY
 from pinned_reference import INNER, NUM_BLOCKS, pin_around
 
 from agentcache import _evictor
+from agentcache._evictor import FreeContext
 from agentcache.policy.asymcache import AsymCacheEvictor
 from agentcache.policy.compiled import CompiledEvictor
 from agentcache.policy.frequency import Frequency
@@ -29,9 +30,8 @@ def test_when_all_blocks_are_pinned_those_worth_least_go(cheapest_first: bool, v
         (7, 1.0, [6, 4], [80, 32]),
         (1, 0.5, [5], [16]),
     ):
-        evictor.pin_next(pin)
         evictor.set_value(pin, value)
-        evictor.add(block_ids, positions, 0.0)
+        evictor.add(block_ids, positions, 0.0, FreeContext(pin=pin))
     assert list(evictor.order(1.0)) == victims
     assert evictor.evict(4, 1.0) == victims[:4]
     assert evictor.evict(3, 1.0) == victims[4:]
@@ -40,11 +40,9 @@ def test_when_all_blocks_are_pinned_those_worth_least_go(cheapest_first: bool, v
     assert evictor.pinned == len(evictor) == 0
 
 
-def test_a_pin_without_worth_still_outlasts_all_that_is_not_pinned() -> None:
+def test_a_worthless_pin_still_outlasts_all_that_is_not_pinned() -> None:
     evictor = pin_around(LruEvictor(), num_blocks=6)
-    evictor.pin_next(0)
-    evictor.add([0, 1], [32, 0], 0.0)
-    evictor.pin_next(None)
+    evictor.add([0, 1], [32, 0], 0.0, FreeContext(pin=0))
     evictor.add([2], [16], 1.0)
     evictor.add_empty([3])
     assert evictor.evict(4, 2.0) == [3, 1, 2, 0], "at position 0 there is nothing to pin"
@@ -52,9 +50,7 @@ def test_a_pin_without_worth_still_outlasts_all_that_is_not_pinned() -> None:
 
 def test_released_blocks_age_on_from_when_they_were_freed() -> None:
     evictor = pin_around(INNER["agentcache"](NUM_BLOCKS))
-    evictor.pin_next(0)
-    evictor.add([0, 1], [32, 16], 0.0)
-    evictor.pin_next(None)
+    evictor.add([0, 1], [32, 16], 0.0, FreeContext(pin=0))
     evictor.add([2], [16], 50.0)
     assert list(evictor.order(60.0)) == [2, 0, 1]
     assert evictor.release(0, 60.0) == 2
@@ -62,11 +58,10 @@ def test_released_blocks_age_on_from_when_they_were_freed() -> None:
     assert evictor.release(0, 60.0) == evictor.size_of(0) == 0
 
 
-def test_released_blocks_come_back_in_the_order_in_which_they_were_pinned() -> None:
+def test_released_blocks_return_in_the_order_of_their_pinning() -> None:
     evictor = pin_around(LruEvictor(), cheapest_first=True)
     for pin, block_ids in ((1, [9]), (0, [5, 2]), (0, [7, 8]), (0, [0, 1, 3])):
-        evictor.pin_next(pin)
-        evictor.add(block_ids, [16 * (10 - block_id) for block_id in block_ids], float(pin))
+        evictor.add(block_ids, [16 * (10 - block_id) for block_id in block_ids], float(pin), FreeContext(pin=pin))
     evictor.release(1, 2.0)
     evictor.remove(1)
     assert list(evictor.order(2.0)) == [9, 8, 7, 5, 3, 2, 0]
@@ -78,23 +73,18 @@ def test_a_pin_keeps_its_value_until_it_is_released() -> None:
     evictor = pin_around(LruEvictor())
     evictor.set_value(0, 5.0)
     for pin in (0, 1):
-        evictor.pin_next(pin)
-        evictor.add([pin], [16], 0.0)
+        evictor.add([pin], [16], 0.0, FreeContext(pin=pin))
     evictor.remove(0)
-    evictor.pin_next(0)
-    evictor.add([0], [16], 1.0)
+    evictor.add([0], [16], 1.0, FreeContext(pin=0))
     assert list(evictor.order(1.0)) == [1, 0]
     evictor.release(0, 1.0)
-    evictor.pin_next(0)
-    evictor.add([2], [16], 1.0)
+    evictor.add([2], [16], 1.0, FreeContext(pin=0))
     assert list(evictor.order(1.0)) == [0, 2, 1]
 
 
-def test_adopted_blocks_are_those_that_are_free_hold_kv_and_have_no_pin() -> None:
+def test_adopt_takes_free_blocks_with_kv_and_without_a_pin() -> None:
     evictor = pin_around(LruEvictor(), num_blocks=8)
-    evictor.pin_next(0)
-    evictor.add([0], [16], 0.0)
-    evictor.pin_next(None)
+    evictor.add([0], [16], 0.0, FreeContext(pin=0))
     evictor.add([1, 2, 3], [16, 32, 0], 0.0)
     evictor.add_empty([4])
     assert evictor.adopt(1, [2, 0, 1, 2, 3, 4, 5, -1, 99], 1.0) == 2
@@ -107,8 +97,8 @@ def test_adopted_blocks_are_those_that_are_free_hold_kv_and_have_no_pin() -> Non
 
 def test_adopted_blocks_keep_their_factor_and_class() -> None:
     evictor = pin_around(INNER["asymcache"](NUM_BLOCKS))
-    evictor.add([0, 1], [32, 16], 0.0, 0.5)
-    evictor.add([2, 3], [32, 16], 0.0, 2.0)
+    evictor.add([0, 1], [32, 16], 0.0, FreeContext(factor=0.5))
+    evictor.add([2, 3], [32, 16], 0.0, FreeContext(factor=2.0))
     assert evictor.adopt(0, [2, 0, 3, 1], 1.0) == 4
     assert list(evictor.order(1.0)) == [2, 0, 3, 1]
     evictor.release(0, 2.0)
@@ -117,41 +107,40 @@ def test_adopted_blocks_keep_their_factor_and_class() -> None:
 
 def learnt(evictor: CompiledEvictor) -> list[list[int]]:
     """How blocks of three classes and many ages stand after all that was learnt."""
-    for end_class in range(3):
+    for finish_class in range(3):
         for age in range(4):
-            evictor.compiled.add_n([4 * end_class + age], [16], 1e7 - 30.0 * age, 1.0, end_class)
+            evictor.add([4 * finish_class + age], [16], 1e7 - 30.0 * age, FreeContext(finish_class=finish_class))
     return [list(evictor.order(1e7 + after_s)) for after_s in (1.0, 3.0, 10.0, 30.0, 100.0, 300.0)]
 
 
 def test_as_much_is_learnt_from_pinned_blocks_as_from_others() -> None:
     """Groups of three classes; each time two blocks return, and the third is evicted."""
 
-    def live(evictor: CompiledEvictor, pin_next: Callable[[int | None], None]) -> list[list[int]]:
+    def live(evictor: CompiledEvictor, *, pins: bool) -> list[list[int]]:
         for turn in range(60):
-            freed_s, end_class = 1e4 * turn, turn % 3
-            pin_next(turn)
-            evictor.compiled.add_n([2, 1, 0], [48, 32, 16], freed_s, 1.0, end_class)
+            freed_s, finish_class = 1e4 * turn, turn % 3
+            context = FreeContext(finish_class=finish_class, pin=turn if pins else None)
+            evictor.add([2, 1, 0], [48, 32, 16], freed_s, context)
             evictor.remove(2)
             evictor.remove(1)
             evictor.add_empty([2, 1])
-            assert evictor.evict(3, freed_s + (300.0, 40.0, 3.0)[end_class]) == [2, 1, 0]
-        pin_next(None)
+            assert evictor.evict(3, freed_s + (300.0, 40.0, 3.0)[finish_class]) == [2, 1, 0]
         return learnt(evictor)
 
     pinned = pin_around(INNER["agentcache"](NUM_BLOCKS))
-    expected = live(INNER["agentcache"](NUM_BLOCKS), lambda _: None)
-    assert live(pinned, pinned.pin_next) == expected
+    expected = live(INNER["agentcache"](NUM_BLOCKS), pins=False)
+    assert live(pinned, pins=True) == expected
     assert pinned.take_losses() == dict.fromkeys(range(60), 1)
     assert learnt(INNER["agentcache"](NUM_BLOCKS)) != expected, "there was something to learn"
 
 
-def test_adopted_blocks_have_returned_when_they_were_adopted_and_not_once_more() -> None:
+def test_adopted_blocks_count_as_returned_once_when_adopted() -> None:
     """300 s after they were freed, though they wait for 3 s until one is used and the other is evicted."""
 
     def live(evictor: CompiledEvictor, take_back: Callable[[float], None]) -> list[list[int]]:
         for turn in range(60):
             freed_s = 1e4 * turn
-            evictor.compiled.add_n([0, 1], [32, 16], freed_s, 1.0, turn % 3)
+            evictor.add([0, 1], [32, 16], freed_s, FreeContext(finish_class=turn % 3))
             take_back(freed_s + 300.0)
         return learnt(evictor)
 
@@ -177,16 +166,14 @@ def test_a_release_does_not_take_the_present_for_the_past() -> None:
     def order(tell_time: Callable[[PinnedEvictor, float], Any]) -> list[int]:
         evictor = pin_around(INNER["agentcache"](NUM_BLOCKS))
         for turn in range(40):
-            evictor.pin_next(turn)
-            evictor.compiled.add_n([0], [16], 1e4 * turn, 1.0, 0)
-            evictor.pin_next(None)
-            evictor.compiled.add_n([1], [16], 1e4 * turn + 1.0, 1.0, 1)
+            evictor.add([0], [16], 1e4 * turn, FreeContext(pin=turn))
+            evictor.add([1], [16], 1e4 * turn + 1.0, FreeContext(finish_class=1))
             evictor.remove(1)
             tell_time(evictor, 1e4 * turn + 300.0)
             evictor.release(turn, 1e4 * turn + 300.0)
             evictor.evict(1, 1e4 * turn + 300.0)
-        evictor.compiled.add_n([2], [16], 1e6 + 257.0, 1.0, 1)
-        evictor.compiled.add_n([3], [16], 1e6, 1.0, 1)
+        evictor.add([2], [16], 1e6 + 257.0, FreeContext(finish_class=1))
+        evictor.add([3], [16], 1e6, FreeContext(finish_class=1))
         return list(evictor.order(1e6 + 258.0))
 
     assert order(lambda *_: None) == order(lambda evictor, now_s: evictor.evict(0, now_s)) == [2, 3]
@@ -211,32 +198,29 @@ def test_a_queue_forgets_the_kv_of_pinned_blocks_too() -> None:
     blocks = [QueuedBlock(0, 16), QueuedBlock(1, 32), QueuedBlock(2, None)]
     evictor = pin_around(LruEvictor(), num_blocks=3)
     queue = _evictor.FreeQueue(
-        blocks=blocks,
+        num_blocks=3,
         evictor=evictor.compiled,
-        clock=lambda: 1.0,
-        observe_reuse=None,
+        notes_reuse=False,
         block_type=QueuedBlock,
         id_attribute="id",
         position_attribute="position",
     )
-    evictor.pin_next(6)
-    queue.append_n(blocks)
+    queue.context = FreeContext(pin=6)
+    queue.free_n(blocks, 1.0)
     assert evictor.size_of(6) == 2
-    queue.forget_kv()
+    queue.forget_kv_at(1.0)
     assert evictor.take_losses() == {6: 2}
     assert evictor.pinned == 0
-    assert queue.get_all_free_blocks() == [blocks[2], blocks[0], blocks[1]]
+    assert queue.list_free(blocks, 1.0) == [blocks[2], blocks[0], blocks[1]]
     assert evictor.adopt(6, [0, 1, 2], 1.0) == 0, "empty blocks are not worth a pin"
 
 
 def test_wrong_arguments_change_nothing() -> None:
     evictor = pin_around(LruEvictor(), num_blocks=4)
-    evictor.pin_next(0)
-    evictor.add([0, 1], [32, 16], 0.0)
-    evictor.pin_next(None)
+    evictor.add([0, 1], [32, 16], 0.0, FreeContext(pin=0))
     evictor.add([2], [32], 0.0)
     for call, message in (
-        (lambda: evictor.pin_next(-1), "pin"),
+        (lambda: evictor.add([0], [16], 1.0, FreeContext(pin=-1)), "pin"),
         (lambda: evictor.set_value(-1, 1.0), "pin"),
         (lambda: evictor.release(-1, 1.0), "pin"),
         (lambda: evictor.adopt(-1, [2], 1.0), "pin"),

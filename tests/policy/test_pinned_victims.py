@@ -6,7 +6,6 @@ import random
 from collections.abc import Callable
 
 import pytest
-from grouped_reference import GroupedReference
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -19,7 +18,9 @@ from hypothesis.stateful import (
 )
 from made_evictors import COST
 from pinned_reference import INNER, LEARNING, NUM_BLOCKS, Inner, PinnedReference, pin_around
+from return_time_reference import ReturnTimeReference
 
+from agentcache._evictor import FreeContext
 from agentcache.policy.compiled import CompiledEvictor
 
 PINS = st.integers(0, 2)
@@ -30,12 +31,13 @@ class SameVictims(RuleBasedStateMachine):
     def start(self, name: str, cheapest_first: bool) -> None:
         inner: Inner
         if name == "agentcache":
-            inner = GroupedReference(**COST, learning=LEARNING)
+            inner = ReturnTimeReference(**COST, learning=LEARNING)
         else:
             inner = INNER[name](NUM_BLOCKS).compiled
         self.pinned = pin_around(INNER[name](NUM_BLOCKS), cheapest_first=cheapest_first)
         self.reference = PinnedReference(inner, cheapest_first=cheapest_first)
         self.taken = list(range(NUM_BLOCKS))
+        self.pin: int | None = None
         self.now_s = 1e4
 
     @rule(seconds=st.sampled_from([1e-3, 0.3]) | st.floats(0.0, 60.0) | st.floats(0.0, 1e5))
@@ -43,15 +45,18 @@ class SameVictims(RuleBasedStateMachine):
         self.now_s += seconds
 
     @precondition(lambda self: self.taken)
-    @rule(data=st.data(), end_class=st.integers(0, 2), factor=st.sampled_from([1.0, 1.0, 0.5]), job=st.integers(0, 3))
-    def add(self, data: st.DataObject, end_class: int, factor: float, job: int) -> None:
+    @rule(
+        data=st.data(), finish_class=st.integers(0, 2), factor=st.sampled_from([1.0, 1.0, 0.5]), job=st.integers(0, 3)
+    )
+    def add(self, data: st.DataObject, finish_class: int, factor: float, job: int) -> None:
         count = data.draw(st.integers(0, min(8, len(self.taken))))
         freed, self.taken = self.taken[:count], self.taken[count:]
         positions = [16 * n for n in data.draw(st.lists(st.integers(0, 2000), min_size=count, max_size=count))]
         if data.draw(st.booleans()):
             positions.sort(reverse=True)
-        self.pinned.compiled.add_n(freed, positions, self.now_s, factor, end_class, job=job)
-        self.reference.add(freed, positions, self.now_s, factor, end_class, job=job)
+        context = FreeContext(factor=factor, finish_class=finish_class, job=job, pin=self.pin)
+        self.pinned.add(freed, positions, self.now_s, context)
+        self.reference.add(freed, positions, self.now_s, context)
 
     @rule(count=st.integers(0, 3))
     def add_empty(self, count: int) -> None:
@@ -61,8 +66,7 @@ class SameVictims(RuleBasedStateMachine):
 
     @rule(pin=st.none() | PINS)
     def pin_next(self, pin: int | None) -> None:
-        self.pinned.pin_next(pin)
-        self.reference.pin = pin
+        self.pin = pin
 
     @rule(pin=PINS, value=st.sampled_from([0.0, 1.0]) | st.floats(0.0, 1e3))
     def set_value(self, pin: int, value: float) -> None:
@@ -78,10 +82,10 @@ class SameVictims(RuleBasedStateMachine):
         assert self.pinned.release_some(pin, count, self.now_s) == self.reference.release_some(pin, count, self.now_s)
 
     @rule(pin=PINS, data=st.data())
-    def claim(self, pin: int, data: st.DataObject) -> None:
+    def reserve(self, pin: int, data: st.DataObject) -> None:
         ids = data.draw(st.lists(st.sampled_from(self.taken), max_size=6)) if self.taken else []
-        self.pinned.claim(pin, ids)
-        self.reference.claim(pin, ids)
+        self.pinned.reserve(pin, ids)
+        self.reference.reserve(pin, ids)
 
     @rule(pin=PINS, data=st.data())
     def adopt(self, pin: int, data: st.DataObject) -> None:
@@ -113,8 +117,8 @@ class SameVictims(RuleBasedStateMachine):
         assert self.pinned.evict(len(self.pinned), self.now_s) == self.reference.evict(NUM_BLOCKS, self.now_s)
         for block_id in range(NUM_BLOCKS):
             freed_s = self.now_s - 2.0 ** (block_id // 3 * 2 - 2)
-            self.pinned.compiled.add_n([block_id], [16], freed_s, 1.0, block_id % 3)
-            self.reference.add([block_id], [16], freed_s, 1.0, block_id % 3)
+            self.pinned.add([block_id], [16], freed_s, FreeContext(finish_class=block_id % 3))
+            self.reference.add([block_id], [16], freed_s, FreeContext(finish_class=block_id % 3))
         self.taken.clear()
         for seconds in (1.0, 10.0, 100.0, 1000.0):
             self.now_s += seconds
@@ -134,7 +138,9 @@ class SameVictims(RuleBasedStateMachine):
         assert self.pinned.adopted == sum(
             block.is_adopted for block in self.reference._blocks.values() if block.pin is not None
         )
-        assert [self.pinned.claimed_by(pin) for pin in range(3)] == [self.reference.claimed_by(pin) for pin in range(3)]
+        assert [self.pinned.reserved_by(pin) for pin in range(3)] == [
+            self.reference.reserved_by(pin) for pin in range(3)
+        ]
         self.pinned.check_integrity()
 
 
@@ -152,9 +158,9 @@ def test_without_pins_the_victims_are_those_of_the_inner_evictor(make_inner: Cal
             now_s += chance.expovariate(0.1)
             freed = [taken.pop() for _ in range(chance.randint(0, min(6, len(taken))))]
             positions = [16 * chance.randint(0, 4000) for _ in freed]
-            end_class = chance.randint(0, 2)
+            finish_class = chance.randint(0, 2)
             for evictor in (bare, pinned):
-                evictor.compiled.add_n(freed, positions, now_s, 1.0, end_class)
+                evictor.add(freed, positions, now_s, FreeContext(finish_class=finish_class))
             for _ in range(chance.randint(0, min(3, len(bare)))):
                 taken.append(chance.choice(list(bare.order(now_s))))
                 bare.remove(taken[-1])

@@ -10,21 +10,21 @@ import pytest
 from agentcache.errors import InputError
 from agentcache.policy.asymcache import AsymCacheEvictor
 from agentcache.policy.asymcache_linear import AsymCacheLinearEvictor
-from agentcache.policy.cost import LossCost
+from agentcache.policy.cost import RecomputeCost
 from agentcache.policy.evictor import Evictor
 from agentcache.policy.frequency import Frequency
-from agentcache.policy.grouped import GroupedEvictor, Learning
 from agentcache.policy.inputs import EvictorInputs
 from agentcache.policy.lifespan import LambdaBounds
 from agentcache.policy.lru import LruEvictor
 from agentcache.policy.max_score import MaxScoreEvictor
 from agentcache.policy.pensieve import PensieveEvictor
 from agentcache.policy.registry import DEFAULT_POLICY, POLICIES, Policy, find_policy
-from agentcache.policy.steering import PinRank, PinWait, Steering, Ttl, Victim
+from agentcache.policy.return_time import Learning, ReturnTimeEvictor
+from agentcache.policy.runtime_policy import PinRank, PinWait, RuntimePolicy, Ttl, Victim
 
 INPUTS = EvictorInputs(
     num_blocks=8,
-    loss=LossCost(slope_s=1e-9, base_s=2e-5, floor_s=1e-7),
+    recompute_cost=RecomputeCost(slope_s=1e-9, base_s=2e-5, floor_s=1e-7),
     frequency=Frequency(alpha_s=14.0, beta_s=0.35, tau0_s=9.75),
     lifespan_window=10,
     lambda_bounds=LambdaBounds(),
@@ -75,22 +75,24 @@ class Composition:
     protect_waiting: bool = False
     seniority_s: float | None = None
     patience_s: float | None = None
+    reserve: float = 0.0
     victim: Victim = "last"
 
 
 def compose(policy: Policy) -> Composition:
-    steering = policy.steering or Steering()
+    runtime_policy = policy.runtime or RuntimePolicy()
     return Composition(
         segments=policy.segments,
         chunking=policy.chunking,
-        factors=steering.factors,
-        ttl=steering.ttl,
-        pin_rank=steering.pin_rank,
-        wait_for_pins=steering.wait_for_pins,
-        protect_waiting=steering.protect_waiting,
-        seniority_s=steering.order.seniority_s if steering.order is not None else None,
-        patience_s=steering.order.patience_s if steering.order is not None else None,
-        victim=steering.victim,
+        factors=runtime_policy.factors,
+        ttl=runtime_policy.ttl,
+        pin_rank=runtime_policy.pin_rank,
+        wait_for_pins=runtime_policy.wait_for_pins,
+        protect_waiting=runtime_policy.protect_waiting,
+        seniority_s=runtime_policy.order.seniority_s if runtime_policy.order is not None else None,
+        patience_s=runtime_policy.order.patience_s if runtime_policy.order is not None else None,
+        reserve=runtime_policy.order.reserve if runtime_policy.order is not None else 0.0,
+        victim=runtime_policy.victim,
     )
 
 
@@ -106,20 +108,23 @@ PUBLISHED = Composition(
     ttl="published", pin_rank="job arrival", seniority_s=math.inf, patience_s=math.inf, victim="latest job"
 )
 ASYMCACHE = Composition(segments=True, chunking=True, factors=True)
+AGENTCACHE = Composition(
+    segments=True,
+    chunking=True,
+    ttl="hazard",
+    pin_rank="job arrival",
+    wait_for_pins="weighed",
+    protect_waiting=True,
+    seniority_s=12.0,
+    patience_s=30.0,
+    reserve=0.25,
+    victim="cheapest",
+)
 COMPOSITIONS = {
     "vllm": Composition(),
     "lru": Composition(),
-    "agentcache": Composition(
-        segments=True,
-        chunking=True,
-        ttl="hazard",
-        pin_rank="job arrival",
-        wait_for_pins="weighed",
-        protect_waiting=True,
-        seniority_s=12.0,
-        patience_s=8.0,
-        victim="cheapest",
-    ),
+    "agentcache": AGENTCACHE,
+    "agentcache-interactive": replace(AGENTCACHE, patience_s=8.0, reserve=0.0),
     "asymcache": ASYMCACHE,
     "asymcache-linear": ASYMCACHE,
     "continuum-code": RELEASED,
@@ -140,7 +145,8 @@ def test_what_every_policy_composes() -> None:
         ("lru", LruEvictor),
         ("continuum-code", LruEvictor),
         ("continuum-paper", LruEvictor),
-        ("agentcache", GroupedEvictor),
+        ("agentcache", ReturnTimeEvictor),
+        ("agentcache-interactive", ReturnTimeEvictor),
         ("asymcache", AsymCacheEvictor),
         ("continuum+asymcache", AsymCacheEvictor),
         ("asymcache-linear", AsymCacheLinearEvictor),
@@ -154,11 +160,11 @@ def test_which_blocks_every_policy_evicts(name: str, evictor: type[Evictor]) -> 
     assert type(make_evictor(lambda: INPUTS)) is evictor
 
 
-def test_stock_policies_follow_no_jobs_and_those_that_follow_some_have_our_queue() -> None:
-    assert {name for name, policy in POLICIES.items() if policy.steering is None} == {
+def test_stock_policies_follow_no_jobs_others_have_our_queue() -> None:
+    assert {name for name, policy in POLICIES.items() if policy.runtime is None} == {
         "vllm",
         "lru",
         "max-score",
         "pensieve",
     }
-    assert all(policy.make_evictor is not None for policy in POLICIES.values() if policy.steering is not None)
+    assert all(policy.make_evictor is not None for policy in POLICIES.values() if policy.runtime is not None)

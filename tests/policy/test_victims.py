@@ -19,6 +19,7 @@ from hypothesis.stateful import (
 )
 from made_evictors import COST, FREQUENCY, SAME_COST
 
+from agentcache._evictor import FreeContext
 from agentcache.policy.asymcache import AsymCacheEvictor
 from agentcache.policy.asymcache_linear import AsymCacheLinearEvictor
 from agentcache.policy.evictor import Evictor
@@ -70,7 +71,7 @@ class SameVictims(RuleBasedStateMachine):
             positions.sort(reverse=order == "backwards")
         factor = data.draw(st.sampled_from([1.0, 0.5]) | st.floats(1e-3, 1e3))
         for evictor in (self.heaps, self.scan):
-            evictor.add(freed, positions, self.now_s, factor)
+            evictor.add(freed, positions, self.now_s, FreeContext(factor=factor))
 
     @rule(count=st.integers(1, 4), data=st.data())
     def remove(self, count: int, data: st.DataObject) -> None:
@@ -103,7 +104,7 @@ def test_asymcache_takes_the_same_victims_as_the_scan() -> None:
     run_state_machine_as_test(SameVictims, settings=settings(max_examples=150, stateful_step_count=25, deadline=None))
 
 
-def test_rounding_that_ties_two_blocks_leaves_them_in_the_order_of_addition() -> None:
+def test_blocks_tied_by_rounding_stay_in_the_order_of_addition() -> None:
     # A century of clock: the late keys of these blocks are the same double, the early ones are not.
     now_s = 100 * YEAR_S
     for make in (AsymCacheEvictor, AsymCacheLinearEvictor):
@@ -125,7 +126,7 @@ def uses(draw: st.DrawFn) -> Uses:
 
 def evict_all(evictor: Evictor, blocks: Uses, now_s: float) -> list[int]:
     for block_id, (position, last_s, factor) in blocks.items():
-        evictor.add([block_id], [position], last_s, factor)
+        evictor.add([block_id], [position], last_s, FreeContext(factor=factor))
     return evictor.evict(len(blocks), now_s)
 
 

@@ -36,7 +36,7 @@ def test_every_point_can_be_measured(limits: Limits, seed: int) -> None:
                 assert context % limits.block_size == 0
 
 
-def test_the_first_points_have_every_kind_and_a_seed_gives_the_same_points() -> None:
+def test_first_points_have_every_kind_and_a_seed_repeats_them() -> None:
     bounds = Limits(max_tokens=8192, step_tokens=2048, batch_tokens=32_768, max_seqs=128, block_size=32)
     points = PointSource(bounds, 3).make(60)
     assert points == PointSource(bounds, 3).make(60) != PointSource(bounds, 4).make(60)

@@ -12,6 +12,8 @@ import pytest
 from agentcache.policy.cost import ProfileKey, load_profile
 from agentcache.profile.command import ENGINE_LOG
 
+pytestmark = pytest.mark.engine
+
 PROFILE = """
 import sys
 from pathlib import Path

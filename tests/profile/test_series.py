@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 
 import pytest
 
-from agentcache.engine.step_log import StepLog
+from agentcache.engine.measure.step_log import StepLog
 from agentcache.errors import IntegrityError
 from agentcache.policy.step_cost import Row
 from agentcache.policy.step_fit import MeasuredStep
@@ -27,7 +27,7 @@ class Kind(NamedTuple):
 DECODE = Kind(tokens=1, gpu_s=0.005, launch_s=0.001)
 
 
-class Host:
+class Scheduler:
     """vLLM's loop: launch the next step, then wait for the end of the one before and note it."""
 
     def __init__(self) -> None:
@@ -66,14 +66,14 @@ def is_prefill(step: MeasuredStep) -> bool:
 @pytest.mark.parametrize(("gpu_s", "launch_s"), [(0.007, 0.0065), (0.024, 0.018), (0.006, 0.009), (0.2, 0.018)])
 def test_a_series_is_right_whoever_sets_the_pace(gpu_s: float, launch_s: float) -> None:
     prefill = Kind(tokens=64, gpu_s=gpu_s, launch_s=launch_s)
-    steps = Host().run([*[DECODE] * 5, *[prefill] * SERIES_STEPS, *[DECODE] * 5])
+    steps = Scheduler().run([*[DECODE] * 5, *[prefill] * SERIES_STEPS, *[DECODE] * 5])
     assert average_series(steps, is_prefill).seconds == pytest.approx(max(gpu_s, launch_s), rel=0.03)
     assert average_series(steps[:5], lambda step: not is_prefill(step)).seconds == pytest.approx(0.005)
 
 
-def test_a_single_step_seems_too_short_and_a_series_of_it_does_not() -> None:
+def test_a_single_step_between_shorter_ones_seems_too_short() -> None:
     prefill = Kind(tokens=64, gpu_s=0.024, launch_s=0.018)
-    (alone,) = filter(is_prefill, Host().run([*[DECODE] * 5, prefill, *[DECODE] * 5]))
+    (alone,) = filter(is_prefill, Scheduler().run([*[DECODE] * 5, prefill, *[DECODE] * 5]))
     assert alone.seconds == pytest.approx(0.024 - (prefill.launch_s - DECODE.gpu_s), rel=0.01)
 
 

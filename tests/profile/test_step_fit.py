@@ -84,7 +84,7 @@ def test_more_work_takes_longer_with_every_overlap(rows: list[Row], more: int, o
     assert whole <= cost.step_s([*rows, Row(more, 0)]) <= (whole + cost.prefill_s(more)) * (1 + 1e-9)
 
 
-def test_the_more_overlap_the_shorter_the_step_down_to_the_longer_part() -> None:
+def test_overlap_shortens_the_step_down_to_its_longer_part() -> None:
     costs = [StepCost(**{**asdict(PLANTED), "overlap": overlap}) for overlap in (1.0, 2.0, 5.0, 200.0, None)]
     seconds = [cost.step_s([Row(170, 0)]) for cost in costs]
     assert seconds == sorted(seconds, reverse=True)

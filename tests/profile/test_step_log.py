@@ -5,12 +5,12 @@ from typing import Any, cast
 
 import pytest
 
-from agentcache.engine.step_log import StepLog
+from agentcache.engine.measure.step_log import StepLog
 from agentcache.policy.step_cost import Row
 
 
-class TwoInFlight:
-    """A scheduler of which only the two methods and the requests are looked at."""
+class Scheduler:
+    """Has two steps in flight; only the two methods and the requests are looked at."""
 
     def __init__(self) -> None:
         self.requests = {"a": SimpleNamespace(num_computed_tokens=0)}
@@ -23,9 +23,9 @@ class TwoInFlight:
         return {}
 
 
-def test_a_step_that_waits_for_the_one_before_is_timed_from_its_end() -> None:
+def test_a_step_that_waits_is_timed_from_the_end_of_the_last() -> None:
     now_s = 0.0
-    scheduler = cast(Any, TwoInFlight())
+    scheduler = cast(Any, Scheduler())
     log = StepLog(scheduler, lambda: now_s)
     first = scheduler.schedule()
     now_s = 1.0

@@ -8,8 +8,8 @@ from typing import Any
 
 from fake_server import encode, render
 
-from agentcache.replay.recorded_job import TextJob, record_text
-from tool_runtime.job import Job, Message, ToolCall, ToolResult, Turn
+from agentcache.jobs.recorded_job import TextJob, record_text
+from tool_runtime.agent.job import Job, Message, ToolCall, ToolResult, Turn
 
 TOOL = {"type": "function", "function": {"name": "look", "description": "Looks.", "parameters": {"type": "object"}}}
 

@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from agentcache.replay.job_settings import JobSettings
+from agentcache.jobs.settings import JobSettings
 from agentcache.replay.settings import ReplaySettings
 
 _JOBS: dict[str, Any] = {"workload": "bfcl", "jobs": 3, "rate": 50.0, "scale": 0.02, "tool_latency": "0.01"}

@@ -16,11 +16,11 @@ from made_traces import make_requests, make_trace
 from agentcache.errors import InputError, ServerError
 from agentcache.replay.command import replay
 from agentcache.replay.endpoint import CacheFacts, Endpoint
-from agentcache.replay.run_folder import ENGINE_LOG
 from agentcache.report.content import HTML_FILE, MARKDOWN_FILE, SUMMARY_FILE
 from agentcache.report.events import EVENTS_FILE, RUN_FILE, PolicyEvent, read_events, read_run_record
 from agentcache.report.policy_run import PolicyRun, group_by_policy
 from agentcache.report.summary import PolicySummary
+from agentcache.run.folder import ENGINE_LOG
 
 FILES = {RUN_FILE, EVENTS_FILE, SUMMARY_FILE, MARKDOWN_FILE, HTML_FILE, ENGINE_LOG}
 METRICS = """\
@@ -93,7 +93,7 @@ def test_a_recorded_benchmark_run_is_replayed_as_it_was(server: FakeServer, tmp_
     assert read_run_record(tmp_path / "out").workload == f"bfcl --results {path}"
 
 
-def test_a_failing_job_makes_the_status_1_and_the_report_still_comes(server: FakeServer, tmp_path: Path) -> None:
+def test_a_failing_job_gives_status_1_and_still_a_report(server: FakeServer, tmp_path: Path) -> None:
     server.refused_jobs.add("web_search_1")
     path = results(tmp_path, *map(make_entry, range(3)))
     status, figures = run(server, tmp_path / "out", results=path)
@@ -146,7 +146,7 @@ def test_a_server_that_goes_away_ends_the_run_with_a_report(
     assert "the server is gone; see" in capfd.readouterr().out
 
 
-def test_a_server_that_does_not_count_cached_tokens_has_no_hit_rate(server: FakeServer, tmp_path: Path) -> None:
+def test_a_server_that_hides_cached_tokens_has_no_hit_rate(server: FakeServer, tmp_path: Path) -> None:
     # vLLM tells them only when started with --enable-prompt-tokens-details.
     server.tells_cached = False
     _, figures = run(server, tmp_path / "out", jobs=1)
@@ -184,7 +184,7 @@ def test_a_run_is_kept_when_its_replacement_cannot_begin(server: FakeServer, tmp
     ],
     ids=["a line cut off", "an id twice", "arguments that are no JSON", "arguments that are a list", "nothing in it"],
 )
-def test_a_result_file_that_cannot_be_replayed_is_refused_by_its_line(
+def test_a_bad_result_file_is_refused_with_its_line(
     server: FakeServer, tmp_path: Path, lines: tuple[str, ...], text: str
 ) -> None:
     path = results(tmp_path, *lines)
@@ -237,7 +237,7 @@ def test_a_broken_line_of_a_trace_is_named_and_leaves_nothing(server: FakeServer
     assert refusal(server, tmp_path / "out", workload=f"mooncake:{path}").startswith(f"{path}:3: ")
 
 
-def test_a_context_above_the_servers_limit_names_the_flag_that_cuts_it(server: FakeServer, tmp_path: Path) -> None:
+def test_a_context_above_the_limit_names_the_flag_that_cuts_it(server: FakeServer, tmp_path: Path) -> None:
     path = make_requests(tmp_path / "trace.jsonl", (1, 2), (1, 3, 4))
     server.models = {"data": [{"id": MODEL, "max_model_len": 1100}]}
     text = refusal(server, tmp_path / "out", workload=f"mooncake:{path}")

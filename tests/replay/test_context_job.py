@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_job import CharacterTokenizer
 
-from agentcache.replay.context_job import ContextJob, ContextWriter, find_ordinary_tokens
-from agentcache.replay.tokenizer import LocalTokenizer
-from tool_runtime.job import Context, Job, Turn
+from agentcache.jobs.context_job import ContextJob, ContextWriter, find_ordinary_tokens
+from agentcache.jobs.tokenizer import LocalTokenizer
+from tool_runtime.agent.job import Context, Job, Turn
 
 VOCABULARY = range(1000, 4000)
 WRITER = ContextWriter(VOCABULARY)
@@ -27,7 +27,7 @@ def make_job(*made: Context) -> ContextJob:
 
 
 @given(contexts())
-def test_a_prompt_is_its_blocks_one_after_the_other_and_ends_in_the_last(context: Context) -> None:
+def test_a_prompt_is_its_blocks_in_order_and_ends_in_the_last(context: Context) -> None:
     prompt = WRITER.write(context)
     alone = [WRITER.write(Context((block,), BLOCK, BLOCK, 1)) for block in context.blocks]
     assert prompt == [token for block in alone for token in block][: context.tokens]
@@ -63,7 +63,7 @@ def test_the_reply_is_what_the_next_prompt_has_behind_this_one() -> None:
     assert len(job.reply(1)) == 5
 
 
-def test_a_reply_of_which_the_next_prompt_tells_only_a_part_is_filled_up() -> None:
+def test_a_reply_known_in_part_from_the_next_prompt_is_filled_up() -> None:
     job = make_job(Context((1, 2), BLOCK, 20, 10), Context((1, 2), BLOCK, 24, 1))
     assert job.reply(0)[:4] == job.prompt(1)[20:]
     assert len(job.reply(0)) == 10
@@ -79,7 +79,7 @@ def test_a_reply_of_which_the_next_prompt_tells_only_a_part_is_filled_up() -> No
     ],
     ids=["rewritten", "as long", "cut", "other blocks"],
 )
-def test_a_reply_that_no_prompt_goes_on_from_is_filler_of_its_own(following: Context) -> None:
+def test_a_reply_that_no_prompt_continues_is_its_own_filler(following: Context) -> None:
     job = make_job(Context((1, 2), BLOCK, 20, 10), following, Context((5,), BLOCK, 9, 10))
     assert len(job.reply(0)) == 10
     assert job.reply(0) == make_job(Context((8,), BLOCK, 3, 10)).reply(0), "it depends on job and turn alone"

@@ -94,20 +94,20 @@ def test_a_server_that_follows_replies_is_accepted(server: FakeServer) -> None:
     assert body["vllm_xargs"]["agentcache_reply_token_ids"] == encode("Ready.\x02")
 
 
-def test_a_server_that_ignores_replies_is_refused_with_the_remedy(server: FakeServer) -> None:
+def test_a_server_that_ignores_replies_is_refused_with_advice(server: FakeServer) -> None:
     server.follows_replies = False
     remedy = "does not follow recorded replies; start it with `agentcache serve MODEL --forced-replies`"
     with pytest.raises(InputError, match=remedy):
         Endpoint(server.url, "none").check_forced_reply()
 
 
-def test_a_server_that_refuses_to_be_dictated_is_refused_with_its_reason(server: FakeServer) -> None:
+def test_a_refusal_of_forced_replies_is_passed_on_with_a_reason(server: FakeServer) -> None:
     server.refused_jobs.add("")
     with pytest.raises(InputError, match="the engine is on fire; start it with `agentcache serve MODEL --forced"):
         Endpoint(server.url, "none").check_forced_reply()
 
 
-def test_facts_of_a_cache_are_one_engines_and_preemptions_all_engines() -> None:
+def test_cache_facts_are_of_one_engine_and_preemptions_of_all() -> None:
     facts = parse_cache_facts(text_string_to_metric_families(METRICS))
     assert facts == CacheFacts(block_size=128, cache_tokens=4095 * 128, preemptions=7)
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from agentcache.errors import InputError
-from agentcache.replay.job_settings import WORKLOADS, JobSettings
+from agentcache.jobs.settings import WORKLOADS, JobSettings
 
 
 def refusal(**fields: Any) -> str:

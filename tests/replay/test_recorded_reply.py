@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from agentcache.errors import InputError
+from agentcache.jobs.recorded_reply import ReplyEncoder, assistant_message, count_tokens, find_divergence
+from agentcache.jobs.tokenizer import LocalTokenizer
 from agentcache.models.catalog import resolve_model
-from agentcache.replay.recorded_reply import ReplyEncoder, assistant_message, count_tokens, find_divergence
-from agentcache.replay.tokenizer import LocalTokenizer
-from tool_runtime.job import Job, Message, ToolCall, ToolResult, Turn
+from tool_runtime.agent.job import Job, Message, ToolCall, ToolResult, Turn
 from workloads.bfcl.web_search import build_jobs
 from workloads.tool_latency import parse_tool_latency
 
@@ -95,7 +95,7 @@ def test_forced_replies_end_with_their_only_end_of_turn(
         assert reply.index(end_of_turn) == len(reply) - 1
 
 
-def test_each_prompt_goes_on_from_the_last_prompt_and_its_forced_reply(
+def test_each_prompt_continues_the_last_and_its_forced_reply(
     encoder: ReplyEncoder, tokenizer: LocalTokenizer, jobs: list[Job]
 ) -> None:
     for job in jobs:
@@ -137,7 +137,7 @@ def test_only_the_first_token_behind_a_reply_is_forced(model_path: str, tmp_path
     assert ReplyEncoder(tokenizer).encode(Turn("Tea grows.")) == tokenizer.encode("Tea grows.<|endoftext|>")
 
 
-def test_a_reply_elsewhere_than_at_the_generation_prompt_is_refused(model_path: str, tmp_path: Path) -> None:
+def test_a_reply_not_at_the_generation_prompt_is_refused(model_path: str, tmp_path: Path) -> None:
     tokenizer = with_template(model_path, tmp_path, CHATML.replace("assistant\n", "assistant\n<think>\n"))
     with pytest.raises(InputError, match="does not put a reply where the generation prompt ends"):
         ReplyEncoder(tokenizer)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from made_job import make_job, make_turn
 
 from agentcache.replay.recorded_tools import recorded_tools
-from tool_runtime.executor import ExecutedCall, ToolExecutor
-from tool_runtime.job import Job, ToolCall, ToolResult, Turn
+from tool_runtime.agent.executor import ExecutedCall, ToolExecutor
+from tool_runtime.agent.job import Job, ToolCall, ToolResult, Turn
 
 
 class FakeSleep:
@@ -50,7 +50,7 @@ def contents(executed: Sequence[ExecutedCall]) -> list[str]:
     return [each.result.content for each in executed]
 
 
-def test_parallel_calls_get_their_own_results_whichever_ends_first() -> None:
+def test_parallel_calls_get_their_results_whichever_ends_first() -> None:
     results = (ToolResult("slow", 3.0), ToolResult("fast", 0.5), ToolResult("middle", 1.0))
     job = make_job("job-0", Turn("", (look(), look(), look()), results), make_turn("later"), make_turn())
     executed, ended = execute(job, job.turns[0].tool_calls, job.turns[1].tool_calls)
@@ -65,7 +65,7 @@ def test_a_call_takes_the_recorded_time() -> None:
     assert durations == [2.0, 0.25]
 
 
-def test_recorded_errors_are_served_as_the_text_that_the_model_saw() -> None:
+def test_recorded_errors_are_served_as_the_model_saw_them() -> None:
     failed = ToolResult("Error during execution: no such page", 0.0, "no such page")
     job = make_job("job-0", Turn("", (look(),), (failed,)), make_turn())
     executed, _ = execute(job, [look()])
@@ -89,7 +89,7 @@ def test_the_tools_are_the_jobs_own() -> None:
     assert recorded_tools(job).as_openai() == job.tools
 
 
-def test_a_recorded_call_of_no_known_tool_keeps_its_result_to_itself() -> None:
+def test_a_recorded_call_of_an_unknown_tool_keeps_its_result() -> None:
     calls = (ToolCall("invented", "{}"), look("shelf"))
     results = (
         ToolResult("Error during execution: invented is not defined", 0.0, "not defined"),

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 from made_job import make_job, make_turn
 
-from agentcache.replay.context_job import ContextJob, ContextWriter
-from agentcache.replay.recorded_job import TextJob
-from agentcache.replay.recorder import JobRecorder
+from agentcache.jobs.context_job import ContextJob, ContextWriter
+from agentcache.jobs.recorded_job import TextJob
 from agentcache.report.events import Event, EventWriter, JobEvent, RequestEvent, ToolCallEvent, read_events
-from tool_runtime.agent_loop import JobOutcome
-from tool_runtime.executor import ExecutedCall
-from tool_runtime.job import Context, Job, ToolCall, ToolResult, Turn
-from tool_runtime.model_client import RequestOutcome
+from agentcache.run.recorder import JobRecorder
+from tool_runtime.agent.agent_loop import JobOutcome
+from tool_runtime.agent.executor import ExecutedCall
+from tool_runtime.agent.job import Context, Job, ToolCall, ToolResult, Turn
+from tool_runtime.agent.model_client import RequestOutcome
 
 # Ten tokens a reply; the prompts of the tests below are made of them.
 REPLIES = [list(range(100 + 10 * turn, 110 + 10 * turn)) for turn in range(3)]
@@ -169,7 +169,7 @@ def test_a_diverged_prompt_is_what_the_next_one_is_held_against(recording: Recor
     assert recording.requests[2].reusable_tokens == 48
 
 
-def test_nothing_is_said_of_prompts_that_the_server_keeps_to_itself(recording: Recording) -> None:
+def test_prompts_that_the_server_hides_are_not_judged(recording: Recording) -> None:
     for turn in range(3):
         recording.ask(turn, None)
     assert [(request.reusable_tokens, request.diverged_at) for request in recording.requests] == [(0, None)] * 3
@@ -216,7 +216,7 @@ def test_a_job_whose_request_failed_says_why(recording: Recording) -> None:
     assert (request.error, request.retries, request.first_token_s) == ("connection lost", 2, None)
 
 
-def test_an_interrupted_job_is_written_once_from_its_first_request_on(recording: Recording) -> None:
+def test_an_interrupted_job_is_one_line_from_its_first_request(recording: Recording) -> None:
     recording.ask(0, range(40))
     recording.ask(1, [*range(40), *REPLIES[0], 7])
     recording.recorder.job_interrupted(8.0)
@@ -253,7 +253,7 @@ def serve(recorded: ContextJob, folder: Path) -> tuple[list[RequestEvent], JobEv
     return [event for event in read_events(folder) if isinstance(event, RequestEvent)], end
 
 
-def test_a_context_that_is_cut_or_rewritten_as_recorded_has_not_diverged(tmp_path: Path) -> None:
+def test_a_context_cut_or_rewritten_as_recorded_has_not_diverged(tmp_path: Path) -> None:
     recorded = record_contexts(
         Context((1, 2, 3), 16, 40, 10),
         Context((1, 2, 3, 4), 16, 60, 10),  # goes on: the reply is within block 3 and 4

@@ -13,10 +13,14 @@ from pathlib import Path
 
 import psutil
 import pytest
+from background_server import KEY, SharedServer
 from made_traces import make_trace
 
-from agentcache.replay.run_folder import ENGINE_LOG
+from agentcache.cli import main
 from agentcache.report.events import EVENTS_FILE, JobEvent, PolicyEvent, RequestEvent, read_events
+from agentcache.run.folder import ENGINE_LOG
+
+pytestmark = pytest.mark.engine
 
 POLICIES = ("asymcache", "vllm", "lru")
 REPLAY = [sys.executable, "-m", "agentcache", "replay", "bfcl", "--model", "tiny"]
@@ -28,7 +32,7 @@ def one_engine_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("replay") / "out"
     policies = [word for policy in POLICIES for word in ("--policy", policy)]
     options = [*policies, "--jobs", "4", "--scale", "0.1", "--tool-latency", "0"]
-    pace = ["--arrival", "gamma", "--cv", "0.001", "--rate", "0.3", "--kv-tokens", "7000", "--seed", "3"]
+    pace = ["--arrival", "gamma", "--cv", "0.001", "--rate", "0.1", "--kv-tokens", "7000", "--seed", "3"]
     done = subprocess.run([*REPLAY, *options, *pace, "--out", str(out)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr + (out / ENGINE_LOG).read_text()[-3000:]
     assert "Job latency, mean" in done.stdout
@@ -96,7 +100,15 @@ def test_server_timings_and_report_are_there(one_engine_run: Path) -> None:
     assert {path.name for path in one_engine_run.iterdir()} >= {"report.md", "report.html", ENGINE_LOG}
 
 
-def test_result_file_is_replayed(tmp_path: Path) -> None:
+@pytest.fixture
+def base_url(shared_server: SharedServer, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Of a server with an empty cache, under lru."""
+    shared_server.use("lru")
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    return f"{shared_server.url}/v1"
+
+
+def test_result_file_is_replayed(base_url: str, tmp_path: Path) -> None:
     log = {
         "begin_of_turn_query": [{"role": "user", "content": "Who won?"}],
         "step_0": [
@@ -108,22 +120,20 @@ def test_result_file_is_replayed(tmp_path: Path) -> None:
     results = tmp_path / "BFCL_v4_web_search_base_result.json"
     results.write_text(json.dumps({"id": "web_search_base_0", "result": [], "inference_log": [log]}) + "\n")
     out = tmp_path / "out"
-    options = ["--results", str(results), "--policy", "lru", "--tool-latency", "0.1", "--arrival", "at-once"]
-    done = subprocess.run([*REPLAY, *options, "--out", str(out)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    first, second = requests_of(out)["lru"]
+    options = ["--results", str(results), "--tool-latency", "0.1", "--arrival", "at-once"]
+    assert main(["replay", "bfcl", "--base-url", base_url, *options, "--out", str(out)]) == 0
+    first, second = requests_of(out)["server"]
     assert second.diverged_at is None
     assert second.prompt_tokens > first.prompt_tokens + first.output_tokens
 
 
-def test_sessions_without_text_are_replayed_token_by_token(tmp_path: Path) -> None:
+def test_sessions_without_text_are_replayed_token_by_token(base_url: str, tmp_path: Path) -> None:
     for number in range(2):
         make_trace(tmp_path / f"trace_{number}.json", (1, 2), (1, 2, 3, 4), (1, 2, 8), (1,))
     out = tmp_path / "out"
-    replay = [*REPLAY[:4], f"agent_traces:{tmp_path}", *REPLAY[5:], "--policy", "lru", "--rate", "0.5"]
-    done = subprocess.run([*replay, "--out", str(out)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    requests = requests_of(out)["lru"]
+    workload = f"agent_traces:{tmp_path}"
+    assert main(["replay", workload, "--base-url", base_url, "--rate", "0.5", "--out", str(out)]) == 0
+    requests = requests_of(out)["server"]
     assert sorted((request.job, request.turn) for request in requests) == [
         (f"trace_{number}", turn) for number in range(2) for turn in range(4)
     ]

@@ -46,7 +46,7 @@ def two_policies() -> list[Event]:
 
 def test_summary_json_is_what_is_returned(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", two_policies())
-    summary = write_report([folder], folder)
+    summary = write_report([folder], folder).summary
     written = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     assert list(written["policies"]) == ["lru", "agentcache"]
     assert written["policies"]["lru"]["jobs"] == 8
@@ -114,10 +114,48 @@ def test_same_events_make_the_same_bytes(tmp_path: Path) -> None:
 
 def test_torn_last_line_is_left_out(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", make_events("lru", 4)[:-1])
-    whole = write_report([folder], folder)
+    whole = write_report([folder], folder).summary
+    with (folder / EVENTS_FILE).open("ab") as file:
+        # In the middle of a character.
+        file.write('{"type": "job", "policy": "lru", "job": "Ø'.encode()[:-1])
+    assert write_report([folder], folder).summary == whole
+
+
+def test_a_cut_off_line_is_told(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", make_events("lru", 24), notes=("Mine.",))
+    assert write_report([folder], folder).losses == {"run": []}
     with (folder / EVENTS_FILE).open("a", encoding="utf-8") as file:
         file.write('{"type": "job", "policy": "lru", "jo')
-    assert write_report([folder], folder) == whole
+    (line,) = write_report([folder], folder).losses["run"]
+    assert line == "events.jsonl: the last line is cut off, and what it recorded is left out."
+    assert f"## Notes\n\n- {line}\n- Mine.\n" in (folder / "report.md").read_text(encoding="utf-8")
+    assert line in (folder / "report.html").read_text(encoding="utf-8")
+
+
+def test_jobs_without_a_line_are_counted(tmp_path: Path) -> None:
+    first = write_run(tmp_path / "first", [*make_events("lru", 24), *make_events("asymcache", 20)])
+    second = write_run(tmp_path / "second", make_events("lru", 24))
+    losses = write_report([first, second], tmp_path / "both").losses
+    line = (
+        "events.jsonl: no line tells of 4 of the 24 jobs under asymcache: they never began, or their lines were lost."
+    )
+    assert losses == {"first": [line], "second": []}
+    assert f"- first: {line}\n" in (tmp_path / "both" / "report.md").read_text(encoding="utf-8")
+
+
+def test_a_folder_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"--out /proc/report: cannot be written \(.*\); give another folder"):
+        write_report([tmp_path / "none"], Path("/proc/report"))
+
+
+@pytest.mark.parametrize(
+    "line", [b'{"type": "\xff"}', b'{"type": "\\ud800"}', b"[" * 200_000, b"9" * 5000, b"\xff\xfe{\x00"]
+)
+def test_a_line_that_is_no_json_is_named(tmp_path: Path, line: bytes) -> None:
+    folder = write_run(tmp_path / "run", make_events("lru", 1))
+    (folder / EVENTS_FILE).write_bytes(line + b"\n")
+    with pytest.raises(InputError, match=r"events\.jsonl:1: not an event \(Invalid JSON: .*\)$"):
+        write_report([folder], folder)
 
 
 def test_broken_line_is_named(tmp_path: Path) -> None:
@@ -178,7 +216,7 @@ def test_diverged_prompts_are_listed(tmp_path: Path) -> None:
 def test_several_runs_are_compared(tmp_path: Path) -> None:
     first = write_run(tmp_path / "h200", make_events("lru", 4), device="NVIDIA H200", settings={"concurrency": 8})
     second = write_run(tmp_path / "cpu", make_events("lru", 4, seed=1), settings={"concurrency": 4})
-    summary = write_report([first, second], tmp_path / "compared")
+    summary = write_report([first, second], tmp_path / "compared").summary
     assert list(summary.policies) == ["h200: lru", "cpu: lru"]
     written = json.loads((tmp_path / "compared" / "summary.json").read_text(encoding="utf-8"))
     assert {name: run["device"] for name, run in written["run"].items()} == {
@@ -204,7 +242,7 @@ def test_folder_given_twice_is_refused(tmp_path: Path) -> None:
         write_report([folder, tmp_path / "run" / ".." / "run"], tmp_path / "out")
 
 
-def test_folder_without_a_run_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+def test_folder_without_a_run_is_refused_before_any_writing(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="holds no run"):
         write_report([tmp_path / "empty"], tmp_path / "out")

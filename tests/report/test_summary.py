@@ -52,7 +52,7 @@ def small_run() -> list[Event]:
     ]
 
 
-def test_job_latency_is_over_finished_jobs_with_linear_percentiles() -> None:
+def test_job_latency_is_of_finished_jobs_by_linear_percentiles() -> None:
     latency = summarize_one(small_run()).job_latency_s
     expected = {"mean": 6.5, "p50": 6.5, "p90": 8.5, "p95": 8.75, "p99": 8.95, "max": 9.0}
     assert latency.model_dump() == pytest.approx(expected)
@@ -144,7 +144,7 @@ def test_figures_are_in_order_and_rates_are_shares(seed: int, jobs: int, failing
     assert (figures.job_latency_s.max or 0.0) <= (figures.makespan_s or 0.0) + 1e-9
 
 
-def test_a_server_that_does_not_tell_what_it_cached_has_no_hit_rate() -> None:
+def test_a_server_that_hides_cached_tokens_has_no_hit_rate() -> None:
     figures = summarize_one([make_request("lru", "a", 0, 0.0, 1.0, prompt_tokens=100, cached_tokens=None)])
     assert figures.turns == 1
     assert (figures.token_hit_rate, figures.request_hit_rate, figures.recomputed_tokens) == (None, None, None)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,10 +21,12 @@ from vllm.v1.metrics.loggers import StatLoggerBase
 from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 from vllm.v1.request import Request
 
+from agentcache.config import AgentCacheConfig
 from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT, SCHEDULER_CLASS
-from agentcache.engine.dictated_calls import write_dictated_calls
+from agentcache.engine.replies.forced_calls import write_forced_calls
+from agentcache.engine.rpc.policy_switch import use_policy
 from agentcache.engine.scheduler import AgentScheduler
-from tool_runtime.job import ToolCall
+from tool_runtime.agent.job import ToolCall
 
 # The CPU kernels want multiples of 32.
 BLOCK = 32
@@ -57,20 +60,24 @@ class StatsRecorder(StatLoggerBase):
         pass
 
 
+def configure(policy: str, segments: Mapping[str, Any]) -> dict[str, Any]:
+    return {"policy": policy, "lifespan_s": 200, "segments": segments, "forced_replies": True}
+
+
 class LiveEngine:
     """Greedy replies of a fixed length; `check_integrity` after every step."""
 
     def __init__(self, model: str, *, scheduler: str | None = SCHEDULER_CLASS, **options: Any) -> None:
+        # What fails an engine in a process of its own: see tests/conftest.py.
+        assert os.environ["VLLM_CPU_OMP_THREADS_BIND"] == "nobind", os.environ["VLLM_CPU_OMP_THREADS_BIND"]
         segments = options.pop("segments", ALL_ISLANDS)
         policy = options.pop("policy", "asymcache")
-        look_s = options.pop("look_s", 1.0)
         defaults: dict[str, Any] = {
             "block_size": BLOCK,
             "max_model_len": 1024,
             "max_num_seqs": 8,
             "max_num_batched_tokens": 1024,
             "num_gpu_blocks_override": 129,
-            "skip_tokenizer_init": True,
         }
         arguments = EngineArgs(
             model=model,
@@ -79,16 +86,12 @@ class LiveEngine:
             kv_cache_memory_bytes=64 * 2**20,
             use_tqdm_on_load=False,
             scheduler_cls=scheduler,
-            additional_config={
-                "agentcache": {"policy": policy, "lifespan_s": 200, "segments": segments, "forced_replies": True}
-            },
+            additional_config={"agentcache": configure(policy, segments)},
             **defaults | options,
         )
         self.stats: list[StatsRecorder] = []
         with pytest.MonkeyPatch.context() as environment:
             environment.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-            # Threads of this process must not stay bound when the engine is gone.
-            environment.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")
             # vLLM puts a function that does nothing in its place.
             environment.setattr(torch, "set_num_threads", torch.set_num_threads)
             # Two threads that wait for each other on busy cores take fifty times as long.
@@ -101,8 +104,24 @@ class LiveEngine:
         self._done: dict[str, RequestOutput] = {}
         self._numbers = itertools.count()
         if isinstance(self.scheduler, AgentScheduler):
-            # A look at the clock takes that long: a run is the same every time.
-            self.scheduler.clock = itertools.count(1.0, look_s).__next__
+            self.scheduler.clock = itertools.count(1.0).__next__
+
+    def use(
+        self,
+        policy: str = "asymcache",
+        segments: Mapping[str, Any] = ALL_ISLANDS,
+        look_s: float = 1.0,
+        **knobs: Any,
+    ) -> None:
+        """Go on as an engine that just started under `policy` does."""
+        while self.scheduler.has_requests() or self._core.batch_queue:
+            self.step()
+        use_policy(self._core, AgentCacheConfig.model_validate(configure(policy, segments) | knobs))
+        for recorder in self.stats:
+            recorder.scheduler.clear()
+            recorder.iterations.clear()
+        # A look at the clock takes that long: a run is the same every time.
+        self.scheduler.clock = itertools.count(1.0, look_s).__next__
 
     @property
     def scheduler(self) -> Any:
@@ -132,7 +151,7 @@ class LiveEngine:
         name = f"request-{next(self._numbers)}"
         if calls is not None:
             # Only a dictated reply can have them, and no logits processor is here to dictate it.
-            dictated = {REPLY_ARGUMENT: [0] * output_tokens, CALLS_ARGUMENT: write_dictated_calls(calls)}
+            dictated = {REPLY_ARGUMENT: [0] * output_tokens, CALLS_ARGUMENT: write_forced_calls(calls)}
             sampling = {"extra_args": dictated} | sampling
         params = SamplingParams(
             temperature=0.0, max_tokens=output_tokens, ignore_eos=True, logprobs=0, **{"detokenize": False} | sampling

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from live_engine import BLOCK, LiveEngine, make_prompt
+
+pytestmark = pytest.mark.engine
 
 PROMPT = make_prompt(seed=1, tokens=20 * BLOCK + 7)
 GAP = range(2, 10)
 
 
 @pytest.fixture(scope="module")
-def shared_engine(tiny_model_path: str) -> LiveEngine:
-    return LiveEngine(tiny_model_path, max_num_batched_tokens=4 * BLOCK)
+def shared_engine(take_engine: Callable[..., LiveEngine]) -> LiveEngine:
+    """Its steps are a quarter of the gap."""
+    return take_engine(max_num_batched_tokens=2 * BLOCK)
 
 
 @pytest.fixture

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from live_engine import BLOCK, LiveEngine, assert_same, make_prompt
+
+pytestmark = pytest.mark.engine
 
 ENGINES: dict[str, dict[str, Any]] = {
     "all at once": {},
@@ -18,8 +21,8 @@ PROMPT = make_prompt(seed=1, tokens=20 * BLOCK + 7)
 
 
 @pytest.fixture(scope="module", params=ENGINES)
-def shared_engine(request: pytest.FixtureRequest, tiny_model_path: str, cold: LiveEngine) -> LiveEngine:  # noqa: ARG001 (made first)
-    return LiveEngine(tiny_model_path, **ENGINES[request.param])
+def shared_engine(request: pytest.FixtureRequest, take_engine: Callable[..., LiveEngine]) -> LiveEngine:
+    return take_engine(**ENGINES[request.param])
 
 
 @pytest.fixture
@@ -88,7 +91,7 @@ def test_salts_share_nothing_and_fill_their_own_gaps(engine: LiveEngine, cold: L
     assert engine.ask(PROMPT).cached == 0
 
 
-def test_running_requests_keep_their_replies_while_gaps_are_filled(engine: LiveEngine, cold: LiveEngine) -> None:
+def test_running_requests_keep_their_replies_during_fills(engine: LiveEngine, cold: LiveEngine) -> None:
     others = [make_prompt(seed, tokens=70) for seed in range(10, 13)]
     expected = [cold.ask(prompt, 40) for prompt in (*others, PROMPT)]
     engine.ask(PROMPT)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from live_engine import BLOCK, LiveEngine, Reply, assert_same, make_prompt
 from safetensors.torch import save_file
@@ -13,6 +15,8 @@ from vllm.lora.request import LoRARequest
 from vllm.sampling_params import StructuredOutputsParams
 
 from agentcache.models.shapes import TINY
+
+pytestmark = pytest.mark.engine
 
 PROMPT = make_prompt(seed=1, tokens=20 * BLOCK + 7)
 GAP = [2, 3, 9]
@@ -72,9 +76,10 @@ def ask_in_json(engine: LiveEngine) -> Reply:
     return engine.ask(PROMPT, 12, structured_outputs=StructuredOutputsParams(json=schema), detokenize=True)
 
 
-def test_requests_with_a_grammar_have_their_gaps_filled(tiny_model_path: str) -> None:
-    cold = LiveEngine(tiny_model_path, scheduler=None, enable_prefix_caching=False, skip_tokenizer_init=False)
-    engine = LiveEngine(tiny_model_path, skip_tokenizer_init=False)
+def test_requests_with_a_grammar_have_their_gaps_filled(
+    cold: LiveEngine, take_engine: Callable[..., LiveEngine]
+) -> None:
+    engine = take_engine()
     expected = ask_in_json(cold)
     assert_same(ask_in_json(engine), expected)
     engine.forget(PROMPT, GAP)

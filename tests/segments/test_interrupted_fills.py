@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import pytest
 from live_engine import BLOCK, LiveEngine, Reply, assert_same, make_prompt
 
+pytestmark = pytest.mark.engine
+
 PROMPT = make_prompt(seed=1, tokens=20 * BLOCK + 7)
 GAP = range(2, 10)
 
@@ -52,7 +54,7 @@ def test_parent_is_aborted(engine: LiveEngine, expected: Reply) -> None:
     assert reply.cached == 14 * BLOCK, "two blocks of the gap had been computed"
 
 
-def test_parent_is_aborted_while_another_waits_behind_the_same_gap(engine: LiveEngine, expected: Reply) -> None:
+def test_parent_is_aborted_as_another_waits_behind_the_same_gap(engine: LiveEngine, expected: Reply) -> None:
     first = start_fill(engine)
     second = engine.add(PROMPT)
     engine.step()

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 from live_engine import BLOCK, LiveEngine, Reply, assert_same, make_prompt
 
-from agentcache.engine.job_tracker import JobTracker
-from tool_runtime.job import ToolCall
+from agentcache.engine.jobs.tracker import JobTracker
+from tool_runtime.agent.job import ToolCall
+
+pytestmark = pytest.mark.engine
 
 SYSTEM = make_prompt(seed=0, tokens=3 * BLOCK + 9)
 ENGINES: dict[str, dict[str, Any]] = {
@@ -76,9 +79,9 @@ class Crowd:
 
 @pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
 def test_replies_of_jobs_equal_cold_ones(
-    tiny_model_path: str, cold: LiveEngine, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    take_engine: Callable[..., LiveEngine], cold: LiveEngine, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = LiveEngine(tiny_model_path, num_gpu_blocks_override=BLOCKS, **options)
+    engine = take_engine(num_gpu_blocks_override=BLOCKS, **options)
     crowd = Crowd(engine, random.Random(4))
     note_preemptions(engine, crowd.preempted, monkeypatch)
     crowd.run(jobs=6, turns=4)

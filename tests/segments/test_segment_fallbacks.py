@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,9 @@ import torch
 from live_engine import BLOCK, LiveEngine, assert_same, make_prompt
 from transformers import Gemma2Config, Gemma2ForCausalLM, MistralConfig, MistralForCausalLM
 
+pytestmark = pytest.mark.engine
+
+TakeEngine = Callable[..., LiveEngine]
 PROMPT = make_prompt(seed=1, tokens=10 * BLOCK + 7)
 GEOMETRY: dict[str, Any] = {
     "vocab_size": 8192,
@@ -41,11 +45,12 @@ def make_model(name: str, folder: Path) -> str:
 @pytest.mark.parametrize("name", ["mistral", "gemma"])
 def test_models_with_sliding_windows(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = make_model(name, tmp_path)
-    cold = LiveEngine(path, scheduler=None, enable_prefix_caching=False)
+    cold = LiveEngine(path, skip_tokenizer_init=True, scheduler=None, enable_prefix_caching=False)
     said: list[str] = []
     monkeypatch.setattr(logging.getLogger("vllm.agentcache"), "handle", lambda record: said.append(record.getMessage()))
-    engine = LiveEngine(path)
-    assert said == ["Cached blocks are reused as prefixes only: the model's layers are not all full attention."]
+    engine = LiveEngine(path, skip_tokenizer_init=True)
+    # An engine outside of a server is told, besides, that it reads no tool calls.
+    assert said.count("Cached blocks are reused as prefixes only: the model's layers are not all full attention.") == 1
     assert engine.scheduler.segment_stats is None
     expected = cold.ask(PROMPT)
     assert_same(engine.ask(PROMPT), expected)
@@ -54,8 +59,8 @@ def test_models_with_sliding_windows(name: str, tmp_path: Path, monkeypatch: pyt
     assert_same(engine.ask(PROMPT), expected)
 
 
-def test_prompt_logprobs_compute_the_whole_prompt(tiny_model_path: str, cold: LiveEngine) -> None:
-    engine = LiveEngine(tiny_model_path)
+def test_prompt_logprobs_compute_the_whole_prompt(take_engine: TakeEngine, cold: LiveEngine) -> None:
+    engine = take_engine()
     engine.ask(PROMPT)
     engine.forget(PROMPT, [4])
     reply = engine.ask(PROMPT, prompt_logprobs=1)
@@ -70,8 +75,8 @@ def test_prompt_logprobs_compute_the_whole_prompt(tiny_model_path: str, cold: Li
     [{"segments": {"enabled": False}}, {"policy": "lru"}, {"policy": "vllm"}],
     ids=["switched off", "lru", "vllm"],
 )
-def test_segments_are_off(tiny_model_path: str, cold: LiveEngine, options: dict[str, Any]) -> None:
-    engine = LiveEngine(tiny_model_path, **options)
+def test_segments_are_off(take_engine: TakeEngine, cold: LiveEngine, options: dict[str, Any]) -> None:
+    engine = take_engine(**options)
     engine.ask(PROMPT)
     engine.forget(PROMPT, [4])
     reply = engine.ask(PROMPT)
@@ -80,8 +85,8 @@ def test_segments_are_off(tiny_model_path: str, cold: LiveEngine, options: dict[
     assert engine.scheduler.segment_stats is None
 
 
-def test_segments_can_be_switched_on_for_another_policy(tiny_model_path: str, cold: LiveEngine) -> None:
-    engine = LiveEngine(tiny_model_path, policy="lru", segments={"enabled": True, "row_s": 0.0})
+def test_segments_can_be_switched_on_for_another_policy(take_engine: TakeEngine, cold: LiveEngine) -> None:
+    engine = take_engine(policy="lru", segments={"enabled": True, "row_s": 0.0})
     engine.ask(PROMPT)
     engine.forget(PROMPT, [4])
     reply = engine.ask(PROMPT)
@@ -89,8 +94,8 @@ def test_segments_can_be_switched_on_for_another_policy(tiny_model_path: str, co
     assert reply.cached == 9 * BLOCK
 
 
-def test_islands_that_save_less_than_a_row_takes_are_not_kept(tiny_model_path: str, cold: LiveEngine) -> None:
-    engine = LiveEngine(tiny_model_path, segments={"row_s": 3600.0})
+def test_islands_that_save_less_than_a_row_takes_are_not_kept(take_engine: TakeEngine, cold: LiveEngine) -> None:
+    engine = take_engine(segments={"row_s": 3600.0})
     engine.ask(PROMPT)
     engine.forget(PROMPT, [4])
     reply = engine.ask(PROMPT)

@@ -1,74 +1,109 @@
-"""The embedded server in a thread with an event loop of its own, so that tests can use the plain OpenAI client."""
+"""The embedded server in a thread with an event loop of its own, so that tests can use the plain OpenAI client.
+
+One server is enough for the tests of many files: a start takes half a minute of CPU, another policy none.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+import httpx
 import psutil
 from openai import OpenAI
 
+from agentcache.config import CONFIG_KEY, AgentCacheConfig
+from agentcache.run.output import divert_output
 from agentcache.server.arguments import build_arguments
 from agentcache.server.embedded import EmbeddedServer, run_embedded_server
 
 OPTIONS = (
     *("--block-size", "32"),
-    *("--shutdown-timeout", "10"),
     "--enable-prompt-tokens-details",
     "--no-use-tqdm-on-load",
 )
+BLOCK = 32
+BLOCKS = 128
+KEY = "secret-key"
+AUTHORIZED = {"Authorization": f"Bearer {KEY}"}
+# What any of the tests needs. The scheduler and the middleware change nothing for who does not ask them to.
+SCHEDULER = "forgetful_scheduler.ForgetfulScheduler"
+SHARED_OPTIONS = (
+    *("--num-gpu-blocks-override", str(BLOCKS + 1)),
+    *("--max-model-len", str(BLOCKS * BLOCK)),
+    *("--middleware", "forced_turns.ForcedTurns"),
+    *("--api-key", KEY),
+    "--enable-log-requests",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedServer:
+    """A cache of `BLOCKS` blocks and forced replies; `client` has the key. The engine's processes write `log`."""
+
+    embedded: EmbeddedServer
+    client: OpenAI
+    log: Path
+    _defaults: dict[str, Any]
+    _loop: asyncio.AbstractEventLoop
+
+    @property
+    def url(self) -> str:
+        return self.embedded.url
+
+    def use(self, policy: str, **knobs: Any) -> None:
+        """Go on as a server that just started with `policy` and these fields of AgentCacheConfig."""
+        config = AgentCacheConfig.model_validate({**self._defaults, **knobs, "policy": policy})
+        self.run(self.embedded.use_policy(config.model_dump()))
+
+    def read_state(self) -> dict[str, Any]:
+        """What the engine tells of itself."""
+        (engine,) = httpx.get(f"{self.url}/agentcache/state", headers=AUTHORIZED).raise_for_status().json()["engines"]
+        return dict(engine)
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Do it in the server's event loop."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
 
 @contextmanager
-def serve_tiny(*options: str, policy: str = "lru", forced_replies: bool = True) -> Iterator[EmbeddedServer]:
+def share_server(log: Path) -> Iterator[SharedServer]:
     """Raises what made the server fail, also on the way down."""
-    args = build_arguments("tiny", [*OPTIONS, *options], policy=policy, forced_replies=forced_replies)
-    ready: list[EmbeddedServer] = []
-    failure: list[BaseException] = []
-    changed = threading.Event()
-    stop: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
+    args = build_arguments("tiny", [*OPTIONS, *SHARED_OPTIONS], policy="lru", forced_replies=True)
+    args.scheduler_cls = SCHEDULER
+    started: Future[tuple[EmbeddedServer, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 
     async def serve() -> None:
         stopped = asyncio.Event()
-        stop.append((asyncio.get_running_loop(), stopped))
         async with run_embedded_server(args) as server:
-            ready.append(server)
-            changed.set()
+            started.set_result((server, asyncio.get_running_loop(), stopped))
             await stopped.wait()
 
-    def work() -> None:
+    with ThreadPoolExecutor(1) as thread:
+        # The engine's processes keep the outputs that they start with.
+        with divert_output(log):
+            serving = thread.submit(lambda: asyncio.run(serve()))
+            wait((started, serving), return_when=FIRST_COMPLETED)
+        if not started.done():
+            serving.result()
+        server, loop, stopped = started.result()
         try:
-            asyncio.run(serve())
-        except BaseException as error:
-            failure.append(error)
+            with OpenAI(base_url=f"{server.url}/v1", api_key=KEY, max_retries=0) as client:
+                yield SharedServer(server, client, log, args.additional_config[CONFIG_KEY], loop)
         finally:
-            changed.set()
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    changed.wait()
-    try:
-        if ready:
-            yield ready[0]
-    finally:
-        loop, stopped = stop[0]
-        if ready:
             loop.call_soon_threadsafe(stopped.set)
-        thread.join()
-    if failure:
-        raise failure[0]
+            serving.result()
 
 
-def connect(server: EmbeddedServer) -> OpenAI:
-    return OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
-
-
-def engine_processes() -> list[psutil.Process]:
+def engine_processes() -> set[psutil.Process]:
     """Living descendants of this process that belong to an engine."""
-    return [
+    return {
         process
         for process in psutil.Process().children(recursive=True)
         if process.status() != psutil.STATUS_ZOMBIE and "resource_tracker" not in " ".join(process.cmdline())
-    ]
+    }

@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 from agentcache.engine.constants import JOB_METHOD, JOBS_METHOD, RELEASE_METHOD
-from agentcache.engine.job_views import (
+from agentcache.engine.jobs.views import (
     HistogramCounts,
     JobView,
     PinCounts,
@@ -20,7 +20,7 @@ from agentcache.engine.job_views import (
     ToolCounts,
     TurnView,
 )
-from agentcache.engine.snapshot import (
+from agentcache.engine.rpc.snapshot import (
     SNAPSHOT_METHOD,
     BlockCounts,
     EngineSnapshot,

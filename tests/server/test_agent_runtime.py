@@ -10,21 +10,19 @@ from typing import Any
 
 import httpx
 import pytest
-from background_server import serve_tiny
+from background_server import AUTHORIZED, BLOCK, BLOCKS, SharedServer
 from openai import OpenAI
 from openai.types.chat import ChatCompletion
 
 from agentcache.engine.constants import REPLY_ARGUMENT
-from agentcache.replay.recorded_reply import ReplyEncoder
-from agentcache.replay.tokenizer import LocalTokenizer
+from agentcache.jobs.recorded_reply import ReplyEncoder
+from agentcache.jobs.tokenizer import LocalTokenizer
 from agentcache.server import live_report, snapshot_reader
-from tool_runtime.job import ToolCall, Turn
+from tool_runtime.agent.job import ToolCall, Turn
 from workloads.bfcl.dataset import read_system_message, read_tools
 
-BLOCK = 32
-BLOCKS = 128
-KEY = "secret-key"
-AUTHORIZED = {"Authorization": f"Bearer {KEY}"}
+pytestmark = pytest.mark.engine
+
 SEARCHES = Turn("I will search.", (ToolCall("search_engine_query", '{"keywords": "tea"}'),))
 FETCHES = Turn("", (ToolCall("fetch_url_content", '{"url": "https://example.org/"}'),))
 ANSWER = Turn("It is tea.")
@@ -79,19 +77,14 @@ class Server:
 
 
 @pytest.fixture(scope="module")
-def server(tiny_model_path: str) -> Iterator[Server]:
-    options = ("--num-gpu-blocks-override", str(BLOCKS + 1), "--max-model-len", str(BLOCKS * BLOCK), "--api-key", KEY)
+def server(shared_server: SharedServer, tiny_model_path: str) -> Iterator[Server]:
     with pytest.MonkeyPatch.context() as patch:
         # Every read is a fresh one.
         patch.setattr(snapshot_reader, "MIN_INTERVAL_S", 0.0)
         patch.setattr(live_report, "MIN_INTERVAL_S", 0.0)
         patch.setattr(live_report, "REST", 0.0)
-        encoder = ReplyEncoder(LocalTokenizer(tiny_model_path))
-        with (
-            serve_tiny(*options, policy="agentcache") as embedded,
-            OpenAI(base_url=f"{embedded.url}/v1", api_key=KEY, max_retries=0) as client,
-        ):
-            yield Server(embedded.url, encoder, client)
+        shared_server.use("agentcache")
+        yield Server(shared_server.url, ReplyEncoder(LocalTokenizer(tiny_model_path)), shared_server.client)
 
 
 def start_chat(text: str) -> list[Any]:
@@ -198,7 +191,7 @@ def test_the_last_request_of_a_session_ends_its_job(server: Server, session: str
     assert server.read_runtime()["jobs_ended"]["job over"] == before + 1
 
 
-def test_requests_without_a_session_are_one_job_by_what_they_repeat(server: Server) -> None:
+def test_requests_without_a_session_join_by_what_they_repeat(server: Server) -> None:
     chat = start_chat("Which tool is it?")
     before = server.read_runtime()
     # A block must end within the reply: what ends before it is also in jobs that only share the system message.

@@ -10,7 +10,6 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-import pytest
 from made_engine import make_engine
 from prometheus_client.parser import text_string_to_metric_families
 from vllm.v1.metrics import loggers
@@ -49,34 +48,34 @@ def series_of(expression: str) -> Iterator[str]:
     return (match[0] for match in METRIC.finditer(expression))
 
 
-@pytest.mark.parametrize("expression", EXPRESSIONS)
-def test_every_series_of_ours_is_exported(expression: str) -> None:
-    names = list(series_of(expression))
-    assert names
-    for name in names:
-        if name.startswith("agentcache:"):
-            assert name in find_exported()
-        else:
-            assert re.sub(r"_(total|bucket|sum|count)$", "", name) in find_vllm_names()
+def test_every_series_of_ours_is_exported() -> None:
+    for expression in EXPRESSIONS:
+        names = list(series_of(expression))
+        assert names, expression
+        for name in names:
+            if name.startswith("agentcache:"):
+                assert name in find_exported(), expression
+            else:
+                assert re.sub(r"_(total|bucket|sum|count)$", "", name) in find_vllm_names(), expression
 
 
-@pytest.mark.parametrize("expression", [one for one in EXPRESSIONS if "agentcache:" in one])
-def test_labels_asked_for_are_there(expression: str) -> None:
-    for part in re.split(r"\s/\s", expression):
-        asked = {label.strip() for found in GROUPING.findall(part) for label in found.split(",")}
-        for name in series_of(part):
-            assert asked <= find_exported().get(name, set()) | TARGET_LABELS
-    assert "instance=~" in expression
+def test_labels_asked_for_are_there() -> None:
+    for expression in (one for one in EXPRESSIONS if "agentcache:" in one):
+        for part in re.split(r"\s/\s", expression):
+            asked = {label.strip() for found in GROUPING.findall(part) for label in found.split(",")}
+            for name in series_of(part):
+                assert asked <= find_exported().get(name, set()) | TARGET_LABELS, expression
+        assert "instance=~" in expression, expression
 
 
-@pytest.mark.parametrize("expression", EXPRESSIONS)
-def test_expressions_are_whole(expression: str) -> None:
-    for opening, closing in ("()", "{}", "[]"):
-        assert expression.count(opening) == expression.count(closing)
-    assert set(re.findall(r"\$\w+", expression)) <= {"$instance", "$__rate_interval"}
-    # A counter as it is only ever grows.
-    for counter in re.findall(r"agentcache:\w+_(?:total|bucket|sum|count)\b", expression):
-        assert f"rate({counter}{{" in expression
+def test_expressions_are_whole() -> None:
+    for expression in EXPRESSIONS:
+        for opening, closing in ("()", "{}", "[]"):
+            assert expression.count(opening) == expression.count(closing), expression
+        assert set(re.findall(r"\$\w+", expression)) <= {"$instance", "$__rate_interval"}, expression
+        # A counter as it is only ever grows.
+        for counter in re.findall(r"agentcache:\w+_(?:total|bucket|sum|count)\b", expression):
+            assert f"rate({counter}{{" in expression
 
 
 def test_legends_name_labels_that_the_series_keep() -> None:

@@ -3,25 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from argparse import Namespace
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from made_engine import FakeCore, make_engine, make_job, make_turn
+from starlette.datastructures import State
 from starlette.testclient import TestClient
+from vllm.engine.async_llm_engine import AsyncLLMEngine
+from vllm.entrypoints.generate.base.serving import GenerateBaseServing
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.entrypoints.scale_out.token_in_token_out.serving import ServingTokens
 from vllm.entrypoints.serve.middleware import authenticate
 from vllm.plugins.endpoint_plugins.interface import EndpointPlugin
+from vllm.tool_parsers import ToolParserManager
 
 from agentcache.engine.compat import check_server
-from agentcache.engine.constants import RELEASE_METHOD
-from agentcache.engine.snapshot import SNAPSHOT_METHOD
+from agentcache.engine.constants import RELEASE_METHOD, SCHEDULER_CLASS
+from agentcache.engine.rpc.snapshot import SNAPSHOT_METHOD
+from agentcache.engine.scheduler import AgentScheduler
 from agentcache.errors import CompatibilityError
 from agentcache.server.endpoint_plugin import AgentCacheEndpoints
 from agentcache.server.job_reader import JobReader
 from agentcache.server.live_report import LiveReport
 from agentcache.server.routes import router
+from agentcache.server.session_headers import watch_sessions
 from agentcache.server.snapshot_reader import SnapshotReader
 
 KEY = "secret-key"
@@ -31,6 +42,9 @@ KEY = "secret-key"
 def _as_installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(authenticate, "GUARDED_PREFIX", authenticate.GUARDED_PREFIX)
     check_server.cache_clear()
+    monkeypatch.setattr(GenerateBaseServing, "_get_session_id", staticmethod(GenerateBaseServing._get_session_id))
+    monkeypatch.setattr(ServingTokens, "serve_tokens", ServingTokens.serve_tokens)
+    watch_sessions.cache_clear()
     yield
     check_server.cache_clear()
 
@@ -72,13 +86,34 @@ def test_a_server_that_guards_its_paths_otherwise_is_refused(monkeypatch: pytest
         AgentCacheEndpoints().attach_router(FastAPI())
 
 
+def test_a_broken_call_is_one_line(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    parser = ToolParserManager.get_tool_parser("hermes")
+    monkeypatch.setattr(logging.getLogger(parser.__module__), "filters", [])
+    monkeypatch.setattr(logging.getLogger("vllm"), "handlers", [caplog.handler])
+    monkeypatch.setattr(logging.getLogger("vllm"), "propagate", False)
+    engine = AsyncLLMEngine.__new__(AsyncLLMEngine)
+    engine.engine_core = Mock()
+    engine.vllm_config = Mock(scheduler_config=Mock(scheduler_cls=None))
+    asyncio.run(AgentCacheEndpoints().init_state(engine, State(), Namespace()))
+    found = parser(Mock()).extract_tool_calls('<tool_call>{"name": broken</tool_call>', Mock())
+    assert not found.tools_called
+    (record,) = caplog.records
+    text = "Error in extracting tool call from response. JSONDecodeError: Expecting value: line 1 column 10 (char 9)"
+    assert logging.Formatter().format(record) == text
+
+
 def make_guarded_app(core: FakeCore) -> FastAPI:
     """Our plug-in in the order in which vLLM puts it into a server with an API key."""
     app = FastAPI()
 
-    @app.post("/v1/completions")
     @app.get("/metrics")
     async def answer() -> str:
+        return "vLLM's own"
+
+    @app.post("/v1/completions")
+    async def complete(raw_request: Request) -> str:
+        chat = ChatCompletionRequest.model_validate({"messages": []})
+        GenerateBaseServing._get_session_id(chat, raw_request)
         return "vLLM's own"
 
     AgentCacheEndpoints().attach_router(app)
@@ -115,3 +150,36 @@ def test_nothing_of_ours_reaches_the_engine_without_the_api_key(method: str, pat
 def test_no_server_comes_up_without_the_engine_to_ask() -> None:
     with pytest.raises(CompatibilityError, match="VLLM_PLUGINS"):
         asyncio.run(AgentCacheEndpoints().init_state(None, FastAPI().state, Namespace()))
+
+
+class FrontEnd(AsyncLLMEngine):
+    """As much of it as our plug-in looks at."""
+
+    def __init__(self, core: FakeCore, scheduler: str | type[Any] | None) -> None:
+        found: Any = self
+        found.engine_core = SimpleNamespace(call_utility_all_async=core.call)
+        found.vllm_config = SimpleNamespace(scheduler_config=SimpleNamespace(scheduler_cls=scheduler))
+
+    def __del__(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "status"),
+    [
+        (None, 404),
+        ("vllm.v1.core.sched.async_scheduler.AsyncScheduler", 404),
+        (SCHEDULER_CLASS, 200),
+        (AgentScheduler, 200),
+        ("forgetful_scheduler.ForgetfulScheduler", 200),
+    ],
+)
+def test_only_an_engine_with_our_scheduler_is_asked(scheduler: str | type[Any] | None, status: int) -> None:
+    """Another one's engine core would log that it has no such method, at every scrape."""
+    core = FakeCore((make_engine(), []))
+    app = FastAPI()
+    app.include_router(router)
+    asyncio.run(AgentCacheEndpoints().init_state(FrontEnd(core, scheduler), app.state, Namespace()))
+    with TestClient(app) as client:
+        assert client.get("/agentcache/state").status_code == status
+    assert bool(core.calls) == (status == 200)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import logging
 import random
 import re
+import time
 from collections.abc import Iterator
 
 import httpx
 import pytest
-from background_server import connect, serve_tiny
-from forgetful_scheduler import FORGOTTEN
+from background_server import BLOCK, SharedServer
+from forgetful_scheduler import FORGET
 
-BLOCK = 32
+pytestmark = pytest.mark.engine
+
+FORGOTTEN = 3
 PROMPT = random.Random(1).choices(range(8000), k=20 * BLOCK + 7)
 ISLAND = (20 - FORGOTTEN) * BLOCK
 
@@ -27,7 +30,7 @@ def read_metrics(url: str) -> dict[str, float]:
 
 
 class LogText(logging.Handler):
-    """Lines of this process. What vLLM's own handler writes goes where the first engine's test was captured."""
+    """Lines of this process. What vLLM's own handler writes goes where its first test was captured."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,42 +41,48 @@ class LogText(logging.Handler):
 
 
 @pytest.fixture
-def log() -> Iterator[LogText]:
+def log(shared_server: SharedServer) -> Iterator[LogText]:  # noqa: ARG001 (vLLM sets its logging up when it loads)
     text, logger = LogText(), logging.getLogger("vllm")
     logger.addHandler(text)
     yield text
     logger.removeHandler(text)
 
 
-def test_nobody_sees_fill_rows_over_http(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], log: LogText
-) -> None:
-    monkeypatch.setattr("agentcache.server.arguments.SCHEDULER_CLASS", "forgetful_scheduler.ForgetfulScheduler")
-    segments = '{"agentcache": {"segments": {"row_s": 0.0}}}'
-    options = ("--max-model-len", "1024", "--additional-config", segments, "--enable-log-requests")
-    with serve_tiny(*options, policy="asymcache", forced_replies=False) as server:
-        client = connect(server)
-        cached = []
-        for _ in range(3):
-            answer = client.completions.create(
-                model="tiny", prompt=PROMPT, max_tokens=5, temperature=0, extra_body={"ignore_eos": True}
-            )
-            assert answer.usage is not None
-            assert answer.usage.prompt_tokens == len(PROMPT)
-            details = answer.usage.prompt_tokens_details
-            cached.append((details and details.cached_tokens) or 0)
-        metrics = read_metrics(server.url)
+def test_nobody_sees_fill_rows_over_http(shared_server: SharedServer, log: LogText) -> None:
+    shared_server.use("asymcache", segments={"row_s": 0.0})
+    before = read_metrics(shared_server.url)
+    cached = []
+    for _ in range(3):
+        answer = shared_server.client.completions.create(
+            model="tiny",
+            prompt=PROMPT,
+            max_tokens=5,
+            temperature=0,
+            extra_body={"ignore_eos": True, "vllm_xargs": {FORGET: FORGOTTEN}},
+        )
+        assert answer.usage is not None
+        assert answer.usage.prompt_tokens == len(PROMPT)
+        details = answer.usage.prompt_tokens_details
+        cached.append((details and details.cached_tokens) or 0)
+    # vLLM counts behind its replies.
+    give_up = time.monotonic() + 10
+    after = read_metrics(shared_server.url)
+    while after["vllm:prefix_cache_queries_total"] - before["vllm:prefix_cache_queries_total"] < 3 * len(PROMPT):
+        assert time.monotonic() < give_up
+        time.sleep(0.05)
+        after = read_metrics(shared_server.url)
+    counted = {name: value - before[name] for name, value in after.items()}
     # Nothing could be hit without a fill row: the first blocks are forgotten after each.
     assert cached == [0, ISLAND, ISLAND]
-    assert metrics["vllm:prefix_cache_queries_total"] == 3 * len(PROMPT)
-    assert metrics["vllm:prefix_cache_hits_total"] == 2 * ISLAND
-    assert metrics["vllm:prompt_tokens_total"] == 3 * len(PROMPT)
-    assert metrics["vllm:generation_tokens_total"] == 3 * 5
-    assert metrics["vllm:request_success_total"] == 3
-    assert metrics["vllm:num_requests_running"] == 0
-    assert metrics["vllm:num_requests_waiting"] == 0
-    assert metrics["vllm:e2e_request_latency_seconds_count"] == 3
-    captured = capfd.readouterr()
+    assert counted["vllm:prefix_cache_queries_total"] == 3 * len(PROMPT)
+    assert counted["vllm:prefix_cache_hits_total"] == 2 * ISLAND
+    assert counted["vllm:prompt_tokens_total"] == 3 * len(PROMPT)
+    assert counted["vllm:generation_tokens_total"] == 3 * 5
+    assert counted["vllm:request_success_total"] == 3
+    assert after["vllm:num_requests_running"] == 0
+    assert after["vllm:num_requests_waiting"] == 0
+    assert counted["vllm:e2e_request_latency_seconds_count"] == 3
+    engine_log = shared_server.log.read_text()
     assert "Received request" in log.text, "requests are logged, so that a fill row could be"
-    assert "EngineCore" in captured.out + captured.err, "the engine's own process writes here"
-    assert "fill-" not in log.text + captured.out + captured.err
+    assert "EngineCore" in engine_log, "the engine's own process writes here"
+    assert "fill-" not in log.text + engine_log

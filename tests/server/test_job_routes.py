@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import logging
+from argparse import Namespace
 from urllib.parse import quote
 
 import pytest
-from made_engine import FakeCore, connect, make_engine, make_job, make_pin, make_turn
+from made_engine import FakeCore, connect, make_app, make_engine, make_job, make_pin, make_turn
+from starlette.testclient import TestClient
+from vllm.entrypoints.serve.exception_handling.register import init_exception_handler
 
-from agentcache.engine.constants import RELEASE_METHOD
+from agentcache.engine.constants import JOB_METHOD, RELEASE_METHOD
 from agentcache.server import job_reader
 from agentcache.server.routes import MAX_SESSION_CHARACTERS
 
@@ -37,7 +41,7 @@ def test_a_job_is_found_whatever_its_session_is_called(session: str) -> None:
         assert client.delete(find_path(session)).json() == {"released": True}
 
 
-def test_jobs_of_all_engines_carry_their_rank_and_release_reaches_all() -> None:
+def test_jobs_carry_their_engine_s_rank_and_release_reaches_all() -> None:
     mine, another = make_job("mine", make_turn(0, 10.0)), make_job("mine", make_turn(0, 20.0))
     core = FakeCore((make_engine(4), [mine]), (make_engine(5), []), (make_engine(6), [another, another]))
     with connect(core) as client:
@@ -47,12 +51,34 @@ def test_jobs_of_all_engines_carry_their_rank_and_release_reaches_all() -> None:
     assert core.calls[-1] == (RELEASE_METHOD, "mine", None)
 
 
+@pytest.mark.parametrize(
+    ("headers", "tenants"),
+    [({}, None), ({"X-Cache-Salt": "tenant"}, ["tenant"]), ({"X-Cache-Salt": ""}, [None])],
+)
+def test_a_request_may_be_limited_to_one_tenant(headers: dict[str, str], tenants: list[str | None] | None) -> None:
+    core = FakeCore((make_engine(), [make_job("mine", make_turn(0, 10.0))]))
+    with connect(core) as client:
+        assert client.get(find_path("mine"), headers=headers).status_code == 200
+        assert core.calls[-1] == (JOB_METHOD, "mine", tenants)
+        assert client.delete(find_path("mine"), headers=headers).status_code == 200
+    assert core.calls[-1] == (RELEASE_METHOD, "mine", tenants)
+
+
 @pytest.mark.parametrize("method", ["GET", "DELETE"])
-def test_an_unknown_session_is_not_found(method: str) -> None:
-    with connect(FakeCore((make_engine(), [make_job("known", make_turn(0, 10.0))]))) as client:
-        answer = client.request(method, find_path("unknown"))
+def test_an_unknown_session_is_not_found(method: str, caplog: pytest.LogCaptureFixture) -> None:
+    app = make_app(FakeCore((make_engine(), [make_job("known", make_turn(0, 10.0))])))
+    init_exception_handler(app)
+    # What vLLM's --log-error-stack sets.
+    app.state.args = Namespace(log_error_stack=True)
+    logging.getLogger("vllm").addHandler(caplog.handler)
+    try:
+        with TestClient(app) as client:
+            answer = client.request(method, find_path("unknown"))
+    finally:
+        logging.getLogger("vllm").removeHandler(caplog.handler)
     assert answer.status_code == 404
-    assert answer.json()["detail"].startswith("No job of this session is known")
+    assert answer.json()["error"]["message"].startswith("No job of this session is known")
+    assert "Traceback" not in caplog.text
 
 
 @pytest.mark.parametrize("path", ["jobs/known", "report"])
@@ -72,7 +98,7 @@ def test_without_a_runtime_the_answer_says_so(core: FakeCore, text: str, path: s
 
 
 @pytest.mark.parametrize("method", ["GET", "DELETE"])
-def test_an_endless_session_id_is_refused_before_the_engine_is_asked(method: str) -> None:
+def test_an_endless_session_id_never_reaches_the_engine(method: str) -> None:
     core = FakeCore((make_engine(), []))
     with connect(core) as client:
         answer = client.request(method, find_path("x" * (MAX_SESSION_CHARACTERS + 1)))
@@ -102,7 +128,7 @@ def test_what_failed_in_the_engine_is_not_told_to_clients() -> None:
     assert "somebody" not in answer.text
 
 
-def test_engines_that_came_or_went_since_they_were_counted_are_not_misnumbered() -> None:
+def test_a_changed_number_of_engines_is_not_misnumbered() -> None:
     core = FakeCore((make_engine(0), []), (make_engine(1), [make_job("known", make_turn(0, 10.0))]))
     with connect(core) as client:
         assert client.get("/agentcache/state").status_code == 200

@@ -18,35 +18,49 @@ import psutil
 import pytest
 from background_server import OPTIONS, engine_processes
 
+from agentcache.engine.constants import REPLY_ARGUMENT
+from agentcache.jobs.recorded_reply import ReplyEncoder
+from agentcache.jobs.tokenizer import LocalTokenizer
 from agentcache.server.arguments import build_arguments
 from agentcache.server.embedded import run_embedded_server
+from tool_runtime.agent.job import Turn
+from tool_runtime.learning.durations_file import load_durations
+from tool_runtime.learning.tool_key import HUMAN
+
+pytestmark = pytest.mark.engine
 
 
 def test_an_exception_inside_takes_engine_and_server_down() -> None:
     args = build_arguments("tiny", OPTIONS, policy="lru")
+    before = engine_processes()
     urls = []
 
     async def fail() -> None:
         async with run_embedded_server(args) as server:
             urls.append(server.url)
+            assert engine_processes() > before
             async with httpx.AsyncClient() as client:
                 assert (await client.get(f"{server.url}/health")).status_code == httpx.codes.OK
             raise LookupError("the caller's own")
 
     with pytest.raises(LookupError, match="the caller's own"):
         asyncio.run(fail())
-    assert engine_processes() == []
+    assert engine_processes() <= before
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{urls[0]}/health")
 
 
-def test_serve_answers_takes_a_replay_and_ends_on_sigint(tmp_path: Path) -> None:
+def test_serve_takes_a_replay_and_saves_at_sigterm(tmp_path: Path, tiny_model_path: str) -> None:
+    """In the time that is the default, and while a client is still told its reply."""
+    encoder = ReplyEncoder(LocalTokenizer(tiny_model_path))
+    durations = tmp_path / "durations.json"
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "agentcache", "serve", "tiny", "--policy", "lru", "--forced-replies"]
+    command = [sys.executable, "-m", "agentcache", "serve", "tiny", "--forced-replies"]
+    options = ["--agentcache", f"runtime.durations_file={durations}", *OPTIONS]
     with (tmp_path / "serve.log").open("wb") as log:
         process = subprocess.Popen(
-            [*command, "--host", "127.0.0.1", "--port", str(port), *OPTIONS],
+            [*command, "--host", "127.0.0.1", "--port", str(port), *options],
             stdout=log,
             stderr=log,
             start_new_session=True,
@@ -56,17 +70,32 @@ def test_serve_answers_takes_a_replay_and_ends_on_sigint(tmp_path: Path) -> None
             assert [model["id"] for model in models["data"]] == ["tiny"]
             replay_against(f"http://127.0.0.1:{port}/v1", tmp_path / "out")
             state = wait_for(f"http://127.0.0.1:{port}/agentcache/state", process)
-            assert [engine["policy"] for engine in state["engines"]] == ["lru"]
+            assert [engine["policy"] for engine in state["engines"]] == ["agentcache"]
             group = [other for other in psutil.process_iter() if is_in_group(other, process.pid)]
             assert len(group) > 1, "the engine runs in processes of its own"
-            # As a terminal does it: to the whole group.
-            os.killpg(process.pid, signal.SIGINT)
+            chat = f"http://127.0.0.1:{port}/v1/chat/completions"
+            httpx.post(chat, json=make_turn(encoder, "Yes.")).raise_for_status()
+            # By coming the second turn ends the gap behind the first.
+            with httpx.stream("POST", chat, json=make_turn(encoder, "No. " * 20) | {"stream": True}) as answer:
+                lines = answer.iter_lines()
+                next(lines)
+                process.terminate()
+                assert [line for line in lines if line][-1] == "data: [DONE]"
             assert process.wait(timeout=60) == 0
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
     _, alive = psutil.wait_procs(group, timeout=15)
     assert alive == []
+    states, problem = load_durations(durations)
+    assert problem is None
+    assert {state.key: state.count for state in states}[HUMAN] == 1
+
+
+def make_turn(encoder: ReplyEncoder, reply: str) -> dict[str, Any]:
+    forced = {REPLY_ARGUMENT: encoder.encode(Turn(reply))}
+    messages = [{"role": "user", "content": "Is it?"}]
+    return {"model": "tiny", "messages": messages, "session_id": "held", "vllm_xargs": forced}
 
 
 def replay_against(url: str, out: Path) -> None:

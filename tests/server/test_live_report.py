@@ -19,8 +19,8 @@ from made_engine import (
 )
 
 from agentcache.engine.constants import JOBS_METHOD
-from agentcache.engine.job_views import HistogramCounts, JobView, PinCounts
-from agentcache.engine.snapshot import RequestCounts
+from agentcache.engine.jobs.views import HistogramCounts, JobView, PinCounts
+from agentcache.engine.rpc.snapshot import RequestCounts
 from agentcache.errors import ServerError
 from agentcache.server import job_reader, live_report
 from agentcache.server.job_reader import JobReader
@@ -77,7 +77,7 @@ def get_page(*jobs: JobView, path: str = "/agentcache/report", **changes: Any) -
     return answer.text
 
 
-def test_the_page_shows_jobs_needs_nothing_else_and_takes_text_for_text() -> None:
+def test_the_page_shows_jobs_loads_nothing_else_and_escapes_text() -> None:
     jobs = [two_turns(f"job {number}", 10.0 * number, is_over=number < 3) for number in range(4)]
     hostile = make_job(HOSTILE, make_turn(0, 1.0, tools=(HOSTILE,)))
     page = get_page(*jobs, hostile)
@@ -159,7 +159,7 @@ class Watched:
         return await self.report.render(Reading((make_engine(),), 0.0), refresh_s)
 
 
-def test_it_is_drawn_once_in_an_interval_in_a_thread_however_many_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_drawn_in_a_thread_and_once_an_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     watched = Watched(monkeypatch)
 
     async def run() -> None:
@@ -192,7 +192,7 @@ def test_drawings_that_take_long_come_seldom(monkeypatch: pytest.MonkeyPatch) ->
     asyncio.run(run())
 
 
-def test_engines_that_fall_silent_leave_the_last_page_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_engines_leave_the_last_page_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     watched = Watched(monkeypatch)
     monkeypatch.setattr(job_reader, "ANSWER_WAIT_S", 0.01)
 

@@ -12,7 +12,7 @@ from agentcache.report.swim_lanes import build_lanes
 from agentcache.server.live_run import build_lanes_run, build_run, name_jobs, shorten_session
 
 
-def test_turns_become_requests_and_what_is_between_them_tool_calls() -> None:
+def test_turns_become_requests_and_the_gaps_tool_calls() -> None:
     turns = make_turn(0, 50.0, tools=("search", "bash")), make_turn(1, 55.0, diverged_at=32)
     (job,) = name_jobs([on_engine(make_job("mine", *turns, now_s=60.0))])
     run = build_run("agentcache", [job], 16)
@@ -89,7 +89,7 @@ def test_names_are_short_printable_and_apart() -> None:
     assert shorten_session("line\nbreak\x00") == "line·break·"
 
 
-def test_lanes_are_of_the_jobs_active_last_and_those_that_go_on_carry_no_mark() -> None:
+def test_lanes_show_the_last_active_jobs_and_mark_no_open_one() -> None:
     views = [on_engine(make_job(f"job {number}", make_turn(0, 100.0 * number), now_s=2000.0)) for number in range(10)]
     views[9] = on_engine(two_turns("over", 900.0, now_s=2000.0, is_over=True))
     lanes = build_lanes(build_lanes_run("agentcache", name_jobs(views), 3))

@@ -10,44 +10,38 @@ from typing import Any
 
 import httpx
 import pytest
-from background_server import serve_tiny
-from forgetful_scheduler import FORGOTTEN
-from openai import OpenAI
+from background_server import AUTHORIZED, BLOCK, BLOCKS, KEY, SharedServer
+from forgetful_scheduler import FORGET
 
 import agentcache
 from agentcache.server import snapshot_reader
 
-BLOCK = 32
-CACHE_BLOCKS = 40
-KEY = "secret-key"
+pytestmark = pytest.mark.engine
+
+FORGOTTEN = 3
 SESSION = "session-of-somebody"
 DOCUMENTED = Path(agentcache.__file__).parents[1] / "docs" / "metrics.md"
 
 
 @pytest.fixture(scope="module")
-def url() -> Iterator[str]:
+def url(shared_server: SharedServer) -> Iterator[str]:
     """A server that has filled gaps and evicted blocks."""
-    options = ("--max-model-len", "1024", "--num-gpu-blocks-override", str(CACHE_BLOCKS + 1), "--api-key", KEY)
-    segments = ("--additional-config", '{"agentcache": {"segments": {"row_s": 0.0}}}')
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("agentcache.server.arguments.SCHEDULER_CLASS", "forgetful_scheduler.ForgetfulScheduler")
         # Every read is a fresh one.
         patch.setattr(snapshot_reader, "MIN_INTERVAL_S", 0.0)
-        with serve_tiny(*options, *segments, policy="asymcache", forced_replies=False) as server:
-            for seed in (1, 1, 2, 3, 4):
-                complete(server.url, random.Random(seed).choices(range(8000), k=20 * BLOCK + 7))
-            yield server.url
+        shared_server.use("asymcache", segments={"row_s": 0.0})
+        for seed in (1, 1, 2, 3, 4, 5, 6, 7, 8):
+            complete(shared_server, random.Random(seed).choices(range(8000), k=20 * BLOCK + 7))
+        yield shared_server.url
 
 
-def complete(url: str, prompt: list[int]) -> None:
-    client = OpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0)
-    extra = {"ignore_eos": True, "session_id": SESSION}
-    client.completions.create(model="tiny", prompt=prompt, max_tokens=2, extra_body=extra)
+def complete(server: SharedServer, prompt: list[int]) -> None:
+    extra = {"ignore_eos": True, "session_id": SESSION, "vllm_xargs": {FORGET: FORGOTTEN}}
+    server.client.completions.create(model="tiny", prompt=prompt, max_tokens=2, extra_body=extra)
 
 
 def get_state(url: str) -> Any:
-    answer = httpx.get(f"{url}/agentcache/state", headers={"Authorization": f"Bearer {KEY}"})
-    return answer.raise_for_status().json()
+    return httpx.get(f"{url}/agentcache/state", headers=AUTHORIZED).raise_for_status().json()
 
 
 def get_metrics(url: str) -> str:
@@ -69,7 +63,7 @@ def test_state_tells_what_the_engine_did(url: str) -> None:
     assert engine["segments"]["fill_tokens"] == FORGOTTEN * BLOCK
     assert engine["evictions"]["capacity"]["blocks"] > 0
     assert engine["evictions"]["capacity"]["age_s"] > 0
-    assert engine["blocks"] == {"total": CACHE_BLOCKS, "used": 0, "free": CACHE_BLOCKS, "tokens_per_block": BLOCK}
+    assert engine["blocks"] == {"total": BLOCKS, "used": 0, "free": BLOCKS, "tokens_per_block": BLOCK}
     assert engine["requests"] == {"running": 0, "waiting": 0}
 
 
@@ -87,10 +81,10 @@ def test_metrics_show_the_same_beside_vllms_own(url: str) -> None:
     assert re.search(r"^vllm:request_success_total\{.*\} \d", metrics, re.MULTILINE)
 
 
-def test_another_request_shows_in_the_next_scrape(url: str) -> None:
+def test_another_request_shows_in_the_next_scrape(url: str, shared_server: SharedServer) -> None:
     before = find_values(get_metrics(url))
     for _ in range(2):
-        complete(url, list(range(500, 1100)))
+        complete(shared_server, list(range(500, 1100)))
     after = find_values(get_metrics(url))
     name = 'agentcache:fill_tokens_total{engine="0"}'
     assert after[name] == before[name] + FORGOTTEN * BLOCK

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Iterator
 
 import httpx
 import pytest
-from background_server import connect, engine_processes, serve_tiny
+from background_server import AUTHORIZED, BLOCK, SharedServer
 from openai import BadRequestError, OpenAI
 from openai.types.chat import ChatCompletion
 
 from agentcache.engine.constants import REPLY_ARGUMENT
+from agentcache.jobs.recorded_reply import ReplyEncoder
+from agentcache.jobs.tokenizer import LocalTokenizer
 from agentcache.models.catalog import resolve_model
-from agentcache.replay.recorded_reply import ReplyEncoder
-from agentcache.replay.tokenizer import LocalTokenizer
-from tool_runtime.job import ToolCall, Turn
+from tool_runtime.agent.job import ToolCall, Turn
 
-BLOCK = 32
-# Small enough that the conversations below push each other's blocks out.
-CACHE_TOKENS = 2048
+pytestmark = pytest.mark.engine
+
 WEATHER = {
     "type": "function",
     "function": {
@@ -32,12 +31,10 @@ ASKS_FOR_WEATHER = Turn("I will look.", (ToolCall("weather", '{"city": "Oslo \\"
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[OpenAI]:
-    options = ("--num-gpu-blocks-override", str(CACHE_TOKENS // BLOCK + 1), "--max-model-len", str(CACHE_TOKENS))
+def client(shared_server: SharedServer) -> OpenAI:
     # The policy that evicts in the oddest order: blocks go from the middle of what a chat goes on from.
-    with serve_tiny(*options, policy="asymcache") as server:
-        yield connect(server)
-    assert engine_processes() == []
+    shared_server.use("asymcache")
+    return shared_server.client
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +46,7 @@ def force(tokens: list[int]) -> dict[str, object]:
     return {"vllm_xargs": {REPLY_ARGUMENT: tokens}, "return_token_ids": True, "session_id": "job"}
 
 
-def test_tool_call_comes_back_parsed_and_the_next_turn_hits_its_blocks(client: OpenAI, encoder: ReplyEncoder) -> None:
+def test_tool_call_is_parsed_and_the_next_turn_hits_its_blocks(client: OpenAI, encoder: ReplyEncoder) -> None:
     messages = [{"role": "user", "content": "What is the weather in the east of Oslo? " + "Think hard. " * 40}]
     reply = encoder.encode(ASKS_FOR_WEATHER)
     first = client.chat.completions.create(model="tiny", messages=messages, tools=[WEATHER], extra_body=force(reply))
@@ -73,9 +70,13 @@ def test_tool_call_comes_back_parsed_and_the_next_turn_hits_its_blocks(client: O
     assert second.usage.prompt_tokens_details.cached_tokens == (len(known) - 1) // BLOCK * BLOCK
 
 
-def converse(client: OpenAI) -> list[tuple[str, int]]:
-    """Three greedy conversations in turn, longer together than the cache: every reply and what it cached."""
-    chats = [[{"role": "user", "content": f"Chat {chat}. " + f"word{chat} " * 150}] for chat in range(3)]
+def converse(client: OpenAI, *, cold: bool = False) -> list[tuple[str, int]]:
+    """Three greedy conversations in turn, longer together than the cache: every reply and what it cached.
+
+    A request with a salt of its own hits nothing.
+    """
+    chats = [[{"role": "user", "content": f"Chat {chat}. " + f"word{chat} " * 350}] for chat in range(3)]
+    numbers = itertools.count()
     replies = []
     for _ in range(4):
         for messages in chats:
@@ -84,7 +85,7 @@ def converse(client: OpenAI) -> list[tuple[str, int]]:
                 messages=messages,
                 temperature=0,
                 max_completion_tokens=40,
-                extra_body={"ignore_eos": True},
+                extra_body={"ignore_eos": True, **({"cache_salt": f"{next(numbers)}"} if cold else {})},
             )
             text = answer.choices[0].message.content or ""
             details = answer.usage.prompt_tokens_details if answer.usage else None
@@ -93,10 +94,12 @@ def converse(client: OpenAI) -> list[tuple[str, int]]:
     return replies
 
 
-def test_outputs_equal_those_of_an_engine_without_prefix_caching(client: OpenAI) -> None:
+def test_outputs_equal_those_of_requests_that_hit_nothing(client: OpenAI, shared_server: SharedServer) -> None:
     warm = converse(client)
-    with serve_tiny("--no-enable-prefix-caching", "--max-model-len", str(CACHE_TOKENS), policy="vllm") as server:
-        cold = converse(connect(server))
+    assert shared_server.read_state()["evictions"]["capacity"]["blocks"] > 0
+    shared_server.use("vllm")
+    cold = converse(client, cold=True)
+    shared_server.use("asymcache")
     assert [text for text, _ in warm] == [text for text, _ in cold]
     assert len({text for text, _ in warm}) == len(warm), "replies must depend on the context to prove anything"
     assert sum(cached for _, cached in warm) > 0
@@ -147,8 +150,41 @@ def test_a_reply_that_ends_at_a_stop_string_is_no_aborted_turn(client: OpenAI) -
     stop = whole[len(whole) // 2 :][:4]
     assert ask("stopped", [stop]) == whole.partition(stop)[0]
     for _ in range(100):
-        (job,) = httpx.get(f"{str(client.base_url).removesuffix('v1/')}agentcache/jobs/stopped").json()["jobs"]
+        (job,) = httpx.get(
+            f"{str(client.base_url).removesuffix('v1/')}agentcache/jobs/stopped", headers=AUTHORIZED
+        ).json()["jobs"]
         if not job["running"]:
             break
         time.sleep(0.1)
     assert ([turn["status"] for turn in job["turns"]], job["failure_count"]) == (["finished"], 0)
+
+
+def ask_shortly(client: OpenAI, **body: object) -> None:
+    chat = [{"role": "user", "content": "?"}]
+    client.chat.completions.create(model="tiny", messages=chat, max_tokens=1, extra_body=body)
+
+
+def test_a_session_of_several_tenants_is_a_job_of_each(client: OpenAI) -> None:
+    for salt in ("a", "b"):
+        ask_shortly(client, session_id="shared", cache_salt=salt)
+    url = f"{str(client.base_url).removesuffix('v1/')}agentcache/jobs/shared"
+
+    def count(**headers: str) -> int:
+        answer = httpx.get(url, headers=AUTHORIZED | headers)
+        return len(answer.json()["jobs"]) if answer.status_code == httpx.codes.OK else 0
+
+    assert (count(), count(**{"X-Cache-Salt": "a"}), count(**{"X-Cache-Salt": ""})) == (2, 1, 0)
+    # It names tenant b and cannot be read: nobody's job ends.
+    final = {"X-Session-ID": "shared", "x-dynamo-session-final": "true"}
+    with pytest.raises(BadRequestError):
+        client.post("/chat/completions", body={"cache_salt": "b"}, options={"headers": final}, cast_to=object)
+    assert httpx.delete(url, headers=AUTHORIZED | {"X-Cache-Salt": "a"}).json() == {"released": True}
+    assert (count(), count(**{"X-Cache-Salt": "b"})) == (1, 1)
+
+
+def test_a_session_that_is_no_text_is_a_bad_request(client: OpenAI) -> None:
+    body = b'{"model": "tiny", "prompt": "?", "max_tokens": 1, "session_id": "\\ud800"}'
+    headers = AUTHORIZED | {"Content-Type": "application/json"}
+    answer = httpx.post(f"{client.base_url}completions", content=body, headers=headers)
+    assert answer.status_code == httpx.codes.BAD_REQUEST
+    assert answer.json()["error"]["param"] == "session_id"

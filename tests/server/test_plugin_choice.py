@@ -64,7 +64,7 @@ def test_nobody_elses_routes_come_unasked(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.usefixtures("_unset")
-def test_vllm_sees_the_choice_after_an_engine_has_run_in_this_process() -> None:
+def test_vllm_sees_the_choice_though_an_engine_ran_in_process() -> None:
     envs.enable_envs_cache()
     choose_plugins()
     assert envs.VLLM_PLUGINS is not None

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +13,7 @@ from vllm.entrypoints.cli.serve import ServeSubcommand
 
 from agentcache.cli import main
 from agentcache.config import read_config
+from agentcache.server.arguments import build_arguments
 
 TINY = ["serve", "tiny"]
 
@@ -19,6 +24,9 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     args: list[Any] = []
     monkeypatch.setattr(ServeSubcommand, "cmd", args.append)
     monkeypatch.setenv("VLLM_PLUGINS", "agentcache")
+    # vLLM's log keeps the stdout that it finds first, and a test's is closed when the next one writes to it.
+    monkeypatch.setenv("VLLM_CONFIGURE_LOGGING", "0")
+    monkeypatch.setattr(logging.getLogger("vllm"), "handlers", [logging.NullHandler()])
     return args
 
 
@@ -29,13 +37,22 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         (["--agentcache", "runtime.tool_parser=hermez"], "runtime.tool_parser hermez: unknown; choose from "),
         (["--agentcache", "pins.budget=2"], "agentcache.pins.budget: Input should be less than or equal to 1"),
         (["--agentcache", "pins.bugdet=0.2"], "agentcache.pins.bugdet: Extra inputs are not permitted"),
-        (["--agentcache", "pins.max_ttl_s=0"], "agentcache.pins.max_ttl_s: Input should be greater than 0"),
+        (["--agentcache", "pins.max_ttl_s=0"], "agentcache.pins.max_ttl_s: Input should be greater than or equal to"),
+        (["--agentcache", f"runtime.max_jobs={2**63}"], "agentcache.runtime.max_jobs: Input should be less than or"),
+        (
+            ["--agentcache", "lifespan_s=1e999"],
+            "agentcache.lifespan_s: Input should be less than or equal to 1000000000",
+        ),
         (["--agentcache", "order.patience_s=-1"], "agentcache.order.patience_s: Input should be greater than or equal"),
         (["--agentcache", "runtime.max_jobs=many"], "agentcache.runtime.max_jobs: Input should be a valid integer"),
         (["--agentcache", "pins"], "--agentcache pins: give NAME=VALUE"),
         (["--policy", "continuum"], "--policy continuum: unknown; choose from vllm, "),
         (["--scheduler-cls", "other.Scheduler"], "--scheduler-cls: agentcache brings its own scheduler"),
         (["--enable-auto-tool-choice", "--tool-call-parser", ""], "--tool-call-parser"),
+        (["--reasoning-parser", "deep"], "--reasoning-parser deep: unknown; choose from "),
+        (["--max-model-len", "9999999"], "vLLM refuses the options: User-specified max_model_len (9999999)"),
+        (["--port", "70000"], "--port 70000: the server cannot listen there"),
+        (["--uds", "/proc/none/socket"], "--uds /proc/none/socket: the server cannot listen there"),
     ],
 )
 def test_what_cannot_work_is_one_line(
@@ -46,6 +63,78 @@ def test_what_cannot_work_is_one_line(
     assert line.startswith("agentcache: ")
     assert complaint in line
     assert not started
+
+
+@pytest.mark.parametrize("options", [[], ["--host", "127.0.0.1"]])
+def test_a_port_in_use_is_refused(options: list[str], started: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        flags = [*options, "--port", str(listener.getsockname()[1])]
+        assert main([*TINY, *flags]) == 2
+    text = f"agentcache: {' '.join(flags)}: the server cannot listen there (Address already in use); "
+    assert capsys.readouterr().err == f"{text}give an address that is free\n"
+    assert not started
+    assert main([*TINY, *flags]) == 0
+
+
+@pytest.mark.parametrize("count", ["1", "2"])
+def test_only_several_servers_share_a_port(count: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0), reuse_port=True) as listener:
+        flags = ["--host", "127.0.0.1", "--port", str(listener.getsockname()[1]), "--api-server-count", count]
+        assert main([*TINY, *flags]) == (2 if count == "1" else 0)
+    assert ("cannot listen" in capsys.readouterr().err) == (count == "1")
+
+
+def test_a_socket_that_is_there_is_refused(started: list[Any], tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    assert main([*TINY, "--uds", str(path)]) == 0
+    assert not path.exists()
+    path.touch()
+    assert main([*TINY, "--uds", str(path)]) == 2
+    assert path.exists()
+    assert len(started) == 1
+
+
+def test_a_file_of_something_else_is_not_taken_for_durations(
+    started: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    assert main([*TINY, "--agentcache", f"runtime.durations_file={path}"]) == 2
+    text = f"agentcache: additional_config: agentcache.runtime.durations_file: {path} is not a regular file; name one"
+    assert capsys.readouterr().err == f"{text} that agentcache may replace\n"
+    assert not started
+
+
+@pytest.mark.parametrize(("options", "timeout_s"), [([], 10), (["--shutdown-timeout", "0"], 0)])
+def test_the_engine_has_time_to_save_unless_the_user_says_so(
+    options: list[str], timeout_s: int, started: list[Any]
+) -> None:
+    assert main([*TINY, *options]) == 0
+    assert started[0].shutdown_timeout == timeout_s
+
+
+def test_a_configuration_file_goes_before_our_defaults(started: list[Any], tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("shutdown-timeout: 3\n")
+    assert main([*TINY, "--config", str(path)]) == 0
+    assert started[0].shutdown_timeout == 3
+
+
+def test_a_model_that_nobody_has_is_refused(
+    started: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert main(["serve", "no-such-owner/model"]) == 2
+    assert capsys.readouterr().err.startswith("agentcache: model no-such-owner/model: there is no such folder, and")
+    assert not started
+
+
+def test_what_vllm_says_of_its_options_is_kept(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("agentcache.server.command.make_engine_config", lambda _: os.write(2, b"a warning\n"))
+    assert main(TINY) == 0
+    assert capfd.readouterr().out == "a warning\n"
 
 
 @pytest.mark.parametrize(
@@ -61,3 +150,24 @@ def test_the_policy_is_ours_unless_another_is_named(options: list[str], policy: 
 def test_a_parser_that_a_plugin_brings_is_the_servers_matter(started: list[Any]) -> None:
     assert main([*TINY, "--tool-call-parser", "mine", "--tool-parser-plugin", "mine.py"]) == 0
     assert read_config(started[0].additional_config).runtime.tool_parser is None
+
+
+@pytest.mark.parametrize(
+    ("options", "knobs", "parser"),
+    [
+        ([], {}, "hermes"),
+        (["--tool-call-parser", "llama3_json"], {}, "llama3_json"),
+        (["--tool-call-parser", "llama3_json"], {"runtime": {"tool_parser": "pythonic"}}, "pythonic"),
+        (["--tool-call-parser", "mine", "--tool-parser-plugin", "mine.py"], {}, None),
+        (["--tool-call-parser", "hermes", "--tool-parser-plugin", "mine.py"], {}, "hermes"),
+    ],
+)
+def test_the_engine_reads_with_the_servers_parser(
+    options: list[str], knobs: dict[str, Any], parser: str | None
+) -> None:
+    args = build_arguments("tiny", options, knobs=knobs)
+    assert read_config(args.additional_config).runtime.tool_parser == parser
+
+
+def test_a_server_without_a_parser_gives_the_engine_none(tiny_model_path: str) -> None:
+    assert read_config(build_arguments(tiny_model_path, []).additional_config).runtime.tool_parser is None

@@ -11,8 +11,12 @@ from made_engine import FakeCore, make_engine, make_job, make_turn
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
+from vllm import SamplingParams
 from vllm.entrypoints.generate.base.serving import GenerateBaseServing
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.entrypoints.scale_out.token_in_token_out.protocol import GenerateRequest
+from vllm.entrypoints.scale_out.token_in_token_out.serving import ServingTokens
+from vllm.exceptions import VLLMValidationError
 
 from agentcache.engine.constants import RELEASE_METHOD
 from agentcache.server.job_reader import JobReader
@@ -22,7 +26,14 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 FINAL = {"x-dynamo-session-final": "true"}
 
 
+def find_session(scope: Scope, **body: Any) -> str | None:
+    """What vLLM does with a chat request that is valid."""
+    chat = ChatCompletionRequest.model_validate({"messages": [], **body})
+    return GenerateBaseServing._get_session_id(chat, Request(scope))
+
+
 async def answer_nothing(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001
+    find_session(scope)
     await send({"type": "http.response.start", "status": 200, "headers": []})
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -73,8 +84,8 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def run_request(headers: dict[str, str], **where: Any) -> Server:
-    server = Server(answer_nothing)
+def run_request(headers: dict[str, str], *, app: App = answer_nothing, **where: Any) -> Server:
+    server = Server(app)
 
     async def run() -> None:
         await server.request(headers, **where)
@@ -102,16 +113,16 @@ def test_vllm_finds_the_session_and_the_same_one_is_released(headers: dict[str, 
     assert server.released == ([session] if session else [])
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def _watching(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(GenerateBaseServing, "_get_session_id", staticmethod(GenerateBaseServing._get_session_id))
+    monkeypatch.setattr(ServingTokens, "serve_tokens", ServingTokens.serve_tokens)
     watch_sessions.cache_clear()
     watch_sessions()
     yield
     watch_sessions.cache_clear()
 
 
-@pytest.mark.usefixtures("_watching")
 @pytest.mark.parametrize(
     ("headers", "body", "session"),
     [
@@ -125,10 +136,8 @@ def _watching(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_the_session_that_vllm_finds_is_released(
     headers: dict[str, str], body: dict[str, Any], session: str | None
 ) -> None:
-    chat = ChatCompletionRequest.model_validate({"messages": [], **body})
-
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001
-        assert GenerateBaseServing._get_session_id(chat, Request(scope)) == session
+        assert find_session(scope, **body) == session
 
     async def run(app: App) -> list[Any]:
         server = Server(app)
@@ -139,20 +148,43 @@ def test_the_session_that_vllm_finds_is_released(
     assert asyncio.run(run(serve)) == ([session] if session else [])
 
 
-@pytest.mark.usefixtures("_watching")
 def test_only_the_job_of_the_clients_own_tenant_is_released() -> None:
-    chat = ChatCompletionRequest.model_validate({"messages": [], "session_id": "mine", "cache_salt": "tenant"})
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001
+        find_session(scope, session_id="mine", cache_salt="tenant")
+
+    assert run_request(FINAL, app=serve).core.calls == [(RELEASE_METHOD, "mine", ["tenant"])]
+
+
+def test_requests_of_tokens_release_the_job_of_their_tenant(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ServingTokens, "_check_model", lambda *_: refuse())
+    handler = ServingTokens.__new__(ServingTokens)
+
+    async def refuse() -> str:
+        return "no such model"
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001
-        GenerateBaseServing._get_session_id(chat, Request(scope))
+        body = GenerateRequest(token_ids=[1], sampling_params=SamplingParams(), cache_salt="tenant")
+        assert await handler.serve_tokens(body, Request(scope)) == "no such model"
 
-    async def run() -> list[Any]:
-        server = Server(serve)
-        await server.request(FINAL)
-        await settle()
-        return server.core.calls
+    server = run_request({"x-dynamo-session-id": "mine"} | FINAL, app=serve, path="/inference/v1/generate")
+    assert server.core.calls == [(RELEASE_METHOD, "mine", ["tenant"])]
 
-    assert asyncio.run(run()) == [(RELEASE_METHOD, "mine", ["tenant"])]
+
+def test_a_request_that_vllm_cannot_read_ends_nothing() -> None:
+    """Its body may name a tenant: what the header alone names is somebody else's."""
+
+    async def refuse(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001
+        await send({"type": "http.response.start", "status": 400, "headers": []})
+
+    assert run_request({"x-session-id": "mine"} | FINAL, app=refuse).core.calls == []
+
+
+@pytest.mark.parametrize("session", ["\ud800", "a\udfffb"])
+def test_a_session_that_is_no_text_is_the_client_s_error(session: str) -> None:
+    for body in ({"session_id": session}, {"vllm_xargs": {"session_id": session}}):
+        with pytest.raises(VLLMValidationError, match="session_id: must be text") as caught:
+            find_session({"type": "http", "headers": []}, **body)
+        assert str(caught.value).isascii()
 
 
 @pytest.mark.parametrize(
@@ -180,11 +212,12 @@ def test_only_requests_that_the_api_key_guards_release(where: dict[str, str], re
     assert server.released == (["mine"] if releases else [])
 
 
-def test_the_session_is_released_after_the_last_byte_and_nothing_is_held_back() -> None:
+def test_the_session_is_released_after_the_last_byte_undelayed() -> None:
     chunks: asyncio.Queue[bytes] = asyncio.Queue()
 
     async def stream(scope: Scope, receive: Receive, send: Send) -> None:
         async def read() -> Any:
+            find_session(scope)
             while chunk := await chunks.get():
                 yield chunk
 
@@ -209,7 +242,8 @@ def test_the_session_is_released_after_the_last_byte_and_nothing_is_held_back() 
 
 
 def test_a_client_that_goes_releases_as_well() -> None:
-    async def hang(*_: Any) -> None:
+    async def hang(scope: Scope, *_: Any) -> None:
+        find_session(scope)
         await asyncio.Event().wait()
 
     async def run() -> None:
@@ -227,7 +261,8 @@ def test_a_client_that_goes_releases_as_well() -> None:
 
 
 def test_a_request_that_fails_releases_and_fails_on() -> None:
-    async def fail(*_: Any) -> None:
+    async def fail(scope: Scope, *_: Any) -> None:
+        find_session(scope)
         raise ValueError("broken")
 
     async def run() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agentcache.engine.snapshot import (
+from agentcache.engine.rpc.snapshot import (
     BlockCounts,
     EngineSnapshot,
     EvictionCounts,
@@ -53,7 +53,7 @@ class Engines:
         return SnapshotReader(self.ask, lambda: self.now_s)
 
 
-def test_every_engine_is_read_and_those_with_another_scheduler_left_out() -> None:
+def test_engines_are_read_save_those_with_another_scheduler() -> None:
     engines = Engines(make_engine(0), None, make_engine(2))
     assert asyncio.run(engines.make_reader().read()) == Reading((make_engine(0), make_engine(2)), 0.0)
 
@@ -104,7 +104,7 @@ def test_what_was_counted_before_is_no_answer_any_more() -> None:
     assert asyncio.run(read()) is None
 
 
-def test_an_engine_that_fails_leaves_the_last_answer_and_a_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_engine_leaves_the_last_answer_and_a_log_line(caplog: pytest.LogCaptureFixture) -> None:
     engines = Engines(make_engine(0))
     logging.getLogger("vllm").addHandler(caplog.handler)
 
@@ -137,7 +137,7 @@ def test_an_engine_that_never_answers_does_not_hold_up_a_scrape(monkeypatch: pyt
     assert asyncio.run(read()) is None
 
 
-def test_values_come_out_as_they_are_counted_with_a_series_for_each_engine() -> None:
+def test_values_are_as_counted_with_a_series_for_each_engine() -> None:
     lines = render_metrics(Reading((make_engine(0), make_engine(1, policy="lru")), 1.5)).decode().splitlines()
     samples = {line for line in lines if not line.startswith("#")}
     assert {
@@ -161,7 +161,7 @@ def test_values_come_out_as_they_are_counted_with_a_series_for_each_engine() -> 
 
 
 @pytest.mark.parametrize("reading", [None, Reading((), 0.0)])
-def test_without_an_engine_to_tell_of_there_is_no_engine_in_the_metrics(reading: Reading | None) -> None:
+def test_metrics_without_an_engine_name_none(reading: Reading | None) -> None:
     samples = [line for line in render_metrics(reading).decode().splitlines() if not line.startswith("#")]
     assert samples == ([] if reading is None else ["agentcache:snapshot_age_seconds 0.0"])
 

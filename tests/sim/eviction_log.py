@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from vllm.distributed.kv_events import BlockRemoved, EventBatch, EventPublisher, KVCacheEvent
 from vllm.v1.core.kv_cache_utils import ExternalBlockHash
 
-from agentcache.sim.engine import SimulatedEngine
+from agentcache.engine.scheduler import AgentScheduler
 
 
 def find_removed(events: Sequence[KVCacheEvent]) -> list[ExternalBlockHash]:
@@ -20,13 +20,13 @@ def find_removed(events: Sequence[KVCacheEvent]) -> list[ExternalBlockHash]:
 
 
 class EvictionLog(EventPublisher):
-    """Takes the place of the publisher of an engine's KV events; `evicted` has the hashes of the lost blocks."""
+    """Takes the place of the publisher of a scheduler's KV events; `evicted` has the hashes of the lost blocks."""
 
-    def __init__(self, engine: SimulatedEngine) -> None:
+    def __init__(self, scheduler: AgentScheduler) -> None:
         super().__init__()
         self.evicted: list[ExternalBlockHash] = []
-        engine.scheduler.kv_cache_manager.block_pool.enable_kv_cache_events = True
-        engine.scheduler.kv_event_publisher = self
+        scheduler.kv_cache_manager.block_pool.enable_kv_cache_events = True
+        scheduler.kv_event_publisher = self
 
     def publish(self, events: EventBatch) -> None:
         self.evicted += find_removed(events.events)

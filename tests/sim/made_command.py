@@ -6,7 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from agentcache.replay.job_settings import JobSettings
+from agentcache.jobs.settings import JobSettings
 from agentcache.sim.settings import SimulationSettings
 
 _JOBS: dict[str, Any] = {"workload": "bfcl", "jobs": 20, "rate": 50.0, "scale": 0.1, "tool_latency": "0.5"}

@@ -9,18 +9,18 @@ from typing import Any
 
 from rich.console import Console
 
+from agentcache.jobs.recorded_job import RecordedJob, TextJob, record_text
+from agentcache.jobs.tokenizer import LocalTokenizer
 from agentcache.policy.presets import Row
-from agentcache.replay.display import ReplayDisplay
-from agentcache.replay.recorded_job import RecordedJob, TextJob, record_text
-from agentcache.replay.tokenizer import LocalTokenizer
 from agentcache.report.events import EventWriter, read_events
 from agentcache.report.policy_run import PolicyRun, group_by_policy
+from agentcache.run.display import ReplayDisplay
 from agentcache.sim.clock import VirtualClock
 from agentcache.sim.engine import EngineShape, SimulatedEngine
 from agentcache.sim.gpu import StepModel
 from agentcache.sim.prompts import PromptWriter
 from agentcache.sim.runner import Future, SimulationRunner
-from tool_runtime.job import Job, ToolCall, ToolResult, Turn
+from tool_runtime.agent.job import Job, ToolCall, ToolResult, Turn
 
 TOOL = {"type": "function", "function": {"name": "look", "description": "Looks.", "parameters": {"type": "object"}}}
 _SHAPE = {"cache_tokens": 16_000, "block_size": 16, "max_num_batched_tokens": 8192, "max_num_seqs": 1024}

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_simulation import ConstantGpu, make_engine, make_turn, record
+from sizes import pick_size
 
-from agentcache.replay.tokenizer import LocalTokenizer
+from agentcache.jobs.tokenizer import LocalTokenizer
 from agentcache.sim.clairvoyance import make_clairvoyant
 from agentcache.sim.future import NO_PATTERN, FutureJob, FutureUses, hash_prompts
 from agentcache.sim.prompts import PromptWriter
@@ -27,7 +28,7 @@ def look_up(future: FutureUses, block: bytes) -> float:
 
 
 @given(jobs=st.lists(PROMPTS.filter(bool), min_size=1, max_size=4), data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=pick_size(50, 150))
 def test_next_use_is_the_first_turn_to_come_that_has_the_block(
     jobs: list[list[list[bytes]]], data: st.DataObject
 ) -> None:
@@ -58,7 +59,7 @@ def test_blocks_with_the_same_requests_are_one_pattern() -> None:
     assert future.pattern_of(b"5") == NO_PATTERN
 
 
-def test_nothing_is_expected_before_it_is_told_and_of_what_was_not_recorded() -> None:
+def test_only_recorded_uses_are_expected_and_once_they_are_told() -> None:
     future = FutureUses([FutureJob("job", [[b"1"]], [])])
     assert look_up(future, b"1") == math.inf
     future.due("job", 0, 3.0)
@@ -72,7 +73,7 @@ def test_prompts_have_the_same_hashes_one_by_one(prompts: list[list[int]]) -> No
     assert list(hash_prompts(prompts, 4, hash_block)) == alone
 
 
-def test_blocks_are_known_by_the_hashes_that_the_engine_gives_them(tiny_model_path: str) -> None:
+def test_blocks_are_known_by_the_engine_s_hashes(tiny_model_path: str) -> None:
     tokenizer = LocalTokenizer(tiny_model_path)
     turns = make_turn("I look around. " * 9, 2.0), make_turn("Once more. " * 9, 1.0, 4.0), make_turn("Well.")
     job = record(tokenizer, "one", 0.0, *turns)

@@ -7,10 +7,10 @@ from made_command import make_settings
 from made_simulation import make_turn, record
 
 from agentcache.errors import InputError
-from agentcache.replay.jobs import load_jobs
-from agentcache.replay.recorded_job import TextJob
-from agentcache.replay.recorded_reply import assistant_message
-from agentcache.replay.tokenizer import LocalTokenizer
+from agentcache.jobs.loader import load_jobs
+from agentcache.jobs.recorded_job import TextJob
+from agentcache.jobs.recorded_reply import assistant_message
+from agentcache.jobs.tokenizer import LocalTokenizer
 from agentcache.sim.prompts import PromptWriter, tool_messages
 
 

@@ -12,14 +12,14 @@ from made_traces import make_requests, make_trace
 from vllm.config import VllmConfig
 
 from agentcache.config import AgentCacheConfig
-from agentcache.engine.evictor_inputs import build_inputs
+from agentcache.engine.blocks.evictor_inputs import build_inputs
 from agentcache.errors import InputError
 from agentcache.policy.inputs import EvictorInputs
-from agentcache.replay.display import ReplayDisplay
 from agentcache.report.content import HTML_FILE, MARKDOWN_FILE, SUMMARY_FILE
 from agentcache.report.events import EVENTS_FILE, RUN_FILE, JobEvent, read_events, read_run_record
 from agentcache.report.policy_run import PolicyRun, group_by_policy
 from agentcache.report.summary import Summary
+from agentcache.run.display import ReplayDisplay
 from agentcache.sim.command import simulate
 
 FILES = {RUN_FILE, EVENTS_FILE, SUMMARY_FILE, MARKDOWN_FILE, HTML_FILE}
@@ -219,7 +219,7 @@ def test_who_knows_the_future_computes_least_and_twice_the_same(tmp_path: Path) 
     assert (tmp_path / "again" / EVENTS_FILE).read_bytes() == (tmp_path / "out" / EVENTS_FILE).read_bytes()
 
 
-def test_a_session_too_large_for_the_cache_names_the_flag_that_cuts_it(tmp_path: Path) -> None:
+def test_a_session_beyond_the_cache_names_the_flag_that_cuts_it(tmp_path: Path) -> None:
     path = make_requests(tmp_path / "trace.jsonl", (1, 2), (1, 3, 4))
     with pytest.raises(InputError, match=r"--kv-tokens: job request-2 needs 1543 tokens.*, or a smaller --max-context"):
         simulate(make_settings(tmp_path / "out", workload=f"mooncake:{path}", kv_tokens=1100))

@@ -8,12 +8,12 @@ from vllm.v1.core.sched.output import SchedulerOutput
 
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.errors import IntegrityError
-from agentcache.replay.context_job import ContextJob, ContextWriter
-from agentcache.replay.tokenizer import LocalTokenizer
+from agentcache.jobs.context_job import ContextJob, ContextWriter
+from agentcache.jobs.tokenizer import LocalTokenizer
 from agentcache.sim import runner
 from agentcache.sim.clock import VirtualClock
 from agentcache.sim.runner import Timeline
-from tool_runtime.job import Context, Job, ToolCall, ToolResult, Turn
+from tool_runtime.agent.job import Context, Job, ToolCall, ToolResult, Turn
 
 
 def test_clock_does_not_go_back() -> None:
@@ -25,7 +25,7 @@ def test_clock_does_not_go_back() -> None:
         clock.advance_to(2.0)
 
 
-def test_timeline_runs_what_is_planned_for_one_time_in_the_order_of_planning() -> None:
+def test_timeline_runs_events_of_one_time_in_order_of_planning() -> None:
     clock = VirtualClock()
     timeline = Timeline(clock)
     done: list[tuple[str, float]] = []
@@ -96,7 +96,7 @@ def test_reusable_and_cached_tokens_agree_in_a_large_cache(tiny_model_path: str,
     assert all(request.cached_tokens == request.reusable_tokens > 100 for request in rest)
 
 
-def test_scheduler_that_lets_nothing_run_is_a_bug_and_no_endless_wait(
+def test_scheduler_that_runs_nothing_is_a_bug_not_endless_wait(
     tiny_model_path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(AgentScheduler, "schedule", lambda _scheduler: SchedulerOutput.make_empty())

@@ -8,11 +8,11 @@ import httpx2
 import pytest
 from fake_vllm import FakeClock, FakeVllm, calls, says
 
-from tool_runtime.agent_loop import AgentLoop, JobOutcome, no_options
-from tool_runtime.executor import ExecutedCall, ToolExecutor
-from tool_runtime.job import Job, Message, ToolCall, ToolResult, Turn
-from tool_runtime.model_client import RequestOutcome
-from tool_runtime.tools import Tool, ToolRegistry
+from tool_runtime.agent.agent_loop import AgentLoop, JobOutcome, no_options
+from tool_runtime.agent.executor import ExecutedCall, ToolExecutor
+from tool_runtime.agent.job import Job, Message, ToolCall, ToolResult, Turn
+from tool_runtime.agent.model_client import RequestOutcome
+from tool_runtime.agent.tools import Tool, ToolRegistry
 
 QUESTION = {"role": "user", "content": "What is 1 + 2, plus 3?"}
 
@@ -115,7 +115,7 @@ def test_the_history_is_what_was_received() -> None:
     assert histories[2][5]["content"] == "éé"
 
 
-def test_every_request_carries_tools_session_and_the_options_of_its_turn() -> None:
+def test_a_request_carries_tools_session_and_its_turn_s_options() -> None:
     server = FakeVllm(calls(("c1", "add", '{"a": 1, "b": 2}')), says("3"))
     registry = registry_of(add=add)
     run(server, registry, request_options=lambda turn: {"max_tokens": 16, "return_token_ids": True, "seed": turn})
@@ -251,7 +251,7 @@ def test_jobs_of_one_loop_do_not_mix() -> None:
     assert sorted(body["session_id"] for body in server.bodies) == ["job-0", "job-1", "job-2"]
 
 
-def test_what_was_said_behind_a_turn_is_sent_after_its_results_and_its_pause() -> None:
+def test_what_was_said_after_a_turn_is_sent_after_its_pause() -> None:
     clock = FakeClock()
     again: Message = {"role": "user", "content": "And again?"}
     server = FakeVllm(calls(("c1", "work", "{}")), says("Done."), says("Once more."))
@@ -270,7 +270,7 @@ def test_what_was_said_behind_a_turn_is_sent_after_its_results_and_its_pause() -
     assert [turn.said for turn in outcome.turns] == [(), (again,), ()]
 
 
-def test_a_reply_without_calls_ends_a_job_whose_recording_has_nothing_said_there() -> None:
+def test_a_reply_without_calls_ends_a_job_if_nothing_was_said() -> None:
     server = FakeVllm(says("Done."))
     loop = loop_on(server, registry_of())
     turns = (Turn("", (ToolCall("work", "{}"),), (ToolResult("x", 0.0),), pause_s=9.0), Turn("."))

@@ -1,12 +1,12 @@
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from tool_runtime.correction import correction_factor
-from tool_runtime.durations import Durations, Ended, GapHistory
-from tool_runtime.tool_key import HUMAN, ToolKey
+from tool_runtime.learning.correction import correction_factor
+from tool_runtime.learning.durations import Durations, Ended, GapHistory
+from tool_runtime.learning.tool_key import HUMAN, ToolKey
 
 BASH = ToolKey("bash")
 
@@ -18,7 +18,7 @@ def history_with(key: ToolKey, *gaps_s: float) -> GapHistory:
     return durations.history(key)
 
 
-def test_what_returns_in_time_is_trusted_what_does_not_is_doubted() -> None:
+def test_tools_that_return_in_time_are_trusted_others_doubted() -> None:
     fast, slow = history_with(BASH, *[1.0] * 200), history_with(BASH, *[500.0] * 200)
     assert correction_factor(fast, 10.0, 0.5) == pytest.approx(2.0, rel=0.1)
     assert correction_factor(slow, 10.0, 0.5) == 1 / 8
@@ -37,7 +37,6 @@ def test_nothing_known_changes_nothing() -> None:
     assert correction_factor(history_with(BASH, 1.0), None, 0.5) == 1.0
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(0, 1e5), max_size=20), st.floats(0, 1e6), st.floats(0.01, 1), st.floats(1, 100))
 def test_the_factor_is_bounded_and_grows_with_the_lifespan(
     gaps_s: list[float], lifespan_s: float, reference: float, bound: float

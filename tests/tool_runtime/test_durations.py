@@ -2,12 +2,12 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from tool_runtime.durations import Durations, Ended, GapHistory
-from tool_runtime.survival import SurvivalCurve, log_logistic, shrunk_curve
-from tool_runtime.tool_key import HUMAN, ToolKey
+from tool_runtime.learning.durations import Durations, Ended, GapHistory
+from tool_runtime.learning.survival import SurvivalCurve, log_logistic, shrunk_curve
+from tool_runtime.learning.tool_key import HUMAN, ToolKey
 
 BASH = ToolKey("bash")
 MAKE = ToolKey("bash", "make")
@@ -35,7 +35,6 @@ def told(history: GapHistory) -> tuple[float, ...]:
 seconds_lists = st.lists(st.floats(0.001, 1e4), min_size=1, max_size=30)
 
 
-@settings(deadline=None)
 @given(seconds_lists)
 def test_without_a_prior_the_curve_is_the_empirical_one(seconds: list[float]) -> None:
     curve = curve_of(seconds, [])
@@ -72,7 +71,6 @@ def test_a_log_logistic_prior() -> None:
     assert curve.quantile(1.0) == math.inf
 
 
-@settings(deadline=None)
 @given(seconds_lists, st.lists(st.floats(0.001, 1e4), max_size=10), st.floats(0.01, 100), st.data())
 def test_a_curve_is_a_distribution(
     returned: list[float], censored: list[float], strength: float, data: st.DataObject

@@ -1,12 +1,20 @@
 import json
+import math
+import os
 import random
+import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tool_runtime.durations import Durations, Ended
-from tool_runtime.durations_file import load_durations, save_durations
-from tool_runtime.tool_key import HUMAN, ToolKey
+from tool_runtime.learning.durations import Durations, Ended
+from tool_runtime.learning.durations_file import ForeignFileError, check_file, load_durations, save_durations
+from tool_runtime.learning.runtime import AgentRuntime
+from tool_runtime.learning.tool_key import HUMAN, ToolKey
+from tool_runtime.learning.ttl import ContinuumCode, ContinuumPaper, HazardTtl
 
 BASH = ToolKey("bash")
 MAKE = ToolKey("bash", "make")
@@ -96,24 +104,24 @@ def broken_record(**changes: object) -> str:
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        ("", "JSON"),
-        ("\x00\xff", "JSON"),
         (json.dumps(good_file())[:-9], "JSON"),
-        ("[]", "object"),
-        ("{}", "records"),
+        (json.dumps({"format": "agentcache durations"}), "records"),
         (json.dumps({**good_file(), "version": 2}), "version"),
-        (json.dumps({**good_file(), "format": "other"}), "format"),
         (broken_record(count=-1), "count"),
+        (broken_record(count=10**400), "count"),
+        (broken_record(total_s=1e300), "total_s"),
         (broken_record(total_s=float("nan")), "total_s"),
         (broken_record(samples=[[-1.0, 0.0, True]]), "samples"),
         (broken_record(samples=[[1.0, 0.0]]), "samples"),
         (broken_record(tool="x" * 1000), "tool"),
         (broken_record(surprise=1), "surprise"),
+        (json.dumps(good_file(), indent=2)[:-9], "JSON"),
     ],
 )
-def test_a_damaged_or_foreign_file_is_moved_aside(tmp_path: Path, content: str, reason: str) -> None:
+def test_a_damaged_file_is_moved_aside(tmp_path: Path, content: str, reason: str) -> None:
     path = tmp_path / "durations.json"
-    path.write_text(content, encoding="latin-1")
+    path.write_text(content)
+    check_file(path)
     states, warning = load_durations(path)
     assert states == []
     assert warning is not None
@@ -121,7 +129,73 @@ def test_a_damaged_or_foreign_file_is_moved_aside(tmp_path: Path, content: str, 
     assert reason in warning
     assert "\n" not in warning
     assert not path.exists()
-    assert (tmp_path / "durations.json.damaged").read_text(encoding="latin-1") == content
+    assert (tmp_path / "durations.json.damaged").read_text() == content
+
+
+def test_no_damaged_file_takes_another_s_place(tmp_path: Path) -> None:
+    path = tmp_path / "durations.json"
+    contents = [broken_record(count=-number) for number in (1, 2, 3)]
+    for content in contents:
+        path.write_text(content)
+        load_durations(path)
+    names = ["durations.json.damaged", "durations.json.damaged.2", "durations.json.damaged.3"]
+    assert [(tmp_path / name).read_text() for name in names] == contents
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\n",
+        b"\x00\xff",
+        b"[]",
+        b"{}",
+        b"user: root",
+        json.dumps({**good_file(), "format": "other"}).encode(),
+        b'{"records": [], "format": "agentcache durations"}',
+    ],
+)
+def test_a_file_of_something_else_stays_as_it_is(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "theirs"
+    path.write_bytes(content)
+    for read in (check_file, load_durations):
+        with pytest.raises(ForeignFileError, match="is not a file of tool durations") as caught:
+            read(path)
+        assert str(caught.value).startswith(str(path))
+    assert path.read_bytes() == content
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def make_device(path: Path) -> None:
+    try:
+        os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 3))
+    except PermissionError:
+        pytest.skip("only root may make a device node")
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, make_device])
+def test_only_regular_files_are_opened(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    path = tmp_path / "special"
+    make(path)
+    kind = path.stat().st_mode
+    for read in (check_file, load_durations):
+        with pytest.raises(ForeignFileError, match="is not a regular file"):
+            read(path)
+    assert path.stat().st_mode == kind
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ForeignFileError, match=r"file/durations.json cannot be read \(Not a directory\)"):
+        check_file(tmp_path / "file" / "durations.json")
+
+
+def test_an_empty_file_is_a_fresh_start(tmp_path: Path) -> None:
+    path = tmp_path / "durations.json"
+    path.touch()
+    assert load_durations(path) == ([], None)
+    assert save_durations([], path) is None
 
 
 def test_the_file_that_the_damages_are_made_from_is_good(tmp_path: Path) -> None:
@@ -132,8 +206,61 @@ def test_the_file_that_the_damages_are_made_from_is_good(tmp_path: Path) -> None
     assert len(states) == 1
 
 
+extremes = st.sampled_from(
+    [0, 1, 0.001, 5e-324, 1e9, 2**53, 2**53 + 1, 1e300, 1.7e308, 10**400, -1, -0.0, math.inf, math.nan]
+)
+anything = st.one_of(extremes, st.floats(), st.integers(), st.none(), st.booleans(), st.text(max_size=3))
+amounts = st.one_of(extremes, st.floats(0, 1e308), st.integers(0, 10**20))
+numbers = st.one_of(amounts, amounts, amounts, anything)
+stored_records = st.fixed_dictionaries(
+    {
+        "tool": st.sampled_from(["bash", "", "*" * 65, "other"]),
+        "command": st.sampled_from(["", "make"]),
+        "count": st.one_of(st.just(2**53), st.just(1), numbers),
+        "total_s": st.one_of(st.just(2.0**53), st.just(1.0), numbers),
+        "samples": st.lists(st.tuples(numbers, numbers, st.booleans()), max_size=4),
+    }
+)
+contents = st.one_of(
+    st.binary(max_size=50).map(lambda rest: b'{"format":"agentcache durations"' + rest),
+    st.lists(stored_records, max_size=4).map(lambda records: json.dumps({**good_file(), "records": records}).encode()),
+)
+
+
+@given(contents)
+def test_whatever_the_file_holds_serving_goes_on(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+    path = tmp_path_factory.getbasetemp() / "any durations.json"
+    path.write_bytes(content)
+    runtime = AgentRuntime(clock=lambda: 50.0, estimator=HazardTtl())
+    runtime.durations.restore(load_durations(path)[0], now_s=50.0)
+    for turn, (key, seconds) in enumerate(((MAKE, 3.0), (HUMAN, 1e300), (BASH, 1.7e308), (BASH, 1.7e308))):
+        runtime.durations.observe(key, seconds, Ended.RETURNED, 50.0 + turn)
+        for estimator in (HazardTtl(), ContinuumPaper(), ContinuumCode()):
+            runtime._estimator = estimator
+            hold = runtime.decide_hold(key, age_s=0.5, loss_s=1.0, prefill_s=1.0, share=0.1, waiting=1)
+            assert 0 <= hold.ttl_s < math.inf
+            assert 0 <= hold.value_s < math.inf
+        assert 0 < runtime.correction_factor(key, 10.0, 0.5) < math.inf
+    assert save_durations(runtime.durations.dump(), path) is None
+    states, warning = load_durations(path)
+    assert warning is None, "what was saved can be read"
+    assert len(states) >= 4
+
+
+def test_records_that_add_up_to_too_much_are_saved_and_read(tmp_path: Path) -> None:
+    content, path = good_file(), tmp_path / "durations.json"
+    content["records"] = [{**content["records"][0], "count": 2**53, "total_s": 2.0**53}] * 2  # type: ignore[index]
+    path.write_text(json.dumps(content))
+    durations = Durations()
+    durations.restore(load_durations(path)[0], now_s=0.0)
+    durations.observe(BASH, 1.0, Ended.RETURNED, 0.0)
+    assert save_durations(durations.dump(), path) is None
+    assert load_durations(path)[1] is None
+    assert durations.history(BASH).tool_mean_s == 1.0
+
+
 def test_a_file_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tool_runtime.durations_file.MAX_FILE_BYTES", 100)
+    monkeypatch.setattr("tool_runtime.learning.durations_file.MAX_FILE_BYTES", 100)
     path = tmp_path / "durations.json"
     path.write_text(json.dumps(good_file()) + " " * 100)
     assert load_durations(path)[0] == []
@@ -141,9 +268,6 @@ def test_a_file_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_disks_that_fail_give_a_line_and_leave_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    warning = load_durations(tmp_path)[1]
-    assert warning is not None
-    assert "cannot be read" in warning
     warning = save_durations([], tmp_path / "missing" / "durations.json")
     assert warning is not None
     assert "not saved" in warning

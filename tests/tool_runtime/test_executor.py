@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from fake_vllm import FakeClock
 
-from tool_runtime.executor import ExecutedCall, ToolExecutor
-from tool_runtime.job import ToolCall
-from tool_runtime.tools import Tool, ToolRegistry
+from tool_runtime.agent.executor import ExecutedCall, ToolExecutor
+from tool_runtime.agent.job import ToolCall
+from tool_runtime.agent.tools import Tool, ToolRegistry
 
 # Long enough never to be reached in a test that passes.
 AMPLE_S = 20.0
@@ -38,7 +38,7 @@ def error_of(function: Callable[..., Any], arguments: str = "{}", timeout_s: flo
     return result.error
 
 
-def test_calls_run_side_by_side_and_results_keep_the_order_of_the_calls() -> None:
+def test_calls_run_in_parallel_and_results_keep_their_order() -> None:
     last_ended = asyncio.Event()
     ended: list[str] = []
 
@@ -146,7 +146,7 @@ def test_exceptions_become_error_results(error: BaseException, text: str) -> Non
         assert error_of(function) == text
 
 
-def test_an_exception_that_asyncio_cannot_carry_becomes_an_error_result() -> None:
+def test_an_exception_asyncio_cannot_carry_is_an_error_result() -> None:
     plain, _ = fail_with(StopIteration())
     assert error_of(plain) == "StopIteration"
 
@@ -173,7 +173,7 @@ def test_arguments_other_than_an_object_are_an_error_result(arguments: str) -> N
     assert "must be a JSON object" in error_of(lambda: "never", arguments)
 
 
-def test_arguments_that_the_function_does_not_take_are_an_error_result() -> None:
+def test_arguments_that_a_tool_does_not_take_are_an_error_result() -> None:
     assert "unexpected keyword argument 'b'" in error_of(lambda: "never", '{"b": 1}')
 
 
@@ -245,7 +245,7 @@ def test_cancelling_the_run_cancels_its_tools_and_waits_for_them() -> None:
     asyncio.run(cancel_once_started())
 
 
-def test_a_tool_that_was_cancelled_inside_does_not_cancel_the_run() -> None:
+def test_a_tool_cancelled_inside_does_not_cancel_the_run() -> None:
     async def await_cancelled() -> None:
         inner = asyncio.create_task(asyncio.Event().wait())
         inner.cancel()

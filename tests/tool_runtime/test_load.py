@@ -7,7 +7,7 @@ from hand_clock import Clock
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tool_runtime.load import Load
+from tool_runtime.learning.load import Load
 
 HALF_LIFE_S = 60.0
 
@@ -35,7 +35,7 @@ def test_the_queue_delay_is_the_mean_of_the_latest_admissions(load: Load) -> Non
     assert load.queue_delay_s == 5.0
 
 
-def test_the_wait_of_the_evicted_counts_only_those_that_had_to_rebuild(load: Load) -> None:
+def test_the_evicted_wait_counts_only_requests_that_rebuilt(load: Load) -> None:
     for wait_s, rebuilt_s in ((1.0, 0.0), (4.0, 0.1), (8.0, 2.0)):
         load.admitted(wait_s, rebuilt_s)
     assert load.evicted_wait_s == 6.0
@@ -50,7 +50,7 @@ def test_admissions_that_rebuild_nothing_cost_nothing(load: Load) -> None:
     assert load.price(1.0) == 0.0
 
 
-def test_a_steady_rate_of_rebuilding_is_the_price_of_the_whole_cache(load: Load, clock: Clock) -> None:
+def test_a_steady_rebuilding_rate_is_the_price_of_the_cache(load: Load, clock: Clock) -> None:
     for _ in range(2000):
         clock.now_s += 0.5
         load.admitted(0.0, 0.1)

@@ -8,8 +8,8 @@ import pytest
 from fake_vllm import ROLE, Answer, FakeClock, FakeVllm, StreamItem, call_delta, delta, encode, says, usage
 from openai import AsyncOpenAI
 
-from tool_runtime.model_client import ModelClient, RequestOutcome
-from tool_runtime.reply import Reply
+from tool_runtime.agent.model_client import ModelClient, RequestOutcome
+from tool_runtime.agent.reply import Reply
 
 MESSAGES = ({"role": "user", "content": "hi"},)
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.chat import ChatCompletionChunk
 
-from tool_runtime.job import ToolCall
-from tool_runtime.reply import Reply, ReplyReader
+from tool_runtime.agent.job import ToolCall
+from tool_runtime.agent.reply import Reply, ReplyReader
 
 FRAME: Chunk = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 0, "model": "m"}
 
@@ -39,7 +39,7 @@ def split_calls(draw: st.DrawFn) -> tuple[list[ToolCall], list[Chunk]]:
 
 
 @given(split_calls())
-def test_however_calls_are_split_they_come_out_whole_and_in_order(case: tuple[list[ToolCall], list[Chunk]]) -> None:
+def test_calls_come_out_whole_and_in_order_however_split(case: tuple[list[ToolCall], list[Chunk]]) -> None:
     calls, deltas = case
     assert read([ROLE, *deltas, delta(finish_reason="tool_calls")]).tool_calls == tuple(calls)
 

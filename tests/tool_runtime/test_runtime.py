@@ -3,11 +3,11 @@ from __future__ import annotations
 import pytest
 from hand_clock import Clock
 
-from tool_runtime.durations import Durations, Ended
-from tool_runtime.job_table import Departure, Parent
-from tool_runtime.runtime import AgentRuntime
-from tool_runtime.tool_key import HUMAN, ToolKey
-from tool_runtime.ttl import RELEASE, ContinuumCode, Hold, Situation
+from tool_runtime.learning.durations import Durations, Ended
+from tool_runtime.learning.job_table import Departure, Parent
+from tool_runtime.learning.runtime import AgentRuntime
+from tool_runtime.learning.tool_key import HUMAN, ToolKey
+from tool_runtime.learning.ttl import RELEASE, ContinuumCode, Hold, Situation
 
 BASH = ToolKey("bash")
 MAKE = ToolKey("bash", "make")
@@ -82,7 +82,7 @@ def test_a_reply_that_came_to_nothing_teaches_nothing(runtime: AgentRuntime, clo
     assert runtime.durations.history(HUMAN).evidence == 0
 
 
-def test_a_turn_that_nobody_answered_is_learned_from_as_still_out(runtime: AgentRuntime, clock: Clock) -> None:
+def test_a_turn_that_nobody_answered_is_learned_as_still_out(runtime: AgentRuntime, clock: Clock) -> None:
     do_turn(runtime, "s", "a", BASH)
     clock.now_s += 61
     (departed,) = runtime.expire()

@@ -1,11 +1,11 @@
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from tool_runtime.shell_line import MAX_COMMANDS, ShellCommand, resolve_words, split_line
-from tool_runtime.tool_key import HUMAN, MAX_ARGUMENTS, MAX_COMMAND, MAX_NAME, ToolKey, tool_key, turn_key
+from tool_runtime.learning.shell_line import MAX_COMMANDS, ShellCommand, resolve_words, split_line
+from tool_runtime.learning.tool_key import HUMAN, MAX_ARGUMENTS, MAX_COMMAND, MAX_NAME, ToolKey, tool_key, turn_key
 
 
 def command_key(command: object) -> str:
@@ -80,7 +80,7 @@ def test_long_names_keep_apart_within_the_bound() -> None:
     assert max(len(one.tool), len(other.tool)) <= MAX_NAME
 
 
-def test_half_a_surrogate_pair_as_json_can_spell_it_is_no_part_of_a_key() -> None:
+def test_half_a_surrogate_pair_from_json_is_no_part_of_a_key() -> None:
     key = tool_key("sur\ud800r", json.dumps({"command": "ma\udcffke it"}))
     assert key == ToolKey("sur?r", "ma?ke")
     assert str(key).encode()
@@ -94,7 +94,6 @@ def test_a_line_of_many_commands_is_cut() -> None:
     assert len(split_line("a;" * 1000)) == MAX_COMMANDS
 
 
-@settings(deadline=None)
 @given(st.text(alphabet="ab'\"\\ \n;&|()<>`$#=-{}EOF/cdbsh", max_size=200), st.text(max_size=80))
 def test_any_text_gives_a_bounded_key(line: str, name: str) -> None:
     key = tool_key(name, json.dumps({"command": line}))
@@ -103,7 +102,6 @@ def test_any_text_gives_a_bounded_key(line: str, name: str) -> None:
     assert key.coarse == tool_key(name, line)
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from(["pytest", "ls -l", "git pull", "make all"]), min_size=1, max_size=5))
 def test_wrapping_a_line_changes_nothing(commands: list[str]) -> None:
     line = " && ".join(commands)

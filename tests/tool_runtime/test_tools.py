@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tool_runtime.tools import Tool, ToolFunction, ToolRegistry
+from tool_runtime.agent.tools import Tool, ToolFunction, ToolRegistry
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 
@@ -26,7 +26,7 @@ def test_as_openai_gives_every_tool_in_the_order_added() -> None:
     assert [tool["function"]["name"] for tool in registry.as_openai()] == ["weather", "now"] == list(registry.names)
 
 
-def test_decorator_takes_name_and_docstring_and_leaves_the_function_alone() -> None:
+def test_decorator_reads_name_and_docstring_and_keeps_function() -> None:
     registry = ToolRegistry()
     assert registry.tool(parameters=SCHEMA)(weather) is weather
     assert registry.get("weather") == Tool("weather", "Weather of a city.", SCHEMA, weather)

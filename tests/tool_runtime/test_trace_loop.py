@@ -8,12 +8,12 @@ import httpx2
 import pytest
 from fake_vllm import FakeClock, FakeVllm, completes
 
-from tool_runtime.agent_loop import JobOutcome
-from tool_runtime.executor import ExecutedCall, ToolExecutor
-from tool_runtime.job import Context, Job, ToolCall, ToolResult, Turn
-from tool_runtime.model_client import RequestOutcome
-from tool_runtime.tools import Tool, ToolRegistry
-from tool_runtime.trace_loop import TraceLoop
+from tool_runtime.agent.agent_loop import JobOutcome
+from tool_runtime.agent.executor import ExecutedCall, ToolExecutor
+from tool_runtime.agent.job import Context, Job, ToolCall, ToolResult, Turn
+from tool_runtime.agent.model_client import RequestOutcome
+from tool_runtime.agent.tools import Tool, ToolRegistry
+from tool_runtime.agent.trace_loop import TraceLoop
 
 CONTEXT = Context((1,), 16, 3, 2)
 
@@ -66,7 +66,7 @@ def run(
     return asyncio.run(loop.run(Job("job-7", (), turns=turns))), record
 
 
-def test_every_turn_is_sent_as_tokens_with_the_session_and_its_options() -> None:
+def test_every_turn_is_sent_as_tokens_with_session_and_options() -> None:
     server = FakeVllm(completes(7, 8), completes(9))
     outcome, _ = run(server, make_turn(), make_turn(), options=lambda turn: {"max_tokens": 2 - turn})
     assert outcome.status == "finished"
@@ -106,7 +106,7 @@ def test_a_failed_request_ends_the_job() -> None:
     assert [request.error for request in record.requests] == [None, "HTTP 500: engine died"]
 
 
-def test_a_lost_connection_is_tried_again_before_the_first_token_only() -> None:
+def test_a_lost_connection_is_retried_only_before_first_token() -> None:
     server = FakeVllm(httpx2.ConnectError("refused"), completes(7))
     outcome, record = run(server, make_turn())
     assert (outcome.status, record.requests[0].retries, record.requests[0].finished_s) == ("finished", 1, 0.5)

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from tool_runtime.durations import Durations, Ended, GapHistory
-from tool_runtime.survival import SurvivalCurve, log_logistic
-from tool_runtime.tool_key import HUMAN, ToolKey
-from tool_runtime.ttl import (
+from tool_runtime.learning.durations import Durations, Ended, GapHistory
+from tool_runtime.learning.survival import SurvivalCurve, log_logistic
+from tool_runtime.learning.tool_key import HUMAN, ToolKey
+from tool_runtime.learning.ttl import (
     RELEASE,
     ContinuumCode,
     ContinuumPaper,
@@ -83,7 +83,7 @@ def test_stages_change_after_100_samples() -> None:
     assert ttl_s([5.0] * 101, [7.0] * 300) == 5.0
 
 
-def test_queueing_counts_as_far_as_jobs_have_a_memory_but_fully_at_first() -> None:
+def test_queueing_counts_by_memoryfulness_but_fully_at_first() -> None:
     history = history_with([5.0] * 101, [])
     queued = Situation(history=history, prefill_s=4.0, evicted_wait_s=10.0)
     assert ContinuumPaper().decide(queued) == RELEASE
@@ -99,7 +99,6 @@ def test_the_papers_hold_runs_out() -> None:
     assert ContinuumPaper().decide(replace(situation, age_s=5.0)) == RELEASE
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(0.001, 100), max_size=30), st.floats(-10, 200))
 def test_the_empirical_hold_is_the_best_of_all(samples: list[float], benefit_s: float) -> None:
     def value(ttl_s: float) -> float:
@@ -125,7 +124,6 @@ def test_the_exponential_hold_is_worth_what_it_says() -> None:
     assert hold.value_s == pytest.approx((1 - math.exp(-hold.ttl_s / 2)) * 9 - hold.ttl_s)
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 60), max_size=40))
 def test_memoryfulness_is_a_correlation(job_turns: list[int]) -> None:
     pairs = [(k, turns - k) for turns in job_turns for k in range(1, turns)]
@@ -148,7 +146,6 @@ def test_memoryfulness_of_known_workloads() -> None:
 # ours
 
 
-@settings(deadline=None)
 @given(st.floats(0, 50), st.floats(0.01, 5), st.floats(0, 60), st.floats(1, 500))
 def test_the_hold_is_the_best_of_all(benefit_s: float, price: float, age_s: float, max_ttl_s: float) -> None:
     curve = log_logistic(4.0)
@@ -166,7 +163,7 @@ def test_the_hold_is_the_best_of_all(benefit_s: float, price: float, age_s: floa
     assert hold.value_s >= max(value(max_ttl_s * share) for share in np.linspace(0, 1, 30)) - 1e-6
 
 
-def test_what_is_mostly_short_is_held_for_a_while_and_then_let_go() -> None:
+def test_a_mostly_short_tool_is_held_a_while_then_let_go() -> None:
     history = history_with([0.5] * 90 + [300.0] * 10, [])
     situation = Situation(history=history, loss_s=2.0, queue_delay_s=1.0)
     hold = HazardTtl().decide(situation)
@@ -212,7 +209,6 @@ def test_the_least_chance_changes_nothing_but_whether() -> None:
     assert HazardTtl(min_chance=0.8).decide(situation) == HazardTtl(min_chance=0.0).decide(situation) != RELEASE
 
 
-@settings(deadline=None)
 @given(st.floats(0.1, 20), st.floats(0.05, 2), st.floats(1, 3))
 def test_a_dearer_memory_never_makes_a_hold_longer(loss_s: float, price: float, factor: float) -> None:
     situation = Situation(history=history_of(log_logistic(3.0)), loss_s=loss_s, price=price)

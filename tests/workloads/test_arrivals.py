@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sizes import pick_size
 
 from agentcache.errors import InputError
 from workloads.arrivals import draw_arrivals
@@ -28,7 +29,7 @@ def test_even_gaps_are_all_the_same():
     assert draw_arrivals("even", 4, 0.2, 3.0, seed=7) == [0.0, 5.0, 10.0, 15.0]
 
 
-@settings(max_examples=20)
+@settings(max_examples=pick_size(10, 40))
 @given(rate=st.floats(0.05, 20), seed=st.integers(0, 2**32))
 def test_poisson_gaps_have_the_mean_of_the_rate_and_a_cv_of_one(rate, seed):
     gaps = np.diff(draw_arrivals("poisson", 10_000, rate, 5.0, seed))
@@ -36,7 +37,7 @@ def test_poisson_gaps_have_the_mean_of_the_rate_and_a_cv_of_one(rate, seed):
     assert gaps.std() / gaps.mean() == pytest.approx(1, rel=0.08)
 
 
-@settings(max_examples=20)
+@settings(max_examples=pick_size(10, 40))
 @given(rate=st.floats(0.05, 20), cv=st.floats(0.25, 2.5), seed=st.integers(0, 2**32))
 def test_gamma_gaps_have_the_mean_of_the_rate_and_the_asked_cv(rate, cv, seed):
     gaps = np.diff(draw_arrivals("gamma", 40_000, rate, cv, seed))

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sizes import pick_size
 
 from workloads.filler import write_filler
 
@@ -17,7 +18,7 @@ TOKENIZERS = {
 }
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=pick_size(20, 60))
 @given(tokens=st.integers(1, 3_000), seed=st.integers(0, 2**32), encode=st.sampled_from(list(TOKENIZERS.values())))
 def test_length_is_within_tolerance_and_text_is_plain(tokens, seed, encode):
     text = write_filler(tokens, encode, np.random.default_rng(seed))
@@ -25,7 +26,7 @@ def test_length_is_within_tolerance_and_text_is_plain(tokens, seed, encode):
     assert re.fullmatch(r"[A-Za-z .]+", text)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=pick_size(10, 30))
 @given(tokens=st.integers(0, 500), seed=st.integers(0, 2**32))
 def test_what_it_is_wrapped_in_counts_towards_the_length(tokens, seed):
     encode = TOKENIZERS["pieces"]

@@ -31,7 +31,7 @@ class BlockNumbers:
         self._heads: defaultdict[tuple[int, ...], int] = defaultdict(self._unused.__next__)
 
     def number(self, threads: Sequence[Thread], block_tokens: int) -> list[list[tuple[int, ...]]]:
-        """The blocks of each request of a session's threads: the recorded ones, and one for a tail that is not full."""
+        """Give numbers to the blocks of the threads' requests: those recorded, and one for a tail that is not full."""
         numbers = self._number_heads(threads, block_tokens)
         prompts = (request.hash_ids for thread in threads for request in thread.requests)
         for block in dict.fromkeys(chain.from_iterable(prompts)):
@@ -51,7 +51,7 @@ class BlockNumbers:
         return numbers
 
     def _number_prompts(self, thread: Thread, numbers: dict[int, int], block_tokens: int) -> list[tuple[int, ...]]:
-        """Back to front: a tail that is not full is the beginning of the block that the next prompt has there."""
+        """Go from the back: a tail that is not full begins the block that the next prompt has there."""
         prompts: list[tuple[int, ...]] = []
         following: tuple[int, ...] = ()
         for request in reversed(thread.requests):
@@ -66,7 +66,7 @@ class BlockNumbers:
 
 
 def _place_head(thread: Thread, block_tokens: int) -> Iterator[tuple[int, ...]]:
-    """What each full block of tool definitions and system prompt is known by."""
+    """Return what each full block of tool definitions and system prompt is known by."""
     tool_blocks = thread.tool_tokens // block_tokens
     for position in range((thread.tool_tokens + thread.system_tokens) // block_tokens):
         if position < tool_blocks:

@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 
 from agentcache.errors import InputError
-from tool_runtime.job import Context, Job, ToolCall, ToolResult, Turn
+from tool_runtime.agent.job import Context, Job, ToolCall, ToolResult, Turn
 from workloads.agent_traces.block_numbers import BlockNumbers, Thread
 from workloads.agent_traces.tally import Tally
 from workloads.agent_traces.timeline import Step, Wait, measure_waits, order_steps
@@ -28,7 +28,7 @@ def load_sessions(
     max_context: int | None,
     max_gap_s: float,
 ) -> LoadedJobs:
-    """The first `jobs` sessions of a folder of trace_*.json by name, all for None, or the one of a file.
+    """Load the first `jobs` sessions of a folder of trace_*.json by name, all for None, or the one of a file.
 
     `arrivals` gives so many times in seconds. A session ends before its first request with more than `max_context`
     tokens, after scaling, in prompt and reply together; one that begins with such is passed over. Waits are cut to
@@ -67,7 +67,7 @@ class _Loader:
                 yield Job(path.stem, (), turns=tuple(self._build_turns(contexts, measure_waits(steps))))
 
     def _count_fitting(self, steps: Sequence[Step], size: BlockScale) -> int:
-        """How many steps come before the first that is too large."""
+        """Count the steps that come before the first that is too large."""
         fitting = len(steps)
         if self._max_context is not None:
             for index, step in enumerate(steps):
@@ -83,7 +83,7 @@ class _Loader:
         return fitting
 
     def _build_contexts(self, trace: Trace, steps: Sequence[Step], size: BlockScale) -> list[Context]:
-        """One a step, in their order."""
+        """Build one context a step, in their order."""
         heads: list[Trace | SubAgent] = [trace, *(entry for entry in trace.requests if isinstance(entry, SubAgent))]
         places: dict[int, list[int]] = {}
         for place, step in enumerate(steps):

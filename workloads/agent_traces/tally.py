@@ -33,13 +33,14 @@ class Tally:
     passed_over: int = 0
 
     def count_wait(self, wait: Wait, max_gap_s: float) -> None:
+        """Count a wait, which is cut to `max_gap_s` seconds."""
         self.tool_waits += wait.by_tool
         self.pauses += not wait.by_tool
         self.estimated_waits += wait.estimated
         self.capped_waits += wait.seconds > max_gap_s
 
     def describe(self, *, scale: float, max_context: int | None, max_gap_s: float) -> Iterator[str]:
-        """Sentences with the counts; the arguments are what the jobs were made with."""
+        """Describe the counts in sentences; the arguments are what the jobs were made with."""
         yield (
             f"{self.sessions} agent sessions, {self.requests} requests: sizes, the equality of blocks and times are "
             "recorded, the text is not."

@@ -23,7 +23,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """From a reply to the next request. `by_tool` says what was waited for: a tool, or else a human."""
+    """The time from a reply to the next request. `by_tool` says what was waited for: a tool, or else a human."""
 
     seconds: float
     by_tool: bool
@@ -31,7 +31,7 @@ class Wait:
 
 
 def order_steps(trace: Trace) -> list[Step]:
-    """All requests by the time they were sent. A job has one request at a time, so parallel agents take turns."""
+    """Order all requests by the time they were sent. A job has one request at a time, so parallel agents take turns."""
     steps, agents = [], 0
     for entry in trace.requests:
         if isinstance(entry, SubAgent):
@@ -44,7 +44,7 @@ def order_steps(trace: Trace) -> list[Step]:
 
 
 def measure_waits(steps: Sequence[Step]) -> list[Wait]:
-    """The wait after each step but the last."""
+    """Measure the wait after each step but the last."""
     reply_time = _fit_reply_time([step.request for step in steps])
     return [_measure_wait(before, after, reply_time) for before, after in pairwise(steps)]
 
@@ -61,7 +61,7 @@ def _measure_wait(before: Step, after: Step, reply_time: Callable[[Request], flo
 
 
 def _fit_reply_time(requests: Sequence[Request]) -> Callable[[Request], float]:
-    """Seconds that a reply takes by its tokens, a line through the session's replies whose time was recorded."""
+    """Fit the seconds that a reply takes by its tokens: a line through the session's replies with a recorded time."""
     known = [(request.reply_tokens, request.api_time) for request in requests if request.api_time is not None]
     if not known:
         return lambda _request: 0.0

@@ -63,7 +63,7 @@ class Trace(Record):
 
 
 def find_traces(path: Path) -> list[Path]:
-    """The trace files of a folder by name, or the one file that `path` is. Raises InputError if there is none."""
+    """Find the trace files of a folder by name, or the one file that `path` is. Raises InputError if there is none."""
     refuse_compressed(path)
     if not path.is_dir():
         return [path]
@@ -74,7 +74,7 @@ def find_traces(path: Path) -> list[Path]:
 
 
 def read_trace(path: Path) -> Trace:
-    """Raises InputError that names the file, the request's index and the field."""
+    """Read a trace. Raises InputError that names the file, the request's index and the field."""
     try:
         text = path.read_bytes()
     except OSError as error:

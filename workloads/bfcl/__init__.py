@@ -1,0 +1,1 @@
+"""BFCL's web-search questions, as made jobs or from a result file of the benchmark."""

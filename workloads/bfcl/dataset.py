@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from agentcache.errors import InputError
-from tool_runtime.job import Message
+from tool_runtime.agent.job import Message
 
 SEARCH_TOOL = "search_engine_query"
 FETCH_TOOL = "fetch_url_content"
@@ -35,21 +35,21 @@ class Question:
 
 @cache
 def read_questions() -> tuple[Question, ...]:
-    """All questions in the benchmark's order. Raises InputError when bfcl-eval is not installed."""
+    """Read all questions in the benchmark's order. Raises InputError when bfcl-eval is not installed."""
     entries = _read_lines("data/BFCL_v4_web_search.json")
     return tuple(Question(entry["id"], entry["question"][0][0]["content"]) for entry in entries)
 
 
 @cache
 def read_system_message() -> Message:
-    """The message that asks for a final answer as {'answer': ..., 'context': ...}."""
+    """Read the message that asks for a final answer as {'answer': ..., 'context': ...}."""
     text = _read_constant("default_prompts", "ADDITIONAL_SYSTEM_PROMPT_FOR_AGENTIC_RESPONSE_FORMAT")
     return {"role": "system", "content": text}
 
 
 @cache
 def read_tools() -> tuple[Mapping[str, Any], ...]:
-    """The search and the fetch tool, as the OpenAI API takes them."""
+    """Read the search and the fetch tool, as the OpenAI API takes them."""
     types = _read_constant("type_mappings", "GORILLA_TO_OPENAPI")
     return tuple(
         _to_openai_tool(document, types) for document in _read_lines("data/multi_turn_func_doc/web_search.json")
@@ -66,7 +66,7 @@ def _to_openai_tool(document: Mapping[str, Any], types: Mapping[str, str]) -> di
 
 
 def _to_json_schema(schema: Mapping[str, Any], types: Mapping[str, str]) -> dict[str, Any]:
-    """The schema with BFCL's type names ("dict", "float", ...) replaced by JSON Schema's, at every depth."""
+    """Replace BFCL's type names ("dict", "float", ...) in the schema by JSON Schema's, at every depth."""
     converted = {**schema, "type": types.get(schema.get("type", "string"), "string")}
     if "properties" in schema:
         converted["properties"] = {name: _to_json_schema(inner, types) for name, inner in schema["properties"].items()}
@@ -85,7 +85,7 @@ def _read_lines(name: str) -> list[dict[str, Any]]:
 
 
 def _read_constant(module: str, name: str) -> Any:
-    """A constant of bfcl_eval.constants. The modules asked for hold plain values and import nothing."""
+    """Read a constant of bfcl_eval.constants. The modules asked for hold plain values and import nothing."""
     _find_package()
     try:
         return getattr(importlib.import_module(f"bfcl_eval.constants.{module}"), name)

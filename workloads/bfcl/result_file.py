@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from agentcache.errors import InputError
-from tool_runtime.job import Job, Message, ToolCall, ToolResult, Turn
+from tool_runtime.agent.job import Job, Message, ToolCall, ToolResult, Turn
 from workloads.bfcl.dataset import read_system_message, read_tools
 from workloads.tool_latency import ToolLatency
 
@@ -27,7 +27,7 @@ _STEP = "step_"
 
 
 def count_entries(path: Path) -> int:
-    """How many jobs the file can give, at least one. Raises InputError when it cannot be read or has none."""
+    """Count the jobs that the file can give, at least one. Raises InputError when it cannot be read or has none."""
     count = sum(1 for _ in _read_lines(path))
     if not count:
         raise InputError(f"{path}: holds no entries")
@@ -37,7 +37,7 @@ def count_entries(path: Path) -> int:
 def read_result_file(
     path: Path, *, jobs: int | None, tool_latency: ToolLatency, arrivals: Sequence[float], seed: int
 ) -> list[Job]:
-    """The first `jobs` entries, all for None, with their own messages, calls and results; one arrival time each.
+    """Read the first `jobs` entries, all for None, with their messages, calls and results; one arrival time each.
 
     Tool times are drawn, for the files hold none. Raises InputError with path:line where an entry cannot be replayed.
     """
@@ -66,7 +66,7 @@ def read_result_file(
 
 
 def _read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Numbered lines with something on them."""
+    """Read the lines with something on them, numbered."""
     try:
         with path.open(encoding="utf-8") as file:
             yield from ((number, line) for number, line in enumerate(file, start=1) if line.strip())
@@ -135,7 +135,7 @@ def _read_turns(user_turn: Mapping[str, Any], tool_latency: ToolLatency, rng: np
 
 
 def _read_log(name: str, log: Any) -> tuple[Any, list[str]]:
-    """The assistant's content and the results of its calls in one step."""
+    """Read the assistant's content and the results of its calls in one step."""
     if not isinstance(log, list) or not all(isinstance(entry, dict) for entry in log):
         raise InputError(f"{name}: not a list of log entries")
     replies = [entry for entry in log if entry.get("role") == "assistant"]
@@ -179,7 +179,7 @@ def _has_calls(content: Any) -> bool:
 
 
 def _join_text(content: Any, where: str) -> str:
-    """Text as the handlers log it: a string, null, strings, or parts {"type": "text", "text": ...}."""
+    """Join text as the handlers log it: a string, null, strings, or parts {"type": "text", "text": ...}."""
     parts = content if isinstance(content, list) else [content or ""]
     texts: list[str] = []
     for part in parts:
@@ -191,7 +191,7 @@ def _join_text(content: Any, where: str) -> str:
 
 
 def _find_error(result: str) -> str | None:
-    """The error of an official tool ({"error": ...}) or of the loop that called it."""
+    """Find the error of an official tool ({"error": ...}) or of the loop that called it."""
     if result.startswith("Error during execution"):
         return result
     try:

@@ -48,4 +48,5 @@ class ShapeFile(_Record):
 
 @cache
 def read_shapes() -> tuple[Shape, ...]:
+    """Read the recorded sizes that come with the package."""
     return ShapeFile.model_validate_json(_SHAPES.read_text(encoding="utf-8")).shapes

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from tool_runtime.job import ToolCall
+from tool_runtime.agent.job import ToolCall
 from workloads.bfcl.dataset import FETCH_TOOL, SEARCH_TOOL
 from workloads.filler import Encode, write_filler
 
@@ -19,7 +19,7 @@ _MIN_KEYWORD_LETTERS = 4
 
 
 def write_call(tool: str, question: str, rng: np.random.Generator) -> ToolCall:
-    """A call of the tool with shape letter `tool`, with arguments from the question's words."""
+    """Write a call of the tool with shape letter `tool`, with arguments from the question's words."""
     words = re.findall(r"[A-Za-z0-9]+", question)
     keywords = [word for word in words if len(word) >= _MIN_KEYWORD_LETTERS] or words
     wanted = min(len(keywords), int(rng.integers(3, 7)))
@@ -32,12 +32,12 @@ def write_call(tool: str, question: str, rng: np.random.Generator) -> ToolCall:
 
 
 def write_call_text(call: ToolCall) -> str:
-    """The call as a model with Hermes tool calls writes it: what its tokens are counted on."""
+    """Write the call as a model with Hermes tool calls does: what its tokens are counted on."""
     return f'<tool_call>\n{{"name": {json.dumps(call.name)}, "arguments": {call.arguments}}}\n</tool_call>'
 
 
 def write_result(call: ToolCall, tokens: int, encode: Encode, rng: np.random.Generator) -> str:
-    """The JSON text that `call` gives back, of about `tokens` tokens; the form without text if that is longer."""
+    """Write the JSON text that `call` gives back, of about `tokens` tokens; the form without text if that is longer."""
     if call.name == FETCH_TOOL:
 
         def wrap(text: str) -> str:
@@ -53,7 +53,7 @@ def write_result(call: ToolCall, tokens: int, encode: Encode, rng: np.random.Gen
 
 
 def _make_heads(call: ToolCall, hits: int, rng: np.random.Generator) -> list[dict[str, str]]:
-    """Title and address of each hit; one hit with neither where even a single full one is too long."""
+    """Make title and address of each hit; one hit with neither where even a single full one is too long."""
     keywords: list[str] = json.loads(call.arguments)["keywords"].split()
     heads = []
     for _ in range(hits):
@@ -67,7 +67,7 @@ def _make_url(slug: str, rng: np.random.Generator) -> str:
 
 
 def _split_words(text: str, parts: int) -> list[str]:
-    """The text in consecutive pieces of nearly the same number of words."""
+    """Split the text into consecutive pieces of nearly the same number of words."""
     words = text.split(" ")
     bounds = [len(words) * part // parts for part in range(parts + 1)]
     return [" ".join(words[start:end]) for start, end in pairwise(bounds)]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from agentcache.errors import InputError
-from tool_runtime.job import Job, ToolCall, ToolResult, Turn
+from tool_runtime.agent.job import Job, ToolCall, ToolResult, Turn
 from workloads.bfcl.dataset import Question, read_questions, read_system_message, read_tools
 from workloads.bfcl.shapes import Shape, Step, read_shapes
 from workloads.bfcl.tool_calls import write_call, write_call_text, write_result
@@ -34,7 +34,7 @@ def build_jobs(
     arrivals: Sequence[float],
     seed: int,
 ) -> list[Job]:
-    """`count` jobs in order of arrival; `arrivals` has one time each, in seconds.
+    """Build `count` jobs in order of arrival; `arrivals` has one time each, in seconds.
 
     `scale` multiplies the recorded sizes of replies and tool results, in tokens of `encode`. Job n is the same for
     every `count` above n. Past 100 jobs the questions come again. Raises InputError for a bad count or scale.
@@ -92,7 +92,7 @@ class _TurnWriter:
         return Turn(self._write_thinking(step.output_tokens, calls), calls, tuple(results))
 
     def _write_thinking(self, recorded_tokens: int, calls: Sequence[ToolCall]) -> str:
-        """What comes before the calls: the calls count towards the reply's size."""
+        """Write what comes before the calls: the calls count towards the reply's size."""
         calls_text = "".join("\n" + write_call_text(call) for call in calls)
         tokens = self._scaled(recorded_tokens)
         return write_filler(tokens, self._encode, self._next_text(), wrap=lambda thinking: thinking + calls_text)
@@ -113,5 +113,5 @@ class _TurnWriter:
 
 
 def _split(total: int, parts: int) -> list[int]:
-    """`total` in `parts` whole numbers that differ by 1 at most."""
+    """Split `total` into `parts` whole numbers that differ by 1 at most."""
     return [total // parts + (part < total % parts) for part in range(parts)]

@@ -1,0 +1,1 @@
+"""Conversations about long documents, of LooGLE and LongBench."""

@@ -66,7 +66,7 @@ _ANSWERS = TypeAdapter(list[_LoogleAnswer])
 
 
 def read_threads(path: Path, scale: float) -> list[Thread]:
-    """A thread a document of LooGLE, or all of LongBench in one thread: there each question brings its document.
+    """Read a thread a document of LooGLE, or all of LongBench in one: there each question brings its document.
 
     Documents are cut to their first `scale` of characters. Raises InputError with path:line.
     """

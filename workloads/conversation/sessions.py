@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from agentcache.errors import InputError
-from tool_runtime.job import Job, Message, Turn
+from tool_runtime.agent.job import Job, Message, Turn
 from workloads.arrivals import draw_arrivals
 from workloads.conversation.documents import SUMMARIZE, Exchange, Thread, read_threads
 from workloads.filler import Encode
@@ -44,7 +44,7 @@ def load_sessions(
     scale: float,
     seed: int,
 ) -> LoadedJobs:
-    """`jobs` conversations of at most `turns` questions each; None asks every question of the file once.
+    """Load `jobs` conversations of at most `turns` questions each; None asks every question of the file once.
 
     First turns come as a Gamma process of `rate` a second with coefficient of variation `cv`. The pauses behind the
     replies are drawn from another with the same cv and a mean of `dispersion / rate` seconds. `scale`, at most 1, is
@@ -85,7 +85,7 @@ def _check(jobs: int | None, scale: float, turns: int, dispersion: float) -> Non
 
 
 def _open_sessions(threads: Sequence[Thread], turns: int, offset: int) -> Iterator[_Session]:
-    """Windows of at most `turns` exchanges from `offset` on; the windows of one document stand far apart.
+    """Open windows of at most `turns` exchanges from `offset` on; the windows of one document stand far apart.
 
     Offset 0 has each exchange once. No two windows of the offsets below `turns` begin with the same exchange.
     """

@@ -1,0 +1,1 @@
+"""Mooncake's request traces, each request a job of one turn."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import Field
 
 from agentcache.errors import InputError
-from tool_runtime.job import Context, Job, Turn
+from tool_runtime.agent.job import Context, Job, Turn
 from workloads.loaded import (
     BlockScale,
     Count,
@@ -37,7 +37,7 @@ class _Request(Record):
 def load_requests(
     path: Path, *, jobs: int | None, rate: float | None, scale: float, max_context: int | None
 ) -> LoadedJobs:
-    """The first `jobs` requests, all for None, each a job of one turn named after its line.
+    """Load the first `jobs` requests, all for None, each a job of one turn named after its line.
 
     They arrive as recorded, or `rate` a second with the recorded gaps in proportion. `max_context` leaves out requests
     with more tokens, after scaling, in prompt and reply together. Raises InputError with path:line for bad input.
@@ -88,7 +88,7 @@ def _build_context(request: _Request, size: BlockScale, place: str) -> Context:
 
 
 def _pace(recorded_s: Sequence[float], rate: float | None) -> list[float]:
-    """The times from 0 on, stretched so that the mean gap is 1 / `rate`."""
+    """Pace the times from 0 on, stretched so that the mean gap is 1 / `rate`."""
     first, last = recorded_s[0], recorded_s[-1]
     stretch = 1.0
     if rate is not None and len(recorded_s) > 1:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from made_trace import BLOCK, make_request, make_sub_agent, make_trace, write_traces
 
 from agentcache.errors import InputError
-from tool_runtime.job import ToolCall, ToolResult
+from tool_runtime.agent.job import ToolCall, ToolResult
 from workloads.agent_traces.sessions import load_sessions
 from workloads.loaded import BlockScale
 
@@ -67,7 +67,7 @@ def test_sub_agents_keep_their_own_contexts(tmp_path):
     assert "1 sub-agents with 2 requests" in " ".join(loaded.notes)
 
 
-def test_a_limit_ends_sessions_and_passes_over_those_that_begin_above_it(tmp_path):
+def test_a_limit_ends_sessions_and_skips_those_that_begin_above(tmp_path):
     long = make_trace([make_request(0, range(90))])
     write_traces(tmp_path, _grow(5), long, _grow(2))
     # The third request has 3 blocks and 2 tokens, its reply 10.

@@ -24,7 +24,7 @@ _PROMPTS = st.lists(
 
 
 @given(first=_PROMPTS, second=_PROMPTS, tool=st.integers(0, 300), system=st.integers(0, 300))
-def test_full_blocks_are_equal_exactly_where_a_session_has_them_equal(first, second, tool, system):
+def test_full_blocks_are_equal_just_where_a_session_s_are(first, second, tool, system):
     threads = [
         _thread(*(make_request(0, blocks, tail) for blocks, tail in prompts), tool=tool, system=system)
         for prompts in (first, second)
@@ -57,7 +57,7 @@ def test_a_prompt_that_grows_keeps_all_its_blocks_tail_too(lengths, data):
         assert after[: len(before)] == before
 
 
-def test_a_tail_that_the_next_prompt_does_not_go_on_from_is_a_block_of_its_own():
+def test_a_tail_that_no_prompt_continues_is_a_block_of_its_own():
     thread = _thread(make_request(0, [1, 2], 5), make_request(1, [1, 9, 10], 5), make_request(2, [1, 9, 10]))
     [(first, second, third)] = _number(BlockNumbers(), thread)
     assert first[0] == second[0]
@@ -65,7 +65,7 @@ def test_a_tail_that_the_next_prompt_does_not_go_on_from_is_a_block_of_its_own()
     assert len({*first, *second}) == 6
 
 
-def test_heads_are_shared_as_far_as_tools_and_system_prompt_are_equally_long():
+def test_heads_are_shared_while_tools_and_system_sizes_are_equal():
     numbers = BlockNumbers()
     prompt = make_request(0, [1, 2, 3, 4, 5])
     heads = [(128, 128), (128, 128), (128, 64), (192, 64)]
@@ -77,14 +77,14 @@ def test_heads_are_shared_as_far_as_tools_and_system_prompt_are_equally_long():
     assert not {*d} & {*a, *b, *c}
 
 
-def test_a_block_that_begins_in_the_head_and_ends_behind_it_is_not_shared():
+def test_a_block_that_reaches_past_the_head_is_not_shared():
     numbers = BlockNumbers()
     (a,), (b,) = (_number(numbers, _thread(make_request(0, [1, 2]), tool=100))[0] for _ in range(2))
     assert a[0] == b[0]
     assert a[1] != b[1]
 
 
-def test_what_a_session_tells_apart_stays_apart_in_spite_of_equal_sizes():
+def test_blocks_a_session_tells_apart_stay_apart_at_equal_sizes():
     parent = _thread(make_request(0, [1, 2]), tool=128)
     sub_agent = _thread(make_request(0, [1, 7]), tool=128)
     (own,), (other,) = _number(BlockNumbers(), parent, sub_agent)

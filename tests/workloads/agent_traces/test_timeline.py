@@ -41,7 +41,7 @@ def test_a_think_time_after_an_unknown_reply_is_not_believed():
     assert last.estimated
 
 
-def test_unknown_replies_take_as_long_as_a_line_through_the_known_says():
+def test_unknown_reply_times_lie_on_a_line_through_the_known():
     steps = _order(
         make_request(0, [1], out=10, api_time=2.0),
         make_request(10, [1], out=30, api_time=4.0),
@@ -73,7 +73,8 @@ def test_a_sub_agent_runs_while_its_parent_waits():
     assert [wait.seconds for wait in measure_waits(steps)] == [1.0, 7.0, 55 - 13]
 
 
-def test_parallel_sub_agents_take_turns_and_one_not_waited_for_starts_at_its_time():
+def test_sub_agents_interleave_and_detached_ones_start_on_time():
+    """Parallel ones take turns; one that nobody waits for starts at its own time."""
     first = make_sub_agent(30, [make_request(0, [7]), make_request(8, [7])], duration_ms=28_000)
     second = make_sub_agent(30, [make_request(0, [9]), make_request(5, [9])], duration_ms=27_000)
     unwaited = make_sub_agent(40, [make_request(1, [11])], duration_ms=None)

@@ -82,7 +82,7 @@ def test_traces_come_by_name_and_other_files_are_passed_over(tmp_path):
     assert [path.name for path in find_traces(tmp_path)] == ["trace_a.json", "trace_b.json"]
 
 
-def test_a_folder_without_traces_a_missing_file_and_a_packed_one_are_refused(tmp_path):
+def test_a_folder_without_traces_a_missing_or_packed_file_fails(tmp_path):
     with pytest.raises(InputError, match=r"holds no trace_\*\.json"):
         find_traces(tmp_path)
     with pytest.raises(InputError, match=r"gone\.json: cannot be read"):

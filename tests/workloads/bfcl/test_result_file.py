@@ -5,7 +5,7 @@ import json
 import pytest
 
 from agentcache.errors import InputError
-from tool_runtime.job import ToolCall, ToolResult, Turn
+from tool_runtime.agent.job import ToolCall, ToolResult, Turn
 from workloads.bfcl.dataset import read_system_message, read_tools
 from workloads.bfcl.result_file import count_entries, read_result_file
 from workloads.tool_latency import parse_tool_latency
@@ -51,7 +51,7 @@ def read(path, jobs=None, count=1, latency="1.5", seed=0):
     return read_result_file(path, jobs=jobs, tool_latency=parse_tool_latency(latency), arrivals=arrivals, seed=seed)
 
 
-def test_an_entry_is_replayed_with_its_own_messages_calls_and_results(tmp_path):
+def test_an_entry_keeps_its_messages_calls_and_results(tmp_path):
     (job,) = read(write(tmp_path, make_entry()))
     assert job.id == "web_search_base_0"
     assert job.messages == ({"role": "system", "content": "Answer in this form."}, QUERY[1])
@@ -78,7 +78,7 @@ def test_an_entry_is_replayed_with_its_own_messages_calls_and_results(tmp_path):
     )
 
 
-def test_claudes_log_gets_the_system_message_back_and_its_text_parts_joined(tmp_path):
+def test_claude_s_log_gets_its_system_message_and_joined_text(tmp_path):
     query = [{"role": "user", "content": [{"type": "text", "text": "Who?", "cache_control": {"type": "ephemeral"}}]}]
     (job,) = read(write(tmp_path, make_entry(query=query, steps=[make_step(["India", "Because."])])))
     assert job.messages == (read_system_message(), {"role": "user", "content": "Who?"})

@@ -77,7 +77,7 @@ def test_scale_multiplies_replies_and_results_only(encode, scale):
         assert describe_calls(after) == describe_calls(before)
 
 
-def test_a_job_is_a_question_with_the_official_messages_and_tools(encode):
+def test_a_job_is_a_question_with_official_messages_and_tools(encode):
     job = build(1, encode)[0]
     question = {question.id: question for question in read_questions()}[job.id.rsplit("-", 1)[0]]
     assert [message["role"] for message in job.messages] == ["system", "user"]
@@ -85,7 +85,7 @@ def test_a_job_is_a_question_with_the_official_messages_and_tools(encode):
     assert job.tools == read_tools()
 
 
-def test_calls_use_the_questions_words_and_results_have_the_official_form(encode):
+def test_calls_use_the_question_s_words_and_results_real_fields(encode):
     for job in build(10, encode, seed=4):
         question = job.messages[1]["content"]
         for turn in job.turns[:-1]:

@@ -62,7 +62,7 @@ def test_sessions_of_one_document_stand_apart(tmp_path):
 
 
 @given(questions=st.lists(st.integers(1, 9), min_size=1, max_size=4), turns=st.integers(1, 5))
-def test_every_question_is_asked_once_and_then_begins_one_session(tmp_path_factory, questions, turns):
+def test_every_question_is_asked_once_and_begins_one_session(tmp_path_factory, questions, turns):
     path = _write(tmp_path_factory.mktemp("data"), *questions)
     once = _load(path, turns=turns).jobs
     answers = Counter(turn.content for job in once for turn in job.turns)

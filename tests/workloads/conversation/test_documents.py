@@ -36,7 +36,7 @@ def test_a_loogle_document_without_questions_is_summarized(tmp_path):
     assert read_threads(path, 1.0) == [Thread("One", (Exchange("", SUMMARIZE, "It is one."),))]
 
 
-def test_longbench_is_one_thread_whose_questions_bring_their_documents(tmp_path):
+def test_longbench_is_one_thread_of_questions_with_documents(tmp_path):
     path = _write(tmp_path, _longbench(), _longbench("More.", question=""))
     assert read_threads(path, 1.0) == [
         Thread("", (Exchange("News.", "What?", "This."), Exchange("More.", SUMMARIZE, "This.")))

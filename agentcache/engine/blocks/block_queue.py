@@ -1,0 +1,155 @@
+"""The free block queue of vLLM's block pool, with the victims chosen by an evictor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import dropwhile, islice
+
+from vllm.v1.core.block_pool import BlockPool
+from vllm.v1.core.kv_cache_utils import KVCacheBlock
+
+from agentcache import _evictor
+from agentcache._evictor import FreeContext
+from agentcache.engine.patches import replace
+from agentcache.errors import IntegrityError
+from agentcache.policy.compiled import compile_evictor
+from agentcache.policy.evictor import UNKNOWN_REQUEST, Evictor
+
+
+@dataclass(frozen=True, slots=True)
+class Evictions:
+    """Blocks whose reusable KV was lost for one cause."""
+
+    blocks: int
+    # From when each block was freed to when its KV was lost, summed.
+    age_s: float
+
+    @property
+    def mean_age_s(self) -> float | None:
+        """The mean age in seconds, None before any."""
+        return self.age_s / self.blocks if self.blocks else None
+
+
+class BlockQueue(_evictor.FreeQueue):
+    """Stands in for `FreeKVCacheBlockQueue`: the same methods with the same meaning.
+
+    vLLM prepends blocks without a hash (nothing to reuse) and appends hashed ones in eviction order; both go to the
+    evictor, which alone knows the order. Blocks are handed over as objects and known to the evictor by their id. The
+    methods called for every block are compiled (`csrc/bindings/python_queue.hpp`).
+
+    Blocks know their pool and that its queue, so they are kept here, where Python's garbage collector sees the circle.
+    """
+
+    def __init__(
+        self,
+        blocks: Sequence[KVCacheBlock],
+        free: Sequence[KVCacheBlock],
+        evictor: Evictor,
+        clock: Callable[[], float],
+        *,
+        notes_reuse: bool = True,
+    ) -> None:
+        """Take over the free blocks.
+
+        `blocks[i]` is the block with id i; `free` are the free ones, next victim first. `clock` gives seconds.
+
+        Without `notes_reuse` somebody else tells the evictor when requests come back.
+        """
+        self._learns = notes_reuse and type(evictor).observe_reuse is not Evictor.observe_reuse
+        super().__init__(
+            num_blocks=len(blocks),
+            evictor=compile_evictor(evictor),
+            notes_reuse=self._learns,
+            block_type=KVCacheBlock,
+            id_attribute="block_id",
+            # The property of this name without the underscore is a Python function: slower than all else here.
+            position_attribute="_block_hash_num_tokens",
+        )
+        self.clock = clock
+        self._blocks = list(blocks)
+        self._evictor = evictor
+        for block in free:
+            block.prev_free_block = block.next_free_block = None
+        # Before the first request no block holds anything.
+        self.prepend_n(free)
+
+    @contextmanager
+    def free_with(self, context: FreeContext) -> Iterator[None]:
+        """Mark what is freed inside with `context`: what is known of the request that used it."""
+        self.context = context
+        try:
+            yield
+        finally:
+            self.context = UNKNOWN_REQUEST
+
+    def append(self, block: KVCacheBlock) -> None:
+        """Free one block."""
+        self.append_n([block])
+
+    def append_n(self, blocks: Sequence[KVCacheBlock]) -> None:
+        """Free blocks with reusable KV, in eviction order."""
+        if blocks:
+            self.free_n(blocks, self._tell_time())
+
+    def popleft(self) -> KVCacheBlock:
+        """Take the next victim. Raises ValueError if no block is free."""
+        if not self.num_free_blocks:
+            raise ValueError("No free blocks available")
+        return self.popleft_n(1)[0]
+
+    def popleft_n(self, n: int) -> list[KVCacheBlock]:
+        """Take the next `n` victims."""
+        return self.take_n(self._blocks, n, self._tell_time())
+
+    def get_all_free_blocks(self) -> list[KVCacheBlock]:
+        """List the free blocks in eviction order."""
+        return self.list_free(self._blocks, self.clock())
+
+    def forget_kv(self) -> None:
+        """Note that no free block holds KV any more; all stay free, in the order in which they would have gone."""
+        self.forget_kv_at(self._tell_time())
+
+    def _tell_time(self) -> float:
+        """Return the seconds, and tell the evictor of reuse.
+
+        Reuse is told late by less than a step: an allocation for the same request follows a removal.
+        """
+        now_s = self.clock()
+        if self._learns:
+            for idle_s in self.take_reuses(now_s):
+                self._evictor.observe_reuse(idle_s)
+        return now_s
+
+    def iter_blocks_after(self, cursor: KVCacheBlock | None) -> Iterator[KVCacheBlock]:
+        """Yield free blocks in eviction order, behind `cursor` if it is given and free. Valid until the next change."""
+        free = iter(self.get_all_free_blocks())
+        if cursor is None:
+            return free
+        return islice(dropwhile(lambda block: block is not cursor, free), 1, None)
+
+    @property
+    def evictions(self) -> dict[str, Evictions]:
+        """Evictions by cause since the start: "capacity", for new tokens; "reset", as the prefix cache was reset."""
+        return {"capacity": Evictions(*self.by_capacity), "reset": Evictions(*self.by_reset)}
+
+    def check_integrity(self) -> None:
+        """Raise IntegrityError unless the free blocks are exactly the unreferenced ones, each once."""
+        self._evictor.check_integrity()
+        free = [block.block_id for block in self.get_all_free_blocks()]
+        if len(set(free)) != len(free) or len(free) != self.num_free_blocks:
+            raise IntegrityError(f"{self.num_free_blocks} blocks are free, the order lists {len(free)}: {free[:20]}")
+        idle = {block.block_id for block in self._blocks if block.ref_cnt == 0 and not block.is_null}
+        if wrong := idle.symmetric_difference(free):
+            raise IntegrityError(f"blocks neither free nor referenced, or both: {sorted(wrong)[:20]}")
+
+
+def replace_queue(
+    pool: BlockPool, evictor: Evictor, clock: Callable[[], float], *, notes_reuse: bool = True
+) -> BlockQueue:
+    """Put a queue that asks `evictor` in place of the pool's own, with the same free blocks in the same order."""
+    free = pool.free_block_queue.get_all_free_blocks()
+    queue = BlockQueue(pool.blocks, free, evictor, clock, notes_reuse=notes_reuse)
+    replace(pool, "free_block_queue", queue)
+    return queue

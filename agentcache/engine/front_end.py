@@ -1,0 +1,86 @@
+"""What agentcache puts into a process that takes requests, once the arguments of its engine name agentcache.
+
+vLLM runs plug-ins before it knows of any engine. So all that is put in at once looks at the arguments of engines, and
+leaves those that do not name agentcache as they are.
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Mapping
+from functools import cache, wraps
+from typing import Any
+
+import vllm
+from vllm.config import VllmConfig
+from vllm.engine.arg_utils import EngineArgs
+
+from agentcache.config import CONFIG_KEY, read_config
+from agentcache.engine.compat import check_vllm
+from agentcache.engine.constants import SCHEDULER_CLASS
+from agentcache.engine.patches import replace
+from agentcache.errors import CompatibilityError, in_one_line
+
+
+@cache
+def watch_engine_arguments() -> None:
+    """Watch for engine arguments that name our scheduler or configuration. Safe to call more than once."""
+    from_cli_args: Any = EngineArgs.from_cli_args.__func__  # type: ignore[attr-defined]
+    create_engine_config = EngineArgs.create_engine_config
+
+    @wraps(from_cli_args)
+    def read_options(cls: type[EngineArgs], args: Namespace) -> EngineArgs:
+        engine_args: EngineArgs = from_cli_args(cls, args)
+        if _names_agentcache(engine_args):
+            prepare_front_end()
+            from agentcache.engine.replies.parser_choice import tell_parser
+
+            engine_args.additional_config = tell_parser(engine_args.additional_config, args)
+        return engine_args
+
+    @wraps(create_engine_config)
+    def make_config(self: EngineArgs, *args: Any, **kwargs: Any) -> VllmConfig:
+        if not _names_agentcache(self):
+            return create_engine_config(self, *args, **kwargs)
+        prepare_front_end()
+        config: VllmConfig = create_engine_config(self, *args, **kwargs)
+        _check_knobs(config)
+        return config
+
+    replace(EngineArgs, "from_cli_args", classmethod(read_options))
+    replace(EngineArgs, "create_engine_config", make_config)
+
+
+def _names_agentcache(engine_args: EngineArgs) -> bool:
+    """Tell whether the arguments name us. One derived from ours has a name of its own: the configuration tells."""
+    scheduler, config = engine_args.scheduler_cls, engine_args.additional_config
+    names = {f"{base.__module__}.{base.__qualname__}" for base in getattr(scheduler, "__mro__", ())}
+    return SCHEDULER_CLASS in {scheduler, *names} or (isinstance(config, Mapping) and CONFIG_KEY in config)
+
+
+def _check_knobs(config: VllmConfig) -> None:
+    """Raise InputError for what the engine core would refuse after the model is loaded."""
+    from agentcache.engine.jobs.duration_store import check_files
+
+    parallel = config.parallel_config
+    # The engines of this machine.
+    ranks = range(parallel.data_parallel_rank, parallel.data_parallel_rank + parallel.data_parallel_size_local)
+    check_files(read_config(config.additional_config).runtime, ranks)
+
+
+def prepare_front_end() -> None:
+    """Enable our part of a front end. Safe to call more than once. Raises CompatibilityError for an unknown vLLM.
+
+    The scheduler is loaded by the engine core; here it is only seen, before anything slow, whether it can be.
+    """
+    check_vllm()
+    try:
+        import agentcache.engine.scheduler  # noqa: F401
+        from agentcache.engine.replies.declared_tools import mark_declared_tools
+        from agentcache.engine.replies.forced_reply import accept_forced_replies
+    except ImportError as error:
+        if not (error.name or "").startswith("vllm"):
+            raise
+        raise CompatibilityError(f"vLLM {vllm.__version__}: {in_one_line(error)}") from error
+    accept_forced_replies()
+    mark_declared_tools()

@@ -1,0 +1,103 @@
+"""Keeps what was learned of tool durations in a file, over restarts, without holding up the engine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from threading import Event, Thread
+
+from vllm.logger import init_logger
+
+from agentcache.config import CONFIG_KEY, RuntimeConfig
+from agentcache.errors import InputError
+from tool_runtime.learning.durations import Durations
+from tool_runtime.learning.durations_file import ForeignFileError, check_file, load_durations, save_durations
+
+logger = init_logger("vllm.agentcache")
+
+# A server that is killed loses what came within that time. Writing long records takes a second; a hundredth of the
+# time is for that.
+LEAST_PAUSE_S = 2.0
+PAUSE_PER_SAVE = 100.0
+# A disk that takes longer does not hold up the end of the server.
+_LAST_SAVE_S = 5.0
+
+
+def find_file(durations_file: str, rank: int) -> Path:
+    """Return where the data-parallel engine `rank` keeps durations: engines side by side learn apart."""
+    path = Path(durations_file)
+    return path.with_name(f"{path.name}.{rank}") if rank else path
+
+
+def check_files(runtime: RuntimeConfig, ranks: Iterable[int]) -> None:
+    """Raise InputError if the file of one of these engines holds anything but durations: it would be replaced."""
+    if runtime.durations_file is not None:
+        for rank in ranks:
+            _refuse_foreign(find_file(runtime.durations_file, rank))
+
+
+def _refuse_foreign(path: Path) -> None:
+    try:
+        check_file(path)
+    except ForeignFileError as error:
+        raise InputError(f"additional_config: {CONFIG_KEY}.runtime.durations_file: {error}") from None
+
+
+class DurationStore:
+    """Adds the file's records to `durations` at once, and saves what is new from the first step on.
+
+    A thread saves: an idle engine takes no steps, and one that is killed has no time left.
+    """
+
+    def __init__(self, path: Path, durations: Durations, clock: Callable[[], float]) -> None:
+        """Load the file. `clock` gives seconds, those of `durations`. A damaged file is a line in the log.
+
+        Raises InputError for a file of anything else.
+        """
+        _refuse_foreign(path)
+        self._path = path
+        self._durations = durations
+        self._saved = durations.observed
+        self._saver: Thread | None = None
+        self._closing = Event()
+        self._reported: str | None = None
+        states, problem = load_durations(path)
+        durations.restore(states, clock())
+        self._report(problem)
+
+    def step(self) -> None:
+        """Save from now on, as the engine works. O(1)."""
+        if self._saver is None:
+            self._saver = Thread(target=self._save_until_closed, name="agentcache-durations", daemon=True)
+            self._saver.start()
+
+    def close(self) -> None:
+        """Save what is new. May be called again."""
+        self._closing.set()
+        self.step()
+        assert self._saver is not None
+        self._saver.join(_LAST_SAVE_S)
+        if self._saver.is_alive():
+            self._report(f"{self._path}: tool durations were not saved: the disk takes too long")
+
+    def _save_until_closed(self) -> None:
+        pause_s = LEAST_PAUSE_S
+        while not self._closing.wait(pause_s):
+            began_s = time.monotonic()
+            self._save_new()
+            pause_s = max(LEAST_PAUSE_S, PAUSE_PER_SAVE * (time.monotonic() - began_s))
+        self._save_new()
+
+    def _save_new(self) -> None:
+        if self._durations.observed == self._saved:
+            return
+        known = self._durations.copy()
+        self._saved = known.observed
+        self._report(save_durations(known.dump(), self._path))
+
+    def _report(self, problem: str | None) -> None:
+        """Report a failure, but not the same each time."""
+        if problem is not None and problem != self._reported:
+            logger.warning("%s", problem)
+        self._reported = problem

@@ -1,0 +1,58 @@
+"""Which job a request belongs to, and which of the job's turns it goes on from, as its blocks tell."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from vllm.v1.request import Request
+
+from agentcache.engine.jobs.chain_owners import ChainOwner, ChainOwners
+from agentcache.engine.jobs.request_state import reusable_hashes
+from agentcache.engine.jobs.turn_chains import Overlap, TurnChains
+from tool_runtime.learning.job_table import Parent
+
+
+class PrefixMatcher:
+    """`block_size` is the tokens of one of a request's block hashes. Knows 10,000 chains and 1,024 turns at most."""
+
+    def __init__(self, block_size: int) -> None:
+        self._block_size = block_size
+        self._owners = ChainOwners()
+        self._chains = TurnChains(block_size)
+
+    def find_owner(self, request: Request) -> ChainOwner | None:
+        """Find the finished request whose prompt and reply this prompt repeats, of whatever job."""
+        return self._owners.find(request.block_hashes)
+
+    def find_parent(
+        self, request: Request, job: str, owner: ChainOwner | None, pending: Collection[str]
+    ) -> str | Parent:
+        """Find the turn of the job that the request goes on from, among `pending`. `owner` is of `find_owner`.
+
+        Several agents may share a session: a prompt that has less than half of every pending turn begins a new chat.
+        The owner may have been continued before, by a turn whose reply filled no block and that owns nothing itself.
+        """
+        if owner is not None and owner.session == job and owner.request in pending:
+            return owner.request
+        hashes = reusable_hashes(request, self._block_size)
+        if owner is None or owner.session != job:
+            return self._chains.find_relative(pending, hashes)
+        return self._chains.find_extended(pending, hashes, min_blocks=owner.blocks) or owner.request
+
+    def compare(self, continues: str | None, request: Request) -> Overlap:
+        """Compare the prompt with the turn that it goes on from; once a turn."""
+        return self._chains.compare(continues, reusable_hashes(request, self._block_size))
+
+    def note(self, request: Request, job: str, turn: str) -> None:
+        """Note that the request has finished, as this turn of the job, and that the job goes on."""
+        hashes, prompt_tokens = request.block_hashes, request.num_prompt_tokens
+        self._owners.note(hashes, prompt_tokens, self._block_size, session=job, request=turn)
+        self._chains.note(turn, reusable_hashes(request, self._block_size))
+
+    def forget(self, job: str) -> None:
+        """Forget a job that is over."""
+        self._owners.forget(job)
+
+    def reset(self) -> None:
+        """Forget what was cached. Whose turn a prompt goes on from is known as before."""
+        self._chains.clear()

@@ -1,0 +1,86 @@
+"""A request of a job while it is in the engine, and what is said of it when it is over."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from vllm.v1.request import Request, RequestStatus
+
+from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT
+from agentcache.engine.jobs.turn_chains import Overlap
+from agentcache.engine.jobs.views import TurnView
+from agentcache.engine.order.job_queue import QueuePriority
+from tool_runtime.learning.tool_key import ToolKey
+
+
+@dataclass(slots=True, eq=False)
+class RequestState:
+    """`continues` is the finished request whose turn this one goes on from, and `overlap` what they share.
+
+    `request` is the name under which its turn is remembered, `pinned` whether that turn had a live pin. `job_number` is
+    its job's in the table.
+    """
+
+    request: str
+    job: str
+    turn: int
+    arrived_s: float
+    priority: QueuePriority
+    pinned: bool
+    continues: str | None
+    overlap: Overlap
+    job_number: int
+    scheduled_s: float | None = None
+    first_token_s: float | None = None
+    cached_tokens: int = 0
+
+    @property
+    def lost_tokens(self) -> int:
+        """The tokens that the turn before had left in the cache and that were gone when this request was admitted."""
+        return 0 if self.scheduled_s is None else max(0, self.overlap.shared_tokens - self.cached_tokens)
+
+
+def reusable_hashes(request: Request, block_size: int) -> Sequence[bytes]:
+    """Return the hashes of the blocks that the request can hit, or leaves to others: without its last token's KV."""
+    return request.block_hashes[: (request.num_tokens - 1) // block_size]
+
+
+def is_whole(request: Request) -> bool:
+    """Tell whether the reply came to its own end. A recorded one without text has no end-of-turn token."""
+    if request.status == RequestStatus.FINISHED_STOPPED:
+        return True
+    arguments = (request.sampling_params and request.sampling_params.extra_args) or {}
+    is_recorded = REPLY_ARGUMENT in arguments and CALLS_ARGUMENT in arguments
+    return request.status == RequestStatus.FINISHED_LENGTH_CAPPED and is_recorded
+
+
+def view_turn(request: Request, state: RequestState, calls: Sequence[ToolKey], now_s: float) -> TurnView:
+    """View the turn of a request that has just finished."""
+    first_token_s = state.first_token_s
+    if first_token_s is None and request.num_output_tokens:
+        # The first was the last as well.
+        first_token_s = now_s
+    return TurnView(
+        turn=state.turn,
+        arrived_s=state.arrived_s,
+        scheduled_s=state.scheduled_s,
+        first_token_s=first_token_s,
+        finished_s=now_s,
+        prompt_tokens=request.num_prompt_tokens,
+        cached_tokens=state.cached_tokens,
+        recomputed_tokens=state.lost_tokens,
+        output_tokens=request.num_output_tokens,
+        tools=tuple(dict.fromkeys(call.tool for call in calls)),
+        diverged_at=state.overlap.diverged_at,
+        status=_describe_status(request),
+    )
+
+
+def _describe_status(request: Request) -> Literal["finished", "cut off", "aborted", "failed"]:
+    if is_whole(request):
+        return "finished"
+    if request.status in (RequestStatus.FINISHED_LENGTH_CAPPED, RequestStatus.FINISHED_REPETITION):
+        return "cut off"
+    return "aborted" if request.status == RequestStatus.FINISHED_ABORTED else "failed"

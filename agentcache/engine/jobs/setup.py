@@ -1,0 +1,127 @@
+"""How the agent runtime is put together for an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from vllm.config import VllmConfig
+from vllm.v1.core.kv_cache_utils import KVCacheBlock
+from vllm.v1.request import Request
+
+from agentcache.config import AgentCacheConfig, is_on
+from agentcache.engine.blocks.pins import Pins
+from agentcache.engine.blocks.turn_cost import TurnCost
+from agentcache.engine.jobs.duration_store import DurationStore, find_file
+from agentcache.engine.jobs.reuse_factors import ReuseFactors
+from agentcache.engine.jobs.tracker import JobTracker
+from agentcache.engine.order.admission import AdmissionControl
+from agentcache.engine.replies.parser_choice import make_reader
+from agentcache.policy.evictor import Evictor
+from agentcache.policy.inputs import EvictorInputs
+from agentcache.policy.pinned import PinnedEvictor
+from agentcache.policy.runtime_policy import Order, RuntimePolicy
+from tool_runtime.learning.runtime import AgentRuntime
+from tool_runtime.learning.ttl import ContinuumCode, ContinuumPaper, HazardTtl, TtlEstimator
+
+
+def is_of_a_job(request: Request) -> bool:
+    """Tell whether it generates text in one go: embeddings and live streams of input are nobody's turns."""
+    return request.pooling_params is None and not request.resumable
+
+
+@dataclass(frozen=True, slots=True)
+class TrackerSetup:
+    """`clock` gives seconds. `hash_block_size` is that of a request's block hashes, None where it is `block_size`."""
+
+    vllm_config: VllmConfig
+    config: AgentCacheConfig
+    runtime_policy: RuntimePolicy
+    inputs: EvictorInputs
+    block_size: int
+    find_hits: Callable[[Request], list[KVCacheBlock]]
+    count_requests: Callable[[], tuple[int, int]]
+    clock: Callable[[], float]
+    hash_block_size: int | None = None
+
+    def make(self, evictor: Evictor) -> tuple[Evictor, JobTracker]:
+        """Make the tracker, and the evictor to use in place of the given one: it knows pins if the policy has any."""
+        config, inputs, runtime_policy = self.config, self.inputs, self._runtime_policy()
+        pins = None
+        if is_on(config.pins.enabled, runtime_policy.ttl != "none" or runtime_policy.protect_waiting):
+            # A pin under pressure keeps a prefix, unless gaps can be filled.
+            evictor = PinnedEvictor(evictor, num_blocks=inputs.num_blocks, cheapest_first=inputs.fills_gaps)
+            pins = self._make_pins(evictor)
+        runtime = AgentRuntime(
+            clock=self.clock,
+            estimator=self._make_estimator(runtime_policy),
+            max_jobs=config.runtime.max_jobs,
+            max_idle_s=config.runtime.max_idle_s,
+        )
+        tracker = JobTracker(
+            runtime_policy=runtime_policy,
+            runtime=runtime,
+            pins=pins,
+            waiting=AdmissionControl(
+                runtime_policy,
+                pins,
+                num_blocks=inputs.num_blocks,
+                block_size=self.block_size,
+                recompute_cost=inputs.recompute_cost,
+                find_hits=self.find_hits,
+                count_running=lambda: self.count_requests()[0],
+            ),
+            factors=self._make_factors(evictor, runtime) if runtime_policy.factors else None,
+            turn_cost=TurnCost(inputs.recompute_cost, self.block_size, inputs.num_blocks),
+            hash_block_size=self.block_size if self.hash_block_size is None else self.hash_block_size,
+            tool_reader=make_reader(self.vllm_config, config.runtime),
+            count_waiting=lambda: self.count_requests()[1],
+            store=self._make_store(runtime),
+            clock=self.clock,
+        )
+        return evictor, tracker
+
+    def _runtime_policy(self) -> RuntimePolicy:
+        """Return the policy's settings with what the knobs say."""
+        runtime_policy, order = self.runtime_policy, self.config.order
+        if self.config.pins.enabled and runtime_policy.ttl == "none":
+            runtime_policy = replace(runtime_policy, ttl="hazard")
+        if is_on(order.enabled, runtime_policy.order is not None):
+            given = order.model_dump(exclude={"enabled"}, exclude_none=True)
+            return replace(runtime_policy, order=replace(runtime_policy.order or Order(), **given))
+        return replace(runtime_policy, order=None)
+
+    def _make_pins(self, evictor: PinnedEvictor) -> Pins:
+        budget_blocks = int(self.config.pins.budget * self.inputs.num_blocks)
+        return Pins(
+            evictor,
+            budget_blocks=budget_blocks,
+            tenant_blocks=int(self.config.pins.tenant_budget * budget_blocks),
+            clock=self.clock,
+        )
+
+    def _make_factors(self, evictor: Evictor, runtime: AgentRuntime) -> ReuseFactors:
+        return ReuseFactors(
+            evictor,
+            runtime,
+            lifespan_window=self.inputs.lifespan_window,
+            reuse_probability=self.config.reuse_probability,
+        )
+
+    def _make_store(self, runtime: AgentRuntime) -> DurationStore | None:
+        given = self.config.runtime.durations_file
+        if given is None:
+            return None
+        path = find_file(given, self.vllm_config.parallel_config.data_parallel_index)
+        return DurationStore(path, runtime.durations, self.clock)
+
+    def _make_estimator(self, runtime_policy: RuntimePolicy) -> TtlEstimator | None:
+        match runtime_policy.ttl:
+            case "released":
+                return ContinuumCode()
+            case "published":
+                return ContinuumPaper()
+            case "hazard":
+                return HazardTtl(max_ttl_s=self.config.pins.max_ttl_s, min_chance=self.config.pins.min_chance)
+            case "none":
+                return None

@@ -1,0 +1,209 @@
+"""What is shown of jobs: their latest turns and pins, and counts over all of them. Bounded; decides nothing."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+from agentcache.engine.blocks.pins import Pin, Pins
+from agentcache.engine.jobs.views import (
+    HistogramCounts,
+    JobView,
+    PinCounts,
+    PinView,
+    RuntimeCounts,
+    ToolCounts,
+    TurnView,
+)
+from tool_runtime.learning.job_table import Departed, Gap, JobEntry
+from tool_runtime.learning.tool_key import HUMAN
+
+_MAX_TURNS = 64
+# Of all jobs; the oldest leave first. They take 23 MB.
+_MAX_TURNS_IN_ALL = 16_384
+_MAX_PINS = 16
+_MAX_ENDED_JOBS = 500
+_MAX_TOOLS = 32
+_LATENCY_BOUNDS_S = (1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600)
+_TURN_BOUNDS = (1, 2, 3, 5, 8, 12, 20, 30, 50, 100)
+
+
+class Histogram:
+    """Counts by upper bounds."""
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = tuple(bounds)
+        self._counts = [0] * (len(bounds) + 1)
+        self._total = 0.0
+
+    def add(self, value: float) -> None:
+        """Count one value."""
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._total += value
+
+    def view(self) -> HistogramCounts:
+        """View the counts, cumulative by bound, with the sum of the values."""
+        cumulative = tuple(accumulate(self._counts))
+        return HistogramCounts(
+            bounds=self._bounds, buckets=cumulative[:-1], count=cumulative[-1], total=round(self._total, 6)
+        )
+
+
+@dataclass(slots=True)
+class JobRecord:
+    """One job, beside what the job table knows of it.
+
+    `asked_s` is the arrival of the first request since the job's last answer, None while there is none. `turns` and
+    `pins` are the latest, oldest first.
+    """
+
+    finished_s: float
+    asked_s: float | None = None
+    turns: deque[TurnView] = field(default_factory=lambda: deque(maxlen=_MAX_TURNS))
+    pins: deque[Pin] = field(default_factory=lambda: deque(maxlen=_MAX_PINS))
+
+
+@dataclass(frozen=True, slots=True)
+class _EndedJob:
+    record: JobRecord
+    entry: JobEntry
+
+
+class JobStats:
+    """`jobs` holds a record for every job of the table, by its name there.
+
+    Of turns the latest are kept, 64 of a job and 16,384 of all jobs; of pins 16 a job, none older than its turns.
+    """
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, JobRecord] = {}
+        self.ended: Counter[str] = Counter()
+        self.latency_s = Histogram(_LATENCY_BOUNDS_S)
+        self.answer_latency_s = Histogram(_LATENCY_BOUNDS_S)
+        self.turns = Histogram(_TURN_BOUNDS)
+        self.prompt_tokens = self.hit_tokens = self.recomputed_tokens = 0
+        self._gaps: dict[str, list[float]] = {}
+        self._ended_jobs: deque[_EndedJob] = deque(maxlen=_MAX_ENDED_JOBS)
+        self._latest: deque[tuple[JobRecord, TurnView]] = deque()
+
+    def begin(self, job: str, now_s: float) -> None:
+        """Note the arrival of a request of a job, which may be a new one."""
+        record = self.jobs.setdefault(job, JobRecord(now_s))
+        if record.asked_s is None:
+            record.asked_s = now_s
+
+    def add_turn(self, job: str, turn: TurnView) -> None:
+        """Record a turn that has ended, and the latency of the answer if it is one."""
+        record = self.jobs[job]
+        record.finished_s = max(record.finished_s, turn.finished_s)
+        record.turns.append(turn)
+        if turn.status == "finished" and not turn.tools:
+            # Of several requests at a time the first to answer ends the question, the others are their own.
+            self.answer_latency_s.add(turn.finished_s - (turn.arrived_s if record.asked_s is None else record.asked_s))
+            record.asked_s = None
+        self._latest.append((record, turn))
+        if len(self._latest) > _MAX_TURNS_IN_ALL:
+            self._forget_oldest()
+        self.prompt_tokens += turn.prompt_tokens
+        self.hit_tokens += turn.cached_tokens
+        self.recomputed_tokens += turn.recomputed_tokens
+
+    def add_pin(self, job: str, pin: Pin) -> None:
+        """Record a pin of a turn that was added before."""
+        self.jobs[job].pins.append(pin)
+
+    def add_gap(self, gap: Gap) -> None:
+        """Count a gap for its tool, for "other", or for the human."""
+        is_human = gap.turn.key == HUMAN
+        name = "(human)" if is_human else gap.turn.key.tool
+        if name not in self._gaps and len(self._gaps) >= _MAX_TOOLS and not is_human:
+            name = "other"
+        count = self._gaps.setdefault(name, [0, 0.0])
+        count[0] += 1
+        count[1] += gap.seconds
+
+    def end(self, departed: Departed) -> None:
+        """Count a job that left the table."""
+        entry = departed.job
+        record = self.jobs.pop(entry.session, None)
+        self.ended[departed.cause.value] += 1
+        if record is None or not entry.turns:
+            return
+        self._ended_jobs.append(_EndedJob(record, entry))
+        self.latency_s.add(record.finished_s - entry.arrival_s)
+        self.turns.add(entry.turns)
+
+    def _forget_oldest(self) -> None:
+        record, turn = self._latest.popleft()
+        # It may have left as the job's oldest.
+        if record.turns and record.turns[0] is turn:
+            record.turns.popleft()
+        while record.pins and record.pins[0].turn <= turn.turn:
+            record.pins.popleft()
+
+    def count(self, jobs: int, pins: Pins | None) -> RuntimeCounts:
+        """Return all counts. `jobs` are in the table now."""
+        return RuntimeCounts(
+            jobs=jobs,
+            jobs_ended=dict(self.ended),
+            job_latency_s=self.latency_s.view(),
+            answer_latency_s=self.answer_latency_s.view(),
+            job_turns=self.turns.view(),
+            tools={name: ToolCounts(gaps=int(gaps), seconds=seconds) for name, (gaps, seconds) in self._gaps.items()},
+            pins=_count_pins(pins),
+            prompt_tokens=self.prompt_tokens,
+            hit_tokens=self.hit_tokens,
+            recomputed_tokens=self.recomputed_tokens,
+        )
+
+    def view_ended(self, now_s: float) -> Iterator[JobView]:
+        """View the jobs that ended last, the latest first."""
+        for ended in reversed(self._ended_jobs):
+            yield view_job(ended.record, ended.entry, None, now_s, is_over=True)
+
+
+def view_job(record: JobRecord, entry: JobEntry, pins: Pins | None, now_s: float, *, is_over: bool) -> JobView:
+    """View one job; `pins` None where none of the job's can be alive."""
+    return JobView(
+        session=entry.client_session,
+        now_s=now_s,
+        arrived_s=entry.arrival_s,
+        last_active_s=entry.last_active_s,
+        turns=tuple(record.turns),
+        turn_count=entry.turns,
+        call_count=entry.calls,
+        failure_count=entry.failures,
+        running=len(entry.running),
+        waits_for=tuple(turn.key.tool for turn in entry.pending.values() if turn.key != HUMAN),
+        is_over=is_over,
+        pins=tuple(_view_pin(pin, pins) for pin in record.pins),
+    )
+
+
+def _count_pins(pins: Pins | None) -> PinCounts:
+    if pins is None:
+        return PinCounts(live=0, blocks=0, budget_blocks=0, began=0, ended={}, held_s=0.0)
+    return PinCounts(
+        live=len(pins),
+        blocks=pins.blocks,
+        budget_blocks=pins.budget_blocks,
+        began=pins.began,
+        ended=dict(pins.ended),
+        held_s=pins.held_s,
+    )
+
+
+def _view_pin(pin: Pin, pins: Pins | None) -> PinView:
+    return PinView(
+        turn=pin.turn,
+        began_s=pin.began_s,
+        expires_s=pin.expires_s,
+        blocks=pin.blocks,
+        blocks_left=pins.blocks_left(pin) if pins is not None else 0,
+        value_s=pin.value_s,
+        ended_s=pin.ended_s,
+        cause=pin.end.value if pin.end is not None else None,
+    )

@@ -1,0 +1,314 @@
+"""The agent runtime beside vLLM's scheduler: told of requests, it steers eviction, pins and order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+
+from vllm.v1.core.kv_cache_utils import KVCacheBlock
+from vllm.v1.request import Request
+
+from agentcache._evictor import FreeContext
+from agentcache.engine.blocks.pins import Pin, PinEnd, Pins, pin_rank
+from agentcache.engine.blocks.turn_cost import TurnCost
+from agentcache.engine.jobs.duration_store import DurationStore
+from agentcache.engine.jobs.finish_classes import OVER, PREEMPTED, UNKNOWN, FinishClasses
+from agentcache.engine.jobs.names import job_name, shorten
+from agentcache.engine.jobs.prefix_matcher import PrefixMatcher
+from agentcache.engine.jobs.request_state import RequestState, is_whole, view_turn
+from agentcache.engine.jobs.reuse_factors import ReuseFactors
+from agentcache.engine.jobs.stats import JobStats, view_job
+from agentcache.engine.jobs.views import JobView, RuntimeCounts
+from agentcache.engine.order.admission import AdmissionControl
+from agentcache.engine.order.job_queue import ORDINARY, QueuePriority, find_priority
+from agentcache.engine.replies.tool_reader import ToolReader, calls_of
+from agentcache.policy.runtime_policy import RuntimePolicy
+from tool_runtime.learning.job_table import Gap, JobEntry, Parent
+from tool_runtime.learning.runtime import AgentRuntime
+from tool_runtime.learning.tool_key import ToolKey
+from tool_runtime.learning.ttl import Hold
+
+
+class JobTracker:
+    """Follows every request of a client. Costs O(blocks of the request) when it comes and when it ends.
+
+    Each of a request's block hashes is of `hash_block_size` tokens. `pins` and `factors` None are of a policy without
+    them, `store` None of a server that forgets durations at its end.
+    """
+
+    def __init__(
+        self,
+        *,
+        runtime_policy: RuntimePolicy,
+        runtime: AgentRuntime,
+        pins: Pins | None,
+        waiting: AdmissionControl,
+        factors: ReuseFactors | None,
+        turn_cost: TurnCost,
+        hash_block_size: int,
+        tool_reader: ToolReader | None,
+        count_waiting: Callable[[], int],
+        store: DurationStore | None,
+        clock: Callable[[], float],
+    ) -> None:
+        self.runtime = runtime
+        self.pins = pins
+        self.stats = JobStats()
+        self.clock = clock
+        self._runtime_policy = runtime_policy
+        self._waiting = waiting
+        self._factors = factors
+        self._turn_cost = turn_cost
+        self._tool_reader = tool_reader
+        self._count_waiting = count_waiting
+        self._store = store
+        self._classes = FinishClasses()
+        self._prefixes = PrefixMatcher(hash_block_size)
+        self._states: dict[str, RequestState] = {}
+        self._without_token: set[str] = set()
+
+    def arrived(self, request: Request) -> None:
+        """Book a client's request that has come."""
+        # A job that left and is named again begins anew.
+        self._end_departed()
+        now_s = self.clock()
+        name = shorten(request.request_id)
+        job, session, parent = self._find_family(request)
+        gap = self.runtime.arrived(job, name, parent, client_session=session)
+        self.stats.begin(job, now_s)
+        pinned = gap is not None and self._end_gap(gap)
+        continues = gap.request if gap is not None else None
+        overlap = self._prefixes.compare(continues, request)
+        entry = self._entry_of(job)
+        priority = find_priority(self._runtime_policy.order, entry.arrival_s, now_s, pinned=pinned)
+        turn = entry.turns + entry.failures + len(entry.running) - 1
+        state = RequestState(name, job, turn, now_s, priority, pinned, continues, overlap, entry.number)
+        self._states[request.request_id] = state
+        self._without_token.add(request.request_id)
+        self._waiting.guard(request, state)
+
+    def priority_of(self, request: Request) -> QueuePriority:
+        """Return where the request stands in the queue."""
+        state = self._states.get(request.request_id)
+        return state.priority if state is not None else QueuePriority(ORDINARY, self.clock(), self.clock())
+
+    @property
+    def patience_s(self) -> float:
+        """The seconds after which a request goes before those of older jobs."""
+        return self._waiting.patience_s
+
+    def should_defer(self, request: Request, available: int) -> bool:
+        """Tell whether the request is not to be admitted in this step, because it would take pinned blocks.
+
+        `available` blocks are free, or the request's already because a KV connector has loaded them.
+        """
+        state = self._states.get(request.request_id)
+        return state is not None and self._waiting.should_defer(request, state, available, self.clock())
+
+    def admitted(self, request: Request) -> None:
+        """Note that the request holds its blocks and runs, for the first time or again."""
+        state = self._states.get(request.request_id)
+        if state is None or state.scheduled_s is not None:
+            return
+        state.scheduled_s = self.clock()
+        stats = request.prefill_stats
+        state.cached_tokens = stats.num_cached_tokens if stats is not None else 0
+        self.runtime.load.admitted(state.scheduled_s - state.arrived_s, self._turn_cost.of_lost(state))
+        self._waiting.admitted(request, state)
+        self._end_return(state)
+
+    def got_tokens(self, request_id: str) -> None:
+        """Note a new token. Called for every request of a step that has one, while any waits for its first."""
+        if request_id in self._without_token:
+            self._without_token.discard(request_id)
+            self._states[request_id].first_token_s = self.clock()
+
+    @property
+    def awaits_tokens(self) -> bool:
+        """Tell whether any admitted request still waits for its first token."""
+        return bool(self._without_token)
+
+    def on_free(
+        self, request: Request, blocks: Sequence[KVCacheBlock] = (), *, prefix_only: bool = False
+    ) -> FreeContext:
+        """Book a request that is about to free all of its blocks, because it has finished or is preempted.
+
+        A finished turn is booked, and its blocks are pinned if that is worth while.
+
+        Returns:
+            What the evictor is to know of the blocks. Requests that no job is known for have an empty context.
+        """
+        if not request.is_finished():
+            # Its blocks are wanted again as soon as there is room.
+            state = self._states.get(request.request_id)
+            job = state.job_number if state is not None else 0
+            return FreeContext(finish_class=PREEMPTED, job=job, prefix_only=prefix_only)
+        self._end_departed()
+        state = self._states.pop(request.request_id, None)
+        self._without_token.discard(request.request_id)
+        if state is None:
+            return FreeContext(prefix_only=prefix_only)
+        self._waiting.end(request)
+        self._end_return(state)
+        finish_class, key = self._finish_turn(request, state)
+        pin = self._begin_pin(request, state, key, blocks) if key is not None else None
+        return FreeContext(
+            finish_class=finish_class,
+            factor=self._factors.find(key) if self._factors is not None and key is not None else 1.0,
+            job=state.job_number,
+            prefix_only=prefix_only,
+            pin=pin.number if pin is not None else None,
+        )
+
+    def on_late_free(self, context: FreeContext) -> FreeContext:
+        """Return the context of blocks freed late, of a request that was over before: its pin may have ended since."""
+        if context.pin is None or self.pins is None or self.pins.is_live(context.pin):
+            return context
+        return context.without_pin()
+
+    def step(self) -> None:
+        """End what is over by now. Called before each step is scheduled."""
+        self._waiting.step(self._count_waiting())
+        if self.pins is not None:
+            self.pins.step()
+        self._end_departed()
+        if self._store is not None:
+            self._store.step()
+
+    def close(self) -> None:
+        """Save what was learned: the engine stops."""
+        if self._store is not None:
+            self._store.close()
+
+    def reset(self) -> None:
+        """Forget what was cached: the prefix cache was reset. Whose turn a prompt goes on from is known as before."""
+        self._prefixes.reset()
+        if self.pins is not None:
+            self.pins.reset()
+
+    def release(self, session: str, tenants: Collection[str | None] | None = None) -> bool:
+        """End the session's jobs, one a tenant, or those of these tenants. Return False if there are none."""
+        jobs = self._find_jobs(session, tenants)
+        for entry in jobs:
+            if self.pins is not None:
+                self.pins.end_all(PinEnd.RELEASED, entry.session)
+            self.runtime.jobs.end(entry.session)
+        self._end_departed()
+        return bool(jobs)
+
+    def view_session(self, session: str, tenants: Collection[str | None] | None = None) -> list[JobView]:
+        """View the session's jobs, one a tenant, or those of these tenants."""
+        return [self._view(entry) for entry in self._find_jobs(session, tenants)]
+
+    def view_jobs(self) -> Iterator[JobView]:
+        """View the jobs of the table, the one that was active last first."""
+        for entry in sorted(self.runtime.jobs.jobs, key=lambda entry: -entry.last_active_s):
+            yield self._view(entry)
+
+    def view_ended(self) -> Iterator[JobView]:
+        """View the jobs that left the table, the latest first."""
+        return self.stats.view_ended(self.clock())
+
+    def count(self) -> RuntimeCounts:
+        """Count everything since the start."""
+        return self.stats.count(len(self.runtime.jobs), self.pins)
+
+    def check_integrity(self) -> None:
+        """Raise when the job table or the pins contradict themselves."""
+        self.runtime.jobs.check_integrity()
+        if self.pins is not None:
+            self.pins.check_integrity()
+
+    def _end_departed(self) -> None:
+        for departed in self.runtime.expire():
+            job = departed.job.session
+            self.stats.end(departed)
+            self._prefixes.forget(job)
+            if self.pins is not None:
+                self.pins.end_all(PinEnd.JOB_OVER, job)
+
+    def _find_jobs(self, session: str, tenants: Collection[str | None] | None) -> list[JobEntry]:
+        named = None if tenants is None else {job_name(session, tenant) for tenant in tenants}
+        return [entry for entry in self.runtime.jobs.find(session) if named is None or entry.session in named]
+
+    def _entry_of(self, job: str) -> JobEntry:
+        entry = self.runtime.jobs.get(job)
+        assert entry is not None, "jobs with requests stay in the table"
+        return entry
+
+    def _view(self, entry: JobEntry) -> JobView:
+        return view_job(self.stats.jobs[entry.session], entry, self.pins, self.clock(), is_over=entry.is_final)
+
+    def _find_family(self, request: Request) -> tuple[str, str, str | Parent]:
+        """Find the job in the table, the session as its client knows it, and the turn that the request goes on from.
+
+        Tenants do not share jobs.
+        """
+        owner = self._prefixes.find_owner(request)
+        if not request.session_id and owner is not None:
+            job = owner.session
+            known = self.runtime.jobs.get(job)
+            session = known.client_session if known is not None else job
+        else:
+            name = request.session_id or request.request_id
+            job, session = job_name(name, request.cache_salt), name
+        entry = self.runtime.jobs.get(job)
+        pending = entry.pending if entry is not None else ()
+        return job, session, self._prefixes.find_parent(request, job, owner, pending)
+
+    def _end_gap(self, gap: Gap) -> bool:
+        """Learn from the gap of a job that is back. Return whether what its turn left is pinned."""
+        if gap.certain:
+            self.stats.add_gap(gap)
+            if self._factors is not None:
+                self._factors.observe(gap.seconds)
+        return self.pins is not None and self.pins.await_return(gap.request)
+
+    def _finish_turn(self, request: Request, state: RequestState) -> tuple[int, ToolKey | None]:
+        """Book the turn. Return its finish class and what its job waits for: None if it is over or was cut off."""
+        whole = is_whole(request)
+        calls = calls_of(request, self._tool_reader) if whole else []
+        self.stats.add_turn(state.job, view_turn(request, state, calls, self.clock()))
+        if not whole:
+            self.runtime.failed(state.job, state.request)
+            return UNKNOWN, None
+        pending = self.runtime.finished(state.job, state.request, calls)
+        if pending is None:
+            self._prefixes.forget(state.job)
+            return OVER, None
+        self._prefixes.note(request, state.job, state.request)
+        return self._classes.number(pending.key), pending.key
+
+    def _end_return(self, state: RequestState) -> None:
+        if self.pins is not None and state.continues is not None:
+            self.pins.end(state.continues, PinEnd.RETURNED)
+
+    def _begin_pin(
+        self, request: Request, state: RequestState, key: ToolKey, blocks: Sequence[KVCacheBlock]
+    ) -> Pin | None:
+        if self.pins is None:
+            return None
+        # Live pins outlive the request, and must not keep it alive.
+        tokens = request.num_tokens
+
+        def decide(age_s: float, at_stake: int) -> Hold:
+            return self.runtime.decide_hold(
+                key,
+                age_s=age_s,
+                loss_s=self._turn_cost.of_end(tokens, at_stake),
+                prefill_s=self._turn_cost.of_whole(tokens),
+                share=self._turn_cost.share(at_stake),
+                waiting=self._count_waiting(),
+            )
+
+        pin = self.pins.begin(
+            state.request,
+            job=state.job,
+            tenant=request.cache_salt,
+            turn=state.turn,
+            blocks=blocks,
+            decide=decide,
+            rank=pin_rank(self._runtime_policy.pin_rank, self._entry_of(state.job).arrival_s),
+        )
+        if pin is not None:
+            self.stats.add_pin(state.job, pin)
+        return pin

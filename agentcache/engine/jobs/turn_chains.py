@@ -1,0 +1,99 @@
+"""What a finished turn left in the cache, in short, to tell where the job's next prompt leaves it."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from tool_runtime.learning.job_table import Parent
+
+# Of a block's hash: enough to tell the blocks of one job apart.
+_HASH_BYTES = 8
+
+
+class Overlap(NamedTuple):
+    """Tokens that a prompt shares with the turn it goes on from, and where it leaves that turn if it does."""
+
+    shared_tokens: int
+    diverged_at: int | None
+
+
+class TurnChains:
+    """The turns that ended last, by their request; each can be compared with once."""
+
+    def __init__(self, block_size: int, max_chains: int = 1024) -> None:
+        self._block_size = block_size
+        self._max_chains = max_chains
+        self._chains: OrderedDict[str, bytes] = OrderedDict()
+
+    def note(self, request: str, hashes: Sequence[bytes]) -> None:
+        """Remember the full blocks of a finished request; the oldest turn leaves a full table."""
+        self._chains[request] = _abbreviate(hashes)
+        if len(self._chains) > self._max_chains:
+            self._chains.popitem(last=False)
+
+    def compare(self, request: str | None, hashes: Sequence[bytes]) -> Overlap:
+        """Compare the blocks of a prompt with those of the finished request; (0, None) where that is not known."""
+        chain = self._chains.pop(request, None) if request is not None else None
+        if chain is None:
+            return Overlap(0, None)
+        shared = _count_shared(chain, _abbreviate(hashes))
+        whole = shared * _HASH_BYTES == len(chain)
+        tokens = shared * self._block_size
+        return Overlap(tokens, None if whole else tokens)
+
+    def find_relative(self, requests: Collection[str], hashes: Sequence[bytes]) -> str | Parent:
+        """Find the one of these finished requests of which the prompt has all, else most, but at least half.
+
+        Those of which it has as much are siblings with one beginning, and the prompt is another. Whose chain is not
+        known, or has no full block, may be the one.
+        """
+        prompt = _abbreviate(hashes)
+        ranks: dict[str, tuple[bool, int]] = {}
+        all_known = True
+        for request in requests:
+            blocks = len(chain := self._chains.get(request, b"")) // _HASH_BYTES
+            all_known &= blocks > 0
+            shared = _count_shared(chain, prompt)
+            if blocks and 2 * shared >= blocks:
+                ranks[request] = (shared == blocks, shared)
+        nearest = [request for request, rank in ranks.items() if rank == max(ranks.values())]
+        if len(nearest) == 1:
+            return nearest[0]
+        return Parent.NONE if all_known else Parent.UNKNOWN
+
+    def find_extended(self, requests: Collection[str], hashes: Sequence[bytes], min_blocks: int) -> str | None:
+        """Find the longest of these finished requests of which the prompt has all, of `min_blocks` or more.
+
+        Of equals the first: nothing that is cached tells them apart.
+        """
+        prompt = _abbreviate(hashes)
+        lengths = {
+            request: len(chain) // _HASH_BYTES
+            for request in requests
+            if prompt.startswith(chain := self._chains.get(request, b""))
+        }
+        longest = max(lengths, key=lengths.__getitem__, default=None)
+        return longest if longest is not None and lengths[longest] >= min_blocks else None
+
+    def clear(self) -> None:
+        """Forget all turns."""
+        self._chains.clear()
+
+
+def _abbreviate(hashes: Sequence[bytes]) -> bytes:
+    return b"".join(each[:_HASH_BYTES] for each in hashes)
+
+
+def _count_shared(one: bytes, other: bytes) -> int:
+    """Count the blocks that both begin with. Hashes are chained: after the first difference all differ."""
+    low, high = 0, min(len(one), len(other)) // _HASH_BYTES
+    while low < high:
+        middle = (low + high + 1) // 2
+        place = slice((middle - 1) * _HASH_BYTES, middle * _HASH_BYTES)
+        if one[place] == other[place]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -1,0 +1,110 @@
+"""What the agent runtime knows of jobs, as plain values that can leave the engine's process.
+
+Times are seconds on the engine's own monotonic clock; `now_s` of a view is when it was taken.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class _View(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class TurnView(_View):
+    """One request of a job that is over."""
+
+    turn: int = Field(description="from 0")
+    arrived_s: float
+    scheduled_s: float | None = Field(description="None when it never ran")
+    first_token_s: float | None
+    finished_s: float
+    prompt_tokens: int
+    cached_tokens: int
+    recomputed_tokens: int = Field(description="of the last turn's blocks that this prompt repeats, those not cached")
+    output_tokens: int
+    tools: tuple[str, ...] = Field(description="names of the tools that the reply called")
+    diverged_at: int | None = Field(
+        description="first token, in whole blocks, at which this prompt leaves the last turn's prompt and reply; None "
+        "when it goes on from them, or when that is not known"
+    )
+    status: Literal["finished", "cut off", "aborted", "failed"]
+
+
+class PinView(_View):
+    """The KV of one finished turn, kept while its job is away."""
+
+    turn: int
+    began_s: float
+    expires_s: float
+    blocks: int = Field(description="at its beginning")
+    blocks_left: int
+    value_s: float = Field(description="seconds that it was expected to save")
+    ended_s: float | None = Field(description="None while it lives")
+    cause: str | None = Field(
+        description="of its end: returned, expired, budget, pressure, reset, job over or released"
+    )
+
+
+class JobView(_View):
+    """One job. A session of several tenants is several jobs."""
+
+    session: str
+    now_s: float
+    arrived_s: float
+    last_active_s: float
+    turns: tuple[TurnView, ...] = Field(description="the latest, oldest first")
+    turn_count: int
+    call_count: int
+    failure_count: int
+    running: int = Field(description="requests of it in the engine now")
+    waits_for: tuple[str, ...] = Field(description="tools that are out; a turn without calls waits for its human")
+    is_over: bool
+    pins: tuple[PinView, ...] = Field(description="the latest, oldest first")
+
+
+class HistogramCounts(_View):
+    """`buckets[i]` counts values up to `bounds[i]` (cumulative); `count` counts all."""
+
+    bounds: tuple[float, ...]
+    buckets: tuple[int, ...]
+    count: int
+    total: float
+
+
+class ToolCounts(_View):
+    """Gaps behind turns that called this tool, until the job's next request."""
+
+    gaps: int
+    seconds: float
+
+
+class PinCounts(_View):
+    """Pins since the start of the engine, in blocks and seconds."""
+
+    live: int
+    blocks: int = Field(description="pinned now")
+    budget_blocks: int
+    began: int
+    ended: dict[str, int] = Field(description="by cause")
+    held_s: float = Field(description="of ended pins, from beginning to end, summed")
+
+
+class RuntimeCounts(_View):
+    """Counts of the agent runtime, since the start."""
+
+    jobs: int = Field(description="in the table now")
+    jobs_ended: dict[str, int] = Field(description="by cause: job over, expired, table full")
+    job_latency_s: HistogramCounts = Field(description="first arrival to last reply, of jobs that ended")
+    answer_latency_s: HistogramCounts = Field(description="question to answer: a whole reply that calls no tool")
+    job_turns: HistogramCounts
+    tools: dict[str, ToolCounts] = Field(
+        description="by tool, at most 32 names; the rest is `other`, and a human's pause `(human)`"
+    )
+    pins: PinCounts
+    prompt_tokens: int
+    hit_tokens: int
+    recomputed_tokens: int

@@ -1,0 +1,104 @@
+"""What measurements, and no server, do to an engine in their own process: they change its cache and its knobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from vllm import SamplingParams
+from vllm.config import VllmConfig
+from vllm.v1.core.kv_cache_utils import BlockHash
+from vllm.v1.engine.core import EngineCore
+from vllm.v1.engine.llm_engine import LLMEngine
+from vllm.v1.executor import Executor
+from vllm.v1.request import Request
+
+from agentcache.config import ChunkingConfig
+from agentcache.engine.compat import check_vllm
+from agentcache.engine.scheduler import AgentScheduler
+from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP
+from agentcache.errors import CompatibilityError, InputError
+
+
+def start_engine(config: VllmConfig) -> LLMEngine:
+    """Start an engine in this process, which nobody but the caller steps."""
+    return LLMEngine(config, Executor.get_class(config), log_stats=False)
+
+
+class BenchControl:
+    """The scheduler and the cache of an `LLMEngine` that runs in this process."""
+
+    def __init__(self, engine: LLMEngine) -> None:
+        check_vllm()
+        core = getattr(engine.engine_core, "engine_core", None)
+        if not isinstance(core, EngineCore) or not isinstance(core.scheduler, AgentScheduler):
+            raise CompatibilityError("measuring needs an engine in this process, with agentcache's scheduler")
+        if core.request_block_hasher is None:
+            raise InputError("measuring needs prefix caching; leave --no-enable-prefix-caching out")
+        self.scheduler: AgentScheduler = core.scheduler
+        self._hasher = core.request_block_hasher
+        self._pool = core.scheduler.kv_cache_manager.block_pool
+        self._step_tokens = core.scheduler.max_num_scheduled_tokens
+
+    @property
+    def block_size(self) -> int:
+        """Return the tokens in a block."""
+        return self.scheduler.block_size
+
+    @property
+    def cache_tokens(self) -> int:
+        """The tokens that the cache holds: one block is vLLM's placeholder."""
+        return (self._pool.num_gpu_blocks - 1) * self.block_size
+
+    @property
+    def step_tokens(self) -> int:
+        """The most that a step computes."""
+        return self._step_tokens
+
+    @property
+    def busy(self) -> bool:
+        """Tell whether any request, a fill request included, is under way or not yet cleaned up."""
+        return self.scheduler.has_requests()
+
+    def keep_only(self, tokens: Sequence[int], intervals: Iterable[tuple[int, int]]) -> None:
+        """Drop the prompt's cached blocks outside of the intervals of tokens, whose ends are whole blocks.
+
+        Raises InputError for other ends.
+        """
+        hashes = self._hash(tokens)
+        kept: set[int] = set()
+        for start, end in intervals:
+            if start % self.block_size or end % self.block_size:
+                raise InputError(f"interval {start} to {end}: both ends must be multiples of {self.block_size} tokens")
+            kept.update(range(start // self.block_size, end // self.block_size))
+        for index, block_hash in enumerate(hashes):
+            if index not in kept:
+                self._drop(block_hash)
+
+    def count_cached(self, tokens: Sequence[int]) -> int:
+        """Count the prompt's full blocks that are cached, wherever they stand."""
+        return sum(self._pool.get_cached_block(each, [KV_CACHE_GROUP]) is not None for each in self._hash(tokens))
+
+    def set_max_gaps(self, count: int) -> None:
+        """Set the most gaps of a hit; 0 is stock prefix caching. Raises InputError if the engine cannot have gaps."""
+        if self.scheduler.gap_filler is None:
+            raise InputError("the engine reuses prefixes only; the log says why")
+        self.scheduler.gap_filler.max_gaps = count
+
+    def set_chunking(self, chunking: ChunkingConfig | None) -> None:
+        """Shrink the prefill of steps as this says; None leaves steps at their full size."""
+        self.scheduler.chunking = chunking
+        self.scheduler.max_num_scheduled_tokens = self._step_tokens
+
+    def limit_step(self, tokens: int | None) -> None:
+        """Limit a step to so many tokens; None is what the engine was started with."""
+        limit = self._step_tokens if tokens is None else min(tokens, self._step_tokens)
+        self.scheduler.max_num_scheduled_tokens = limit
+
+    def _hash(self, tokens: Sequence[int]) -> list[BlockHash]:
+        request = Request("hashed only", list(tokens), SamplingParams(max_tokens=1), None, block_hasher=self._hasher)
+        return request.block_hashes
+
+    def _drop(self, block_hash: BlockHash) -> None:
+        # There may be several: two requests of a step can compute the same block.
+        while (found := self._pool.get_cached_block(block_hash, [KV_CACHE_GROUP])) is not None:
+            self._pool.evict_blocks({block.block_id for block in found})

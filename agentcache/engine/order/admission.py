@@ -1,0 +1,111 @@
+"""Waiting requests and what is kept in the cache: what they will hit is kept for them, and they leave pins alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from vllm.utils.math_utils import cdiv
+from vllm.v1.core.kv_cache_utils import KVCacheBlock
+from vllm.v1.request import Request, RequestStatus
+
+from agentcache.engine.blocks.pins import LATEST_S, Pins
+from agentcache.engine.jobs.request_state import RequestState
+from agentcache.policy.cost import RecomputeCost
+from agentcache.policy.runtime_policy import Order, RuntimePolicy
+
+
+class AdmissionControl:
+    """As the policy's `runtime_policy` says. `find_hits` gives the cached blocks that a request would reuse now."""
+
+    def __init__(
+        self,
+        runtime_policy: RuntimePolicy,
+        pins: Pins | None,
+        *,
+        num_blocks: int,
+        block_size: int,
+        recompute_cost: RecomputeCost,
+        find_hits: Callable[[Request], list[KVCacheBlock]],
+        count_running: Callable[[], int],
+    ) -> None:
+        order = runtime_policy.order or Order()
+        self.patience_s = order.patience_s
+        """From its arrival on: after so long a request goes before those of older jobs, and takes pinned blocks."""
+        self._guarded = pins if runtime_policy.protect_waiting else None
+        self._respected = pins if runtime_policy.wait_for_pins != "none" else None
+        self._weighs = runtime_policy.wait_for_pins == "weighed"
+        self._reserve = int(order.reserve * num_blocks)
+        self._block_size = block_size
+        self._recompute_cost = recompute_cost
+        self._find_hits = find_hits
+        self._count_running = count_running
+        # In this step requests wait for pins; new jobs wait for room beside them.
+        self._held_back = self._holds_new_jobs = False
+        # Since when the pins have kept requests from being admitted.
+        self._held_since_s: float | None = None
+
+    def step(self, waiting: int) -> None:
+        """Note that a step is scheduled next, and how many requests wait."""
+        self._held_back = self._holds_new_jobs = False
+        if not waiting:
+            # The last one that was held back was aborted.
+            self._held_since_s = None
+
+    def guard(self, request: Request, state: RequestState) -> None:
+        """Keep what the request will hit, against those that come behind it in the queue."""
+        if self._guarded is None:
+            return
+        free = [block.block_id for block in self._find_hits(request) if block.ref_cnt == 0]
+        if free:
+            self._guarded.guard(request.request_id, free, max(0.0, LATEST_S - state.priority.time_s))
+
+    def should_defer(self, request: Request, state: RequestState, available: int, now_s: float) -> bool:
+        """Tell whether the request is not to be admitted in this step, because it would take pinned blocks.
+
+        `available` blocks are free, or the request's already.
+
+        While it waits, nothing behind it without a pin is admitted either: small requests would keep a large one
+        waiting for ever. A new job leaves room for those under way to grow (`Order`), and holds back new jobs alone.
+        Whoever has waited for `patience_s` goes, however many wait with it.
+        """
+        if self._respected is None or state.pinned or request.status == RequestStatus.PREEMPTED:
+            return False
+        if now_s - state.arrived_s >= self.patience_s:
+            return False
+        if not (pinned := self._respected.blocks):
+            return self._held_back
+        lacking = cdiv(request.num_tokens, self._block_size) - (available - pinned)
+        if self._reserve and state.turn == 0:
+            # A smaller new job behind this one waits as well.
+            self._holds_new_jobs = self._holds_new_jobs or lacking + min(pinned, self._reserve) > 0
+            if self._holds_new_jobs:
+                return True
+        if not self._held_back:
+            self._held_back = lacking > 0 and self._is_worth_waiting(min(lacking, pinned), request, now_s)
+        return self._held_back
+
+    def _is_worth_waiting(self, blocks: int, request: Request, now_s: float) -> bool:
+        """Weigh the wait: to take the blocks costs the seconds of rebuilding them, in which all that runs stands still.
+
+        Requests wait for as long as that, counted from the last admission, whoever comes up in the meantime: were each
+        one's own wait counted, a long queue would pay that price at every admission. It does where its requests are
+        out of patience.
+        """
+        if not self._weighs:
+            return True
+        if self._held_since_s is None:
+            self._held_since_s = now_s
+        # Whose they are is not looked at: a pinned context is taken to be about as long as the request's.
+        cost_s = blocks * self._recompute_cost.at(request.num_tokens / 2) * self._count_running()
+        return now_s - self._held_since_s < cost_s
+
+    def admitted(self, request: Request, state: RequestState) -> None:
+        """Note that the request runs, for the first time."""
+        if not state.pinned:
+            self._held_since_s = None
+        self.end(request)
+
+    def end(self, request: Request) -> None:
+        """Note that the request waits no longer."""
+        if self._guarded is not None:
+            self._guarded.drop_guard(request.request_id)

@@ -1,0 +1,81 @@
+"""Everything that agentcache replaces in vLLM, each with its reason. No other module assigns to vLLM's attributes.
+
+Methods that our scheduler overrides are not here: they are `VllmScheduler`, `MultiSegmentScheduler` and
+`AgentScheduler`. What is taken for granted of all of them is in `compat.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+from agentcache.errors import CompatibilityError
+
+if TYPE_CHECKING:
+    from vllm.v1.core.kv_cache_manager import KVCacheManager
+    from vllm.v1.request import Request
+
+# "Class.attribute" of vLLM's: why it is replaced.
+REPLACED = {
+    # In the engine core, of one scheduler's objects.
+    "BlockPool.free_block_queue": "an evictor chooses the victims",
+    "BlockPool.cached_block_hash_to_block": "waiting requests are told which of their blocks come and go",
+    "KVCacheManager.allocate_slots": "a request without room gets held blocks, or the policy's choice is preempted",
+    "KVCacheManager.record_prefix_cache_stats": "gaps that fill requests computed count as computed, not as cached",
+    "KVCacheManager.get_computed_blocks": "what was looked up to plan a fill request is not looked up again",
+    "Scheduler.schedule": "a measurement notes when steps begin",
+    "Scheduler.update_from_output": "a measurement notes when steps end",
+    # In processes that take requests, once their engine names agentcache.
+    "EngineArgs.from_cli_args": "the engine learns the server's tool-call parser",
+    "EngineArgs.create_engine_config": "engines that name agentcache get the rest of this list",
+    "InputProcessor.process_inputs": "clients may force a reply, for replays",
+    "ChatCompletionRequest.to_sampling_params": "the engine learns which tools a request declares",
+    "ResponsesRequest.to_sampling_params": "the engine learns which tools a request declares",
+    "GenerateBaseServing._get_session_id": "our middleware learns which session vLLM found for a request",
+    "ServingTokens.serve_tokens": "our middleware learns which session vLLM found for a request",
+}
+# What is added to the engine core for front ends to call has names of our own.
+ADDED_PREFIX = "agentcache_"
+
+
+def replace(owner: object, name: str, value: object) -> None:
+    """Set an attribute of one of vLLM's classes or objects.
+
+    Raises:
+        CompatibilityError: `REPLACED` has no reason for it.
+    """
+    kind = owner if isinstance(owner, type) else type(owner)
+    known = any(f"{base.__name__}.{name}" in REPLACED for base in kind.__mro__)
+    if not known and not name.startswith(ADDED_PREFIX):
+        raise CompatibilityError(f"{kind.__name__}.{name} is replaced without a reason in agentcache/engine/patches.py")
+    setattr(owner, name, value)
+
+
+def wrap_method(owner: type, name: str, make: Callable[[Any], Callable[..., Any]]) -> None:
+    """Put `make(original)` in the place of a class's method."""
+    original = getattr(owner, name)
+    replace(owner, name, wraps(original)(make(original)))
+
+
+def wrap_allocate_slots(
+    manager: KVCacheManager, make_room: Callable[[Request], bool], give_up: Callable[[Request], None]
+) -> None:
+    """Look for room before vLLM preempts for a request that finds no blocks.
+
+    Args:
+        manager: Whose allocations are meant.
+        make_room: Called when there is no room. Whether it is worth another try.
+        give_up: Called when there is still none: vLLM preempts next.
+    """
+    allocate = manager.allocate_slots
+
+    def allocate_or_make_room(request: Request, *args: Any, **kwargs: Any) -> Any:
+        blocks = allocate(request, *args, **kwargs)
+        if blocks is None and make_room(request):
+            blocks = allocate(request, *args, **kwargs)
+        if blocks is None:
+            give_up(request)
+        return blocks
+
+    replace(manager, "allocate_slots", allocate_or_make_room)

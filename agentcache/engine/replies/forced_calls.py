@@ -1,0 +1,43 @@
+"""Whether a reply is dictated, and the tool calls that it stands for, as a request carries them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from agentcache.engine.constants import REPLY_ARGUMENT
+from tool_runtime.agent.job import ToolCall
+from tool_runtime.learning.tool_key import ToolKey, tool_key
+
+if TYPE_CHECKING:
+    from vllm import SamplingParams
+
+
+def find_forced_reply(params: SamplingParams | None) -> Any:
+    """Find the value of REPLY_ARGUMENT; None where the model is to reply.
+
+    Whether a client may dictate is checked by this when its request comes in, so what is dictated with a reply is
+    read by nothing else.
+    """
+    return ((params and params.extra_args) or {}).get(REPLY_ARGUMENT)
+
+
+def write_forced_calls(calls: Iterable[ToolCall]) -> str:
+    """Write the calls as JSON text."""
+    return json.dumps([[call.name, call.arguments] for call in calls])
+
+
+def read_forced_calls(text: object) -> list[ToolKey] | None:
+    """Read CALLS_ARGUMENT, JSON text `[[tool, arguments as JSON text], ...]`; None when it is not that."""
+    try:
+        calls = json.loads(text) if isinstance(text, str) else None
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(calls, list) or not all(map(_is_call, calls)):
+        return None
+    return [tool_key(*call) for call in calls]
+
+
+def _is_call(call: object) -> bool:
+    return isinstance(call, list) and len(call) == 2 and all(isinstance(part, str) for part in call)

@@ -1,0 +1,115 @@
+"""Replies dictated by the client: a replay serves the recorded tokens whatever the policy under test does.
+
+A request carries them as `vllm_xargs={"agentcache_reply_token_ids": [...]}`. vLLM's V2 model runner has its own trace
+replay, which HTTP does not reach: the list is handed to it. The V1 runner (CPU) is steered by a logits processor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from vllm import SamplingParams
+from vllm.config import VllmConfig
+from vllm.exceptions import VLLMValidationError
+from vllm.v1.engine import EngineCoreRequest
+from vllm.v1.engine.input_processor import InputProcessor
+from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
+from vllm.v1.sample.logits_processor.builtin import process_dict_updates
+
+from agentcache.config import read_config
+from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT
+from agentcache.engine.patches import wrap_method
+from agentcache.engine.replies.forced_calls import find_forced_reply, read_forced_calls
+
+
+class ForcedReplyProcessor(LogitsProcessor):
+    """V1 runner: leaves only the next recorded token a chance."""
+
+    def __init__(self, _vllm_config: VllmConfig, _device: torch.device, _is_pin_memory: bool) -> None:
+        # Batch row -> (recorded reply, the request's live list of output tokens).
+        self._rows: dict[int, tuple[list[int], list[int]]] = {}
+
+    def is_argmax_invariant(self) -> bool:
+        """Return False: the recorded token is another than the most likely one."""
+        return False
+
+    def update_state(self, batch_update: BatchUpdate | None) -> None:
+        """Follow the rows of the batch that have a recorded reply."""
+        process_dict_updates(self._rows, batch_update, _recorded_reply)
+
+    def apply(self, logits: torch.Tensor) -> torch.Tensor:
+        """Mask all but the next recorded token of each such row, in place. `logits` is [rows, vocabulary]."""
+        for row, (reply, output) in self._rows.items():
+            if len(output) < len(reply):
+                logits[row] = -torch.inf
+                logits[row, reply[len(output)]] = 0.0
+        return logits
+
+
+def _recorded_reply(
+    params: SamplingParams, _prompt: list[int] | None, output: list[int]
+) -> tuple[list[int], list[int]] | None:
+    reply = find_forced_reply(params)
+    return None if reply is None else (reply, output)
+
+
+@cache
+def accept_forced_replies() -> None:
+    """Make vLLM's input processor understand the argument. Safe to call more than once."""
+    wrap_method(InputProcessor, "process_inputs", _take_forced_reply)
+
+
+def _take_forced_reply(original: Callable[..., EngineCoreRequest]) -> Callable[..., EngineCoreRequest]:
+    def process_inputs(
+        self: InputProcessor, request_id: str, prompt: Any, params: Any, *args: Any, **kwargs: Any
+    ) -> EngineCoreRequest:
+        reply = find_forced_reply(params) if isinstance(params, SamplingParams) else None
+        if reply is None:
+            return original(self, request_id, prompt, params, *args, **kwargs)
+        end_of_turn = self.renderer.get_eos_token_id()
+        _check_reply(reply, self.vllm_config, end_of_turn)
+        _check_calls(params.extra_args.get(CALLS_ARGUMENT))
+        if self.model_config.enable_trace_replay:
+            params.trace_decode_token_ids = reply
+        request = original(self, request_id, prompt, params, *args, **kwargs)
+        assert request.sampling_params is not None
+        _end_with_reply(request.sampling_params, len(reply), end_of_turn)
+        return request
+
+    return process_inputs
+
+
+def _check_reply(reply: Any, vllm_config: VllmConfig, end_of_turn: int | None) -> None:
+    """Raise what the server answers as a 400 for a reply that cannot be forced."""
+    if not read_config(vllm_config.additional_config).forced_replies:
+        raise VLLMValidationError(f"{REPLY_ARGUMENT}: start the server with --forced-replies to use it")
+    vocabulary = vllm_config.model_config.get_vocab_size()
+    if not isinstance(reply, list) or not reply:
+        raise VLLMValidationError(f"{REPLY_ARGUMENT}: must be a non-empty list of token ids")
+    if not all(type(token) is int and 0 <= token < vocabulary for token in reply):
+        raise VLLMValidationError(f"{REPLY_ARGUMENT}: every token id must be an integer from 0 to {vocabulary - 1}")
+    if end_of_turn in reply[:-1]:
+        raise VLLMValidationError(f"{REPLY_ARGUMENT}: the end-of-turn token {end_of_turn} stands before the end")
+
+
+def _check_calls(calls: Any) -> None:
+    """Raise what the server answers as a 400 for calls that cannot be read."""
+    if calls is not None and read_forced_calls(calls) is None:
+        raise VLLMValidationError(f"{CALLS_ARGUMENT}: must be JSON text, a list of [tool, arguments as JSON text]")
+
+
+def _end_with_reply(params: SamplingParams, length: int, end_of_turn: int | None) -> None:
+    """Stop at the reply's end for the reason that the recording had.
+
+    vLLM's trace replay drops the end-of-turn token, so that a reply would end for its length and show that token as
+    text; with the token back in its place the reply ends with "stop", as it does on the V1 runner.
+    """
+    params.max_tokens = min(length, params.max_tokens or length)
+    params.min_tokens = 0
+    params.stop = []
+    params.stop_token_ids = []
+    params.ignore_eos = False
+    params._eos_token_id = end_of_turn

@@ -1,0 +1,31 @@
+"""Replies that ended at a stop string: vLLM sees those in the API server, which then aborts the request in the core."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vllm.config import ModelConfig
+from vllm.tokenizers import cached_tokenizer_from_config
+from vllm.v1.request import Request
+
+# The core may be so far ahead of the server when the abort comes, and the longest stop strings are so long.
+MAX_TOKENS = 256
+
+
+class StopStrings:
+    """Tells replies that came to an end of their own from those that nobody wants any more."""
+
+    def __init__(self, model_config: ModelConfig) -> None:
+        # Loaded by the core before it makes the scheduler. None where it runs without; the server then finds none.
+        self._tokenizer: Any = cached_tokenizer_from_config(model_config)
+
+    def ended(self, request: Request) -> bool:
+        """Tell whether the end of an aborted request's reply has one of its stop strings in it: vLLM lets none pass."""
+        params = request.sampling_params
+        if params is None or not params.stop or self._tokenizer is None:
+            return False
+        tokens = request.output_token_ids
+        # Until then the server looks for none.
+        begin = max(params.min_tokens, len(tokens) - MAX_TOKENS)
+        text = self._tokenizer.decode(tokens[begin:], skip_special_tokens=params.skip_special_tokens)
+        return any(stop in text for stop in params.stop)

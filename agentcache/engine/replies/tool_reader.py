@@ -1,0 +1,140 @@
+"""Which tools a finished reply calls, read in the engine core with the parser of vLLM's API server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vllm.config import VllmConfig
+from vllm.logger import init_logger
+from vllm.tokenizers import cached_tokenizer_from_config
+from vllm.v1.engine import FinishReason
+from vllm.v1.request import Request
+
+from agentcache.engine.compat import check_tool_parsers
+from agentcache.engine.constants import (
+    CALLS_ARGUMENT,
+    TOOL_CHOICE_ARGUMENT,
+    TOOLS_DECLARED_ARGUMENT,
+)
+from agentcache.engine.replies.forced_calls import find_forced_reply, read_forced_calls
+from agentcache.engine.replies.parser_log import reading_again, shorten_parser_errors
+from agentcache.errors import InputError, in_one_line
+from tool_runtime.learning.tool_key import UNDECLARED, ToolKey, key_name, tool_key
+
+logger = init_logger("vllm.agentcache")
+
+# Calls stand at a reply's end. More would hold up the engine for longer: vLLM's slowest parsers take 5 ms for 1,000
+# tokens. A call that begins before is not found.
+MAX_TOKENS = 8192
+
+
+class ToolReader:
+    """Reads replies as the server does: end of turn off, reasoning off, then vLLM's parser `parser_name`.
+
+    The parser is not told which tools were declared: one that accepts declared tools alone (`dots`) finds nothing.
+    """
+
+    def __init__(self, vllm_config: VllmConfig, parser_name: str) -> None:
+        """Load the parser. Raises InputError when vLLM has no such one, or it cannot work with the tokenizer."""
+        check_tool_parsers()
+        from vllm.tool_parsers import ToolParserManager
+
+        known = ToolParserManager.list_registered()
+        if parser_name not in known:
+            raise InputError(f"runtime.tool_parser: {parser_name} is unknown; choose from {', '.join(known)}")
+        self._model = vllm_config.model_config
+        self._reported: set[str] = set()
+        # Loaded by the core before it makes the scheduler.
+        self._tokenizer: Any = cached_tokenizer_from_config(self._model)
+        if self._tokenizer is None:
+            logger.warning("Tool calls are not read: the engine runs without a tokenizer (skip_tokenizer_init).")
+            return
+        self._parser_class = self._find_parser(parser_name, vllm_config.structured_outputs_config.reasoning_parser)
+        shorten_parser_errors()
+
+    def read(self, request: Request) -> list[ToolKey]:
+        """Read the calls of a finished request's reply, in order; none where the parser cannot make sense of it."""
+        if self._tokenizer is None:
+            return []
+        try:
+            with reading_again():
+                calls = self._parse(*self._decode(request), _ask_as(request))
+        except Exception as error:
+            self._report(error)
+            return []
+        return [tool_key(call.name, call.arguments) for call in calls]
+
+    def _find_parser(self, name: str, reasoning_parser: str) -> Any:
+        from vllm.parser import ParserManager
+
+        self._is_harmony = self._model.hf_config.model_type == "gpt_oss"
+        try:
+            return ParserManager.get_parser(
+                tool_parser_name=name,
+                reasoning_parser_name=reasoning_parser,
+                enable_auto_tools=True,
+                model_name=self._model.model,
+                is_harmony=self._is_harmony,
+                tokenizer=self._tokenizer,
+            )
+        except TypeError as error:
+            raise InputError(f"runtime.tool_parser: {in_one_line(error)}; choose the model's own parser") from error
+
+    def _decode(self, request: Request) -> tuple[str, list[int]]:
+        """Decode into text and tokens as vLLM's detokenizer hands them to the server's parser."""
+        params = request.sampling_params
+        assert params is not None
+        tokens = request.output_token_ids[-MAX_TOKENS:]
+        shown = tokens
+        if request.get_finished_reason() == FinishReason.STOP and not params.include_stop_str_in_output:
+            shown = tokens[:-1]
+        # The server has adjusted it to what the parser needs.
+        return self._tokenizer.decode(shown, skip_special_tokens=params.skip_special_tokens), tokens
+
+    def _parse(self, text: str, tokens: list[int], asked: Any) -> list[Any]:
+        # A parser keeps state: one a reply.
+        parser = self._parser_class(self._tokenizer, None, model_config=self._model)
+        _, content, calls = parser.parse(text, asked, enable_auto_tools=True, model_output_token_ids=tokens)
+        if calls or content or parser.reasoning_parser is None or self._is_harmony:
+            return calls or []
+        # All of it was taken for reasoning. That a chat template was told not to reason is known to the server alone.
+        found = parser.tool_parser.extract_tool_calls(text, asked)
+        return [call.function for call in found.tool_calls]
+
+    def _report(self, error: Exception) -> None:
+        kind = type(error).__name__
+        if kind not in self._reported:
+            self._reported.add(kind)
+            logger.warning("Replies that vLLM's tool parser fails on count as without calls: %s: %s", kind, error)
+
+
+def _ask_as(request: Request) -> Any:
+    """Return what a parser looks at of the client's chat request: whether it had to call tools, or a certain one."""
+    from vllm.entrypoints.openai.chat_completion import protocol
+
+    assert request.sampling_params is not None
+    choice: Any = (request.sampling_params.extra_args or {}).get(TOOL_CHOICE_ARGUMENT)
+    if isinstance(choice, str):
+        function = protocol.ChatCompletionNamedFunction(name=choice)
+        choice = protocol.ChatCompletionNamedToolChoiceParam(function=function)
+    else:
+        choice = "required" if choice is True else "auto"
+    return protocol.ChatCompletionRequest.model_construct(messages=[], tools=None, tool_choice=choice)
+
+
+def calls_of(request: Request, reader: ToolReader | None) -> list[ToolKey]:
+    """Return the tools that a reply calls: as dictated with the reply, else read if tools were declared.
+
+    What else the model called has one key for all: the client answers it with an error, and its name may be anything.
+    """
+    arguments = (request.sampling_params and request.sampling_params.extra_args) or {}
+    if find_forced_reply(request.sampling_params) is not None and CALLS_ARGUMENT in arguments:
+        return read_forced_calls(arguments[CALLS_ARGUMENT]) or []
+    declared = arguments.get(TOOLS_DECLARED_ARGUMENT)
+    if reader is None or not (declared is True or isinstance(declared, list)):
+        return []
+    calls = reader.read(request)
+    if declared is True:
+        return calls
+    known = {key_name(name) for name in declared if isinstance(name, str)} if calls else set()
+    return [call if call.tool in known else UNDECLARED for call in calls]

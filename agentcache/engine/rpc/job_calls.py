@@ -1,0 +1,50 @@
+"""What front ends ask the engine core of jobs, by vLLM's utility calls."""
+
+from __future__ import annotations
+
+from itertools import chain, islice
+from typing import Any
+
+from vllm.v1.engine.core import EngineCoreProc
+
+from agentcache.engine.constants import JOB_METHOD, JOBS_METHOD, RELEASE_METHOD
+from agentcache.engine.jobs.tracker import JobTracker
+from agentcache.engine.patches import replace
+from agentcache.engine.scheduler import AgentScheduler
+
+
+def answer_job_calls() -> None:
+    """Let front ends call these methods of every engine core. May be called again."""
+    replace(EngineCoreProc, JOB_METHOD, _view_session)
+    replace(EngineCoreProc, JOBS_METHOD, _view_latest)
+    replace(EngineCoreProc, RELEASE_METHOD, _release)
+
+
+def _view_session(core: EngineCoreProc, session: str, tenants: list[str | None] | None) -> list[dict[str, Any]] | None:
+    """View the jobs of a session, one a tenant, all or those of these tenants, given by their cache salts.
+
+    None, as of all methods here, when the policy follows no jobs.
+    """
+    tracker = _find_tracker(core)
+    if tracker is None:
+        return None
+    return [view.model_dump(mode="json") for view in tracker.view_session(session, tenants)]
+
+
+def _view_latest(core: EngineCoreProc, limit: int) -> list[dict[str, Any]] | None:
+    """View jobs that are known and jobs that ended, the latest of each kind first."""
+    tracker = _find_tracker(core)
+    if tracker is None:
+        return None
+    views = islice(chain(tracker.view_jobs(), tracker.view_ended()), limit)
+    return [view.model_dump(mode="json") for view in views]
+
+
+def _release(core: EngineCoreProc, session: str, tenants: list[str | None] | None) -> bool | None:
+    """End the session's jobs, all or those of these tenants; return whether there was any."""
+    tracker = _find_tracker(core)
+    return None if tracker is None else tracker.release(session, tenants)
+
+
+def _find_tracker(core: EngineCoreProc) -> JobTracker | None:
+    return core.scheduler.tracker if isinstance(core.scheduler, AgentScheduler) else None

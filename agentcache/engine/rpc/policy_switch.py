@@ -1,0 +1,106 @@
+"""One running engine takes one policy after another: starting an engine takes longer than many a benchmark.
+
+The engine core gets a new scheduler, so nothing of the last policy has to be undone. The workers stay as they are: an
+idle engine has told them of every request that finished, and what their KV cache holds is found by nobody any more.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Mapping
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
+
+from vllm.utils.gc_utils import freeze_gc_heap
+from vllm.v1.engine.core import EngineCore, EngineCoreProc
+
+from agentcache.config import CONFIG_KEY, AgentCacheConfig, read_config
+from agentcache.engine.patches import replace
+from agentcache.engine.scheduler import AgentScheduler
+from agentcache.errors import InputError
+
+# The method of the engine core that takes the next policy: the fields of its AgentCacheConfig.
+USE_POLICY_METHOD = "agentcache_use_policy"
+
+
+def accept_policies() -> None:
+    """Let front ends give every engine core its next policy, by vLLM's utility calls. May be called again."""
+    replace(EngineCoreProc, USE_POLICY_METHOD, _use_policy_when_idle)
+
+
+def use_policy(core: EngineCore, config: AgentCacheConfig) -> None:
+    """Go on as an engine that just started with `config` would: nothing is cached, learned or counted.
+
+    Raises InputError, changing nothing, when the engine is at work, cannot change its scheduler, or the policy cannot
+    work on it.
+    """
+    old = _check_core(core)
+    if core.scheduler.has_requests() or core.batch_queue:
+        raise InputError(f"the engine cannot take policy {config.policy}: its last steps are not over")
+    new = _make_successor(old, core, config)
+    new.set_pause_state(old.pause_state)
+    core.scheduler = new
+    # The new scheduler knows of nothing in the workers' cache of encoder outputs.
+    core.reset_encoder_cache()
+    old.shutdown()
+    del old
+    # As vLLM does after the start: else the collector would walk through a later policy's blocks, not the first one's.
+    gc.unfreeze()
+    freeze_gc_heap()
+
+
+def _use_policy_when_idle(core: EngineCoreProc, config: Mapping[str, Any]) -> Future[None]:
+    """Switch after the steps that a finished request left behind; refuse at once while a client waits for a reply."""
+    _check_core(core)
+    done: Future[None] = Future()
+    core._idle_state_callbacks.append(partial(_complete, read_config({CONFIG_KEY: config}), done))
+    return done
+
+
+def _complete(config: AgentCacheConfig, done: Future[None], core: EngineCore) -> None:
+    try:
+        use_policy(core, config)
+    except Exception as error:
+        # For the one who asked: the engine serves on with the policy that it has.
+        done.set_exception(error)
+    else:
+        done.set_result(None)
+
+
+def _check_core(core: EngineCore) -> AgentScheduler:
+    """Return the core's scheduler. Raises InputError for what stands in the way, except steps under way."""
+    scheduler = core.scheduler
+    if not isinstance(scheduler, AgentScheduler):
+        raise InputError(f"the engine cannot change its policy: its scheduler is {type(scheduler).__name__}")
+    obstacles = {
+        "a KV connector is in use": scheduler.connector is not None,
+        "an encoder cache connector is in use": scheduler.ec_connector is not None,
+        "auxiliary outputs are on": scheduler.aux_output_connector is not None,
+        "its KV cache events are published": scheduler.enable_kv_cache_events,
+        "there are unfinished requests": not all(map(scheduler.is_fill_request, scheduler.requests)),
+    }
+    for obstacle, holds in obstacles.items():
+        if holds:
+            raise InputError(f"the engine cannot change its policy: {obstacle}")
+    return scheduler
+
+
+def _make_successor(old: AgentScheduler, core: EngineCore, config: AgentCacheConfig) -> AgentScheduler:
+    """Make a scheduler of the same class, as the engine core makes one at its start."""
+    vllm_config = core.vllm_config
+    given: Any = vllm_config.additional_config
+    vllm_config.additional_config = {**given, CONFIG_KEY: config.model_dump()}
+    try:
+        return type(old)(
+            vllm_config=vllm_config,
+            kv_cache_config=old.kv_cache_config,
+            structured_output_manager=core.structured_output_manager,
+            include_finished_set=old.finished_req_ids_dict is not None,
+            log_stats=core.log_stats,
+            block_size=old.block_size,
+            hash_block_size=old.hash_block_size,
+        )
+    except BaseException:
+        vllm_config.additional_config = given
+        raise

@@ -1,0 +1,139 @@
+"""What the scheduler counts, as plain values that can leave the engine's process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+from vllm.v1.engine.core import EngineCoreProc
+
+from agentcache.engine.jobs.views import RuntimeCounts
+from agentcache.engine.patches import replace
+from agentcache.engine.scheduler import AgentScheduler
+from agentcache.engine.segments.scheduler import find_engine_obstacle
+from agentcache.policy.evictor import Evictor
+from agentcache.policy.pinned import PinnedEvictor
+
+# The method of the engine core that answers with a snapshot.
+SNAPSHOT_METHOD = "agentcache_snapshot"
+
+
+class _Counts(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class SegmentCounts(_Counts):
+    """Counts of multi-segment reuse since the start."""
+
+    requests: dict[int, int] = Field(description="requests that had gaps filled, by their number of segments")
+    fill_tokens: int = Field(description="tokens of admitted requests that fill requests computed")
+    islands_dropped: int = Field(description="runs of cached blocks behind a gap that were not worth a fill request")
+    fallbacks: dict[str, int] = Field(description="requests that could have no gaps, by reason")
+
+
+class EvictionCounts(_Counts):
+    """Blocks whose reusable KV was lost for one cause, since the start."""
+
+    blocks: int
+    age_s: float = Field(description="from when each was freed to when its KV was lost, summed")
+
+
+class BlockCounts(_Counts):
+    """Blocks of the KV cache, now. Free ones may hold KV that is reused."""
+
+    total: int
+    used: int
+    free: int
+    tokens_per_block: int
+
+
+class RequestCounts(_Counts):
+    """The clients' own, now: fill requests are left out."""
+
+    running: int
+    waiting: int
+
+
+class Snapshot(_Counts):
+    """One engine. What its policy does not have is None or empty."""
+
+    policy: str
+    knobs: dict[str, Any] = Field(description="AgentCacheConfig, with what the policy decided filled in")
+    segments: SegmentCounts | None
+    segments_obstacle: str | None = Field(description="why this engine can reuse cached blocks only as prefixes")
+    evictions: dict[str, EvictionCounts] = Field(description="by cause")
+    lambda_value: float | None = Field(description="λ of the evictor")
+    prefill_budget: int | None = Field(description="prompt tokens that the last step could have had")
+    blocks: BlockCounts
+    requests: RequestCounts
+    runtime: RuntimeCounts | None = Field(default=None, description="of the agent runtime; None where there is none")
+
+
+class EngineSnapshot(Snapshot):
+    """`engine` is its data-parallel rank, as in the label `engine` of vLLM's own metrics."""
+
+    engine: int
+
+
+def make_snapshot(scheduler: AgentScheduler) -> Snapshot:
+    """Make a snapshot without changing anything; O(1) in requests and blocks."""
+    config, filler, queue = scheduler.config, scheduler.gap_filler, scheduler.block_queue
+    knobs = config.model_dump()
+    knobs["segments"]["enabled"] = filler is not None
+    knobs["chunking"]["enabled"] = scheduler.chunking is not None
+    evictions = queue.evictions if queue is not None else {}
+    return Snapshot(
+        policy=config.policy,
+        knobs=knobs,
+        segments=_count_segments(scheduler),
+        segments_obstacle=find_engine_obstacle(scheduler) if filler is None else None,
+        evictions={cause: EvictionCounts(blocks=lost.blocks, age_s=lost.age_s) for cause, lost in evictions.items()},
+        lambda_value=_read_lambda(scheduler.evictor),
+        prefill_budget=scheduler.prefill_budget,
+        blocks=_count_blocks(scheduler),
+        requests=_count_requests(scheduler),
+        runtime=scheduler.tracker.count() if scheduler.tracker is not None else None,
+    )
+
+
+def answer_snapshots() -> None:
+    """Let front ends ask every engine core for a snapshot, by vLLM's utility calls. May be called again."""
+    replace(EngineCoreProc, SNAPSHOT_METHOD, _snapshot_core)
+
+
+def _snapshot_core(core: EngineCoreProc) -> dict[str, Any] | None:
+    """Take the core's snapshot; None when the engine has another scheduler than ours."""
+    if not isinstance(core.scheduler, AgentScheduler):
+        return None
+    # The keys of JSON are text, and so are those that vLLM's messages take for granted.
+    return {**make_snapshot(core.scheduler).model_dump(mode="json"), "engine": core.engine_index}
+
+
+def _read_lambda(evictor: Evictor | None) -> float | None:
+    ordering = evictor.inner if isinstance(evictor, PinnedEvictor) else evictor
+    return getattr(ordering, "lambda_value", None)
+
+
+def _count_segments(scheduler: AgentScheduler) -> SegmentCounts | None:
+    stats = scheduler.segment_stats
+    if stats is None:
+        return None
+    return SegmentCounts(
+        requests=dict(stats.segments),
+        fill_tokens=stats.fill_tokens,
+        islands_dropped=stats.islands_dropped,
+        fallbacks=dict(stats.fallbacks),
+    )
+
+
+def _count_blocks(scheduler: AgentScheduler) -> BlockCounts:
+    pool = scheduler.kv_cache_manager.block_pool
+    # One block is vLLM's placeholder.
+    total, free = pool.num_gpu_blocks - 1, pool.get_num_free_blocks()
+    return BlockCounts(total=total, used=total - free, free=free, tokens_per_block=scheduler.block_size)
+
+
+def _count_requests(scheduler: AgentScheduler) -> RequestCounts:
+    running, waiting = scheduler.get_request_counts()
+    rows = scheduler.gap_filler.count_running() if scheduler.gap_filler is not None else 0
+    return RequestCounts(running=running - rows, waiting=waiting)

@@ -1,0 +1,72 @@
+"""Which blocks of a waiting request are cached, kept up to date by every change of the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from vllm.v1.core.block_pool import BlockHashToBlockMap, BlockPool
+from vllm.v1.core.kv_cache_utils import BlockHash, BlockHashWithGroupId, KVCacheBlock, make_block_hash_with_group_id
+
+from agentcache.engine.patches import replace
+
+# Gaps need a model with one group of layers, so the group's number is always this.
+KV_CACHE_GROUP = 0
+# What vLLM puts behind a block's hash to tell groups apart.
+_GROUP_SUFFIX = make_block_hash_with_group_id(BlockHash(b""), KV_CACHE_GROUP)
+
+
+class CachedBlockMap:
+    """`cached[i]` is 1 while the request's block i is in the cache."""
+
+    def __init__(self, hashes: Sequence[BlockHash], cache: WatchedBlockMap) -> None:
+        self.keys = [BlockHashWithGroupId(block_hash + _GROUP_SUFFIX) for block_hash in hashes]
+        self.cached = bytearray(map(cache.holds, self.keys))
+        self._index: dict[BlockHashWithGroupId, int] = {}
+
+    def note(self, key: BlockHashWithGroupId, cached: bool) -> None:
+        """Note that the cache has got or lost its (last) block with this hash."""
+        if not self._index:
+            # Most requests are admitted before anything changes, and need no index.
+            self._index = {key: index for index, key in enumerate(self.keys)}
+        index = self._index.get(key)
+        if index is not None:
+            self.cached[index] = cached
+
+
+class WatchedBlockMap(BlockHashToBlockMap):
+    """vLLM's map from hash to block, which tells the watching requests of every change: O(1) each."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.watchers: dict[str, CachedBlockMap] = {}
+
+    @property
+    def holds(self) -> Callable[[BlockHashWithGroupId], bool]:
+        """Tell whether any block has this hash."""
+        return self._cache.__contains__
+
+    def insert(self, key: BlockHashWithGroupId, block: KVCacheBlock) -> None:
+        """Insert a block, and tell those that watch."""
+        super().insert(key, block)
+        for watcher in self.watchers.values():
+            watcher.note(key, True)
+
+    def pop(self, key: BlockHashWithGroupId, block_id: int) -> KVCacheBlock | None:
+        """Take out a block, and tell those that watch."""
+        block = super().pop(key, block_id)
+        for watcher in self.watchers.values():
+            watcher.note(key, key in self._cache)
+        return block
+
+    def find_blocks(self, keys: Sequence[BlockHashWithGroupId]) -> list[KVCacheBlock]:
+        """Find one block for each hash, all of which must be held."""
+        found = [self._cache[key] for key in keys]
+        return [block if isinstance(block, KVCacheBlock) else next(iter(block.values())) for block in found]
+
+
+def watch_cache(pool: BlockPool) -> WatchedBlockMap:
+    """Put a map that tells of changes in place of the pool's own, which must be empty."""
+    assert not len(pool.cached_block_hash_to_block)
+    cache = WatchedBlockMap()
+    replace(pool, "cached_block_hash_to_block", cache)
+    return cache

@@ -1,0 +1,181 @@
+"""vLLM's scheduler with multi-segment reuse: fill requests of our own compute the gaps in front of cached blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from vllm.logger import init_logger
+from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.engine import EngineCoreOutputs
+from vllm.v1.kv_cache_interface import FullAttentionSpec
+from vllm.v1.metrics.stats import SchedulerStats
+from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.request import Request, RequestStatus
+
+from agentcache.engine.patches import replace
+from agentcache.engine.segments.filling_queue import FillingQueue
+from agentcache.engine.segments.gap_filler import GapFiller, SegmentStats, find_obstacle
+from agentcache.engine.segments.plan import SegmentCosts
+from agentcache.engine.vllm_scheduler import VllmScheduler
+
+logger = init_logger("vllm.agentcache")
+
+
+class MultiSegmentScheduler(VllmScheduler):
+    """Stock vLLM until `fill_gaps` is called."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.gap_filler: GapFiller | None = None
+
+    def fill_gaps(self, get_costs: Callable[[], SegmentCosts], max_gaps: int) -> None:
+        """Reuse cached blocks behind gaps from now on; on an engine that cannot, log why, once, and do nothing."""
+        if (obstacle := find_engine_obstacle(self)) is not None:
+            logger.warning("Cached blocks are reused as prefixes only: %s.", obstacle)
+            return
+        self.gap_filler = filler = GapFiller(self.kv_cache_manager, self.block_size, get_costs(), max_gaps)
+        self.waiting = FillingQueue(self.waiting, filler)
+        _count_gaps_as_computed(self.kv_cache_manager, filler, self._register_row)
+        if not self.enable_kv_cache_events:
+            _look_up_once(self.kv_cache_manager, filler, self.block_size)
+
+    def fills_gaps_of(self, request: Request) -> bool:
+        """Tell whether a later request with the same tokens can reuse cached blocks of this one behind a gap."""
+        return self.gap_filler is not None and find_obstacle(request) is None
+
+    @property
+    def segment_stats(self) -> SegmentStats | None:
+        """Return the counts of gaps and fill requests; None when gaps are not filled."""
+        return None if self.gap_filler is None else self.gap_filler.stats
+
+    def is_fill_request(self, request_id: str) -> bool:
+        """Tell whether this is a running request of our own, of which no client knows."""
+        return self.gap_filler is not None and request_id in self.gap_filler.rows
+
+    def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
+        """Schedule a step, and hold what its fill requests compute."""
+        output = super().schedule(throttle_prefills)
+        if (filler := self.gap_filler) is not None:
+            filler.hold_new_blocks()
+            # Preempted ones: their parents plan anew.
+            self._abort(row.request.request_id for row in filler.take_ended())
+            self._forget(filler.find_finished_parents())
+        return output
+
+    def update_from_output(
+        self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
+    ) -> dict[int, EngineCoreOutputs]:
+        """Give the step's tokens to its requests; those of fill requests reach no client."""
+        by_client = super().update_from_output(scheduler_output, model_runner_output)
+        if self.gap_filler is not None and (ended := self.gap_filler.take_ended()):
+            _drop_outputs(by_client, {row.request.request_id for row in ended})
+        return by_client
+
+    def finish_requests(self, request_ids: str | Iterable[str] | None, finished_status: RequestStatus) -> list[Request]:
+        """Finish requests, and abort the fill requests that they alone needed. Return the clients' requests."""
+        finished = super().finish_requests(request_ids, finished_status)
+        if self.gap_filler is None:
+            return finished
+        clients = [request for request in finished if not self.is_fill_request(request.request_id)]
+        self.gap_filler.take_ended()
+        self._forget(clients)
+        return clients
+
+    def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
+        """Empty the prefix cache, without the blocks that are held. Return False if it could not be emptied."""
+        filler = self.gap_filler
+        if filler is None:
+            return super().reset_prefix_cache(reset_running_requests, reset_connector)
+        # Nobody but us knows of what is held, and it must not stand in the way.
+        filler.release_holds()
+        succeeded = super().reset_prefix_cache(reset_running_requests, reset_connector)
+        self._abort(row.request.request_id for row in filler.take_ended())
+        if succeeded:
+            filler.begin_anew()
+        return succeeded
+
+    def make_stats(self, *args: Any, **kwargs: Any) -> SchedulerStats | None:
+        """Make vLLM's stats, which do not count fill requests."""
+        stats = super().make_stats(*args, **kwargs)
+        if stats is not None and self.gap_filler is not None:
+            stats.num_running_reqs -= self.gap_filler.count_running()
+        return stats
+
+    def _handle_blocked_waiting_request(self, request: Request) -> bool:
+        if self.gap_filler is not None and self.gap_filler.awaits_fill(request):
+            return False
+        return super()._handle_blocked_waiting_request(request)
+
+    def _register_row(self, request: Request) -> None:
+        self.requests[request.request_id] = request
+
+    def _forget(self, requests: Iterable[Request]) -> None:
+        assert self.gap_filler is not None
+        self._abort(self.gap_filler.forget(requests))
+        self.gap_filler.take_ended()
+
+    def _abort(self, request_ids: Iterable[str]) -> None:
+        if names := list(request_ids):
+            super().finish_requests(names, RequestStatus.FINISHED_ABORTED)
+
+
+def find_engine_obstacle(scheduler: Scheduler) -> str | None:
+    """Find why this engine cannot have gaps; None if it can."""
+    groups = scheduler.kv_cache_config.kv_cache_groups
+    spec = groups[0].kv_cache_spec if len(groups) == 1 else None
+    full = isinstance(spec, FullAttentionSpec) and spec.sliding_window is None and spec.attention_chunk_size is None
+    obstacles = {
+        "prefix caching is off": not scheduler.kv_cache_manager.enable_caching,
+        "the model's layers are not all full attention": not full,
+        "speculative decoding is on": scheduler.num_spec_tokens > 0,
+        "a KV connector is in use": scheduler.connector is not None,
+        # A request may be in one half of a step's batch and read what its fill request, in the other, has yet to write.
+        "dual-batch overlap is on": scheduler.parallel_config.use_ubatching,
+        "the cache is split over a context-parallel group": scheduler.dcp_world_size * scheduler.pcp_world_size > 1,
+        "blocks are hashed in another size than they are kept in": scheduler.hash_block_size != scheduler.block_size,
+    }
+    return next((obstacle for obstacle, holds in obstacles.items() if holds), None)
+
+
+def _count_gaps_as_computed(
+    manager: KVCacheManager, filler: GapFiller, register_row: Callable[[Request], None]
+) -> None:
+    """Record every admission here: that of a fill request nowhere else, that of its parent without the gap."""
+    record = manager.record_prefix_cache_stats
+
+    def record_admission(request: Request, num_hits: int) -> None:
+        filled = filler.admit(request, num_hits)
+        if filled is None:
+            register_row(request)
+            return
+        stats = request.prefill_stats
+        if filled and stats is not None and request.num_preemptions == 0:
+            local = stats.num_local_cached_tokens - filled
+            stats.set(stats.num_prompt_tokens, local, stats.num_external_cached_tokens)
+        record(request, num_hits - filled)
+
+    replace(manager, "record_prefix_cache_stats", record_admission)
+
+
+def _look_up_once(manager: KVCacheManager, filler: GapFiller, block_size: int) -> None:
+    """Schedule with the blocks that were looked up to plan a fill request, in place of a second look-up."""
+    get_computed_blocks = manager.get_computed_blocks
+
+    def get_known_blocks(request: Request) -> tuple[KVCacheBlocks, int, int]:
+        blocks = filler.find_prefix(request)
+        if blocks is None:
+            return get_computed_blocks(request)
+        # No layer keeps but a part of the prefix: there is no boundary to pin.
+        return manager.create_kv_cache_blocks((blocks,)), len(blocks) * block_size, 0
+
+    replace(manager, "get_computed_blocks", get_known_blocks)
+
+
+def _drop_outputs(by_client: dict[int, EngineCoreOutputs], names: set[str]) -> None:
+    for outputs in by_client.values():
+        outputs.outputs = [output for output in outputs.outputs if output.request_id not in names]
+        if outputs.finished_requests:
+            outputs.finished_requests -= names

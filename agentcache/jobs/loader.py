@@ -1,0 +1,120 @@
+"""Loads the jobs of a run from its workload, and checks that they fit the model and the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from agentcache.errors import InputError
+from agentcache.jobs.context_job import ContextJob, ContextWriter, find_ordinary_tokens
+from agentcache.jobs.recorded_job import RecordedJob, record_text
+from agentcache.jobs.settings import JobSettings
+from agentcache.jobs.tokenizer import Tokenizer
+from workloads.agent_traces import sessions as agent_traces
+from workloads.arrivals import draw_arrivals
+from workloads.bfcl.result_file import count_entries, read_result_file
+from workloads.bfcl.web_search import PAIRING_NOTE, build_jobs
+from workloads.conversation import sessions as conversation
+from workloads.loaded import LoadedJobs
+from workloads.mooncake import trace as mooncake
+from workloads.tool_latency import parse_tool_latency
+
+DEFAULT_JOBS = 24
+_RESULTS_NOTE = "Tool times are drawn from a distribution: BFCL result files record none."
+_TOKENS_NOTE = (
+    "The recording has no text: every block of it stands as tokens that were drawn for it, equal where the recorded "
+    "blocks are equal."
+)
+
+
+def load_jobs(settings: JobSettings, tokenizer: Tokenizer) -> tuple[list[RecordedJob], tuple[str, ...]]:
+    """Load the jobs, in order of arrival, and the notes that a report of them must carry. Raises InputError."""
+    load = {"bfcl": _load_bfcl, "agent_traces": _load_traces, "conversation": _load_chats, "mooncake": _load_requests}
+    loaded = load[settings.kind](settings, tokenizer, settings.options())
+    if loaded.jobs[0].turns[0].context is None:
+        return [*record_text(loaded.jobs, tokenizer)], loaded.notes
+    writer = ContextWriter(find_ordinary_tokens(tokenizer))
+    return [ContextJob(job, writer) for job in loaded.jobs], (*loaded.notes, _TOKENS_NOTE)
+
+
+def check_fit(
+    jobs: Sequence[RecordedJob], settings: JobSettings, *, cache_tokens: int | None, max_tokens: int | None
+) -> None:
+    """Raise InputError if the longest job exceeds the cache or the model's context. None is no limit."""
+    flag = settings.taken.size_flag
+    longest = max(jobs, key=lambda recorded: recorded.tokens)
+    name, tokens = longest.job.id, longest.tokens
+    if max_tokens is not None and tokens > max_tokens:
+        raise InputError(f"{flag}: job {name} needs {tokens} tokens, the model takes {max_tokens}; give a smaller one")
+    if cache_tokens is not None and tokens > cache_tokens:
+        raise InputError(
+            f"--kv-tokens: job {name} needs {tokens} tokens, the cache holds {cache_tokens}; "
+            f"give at least {tokens}, or a smaller {flag}"
+        )
+
+
+def describe_jobs(settings: JobSettings, jobs: Sequence[RecordedJob]) -> dict[str, str | int | float | bool | None]:
+    """Describe what determined the jobs, for the record of the run."""
+    options = {name: value for name, value in settings.options().items() if name not in ("jobs", "results")}
+    return {**options, "longest_job_tokens": max(recorded.tokens for recorded in jobs)}  # type: ignore[dict-item]
+
+
+def _load_bfcl(settings: JobSettings, tokenizer: Tokenizer, options: dict[str, Any]) -> LoadedJobs:
+    latency = parse_tool_latency(options["tool_latency"])
+    arrivals = _arrivals(settings, options)
+    if settings.results is not None:
+        count = settings.jobs or count_entries(settings.results)
+        jobs = read_result_file(
+            settings.results, jobs=settings.jobs, tool_latency=latency, arrivals=arrivals(count), seed=settings.seed
+        )
+        return LoadedJobs(jobs, (_RESULTS_NOTE,))
+    count = settings.jobs or DEFAULT_JOBS
+    jobs = build_jobs(
+        count,
+        encode=tokenizer.encode,
+        scale=options["scale"],
+        tool_latency=latency,
+        arrivals=arrivals(count),
+        seed=settings.seed,
+    )
+    return LoadedJobs(jobs, (PAIRING_NOTE,))
+
+
+def _load_traces(settings: JobSettings, _: Tokenizer, options: dict[str, Any]) -> LoadedJobs:
+    return agent_traces.load_sessions(
+        settings.path,
+        jobs=settings.jobs,
+        arrivals=_arrivals(settings, options),
+        scale=options["scale"],
+        max_context=options["max_context"],
+        max_gap_s=options["max_gap_s"],
+    )
+
+
+def _load_chats(settings: JobSettings, tokenizer: Tokenizer, options: dict[str, Any]) -> LoadedJobs:
+    return conversation.load_sessions(
+        settings.path,
+        jobs=settings.jobs,
+        rate=options["rate"],
+        cv=options["cv"],
+        dispersion=options["dispersion"],
+        turns=options["turns"],
+        encode=tokenizer.encode,
+        scale=options["scale"],
+        seed=settings.seed,
+    )
+
+
+def _load_requests(settings: JobSettings, _: Tokenizer, options: dict[str, Any]) -> LoadedJobs:
+    return mooncake.load_requests(
+        settings.path,
+        jobs=settings.jobs,
+        rate=options["rate"],
+        scale=options["scale"],
+        max_context=options["max_context"],
+    )
+
+
+def _arrivals(settings: JobSettings, options: dict[str, Any]) -> Callable[[int], list[float]]:
+    """Return a function from a number of jobs to their arrival times."""
+    return lambda count: draw_arrivals(options["arrival"], count, options["rate"], options["cv"], settings.seed)

@@ -1,0 +1,54 @@
+"""What the agent runtime does under a policy, as plain values that the registry composes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+# How long to keep a finished turn's KV: never; 2 s after fast tools (Continuum as released); Continuum as published;
+# ours, which weighs what is lost against what it keeps from others, and decides anew while the tool runs.
+Ttl = Literal["none", "released", "published", "hazard"]
+# Which pin gives way first: that of the job that came last; the one that would last longest.
+PinRank = Literal["job arrival", "deadline"]
+# Whether a request takes pinned blocks of others while it has patience (`Order`): it does; it waits for the pins' ends;
+# it waits for as long as taking them would cost.
+PinWait = Literal["none", "always", "weighed"]
+# Whom vLLM preempts when running requests need room: the last of the batch; the job that came last; whoever costs
+# least to compute again.
+Victim = Literal["last", "latest job", "cheapest"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """Preempted requests first, then those of jobs with a live pin, then by the job's arrival.
+
+    That a job is older counts for at most `seniority_s`, and a request that has waited `patience_s` since its arrival
+    goes before all others but preempted ones, and takes pinned blocks, so nobody waits for ever; both infinite is the
+    bare order of jobs.
+
+    While tools run, a new job leaves as much again as is pinned free, up to the share `reserve` of the cache: jobs come
+    back with more than they left, and what they lack then is taken from other jobs. It waits for that as for pins, no
+    longer than its patience.
+    """
+
+    seniority_s: float = math.inf
+    patience_s: float = math.inf
+    reserve: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimePolicy:
+    """`order` None is first come, first served. `factors`: correction factors and lifespans go to the evictor.
+
+    `protect_waiting`: what waiting requests will hit is kept for them. `wait_for_pins`: whether, while anything runs,
+    a request without a pin of its own leaves pinned blocks alone.
+    """
+
+    ttl: Ttl = "none"
+    pin_rank: PinRank = "job arrival"
+    wait_for_pins: PinWait = "none"
+    protect_waiting: bool = False
+    order: Order | None = None
+    victim: Victim = "last"
+    factors: bool = False

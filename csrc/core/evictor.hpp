@@ -1,0 +1,72 @@
+// The contract of every evictor.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/block.hpp"
+
+namespace agentcache {
+
+/// Orders the free blocks of a cache and gives up the ones that are worth least.
+///
+/// The same methods as in agentcache/policy/evictor.py, with the same meaning. A block is named by its id, an integer
+/// from 0. It is *free* from `add` or `add_empty` until `evict` or `remove`; only free blocks are known here. Free
+/// blocks may still hold KV that a later request reuses (then it is removed). Times are seconds on one clock of the
+/// caller's. A call that throws changes nothing.
+///
+/// \note Calls on one evictor must not overlap. Only const ones may overlap with each other: they change nothing.
+/// \note `observe_reuse` is in the Python contract alone, because what learns from it is written in Python.
+class Evictor {
+ public:
+  Evictor() = default;
+  virtual ~Evictor() = default;
+  Evictor(const Evictor&) = delete;
+  Evictor& operator=(const Evictor&) = delete;
+
+  /// Returns how many blocks are free. O(1).
+  virtual std::size_t size() const = 0;
+
+  /// Frees blocks that hold reusable KV and were last used at `now_s`. Where the policy sees no difference, earlier ids
+  /// go first. `positions[i]` belongs to `ids[i]`: the tokens of its sequence up to its end.
+  /// \throws std::invalid_argument for a block that is free already or unknown, and for a value out of range.
+  virtual void add(std::span<const BlockId> ids, std::span<const std::int64_t> positions, double now_s,
+                   const FreeContext& context = {}) = 0;
+
+  /// Frees blocks without reusable KV: they go before every other block, the latest call first, in order.
+  /// \throws std::invalid_argument for a block that is free already or unknown.
+  virtual void add_empty(std::span<const BlockId> ids) = 0;
+
+  /// Takes out the `count` blocks to lose, and returns them in the order in which they are lost.
+  /// \throws std::invalid_argument if fewer are free.
+  virtual std::vector<BlockId> evict(std::int64_t count, double now_s) = 0;
+
+  /// Takes out one block because its KV is used again.
+  /// \throws NotFree if it is not free, or there is no such block.
+  virtual void remove(std::int64_t id) = 0;
+
+  /// Returns all free blocks in the order in which `evict` would take them at `now_s`.
+  virtual std::vector<BlockId> order(double now_s) const = 0;
+
+  /// Learns from the blocks removed so far: `remove` does not tell the time. Most policies learn nothing from it.
+  virtual void settle(double /*now_s*/) {}
+
+  /// Learns that a share (0 to 1) of a group of blocks came back at `age_s` seconds after it was freed. The blocks were
+  /// kept elsewhere, in a pin; `add` was told of their class. Most policies learn nothing from it.
+  virtual void observe_return(FinishClass, double /*age_s*/, double /*share*/) {}
+
+  /// Learns that a share (0 to 1) of a group of blocks was evicted at `age_s`, and had not come back until then. Else
+  /// as `observe_return`.
+  virtual void observe_eviction(FinishClass, double /*age_s*/, double /*share*/) {}
+
+  /// Forgets what was in a block that is not free here: its KV is lost. Most policies have nothing to forget.
+  virtual void forget(BlockId) {}
+
+  /// Checks the evictor's own records.
+  /// \throws IntegrityError when they contradict each other.
+  virtual void check_integrity() const = 0;
+};
+
+}  // namespace agentcache

@@ -1,0 +1,287 @@
+// Soft pins on top of any evictor: pinned blocks are free, and the last to be taken.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <vector>
+
+#include "core/checked_evictor.hpp"
+#include "core/returns.hpp"
+#include "pins/held_blocks.hpp"
+#include "pins/pin_reservations.hpp"
+#include "pins/pins.hpp"
+
+namespace agentcache {
+
+/// Blocks with KV are in a pin or in the inner evictor, which learns from both. Empty ones, which go before all others
+/// in any case, stay here; at position 0 there is nothing to pin.
+///
+/// \note A pin begins with its first block, value or reservation, and ends with `release`.
+class PinnedEvictor final : public CheckedEvictor {
+ public:
+  /// Knows the blocks from 0 to `num_blocks` - 1. A pin's blocks are lost by position if `cheapest_first`, else in the
+  /// order in which they came.
+  /// \pre `inner` outlives this evictor and is called by nobody else from now on.
+  /// \throws std::invalid_argument unless `inner` is empty and knows as many blocks.
+  PinnedEvictor(Evictor& inner, std::int64_t num_blocks, bool cheapest_first)
+      : CheckedEvictor(num_blocks),
+        inner_(inner),
+        pins_(CheckedEvictor::num_blocks(), cheapest_first),
+        held_(CheckedEvictor::num_blocks()) {
+    require_argument(inner.size() == 0, "the inner evictor holds blocks already");
+    if (num_blocks == 0) return;
+    // Refused now if the inner evictor has no such block, rather than in the midst of a call.
+    const auto last = static_cast<BlockId>(num_blocks - 1);
+    inner.add_empty({&last, 1});
+    inner.remove(last);
+  }
+
+  /// Sets what the loss of each block of this pin would cost, against other pins. 0 at first. O(1).
+  /// \throws std::invalid_argument unless the pin is at least 0, and the value finite and at least 0.
+  void set_value(PinId pin, double value) {
+    require_pin(pin);
+    pins_.set_value(pin, value);
+  }
+
+  /// Reserves blocks of the pin's request that are in use: they come to it when they are freed. So do those that it
+  /// had.
+  /// \throws std::invalid_argument for a block that is free with KV, or that there is not.
+  void reserve(PinId pin, std::span<const BlockId> ids) {
+    require_pin(pin);
+    for (const BlockId id : ids) {
+      require_argument(held_.is_known(id), "there is no such block");
+      require_argument(!held_.has_kv(id), "a block is free");
+    }
+    for (const BlockId id : ids) reservations_.add(pin, id);
+  }
+
+  /// Ends the pin, and returns how many blocks it had. They age on in the inner evictor as if they had never been
+  /// pinned, or in another pin that has reserved them.
+  /// \throws std::invalid_argument unless the pin is at least 0 and `now_s` finite.
+  std::size_t release(PinId pin, double now_s) {
+    require_pin(pin);
+    require_time(now_s);
+    learn(now_s);
+    reservations_.drop_pin(pin);
+    std::size_t count = 0;
+    for (const PinnedGroup& group : pins_.release(pin)) {
+      give_back(group.ids, group.since_s, group.context);
+      count += group.ids.size();
+    }
+    return count;
+  }
+
+  /// Lets the `count` blocks that the pin would lose first go on as if it had been released, or all if it has fewer;
+  /// returns how many. Throws as `release`.
+  std::size_t release_some(PinId pin, std::size_t count, double now_s) {
+    require_pin(pin);
+    require_time(now_s);
+    learn(now_s);
+    const std::vector<BlockId> ids = pins_.first_blocks_of(pin, std::min(count, pins_.size_of(pin)));
+    for (std::span<const BlockId> rest = ids; !rest.empty();) {
+      const Group group = pins_.group_of(rest.front());
+      const auto end = std::ranges::find_if(rest, [&](BlockId id) { return pins_.group_of(id).id != group.id; });
+      const auto alike = rest.first(static_cast<std::size_t>(end - rest.begin()));
+      for (const BlockId id : alike) {
+        pins_.erase(id);
+        reservations_.drop(pin, id);
+      }
+      give_back(alike, group.freed_s, group.context);
+      rest = rest.subspan(alike.size());
+    }
+    return ids.size();
+  }
+
+  /// Protects blocks for a request that is about to use them: those free with KV that no pin has yet. Returns how many.
+  /// For the inner evictor they are used again now. They are lost in the order given unless by position. Throws as
+  /// `release`.
+  std::size_t adopt(PinId pin, std::span<const BlockId> ids, double now_s) {
+    require_pin(pin);
+    require_time(now_s);
+    std::vector<BlockId> adopted;
+    for (const BlockId id : ids) {
+      if (!can_be_adopted(id)) continue;
+      inner_.remove(id);
+      held_.set_pinned(id, true);
+      adopted.push_back(id);
+    }
+    learn(now_s);
+    const auto differ = [this](BlockId left, BlockId right) {
+      return held_.context_of(left) != held_.context_of(right);
+    };
+    for (std::span<const BlockId> rest = adopted; !rest.empty();) {
+      const auto last = std::ranges::adjacent_find(rest, differ);
+      const auto alike =
+          rest.first(last == rest.end() ? rest.size() : static_cast<std::size_t>(last - rest.begin()) + 1);
+      pin_group(pin, alike, now_s, Origin::kAdopted);
+      rest = rest.subspan(alike.size());
+    }
+    return adopted.size();
+  }
+
+  /// Returns how many blocks a pin has now, 0 if there is no such pin. O(1).
+  std::size_t size_of(PinId pin) const { return pins_.size_of(pin); }
+  /// Returns how many blocks are reserved for the pin, those that it has included, but not those that it adopted. O(1).
+  std::size_t reserved_by(PinId pin) const { return reservations_.size_of(pin); }
+  /// Returns how many blocks all pins have; how many of them were adopted. O(1).
+  std::size_t pinned() const { return pins_.size(); }
+  std::size_t adopted() const { return pins_.adopted(); }
+  /// Returns how many blocks each pin had or had reserved that were evicted since the last call, released pins' too.
+  std::map<PinId, std::size_t> take_losses() { return pins_.take_losses(); }
+
+  void settle(double now_s) override { learn(now_s); }
+
+  // What is kept elsewhere is the inner evictor's to learn from, here as well.
+  void observe_return(FinishClass finish_class, double age_s, double share) override {
+    inner_.observe_return(finish_class, age_s, share);
+  }
+  void observe_eviction(FinishClass finish_class, double age_s, double share) override {
+    inner_.observe_eviction(finish_class, age_s, share);
+  }
+  void forget(BlockId id) override {
+    reservations_.drop_block(id);
+    inner_.forget(id);
+  }
+
+ protected:
+  void insert(const Freed& freed) override {
+    learn_returns(freed.last_s);
+    const PinId pin = freed.context.pin;
+    const FreeContext unpinned = freed.context.without_pin();
+    std::vector<BlockId> own;
+    std::vector<BlockId> others;
+    for (std::size_t i = 0; i < freed.size(); ++i) {
+      const BlockId id = freed.ids[i];
+      held_.hold(id, freed.positions[i], unpinned);
+      if (freed.positions[i] == 0) reservations_.drop_block(id);
+      (pin != kNoPin && freed.positions[i] > 0 ? own : others).push_back(id);
+    }
+    // Even without blocks: the inner evictor learns the time and the class.
+    give_back(others, freed.last_s, unpinned);
+    if (pin == kNoPin) return;
+    for (const BlockId id : own) reservations_.add(pin, id);
+    pin_group(pin, own, freed.last_s, Origin::kOwn);
+  }
+
+  void insert_empty(std::span<const BlockId> ids) override {
+    for (const BlockId id : ids) forget(id);
+  }
+
+  // As from the inner evictor, what was removed is learnt from with the next call that tells the time.
+  void erase(BlockId id) override {
+    if (!held_.is_pinned(id)) {
+      inner_.remove(id);
+    } else {
+      if (pins_.origin_of(id) == Origin::kOwn) returns_.note(pins_.group_of(id));
+      pins_.erase(id);
+    }
+    held_.drop(id);
+  }
+
+  void take(std::size_t count, double now_s, std::vector<BlockId>& victims) override {
+    learn_returns(now_s);
+    const std::size_t from_inner = std::min(count, inner_.size());
+    for (const BlockId id : inner_.evict(static_cast<std::int64_t>(from_inner), now_s)) {
+      victims.push_back(id);
+      held_.drop(id);
+    }
+    for (const BlockId id : pins_.first_blocks(count - from_inner)) {
+      victims.push_back(id);
+      lose(id, now_s);
+    }
+  }
+
+  std::vector<BlockId> order_with_kv(double now_s) const override {
+    std::vector<BlockId> order = inner_.order(now_s);
+    const std::vector<BlockId> pinned = pins_.first_blocks(pins_.size());
+    order.insert(order.end(), pinned.begin(), pinned.end());
+    return order;
+  }
+
+  void check_with_kv() const override {
+    inner_.check_integrity();
+    pins_.check_integrity();
+    for (const BlockId id : pins_.first_blocks(pins_.size())) {
+      require_integrity(held_.is_pinned(id), "a pin has a block that is not pinned");
+    }
+    require_integrity(held_.count_pinned() == pins_.size(), "a pinned block is in no pin");
+    reservations_.check_integrity();
+    for (BlockId id = 0; held_.is_known(id); ++id) {
+      if (!held_.has_kv(id) || reservations_.of(id).empty()) continue;
+      require_integrity(held_.is_pinned(id), "a free block is reserved and not pinned");
+    }
+  }
+
+ private:
+  friend struct Damage;
+
+  static void require_pin(PinId pin) { require_argument(pin >= 0, "the pin is negative"); }
+  static void require_time(double now_s) { require_argument(std::isfinite(now_s), "now_s must be finite"); }
+
+  bool can_be_adopted(BlockId id) const { return held_.is_known(id) && held_.has_kv(id) && !held_.is_pinned(id); }
+
+  // Blocks with KV that are in no pin go to one that has reserved them, else to the inner evictor.
+  void give_back(std::span<const BlockId> ids, double freed_s, const FreeContext& context) {
+    std::map<PinId, std::vector<BlockId>> reserved;
+    std::vector<BlockId> others;
+    for (const BlockId id : ids) {
+      held_.set_pinned(id, false);
+      const std::vector<PinId>& pins = reservations_.of(id);
+      if (pins.empty()) {
+        others.push_back(id);
+      } else {
+        reserved[*std::ranges::max_element(pins, {}, [this](PinId pin) { return pins_.value_of(pin); })].push_back(id);
+      }
+    }
+    inner_.add(others, held_.positions_of(others), freed_s, context);
+    for (const auto& [pin, its] : reserved) pin_group(pin, its, freed_s, Origin::kReserved);
+  }
+
+  // Blocks of one context.
+  void pin_group(PinId pin, std::span<const BlockId> ids, double now_s, Origin origin) {
+    if (ids.empty()) return;
+    for (const BlockId id : ids) held_.set_pinned(id, true);
+    const std::vector<std::int64_t> positions = held_.positions_of(ids);
+    pins_.add(pin, {ids, positions, now_s, held_.context_of(ids.front()), next_sequence_}, origin);
+    next_sequence_ += ids.size();
+  }
+
+  void lose(BlockId id, double now_s) {
+    const Group& group = pins_.group_of(id);
+    if (pins_.origin_of(id) == Origin::kOwn) {
+      inner_.observe_eviction(group.context.finish_class, now_s - group.freed_s, group.share());
+    }
+    for (const PinId pin : reservations_.of(id)) {
+      if (pin != pins_.pin_of(id)) pins_.note_loss(pin);
+    }
+    reservations_.drop_block(id);
+    pins_.lose(id);
+    inner_.forget(id);
+    held_.drop(id);
+  }
+
+  // The inner evictor learns with what it is told next; what it is told of times that are past must not come first.
+  void learn(double now_s) {
+    learn_returns(now_s);
+    inner_.settle(now_s);
+  }
+
+  void learn_returns(double now_s) {
+    returns_.settle(now_s, [this](FinishClass finish_class, double age_s, double share) {
+      inner_.observe_return(finish_class, age_s, share);
+    });
+  }
+
+  Evictor& inner_;
+  Pins pins_;
+  PinReservations reservations_;
+  HeldBlocks held_;
+  Returns returns_;
+  std::uint64_t next_sequence_ = 0;
+};
+
+}  // namespace agentcache

@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tracked_requests import ASKED, Tracked
+
+from agentcache.engine.rpc import job_calls
+
+
+@pytest.fixture
+def core(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """An engine core whose jobs are of one session's name, one a tenant."""
+    tracked = Tracked()
+    for number, salt in enumerate([None, "a", "b"]):
+        tracked.turn(f"turn {number}", ASKED, session="mine", salt=salt)
+    monkeypatch.setattr(job_calls, "_find_tracker", lambda core: core)
+    return tracked.tracker
+
+
+def numbers(answer: list[dict[str, Any]] | None) -> list[float]:
+    """Each job arrived a second after the one before."""
+    assert answer is not None
+    return [job["arrived_s"] - 1000 for job in answer]
+
+
+def test_a_session_is_shown_of_all_tenants_or_of_one(core: Any) -> None:
+    shown = {0: [None], 1: ["a"], 2: ["b"]}
+    assert numbers(job_calls._view_session(core, "mine", None)) == [0, 1, 2]
+    for number, tenants in shown.items():
+        assert numbers(job_calls._view_session(core, "mine", tenants)) == [number]
+    assert numbers(job_calls._view_session(core, "mine", ["c"])) == []
+
+
+def test_a_session_is_released_of_one_tenant_or_of_all(core: Any) -> None:
+    assert job_calls._release(core, "mine", ["c"]) is False
+    assert job_calls._release(core, "mine", ["a"]) is True
+    assert numbers(job_calls._view_session(core, "mine", None)) == [0, 2]
+    assert job_calls._release(core, "mine", None) is True
+    assert job_calls._view_session(core, "mine", None) == []

@@ -1,0 +1,106 @@
+"""Models whose layers do not all keep the same: sliding windows beside full attention, and recurrent states."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hand_clock import Clock
+from lone_scheduler import BLOCK_SIZE, LoneScheduler, make_config
+from test_steered_scheduler import SEARCH, do_turn_in_no_time, run_until_idle, tokens_of
+from transformers import Mamba2Config
+from vllm.v1.kv_cache_interface import (
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    KVCacheSpec,
+    MambaSpec,
+    SlidingWindowSpec,
+)
+from vllm.v1.structured_output import StructuredOutputManager
+
+from agentcache.engine.constants import SCHEDULER_CLASS
+from agentcache.policy.lru import LruEvictor
+
+ATTENTION: dict[str, Any] = {"block_size": BLOCK_SIZE, "num_kv_heads": 2, "head_size": 32, "dtype": torch.float32}
+FULL = FullAttentionSpec(**ATTENTION)
+WINDOW = SlidingWindowSpec(**ATTENTION, sliding_window=4 * BLOCK_SIZE)
+RECURRENT = MambaSpec(
+    block_size=BLOCK_SIZE,
+    shapes=((1024,),),
+    dtypes=(torch.float32,),
+    mamba_cache_mode="align",
+    page_size_padded=FULL.page_size_bytes,
+)
+
+
+def make_lone(model_path: str, specs: list[KVCacheSpec], blocks: int = 101, **knobs: Any) -> LoneScheduler:
+    config = make_config(model_path, SCHEDULER_CLASS, **knobs)
+    config.cache_config.num_gpu_blocks = blocks
+    config.cache_config.mamba_cache_mode = "align"
+    groups = [KVCacheGroupSpec([f"layer {number}"], spec) for number, spec in enumerate(specs)]
+    scheduler: Any = config.scheduler_config.get_scheduler_cls()(
+        vllm_config=config,
+        kv_cache_config=KVCacheConfig(blocks, [], groups),
+        structured_output_manager=StructuredOutputManager(config),
+        block_size=BLOCK_SIZE,
+        hash_block_size=BLOCK_SIZE,
+    )
+    scheduler.clock = Clock()
+    return LoneScheduler(scheduler)
+
+
+def test_a_waiting_request_keeps_its_hits_in_every_group(tiny_model_path: str) -> None:
+    """The first group, of a sliding window, has nothing of the beginning; what counts is what vLLM would hit."""
+    lone = make_lone(tiny_model_path, [WINDOW, FULL], policy="agentcache")
+    prompt = tokens_of(1, 12 * BLOCK_SIZE)
+    do_turn_in_no_time(lone, "one", prompt, calls=())
+    lone.add("again", [*prompt, *tokens_of(2, 20)], output_tokens=1, calls=())
+    request = lone.scheduler.requests["again"]
+    blocks, tokens, _ = lone.scheduler.kv_cache_manager.get_computed_blocks(request)
+    assert tokens == 12 * BLOCK_SIZE
+    hits = [block for group in blocks.blocks for block in group if not block.is_null]
+    assert lone.scheduler._find_hits(request) == hits
+    assert lone.scheduler.evictor.adopted == len(hits) == 12 + 4
+    run_until_idle(lone)
+    lone.scheduler.check_integrity()
+
+
+@pytest.mark.parametrize(("specs", "blocks"), [([FULL, RECURRENT], 40), ([RECURRENT], 8)], ids=["hybrid", "recurrent"])
+def test_recurrent_models_are_served_as_by_lru(
+    tiny_model_path: str, specs: list[KVCacheSpec], blocks: int, vllm_log: pytest.LogCaptureFixture
+) -> None:
+    lone = make_lone(tiny_model_path, specs, blocks=blocks, policy="agentcache")
+    (line,) = [record.message for record in vllm_log.records if record.name == "vllm.agentcache"]
+    assert line.startswith("The model has recurrent layers, whose state policy agentcache knows nothing of: ")
+    assert isinstance(lone.scheduler.evictor, LruEvictor)
+    assert (lone.scheduler.tracker, lone.scheduler.gap_filler, lone.scheduler.chunking) == (None, None, None)
+    stock = make_lone(tiny_model_path, specs, blocks=blocks, policy="vllm")
+    assert run_jobs(lone) == run_jobs(stock)
+    assert lone.scheduler.tracker is None
+
+
+def run_jobs(lone: LoneScheduler) -> list[tuple[dict[str, int], list[int]]]:
+    """Jobs that come back, in a cache that holds half of them: hits and evictions, step by step."""
+    steps = []
+    for turn in range(3):
+        for job in range(6):
+            lone.add(f"{job} {turn}", tokens_of(job, 100 + 40 * turn), output_tokens=3, calls=(SEARCH,))
+            steps += run_until_idle(lone)
+    assert any(step.evicted for step in steps)
+    return [(step.hit_tokens, step.evicted) for step in steps]
+
+
+def test_a_model_of_recurrent_layers_alone_starts(tiny_model_path: str, tmp_path: Path) -> None:
+    """Its configuration knows no attention heads, of which costs are made."""
+    for file in Path(tiny_model_path).glob("tokenizer*"):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    config = Mamba2Config(num_heads=8, head_dim=16, hidden_size=64, num_hidden_layers=2, n_groups=1, vocab_size=8192)
+    config.architectures = ["Mamba2ForCausalLM"]
+    config.save_pretrained(tmp_path)
+    for policy in ("agentcache", "asymcache", "continuum-paper", "pensieve"):
+        lone = make_lone(str(tmp_path), [RECURRENT], policy=policy)
+        do_turn_in_no_time(lone, "one", tokens_of(1, 100), calls=(SEARCH,))
+        lone.scheduler.check_integrity()

@@ -1,0 +1,176 @@
+"""What vLLM's processes get of us when they load plug-ins: next to nothing until an engine's arguments name us."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import vllm
+from vllm.engine.arg_utils import EngineArgs
+from vllm.utils.import_utils import resolve_obj_by_qualname
+from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue
+from vllm.v1.core.sched import request_queue
+
+from agentcache.engine import plugin
+from agentcache.engine.compat import check_vllm
+from agentcache.engine.constants import SCHEDULER_CLASS
+from agentcache.engine.front_end import watch_engine_arguments
+from agentcache.engine.plugin import register
+from agentcache.engine.scheduler import AgentScheduler
+from agentcache.errors import CompatibilityError, InputError
+
+OTHER_RELEASE = "vLLM 0.33.0 is installed; agentcache needs 0.32.x"
+# Unrelated servers beside us, as far as plug-ins matter: one for each change to vLLM, forked, because loading vLLM is
+# what takes long. Each has files for its outputs.
+LOAD_PLUGINS = """
+import os, sys
+from vllm.engine.arg_utils import EngineArgs
+from vllm.plugins import load_general_plugins
+from vllm.v1.engine.core import EngineCoreProc
+from vllm.v1.engine.input_processor import InputProcessor
+assert "agentcache.engine.plugin" not in sys.modules
+model, folder, *changes = sys.argv[1:]
+for number, change in enumerate(changes):
+    child = os.fork()
+    if not child:
+        break
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+else:
+    sys.exit()
+for target, name in ((1, "out"), (2, "err")):
+    os.dup2(os.open(f"{folder}/{number}.{name}", os.O_CREAT | os.O_WRONLY), target)
+exec(change)
+load_general_plugins()
+load_general_plugins()
+config = EngineArgs(model=model).create_engine_config()
+print("loaded:", "agentcache.engine.plugin" in sys.modules, "agentcache.engine.scheduler" in sys.modules)
+print("config:", config.scheduler_config.scheduler_cls, config.additional_config)
+print("changed:", hasattr(InputProcessor.process_inputs, "__wrapped__"), hasattr(EngineCoreProc, "agentcache_snapshot"))
+"""
+UNTOUCHED = ["loaded: True False", "config: None {}", "changed: False False"]
+
+
+@pytest.fixture(autouse=True)
+def _as_installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name in ("from_cli_args", "create_engine_config"):
+        monkeypatch.setattr(EngineArgs, name, vars(EngineArgs)[name])
+    check_vllm.cache_clear()
+    watch_engine_arguments.cache_clear()
+    yield
+    check_vllm.cache_clear()
+    watch_engine_arguments.cache_clear()
+
+
+LOGGED: dict[str, list[str]] = {
+    "import vllm; vllm.__version__ = '0.33.0'": [f"agentcache stands aside: {OTHER_RELEASE}"],
+    "import vllm.v1.core.kv_cache_utils as utils; del utils.FreeKVCacheBlockQueue.iter_blocks_after": [],
+}
+
+
+def test_servers_without_us_come_up_on_any_vllm(tiny_model_path: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", LOAD_PLUGINS, tiny_model_path, str(tmp_path), *LOGGED]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines()[-2:] == ["0", "0"], done.stderr
+    for number, logged in enumerate(LOGGED.values()):
+        out, errors = ((tmp_path / f"{number}.{name}").read_text() for name in ("out", "err"))
+        assert out.splitlines()[-3:] == UNTOUCHED, errors
+        assert "Traceback" not in errors
+        assert [line for line in errors.splitlines() if "agentcache" in line] == logged
+
+
+def test_even_what_we_watch_may_be_gone(monkeypatch: pytest.MonkeyPatch, vllm_log: pytest.LogCaptureFixture) -> None:
+    monkeypatch.delattr(EngineArgs, "from_cli_args")
+    watch_engine_arguments.cache_clear()
+    register()
+    (record,) = vllm_log.records
+    assert record.getMessage() == ("agentcache stands aside: type object 'EngineArgs' has no attribute 'from_cli_args'")
+
+
+def test_of_a_server_s_processes_one_tells(monkeypatch: pytest.MonkeyPatch, vllm_log: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(vllm, "__version__", "0.33.0")
+    register()
+    monkeypatch.setattr(plugin, "parent_process", object)
+    register()
+    assert [record.getMessage() for record in vllm_log.records] == [f"agentcache stands aside: {OTHER_RELEASE}"]
+
+
+class Derived(AgentScheduler):
+    pass
+
+
+NAMES_US: list[dict[str, Any]] = [
+    {"scheduler_cls": SCHEDULER_CLASS},
+    {"scheduler_cls": AgentScheduler},
+    {"scheduler_cls": Derived},
+    {"scheduler_cls": "theirs.Derived", "additional_config": {"agentcache": {}}},
+]
+
+
+def start_failure(tiny_model_path: str, options: dict[str, Any]) -> str:
+    register()
+    with pytest.raises(CompatibilityError) as caught:
+        EngineArgs(model=tiny_model_path, **options).create_engine_config()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("options", NAMES_US)
+def test_an_engine_with_us_names_the_release_that_we_need(
+    monkeypatch: pytest.MonkeyPatch, tiny_model_path: str, options: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(vllm, "__version__", "0.33.0")
+    assert start_failure(tiny_model_path, options) == OTHER_RELEASE
+
+
+def test_an_engine_with_us_names_what_has_gone(monkeypatch: pytest.MonkeyPatch, tiny_model_path: str) -> None:
+    monkeypatch.delattr(FreeKVCacheBlockQueue, "iter_blocks_after")
+    assert "it has no vllm.v1.core.kv_cache_utils.FreeKVCacheBlockQueue.iter_blocks_after" in start_failure(
+        tiny_model_path, NAMES_US[0]
+    )
+
+
+@pytest.mark.parametrize(
+    ("knobs", "complaint"),
+    [
+        ({"polcy": "lru"}, "agentcache.polcy: Extra inputs are not permitted"),
+        ({"lifespan_s": float("inf")}, "agentcache.lifespan_s: Input should be less than or equal to 1000000000"),
+        ({"runtime": {"durations_file": "/"}}, "agentcache.runtime.durations_file: / is not a regular file; name one"),
+    ],
+)
+def test_a_wrong_knob_is_told_before_the_engine_starts(
+    tiny_model_path: str, knobs: dict[str, Any], complaint: str
+) -> None:
+    register()
+    options = {"scheduler_cls": SCHEDULER_CLASS, "additional_config": {"agentcache": knobs}}
+    with pytest.raises(InputError) as caught:
+        EngineArgs(model=tiny_model_path, **options).create_engine_config()
+    assert str(caught.value).startswith(f"additional_config: {complaint}")
+
+
+def test_what_we_import_and_is_gone_is_named(monkeypatch: pytest.MonkeyPatch, tiny_model_path: str) -> None:
+    monkeypatch.delitem(sys.modules, "agentcache.engine.scheduler")
+    monkeypatch.delattr(request_queue, "SchedulingPolicy")
+    failure = start_failure(tiny_model_path, NAMES_US[0])
+    expected = "cannot import name 'SchedulingPolicy' from 'vllm.v1.core.sched.request_queue'"
+    assert failure.startswith(f"vLLM {vllm.__version__}: {expected}")
+
+
+def test_the_engine_core_says_so_where_no_front_end_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where VLLM_PLUGINS leaves us out. What the import needs has moved as well."""
+    monkeypatch.delitem(sys.modules, "agentcache.engine.scheduler")
+    monkeypatch.delattr(request_queue, "SchedulingPolicy")
+    monkeypatch.setattr(vllm, "__version__", "0.33.0")
+    with pytest.raises(CompatibilityError) as caught:
+        resolve_obj_by_qualname(SCHEDULER_CLASS)
+    assert str(caught.value) == OTHER_RELEASE
+
+
+def test_registering_twice_wraps_once() -> None:
+    register()
+    once = EngineArgs.create_engine_config
+    register()
+    assert EngineArgs.create_engine_config is once

@@ -1,0 +1,222 @@
+"""What csrc/evictors/return_time.hpp does, from the formulas.
+
+No bins found by bits, no heap, each value computed when asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from agentcache._evictor import FreeContext
+from agentcache.policy.return_time import Learning
+
+# Four to each doubling, from 1/64 s on.
+EDGES_S = [0.0, *(2.0**exponent * (1 + quarter / 4) for exponent in range(-6, 20) for quarter in range(4)), 2.0**20]
+BINS = len(EDGES_S) - 1
+WIDTHS_S = [EDGES_S[i + 1] - EDGES_S[i] for i in range(BINS)]
+PRIOR_HAZARD = [1 / (30.0 + EDGES_S[i]) for i in range(BINS)]
+
+Curve = list[float]
+
+
+def bin_of(age_s: float) -> int:
+    return min(max(bisect_right(EDGES_S, age_s) - 1, 0), BINS - 1)
+
+
+@dataclass
+class Table:
+    """Bin by bin: what returned, what left for either reason, and the seconds that this had waited in its last bin."""
+
+    returned: Curve = field(default_factory=lambda: [0.0] * BINS)
+    left: Curve = field(default_factory=lambda: [0.0] * BINS)
+    waited_s: Curve = field(default_factory=lambda: [0.0] * BINS)
+    total: float = 0.0
+
+    def observe(self, age_s: float, weight: float, returned: bool) -> None:
+        i = bin_of(age_s)
+        self.left[i] += weight
+        self.waited_s[i] += weight * (min(max(age_s, 0.0), EDGES_S[-1]) - EDGES_S[i])
+        self.returned[i] += weight if returned else 0.0
+        self.total += weight
+
+    def add(self, other: Table) -> None:
+        self.returned = [a + b for a, b in zip(self.returned, other.returned, strict=True)]
+        self.left = [a + b for a, b in zip(self.left, other.left, strict=True)]
+        self.waited_s = [a + b for a, b in zip(self.waited_s, other.waited_s, strict=True)]
+        self.total += other.total
+
+    def halve(self) -> None:
+        for counts in (self.returned, self.left, self.waited_s):
+            counts[:] = [count / 2 for count in counts]
+        self.total /= 2
+
+    def hazard(self, prior: Curve, prior_returns: float) -> Curve:
+        hazard = [0.0] * BINS
+        beyond = 0.0
+        for i in reversed(range(BINS)):
+            waited_s = self.waited_s[i] + beyond * WIDTHS_S[i]
+            hazard[i] = (self.returned[i] + prior_returns) / (waited_s + prior_returns / prior[i])
+            beyond += self.left[i]
+        return hazard
+
+
+def expected_inverse_wait(hazard: Curve, least_wait_s: float) -> Curve:
+    """At each edge, given no return before it."""
+    staying = [math.exp(-rate * width_s) for rate, width_s in zip(hazard, WIDTHS_S, strict=True)]
+    values = []
+    for start in range(BINS):
+        value, away = 0.0, 1.0
+        for i in range(start, BINS):
+            if away <= 1e-9:
+                break
+            value += away * (1 - staying[i]) / (least_wait_s + (EDGES_S[i] - EDGES_S[start] + WIDTHS_S[i] / 2))
+            away *= staying[i]
+        values.append(value)
+    return [*values, values[-1]]
+
+
+@dataclass
+class Group:
+    """Cost in seconds, number of addition, and id of each block that is left, the next victim first."""
+
+    freed_s: float
+    factor: float
+    finish_class: int
+    job: int
+    share: float
+    blocks: list[tuple[float, int, int]]
+
+
+class ReturnTimeReference:
+    """The methods of `_evictor.ReturnTimeEvictor`, for blocks with KV alone. O(free blocks) and more for each."""
+
+    def __init__(self, *, slope_s: float, base_s: float, floor_s: float, learning: Learning) -> None:
+        self._cost = (slope_s, base_s, floor_s)
+        self._learning = learning
+        self._groups: list[Group] = []
+        self._tables: list[Table] = [Table()]
+        self._total = 0.0
+        self._returns: list[tuple[float, int, float]] = []
+        self._added = 0
+        # Of each block: the jobs other than its group's that left it, the latest first.
+        self._others: dict[int, list[int]] = {}
+        self._newest: dict[int, Group] = {}
+        self._fit_at = 0.0
+        self._fit()
+
+    def add(
+        self,
+        block_ids: Sequence[int],
+        positions: Sequence[int],
+        now_s: float,
+        context: FreeContext,
+    ) -> None:
+        factor, finish_class, job = context.factor, context.finish_class, context.job
+        self._note_returns(now_s)
+        is_new = finish_class >= len(self._tables)
+        self._tables += [Table() for _ in range(finish_class + 1 - len(self._tables))]
+        if is_new or self._total > self._fit_at:
+            self._fit()
+        slope_s, base_s, floor_s = self._cost
+        costs = [max(floor_s, slope_s * position + base_s) for position in positions]
+        blocks = sorted(zip(costs, range(self._added, self._added + len(costs)), block_ids, strict=True))
+        self._added += len(costs)
+        for block_id, position in zip(block_ids, positions, strict=True):
+            if position == 0:
+                self.forget(block_id)
+        group = Group(now_s, factor, finish_class, job, 0.0, [])
+        newest = {job: each for job, each in self._newest.items() if each.blocks}
+        for block in blocks:
+            self._find_better_group(block[2], group, newest, now_s).blocks.append(block)
+        for each in newest.values():
+            each.blocks.sort()
+        if group.blocks:
+            group.share = 1 / len(group.blocks)
+            self._groups.append(group)
+            if job:
+                self._newest[job] = group
+
+    def evict(self, count: int, now_s: float) -> list[int]:
+        self._note_returns(now_s)
+        victims = list(self.order(now_s))[:count]
+        for block_id in victims:
+            group = self._take_out(block_id)
+            self._observe(group.finish_class, now_s - group.freed_s, group.share, returned=False)
+            self.forget(block_id)
+        return victims
+
+    def forget(self, block_id: int) -> None:
+        self._others.pop(block_id, None)
+
+    def remove(self, block_id: int) -> None:
+        group = self._take_out(block_id)
+        same = self._returns and self._returns[-1][:2] == (group.freed_s, group.finish_class)
+        weight = self._returns.pop()[2] if same else 0.0
+        self._returns.append((group.freed_s, group.finish_class, weight + group.share))
+        if group.job:
+            others = self._others.get(block_id, [])
+            self._others[block_id] = [group.job, *(each for each in others if each != group.job)]
+
+    def order(self, now_s: float) -> Iterator[int]:
+        left = [(self._value(group, now_s), list(group.blocks)) for group in self._groups]
+        while left:
+            _, blocks = min(left, key=lambda group: (group[0] * group[1][0][0], group[1][0][1]))
+            yield blocks.pop(0)[2]
+            left = [group for group in left if group[1]]
+
+    def _find_better_group(self, block_id: int, own: Group, newest: dict[int, Group], now_s: float) -> Group:
+        """Of those that wait for the block the group that is worth most. Two jobs more are remembered."""
+        waiting = [newest[job] for job in self._others.pop(block_id, [])[:2] if job in newest and job != own.job]
+        home = own
+        for group in waiting:
+            if self._value(group, now_s) > self._value(home, now_s):
+                home = group
+        others = [own.job if group is home else group.job for group in waiting]
+        self._others[block_id] = [job for job in others if job]
+        return home
+
+    def _value(self, group: Group, now_s: float) -> float:
+        age_s, curve = now_s - group.freed_s, self._curves[group.finish_class]
+        i = bin_of(age_s)
+        slope = (curve[i + 1] - curve[i]) / WIDTHS_S[i]
+        return (curve[i] + slope * (min(max(age_s, 0.0), EDGES_S[-1]) - EDGES_S[i])) * group.factor
+
+    def _take_out(self, block_id: int) -> Group:
+        for group in self._groups:
+            kept = [block for block in group.blocks if block[2] != block_id]
+            if len(kept) < len(group.blocks):
+                group.blocks = kept
+                self._groups = [each for each in self._groups if each.blocks]
+                return group
+        raise KeyError(block_id)
+
+    def _note_returns(self, now_s: float) -> None:
+        for freed_s, finish_class, weight in self._returns:
+            self._observe(finish_class, now_s - freed_s, weight, returned=True)
+        self._returns.clear()
+
+    def _observe(self, finish_class: int, age_s: float, weight: float, *, returned: bool) -> None:
+        self._tables[finish_class].observe(age_s, weight, returned)
+        self._total += weight
+        if self._total > self._learning.window:
+            self._total /= 2
+            for table in self._tables:
+                table.halve()
+            self._fit_at = 0.0
+
+    def _fit(self) -> None:
+        everything = Table()
+        for table in self._tables:
+            everything.add(table)
+        pooled = everything.hazard(PRIOR_HAZARD, self._learning.prior_returns)
+        self._curves = [
+            expected_inverse_wait(
+                table.hazard(pooled, self._learning.prior_returns) if table.total else pooled,
+                self._learning.least_wait_s,
+            )
+            for table in self._tables
+        ]
+        self._fit_at = self._total * 1.01

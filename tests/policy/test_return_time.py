@@ -1,0 +1,239 @@
+"""The return-time evictor against a slow reference, and what it learns from returns and evictions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from made_evictors import COST, SAME_COST
+from return_time_reference import ReturnTimeReference
+
+from agentcache._evictor import FreeContext
+from agentcache.policy.return_time import Learning, ReturnTimeEvictor
+
+YEAR_S = 365 * 24 * 3600.0
+NUM_BLOCKS = 24
+
+
+class SameVictims(RuleBasedStateMachine):
+    """Both compute the same doubles in the same order, so that not even ties may differ."""
+
+    @initialize(
+        cost=st.sampled_from([COST, SAME_COST]),
+        window=st.sampled_from([2, 4000]),
+        start_s=st.sampled_from([0.0, YEAR_S, 100 * YEAR_S]),
+    )
+    def start(self, cost: dict[str, Any], window: int, start_s: float) -> None:
+        learning = Learning(window=window, prior_returns=0.5)
+        self.evictor = ReturnTimeEvictor(num_blocks=NUM_BLOCKS, **cost, learning=learning)
+        self.reference = ReturnTimeReference(**cost, learning=learning)
+        self.taken = list(range(NUM_BLOCKS))
+        self.now_s = start_s
+
+    @rule(seconds=st.sampled_from([1e-3, 0.3, -0.1]) | st.floats(0.0, 60.0) | st.floats(0.0, 1e8))
+    def wait(self, seconds: float) -> None:
+        self.now_s += seconds
+
+    @precondition(lambda self: self.taken)
+    @rule(
+        data=st.data(),
+        finish_class=st.integers(0, 3),
+        factor=st.sampled_from([1.0, 0.5]) | st.floats(1e-3, 1e3),
+        job=st.integers(0, 4),
+    )
+    def add(self, data: st.DataObject, finish_class: int, factor: float, job: int) -> None:
+        count = data.draw(st.integers(0, min(8, len(self.taken))))
+        freed, self.taken = self.taken[:count], self.taken[count:]
+        positions = [16 * n for n in data.draw(st.lists(st.integers(0, 8000), min_size=count, max_size=count))]
+        context = FreeContext(factor=factor, finish_class=finish_class, job=job)
+        self.evictor.add(freed, positions, self.now_s, context)
+        self.reference.add(freed, positions, self.now_s, context)
+
+    @rule(count=st.integers(1, 4), data=st.data())
+    def remove(self, count: int, data: st.DataObject) -> None:
+        for _ in range(min(count, len(self.evictor))):
+            block_id = data.draw(st.sampled_from(list(self.reference.order(self.now_s))))
+            self.evictor.remove(block_id)
+            self.reference.remove(block_id)
+            self.taken.append(block_id)
+
+    @rule(data=st.data())
+    def evict(self, data: st.DataObject) -> None:
+        count = data.draw(st.integers(0, len(self.evictor)))
+        victims = self.evictor.evict(count, self.now_s)
+        assert victims == self.reference.evict(count, self.now_s)
+        self.taken += victims
+
+    @invariant()
+    def list_the_same(self) -> None:
+        assert list(self.evictor.order(self.now_s)) == list(self.reference.order(self.now_s))
+        self.evictor.check_integrity()
+
+
+def test_return_time_takes_the_same_victims_as_the_reference() -> None:
+    run_state_machine_as_test(SameVictims, settings=settings(max_examples=80, stateful_step_count=25, deadline=None))
+
+
+def make_evictor(num_blocks: int, **learning: float) -> ReturnTimeEvictor:
+    return ReturnTimeEvictor(num_blocks=num_blocks, **COST, learning=Learning(**{"prior_returns": 0.1, **learning}))  # type: ignore[arg-type]
+
+
+def test_the_cheapest_block_of_a_group_goes_first() -> None:
+    evictor = make_evictor(4)
+    evictor.add([3, 0, 2, 1], [64_000, 16, 48_000, 32_000], 0.0)
+    assert evictor.evict(4, 1.0) == [0, 1, 2, 3]
+
+
+def test_before_anything_is_learnt_the_longest_idle_goes_first() -> None:
+    evictor = make_evictor(3)
+    for block_id, freed_s in enumerate((0.0, 5.0, 9.0)):
+        evictor.add([block_id], [16], freed_s)
+    assert evictor.evict(3, 10.0) == [0, 1, 2]
+
+
+def live_through(evictor: ReturnTimeEvictor, finish_class: int, gap_s: float, *, returns: bool) -> None:
+    """Twenty groups that come back after `gap_s`, or are evicted then."""
+    for turn in range(20):
+        freed_s = 1000.0 * turn
+        evictor.add([0, 1], [16, 32], freed_s, FreeContext(finish_class=finish_class))
+        if returns:
+            evictor.remove(0)
+            evictor.remove(1)
+            evictor.add_empty([0, 1])
+        assert sorted(evictor.evict(2, freed_s + gap_s)) == [0, 1]
+    evictor.add([0, 1], [16, 16], 1e6)  # What was seen counts from here on.
+    evictor.evict(2, 1e6)
+
+
+def test_a_class_that_returns_stays_and_one_that_did_not_goes() -> None:
+    evictor = make_evictor(4)
+    live_through(evictor, 1, 10.0, returns=True)
+    live_through(evictor, 2, 500.0, returns=False)
+    evictor.add([2], [16], 2e6, FreeContext(finish_class=1))
+    evictor.add([3], [16], 2e6 + 5, FreeContext(finish_class=2))
+    assert list(evictor.order(2e6 + 6)) == [3, 2], "the one that is longer idle is about to come back"
+
+
+def test_past_its_usual_gap_a_group_is_worth_less_than_before_it() -> None:
+    evictor = make_evictor(4)
+    live_through(evictor, 0, 10.0, returns=True)
+    evictor.add([2], [16], 2e6)
+    evictor.add([3], [16], 2e6 + 100)
+    assert list(evictor.order(2e6 + 108)) == [2, 3]
+
+
+def test_blocks_that_are_used_again_move_to_the_newer_group() -> None:
+    evictor = make_evictor(4, prior_returns=100.0)
+    evictor.add([0, 1], [16, 32], 0.0)
+    evictor.remove(0)
+    evictor.add([0, 2], [16, 32], 100.0)
+    assert evictor.evict(3, 101.0) == [1, 0, 2]
+
+
+def test_a_year_of_uptime_or_a_clock_set_back_changes_no_order() -> None:
+    for start_s in (0.0, YEAR_S, 100 * YEAR_S):
+        evictor = make_evictor(4)
+        evictor.add([0, 1], [16, 32], start_s)
+        evictor.add([2, 3], [16, 32], start_s + 1.0)
+        assert list(evictor.order(start_s - 5.0)) == [0, 2, 1, 3]
+        assert evictor.evict(4, start_s + YEAR_S) == [0, 2, 1, 3]
+
+
+def teach(evictor: ReturnTimeEvictor) -> None:
+    """Ends of class 1 come back after 10 s, those of class 2 never."""
+    live_through(evictor, 1, 10.0, returns=True)
+    live_through(evictor, 2, 500.0, returns=False)
+
+
+def leave(evictor: ReturnTimeEvictor, ids: list[int], now_s: float, *, finish_class: int, job: int) -> None:
+    evictor.add(ids, [16 * (block_id + 1) for block_id in ids], now_s, FreeContext(finish_class=finish_class, job=job))
+
+
+def use(evictor: ReturnTimeEvictor, *ids: int) -> None:
+    for block_id in ids:
+        evictor.remove(block_id)
+
+
+def test_a_shared_block_stays_with_the_one_job_that_still_waits() -> None:
+    evictor = make_evictor(6)
+    teach(evictor)
+    leave(evictor, [2, 1, 0], 2e6, finish_class=1, job=7)
+    use(evictor, 1, 0)
+    leave(evictor, [4, 3, 1, 0], 2e6 + 2, finish_class=2, job=8)
+    assert list(evictor.order(2e6 + 3)) == [3, 4, 0, 1, 2]
+
+
+def test_a_shared_block_goes_to_the_better_waiter_then_the_other() -> None:
+    evictor = make_evictor(6)
+    teach(evictor)
+    leave(evictor, [2, 0], 2e6, finish_class=2, job=7)
+    use(evictor, 0)
+    leave(evictor, [3, 0], 2e6 + 2, finish_class=1, job=8)
+    assert list(evictor.order(2e6 + 3)) == [2, 0, 3], "8 is about to come back"
+    use(evictor, 3, 0)
+    leave(evictor, [3, 0], 2e6 + 900, finish_class=2, job=8)
+    assert list(evictor.order(2e6 + 901)) == [2, 0, 3]
+    leave(evictor, [4], 2e6 + 902, finish_class=1, job=7)
+    use(evictor, 0)
+    leave(evictor, [5, 0], 2e6 + 903, finish_class=2, job=9)
+    assert list(evictor.order(2e6 + 904))[-2:] == [0, 4], "7 is waited for by now"
+
+
+def test_a_job_that_came_back_takes_its_blocks_with_it() -> None:
+    evictor = make_evictor(6)
+    teach(evictor)
+    leave(evictor, [2, 1, 0], 2e6, finish_class=1, job=7)
+    use(evictor, 1, 0)
+    leave(evictor, [3, 1, 0], 2e6 + 2, finish_class=2, job=7)
+    assert list(evictor.order(2e6 + 3)) == [0, 1, 3, 2], "what its last turn left alone waits on"
+
+
+def test_what_is_in_a_block_anew_is_nobodys_else() -> None:
+    evictor = make_evictor(6)
+    teach(evictor)
+    leave(evictor, [2, 0], 2e6, finish_class=1, job=7)
+    use(evictor, 0)
+    evictor.add_empty([0])
+    assert evictor.evict(1, 2e6 + 1) == [0]
+    leave(evictor, [3, 0], 2e6 + 2, finish_class=2, job=8)
+    assert list(evictor.order(2e6 + 3)) == [0, 3, 2]
+
+
+@pytest.mark.parametrize("finish_class", [-1, 1024])
+def test_a_class_out_of_range_is_refused(finish_class: int) -> None:
+    with pytest.raises(ValueError, match="finish_class"):
+        make_evictor(2).add([0], [16], 0.0, FreeContext(finish_class=finish_class))
+
+
+@pytest.mark.parametrize("wrong", [{"window": 0}, {"prior_returns": 0.0}, {"least_wait_s": float("inf")}])
+def test_wrong_knobs_are_named(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        make_evictor(2, **wrong)
+
+
+@pytest.mark.parametrize(
+    ("age_s", "share"), [(float("nan"), 1.0), (float("inf"), 1.0), (1.0, -0.1), (1.0, float("nan"))]
+)
+def test_an_observation_out_of_range_is_refused(age_s: float, share: float) -> None:
+    evictor = make_evictor(2)
+    for observe in (evictor.observe_return, evictor.observe_eviction):
+        with pytest.raises(ValueError, match=r"age_s|share"):
+            observe(0, age_s, share)
+        with pytest.raises(ValueError, match="finish_class"):
+            observe(1, 1.0, 1.0)
+
+
+@pytest.mark.parametrize("block_id", [-1, 2])
+def test_a_block_that_there_is_not_cannot_be_forgotten(block_id: int) -> None:
+    with pytest.raises(ValueError, match="no such block"):
+        make_evictor(2).forget(block_id)

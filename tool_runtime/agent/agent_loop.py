@@ -1,0 +1,139 @@
+"""The loop between model, tools and human: ask, run the calls of the reply, wait for what is said, ask again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from openai import AsyncOpenAI
+
+from tool_runtime.agent.executor import ExecutedCall, ToolExecutor
+from tool_runtime.agent.job import Job, Message, Turn
+from tool_runtime.agent.model_client import ModelClient, RequestOutcome
+from tool_runtime.agent.reply import Reply
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOutcome:
+    """A job that ended: first request sent to last reply received, in seconds, and the turns it did.
+
+    A job that still called tools at the step limit is finished, `stopped_by_limit`; its last turn has calls
+    without results.
+    """
+
+    job_id: str
+    started_s: float
+    finished_s: float
+    turns: tuple[Turn, ...]
+    status: Literal["finished", "failed"]
+    error: str | None = None
+    stopped_by_limit: bool = False
+
+
+class LoopObserver(Protocol):
+    """Is told as each thing ends, failures included, before the loop goes on."""
+
+    def request_ended(self, outcome: RequestOutcome) -> None:
+        """Note a request that got its reply, or failed."""
+
+    def tool_call_ended(self, job_id: str, turn: int, executed: ExecutedCall) -> None:
+        """Note a call that has its result."""
+
+
+def no_options(_turn: int) -> Mapping[str, Any]:
+    """Return no request options: everything is left to the server's defaults."""
+    return {}
+
+
+class AgentLoop:
+    """Does jobs with one model and one set of tools.
+
+    `request_options` gives, for a turn (from 0), further fields of the request body: sampling parameters, vLLM's
+    own fields. The job's id goes along as vLLM's `session_id`. Requests time out as `client` is set to, per read.
+    A job goes on while replies call tools, or where its recording has something said behind a turn. After
+    `max_tool_steps` such turns the model is asked once more, and then no more.
+    """
+
+    def __init__(
+        self,
+        client: AsyncOpenAI,
+        model: str,
+        executor: ToolExecutor,
+        *,
+        clock: Callable[[], float],
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        observer: LoopObserver | None = None,
+        request_options: Callable[[int], Mapping[str, Any]] = no_options,
+        max_tool_steps: int = 20,
+        max_retries: int = 2,
+    ) -> None:
+        self._model = ModelClient(client, model, clock=clock, sleep=sleep, max_retries=max_retries)
+        self._executor = executor
+        self._sleep = sleep
+        self._observer = observer
+        self._request_options = request_options
+        self._max_tool_steps = max_tool_steps
+
+    async def run(self, job: Job) -> JobOutcome:
+        """Send `job.messages` and `job.tools`, and follow the calls. A failed request makes a failed outcome.
+
+        What the recording has said behind a turn is sent after its pause, which follows the results of the calls.
+        Cancelling it cancels the request or the calls under way; the observer is not told of those.
+        """
+        messages = list(job.messages)
+        turns: list[Turn] = []
+        reply, request = await self._ask(job, 0, messages)
+        started_s = request.sent_s
+        while request.error is None and len(turns) < self._max_tool_steps:
+            recorded = job.turns[len(turns)] if len(turns) < len(job.turns) else Turn()
+            if not reply.tool_calls and not recorded.said:
+                break
+            executed = await self._run_calls(job, len(turns), reply)
+            await self._sleep(recorded.pause_s)
+            results = tuple(each.result for each in executed)
+            turns.append(Turn(reply.content, reply.tool_calls, results, recorded.pause_s, recorded.said))
+            messages += [_assistant_message(reply), *map(_tool_message, executed), *recorded.said]
+            reply, request = await self._ask(job, len(turns), messages)
+        if request.error is None:
+            turns.append(Turn(reply.content, reply.tool_calls))
+        return JobOutcome(
+            job_id=job.id,
+            started_s=started_s,
+            finished_s=request.finished_s,
+            turns=tuple(turns),
+            status="finished" if request.error is None else "failed",
+            error=request.error,
+            stopped_by_limit=request.error is None and bool(reply.tool_calls),
+        )
+
+    async def _ask(self, job: Job, turn: int, messages: Sequence[Message]) -> tuple[Reply, RequestOutcome]:
+        reply, request = await self._model.ask(job.id, turn, messages, job.tools, self._request_options(turn))
+        if self._observer is not None:
+            self._observer.request_ended(request)
+        return reply, request
+
+    async def _run_calls(self, job: Job, turn: int, reply: Reply) -> list[ExecutedCall]:
+        def tell(executed: ExecutedCall) -> None:
+            if self._observer is not None:
+                self._observer.tool_call_ended(job.id, turn, executed)
+
+        return await self._executor.run(reply.tool_calls, on_end=tell)
+
+
+def _assistant_message(reply: Reply) -> Message:
+    if not reply.tool_calls:
+        return {"role": "assistant", "content": reply.content}
+    return {
+        "role": "assistant",
+        "content": reply.content or None,
+        "tool_calls": [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in reply.tool_calls
+        ],
+    }
+
+
+def _tool_message(executed: ExecutedCall) -> Message:
+    return {"role": "tool", "tool_call_id": executed.call.id, "content": executed.result.content}

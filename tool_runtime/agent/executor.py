@@ -1,0 +1,152 @@
+"""Runs the tool calls of one turn side by side. Whatever goes wrong in a call becomes text for the model."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import json
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from tool_runtime.agent.job import ToolCall, ToolResult
+from tool_runtime.agent.tools import Tool, ToolFunction, ToolRegistry
+
+# BFCL's wording, so that its tasks read here as they do there.
+ERROR_PREFIX = "Error during execution: "
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutedCall:
+    """A call, its result, and when it ran, in seconds on the executor's clock."""
+
+    call: ToolCall
+    result: ToolResult
+    started_s: float
+    finished_s: float
+
+
+class _CallError(Exception):
+    """The call failed; the message is for the model."""
+
+
+class ToolExecutor:
+    """Executes calls of the registry's tools, each within `timeout_s` seconds.
+
+    Coroutine functions run on the event loop. Plain functions run in threads, which nothing can stop: one that
+    times out or is cancelled goes on unheard until it returns.
+    """
+
+    def __init__(self, registry: ToolRegistry, *, timeout_s: float, clock: Callable[[], float]) -> None:
+        if timeout_s <= 0:
+            raise ValueError(f"timeout_s must be positive, not {timeout_s:g}")
+        self._registry = registry
+        self._timeout_s = timeout_s
+        self._clock = clock
+
+    async def run(
+        self, calls: Sequence[ToolCall], on_end: Callable[[ExecutedCall], None] | None = None
+    ) -> list[ExecutedCall]:
+        """Run calls and return results in their order; `on_end` hears of each as it ends.
+
+        Functions start in the order of the calls, a coroutine function running up to its first wait before the
+        next call starts. Cancelling this cancels the coroutine functions and waits for them.
+        """
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._execute(call, on_end)) for call in calls]
+        return [task.result() for task in tasks]
+
+    async def _execute(self, call: ToolCall, on_end: Callable[[ExecutedCall], None] | None) -> ExecutedCall:
+        error: str | None = None
+        started_s = self._clock()
+        try:
+            content = await self._content(call)
+        except _CallError as failure:
+            error = str(failure)
+            content = ERROR_PREFIX + error
+        finished_s = self._clock()
+        result = ToolResult(_encodable(content), finished_s - started_s, error)
+        executed = ExecutedCall(call, result, started_s, finished_s)
+        if on_end is not None:
+            on_end(executed)
+        return executed
+
+    async def _content(self, call: ToolCall) -> str:
+        tool = self._registry.get(call.name)
+        if tool is None:
+            raise _CallError(f"unknown tool {call.name!r}; the tools are: {', '.join(self._registry.names)}")
+        arguments = _parse_arguments(call)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                value = await _invoke(tool, arguments)
+        except TimeoutError:
+            raise _CallError(f"{call.name} did not finish within {self._timeout_s:g} s") from None
+        return _render(call, value)
+
+
+def _parse_arguments(call: ToolCall) -> dict[str, Any]:
+    # A model that passes nothing may write nothing; vLLM, too, takes that for an empty object.
+    if not call.arguments.strip():
+        return {}
+    try:
+        arguments = json.loads(call.arguments)
+    except (ValueError, RecursionError) as error:
+        raise _CallError(f"the arguments of {call.name} are not valid JSON: {error}") from None
+    if not isinstance(arguments, dict):
+        raise _CallError(f"the arguments of {call.name} must be a JSON object, not {type(arguments).__name__}")
+    return arguments
+
+
+async def _invoke(tool: Tool, arguments: Mapping[str, Any]) -> Any:
+    """Return the function's value. Its exceptions arrive as _CallError, so that a TimeoutError is only ever ours."""
+    if not tool.is_async:
+        return await asyncio.wrap_future(_start_thread(tool.function, arguments))
+    try:
+        return await tool.function(**arguments)
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        # Nobody cancelled this task: the tool awaited something that was cancelled, which is its failure.
+        raise _CallError("cancelled inside the tool") from None
+    except (Exception, SystemExit) as error:
+        raise _failure(error) from error
+
+
+def _start_thread(function: ToolFunction, arguments: Mapping[str, Any]) -> Future[Any]:
+    # A daemon thread per call and no pool: a tool that hangs must neither take a worker from the calls of other
+    # jobs nor keep the process from exiting.
+    outcome: Future[Any] = Future()
+    context = contextvars.copy_context()
+
+    def work() -> None:
+        try:
+            outcome.set_result(context.run(function, **arguments))
+        except BaseException as error:
+            # asyncio refuses to carry some exceptions (StopIteration), so none crosses the threads as itself.
+            outcome.set_exception(_failure(error))
+
+    # Running from the start, so that a cancelled waiter cannot make set_result fail.
+    outcome.set_running_or_notify_cancel()
+    threading.Thread(target=work, name="tool", daemon=True).start()
+    return outcome
+
+
+def _failure(error: BaseException) -> _CallError:
+    return _CallError(str(error) or type(error).__name__)
+
+
+def _render(call: ToolCall, value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise _CallError(f"{call.name} returned what JSON cannot hold: {error}") from None
+
+
+def _encodable(text: str) -> str:
+    # File names that are not UTF-8 come as lone surrogates, with which no request could be sent any more.
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")

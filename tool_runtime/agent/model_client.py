@@ -1,0 +1,210 @@
+"""One request to the model: sent, read, timed, and tried again while nothing has come of it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import textwrap
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar, cast
+
+import openai
+from openai.types import Completion
+from openai.types.chat import ChatCompletionChunk, ChatCompletionFunctionToolParam, ChatCompletionMessageParam
+
+from tool_runtime.agent.job import Message
+from tool_runtime.agent.reply import CompletionReader, Reply, ReplyReader
+
+FIRST_BACKOFF_S = 0.5
+
+_Chunk = TypeVar("_Chunk")
+_Chunk_contra = TypeVar("_Chunk_contra", contravariant=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestOutcome:
+    """One request as measured. `sent_s`, `first_token_s` and `finished_s` are the client's clock.
+
+    `first_token_s` is the first generated output. Retries lie between `sent_s` and `first_token_s`. Counts,
+    durations in the server (`queue_s`, `prefill_s`, `decode_s`) and token ids are None where it did not tell them.
+    """
+
+    job_id: str
+    turn: int
+    sent_s: float
+    first_token_s: float | None
+    finished_s: float
+    prompt_tokens: int | None
+    output_tokens: int | None
+    cached_tokens: int | None
+    queue_s: float | None
+    prefill_s: float | None
+    decode_s: float | None
+    prompt_token_ids: tuple[int, ...] | None
+    output_token_ids: tuple[int, ...] | None
+    finish_reason: str | None
+    retries: int
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    reply: Reply
+    first_token_s: float | None
+    failure: Exception | None
+
+    @property
+    def may_be_retried(self) -> bool:
+        # A timeout is the user's limit. Once tokens were produced, a second try would measure a warmed cache.
+        lost = isinstance(self.failure, openai.APIConnectionError)
+        return lost and not isinstance(self.failure, openai.APITimeoutError) and self.first_token_s is None
+
+    @property
+    def error(self) -> str | None:
+        if self.failure is not None:
+            return _describe(self.failure)
+        if self.reply.finish_reason is None:
+            return "the stream ended before the reply was complete"
+        if self.reply.finish_reason == "abort":
+            return "the server aborted the request"
+        return None
+
+
+class _Reader(Protocol[_Chunk_contra]):
+    @property
+    def has_output(self) -> bool: ...
+
+    def add(self, chunk: _Chunk_contra) -> None: ...
+
+    def reply(self) -> Reply: ...
+
+
+class ModelClient:
+    """Asks one model, streaming: over the chat API, or over the completions API for what is known as tokens only.
+
+    A request gives the reply, as far as it came, and its measurement, whose `error` says whether it can be used.
+    Whatever the server does wrong is an outcome, not a raise. The job's id goes along as vLLM's `session_id`.
+    """
+
+    def __init__(
+        self,
+        client: openai.AsyncOpenAI,
+        model: str,
+        *,
+        clock: Callable[[], float],
+        sleep: Callable[[float], Awaitable[None]],
+        max_retries: int,
+    ) -> None:
+        # The client's own retries are invisible and would count as latency of the server.
+        self._client = client.with_options(max_retries=0)
+        self._model = model
+        self._clock = clock
+        self._sleep = sleep
+        self._max_retries = max_retries
+
+    async def ask(
+        self,
+        job_id: str,
+        turn: int,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]],
+        options: Mapping[str, Any],
+    ) -> tuple[Reply, RequestOutcome]:
+        """Ask for a chat reply; `options` are further fields of the request body."""
+
+        def open_stream() -> Awaitable[openai.AsyncStream[ChatCompletionChunk]]:
+            return self._client.chat.completions.create(
+                model=self._model,
+                messages=cast(Iterable[ChatCompletionMessageParam], messages),
+                tools=cast(Iterable[ChatCompletionFunctionToolParam], tools) if tools else openai.omit,
+                stream=True,
+                stream_options={"include_usage": True},
+                extra_body={"session_id": job_id, **options},
+            )
+
+        return await self._request(job_id, turn, open_stream, ReplyReader)
+
+    async def complete(
+        self, job_id: str, turn: int, prompt: Sequence[int], options: Mapping[str, Any]
+    ) -> tuple[Reply, RequestOutcome]:
+        """Complete `prompt`, token ids; `options` are further fields of the request body."""
+
+        def open_stream() -> Awaitable[openai.AsyncStream[Completion]]:
+            return self._client.completions.create(
+                model=self._model,
+                prompt=prompt,
+                stream=True,
+                stream_options={"include_usage": True},
+                extra_body={"session_id": job_id, **options},
+            )
+
+        return await self._request(job_id, turn, open_stream, CompletionReader)
+
+    async def _request(
+        self,
+        job_id: str,
+        turn: int,
+        open_stream: Callable[[], Awaitable[openai.AsyncStream[_Chunk]]],
+        make_reader: Callable[[], _Reader[_Chunk]],
+    ) -> tuple[Reply, RequestOutcome]:
+        sent_s = self._clock()
+        for retries in itertools.count():
+            attempt = await self._attempt(open_stream, make_reader())
+            if retries >= self._max_retries or not attempt.may_be_retried:
+                break
+            await self._sleep(FIRST_BACKOFF_S * 2**retries)
+        reply = attempt.reply
+        return reply, RequestOutcome(
+            job_id=job_id,
+            turn=turn,
+            sent_s=sent_s,
+            first_token_s=attempt.first_token_s,
+            finished_s=self._clock(),
+            prompt_tokens=reply.prompt_tokens,
+            output_tokens=reply.output_tokens,
+            cached_tokens=reply.cached_tokens,
+            queue_s=reply.queue_s,
+            prefill_s=reply.prefill_s,
+            decode_s=reply.decode_s,
+            prompt_token_ids=reply.prompt_token_ids,
+            output_token_ids=reply.output_token_ids,
+            finish_reason=reply.finish_reason,
+            retries=retries,
+            error=attempt.error,
+        )
+
+    async def _attempt(
+        self, open_stream: Callable[[], Awaitable[openai.AsyncStream[_Chunk]]], reader: _Reader[_Chunk]
+    ) -> _Attempt:
+        first_token_s = None
+        failure: Exception | None = None
+        try:
+            stream = await open_stream()
+            async with stream:
+                async for chunk in stream:
+                    reader.add(chunk)
+                    if first_token_s is None and reader.has_output:
+                        first_token_s = self._clock()
+        except (openai.APIError, json.JSONDecodeError) as error:
+            failure = error
+        return _Attempt(reader.reply(), first_token_s, failure)
+
+
+def _describe(failure: Exception) -> str:
+    """Describe the cause in one line."""
+    text = str(failure)
+    match failure:
+        case openai.APIStatusError(body={"message": str(message)}):
+            text = f"HTTP {failure.status_code}: {message}"
+        case openai.APIStatusError():
+            text = f"HTTP {failure.status_code}: {failure.body or failure.response.reason_phrase}"
+        case openai.APITimeoutError():
+            text = "the server did not answer within the client's timeout"
+        case openai.APIConnectionError():
+            text = f"connection lost: {failure.__cause__ or failure.message}"
+        case openai.APIError():
+            text = f"the server broke off the stream: {failure.message}"
+        case json.JSONDecodeError():
+            text = f"the stream is not JSON: {failure.msg}"
+    return textwrap.shorten(text, 300)

@@ -1,0 +1,259 @@
+"""What is known of the gaps behind turns: records per command, per tool and over all tools, and one of humans."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from threading import Lock
+
+import numpy as np
+
+from tool_runtime.learning.survival import Floats, SurvivalCurve, log_logistic, shrunk_curve
+from tool_runtime.learning.tool_key import HUMAN, ToolKey
+
+# The record over all tools; no model can call a tool of this name, for it is longer than a tool's name may be.
+POOL = ToolKey("*" * 65)
+
+# As a start, the medians of all 333 recorded Claude Code sessions, with some of which docs/results.md measures: 9 s
+# after a tool call, 152 s after a final answer.
+_TOOL_PRIOR = log_logistic(9.0)
+_HUMAN_PRIOR = log_logistic(152.0)
+# A return cannot be faster, and a curve falls at times above 0.
+_SHORTEST_S = 0.001
+# What is learned stays finite, also from a file that somebody has written: 32 years a gap, and counts and sums that a
+# float holds exactly.
+_LONGEST_S = 1e9
+MAX_COUNT = 2**53
+MAX_TOTAL_S = 2.0**53
+
+
+class Ended(Enum):
+    """The end of a gap, which says what may be learned from it."""
+
+    RETURNED = "returned"
+    STILL_OUT = "still out"  # nobody waits any longer; it would have lasted at least so long
+    BROKEN = "broken"  # abort, error or cut-off: nothing may be learned
+
+
+@dataclass(frozen=True, slots=True)
+class GapHistory:
+    """The records' account of the gap behind one turn.
+
+    `curve` is shrunk from the command over the tool to the pool. Counts and the mean are of all returns ever, the
+    samples of the latest, in seconds, ascending; `total_*` is over all tools. `evidence` is the weight of all that
+    was observed of tools (or of humans); where it is 0, the curve is an assumption.
+    """
+
+    key: ToolKey
+    curve: SurvivalCurve
+    evidence: float
+    tool_count: int
+    tool_mean_s: float | None
+    tool_samples_s: Floats
+    total_count: int
+    total_samples_s: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class RecordState:
+    """A record as plain values. `samples` are (seconds, age of the sample in seconds, whether it returned)."""
+
+    key: ToolKey
+    count: int
+    total_s: float
+    samples: tuple[tuple[float, float, bool], ...]
+
+
+class Durations:
+    """Gaps by key: the `max_keys` keys used last, of each the latest `max_samples`, of the pool `max_pool_samples`.
+
+    A sample's weight halves every `half_life_s` seconds, up to the latest observation. A record is shrunk to the more
+    general one as if that were worth `strength` samples. Human gaps share nothing with those of tools.
+
+    The defaults are assumed, none is tuned; the three counts bound the memory. Only `copy` may be called by another
+    thread than the rest.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_keys: int = 2000,
+        max_samples: int = 128,
+        max_pool_samples: int = 512,
+        half_life_s: float = 6 * 3600.0,
+        strength: float = 8.0,
+    ) -> None:
+        for name, value in (
+            ("max_keys", max_keys),
+            ("max_samples", max_samples),
+            ("max_pool_samples", max_pool_samples),
+            ("half_life_s", half_life_s),
+            ("strength", strength),
+        ):
+            if not 0 < value < math.inf:
+                raise ValueError(f"{name} {value}: must be positive and finite")
+        self._max_keys = max_keys
+        self._max_samples = max_samples
+        self._half_life_s = half_life_s
+        self._strength = strength
+        self.observed = 0
+        """Gaps that were learned from, without those of `restore`."""
+        self._as_of_s = -math.inf
+        # Held while the records change, and while they are copied.
+        self._changing = Lock()
+        self._pool = _Record(max_pool_samples)
+        self._human = _Record(max_pool_samples)
+        self._records: OrderedDict[ToolKey, _Record] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Return how many keys have a record, the pool and humans not counted."""
+        return len(self._records)
+
+    def observe(self, key: ToolKey, seconds: float, ended: Ended, now_s: float) -> None:
+        """Learn from a gap of `key` that ended at `now_s` after `seconds`, on a clock that does not go back.
+
+        Raises ValueError for a gap that is negative or not finite.
+        """
+        if not 0 <= seconds < math.inf:
+            raise ValueError(f"a gap of {seconds} s: must be finite and not negative")
+        if ended is Ended.BROKEN:
+            return
+        with self._changing:
+            self.observed += 1
+            self._as_of_s = max(self._as_of_s, now_s)
+            for record in self._touch(key):
+                record.add(_bound(seconds), self._as_of_s, ended is Ended.RETURNED)
+
+    def history(self, key: ToolKey) -> GapHistory:
+        """Return what to expect of a gap filed under `key`. Costs a sort of the records' samples."""
+        general = self._human if key == HUMAN else self._pool
+        tool = self._human if key == HUMAN else self._records.get(key.coarse)
+        return GapHistory(
+            key,
+            self._curve(key),
+            float(self._weights(general).sum()),
+            tool.count if tool else 0,
+            tool.total_s / tool.count if tool and tool.count else None,
+            tool.returns_s if tool else np.empty(0),
+            self._pool.count,
+            self._pool.returns_s,
+        )
+
+    def copy(self) -> Durations:
+        """Copy what is known now: holds up the owner for a twentieth of the time that `dump` takes."""
+        with self._changing:
+            twin = copy.copy(self)
+            twin._changing = Lock()
+            twin._pool, twin._human = self._pool.copy(), self._human.copy()
+            twin._records = OrderedDict((key, record.copy()) for key, record in self._records.items())
+        return twin
+
+    def dump(self) -> list[RecordState]:
+        """Dump everything that `restore` takes, keys used last behind."""
+        named = [(POOL, self._pool), (HUMAN, self._human), *self._records.items()]
+        return [RecordState(key, *record.state(self._as_of_s)) for key, record in named]
+
+    def restore(self, states: Iterable[RecordState], now_s: float) -> None:
+        """Add records that were dumped, as if the dump had been taken at `now_s`."""
+        self._as_of_s = max(self._as_of_s, now_s)
+        for state in states:
+            record = self._record(state.key)
+            record.count_returns(state.count, state.total_s)
+            for seconds, age_s, returned in state.samples:
+                record.keep(_bound(seconds), now_s - age_s, returned)
+
+    def _touch(self, key: ToolKey) -> list[_Record]:
+        """Return the records that a gap of this key goes to."""
+        if key == HUMAN:
+            return [self._human]
+        # The tool behind its commands, so that a command is forgotten first.
+        return [self._pool, *(self._record(each) for each in dict.fromkeys((key, key.coarse)))]
+
+    def _record(self, key: ToolKey) -> _Record:
+        if key in (POOL, HUMAN):
+            return self._pool if key == POOL else self._human
+        record = self._records.pop(key, None) or _Record(self._max_samples)
+        self._records[key] = record
+        if len(self._records) > self._max_keys:
+            self._records.popitem(last=False)
+        return record
+
+    def _curve(self, key: ToolKey) -> SurvivalCurve:
+        if key == HUMAN:
+            return self._shrink(self._human, _HUMAN_PRIOR)
+        curve = self._shrink(self._pool, _TOOL_PRIOR)
+        for each in dict.fromkeys((key.coarse, key)):
+            record = self._records.get(each)
+            if record is not None:
+                curve = self._shrink(record, curve)
+        return curve
+
+    def _shrink(self, record: _Record, prior: SurvivalCurve) -> SurvivalCurve:
+        return shrunk_curve(record.seconds, record.returned, self._weights(record), prior, self._strength)
+
+    def _weights(self, record: _Record) -> Floats:
+        return np.asarray(np.exp2(-(self._as_of_s - record.at_s) / self._half_life_s))
+
+
+def _bound(seconds: float) -> float:
+    return min(max(seconds, _SHORTEST_S), _LONGEST_S)
+
+
+class _Record:
+    """The latest samples in a ring, and the count and sum of all returns ever."""
+
+    def __init__(self, max_samples: int) -> None:
+        self.count = 0
+        self.total_s = 0.0
+        self._kept = 0
+        self._seconds = np.zeros(max_samples)
+        self._at_s = np.zeros(max_samples)
+        self._returned = np.zeros(max_samples, dtype=np.bool_)
+
+    def add(self, seconds: float, at_s: float, returned: bool) -> None:
+        if returned:
+            self.count_returns(1, seconds)
+        self.keep(seconds, at_s, returned)
+
+    def count_returns(self, count: int, total_s: float) -> None:
+        self.count = min(self.count + count, MAX_COUNT)
+        self.total_s = min(self.total_s + total_s, MAX_TOTAL_S)
+
+    def keep(self, seconds: float, at_s: float, returned: bool) -> None:
+        """Take a sample that the count and sum hold already."""
+        slot = self._kept % self._seconds.size
+        self._seconds[slot], self._at_s[slot], self._returned[slot] = seconds, at_s, returned
+        self._kept += 1
+
+    def copy(self) -> _Record:
+        twin = copy.copy(self)
+        twin._seconds, twin._at_s, twin._returned = self._seconds.copy(), self._at_s.copy(), self._returned.copy()
+        return twin
+
+    @property
+    def seconds(self) -> Floats:
+        return self._seconds[: self._kept]
+
+    @property
+    def at_s(self) -> Floats:
+        return self._at_s[: self._kept]
+
+    @property
+    def returned(self) -> np.typing.NDArray[np.bool_]:
+        return self._returned[: self._kept]
+
+    @property
+    def returns_s(self) -> Floats:
+        return np.sort(self.seconds[self.returned])
+
+    def state(self, as_of_s: float) -> tuple[int, float, tuple[tuple[float, float, bool], ...]]:
+        oldest_first = np.argsort(self.at_s, kind="stable")
+        samples = tuple(
+            (float(self.seconds[index]), float(as_of_s - self.at_s[index]), bool(self.returned[index]))
+            for index in oldest_first
+        )
+        return self.count, self.total_s, samples

@@ -1,0 +1,105 @@
+"""How long a gap may yet last: a survival curve, learned from durations and shrunk to a more general curve."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+# Where a curve without samples may fall: twenty times a decade. Assumed; wide and fine enough for any tool.
+_GRID_S: Floats = np.geomspace(0.01, 1e6, 161)
+
+
+class SurvivalCurve:
+    """P(X > t) of a gap X: a step function of t, in seconds, that falls at `times_s`, all above 0.
+
+    What is left at the last time never returns. A negative age or duration counts as 0.
+    """
+
+    def __init__(self, times_s: Floats, hazards: Floats) -> None:
+        """Make a curve: `hazards` are the chances to end at each of the ascending `times_s`, given no end before."""
+        self.times_s = times_s
+        self.hazards = hazards
+        self._survival = np.concatenate(([1.0], np.cumprod(1.0 - hazards)))
+        steps = np.diff(times_s, prepend=0.0)
+        # The area under the curve up to each time: E[min(X, t)].
+        self._area = np.concatenate(([0.0], np.cumsum(self._survival[:-1] * steps)))
+        self._starts = np.concatenate(([0.0], times_s))
+
+    def survival(self, t_s: float) -> float:
+        """Return P(X > t)."""
+        return float(self._survival[np.searchsorted(self.times_s, t_s, side="right")])
+
+    def returned_within(self, horizon_s: float, age_s: float = 0.0) -> float:
+        """Return P(X <= age + horizon | X > age), the hazard of the next `horizon_s` seconds; 0 if none is left."""
+        left = self.survival(age_s)
+        return 1.0 - self.survival(age_s + max(horizon_s, 0.0)) / left if left > 0 else 0.0
+
+    def expected_hold(self, hold_s: float, age_s: float = 0.0) -> float:
+        """Return E[min(X − age, hold) | X > age]: how long a hold of at most `hold_s` seconds from `age_s` on lasts."""
+        left = self.survival(age_s)
+        hold_s = max(hold_s, 0.0)
+        age_s = max(age_s, 0.0)
+        return (self._area_to(age_s + hold_s) - self._area_to(age_s)) / left if left > 0 else hold_s
+
+    def quantile(self, q: float) -> float:
+        """Find the first time by which a share of at least `q` has returned; infinite if so many never return."""
+        if not 0 <= q <= 1:
+            raise ValueError(f"a quantile of {q}: must lie between 0 and 1")
+        index = int(np.searchsorted(-self._survival, q - 1.0 - 1e-12, side="left"))
+        return float(self._starts[index]) if index < len(self._starts) else math.inf
+
+    def best_hold(self, benefit_s: float, price: float, max_s: float, age_s: float = 0.0) -> tuple[float, float]:
+        """Find the hold τ from `age_s` on, at most `max_s`, that maximises P(τ)·benefit − price·E[min(X, τ)]; and that.
+
+        Exact: between two times the value only falls, so a time or 0 is best; of equals, the shorter.
+        """
+        age_s = max(age_s, 0.0)
+        left = self.survival(age_s)
+        inside = self.times_s[(self.times_s > age_s) & (self.times_s <= age_s + max_s)]
+        if left <= 0 or not inside.size:
+            return 0.0, 0.0
+        first = int(np.searchsorted(self.times_s, inside[0])) + 1
+        survival = self._survival[first : first + inside.size]
+        area = self._area[first : first + inside.size] - self._area_to(age_s)
+        values = ((left - survival) * benefit_s - price * area) / left
+        best = int(np.argmax(values))
+        return (float(inside[best]) - age_s, float(values[best])) if values[best] > 0 else (0.0, 0.0)
+
+    def _area_to(self, t_s: float) -> float:
+        index = int(np.searchsorted(self.times_s, t_s, side="right"))
+        return float(self._area[index] + self._survival[index] * (t_s - self._starts[index]))
+
+
+def log_logistic(median_s: float) -> SurvivalCurve:
+    """Return 1 / (1 + t / median): a broad curve where no more than the median is known. The form is assumed."""
+    survival = 1.0 / (1.0 + np.concatenate(([0.0], _GRID_S)) / median_s)
+    return SurvivalCurve(_GRID_S, 1.0 - survival[1:] / survival[:-1])
+
+
+def shrunk_curve(
+    seconds: Floats, returned: NDArray[np.bool_], weights: Floats, prior: SurvivalCurve, strength: float
+) -> SurvivalCurve:
+    """Return the curve of gaps of which those not `returned` were still out after `seconds` (censored).
+
+    The prior counts as `strength` further gaps, more than 0.
+
+    At every time t the hazard is (events + strength·prior's hazard) / (at risk + strength), the posterior mean under
+    a beta process prior (Hjort, Annals of Statistics 18(3), 1990). So the weight between own and prior follows the
+    gaps that are still at risk at t, censored ones included; as `strength` goes to 0 it is Kaplan and Meier's estimate.
+    """
+    if not seconds.size:
+        return prior
+    times = np.union1d(prior.times_s, seconds[returned])
+    # Gaps censored at t are at risk at t: they were still seen waiting then.
+    order = np.argsort(seconds)
+    at_risk = np.concatenate((np.cumsum(weights[order][::-1])[::-1], [0.0]))[np.searchsorted(seconds[order], times)]
+    ended = np.zeros(times.size)
+    np.add.at(ended, np.searchsorted(times, seconds[returned]), weights[returned])
+    expected = np.zeros(times.size)
+    expected[np.searchsorted(times, prior.times_s)] = prior.hazards
+    hazards = (ended + strength * expected) / (at_risk + strength)
+    return SurvivalCurve(times, np.clip(hazards, 0.0, 1.0))
