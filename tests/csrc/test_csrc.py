@@ -29,6 +29,7 @@ def build(folder: Path) -> Path:
     return program
 
 
+@pytest.mark.engine
 @pytest.mark.skipif(COMPILER is None, reason="no g++")
 def test_random_calls_under_sanitizers(tmp_path: Path) -> None:
     program = build(tmp_path)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 # Makes each compiled type, with everything else frozen, so that a collection comes after a few allocations. Each
 # threshold has a process of its own: only the first object of a type is made slowly.
 MAKE_ALL = """
@@ -55,6 +57,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.engine
 def test_a_collection_meets_no_half_made_object() -> None:
     run = subprocess.run([sys.executable, "-c", MAKE_ALL], capture_output=True, text=True, check=False)
     assert run.stdout == "".join(f"{threshold} 0\n" for threshold in range(1, 6)), run.stderr[-2000:]

@@ -71,6 +71,7 @@ LOGGED: dict[str, list[str]] = {
 }
 
 
+@pytest.mark.engine
 def test_servers_without_us_come_up_on_any_vllm(tiny_model_path: str, tmp_path: Path) -> None:
     command = [sys.executable, "-c", LOAD_PLUGINS, tiny_model_path, str(tmp_path), *LOGGED]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -90,6 +90,7 @@ def test_kept_job_is_not_ended(url: str, encoder: ReplyEncoder) -> None:
     assert [each.method for each in exchanges] == ["POST"]
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("options", [[], ["--model", "any"]])
 @pytest.mark.parametrize("example", ["openai_client.py", "openai_agents.py"])
 def test_without_a_server_one_line_says_how_to_start_one(example: str, options: list[str]) -> None:
@@ -105,7 +106,7 @@ def test_without_a_server_one_line_says_how_to_start_one(example: str, options: 
 def test_an_answer_that_is_an_error_is_one_line(tmp_path: Path) -> None:
     handler = partial(SimpleHTTPRequestHandler, directory=tmp_path)
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         url = f"http://127.0.0.1:{server.server_port}/v1"
         command = [sys.executable, str(EXAMPLES / "openai_client.py"), "--base-url", url]

@@ -97,6 +97,7 @@ def test_tiny_is_made_once(made: Model, monkeypatch: pytest.MonkeyPatch) -> None
     assert list(folder.parent.iterdir()) == [folder]
 
 
+@pytest.mark.engine
 def test_tiny_has_the_same_bytes_in_every_process(made: Model, tmp_path: Path) -> None:
     # Another hash seed orders sets and dictionaries of strings in another way.
     environment = {**os.environ, "AGENTCACHE_HOME": str(tmp_path), "PYTHONHASHSEED": "1234"}

@@ -22,6 +22,8 @@ from agentcache.report.policy_run import PolicyRun, group_by_policy
 from agentcache.report.summary import PolicySummary
 from agentcache.run.folder import ENGINE_LOG
 
+pytestmark = pytest.mark.usefixtures("without_plots")
+
 FILES = {RUN_FILE, EVENTS_FILE, SUMMARY_FILE, MARKDOWN_FILE, HTML_FILE, ENGINE_LOG}
 METRICS = """\
 # TYPE vllm:num_preemptions counter

@@ -15,9 +15,17 @@ from agentcache.errors import InputError
 from agentcache.report.builder import read_report, write_report
 from agentcache.report.content import MAX_LISTED
 from agentcache.report.events import EVENTS_FILE, Event, PolicyEvent
+from agentcache.report.figure import render_svg
+
+pytestmark = pytest.mark.usefixtures("without_plots")
 
 FILES = ("summary.json", "report.md", "report.html")
 HOSTILE = '<script>alert("x")</script> | `</td>` http://evil.example/x.png\n# head'
+
+
+@pytest.fixture
+def plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agentcache.report.html.render_svg", render_svg)
 
 
 class Links(HTMLParser):
@@ -83,6 +91,7 @@ def test_markdown_table_has_a_cell_for_every_value_and_ratio(tmp_path: Path) -> 
     )
 
 
+@pytest.mark.usefixtures("plots")
 def test_html_needs_nothing_else(tmp_path: Path) -> None:
     links = Links()
     links.feed(report_of(tmp_path, two_policies())["report.html"])
@@ -91,6 +100,7 @@ def test_html_needs_nothing_else(tmp_path: Path) -> None:
     assert not links.tags & {"script", "link", "iframe", "object", "embed"}
 
 
+@pytest.mark.usefixtures("plots")
 def test_text_of_the_record_is_never_markup(tmp_path: Path) -> None:
     events = [*make_events(HOSTILE, 3), make_job("lru", HOSTILE, 0.0, 1.0, status="failed", error=HOSTILE)]
     pages = report_of(tmp_path, events, command=HOSTILE, workload=HOSTILE, notes=(HOSTILE,))
@@ -104,6 +114,7 @@ def test_text_of_the_record_is_never_markup(tmp_path: Path) -> None:
     assert r"| failed | \<script\>alert" in pages["report.md"]
 
 
+@pytest.mark.usefixtures("plots")
 def test_same_events_make_the_same_bytes(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", two_policies())
     write_report([folder], tmp_path / "first")
@@ -166,6 +177,7 @@ def test_broken_line_is_named(tmp_path: Path) -> None:
         write_report([folder], folder)
 
 
+@pytest.mark.usefixtures("plots")
 def test_interrupted_run_says_so(tmp_path: Path) -> None:
     events = [event for event in make_events("lru", 24) if not isinstance(event, PolicyEvent) and event.finished_s < 20]
     begun = {event.job for event in events} - {event.job for event in events if event.type == "job"}

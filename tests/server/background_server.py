@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx
 import psutil
+import pytest
 from openai import OpenAI
 
 from agentcache.config import CONFIG_KEY, AgentCacheConfig
@@ -27,6 +28,8 @@ OPTIONS = (
     "--enable-prompt-tokens-details",
     "--no-use-tqdm-on-load",
 )
+# The worker inside the engine's process, as on one GPU: a third process takes ten seconds to start. See conftest.py.
+ONE_PROCESS = ("--distributed-executor-backend", "uni")
 BLOCK = 32
 BLOCKS = 128
 KEY = "secret-key"
@@ -34,6 +37,7 @@ AUTHORIZED = {"Authorization": f"Bearer {KEY}"}
 # What any of the tests needs. The scheduler and the middleware change nothing for who does not ask them to.
 SCHEDULER = "forgetful_scheduler.ForgetfulScheduler"
 SHARED_OPTIONS = (
+    *ONE_PROCESS,
     *("--num-gpu-blocks-override", str(BLOCKS + 1)),
     *("--max-model-len", str(BLOCKS * BLOCK)),
     *("--middleware", "forced_turns.ForcedTurns"),
@@ -71,9 +75,16 @@ class SharedServer:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
 
+class CallerError(Exception):
+    """Fails whoever has the server running."""
+
+
 @contextmanager
 def share_server(log: Path) -> Iterator[SharedServer]:
-    """Raises what made the server fail, also on the way down."""
+    """Raises what made the server fail, also on the way down, where the error is the caller's own.
+
+    That takes the server down like any other end, and nobody answers any more.
+    """
     args = build_arguments("tiny", [*OPTIONS, *SHARED_OPTIONS], policy="lru", forced_replies=True)
     args.scheduler_cls = SCHEDULER
     started: Future[tuple[EmbeddedServer, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
@@ -83,6 +94,7 @@ def share_server(log: Path) -> Iterator[SharedServer]:
         async with run_embedded_server(args) as server:
             started.set_result((server, asyncio.get_running_loop(), stopped))
             await stopped.wait()
+            raise CallerError
 
     with ThreadPoolExecutor(1) as thread:
         # The engine's processes keep the outputs that they start with.
@@ -97,7 +109,10 @@ def share_server(log: Path) -> Iterator[SharedServer]:
                 yield SharedServer(server, client, log, args.additional_config[CONFIG_KEY], loop)
         finally:
             loop.call_soon_threadsafe(stopped.set)
-            serving.result()
+            with pytest.raises(CallerError):
+                serving.result()
+            with pytest.raises(httpx.ConnectError):
+                httpx.get(f"{server.url}/health")
 
 
 def engine_processes() -> set[psutil.Process]:

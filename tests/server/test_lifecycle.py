@@ -1,8 +1,7 @@
-"""Servers come up, go down, and leave nothing behind."""
+"""A server comes up, goes down, and leaves nothing behind; so does the shared one, see `share_server`."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
@@ -16,38 +15,17 @@ from typing import Any
 import httpx
 import psutil
 import pytest
-from background_server import OPTIONS, engine_processes
+from background_server import OPTIONS
 
+from agentcache.cli import main
 from agentcache.engine.constants import REPLY_ARGUMENT
 from agentcache.jobs.recorded_reply import ReplyEncoder
 from agentcache.jobs.tokenizer import LocalTokenizer
-from agentcache.server.arguments import build_arguments
-from agentcache.server.embedded import run_embedded_server
 from tool_runtime.agent.job import Turn
 from tool_runtime.learning.durations_file import load_durations
 from tool_runtime.learning.tool_key import HUMAN
 
 pytestmark = pytest.mark.engine
-
-
-def test_an_exception_inside_takes_engine_and_server_down() -> None:
-    args = build_arguments("tiny", OPTIONS, policy="lru")
-    before = engine_processes()
-    urls = []
-
-    async def fail() -> None:
-        async with run_embedded_server(args) as server:
-            urls.append(server.url)
-            assert engine_processes() > before
-            async with httpx.AsyncClient() as client:
-                assert (await client.get(f"{server.url}/health")).status_code == httpx.codes.OK
-            raise LookupError("the caller's own")
-
-    with pytest.raises(LookupError, match="the caller's own"):
-        asyncio.run(fail())
-    assert engine_processes() <= before
-    with pytest.raises(httpx.ConnectError):
-        httpx.get(f"{urls[0]}/health")
 
 
 def test_serve_takes_a_replay_and_saves_at_sigterm(tmp_path: Path, tiny_model_path: str) -> None:
@@ -99,10 +77,8 @@ def make_turn(encoder: ReplyEncoder, reply: str) -> dict[str, Any]:
 
 
 def replay_against(url: str, out: Path) -> None:
-    command = [sys.executable, "-m", "agentcache", "replay", "bfcl", "--base-url", url, "--out", str(out)]
     options = ["--jobs", "2", "--scale", "0.05", "--tool-latency", "0", "--arrival", "at-once"]
-    done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert main(["replay", "bfcl", "--base-url", url, "--out", str(out), *options]) == 0
     figures = json.loads((out / "summary.json").read_text())["policies"]["server"]
     assert (figures["jobs"], figures["failed"], figures["diverged_prompts"]) == (2, 0, 0)
     assert 0 < figures["block_hit_rate"] < 1

@@ -15,7 +15,7 @@ from typing import Any
 
 import httpx
 import pytest
-from background_server import OPTIONS
+from background_server import ONE_PROCESS, OPTIONS
 from openai import OpenAI
 from told_snapshot import PATH
 
@@ -50,7 +50,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     log_path = tmp_path_factory.mktemp("server") / "log"
     with log_path.open("wb") as log:
         process = subprocess.Popen(
-            [*COMMAND, "--model", tiny.path, *tiny.options, *OPTIONS, *options],
+            [*COMMAND, "--model", tiny.path, *tiny.options, *OPTIONS, *ONE_PROCESS, *options],
             env=environment | {"PYTHONPATH": str(Path(__file__).parent)},
             stdout=log,
             stderr=log,

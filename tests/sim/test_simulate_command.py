@@ -22,11 +22,13 @@ from agentcache.report.summary import Summary
 from agentcache.run.display import ReplayDisplay
 from agentcache.sim.command import simulate
 
+pytestmark = pytest.mark.usefixtures("without_plots")
+
 FILES = {RUN_FILE, EVENTS_FILE, SUMMARY_FILE, MARKDOWN_FILE, HTML_FILE}
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Summary]:
+def both(tmp_path_factory: pytest.TempPathFactory, without_plots: None) -> tuple[Path, Summary]:  # noqa: ARG001
     """One run of both policies in a cache that cannot hold all jobs, so that blocks go and requests are preempted."""
     out = tmp_path_factory.mktemp("simulation") / "out"
     status, summary = simulate(make_settings(out, policies=("vllm", "lru")))
