@@ -123,7 +123,7 @@ def test_no_block_is_ever_lost_and_every_pin_ends_with_a_cause(
 ) -> None:
     knobs = {"pins": {"tenant_budget": 0.6}, "lifespan_s": 20}
     life = Life(make_lone(tiny_model_path, policy, blocks, in_flight, **knobs), random.Random(seed))
-    for _ in range(pick_size(400, 700)):
+    for _ in range(pick_size(300, 700)):
         life.step()
     life.drain()
     pins = life.lone.scheduler.tracker.pins
