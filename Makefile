@@ -60,5 +60,5 @@ test-thorough: check
 # was chosen on, and ten other seeds: docs/results/demo.md.
 demo: setup
 	$(BIN)/agentcache replay bfcl --model demo --policy vllm --policy agentcache \
-	  --jobs 40 --rate 4 --arrival poisson --scale 0.1 --kv-tokens 20000 --seed 0 --out runs/demo --overwrite
-	$(BIN)/python benchmarks/loads.py --rates 0.4 0.8 1.6 --seeds 0 1 2 --jobs 24 --kv-tokens 120000
+	  --jobs 40 --rate 4 --arrival poisson --scale 0.08 --kv-tokens 16000 --seed 0 --out runs/demo --overwrite
+	$(BIN)/python benchmarks/loads.py --rates 0.2 0.6 1.2 --seeds 0 1 2 --jobs 20 --kv-tokens 100000

@@ -1,4 +1,4 @@
-"""Handles those session headers of NVIDIA Dynamo's clients that vLLM itself ignores."""
+"""Handles the session headers of agents and of NVIDIA Dynamo's clients, which vLLM itself ignores."""
 
 from __future__ import annotations
 
@@ -24,7 +24,14 @@ logger = init_logger("vllm.agentcache")
 
 # The header that vLLM reads.
 SESSION_HEADER = "X-Session-ID"
-DYNAMO_SESSION_HEADER = "x-dynamo-session-id"
+# Under which clients name their session, the first that is there counts.
+CLIENT_HEADERS = (
+    "x-dynamo-session-id",
+    "x-claude-code-session-id",  # Claude Code 2.1.86 or newer
+    "session-id",  # Codex; older versions spell it
+    "session_id",
+    "x-session-affinity",  # OpenCode, to providers that are not its own
+)
 DYNAMO_FINAL_HEADER = "x-dynamo-session-final"
 
 # The sessions and cache salts that vLLM has found for the HTTP request in progress: the body has the salt, and may name
@@ -75,7 +82,7 @@ def _note(session: str, request: Any) -> None:
 
 
 class SessionHeaders:
-    """ASGI middleware: `x-dynamo-session-id` names the session, `x-dynamo-session-final: true` its last request.
+    """ASGI middleware: `CLIENT_HEADERS` name the session, `x-dynamo-session-final: true` marks its last request.
 
     The session's job is released when the answer to that request has been sent, or its client has gone. A request
     that vLLM refuses before it has found the session ends nothing: only a valid body says whose tenant's job is meant.
@@ -92,8 +99,7 @@ class SessionHeaders:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        session = headers.get(SESSION_HEADER) or headers.get(DYNAMO_SESSION_HEADER)
-        if session and not headers.get(SESSION_HEADER):
+        if not headers.get(SESSION_HEADER) and (session := _find_session(headers)):
             scope = {**scope, "headers": _name_session(scope["headers"], session)}
         if not _is_final(headers) or not _is_guarded(scope):
             await self._app(scope, receive, send)
@@ -112,6 +118,10 @@ class SessionHeaders:
             release = asyncio.create_task(_release(state, session, tenant))
             self._releases.add(release)
             release.add_done_callback(self._releases.discard)
+
+
+def _find_session(headers: Headers) -> str | None:
+    return next((session for name in CLIENT_HEADERS if (session := headers.get(name))), None)
 
 
 def _name_session(headers: list[tuple[bytes, bytes]], session: str) -> list[tuple[bytes, bytes]]:
