@@ -56,8 +56,8 @@ test-fast: setup
 test-thorough: check
 	$(PYTEST) --hypothesis-profile=thorough
 
-# Forty jobs within ten seconds, in a cache that holds about eight of them when they end. What each figure of the replay
-# was chosen on, and ten other seeds: docs/results/demo.md.
+# Forty jobs within ten seconds, in a cache that holds about six of them when they end. How the settings were chosen, and
+# ten seeds that they were not chosen on: docs/results/demo.md.
 demo: setup
 	$(BIN)/agentcache replay bfcl --model demo --policy vllm --policy agentcache \
 	  --jobs 40 --rate 4 --arrival poisson --scale 0.08 --kv-tokens 16000 --seed 0 --out runs/demo --overwrite

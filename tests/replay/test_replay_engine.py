@@ -32,7 +32,7 @@ def one_engine_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("replay") / "out"
     policies = [word for policy in POLICIES for word in ("--policy", policy)]
     options = [*policies, "--jobs", "4", "--scale", "0.05", "--tool-latency", "0"]
-    pace = ["--arrival", "even", "--rate", "0.3", "--kv-tokens", "3500", "--seed", "3"]
+    pace = ["--arrival", "even", "--rate", "0.2", "--kv-tokens", "3500", "--seed", "3"]
     done = subprocess.run([*REPLAY, *options, *pace, "--out", str(out)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr + (out / ENGINE_LOG).read_text()[-3000:]
     assert "Job latency, mean" in done.stdout
