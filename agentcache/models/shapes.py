@@ -49,7 +49,7 @@ class Shape:
 # Small enough for two CPU cores, with contexts long enough for agents. Its vocabulary is our tokenizer's.
 TINY = Shape(128, 256, 2, 4, 2, 32, 8192, 32_768, tied_embeddings=True)
 
-# Wide enough that a prefill costs, beside decodes and tools, what it costs in life; docs/results/demo.md has the ratios.
+# Wide enough that a prefill costs, beside decodes and tools, what it costs in life: see docs/results/demo.md.
 DEMO = Shape(512, 1408, 2, 8, 4, 64, 8192, 32_768, tied_embeddings=True)
 # Models with weights, which run on the CPU, by name.
 SMALL = {"tiny": TINY, "demo": DEMO}
