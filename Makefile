@@ -55,9 +55,9 @@ test-fast: setup
 test-thorough: check
 	$(PYTEST) --hypothesis-profile=thorough
 
-# 44 jobs within ten seconds, in a cache that holds about six of them when they end. How the settings were chosen, and
+# Forty jobs within ten seconds, in a cache that holds about six of them when they end. How the settings were chosen, and
 # ten seeds that they were not chosen on: docs/results/demo.md.
 demo: setup
 	$(BIN)/agentcache replay bfcl --model demo --policy vllm --policy agentcache \
-	  --jobs 44 --rate 6 --arrival poisson --scale 0.08 --kv-tokens 18000 --seed 0 --out runs/demo --overwrite
+	  --jobs 40 --rate 4 --arrival poisson --scale 0.08 --kv-tokens 16000 --seed 0 --out runs/demo --overwrite
 	$(BIN)/python benchmarks/loads.py --rates 0.2 0.6 1.2 --seeds 0 1 2 --jobs 16 --kv-tokens 80000
