@@ -25,6 +25,7 @@ from agentcache.run.output import divert_output
 from agentcache.sim.clairvoyance import make_clairvoyant
 from agentcache.sim.clock import VirtualClock
 from agentcache.sim.engine import EngineShape, SimulatedEngine, make_config
+from agentcache.sim.front_end import MEASURED_FRONT_END
 from agentcache.sim.gpu import StepModel
 from agentcache.sim.prompts import PromptWriter
 from agentcache.sim.runner import SimulationRunner
@@ -70,6 +71,8 @@ class Simulation:
             max_num_batched_tokens=settings.max_num_batched_tokens,
             max_num_seqs=settings.max_num_seqs,
             tensor_parallel_size=settings.tensor_parallel_size,
+            # vLLM's default where it can.
+            async_scheduling=settings.gpu != "cpu",
             # The policy's costs are those of the GPU that is simulated, not of the one at hand.
             knobs={**settings.knobs, "gpu": settings.gpu},
         )
@@ -94,7 +97,13 @@ class Simulation:
             future = make_clairvoyant(engine, self.jobs, self._prompts, self._gpu) if knows_future else None
             display.engine_ready(None)
             runner = SimulationRunner(
-                policy, engine, prompts=self._prompts, writer=writer, display=display, future=future
+                policy,
+                engine,
+                prompts=self._prompts,
+                writer=writer,
+                display=display,
+                future=future,
+                front_end=MEASURED_FRONT_END,
             )
             runner.run(self.jobs)
         return PolicyEvent(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -37,7 +38,10 @@ _FILL_TOKEN = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineShape:
-    """The engine's size and settings. `cache_tokens` is rounded down to whole blocks; `knobs` are agentcache's."""
+    """The engine's size and settings. `cache_tokens` is rounded down to whole blocks; `knobs` are agentcache's.
+
+    With `async_scheduling`, vLLM's default on a GPU, a step is scheduled while the one before it runs.
+    """
 
     model_path: str
     cache_tokens: int
@@ -45,6 +49,7 @@ class EngineShape:
     max_num_batched_tokens: int
     max_num_seqs: int
     tensor_parallel_size: int = 1
+    async_scheduling: bool = False
     knobs: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -74,7 +79,10 @@ class StepOutcome:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
+    """A batch, and the ids of the requests that get a token from it."""
+
     output: SchedulerOutput
+    sampled: frozenset[str]
     started_s: float
     ended_s: float
 
@@ -82,8 +90,11 @@ class _Step:
 class SimulatedEngine:
     """Steps are begun and ended by the caller, who owns the clock; requests may come in between, as in production.
 
-    One step is in flight at a time: async scheduling, which hides the scheduler's own time behind the GPU's, has
-    nothing to hide here, because scheduling takes no virtual time.
+    Scheduling takes no virtual time. What async scheduling costs a request is here: one that comes while a step runs
+    is in the batch after the next, because the next is scheduled already.
+
+        running   | step 1          | step 2          | step 3
+        scheduled 1, 2              3 (with all that came during step 1)
     """
 
     def __init__(self, shape: EngineShape, policy: str, gpu: StepModel, clock: VirtualClock) -> None:
@@ -102,7 +113,9 @@ class SimulatedEngine:
         self._hasher = get_request_block_hasher(shape.block_size, hash_function)
         self._replies: dict[str, Sequence[int]] = {}
         self._times: dict[str, RequestTimes] = {}
-        self._step: _Step | None = None
+        # In the order of their ends.
+        self._steps: deque[_Step] = deque()
+        self._most_steps = 2 if shape.async_scheduling else 1
 
     @property
     def idle(self) -> bool:
@@ -116,9 +129,9 @@ class SimulatedEngine:
         return None if queue is None else {cause: lost.blocks for cause, lost in queue.evictions.items()}
 
     @property
-    def in_step(self) -> bool:
-        """Tell whether a step has begun and not ended."""
-        return self._step is not None
+    def can_begin(self) -> bool:
+        """Tell whether there are requests, and room for a step beside those that have begun and not ended."""
+        return not self.idle and len(self._steps) < self._most_steps
 
     def add(
         self,
@@ -150,8 +163,8 @@ class SimulatedEngine:
         del self._replies[request_id], self._times[request_id]
 
     def begin_step(self) -> float:
-        """Schedule a batch and return when it will be done. The engine must not be in a step."""
-        assert self._step is None
+        """Schedule a batch and return when it will be done. There must be room for a step."""
+        assert len(self._steps) < self._most_steps
         now_s = self.clock.now()
         output = self.scheduler.schedule()
         for request_id in output.num_scheduled_tokens:
@@ -159,24 +172,35 @@ class SimulatedEngine:
             times = self._times.get(request_id)
             if times is not None and times.scheduled_s is None:
                 times.scheduled_s = now_s
+        requests = self.scheduler.requests
+        # Until then the next batch may have the rest of a prompt.
+        sampled = frozenset(name for name in output.num_scheduled_tokens if not requests[name].is_prefill_chunk)
+        started_s = self._steps[-1].ended_s if self._steps else now_s
+        step = _Step(output, sampled, started_s, started_s + self._predict_step(output))
+        self._steps.append(step)
+        return step.ended_s
+
+    def _predict_step(self, output: SchedulerOutput) -> float:
+        """Return the step's seconds, and count those of prefill."""
+        if not output.num_scheduled_tokens:
+            # Behind another step the scheduler looks again when that is done.
+            return 0.0 if self._steps else IDLE_STEP_S
         prefills, decodes = self._split_batch(output)
-        step_s = self._gpu.step_s([*prefills, *decodes]) if output.num_scheduled_tokens else IDLE_STEP_S
+        step_s = self._gpu.step_s([*prefills, *decodes])
         if prefills:
             # By how much they made the step longer than the decodes alone would have been.
             self.prefill_s += step_s - self._gpu.step_s(decodes)
-        self._step = _Step(output, now_s, now_s + step_s)
-        return self._step.ended_s
+        return step_s
 
     def end_step(self) -> StepOutcome:
-        """Give every request of the batch its next token, at the time that `begin_step` has told."""
-        step, self._step = self._step, None
-        assert step is not None
+        """Give every request of the oldest batch its next token, at the time that `begin_step` has told."""
+        step = self._steps.popleft()
         assert self.clock.now() == step.ended_s
         preempted = tuple(sorted(self._times.keys() & (step.output.preempted_req_ids or ())))
         self.preemptions += len(preempted)
         by_client = {}
         if step.output.num_scheduled_tokens:
-            by_client = self.scheduler.update_from_output(step.output, self._sample(step.output))
+            by_client = self.scheduler.update_from_output(step.output, self._sample(step))
         replies = [reply for outputs in by_client.values() for reply in outputs.outputs]
         first, finished = self._note_tokens(replies, step.ended_s)
         tokens = step.output.total_num_scheduled_tokens
@@ -194,17 +218,15 @@ class SimulatedEngine:
             (prefills if is_prefill else decodes).append(Row(new_tokens, context_tokens))
         return prefills, decodes
 
-    def _sample(self, output: SchedulerOutput) -> ModelRunnerOutput:
+    def _sample(self, step: _Step) -> ModelRunnerOutput:
         # A request may have been aborted while the step was under way.
-        ids = [request_id for request_id in output.num_scheduled_tokens if request_id in self.scheduler.requests]
-        sampled = [self._next_token(self.scheduler.requests[request_id]) for request_id in ids]
-        return ModelRunnerOutput(ids, {request_id: row for row, request_id in enumerate(ids)}, sampled)
+        ids = [name for name in step.output.num_scheduled_tokens if name in self.scheduler.requests]
+        sampled = [self._next_token(name) if name in step.sampled else [] for name in ids]
+        return ModelRunnerOutput(ids, {name: row for row, name in enumerate(ids)}, sampled)
 
-    def _next_token(self, request: Request) -> list[int]:
-        if request.is_prefill_chunk:
-            return []
-        reply = self._replies.get(request.request_id)
-        return [_FILL_TOKEN if reply is None else reply[request.num_output_tokens]]
+    def _next_token(self, request_id: str) -> list[int]:
+        reply = self._replies.get(request_id)
+        return [_FILL_TOKEN if reply is None else reply[self.scheduler.requests[request_id].num_output_tokens]]
 
     def _note_tokens(
         self, replies: Sequence[EngineCoreOutput], now_s: float
@@ -247,7 +269,7 @@ def make_config(shape: EngineShape, policy: str) -> VllmConfig:
     except ValueError as error:
         raise InputError(f"vLLM refuses the options: {in_one_line(error)}") from None
     # As on the GPU that is modelled, whatever vLLM chooses for the machine at hand.
-    vllm_config.scheduler_config.async_scheduling = True
+    vllm_config.scheduler_config.async_scheduling = shape.async_scheduling
     return vllm_config
 
 

@@ -16,6 +16,7 @@ from agentcache.run.display import ReplayDisplay
 from agentcache.run.recorder import JobRecorder
 from agentcache.sim.clock import VirtualClock
 from agentcache.sim.engine import RequestTimes, SimulatedEngine, StepOutcome
+from agentcache.sim.front_end import FrontEnd
 from agentcache.sim.prompts import PromptWriter
 from tool_runtime.agent.agent_loop import JobOutcome
 from tool_runtime.agent.executor import ExecutedCall
@@ -70,6 +71,7 @@ class _JobRun:
     prompts: Iterator[list[int]]
     started_s: float
     turn: int = 0
+    sent_s: float = 0.0
     prompt: list[int] = field(default_factory=list)
     reply: list[int] = field(default_factory=list)
     open_calls: int = 0
@@ -91,6 +93,7 @@ class SimulationRunner:
         writer: EventWriter,
         display: ReplayDisplay,
         future: Future | None = None,
+        front_end: FrontEnd | None = None,
     ) -> None:
         self._policy = policy
         self._engine = engine
@@ -99,6 +102,7 @@ class SimulationRunner:
         self._writer = writer
         self._display = display
         self._future = future
+        self._front_end = front_end or FrontEnd()
         self._timeline = Timeline(engine.clock)
         # Jobs under way by their id, and those of them that wait for a reply by the request's.
         self._running: dict[str, _JobRun] = {}
@@ -112,7 +116,7 @@ class SimulationRunner:
             self._tell_due(recorded, 0, recorded.job.arrival_s)
         try:
             while self._timeline.advance():
-                if not self._engine.idle and not self._engine.in_step:
+                while self._engine.can_begin:
                     self._timeline.plan(self._engine.begin_step(), self._end_step)
         except KeyboardInterrupt:
             for run in self._running.values():
@@ -128,6 +132,11 @@ class SimulationRunner:
 
     def _send(self, run: _JobRun) -> None:
         run.prompt, run.reply = next(run.prompts), run.recorded.reply(run.turn)
+        run.sent_s = self._clock.now()
+        delay_s = self._front_end.request_delay_s(len(run.prompt), len(self._asking))
+        self._after(delay_s, partial(self._ask, run))
+
+    def _ask(self, run: _JobRun) -> None:
         self._asking[run.request_id] = run
         job = run.recorded.job
         calls = job.turns[run.turn].tool_calls
@@ -137,10 +146,17 @@ class SimulationRunner:
         outcome = self._engine.end_step()
         self._check_patience(outcome)
         for times in outcome.finished:
-            self._end_request(self._asking.pop(times.request_id), times)
+            run = self._asking.pop(times.request_id)
+            self._after(self._front_end.reply_delay_s(len(self._asking)), partial(self._end_request, run, times))
+
+    def _after(self, delay_s: float, action: _Action) -> None:
+        if delay_s:
+            self._timeline.plan(self._clock.now() + delay_s, action)
+        else:
+            action()
 
     def _end_request(self, run: _JobRun, times: RequestTimes) -> None:
-        run.recorder.request_ended(_request_outcome(run, times))
+        run.recorder.request_ended(_request_outcome(run, times, self._clock.now()))
         turn = run.recorded.job.turns[run.turn]
         if run.turn == len(run.recorded.job.turns) - 1:
             self._end_job(run)
@@ -202,17 +218,18 @@ class SimulationRunner:
             raise IntegrityError(f"policy {self._policy}: requests wait, and none has run for {waited_s:.0f} s")
 
 
-def _request_outcome(run: _JobRun, times: RequestTimes) -> RequestOutcome:
-    """Return what a client would have measured at a server that answers without delay."""
+def _request_outcome(run: _JobRun, times: RequestTimes, now_s: float) -> RequestOutcome:
+    """Return what a client measures that has the whole reply now."""
     assert times.scheduled_s is not None
     assert times.first_token_s is not None
     assert times.finished_s is not None
     return RequestOutcome(
         job_id=run.recorded.job.id,
         turn=run.turn,
-        sent_s=times.added_s,
-        first_token_s=times.first_token_s,
-        finished_s=times.finished_s,
+        sent_s=run.sent_s,
+        # Every token takes as long to the client as the last.
+        first_token_s=times.first_token_s + (now_s - times.finished_s),
+        finished_s=now_s,
         prompt_tokens=len(run.prompt),
         output_tokens=len(run.reply),
         cached_tokens=times.cached_tokens,
