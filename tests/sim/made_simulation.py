@@ -17,6 +17,7 @@ from agentcache.report.policy_run import PolicyRun, group_by_policy
 from agentcache.run.display import ReplayDisplay
 from agentcache.sim.clock import VirtualClock
 from agentcache.sim.engine import EngineShape, SimulatedEngine
+from agentcache.sim.front_end import FrontEnd
 from agentcache.sim.gpu import StepModel
 from agentcache.sim.prompts import PromptWriter
 from agentcache.sim.runner import Future, SimulationRunner
@@ -55,11 +56,19 @@ def record(tokenizer: LocalTokenizer, job_id: str, arrival_s: float, *turns: Tur
 
 
 def run_jobs(
-    model_path: str, jobs: Sequence[RecordedJob], out: Path, gpu: ConstantGpu, future: Future | None = None
+    model_path: str,
+    jobs: Sequence[RecordedJob],
+    out: Path,
+    gpu: ConstantGpu,
+    *,
+    future: Future | None = None,
+    front_end: FrontEnd | None = None,
 ) -> PolicyRun:
     engine = make_engine(model_path, "lru", gpu)
     prompts = PromptWriter(LocalTokenizer(model_path))
     with EventWriter(out) as writer, ReplayDisplay("lru", len(jobs), Console(file=io.StringIO())) as display:
-        runner = SimulationRunner("lru", engine, prompts=prompts, writer=writer, display=display, future=future)
+        runner = SimulationRunner(
+            "lru", engine, prompts=prompts, writer=writer, display=display, future=future, front_end=front_end
+        )
         runner.run(jobs)
     return group_by_policy(read_events(out))["lru"]

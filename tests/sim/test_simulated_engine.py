@@ -33,6 +33,7 @@ class ChatMix:
     rng: random.Random = field(default_factory=lambda: random.Random(7))
     outcomes: list[StepOutcome] = field(default_factory=list)
     cached: list[int] = field(default_factory=list)
+    ends: list[float] = field(default_factory=list)
 
     def run(self, chats: int, turns: int) -> None:
         open_chats = {f"chat {number}": self._tokens(60) for number in range(chats)}
@@ -42,7 +43,7 @@ class ChatMix:
                 reply = self._tokens(50)
                 self.engine.add(name, waiting.pop(name), reply)
                 open_chats[name] = [*open_chats[name], *reply]
-            outcome = step(self.engine)
+            outcome = self._step()
             self.engine.scheduler.check_integrity()
             self.outcomes.append(outcome)
             for times in outcome.finished:
@@ -53,12 +54,27 @@ class ChatMix:
                     open_chats[times.request_id] += self._tokens(30)
                     waiting[times.request_id] = open_chats[times.request_id]
 
+    def _step(self) -> StepOutcome:
+        """As many steps begin as the engine takes, and the first of them ends."""
+        while self.engine.can_begin:
+            self.ends.append(self.engine.begin_step())
+        self.engine.clock.advance_to(self.ends.pop(0))
+        return self.engine.end_step()
+
     def _tokens(self, count: int) -> list[int]:
         return [self.rng.randrange(8000) for _ in range(count)]
 
 
-def run_mix(model_path: str, policy: str, cache_tokens: int) -> ChatMix:
-    mix = ChatMix(make_engine(model_path, policy, cache_tokens=cache_tokens, max_num_batched_tokens=64, max_num_seqs=6))
+def run_mix(model_path: str, policy: str, cache_tokens: int, *, async_scheduling: bool = False) -> ChatMix:
+    engine = make_engine(
+        model_path,
+        policy,
+        cache_tokens=cache_tokens,
+        max_num_batched_tokens=64,
+        max_num_seqs=6,
+        async_scheduling=async_scheduling,
+    )
+    mix = ChatMix(engine)
     mix.run(chats=8, turns=4)
     assert len(mix.cached) == 8 * 4
     return mix
@@ -74,8 +90,10 @@ def test_smaller_caches_hit_less_and_preempt_more(tiny_model_path: str) -> None:
     assert preemptions[2] == sum(len(outcome.preempted) for outcome in mixes[2].outcomes)
 
 
-def test_policies_vllm_and_lru_do_the_same_step_by_step(tiny_model_path: str) -> None:
-    stock, ours = (run_mix(tiny_model_path, policy, 640) for policy in ("vllm", "lru"))
+@pytest.mark.parametrize("ahead", [False, True], ids=["sync", "async"])
+def test_policies_vllm_and_lru_do_the_same_step_by_step(ahead: bool, tiny_model_path: str) -> None:
+    stock, ours = (run_mix(tiny_model_path, policy, 640, async_scheduling=ahead) for policy in ("vllm", "lru"))
+    assert stock.engine.preemptions > 0
     assert ours.outcomes == stock.outcomes
     assert ours.engine.prefill_s == stock.engine.prefill_s
 
@@ -104,7 +122,7 @@ def test_prefill_is_what_it_adds_to_the_decodes_beside_it(tiny_model_path: str) 
     before = engine.prefill_s
     outcome = step(engine)
     both = gpu.step_s([Row(300, 0), Row(1, 40)])
-    assert outcome.ended_s - outcome.started_s == both
+    assert outcome.ended_s - outcome.started_s == pytest.approx(both)
     assert engine.prefill_s - before == pytest.approx(both - gpu.step_s([Row(1, 40)]))
     spent = engine.prefill_s
     finish_all(engine)
@@ -139,3 +157,46 @@ def test_aborted_request_is_gone_even_from_the_step_under_way(tiny_model_path: s
 def test_what_vllm_refuses_is_one_line(tiny_model_path: str) -> None:
     with pytest.raises(InputError, match=r"^vLLM refuses the options: [^\n]+$"):
         make_engine(tiny_model_path, max_num_batched_tokens=8, max_num_seqs=64)
+
+
+def test_request_that_comes_during_a_step_is_in_the_one_after_the_next(tiny_model_path: str) -> None:
+    gpu = ConstantGpu()
+    engine = make_engine(tiny_model_path, gpu=gpu, async_scheduling=True)
+    engine.add("first", list(range(40)), [1, 2, 3])
+    assert [engine.begin_step(), engine.begin_step()] == [1.0, 2.0]
+    assert not engine.can_begin
+    engine.clock.advance_to(0.5)
+    engine.add("second", list(range(100, 120)), [4])
+    engine.clock.advance_to(1.0)
+    assert [times.request_id for times in engine.end_step().first_tokens] == ["first"]
+    assert engine.begin_step() == 3.0
+    assert gpu.batches[-2:] == [[Row(20, 0), Row(1, 41)], [Row(1, 41)]], "the batch, and what it costs without prefill"
+    engine.clock.advance_to(2.0)
+    engine.end_step()
+    # All that is left is under way.
+    assert engine.begin_step() == 3.0
+    engine.clock.advance_to(3.0)
+    finished = {times.request_id: times for times in engine.end_step().finished}
+    assert finished["second"] == RequestTimes("second", 0.5, 1.0, 3.0, 3.0, 0)
+    assert finished["first"].finished_s == 3.0
+    assert engine.end_step().scheduled_tokens == 0
+    assert engine.idle
+
+
+def test_a_chunk_that_is_no_prompts_end_gives_no_token_though_the_next_is_scheduled(tiny_model_path: str) -> None:
+    engine = make_engine(tiny_model_path, async_scheduling=True, max_num_batched_tokens=64, max_num_seqs=4)
+    engine.add("long", list(range(150)), [7, 8])
+    mix = ChatMix(engine)
+    outcomes = [mix._step() for _ in range(4)]
+    assert [outcome.scheduled_tokens for outcome in outcomes] == [64, 64, 22, 1]
+    assert [len(outcome.first_tokens) for outcome in outcomes] == [0, 0, 1, 0]
+    assert [len(outcome.finished) for outcome in outcomes] == [0, 0, 0, 1]
+
+
+@pytest.mark.parametrize("policy", ["vllm", "agentcache"])
+def test_every_reply_comes_whole_under_pressure_with_a_step_ahead(policy: str, tiny_model_path: str) -> None:
+    mix = run_mix(tiny_model_path, policy, 640, async_scheduling=True)
+    assert mix.engine.preemptions > 0
+    tokens = sum(outcome.scheduled_tokens for outcome in mix.outcomes)
+    assert tokens > 8 * 4 * 50
+    assert mix.engine.scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == 640 // BLOCK

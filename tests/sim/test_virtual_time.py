@@ -132,7 +132,7 @@ def test_pauses_follow_the_calls_and_the_future_is_told_at_once(tiny_model_path:
     )
     writer, told = ContextWriter(range(100, 900)), Told()
     jobs = [ContextJob(Job(name, (), turns=turns, arrival_s=at), writer) for name, at in (("a", 0.0), ("b", 100.5))]
-    run = run_jobs(tiny_model_path, jobs, tmp_path, ConstantGpu(), told)
+    run = run_jobs(tiny_model_path, jobs, tmp_path, ConstantGpu(), future=told)
     sent = [0.0, 16.0, 23.0, 25.0]
     assert [request.sent_s for request in run.requests] == [*sent, *(100.5 + at for at in sent)]
     assert [(call.turn, call.finished_s) for call in run.tool_calls[:2]] == [(0, 5.0), (0, 6.0)]
