@@ -1,7 +1,7 @@
 """agentcache's scheduler that also writes down its steps and requests, to compare an engine with its simulation.
 
-    STEP_LOG=steps.jsonl PYTHONPATH=benchmarks vllm serve MODEL --scheduler-cls logged_scheduler.LoggedScheduler \
-      --enable-trace-replay --additional-config '{"agentcache": {"policy": "vllm", "forced_replies": true}}'
+    STEP_LOG=steps.jsonl PYTHONPATH=benchmarks agentcache replay bfcl --policy vllm --model shape:llama-3.1-8b \
+      --jobs 80 --rate 1.3 --kv-tokens 500000 --out runs/served -- --scheduler-cls logged_scheduler.LoggedScheduler
 
 `STEP_LOG` is a file that lines of JSON are appended to, of three kinds; seconds are those of the monotonic clock:
 

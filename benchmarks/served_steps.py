@@ -81,6 +81,8 @@ class Log:
 
 
 def show_steps(windows: list[Window]) -> str:
+    if not windows:
+        return "no windows: the engine schedules a step when the one in front has ended, or the log is too short"
     shares = np.array([window.predicted_s / window.seconds - 1 for window in windows])
     whole = sum(window.predicted_s for window in windows) / sum(window.seconds for window in windows) - 1
     rows = [f"{len(windows)} windows: predicted {whole:+.1%} in all, half within {np.median(np.abs(shares)):.1%}"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pkgutil
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
@@ -59,9 +60,7 @@ def build_arguments(
     args.model = args.model_tag
     args.subparser = "serve"
     check_hub(args.model, revision=args.revision, token=args.hf_token)
-    if args.scheduler_cls is not None:
-        raise InputError("--scheduler-cls: agentcache brings its own scheduler; use `vllm serve` to run another one")
-    args.scheduler_cls = SCHEDULER_CLASS
+    args.scheduler_cls = _check_scheduler(args.scheduler_cls)
     config = _build_config(args, policy, forced_replies, knobs or {})
     args.additional_config = {**(args.additional_config or {}), CONFIG_KEY: config.model_dump()}
     if config.forced_replies:
@@ -71,6 +70,24 @@ def build_arguments(
     except (TypeError, ValueError) as error:
         raise InputError(str(error)) from None
     return args
+
+
+def _check_scheduler(name: str | None) -> str:
+    """Return the name of the scheduler's class: ours, or one derived from it. Raises InputError for any other."""
+    if name is None:
+        return SCHEDULER_CLASS
+    from agentcache.engine.scheduler import AgentScheduler
+
+    try:
+        is_ours = issubclass(pkgutil.resolve_name(name), AgentScheduler)
+    except (ImportError, AttributeError, ValueError, TypeError):
+        is_ours = False
+    if not is_ours:
+        raise InputError(
+            f"--scheduler-cls {name}: agentcache brings its own scheduler; give a class derived from {SCHEDULER_CLASS}, "
+            "or use `vllm serve` to run another one"
+        )
+    return name
 
 
 def make_engine_config(args: Namespace) -> VllmConfig:

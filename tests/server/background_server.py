@@ -38,6 +38,7 @@ AUTHORIZED = {"Authorization": f"Bearer {KEY}"}
 SCHEDULER = "forgetful_scheduler.ForgetfulScheduler"
 SHARED_OPTIONS = (
     *ONE_PROCESS,
+    *("--scheduler-cls", SCHEDULER),
     *("--num-gpu-blocks-override", str(BLOCKS + 1)),
     *("--max-model-len", str(BLOCKS * BLOCK)),
     *("--middleware", "forced_turns.ForcedTurns"),
@@ -86,7 +87,6 @@ def share_server(log: Path) -> Iterator[SharedServer]:
     That takes the server down like any other end, and nobody answers any more.
     """
     args = build_arguments("tiny", [*OPTIONS, *SHARED_OPTIONS], policy="lru", forced_replies=True)
-    args.scheduler_cls = SCHEDULER
     started: Future[tuple[EmbeddedServer, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 
     async def serve() -> None:

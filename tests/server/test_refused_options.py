@@ -47,7 +47,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         (["--agentcache", "runtime.max_jobs=many"], "agentcache.runtime.max_jobs: Input should be a valid integer"),
         (["--agentcache", "pins"], "--agentcache pins: give NAME=VALUE"),
         (["--policy", "continuum"], "--policy continuum: unknown; choose from vllm, "),
-        (["--scheduler-cls", "other.Scheduler"], "--scheduler-cls: agentcache brings its own scheduler"),
+        (["--scheduler-cls", "other.Scheduler"], "--scheduler-cls other.Scheduler: agentcache brings its own"),
+        (["--scheduler-cls", "builtins.print"], "--scheduler-cls builtins.print: agentcache brings its own"),
         (["--enable-auto-tool-choice", "--tool-call-parser", ""], "--tool-call-parser"),
         (["--reasoning-parser", "deep"], "--reasoning-parser deep: unknown; choose from "),
         (["--max-model-len", "9999999"], "vLLM refuses the options: User-specified max_model_len (9999999)"),
@@ -171,3 +172,8 @@ def test_the_engine_reads_with_the_servers_parser(
 
 def test_a_server_without_a_parser_gives_the_engine_none(tiny_model_path: str) -> None:
     assert read_config(build_arguments(tiny_model_path, []).additional_config).runtime.tool_parser is None
+
+
+def test_a_scheduler_derived_from_ours_may_take_its_place(tiny_model_path: str) -> None:
+    derived = "forgetful_scheduler.ForgetfulScheduler"
+    assert build_arguments(tiny_model_path, ["--scheduler-cls", derived]).scheduler_cls == derived
