@@ -84,8 +84,8 @@ def _check_scheduler(name: str | None) -> str:
         is_ours = False
     if not is_ours:
         raise InputError(
-            f"--scheduler-cls {name}: agentcache brings its own scheduler; give a class derived from {SCHEDULER_CLASS}, "
-            "or use `vllm serve` to run another one"
+            f"--scheduler-cls {name}: agentcache brings its own scheduler; "
+            f"give a class derived from {SCHEDULER_CLASS}, or use `vllm serve` to run another one"
         )
     return name
 

@@ -1,0 +1,91 @@
+"""How far a simulated seed can be trusted: the same jobs, each arrival moved by up to a millisecond.
+
+python benchmarks/jitter.py --seed 100 --times 8 --policy vllm --policy agentcache [--rate 1.3] [--jobs 80]
+
+BFCL web-search jobs, Llama-3.1-8B on an NVIDIA H200. Near the knee a millisecond puts requests into other steps, and
+what is evicted for them differs from there on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+
+from agentcache.jobs.recorded_job import RecordedJob
+from agentcache.jobs.settings import JobSettings
+from agentcache.report.events import read_events
+from agentcache.report.policy_run import group_by_policy
+from agentcache.report.summary import summarize_policy
+from agentcache.run.output import divert_output
+from agentcache.sim.command import Simulation
+from agentcache.sim.settings import DEFAULT_GPU, DEFAULT_MODEL, SimulationSettings
+
+JITTER_S = 0.001
+
+
+def move_arrivals(jobs: Sequence[RecordedJob], number: int) -> list[RecordedJob]:
+    """Return the jobs as they are for 0, else each a little later than it was."""
+    delays = np.random.default_rng(number).uniform(0, JITTER_S, len(jobs)) if number else np.zeros(len(jobs))
+    return [
+        replace(one, job=replace(one.job, arrival_s=one.job.arrival_s + float(delay)))
+        for one, delay in zip(jobs, delays, strict=True)
+    ]
+
+
+def measure(number: int, job_settings: JobSettings, policies: tuple[str, ...], kv_tokens: int) -> list[float]:
+    """Return the mean job latency in seconds under each policy."""
+    with tempfile.TemporaryDirectory() as folder, divert_output(Path(os.devnull)):
+        settings = SimulationSettings(
+            command="",
+            jobs=job_settings,
+            out=Path(folder),
+            overwrite=True,
+            policies=policies,
+            model=DEFAULT_MODEL,
+            gpu=DEFAULT_GPU,
+            kv_tokens=kv_tokens,
+        )
+        settings.check()
+        simulation = Simulation(settings)
+        simulation.jobs = move_arrivals(simulation.jobs, number)
+        simulation.run(Console(quiet=True))
+        runs = group_by_policy(read_events(settings.out))
+    return [summarize_policy(runs[policy]).job_latency_s.mean or 0.0 for policy in policies]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--times", type=int, default=8)
+    parser.add_argument("--policy", dest="policies", action="append", required=True)
+    parser.add_argument("--rate", type=float, default=1.3, help="jobs per second")
+    parser.add_argument("--jobs", type=int, default=80)
+    parser.add_argument("--kv-tokens", type=int, default=500_000)
+    parser.add_argument("--at-once", type=int, default=2)
+    options = parser.parse_args()
+    job_settings = JobSettings(
+        workload="bfcl", jobs=options.jobs, rate=options.rate, arrival="poisson", seed=options.seed
+    )
+    policies = tuple(options.policies)
+    with ProcessPoolExecutor(options.at_once) as pool:
+        work = partial(measure, job_settings=job_settings, policies=policies, kv_tokens=options.kv_tokens)
+        columns = zip(*pool.map(work, range(options.times)), strict=True)
+    for policy, means in zip(policies, columns, strict=True):
+        each = " ".join(f"{mean:.1f}" for mean in means)
+        spread = statistics.stdev(means) / statistics.mean(means)
+        sys.stdout.write(f"{policy}: mean {statistics.mean(means):.1f} s, deviation {spread:.1%}: {each}\n")
+
+
+if __name__ == "__main__":
+    main()
