@@ -3,6 +3,7 @@
 # make test           setup and check, then all tests
 # make test-fast      setup, then the tests that start no engine
 # make test-thorough  setup and check, then all tests at their full size
+# make test-gpu ENGINE=cuda  setup, then the tests that need an NVIDIA GPU, which are in none of the others
 # make demo           setup, then BFCL web-search jobs under stock vLLM's policy and ours, on a real engine on the CPU, with a
 #                     report in runs/demo/report.html; then the same on a simulated H200 under three loads
 
@@ -20,7 +21,7 @@ CPP := $(wildcard csrc/*/*)
 # A file at a time, in order: its tests share engines. See also tests/conftest.py.
 PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder
 
-.PHONY: setup check test test-fast test-thorough demo
+.PHONY: setup check test test-fast test-thorough test-gpu demo
 
 setup: $(READY)
 
@@ -54,6 +55,10 @@ test-fast: setup
 
 test-thorough: check
 	$(PYTEST) --hypothesis-profile=thorough
+
+# One engine at a time has the GPU.
+test-gpu: setup
+	$(BIN)/python -m pytest tests/gpu
 
 # Forty jobs within ten seconds, in a cache that holds about six of them when they end. How the settings were chosen, and
 # ten seeds that they were not chosen on: docs/results/demo.md.

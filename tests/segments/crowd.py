@@ -1,0 +1,84 @@
+"""Jobs of many turns on a cache that is far too small for them."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from live_engine import BLOCK, LiveEngine, Reply, make_prompt
+
+from tool_runtime.agent.job import ToolCall
+
+SYSTEM = make_prompt(seed=0, tokens=3 * BLOCK + 9)
+TOOLS = ("search", "fetch", "run")
+# The longest request takes 25.
+BLOCKS = 37
+
+
+@dataclass
+class Crowd:
+    """Jobs that share a system prompt; a turn goes on from the turn before, its reply and what a tool said."""
+
+    engine: LiveEngine
+    chance: random.Random
+    turns: list[tuple[list[int], int, Reply]] = field(default_factory=list)
+    preempted: list[str] = field(default_factory=list)
+    resets: int = 0
+
+    def run(self, jobs: int, turns: int) -> None:
+        prompts = {job: SYSTEM + self._tokens(250) for job in range(jobs)}
+        left = dict.fromkeys(prompts, turns)
+        running: dict[int, tuple[str, int]] = {}
+        while any(left.values()) or running:
+            ready = [job for job in prompts if left[job] and job not in running]
+            if ready and (not running or self.chance.random() < 0.15):
+                job = self.chance.choice(ready)
+                length = self.chance.randint(2, 40)
+                left[job] -= 1
+                running[job] = self._ask(job, prompts[job], length, is_last=not left[job]), length
+            # At least once.
+            is_due = len(self.turns) > 12 and not self.resets
+            if self.chance.random() < (0.5 if is_due else 0.01):
+                self.resets += self.engine.reset(running=self.chance.random() < 0.7)
+            if self.chance.random() < 0.2:
+                self.engine.pool.evict_blocks({self.chance.randrange(1, BLOCKS)})
+            for output in self.engine.step():
+                if output.finished:
+                    job = next(job for job, (name, _) in running.items() if name == output.request_id)
+                    self._take(prompts, job, *running.pop(job))
+
+    def _ask(self, job: int, prompt: list[int], length: int, *, is_last: bool) -> str:
+        priority = self.chance.randint(0, 2)
+        calls = [] if is_last else [ToolCall(TOOLS[job % len(TOOLS)], "{}")]
+        return self.engine.add(prompt, length, priority=priority, session=f"job-{job}", calls=calls)
+
+    def _take(self, prompts: dict[int, list[int]], job: int, name: str, length: int) -> None:
+        reply = self.engine.reply(name)
+        self.turns.append((prompts[job], length, reply))
+        prompts[job] = prompts[job] + reply.tokens + self._tokens(80)
+
+    def _tokens(self, most: int) -> list[int]:
+        return make_prompt(self.chance.randrange(10**6), self.chance.randint(most // 2, most))
+
+
+def assert_eventful(crowd: Crowd) -> None:
+    """Gaps were filled, requests preempted, the cache reset, and blocks hit: replies must be the same either way."""
+    stats = crowd.engine.scheduler.segment_stats
+    assert len(crowd.turns) == 24
+    assert stats.fill_tokens > 5 * BLOCK
+    assert sum(stats.segments.values()) > 2
+    assert crowd.preempted
+    assert crowd.resets
+    assert sum(reply.cached for *_, reply in crowd.turns) > 0
+
+
+def note_preemptions(engine: LiveEngine, names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    preempt = engine.scheduler._preempt_request
+
+    def note(request: Any, *args: Any, **kwargs: Any) -> None:
+        names.append(request.request_id)
+        preempt(request, *args, **kwargs)
+
+    monkeypatch.setattr(engine.scheduler, "_preempt_request", note)
