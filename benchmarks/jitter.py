@@ -1,4 +1,4 @@
-"""How far a simulated seed can be trusted: the same jobs, each arrival moved by up to a millisecond.
+"""How far a simulated seed can be trusted: the same jobs, each arrival and each tool later by up to a millisecond.
 
 python benchmarks/jitter.py --seed 100 --times 8 --policy vllm --policy agentcache [--rate 1.3] [--jobs 80]
 
@@ -30,17 +30,28 @@ from agentcache.report.summary import summarize_policy
 from agentcache.run.output import divert_output
 from agentcache.sim.command import Simulation
 from agentcache.sim.settings import DEFAULT_GPU, DEFAULT_MODEL, SimulationSettings
+from tool_runtime.agent.job import Job
 
 JITTER_S = 0.001
 
 
-def move_arrivals(jobs: Sequence[RecordedJob], number: int) -> list[RecordedJob]:
-    """Return the jobs as they are for 0, else each a little later than it was."""
-    delays = np.random.default_rng(number).uniform(0, JITTER_S, len(jobs)) if number else np.zeros(len(jobs))
-    return [
-        replace(one, job=replace(one.job, arrival_s=one.job.arrival_s + float(delay)))
-        for one, delay in zip(jobs, delays, strict=True)
+def delay(jobs: Sequence[RecordedJob], number: int) -> list[RecordedJob]:
+    """Return the jobs as they are for 0, else with delays that this number draws."""
+    if not number:
+        return list(jobs)
+    chance = np.random.default_rng(number)
+    return [replace(one, job=_delay_job(one.job, chance)) for one in jobs]
+
+
+def _delay_job(job: Job, chance: np.random.Generator) -> Job:
+    def later(seconds: float) -> float:
+        return seconds + float(chance.uniform(0, JITTER_S))
+
+    turns = [
+        replace(turn, results=tuple(replace(result, duration_s=later(result.duration_s)) for result in turn.results))
+        for turn in job.turns
     ]
+    return replace(job, arrival_s=later(job.arrival_s), turns=tuple(turns))
 
 
 def measure(number: int, job_settings: JobSettings, policies: tuple[str, ...], kv_tokens: int) -> list[float]:
@@ -58,7 +69,7 @@ def measure(number: int, job_settings: JobSettings, policies: tuple[str, ...], k
         )
         settings.check()
         simulation = Simulation(settings)
-        simulation.jobs = move_arrivals(simulation.jobs, number)
+        simulation.jobs = delay(simulation.jobs, number)
         simulation.run(Console(quiet=True))
         runs = group_by_policy(read_events(settings.out))
     return [summarize_policy(runs[policy]).job_latency_s.mean or 0.0 for policy in policies]

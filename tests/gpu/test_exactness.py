@@ -1,9 +1,9 @@
 """Replies on a GPU equal those of an engine that computes every prompt, as far as the GPU's own kernels repeat theirs.
 
-A batch of another size takes other kernels and sums in another order, so two runs of stock vLLM differ in the last bits,
-and where two tokens are almost equally likely in the token. How far is measured first, on stock vLLM alone and in
-batches; ours may differ from a cold engine's by a little more than that. The last test shows that a single wrong block
-is seen: in float16, whose last bits are worth an eighth of bfloat16's, it stands out.
+A batch of another size takes other kernels and sums in another order. So two runs of stock vLLM differ in the last
+bits, and where two tokens are almost equally likely in the token. How far is measured first, on stock vLLM alone and
+in batches; ours may differ from a cold engine's by a little more than that. The last test shows that a single wrong
+block is seen: in float16, whose last bits are worth an eighth of bfloat16's, it stands out.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ def test_delays_grow_with_the_prompt_and_the_requests_beside() -> None:
     assert front_end.reply_delay_s(beside=2) == 0.25
 
 
-def test_front_end_that_was_measured_is_tens_of_milliseconds_and_more_for_long_prompts() -> None:
+def test_the_measured_front_end_takes_tens_of_milliseconds() -> None:
     quiet = MEASURED_FRONT_END.request_delay_s(1_000, 0) + MEASURED_FRONT_END.reply_delay_s(0)
     busy = MEASURED_FRONT_END.request_delay_s(40_000, 30) + MEASURED_FRONT_END.reply_delay_s(30)
     assert 0.02 < quiet < 0.05
@@ -39,7 +39,7 @@ def test_clients_see_both_ways_and_the_engine_neither(tiny_model_path: str, tmp_
     assert (first.queue_s, first.prefill_s, first.decode_s) == (0.0, 1.0, asks - 1)
 
 
-def test_who_comes_while_others_are_served_waits_for_their_tokens(tiny_model_path: str, tmp_path: Path) -> None:
+def test_requests_beside_make_both_ways_longer(tiny_model_path: str, tmp_path: Path) -> None:
     tokenizer = LocalTokenizer(tiny_model_path)
     jobs = [
         record(tokenizer, "long", 0.0, make_turn("It is a long way to go. " * 10)),

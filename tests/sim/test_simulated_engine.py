@@ -159,7 +159,7 @@ def test_what_vllm_refuses_is_one_line(tiny_model_path: str) -> None:
         make_engine(tiny_model_path, max_num_batched_tokens=8, max_num_seqs=64)
 
 
-def test_request_that_comes_during_a_step_is_in_the_one_after_the_next(tiny_model_path: str) -> None:
+def test_request_during_a_step_is_in_the_one_after_the_next(tiny_model_path: str) -> None:
     gpu = ConstantGpu()
     engine = make_engine(tiny_model_path, gpu=gpu, async_scheduling=True)
     engine.add("first", list(range(40)), [1, 2, 3])
@@ -183,7 +183,7 @@ def test_request_that_comes_during_a_step_is_in_the_one_after_the_next(tiny_mode
     assert engine.idle
 
 
-def test_a_chunk_that_is_no_prompts_end_gives_no_token_though_the_next_is_scheduled(tiny_model_path: str) -> None:
+def test_a_chunk_gives_no_token_though_the_next_is_scheduled(tiny_model_path: str) -> None:
     engine = make_engine(tiny_model_path, async_scheduling=True, max_num_batched_tokens=64, max_num_seqs=4)
     engine.add("long", list(range(150)), [7, 8])
     mix = ChatMix(engine)
@@ -194,7 +194,7 @@ def test_a_chunk_that_is_no_prompts_end_gives_no_token_though_the_next_is_schedu
 
 
 @pytest.mark.parametrize("policy", ["vllm", "agentcache"])
-def test_every_reply_comes_whole_under_pressure_with_a_step_ahead(policy: str, tiny_model_path: str) -> None:
+def test_replies_come_whole_under_pressure_with_a_step_ahead(policy: str, tiny_model_path: str) -> None:
     mix = run_mix(tiny_model_path, policy, 640, async_scheduling=True)
     assert mix.engine.preemptions > 0
     tokens = sum(outcome.scheduled_tokens for outcome in mix.outcomes)
