@@ -9,27 +9,18 @@ what is evicted for them differs from there on.
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import sys
-import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
-from rich.console import Console
+from mean_latency import simulate_means
 
 from agentcache.jobs.recorded_job import RecordedJob
 from agentcache.jobs.settings import JobSettings
-from agentcache.report.events import read_events
-from agentcache.report.policy_run import group_by_policy
-from agentcache.report.summary import summarize_policy
-from agentcache.run.output import divert_output
-from agentcache.sim.command import Simulation
-from agentcache.sim.settings import DEFAULT_GPU, DEFAULT_MODEL, SimulationSettings
 from tool_runtime.agent.job import Job
 
 JITTER_S = 0.001
@@ -54,25 +45,9 @@ def _delay_job(job: Job, chance: np.random.Generator) -> Job:
     return replace(job, arrival_s=later(job.arrival_s), turns=tuple(turns))
 
 
-def measure(number: int, job_settings: JobSettings, policies: tuple[str, ...], kv_tokens: int) -> list[float]:
+def measure(number: int, jobs: JobSettings, policies: tuple[str, ...], kv_tokens: int) -> tuple[float, ...]:
     """Return the mean job latency in seconds under each policy."""
-    with tempfile.TemporaryDirectory() as folder, divert_output(Path(os.devnull)):
-        settings = SimulationSettings(
-            command="",
-            jobs=job_settings,
-            out=Path(folder),
-            overwrite=True,
-            policies=policies,
-            model=DEFAULT_MODEL,
-            gpu=DEFAULT_GPU,
-            kv_tokens=kv_tokens,
-        )
-        settings.check()
-        simulation = Simulation(settings)
-        simulation.jobs = delay(simulation.jobs, number)
-        simulation.run(Console(quiet=True))
-        runs = group_by_policy(read_events(settings.out))
-    return [summarize_policy(runs[policy]).job_latency_s.mean or 0.0 for policy in policies]
+    return simulate_means(jobs, policies, kv_tokens, [partial(delay, number=number)])[0]
 
 
 def main() -> None:
@@ -85,12 +60,10 @@ def main() -> None:
     parser.add_argument("--kv-tokens", type=int, default=500_000)
     parser.add_argument("--at-once", type=int, default=2)
     options = parser.parse_args()
-    job_settings = JobSettings(
-        workload="bfcl", jobs=options.jobs, rate=options.rate, arrival="poisson", seed=options.seed
-    )
+    jobs = JobSettings(workload="bfcl", jobs=options.jobs, rate=options.rate, arrival="poisson", seed=options.seed)
     policies = tuple(options.policies)
     with ProcessPoolExecutor(options.at_once) as pool:
-        work = partial(measure, job_settings=job_settings, policies=policies, kv_tokens=options.kv_tokens)
+        work = partial(measure, jobs=jobs, policies=policies, kv_tokens=options.kv_tokens)
         columns = zip(*pool.map(work, range(options.times)), strict=True)
     for policy, means in zip(policies, columns, strict=True):
         each = " ".join(f"{mean:.1f}" for mean in means)

@@ -10,56 +10,41 @@ from __future__ import annotations
 
 import argparse
 import os
-import tempfile
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from functools import partial
-from itertools import product
-from pathlib import Path
 
+from mean_latency import MODEL, simulate_means
 from rich.console import Console
 from rich.table import Table
 
+from agentcache.jobs.recorded_job import RecordedJob
 from agentcache.jobs.settings import JobSettings
-from agentcache.report.events import read_events
-from agentcache.report.policy_run import group_by_policy
-from agentcache.report.summary import summarize_policy
-from agentcache.run.output import divert_output
-from agentcache.sim.command import Simulation
-from agentcache.sim.settings import DEFAULT_GPU, DEFAULT_MODEL, SimulationSettings
+from workloads.arrivals import draw_arrivals
 
 POLICIES = ("vllm", "agentcache")
 # Below this share seeds differ by more than policies do.
 GAIN = 0.05
 
 
-def measure(load: tuple[float, int], jobs: int, kv_tokens: int) -> tuple[float, ...]:
-    """Return the mean job latency in seconds under each policy. `load` is jobs per second, and the seed."""
-    rate, seed = load
-    with tempfile.TemporaryDirectory() as folder, divert_output(Path(os.devnull)):
-        settings = SimulationSettings(
-            command="",
-            jobs=JobSettings(workload="bfcl", jobs=jobs, rate=rate, seed=seed),
-            out=Path(folder),
-            overwrite=True,
-            policies=POLICIES,
-            model=DEFAULT_MODEL,
-            gpu=DEFAULT_GPU,
-            kv_tokens=kv_tokens,
-        )
-        settings.check()
-        Simulation(settings).run(Console(quiet=True))
-        runs = group_by_policy(read_events(settings.out))
-    return tuple(summarize_policy(runs[policy]).job_latency_s.mean or 0.0 for policy in POLICIES)
+def measure(seed: int, rates: Sequence[float], jobs: int, kv_tokens: int) -> list[tuple[float, ...]]:
+    """Return the mean job latency in seconds under each policy, for each rate."""
+    settings = JobSettings(workload="bfcl", jobs=jobs, rate=rates[0], seed=seed)
+    return simulate_means(settings, POLICIES, kv_tokens, [partial(arrive, rate=rate, seed=seed) for rate in rates])
 
 
-def tell(rates: Sequence[float], seeds: Sequence[int], measured: Iterable[tuple[float, ...]], title: str) -> Table:
-    """Make the table: a row a rate, the means over the seeds, and what each seed gained."""
+def arrive(jobs: Sequence[RecordedJob], rate: float, seed: int) -> list[RecordedJob]:
+    """Return the same jobs, arriving at this rate."""
+    arrivals = draw_arrivals("poisson", len(jobs), rate, 1.0, seed)
+    return [replace(one, job=replace(one.job, arrival_s=at_s)) for one, at_s in zip(jobs, arrivals, strict=True)]
+
+
+def tell(rates: Sequence[float], measured: Iterable[Sequence[tuple[float, ...]]], title: str) -> Table:
+    """Make the table: a row a rate, the means over the seeds, and what each seed gained. `measured` is by seed."""
     table = Table("jobs/s", *(f"{policy} (s)" for policy in POLICIES), "gain", "by seed", "", title=title)
-    rows = iter(measured)
     started = False
-    for rate in rates:
-        pairs = [next(rows) for _ in seeds]
+    for rate, pairs in zip(rates, zip(*measured, strict=True), strict=True):
         before, after = (sum(column) / len(pairs) for column in zip(*pairs, strict=True))
         gain = 1 - after / before
         verdict = "" if started else "the gain starts here" if gain >= GAIN else "nothing to gain here"
@@ -78,15 +63,14 @@ def main() -> None:
     args = parser.parse_args()
     seeds = " ".join(map(str, args.seeds))
     title = (
-        f"Mean job latency, simulated on one NVIDIA H200 ({DEFAULT_MODEL}, {args.jobs} BFCL web-search jobs, "
+        f"Mean job latency, simulated on one NVIDIA H200 ({MODEL}, {args.jobs} BFCL web-search jobs, "
         f"a cache of {args.kv_tokens:,} tokens, seeds {seeds})"
     )
     console = Console(width=100)
-    loads = [*product(args.rates, args.seeds)]
     with ProcessPoolExecutor(os.cpu_count()) as pool, console.status("Simulating …"):
-        work = partial(measure, jobs=args.jobs, kv_tokens=args.kv_tokens)
-        measured = list(pool.map(work, loads))
-    console.print(tell(args.rates, args.seeds, measured, title))
+        work = partial(measure, rates=args.rates, jobs=args.jobs, kv_tokens=args.kv_tokens)
+        measured = list(pool.map(work, args.seeds))
+    console.print(tell(args.rates, measured, title))
 
 
 if __name__ == "__main__":
