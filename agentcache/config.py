@@ -203,6 +203,13 @@ class AgentCacheConfig(BaseModel):
     gpu: str | None = _knob(
         None, "GPU whose data sheet gives the cost model; None is the GPU at hand", "not tuned: the GPU at hand"
     )
+    cost_profile: str | None = _knob(
+        None,
+        "file that `agentcache profile` wrote on this machine for this model; None takes the profile that comes with "
+        "agentcache, or else an analytic cost model, made of the model's config and the GPU's data sheet",
+        _OPT_IN,
+        min_length=1,
+    )
     lifespan_s: float = _knob(
         60.0,
         "seconds of idle time at which reuse becomes unlikely; the 99th percentile of gaps is a good choice",

@@ -29,7 +29,6 @@ from vllm.platforms import current_platform
 
 from agentcache.models.catalog import SHAPE_PREFIX
 from agentcache.models.shapes import SHAPES, TINY, Shape
-from agentcache.policy.presets import count_layer_parameters
 from agentcache.profile.bench_engine import BenchEngine, Timing, make_bench_config
 
 NEW_TOKENS = 128
@@ -107,7 +106,7 @@ def measure_matrix_rate() -> float:
 def floor_s(timing: Timing, shape: Shape, flops_s: float) -> float:
     """Matrix products of every token computed, logits of every row, and attention of every pair."""
     rows = [row for step in timing.steps for row in step.rows]
-    products = 2 * count_layer_parameters(shape) * sum(row.query for row in rows)
+    products = 2 * shape.geometry.active_parameters * sum(row.query for row in rows)
     logits = 2 * shape.hidden * shape.vocabulary * len(rows)
     attention = 4 * shape.layers * shape.heads * shape.head_dim * sum(row.pairs for row in rows)
     return (products + logits + attention) / flops_s

@@ -35,7 +35,8 @@ from agentcache.engine.replies.stop_strings import StopStrings
 from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP
 from agentcache.engine.segments.plan import SegmentCosts
 from agentcache.engine.segments.scheduler import MultiSegmentScheduler, find_engine_obstacle
-from agentcache.errors import IntegrityError
+from agentcache.errors import InputError, IntegrityError
+from agentcache.models.geometry import read_geometry
 from agentcache.policy.evictor import Evictor
 from agentcache.policy.inputs import EvictorInputs
 from agentcache.policy.registry import Policy, find_policy
@@ -80,14 +81,26 @@ class AgentScheduler(MultiSegmentScheduler):
 
     def _find_policy(self) -> Policy:
         policy = find_policy(self.config.policy)
-        if self.has_mamba_layers and policy.name not in _POLICIES_FOR_ANY_MODEL:
-            logger.warning(
-                "The model has recurrent layers, whose state policy %s knows nothing of: blocks are evicted least "
-                "recently used first, without pins or an order of jobs.",
-                policy.name,
-            )
-            return find_policy("lru")
-        return policy
+        obstacle = self._find_cost_obstacle()
+        if obstacle is None or policy.name in _POLICIES_FOR_ANY_MODEL:
+            return policy
+        logger.warning(
+            "%s: policy %s cannot tell what its blocks are worth, which are evicted least recently used first, without "
+            "pins or an order of jobs.",
+            obstacle,
+            policy.name,
+        )
+        return find_policy("lru")
+
+    def _find_cost_obstacle(self) -> str | None:
+        if self.has_mamba_layers:
+            return "The model has recurrent layers"
+        try:
+            read_geometry(self.vllm_config.model_config.hf_text_config)
+        except InputError as error:
+            sentence = str(error)
+            return sentence[0].upper() + sentence[1:]
+        return None
 
     def _use_policy(self, policy: Policy, config: AgentCacheConfig) -> None:
         pool = self.kv_cache_manager.block_pool

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from agentcache.models.geometry import AttentionLayers, Geometry
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -20,10 +22,19 @@ class Shape:
     max_tokens: int
     tied_embeddings: bool
 
-    def costs_as(self, other: Shape) -> bool:
-        """Tell whether a prompt takes as long: the layers are the same, whatever the context's limit."""
-        dimensions = ("hidden", "intermediate", "layers", "heads", "kv_heads", "head_dim")
-        return all(getattr(self, name) == getattr(other, name) for name in dimensions)
+    @property
+    def geometry(self) -> Geometry:
+        """Return what decides its speed."""
+        projections = 2 * self.hidden * self.head_dim * (self.heads + self.kv_heads)
+        parameters = self.layers * (projections + 3 * self.hidden * self.intermediate + 2 * self.hidden)
+        attention = AttentionLayers(
+            layers=self.layers,
+            window=None,
+            pair_products=2 * self.heads * self.head_dim,
+            kv_heads=self.kv_heads,
+            head_numbers=2 * self.head_dim,
+        )
+        return Geometry(self.hidden, self.layers, parameters, parameters, (attention,), self.vocabulary)
 
     def as_llama_config(self, *, end_of_turn: int, padding: int, dtype: str) -> dict[str, Any]:
         """Return the keyword arguments of transformers' LlamaConfig."""

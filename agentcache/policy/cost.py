@@ -197,7 +197,7 @@ class StepProfile(BaseModel):
     @classmethod
     def _not_negative(cls, cost: StepCost) -> StepCost:
         for name, value in asdict(cost).items():
-            if value is not None and not 0 <= value < math.inf:
+            if isinstance(value, float) and not 0 <= value < math.inf:
                 raise ValueError(f"{name} is {value}; must be finite and not negative")
         return cost
 
@@ -229,14 +229,22 @@ def save_profile(profile: CostProfile, folder: Path) -> Path:
 
 def load_profile(path: Path, key: ProfileKey) -> CostProfile:
     """Load a profile. Raises InputError when the file is missing or broken, or was made for anything but `key`."""
+    profile = read_profile(path)
+    if profile.key != key:
+        raise InputError(f"{path}: this cost profile is of {profile.key}; wanted is {key}")
+    return profile
+
+
+def read_profile(path: Path) -> CostProfile:
+    """Load a profile, whatever it is of. Raises InputError when the file is missing or broken."""
+    # A pipe would be waited for.
+    if not path.is_file():
+        raise InputError(f"{path}: no such file; name a cost profile that agentcache profile wrote")
     try:
-        profile = CostProfile.model_validate_json(path.read_bytes())
+        return CostProfile.model_validate_json(path.read_bytes())
     except OSError as error:
-        raise InputError(f"{path}: cannot read the cost profile of {key}: {error.strerror}") from None
+        raise InputError(f"{path}: cannot read the cost profile: {error.strerror}") from None
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(map(str, first["loc"])) or "file"
         raise InputError(f"{path}: not a cost profile: {field}: {in_one_line(ValueError(first['msg']))}") from None
-    if profile.key != key:
-        raise InputError(f"{path}: this cost profile is of {profile.key}; wanted is {key}")
-    return profile

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentcache.errors import InputError
+from agentcache.models.geometry import AttentionLayers, Geometry
 from agentcache.models.shapes import SHAPES, SMALL, Shape
 from agentcache.policy.cost import (
     CostProfile,
@@ -16,7 +17,7 @@ from agentcache.policy.cost import (
     fit_cost_model,
     load_profile,
 )
-from agentcache.policy.step_cost import Row, StepCost
+from agentcache.policy.step_cost import Row, StepCost, WindowCost
 
 __all__ = [
     "GPUS",
@@ -24,7 +25,6 @@ __all__ = [
     "Gpu",
     "Row",
     "StepCost",
-    "count_layer_parameters",
     "count_parameters",
     "estimate_cost_model",
     "estimate_step_cost",
@@ -78,16 +78,10 @@ PRESETS: dict[str, tuple[Shape, tuple[str, ...]]] = {
 }
 
 
-def count_layer_parameters(shape: Shape) -> int:
-    """Count all layers: attention and MLP projections, and norms."""
-    attention = 2 * shape.hidden * shape.head_dim * (shape.heads + shape.kv_heads)
-    return shape.layers * (attention + 3 * shape.hidden * shape.intermediate + 2 * shape.hidden)
-
-
 def count_parameters(shape: Shape) -> int:
     """Count the whole model: layers, embeddings, output head, last norm."""
     tables = 1 if shape.tied_embeddings else 2
-    return count_layer_parameters(shape) + tables * shape.vocabulary * shape.hidden + shape.hidden
+    return shape.geometry.layer_parameters + tables * shape.vocabulary * shape.hidden + shape.hidden
 
 
 def match_gpu(device_name: str) -> str | None:
@@ -109,7 +103,7 @@ def find_step_cost(model: str, gpu: str, tensor_parallel_size: int = 1) -> StepC
     measured = find_measured_profile(model, gpu, tensor_parallel_size)
     if measured is not None and measured.steps is not None:
         return measured.steps.step_cost
-    return estimate_step_cost(shape, hardware, tensor_parallel_size)
+    return estimate_step_cost(shape.geometry, hardware, tensor_parallel_size)
 
 
 def find_measured_profile(model: str, gpu: str, tensor_parallel_size: int = 1) -> CostProfile | None:
@@ -119,25 +113,40 @@ def find_measured_profile(model: str, gpu: str, tensor_parallel_size: int = 1) -
     return load_profile(path, key) if path.is_file() else None
 
 
-def estimate_step_cost(shape: Shape, hardware: Gpu, ranks: int = 1) -> StepCost:
-    """Estimate for any geometry on any hardware, split over `ranks` GPUs, whether it fits or not."""
+def estimate_step_cost(geometry: Geometry, hardware: Gpu, ranks: int = 1) -> StepCost:
+    """Estimate for any geometry on any hardware, split over `ranks` GPUs, whether it fits or not.
+
+    Every expert is read in each step, as it is when many tokens choose.
+    """
     number_bytes = DTYPE_BYTES[hardware.dtype]
     flops_s = hardware.flops_s * COMPUTE_EFFICIENCY * ranks
     bandwidth_s = hardware.bandwidth_s * BANDWIDTH_EFFICIENCY
-    layers, head = count_layer_parameters(shape), shape.vocabulary * shape.hidden
+    head = geometry.vocabulary * geometry.hidden
     # Every rank sends and receives 2·(ranks−1)/ranks of the hidden states in a ring all-reduce, twice a layer.
-    link_bytes = 2 * shape.layers * shape.hidden * number_bytes * 2 * (ranks - 1) / ranks
-    all_reduces_s = 2 * shape.layers * ALL_REDUCE_LATENCY_S if ranks > 1 else 0.0
-    # Beyond one KV head a rank, heads are copied rather than split.
-    kv_heads = max(shape.kv_heads // ranks, 1)
+    link_bytes = 2 * geometry.layers * geometry.hidden * number_bytes * 2 * (ranks - 1) / ranks
+    all_reduces_s = 2 * geometry.layers * ALL_REDUCE_LATENCY_S if ranks > 1 else 0.0
+
+    def count_flops(layers: AttentionLayers) -> int:
+        return 2 * layers.layers * layers.pair_products
+
+    def count_key_bytes(layers: AttentionLayers) -> int:
+        # Beyond one KV head a rank, heads are copied rather than split.
+        return layers.layers * max(layers.kv_heads // ranks, 1) * layers.head_numbers * number_bytes
+
+    full = [layers for layers in geometry.attention if layers.window is None]
     return StepCost(
         overhead_s=hardware.step_overhead_s + all_reduces_s,
-        weights_read_s=(layers + head) * number_bytes / ranks / bandwidth_s,
-        token_s=2 * layers / flops_s,
+        weights_read_s=(geometry.layer_parameters + head) * number_bytes / ranks / bandwidth_s,
+        token_s=2 * geometry.active_parameters / flops_s,
         token_link_s=link_bytes / (hardware.link_s * LINK_EFFICIENCY),
         head_s=2 * head / flops_s,
-        pair_s=4 * shape.layers * shape.heads * shape.head_dim / flops_s,
-        kv_read_s=2 * shape.layers * kv_heads * shape.head_dim * number_bytes / bandwidth_s,
+        pair_s=sum(map(count_flops, full)) / flops_s,
+        kv_read_s=sum(map(count_key_bytes, full)) / bandwidth_s,
+        windows=tuple(
+            WindowCost(layers.window, count_flops(layers) / flops_s, count_key_bytes(layers) / bandwidth_s)
+            for layers in geometry.attention
+            if layers.window is not None
+        ),
     )
 
 

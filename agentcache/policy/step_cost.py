@@ -23,6 +23,24 @@ class Row(NamedTuple):
         """Keys read, the new ones among them."""
         return self.context + self.query
 
+    def within(self, window: int) -> tuple[float, int]:
+        """Count pairs and keys read where a query attends to `window` tokens at most, itself among them.
+
+        tokens:  context … | seeing all before them | seeing a window |
+        """
+        seeing_all = min(max(window - self.context, 0), self.query)
+        pairs = Row(seeing_all, self.context).pairs + (self.query - seeing_all) * window
+        return pairs, min(self.context, window - 1) + self.query
+
+
+@dataclass(frozen=True, slots=True)
+class WindowCost:
+    """Attention of the layers that look `window` tokens back: seconds a pair, and a key read."""
+
+    window: int
+    pair_s: float
+    kv_read_s: float
+
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
@@ -31,7 +49,7 @@ class StepCost:
     Per step: `overhead_s`, `weights_read_s`, and `prefill_overhead_s` when any row computes more than one token: then
     it is no single CUDA graph as a step of decodes is, and what prepares it often finds the engine idle. Per token
     computed: `token_s`, and `token_link_s` between GPUs. Per row: `head_s` for the logits of its last token. Per pair
-    of query and key: `pair_s`. Per key read: `kv_read_s`.
+    of query and key: `pair_s`. Per key read: `kv_read_s`. `windows`: layers that do not look all the way back.
     `overlap`: None when compute hides behind memory, or memory behind compute, entirely: the longer of both counts.
     Else both count as (compute^overlap + memory^overlap)^(1/overlap); with 1, one waits for the other.
     """
@@ -45,6 +63,7 @@ class StepCost:
     kv_read_s: float
     overlap: float | None = None
     prefill_overhead_s: float = 0.0
+    windows: tuple[WindowCost, ...] = ()
 
     def step_s(self, rows: Sequence[Row]) -> float:
         """Predict a step of any mix of prefill chunks and decodes; 0 without rows."""
@@ -65,7 +84,11 @@ class StepCost:
         return self.step_s([Row(1, context) for context in contexts])
 
     def _attention_s(self, row: Row) -> float:
-        return self._join(row.pairs * self.pair_s, row.keys * self.kv_read_s)
+        seconds = self._join(row.pairs * self.pair_s, row.keys * self.kv_read_s)
+        for layers in self.windows:
+            pairs, keys = row.within(layers.window)
+            seconds += self._join(pairs * layers.pair_s, keys * layers.kv_read_s)
+        return seconds
 
     def _join(self, one_s: float, other_s: float) -> float:
         longer, shorter = (one_s, other_s) if one_s > other_s else (other_s, one_s)

@@ -9,7 +9,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,7 +68,7 @@ def fit_step_cost(steps: Sequence[MeasuredStep]) -> FittedStepCost:
     if not variation:
         raise InputError(f"step cost: every step took {seconds[0]} s; measure steps of different sizes")
     overlap, coefficients = _Fit(steps).run()
-    values = dict(zip(COEFFICIENTS, map(float, coefficients), strict=True))
+    values: dict[str, Any] = dict(zip(COEFFICIENTS, map(float, coefficients), strict=True))
     cost = StepCost(**values, token_link_s=0.0, overlap=None if math.isinf(overlap) else overlap)
     residuals = [StepResidual(step, step.seconds - cost.step_s(step.rows)) for step in steps]
     return FittedStepCost(

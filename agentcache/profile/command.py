@@ -15,8 +15,10 @@ from rich.console import Console
 from vllm.config import VllmConfig
 from vllm.platforms import current_platform
 
+from agentcache.engine.blocks.evictor_inputs import name_gpu
 from agentcache.engine.compat import check_vllm
 from agentcache.errors import AgentCacheError, InputError
+from agentcache.models.geometry import read_geometry
 from agentcache.policy.cost import (
     MIN_BATCHES,
     CostProfile,
@@ -27,10 +29,11 @@ from agentcache.policy.cost import (
     fit_cost_model,
     save_profile,
 )
-from agentcache.policy.presets import match_gpu
+from agentcache.policy.presets import GPUS, estimate_step_cost
+from agentcache.policy.step_cost import StepCost
 from agentcache.policy.step_fit import FittedStepCost, MeasuredStep, fit_step_cost
 from agentcache.profile.bench_engine import BenchEngine, make_bench_config
-from agentcache.profile.display import print_fits, show_progress
+from agentcache.profile.display import print_estimate, print_fits, show_progress
 from agentcache.profile.measurer import Measurer, Sample
 from agentcache.profile.plot import plot_fits
 from agentcache.profile.points import Limits, Point, PointSource
@@ -77,6 +80,7 @@ def profile(settings: ProfileSettings) -> int:
             )
         prefills, steps = fit_cost_model(measured.batches), fit_step_cost(measured.steps)
         print_fits(console, prefills, steps)
+        print_estimate(console, steps, _estimate(config, key))
         path = save_profile(_make_profile(key, prefills, steps, measured.points), settings.out)
         picture = path.with_suffix(".png")
         plot_fits(prefills, steps, f"{key}, measured with vLLM {vllm.__version__}").savefig(picture, dpi=130)
@@ -144,17 +148,21 @@ def _find_limits(settings: ProfileSettings, bench: BenchEngine) -> Limits:
 def _make_key(settings: ProfileSettings, config: VllmConfig) -> ProfileKey:
     return ProfileKey(
         model=settings.model_name,
-        gpu=_find_gpu(),
+        gpu=name_gpu(),
         tensor_parallel_size=config.parallel_config.tensor_parallel_size,
         dtype=str(config.model_config.dtype).removeprefix("torch."),
     )
 
 
-def _find_gpu() -> str:
-    if current_platform.is_cpu():
-        return "cpu"
-    name = str(current_platform.get_device_name())
-    return match_gpu(name) or name.lower()
+def _estimate(config: VllmConfig, key: ProfileKey) -> StepCost | None:
+    """Estimate what was measured, from the model's config and the GPU's data sheet; None where there is none."""
+    if key.gpu not in GPUS:
+        return None
+    try:
+        geometry = read_geometry(config.model_config.hf_text_config)
+    except InputError:
+        return None
+    return estimate_step_cost(geometry, GPUS[key.gpu], key.tensor_parallel_size)
 
 
 def _make_profile(key: ProfileKey, prefills: FittedCostModel, steps: FittedStepCost, points: int) -> CostProfile:

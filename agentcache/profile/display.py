@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 
 from agentcache.policy.cost import FittedCostModel, PrefillBatch
-from agentcache.policy.step_cost import Row
+from agentcache.policy.step_cost import Row, StepCost
 from agentcache.policy.step_fit import FittedStepCost
 
 _WORST = 10
@@ -70,6 +70,19 @@ def print_fits(console: Console, prefills: FittedCostModel, steps: FittedStepCos
             "measure again before you rely on this profile",
             style="red",
         )
+
+
+def print_estimate(console: Console, steps: FittedStepCost, estimate: StepCost | None) -> None:
+    """Print how far the analytic step cost is off, which serves where there is no profile."""
+    if estimate is None:
+        console.print("there is no analytic step cost of this model on this GPU")
+        return
+    measured = [residual.step for residual in steps.residuals]
+    shares = sorted(abs(estimate.step_s(step.rows) / step.seconds - 1) for step in measured)
+    console.print(
+        f"the analytic step cost, which serves without a profile, is off by {_percentile(shares, 50)} in half of the "
+        f"steps, {_percentile(shares, 90)} in 9 of 10"
+    )
 
 
 def _table(title: str) -> Table:

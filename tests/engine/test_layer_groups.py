@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +22,9 @@ from vllm.v1.kv_cache_interface import (
 )
 from vllm.v1.structured_output import StructuredOutputManager
 
+from agentcache.engine import scheduler
 from agentcache.engine.constants import SCHEDULER_CLASS
+from agentcache.models.geometry import read_geometry
 from agentcache.policy.lru import LruEvictor
 
 ATTENTION: dict[str, Any] = {"block_size": BLOCK_SIZE, "num_kv_heads": 2, "head_size": 32, "dtype": torch.float32}
@@ -74,7 +77,7 @@ def test_recurrent_models_are_served_as_by_lru(
 ) -> None:
     lone = make_lone(tiny_model_path, specs, blocks=blocks, policy="agentcache")
     (line,) = [record.message for record in vllm_log.records if record.name == "vllm.agentcache"]
-    assert line.startswith("The model has recurrent layers, whose state policy agentcache knows nothing of: ")
+    assert line.startswith("The model has recurrent layers: policy agentcache cannot tell what its blocks are worth, ")
     assert isinstance(lone.scheduler.evictor, LruEvictor)
     assert (lone.scheduler.tracker, lone.scheduler.gap_filler, lone.scheduler.chunking) == (None, None, None)
     stock = make_lone(tiny_model_path, specs, blocks=blocks, policy="vllm")
@@ -104,3 +107,15 @@ def test_a_model_of_recurrent_layers_alone_starts(tiny_model_path: str, tmp_path
         lone = make_lone(str(tmp_path), [RECURRENT], policy=policy)
         do_turn_in_no_time(lone, "one", tokens_of(1, 100), calls=(SEARCH,))
         lone.scheduler.check_integrity()
+
+
+def test_a_config_without_what_costs_need_is_served_as_by_lru(
+    tiny_model_path: str, monkeypatch: pytest.MonkeyPatch, vllm_log: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(scheduler, "read_geometry", lambda _: read_geometry(SimpleNamespace(hidden_size=128)))
+    lone = make_lone(tiny_model_path, [FULL], blocks=40, policy="agentcache")
+    (line,) = [record.message for record in vllm_log.records if record.name == "vllm.agentcache"]
+    assert line.startswith("The model's config (SimpleNamespace) has no num_hidden_layers: policy agentcache cannot ")
+    assert isinstance(lone.scheduler.evictor, LruEvictor)
+    stock = make_lone(tiny_model_path, [FULL], blocks=40, policy="vllm")
+    assert run_jobs(lone) == run_jobs(stock)

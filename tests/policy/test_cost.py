@@ -203,7 +203,7 @@ def test_a_broken_profile_is_answered_with_its_field(tmp_path: Path, change: dic
 
 
 def test_a_missing_profile_or_one_not_json_ends_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"none\.json: cannot read the cost profile of meta-llama"):
+    with pytest.raises(InputError, match=r"none\.json: no such file; name a cost profile"):
         load_profile(tmp_path / "none.json", KEY)
     (tmp_path / "bad.json").write_text("{\n\n")
     with pytest.raises(InputError, match=r"bad\.json: not a cost profile: file: Invalid JSON") as caught:

@@ -15,10 +15,13 @@ from agentcache.errors import InputError
 from agentcache.models.shapes import SHAPES
 from agentcache.policy import presets
 from agentcache.policy.presets import (
+    GPUS,
     PRESETS,
     Row,
     StepCost,
     count_parameters,
+    estimate_cost_model,
+    estimate_step_cost,
     find_cost_profile,
     find_step_cost,
 )
@@ -55,6 +58,42 @@ def test_parameters_are_the_published_ones(shape: str, published: int) -> None:
 )
 def test_prefill_on_the_h200_is_near_what_was_measured(query: int, context: int, measured_s: float) -> None:
     assert find_step_cost("llama-3.1-8b", "h200").prefill_s(query, context) == pytest.approx(measured_s, rel=0.2)
+
+
+@given(st.integers(1, 60), st.integers(0, 80), st.integers(1, 100))
+def test_a_window_counts_what_each_query_sees(query: int, context: int, window: int) -> None:
+    sees = [range(max(0, last + 1 - window), last + 1) for last in range(context, context + query)]
+    assert Row(query, context).within(window) == (sum(map(len, sees)), len(set().union(*sees)))
+
+
+def test_windows_cost_as_full_attention_until_they_are_full() -> None:
+    full = SHAPES["llama-3.1-8b"].geometry
+    (attention,) = full.attention
+    windowed = replace(full, attention=(replace(attention, window=4096),))
+    mixed = replace(full, attention=(replace(attention, layers=16), replace(attention, layers=16, window=4096)))
+    by_full, by_windowed, by_mixed = (estimate_step_cost(each, GPUS["h200"]) for each in (full, windowed, mixed))
+    for query, context in ((1000, 0), (96, 4000), (1, 4095)):
+        expected = by_full.prefill_s(query, context)
+        assert by_windowed.prefill_s(query, context) == pytest.approx(expected)
+        assert by_mixed.prefill_s(query, context) == pytest.approx(expected)
+    # 512 queries behind 32,000 tokens: 8 times as many keys as the window holds.
+    longest, shortest = by_full.prefill_s(512, 32_000), by_windowed.prefill_s(512, 32_000)
+    assert by_mixed.prefill_s(512, 32_000) == pytest.approx((longest + shortest) / 2)
+    assert longest - shortest == pytest.approx((512 * (32_000 - 4096) + 512 * 513 / 2) * by_full.pair_s)
+
+
+def test_blocks_behind_windows_cost_less_with_their_position() -> None:
+    """Half of the layers look all the way back, so a block's cost grows half as fast; with none, hardly."""
+    full = SHAPES["llama-3.1-8b"].geometry
+    (attention,) = full.attention
+
+    def slope(full_layers: int) -> float:
+        groups = (replace(attention, layers=full_layers), replace(attention, layers=32 - full_layers, window=128))
+        step_cost = estimate_step_cost(replace(full, attention=groups), GPUS["h200"])
+        return estimate_cost_model(step_cost).cost_model.recompute_cost(16).slope_s
+
+    assert slope(16) == pytest.approx(slope(32) / 2, rel=0.05)
+    assert abs(slope(0)) < 0.05 * slope(32)
 
 
 def test_data_sheets_order_the_gpus() -> None:

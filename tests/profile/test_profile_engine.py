@@ -32,6 +32,7 @@ def out(tmp_path_factory: pytest.TempPathFactory, tiny_model_path: str) -> Path:
     assert done.returncode == 0, done.stdout + done.stderr + (log.read_text()[-3000:] if log.exists() else "")
     assert "measured 24 of 24 points" in done.stdout
     assert "cost model: 20 prefills, R²" in done.stdout
+    assert "the analytic step cost, which serves without a profile, is off by " in done.stdout
     return folder
 
 

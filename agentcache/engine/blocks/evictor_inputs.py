@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
 
 from vllm.config import VllmConfig
 from vllm.platforms import current_platform
 
-from agentcache.config import AgentCacheConfig
-from agentcache.models.shapes import SHAPES, Shape
-from agentcache.policy.cost import CostModel
+from agentcache.config import CONFIG_KEY, AgentCacheConfig
+from agentcache.errors import InputError
+from agentcache.models.geometry import read_geometry
+from agentcache.models.shapes import SHAPES
+from agentcache.policy.cost import CostModel, CostProfile, read_profile
 from agentcache.policy.frequency import Frequency
 from agentcache.policy.inputs import EvictorInputs
 from agentcache.policy.lifespan import LambdaBounds
@@ -29,12 +31,10 @@ _OTHER_GPU = "h100"
 def build_inputs(
     vllm_config: VllmConfig, config: AgentCacheConfig, num_blocks: int, block_size: int, *, fills_gaps: bool
 ) -> EvictorInputs:
-    """Build the inputs with the measured cost model of this model and GPU if there is one, else an analytic one."""
-    shape, gpu = _read_shape(vllm_config), config.gpu or _find_gpu()
-    ranks = vllm_config.parallel_config.tensor_parallel_size
+    """Build the inputs. Raises InputError for a cost profile or a model's config that cannot be used."""
     return EvictorInputs(
         num_blocks=num_blocks,
-        recompute_cost=_find_cost_model(shape, gpu, ranks).recompute_cost(block_size),
+        recompute_cost=_find_cost_model(vllm_config, config).recompute_cost(block_size),
         frequency=Frequency.from_turning_point(config.lifespan_s, config.reuse_probability, config.slope_ratio),
         lifespan_window=config.lifespan_window,
         lambda_bounds=LambdaBounds(1 / config.lambda_limit, config.lambda_limit),
@@ -43,32 +43,50 @@ def build_inputs(
     )
 
 
-def _find_cost_model(shape: Shape, gpu: str, ranks: int) -> CostModel:
-    name = next((name for name, known in SHAPES.items() if known.costs_as(shape)), None)
+def _find_cost_model(vllm_config: VllmConfig, config: AgentCacheConfig) -> CostModel:
+    """Find the profile that the user names, else one that comes with agentcache, else an analytic cost model."""
+    if (own := load_own_profile(vllm_config, config)) is not None:
+        return own.cost_model
+    geometry, gpu = read_geometry(vllm_config.model_config.hf_text_config), config.gpu or _find_gpu()
+    ranks = vllm_config.parallel_config.tensor_parallel_size
+    name = next((name for name, known in SHAPES.items() if known.geometry == geometry), None)
     measured = find_measured_profile(name, gpu, ranks) if name else None
     if measured is not None:
         return measured.cost_model
-    return estimate_cost_model(estimate_step_cost(shape, GPUS[gpu], ranks)).cost_model
+    return estimate_cost_model(estimate_step_cost(geometry, GPUS[gpu], ranks)).cost_model
+
+
+def load_own_profile(vllm_config: VllmConfig, config: AgentCacheConfig) -> CostProfile | None:
+    """Load the profile that the user names; None without one. Raises InputError when it is of another machine.
+
+    Its model is not checked: a folder may have been renamed since.
+    """
+    if config.cost_profile is None:
+        return None
+    try:
+        profile = read_profile(Path(config.cost_profile))
+    except InputError as error:
+        raise InputError(f"additional_config: {CONFIG_KEY}.cost_profile: {error}") from None
+    machine = {
+        "gpu": config.gpu or name_gpu(),
+        "tensor_parallel_size": vllm_config.parallel_config.tensor_parallel_size,
+        "dtype": str(vllm_config.model_config.dtype).removeprefix("torch."),
+    }
+    if (here := profile.key.model_copy(update=machine)) != profile.key:
+        raise InputError(
+            f"additional_config: {CONFIG_KEY}.cost_profile: {config.cost_profile} is of {profile.key}, and this engine "
+            f"is {here}; measure it with agentcache profile"
+        )
+    return profile
+
+
+def name_gpu() -> str:
+    """Return the name that profiles give this machine's GPU, `cpu` without one."""
+    if current_platform.is_cpu():
+        return "cpu"
+    name = str(current_platform.get_device_name())
+    return match_gpu(name) or name.lower()
 
 
 def _find_gpu() -> str:
-    if current_platform.is_cpu():
-        return "cpu"
-    return match_gpu(str(current_platform.get_device_name())) or _OTHER_GPU
-
-
-def _read_shape(vllm_config: VllmConfig) -> Shape:
-    model = vllm_config.model_config
-    text: Any = model.hf_text_config
-    return Shape(
-        hidden=model.get_hidden_size(),
-        # Mixtures of experts name it otherwise; four times the hidden size is what dense models of old have.
-        intermediate=getattr(text, "intermediate_size", None) or 4 * model.get_hidden_size(),
-        layers=text.num_hidden_layers,
-        heads=text.num_attention_heads,
-        kv_heads=model.get_total_num_kv_heads(),
-        head_dim=model.get_head_size(),
-        vocabulary=model.get_vocab_size(),
-        max_tokens=model.max_model_len,
-        tied_embeddings=bool(getattr(text, "tie_word_embeddings", False)),
-    )
+    return name if (name := name_gpu()) in GPUS else _OTHER_GPU

@@ -1,0 +1,53 @@
+"""Cost models of the engine's own model: the user's profile, one that comes with agentcache, or an analytic one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lone_scheduler import BLOCK_SIZE, make_config
+from vllm.config import VllmConfig
+
+from agentcache.config import read_config
+from agentcache.engine.blocks.evictor_inputs import build_inputs
+from agentcache.engine.constants import SCHEDULER_CLASS
+from agentcache.errors import InputError
+from agentcache.models.shapes import TINY
+from agentcache.policy.cost import CostModel, CostProfile, ProfileKey, RecomputeCost, save_profile
+from agentcache.policy.presets import GPUS, estimate_cost_model, estimate_step_cost
+
+KEY = ProfileKey(model="mine", gpu="cpu", tensor_parallel_size=1, dtype="bfloat16")
+MINE = CostModel(k1=1e-6, k2=3e-4, k3=1e-6, k4=3e-4, k5=2e-8, k6=2e-8, intercept_s=1e-3)
+
+
+def save(folder: Path, **other: Any) -> str:
+    key = KEY.model_copy(update=other)
+    profile = CostProfile(key=key, measured=True, source="test", batches=20, r_squared=0.999, cost_model=MINE)
+    return str(save_profile(profile, folder))
+
+
+def find_cost(config: VllmConfig) -> RecomputeCost:
+    ours = read_config(config.additional_config)
+    return build_inputs(config, ours, num_blocks=100, block_size=BLOCK_SIZE, fills_gaps=True).recompute_cost
+
+
+def test_a_profile_of_the_users_own_goes_first(tiny_model_path: str, tmp_path: Path) -> None:
+    config = make_config(tiny_model_path, SCHEDULER_CLASS, cost_profile=save(tmp_path))
+    assert find_cost(config) == MINE.recompute_cost(BLOCK_SIZE)
+
+
+def test_without_a_profile_costs_come_from_the_config(tiny_model_path: str) -> None:
+    analytic = estimate_cost_model(estimate_step_cost(TINY.geometry, GPUS["cpu"])).cost_model
+    assert find_cost(make_config(tiny_model_path, SCHEDULER_CLASS)) == analytic.recompute_cost(BLOCK_SIZE)
+
+
+@pytest.mark.parametrize("other", [{"gpu": "h200"}, {"tensor_parallel_size": 2}, {"dtype": "float32"}])
+def test_a_profile_of_another_machine_is_refused(tiny_model_path: str, tmp_path: Path, other: dict[str, Any]) -> None:
+    path = save(tmp_path, **other)
+    with pytest.raises(InputError) as caught:
+        find_cost(make_config(tiny_model_path, SCHEDULER_CLASS, cost_profile=path))
+    text = (
+        f"additional_config: agentcache.cost_profile: {path} is of {KEY.model_copy(update=other)}, and this engine is "
+    )
+    assert str(caught.value) == f"{text}{KEY}; measure it with agentcache profile"
