@@ -169,7 +169,7 @@ def test_a_file_as_the_folder_is_refused(refuse: Refuse, tmp_path: Path) -> None
         (["--results", "no-such-file"], "no-such-file: cannot be read"),
         (["--", "--no-such-option", "3"], "unrecognized arguments: --no-such-option"),
         (["--", "--dtype", "quadruple"], "argument --dtype: invalid choice"),
-        (["--", "--scheduler-cls", "my.Scheduler"], "--scheduler-cls: agentcache brings its own scheduler"),
+        (["--", "--scheduler-cls", "my.Scheduler"], "--scheduler-cls my.Scheduler: agentcache brings its own"),
         (["--", "--max-model-len", "10000000"], "vLLM refuses the options: "),
     ],
 )

@@ -132,6 +132,8 @@ def find_engine_obstacle(scheduler: Scheduler) -> str | None:
         "the model's layers are not all full attention": not full,
         "speculative decoding is on": scheduler.num_spec_tokens > 0,
         "a KV connector is in use": scheduler.connector is not None,
+        # What belongs to a gap's tokens is made in the fill request, of which the client hears nothing.
+        "routed experts are returned": scheduler.aux_output_connector is not None,
         # A request may be in one half of a step's batch and read what its fill request, in the other, has yet to write.
         "dual-batch overlap is on": scheduler.parallel_config.use_ubatching,
         "the cache is split over a context-parallel group": scheduler.dcp_world_size * scheduler.pcp_world_size > 1,
