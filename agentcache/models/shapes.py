@@ -61,7 +61,7 @@ class Shape:
 TINY = Shape(128, 256, 2, 4, 2, 32, 8192, 32_768, tied_embeddings=True)
 
 # Wide enough that a prefill costs, beside decodes and tools, what it costs in life: see docs/results/demo.md.
-DEMO = Shape(512, 2816, 1, 2, 1, 128, 8192, 32_768, tied_embeddings=True)
+DEMO = Shape(512, 4096, 1, 2, 1, 128, 8192, 32_768, tied_embeddings=True)
 # Models with weights, which run on the CPU, by name.
 SMALL = {"tiny": TINY, "demo": DEMO}
 
