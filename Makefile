@@ -28,8 +28,7 @@ PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup --no
 setup: $(READY)
 
 # bfcl-eval comes without its dependencies: their pins exclude vLLM's, and only its data is read. Its version decides
-# which jobs a seed gives, so it is exact. What is imported is compiled then: pip would compile all,
-# of which most is never used.
+# which jobs a seed gives, so it is exact. pip would compile every module; Python compiles those that are imported.
 $(READY): pyproject.toml CMakeLists.txt $(CPP)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip

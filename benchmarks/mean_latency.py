@@ -30,18 +30,18 @@ def simulate_means(
     """Return the mean job latency in seconds under each policy, for each change of the jobs, which are loaded once."""
     with tempfile.TemporaryDirectory() as folder, divert_output(Path(os.devnull)):
         out = Path(folder)
-        simulation = Simulation(
-            SimulationSettings(
-                command="",
-                jobs=settings,
-                out=out,
-                overwrite=True,
-                policies=tuple(policies),
-                model=MODEL,
-                gpu=DEFAULT_GPU,
-                kv_tokens=kv_tokens,
-            )
+        simulated = SimulationSettings(
+            command="",
+            jobs=settings,
+            out=out,
+            overwrite=True,
+            policies=tuple(policies),
+            model=MODEL,
+            gpu=DEFAULT_GPU,
+            kv_tokens=kv_tokens,
         )
+        simulated.check()
+        simulation = Simulation(simulated)
         loaded = simulation.jobs
         means = []
         for change in changes:

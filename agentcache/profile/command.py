@@ -15,7 +15,7 @@ from rich.console import Console
 from vllm.config import VllmConfig
 from vllm.platforms import current_platform
 
-from agentcache.engine.blocks.evictor_inputs import name_gpu
+from agentcache.engine.blocks.evictor_inputs import make_profile_key
 from agentcache.engine.compat import check_vllm
 from agentcache.errors import AgentCacheError, InputError
 from agentcache.models.geometry import read_geometry
@@ -67,7 +67,7 @@ def profile(settings: ProfileSettings) -> int:
     with divert_output(Path(os.devnull)):
         config = make_bench_config(settings.model, settings.engine_options)
     settings.out.mkdir(parents=True, exist_ok=True)
-    key = _make_key(settings, config)
+    key = make_profile_key(settings.model_name, None, config)
     points_file = settings.out / Path(key.file_name).with_suffix(".points.jsonl")
     with divert_output(settings.out / ENGINE_LOG) as terminal:
         console = Console(file=terminal)
@@ -142,15 +142,6 @@ def _find_limits(settings: ProfileSettings, bench: BenchEngine) -> Limits:
         batch_tokens=min(control.cache_tokens // 3, _BATCH_TOKENS_CPU if on_cpu else _BATCH_TOKENS_GPU),
         max_seqs=bench.max_seqs,
         block_size=control.block_size,
-    )
-
-
-def _make_key(settings: ProfileSettings, config: VllmConfig) -> ProfileKey:
-    return ProfileKey(
-        model=settings.model_name,
-        gpu=name_gpu(),
-        tensor_parallel_size=config.parallel_config.tensor_parallel_size,
-        dtype=str(config.model_config.dtype).removeprefix("torch."),
     )
 
 

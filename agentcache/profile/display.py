@@ -61,9 +61,7 @@ def print_fits(console: Console, prefills: FittedCostModel, steps: FittedStepCos
         table.add_row(_name_rows(residual.step.rows), *_cells(residual.step.seconds, residual.seconds))
     console.print(table)
     shares = sorted(abs(residual.share) for residual in steps.residuals)
-    console.print(
-        f"step cost is off by {_percentile(shares, 50)} in half of the steps, {_percentile(shares, 90)} in 9 of 10"
-    )
+    console.print(f"step cost is off by {_name_spread(shares)}")
     if min(prefills.r_squared, steps.r_squared) < _DOUBTFUL:
         console.print(
             f"R² is below {_DOUBTFUL}: times do not follow the sizes, as when something else uses the machine; "
@@ -79,10 +77,7 @@ def print_estimate(console: Console, steps: FittedStepCost, estimate: StepCost |
         return
     measured = [residual.step for residual in steps.residuals]
     shares = sorted(abs(estimate.step_s(step.rows) / step.seconds - 1) for step in measured)
-    console.print(
-        f"the analytic step cost, which serves without a profile, is off by {_percentile(shares, 50)} in half of the "
-        f"steps, {_percentile(shares, 90)} in 9 of 10"
-    )
+    console.print(f"the analytic step cost, which serves without a profile, is off by {_name_spread(shares)}")
 
 
 def _table(title: str) -> Table:
@@ -108,6 +103,11 @@ def _name_rows(rows: Sequence[Row]) -> str:
     if decodes:
         parts.append(f"{len(decodes)} decodes at {sum(row.context for row in decodes) // len(decodes):,}")
     return " + ".join(parts)
+
+
+def _name_spread(shares: Sequence[float]) -> str:
+    """Name the middle and the 90th percentile of the errors, which are in order."""
+    return f"{_percentile(shares, 50)} in half of the steps, {_percentile(shares, 90)} in 9 of 10"
 
 
 def _percentile(ordered: Sequence[float], percent: int) -> str:

@@ -11,7 +11,7 @@ from agentcache.config import CONFIG_KEY, AgentCacheConfig
 from agentcache.errors import InputError
 from agentcache.models.geometry import read_geometry
 from agentcache.models.shapes import SHAPES
-from agentcache.policy.cost import CostModel, CostProfile, read_profile
+from agentcache.policy.cost import CostModel, CostProfile, ProfileKey, read_profile
 from agentcache.policy.frequency import Frequency
 from agentcache.policy.inputs import EvictorInputs
 from agentcache.policy.lifespan import LambdaBounds
@@ -67,12 +67,7 @@ def load_own_profile(vllm_config: VllmConfig, config: AgentCacheConfig) -> CostP
         profile = read_profile(Path(config.cost_profile))
     except InputError as error:
         raise InputError(f"additional_config: {CONFIG_KEY}.cost_profile: {error}") from None
-    machine = {
-        "gpu": config.gpu or name_gpu(),
-        "tensor_parallel_size": vllm_config.parallel_config.tensor_parallel_size,
-        "dtype": str(vllm_config.model_config.dtype).removeprefix("torch."),
-    }
-    if (here := profile.key.model_copy(update=machine)) != profile.key:
+    if (here := make_profile_key(profile.key.model, config.gpu, vllm_config)) != profile.key:
         raise InputError(
             f"additional_config: {CONFIG_KEY}.cost_profile: {config.cost_profile} is of {profile.key}, and this engine "
             f"is {here}; measure it with agentcache profile"
@@ -80,8 +75,17 @@ def load_own_profile(vllm_config: VllmConfig, config: AgentCacheConfig) -> CostP
     return profile
 
 
-def name_gpu() -> str:
-    """Return the name that profiles give this machine's GPU, `cpu` without one."""
+def make_profile_key(model: str, gpu: str | None, vllm_config: VllmConfig) -> ProfileKey:
+    """Make the key of a profile that is measured on an engine; None takes the name of this machine's GPU."""
+    return ProfileKey(
+        model=model,
+        gpu=gpu or _name_gpu(),
+        tensor_parallel_size=vllm_config.parallel_config.tensor_parallel_size,
+        dtype=str(vllm_config.model_config.dtype).removeprefix("torch."),
+    )
+
+
+def _name_gpu() -> str:
     if current_platform.is_cpu():
         return "cpu"
     name = str(current_platform.get_device_name())
@@ -89,4 +93,4 @@ def name_gpu() -> str:
 
 
 def _find_gpu() -> str:
-    return name if (name := name_gpu()) in GPUS else _OTHER_GPU
+    return name if (name := _name_gpu()) in GPUS else _OTHER_GPU
