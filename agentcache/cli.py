@@ -122,6 +122,18 @@ def _add_simulate(parser: argparse.ArgumentParser) -> None:
     target.add_argument(
         "--max-num-seqs", type=int, default=DEFAULT_MAX_NUM_SEQS, metavar="N", help="requests at once (default 1024)"
     )
+    target.add_argument(
+        "--cpu-tokens",
+        type=int,
+        default=0,
+        metavar="N",
+        help="tokens of a second cache in the host's memory, as vLLM's --kv-offloading-size gives it (default none)",
+    )
+    target.add_argument(
+        "--cpu-lazy",
+        action="store_true",
+        help="where the policy leaves that cache to vLLM, store blocks when they are about to be evicted, not at once",
+    )
     _add_knobs(target)
     _add_jobs(parser)
     _add_output(parser)
@@ -237,6 +249,8 @@ def _simulate(options: argparse.Namespace, typed: Sequence[str]) -> int:
         block_size=options.block_size,
         max_num_batched_tokens=options.max_num_batched_tokens,
         max_num_seqs=options.max_num_seqs,
+        cpu_tokens=options.cpu_tokens,
+        cpu_lazy=options.cpu_lazy,
     )
     settings.check()
     from agentcache.engine.compat import check_vllm

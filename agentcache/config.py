@@ -159,6 +159,23 @@ class OrderConfig(BaseModel):
     )
 
 
+class TierConfig(BaseModel):
+    """KV in the host's memory (vLLM's --kv-offloading-size): what is stored there, kept and fetched."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    enabled: bool | None = _knob(None, "None leaves it to the policy", _BY_POLICY)
+    link_gb_s: float = _knob(
+        50.0, "gigabytes a second between the host's memory and each GPU", "assumed: PCIe 5.0 x16", **_POSITIVE
+    )
+    latency_s: float = _knob(
+        0.01,
+        "seconds until copies begin; blocks that save less by being fetched are computed",
+        "assumed",
+        **_NOT_NEGATIVE,
+    )
+
+
 class RuntimeConfig(BaseModel):
     """The agent runtime's records: jobs by session, and how long tools take."""
 
@@ -199,6 +216,7 @@ class AgentCacheConfig(BaseModel):
     pins: PinsConfig = PinsConfig()
     order: OrderConfig = OrderConfig()
     runtime: RuntimeConfig = RuntimeConfig()
+    tier: TierConfig = TierConfig()
 
     gpu: str | None = _knob(
         None, "GPU whose data sheet gives the cost model; None is the GPU at hand", "not tuned: the GPU at hand"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import pkgutil
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from itertools import chain
 from typing import Any
@@ -27,6 +27,8 @@ _ASYNC_METHODS = {"__init__", "_update_after_schedule", "_update_request_with_ou
 
 _MANAGER = "vllm.v1.core.kv_cache_manager:KVCacheManager"
 _SCHEDULER = "vllm.v1.core.sched.scheduler:Scheduler"
+_TIER_WORKER = "vllm.v1.simple_kv_offload.worker:SimpleCPUOffloadWorker"
+_TIER_CONNECTOR = "vllm.distributed.kv_transfer.kv_connector.v1.simple_cpu_offload_connector:SimpleCPUOffloadConnector"
 
 # What we call or replace, with the leading parameters that we pass or take. By name: the version is looked at first.
 _SIGNATURES: dict[str, tuple[str, ...]] = {
@@ -145,6 +147,31 @@ _PARSER_SIGNATURES: dict[str, tuple[str, ...]] = {
     "vllm.parser:Parser.parse": ("self", "model_output", "request", "enable_auto_tools", "model_output_token_ids"),
     "vllm.v1.request:Request.get_finished_reason": ("self",),
 }
+# The same for engines with a second cache in the host's memory.
+_TIER_SIGNATURES: dict[str, tuple[str, ...]] = {
+    "vllm.v1.core.block_pool:BlockPool._insert_block_hash": ("self", "block_hash_with_group_id", "block", "num_tokens"),
+    f"{_TIER_WORKER}._init_cpu_mode": ("self", "unique_gpu_caches", "total_bytes_per_block", "device"),
+    f"{_TIER_WORKER}.get_finished": ("self", "finished_req_ids"),
+    f"{_TIER_WORKER}.build_connector_worker_meta": ("self",),
+    f"{_TIER_WORKER}.register_kv_caches": ("self", "kv_caches"),
+    f"{_TIER_CONNECTOR}.get_num_new_matched_tokens": ("self", "request", "num_computed_tokens"),
+    f"{_TIER_CONNECTOR}.build_connector_meta": ("self", "scheduler_output"),
+    f"{_TIER_CONNECTOR}.update_connector_output": ("self", "connector_output"),
+    f"{_TIER_CONNECTOR}.has_pending_push_work": ("self",),
+    f"{_TIER_CONNECTOR}.reset_cache": ("self",),
+}
+_TIER_ATTRIBUTES: dict[str, tuple[str, ...]] = {
+    _TIER_WORKER: (
+        "_completed_store_events",
+        "_connector_metadata",
+        "_load_hwm",
+        "_pending_load_event_indices",
+        "_store_hwm",
+        "cpu_kv_caches",
+        "gpu_kv_caches",
+    ),
+    _TIER_CONNECTOR: ("scheduler_manager", "worker_handler"),
+}
 _GUARDED_PATHS = "vllm.entrypoints.serve.middleware.authenticate:GUARDED_PREFIX"
 
 
@@ -162,10 +189,7 @@ def check_vllm() -> None:
     check_release()
     for name, expected in _SIGNATURES.items():
         check_signature(_find(name), expected)
-    for owner, names in _ATTRIBUTES.items():
-        source = inspect.getsource(_find(owner))
-        if missing := [name for name in names if not re.search(rf"\b{name}\b", source)]:
-            raise CompatibilityError(f"vLLM {vllm.__version__}: {owner.replace(':', '.')} has no {missing[0]}")
+    check_attributes(_ATTRIBUTES)
     if _POSITION_SLOT not in getattr(_find(_BLOCK), "__slots__", ()):
         raise CompatibilityError(f"vLLM {vllm.__version__}: its blocks do not keep their position in a slot")
     methods = {name for name in _methods(_find(_QUEUE)) if name[0] != "_"}
@@ -187,6 +211,14 @@ def check_server() -> None:
 
 
 @cache
+def check_tier() -> None:
+    """Raise CompatibilityError, naming what differs, when the installed vLLM's host cache cannot be steered."""
+    for name, expected in _TIER_SIGNATURES.items():
+        check_signature(_find(name), expected)
+    check_attributes(_TIER_ATTRIBUTES)
+
+
+@cache
 def check_tool_parsers() -> None:
     """Raise CompatibilityError, naming what differs, when replies cannot be read with the installed vLLM."""
     for name, expected in _PARSER_SIGNATURES.items():
@@ -195,9 +227,19 @@ def check_tool_parsers() -> None:
 
 def private_names() -> set[str]:
     """Collect every private attribute and method of vLLM's that agentcache uses."""
-    methods = (name.rpartition(".")[2] for name in (*_SIGNATURES, *_SERVER_SIGNATURES, *_PARSER_SIGNATURES))
-    names = {_POSITION_SLOT, *methods, *chain.from_iterable(_ATTRIBUTES.values())}
+    signatures = (*_SIGNATURES, *_SERVER_SIGNATURES, *_PARSER_SIGNATURES, *_TIER_SIGNATURES)
+    methods = (name.rpartition(".")[2] for name in signatures)
+    attributes = (*_ATTRIBUTES.values(), *_TIER_ATTRIBUTES.values())
+    names = {_POSITION_SLOT, *methods, *chain.from_iterable(attributes)}
     return {name for name in names if name.startswith("_") and not name.startswith("__")}
+
+
+def check_attributes(attributes: Mapping[str, tuple[str, ...]]) -> None:
+    """Raise CompatibilityError when a class's source does not name the attributes that we use."""
+    for owner, names in attributes.items():
+        source = inspect.getsource(_find(owner))
+        if missing := [name for name in names if not re.search(rf"\b{name}\b", source)]:
+            raise CompatibilityError(f"vLLM {vllm.__version__}: {owner.replace(':', '.')} has no {missing[0]}")
 
 
 def check_signature(function: Callable[..., Any], expected: tuple[str, ...]) -> None:

@@ -35,6 +35,8 @@ from agentcache.engine.replies.stop_strings import StopStrings
 from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP
 from agentcache.engine.segments.plan import SegmentCosts
 from agentcache.engine.segments.scheduler import MultiSegmentScheduler, find_engine_obstacle
+from agentcache.engine.tier.setup import TierSetup, find_tier
+from agentcache.engine.tier.tier import Tier
 from agentcache.errors import InputError, IntegrityError
 from agentcache.models.geometry import read_geometry
 from agentcache.policy.evictor import Evictor
@@ -71,6 +73,7 @@ class AgentScheduler(MultiSegmentScheduler):
         self.evictor: Evictor | None = None
         self.block_queue: BlockQueue | None = None
         self.tracker: JobTracker | None = None
+        self.tier: Tier | None = None
         self._stop_strings = StopStrings(self.vllm_config.model_config)
         # Prompt tokens that the last step could have had; None while nothing limits them.
         self.prefill_budget: int | None = None
@@ -105,15 +108,21 @@ class AgentScheduler(MultiSegmentScheduler):
     def _use_policy(self, policy: Policy, config: AgentCacheConfig) -> None:
         pool = self.kv_cache_manager.block_pool
         has_segments = is_on(config.segments.enabled, policy.segments)
+        tier = find_tier(self, config.tier) if has_segments and is_on(config.tier.enabled, policy.tier) else None
+        self.steers_tier = tier is not None
         fills_gaps = has_segments and find_engine_obstacle(self) is None
         num_blocks, block_size = pool.num_gpu_blocks, self.block_size
         # Evictor, segments and runtime ask for the same; making them fits a cost model.
         get_inputs = cache(
             partial(build_inputs, self.vllm_config, config, num_blocks, block_size, fills_gaps=fills_gaps)
         )
+        if not fills_gaps:
+            tier = None
         if policy.make_evictor is not None:
-            self.evictor = policy.make_evictor(get_inputs)
-            self._steer(policy.runtime, get_inputs)
+            self.evictor = policy.make_evictor(
+                get_inputs if tier is None else lambda: tier.price_evictions(get_inputs())
+            )
+            self._steer(policy.runtime, get_inputs if tier is None else lambda: tier.price_returns(get_inputs()))
             is_told = self.tracker is not None
             self.block_queue = replace_queue(pool, self.evictor, self.now, notes_reuse=not is_told)
         if has_segments:
@@ -121,11 +130,26 @@ class AgentScheduler(MultiSegmentScheduler):
             self.fill_gaps(
                 lambda: SegmentCosts(get_inputs().recompute_cost, segments.row_s, self.block_size), segments.max_gaps
             )
+        if tier is not None:
+            self._steer_tier(tier, policy, get_inputs())
         if self.gap_filler is not None or self._victim != "last":
             wrap_allocate_slots(self.kv_cache_manager, self._make_room, self._choose_victim)
         # Measurements change it.
         self.chunking = config.chunking if is_on(config.chunking.enabled, policy.chunking) else None
         self._step_tokens = self.max_num_scheduled_tokens
+
+    def _steer_tier(self, tier: TierSetup, policy: Policy, inputs: EvictorInputs) -> None:
+        assert self.block_queue is not None
+        assert self.gap_filler is not None
+        assert policy.make_evictor is not None
+        self.tier = tier.make(
+            self,
+            queue=self.block_queue,
+            filler=self.gap_filler,
+            evictor=policy.make_evictor(lambda: tier.price_losses(inputs)),
+            costs=self.gap_filler.costs,
+            clock=self.now,
+        )
 
     def _steer(self, runtime_policy: RuntimePolicy | None, get_inputs: Callable[[], EvictorInputs]) -> None:
         assert self.evictor is not None
@@ -264,8 +288,11 @@ class AgentScheduler(MultiSegmentScheduler):
         prefix_only = self.gap_filler is not None and not self.fills_gaps_of(request)
         if self.tracker is None:
             return FreeContext(prefix_only=prefix_only)
-        groups = self.kv_cache_manager.get_blocks(request.request_id).blocks
-        return self.tracker.on_free(request, list(chain.from_iterable(groups)), prefix_only=prefix_only)
+        blocks = list(chain.from_iterable(self.kv_cache_manager.get_blocks(request.request_id).blocks))
+        context = self.tracker.on_free(request, blocks, prefix_only=prefix_only)
+        if self.tier is not None:
+            self.tier.storing.note_use(blocks, context)
+        return context
 
     def _drain_deferred_frees(self) -> None:
         while self._deferred_frees and self._deferred_frees[0].fence <= self.processed_step_seq:
@@ -280,6 +307,9 @@ class AgentScheduler(MultiSegmentScheduler):
 
     def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
         """Empty the prefix cache, and forget what stood in it. Return False if it could not be emptied."""
+        if self.tier is not None and self.tier.is_fetching:
+            logger.warning("The prefix cache is not reset: blocks are on their way from the host's memory.")
+            return False
         succeeded = super().reset_prefix_cache(reset_running_requests, reset_connector)
         if succeeded and self.block_queue is not None:
             self.block_queue.forget_kv()
@@ -310,7 +340,10 @@ class AgentScheduler(MultiSegmentScheduler):
         if self.block_queue is not None:
             self.block_queue.check_integrity()
         if self.gap_filler is not None:
-            self._check_references(self.gap_filler.count_held())
+            copied = Counter[int]() if self.tier is None else self.tier.count_held()
+            self._check_references(self.gap_filler.count_held() + copied)
+        if self.tier is not None:
+            self.tier.check_integrity()
         if self.tracker is not None:
             self.tracker.check_integrity()
 

@@ -62,6 +62,11 @@ class CompiledEvictor(Evictor):
         self.compiled.observe_eviction(finish_class, age_s, share)
 
     @final
+    def reprice(self, block_ids: Sequence[int], cost_s: float) -> None:
+        """Set what the loss of these blocks costs until they are freed anew."""
+        self.compiled.reprice(block_ids, cost_s)
+
+    @final
     def forget(self, block_id: int) -> None:
         """Forget what was in a block that is not free here."""
         self.compiled.forget(block_id)
@@ -70,6 +75,11 @@ class CompiledEvictor(Evictor):
     def order(self, now_s: float) -> Iterator[int]:
         """Iterate over the free blocks, the next victim first."""
         return iter(self.compiled.order(now_s))
+
+    @final
+    def first(self, count: int, now_s: float) -> list[int]:
+        """List the `count` next victims."""
+        return self.compiled.first(count, now_s)
 
     @final
     def __len__(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from agentcache._evictor import FreeContext
 
@@ -88,6 +89,18 @@ class Evictor(ABC):
             Their ids, in the order in which `evict` would take them at `now_s`. Valid until the next change.
         """
 
+    def first(self, count: int, now_s: float) -> list[int]:
+        """List the blocks that go first without a change to any.
+
+        Args:
+            count: Number of blocks; 0 is safe.
+            now_s: The present, in seconds.
+
+        Returns:
+            The first `count` ids of `order`, or all if fewer blocks are free.
+        """
+        return list(islice(self.order(now_s), count))
+
     @abstractmethod
     def __len__(self) -> int:
         """Return how many blocks are free."""
@@ -128,6 +141,17 @@ class Evictor(ABC):
 
         Raises:
             ValueError: As `observe_return`.
+        """
+
+    def reprice(self, block_ids: Sequence[int], cost_s: float) -> None:  # noqa: B027 (most policies know no costs)
+        """Set what the loss of blocks costs until they are freed anew: their KV can be had back without computing it.
+
+        Args:
+            block_ids: Any blocks; those that are not free with KV are ignored.
+            cost_s: Seconds, above 0.
+
+        Raises:
+            ValueError: A compiled evictor was given another cost.
         """
 
     def forget(self, block_id: int) -> None:  # noqa: B027 (most policies have nothing to forget)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prometheus_client import generate_latest
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from agentcache.engine.rpc.snapshot import EngineSnapshot
-from agentcache.server.metric_families import PREFIX, Histogram, by_reason, counter, gauge, histogram
+from agentcache.engine.rpc.snapshot import EngineSnapshot, TierCounts
+from agentcache.server.metric_families import PREFIX, GetSamples, Histogram, by_reason, counter, gauge, histogram
 from agentcache.server.runtime_metrics import RUNTIME_METRICS
 from agentcache.server.snapshot_reader import Reading
 
@@ -26,7 +26,7 @@ class ReadingCollector(Collector):
         """Yield the metrics, and how old they are."""
         engines = self._reading.engines if self._reading is not None else ()
         yield _describe_policy(engines)
-        yield from (make(engines) for make in (*_CACHE_METRICS, *RUNTIME_METRICS))
+        yield from (make(engines) for make in (*_CACHE_METRICS, *_TIER_METRICS, *RUNTIME_METRICS))
         age = GaugeMetricFamily(f"{PREFIX}snapshot_age_seconds", "Seconds since the engines told these values.")
         if self._reading is not None:
             age.add_metric((), self._reading.age_s)
@@ -48,6 +48,10 @@ def _count_segments(one: EngineSnapshot) -> Histogram | None:
 
 def _count_up_to(counts: Mapping[int, int], most: int) -> int:
     return sum(count for segments, count in counts.items() if segments <= most)
+
+
+def _of_tier(get: Callable[[TierCounts], float]) -> GetSamples:
+    return lambda one: [((), get(one.tier))] if one.tier is not None else ()
 
 
 _CACHE_METRICS = (
@@ -90,6 +94,24 @@ _CACHE_METRICS = (
         "Segments of requests that had gaps filled; a request has one fill request less.",
         _count_segments,
     ),
+)
+
+_TIER_METRICS = (
+    gauge("host_blocks", "Blocks that the host's memory has room for.", _of_tier(lambda tier: tier.total)),
+    gauge("host_used_blocks", "Blocks of the host's memory that hold KV.", _of_tier(lambda tier: tier.used)),
+    counter("stored_blocks_total", "Blocks copied to the host's memory.", _of_tier(lambda tier: tier.stored)),
+    counter(
+        "overwritten_stores_total",
+        "Blocks that the GPU reused before they were copied to the host's memory.",
+        _of_tier(lambda tier: tier.overwritten),
+    ),
+    counter(
+        "avoided_stores_total",
+        "Blocks not copied to the host's memory, because few like them were ever fetched.",
+        _of_tier(lambda tier: tier.avoided),
+    ),
+    counter("fetched_blocks_total", "Blocks copied back to the GPU.", _of_tier(lambda tier: tier.fetched)),
+    counter("host_evicted_blocks_total", "Blocks lost from the host's memory.", _of_tier(lambda tier: tier.evicted)),
 )
 
 

@@ -73,6 +73,8 @@ class Simulation:
             tensor_parallel_size=settings.tensor_parallel_size,
             # vLLM's default where it can.
             async_scheduling=settings.gpu != "cpu",
+            host_tokens=settings.cpu_tokens,
+            host_is_lazy=settings.cpu_lazy,
             # The policy's costs are those of the GPU that is simulated, not of the one at hand.
             knobs={**settings.knobs, "gpu": settings.gpu},
         )

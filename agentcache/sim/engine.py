@@ -14,24 +14,30 @@ from vllm.utils.hashing import get_hash_fn_by_name
 from vllm.v1.core.kv_cache_utils import BlockHash, get_request_block_hasher, hash_block_tokens, init_none_hash
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.engine import EngineCoreOutput
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
-from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, KVCacheTensor
+from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
-from agentcache.config import CONFIG_KEY, read_config
+from agentcache.config import CONFIG_KEY, is_on, read_config
 from agentcache.engine.compat import check_vllm
 from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT, SCHEDULER_CLASS
 from agentcache.engine.replies.forced_calls import write_forced_calls
 from agentcache.engine.scheduler import AgentScheduler
+from agentcache.engine.tier.options import make_transfer_config
+from agentcache.engine.tier.setup import find_link
 from agentcache.errors import InputError, in_one_line
 from agentcache.policy.presets import Row
+from agentcache.policy.registry import find_policy
 from agentcache.sim.clock import VirtualClock
 from agentcache.sim.gpu import StepModel
+from agentcache.sim.host_link import HostLink
 from tool_runtime.agent.job import ToolCall
 
 # An engine whose scheduler holds every request back looks again after this time.
 IDLE_STEP_S = 0.001
+# Until a copy begins: a thread's wake-up and the copies' description.
+_COPY_LATENCY_S = 0.002
 # What a fill request samples is thrown away.
 _FILL_TOKEN = 0
 
@@ -40,7 +46,9 @@ _FILL_TOKEN = 0
 class EngineShape:
     """The engine's size and settings. `cache_tokens` is rounded down to whole blocks; `knobs` are agentcache's.
 
-    With `async_scheduling`, vLLM's default on a GPU, a step is scheduled while the one before it runs.
+    With `async_scheduling`, vLLM's default on a GPU, a step is scheduled while the one before it runs. `host_tokens`
+    are those of a second cache in the host's memory; where a policy leaves it to vLLM, blocks are stored there when
+    they are computed, or, with `host_is_lazy`, when they are about to be evicted.
     """
 
     model_path: str
@@ -50,6 +58,8 @@ class EngineShape:
     max_num_seqs: int
     tensor_parallel_size: int = 1
     async_scheduling: bool = False
+    host_tokens: int = 0
+    host_is_lazy: bool = False
     knobs: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -103,6 +113,12 @@ class SimulatedEngine:
         self.block_size = shape.block_size
         self.cache_tokens = shape.cache_tokens // shape.block_size * shape.block_size
         self.scheduler = _make_scheduler(config, self.cache_tokens // shape.block_size, clock)
+        link = find_link(self.scheduler, self.scheduler.config.tier) if shape.host_tokens else None
+        self._link = (
+            HostLink(block_s=link.block_s, latency_s=_COPY_LATENCY_S, workers=shape.tensor_parallel_size)
+            if link is not None
+            else None
+        )
         self.clock = clock
         self.preemptions = 0
         self.prefill_s = 0.0
@@ -177,6 +193,8 @@ class SimulatedEngine:
         sampled = frozenset(name for name in output.num_scheduled_tokens if not requests[name].is_prefill_chunk)
         started_s = self._steps[-1].ended_s if self._steps else now_s
         step = _Step(output, sampled, started_s, started_s + self._predict_step(output))
+        if self._link is not None:
+            self._link.begin(output.kv_connector_metadata, step.started_s, step.ended_s)
         self._steps.append(step)
         return step.ended_s
 
@@ -199,8 +217,10 @@ class SimulatedEngine:
         preempted = tuple(sorted(self._times.keys() & (step.output.preempted_req_ids or ())))
         self.preemptions += len(preempted)
         by_client = {}
-        if step.output.num_scheduled_tokens:
-            by_client = self.scheduler.update_from_output(step.output, self._sample(step))
+        # A worker looks when it begins a step.
+        copied = self._link.end(step.started_s) if self._link is not None else None
+        if step.output.num_scheduled_tokens or copied is not None:
+            by_client = self.scheduler.update_from_output(step.output, self._sample(step, copied))
         replies = [reply for outputs in by_client.values() for reply in outputs.outputs]
         first, finished = self._note_tokens(replies, step.ended_s)
         tokens = step.output.total_num_scheduled_tokens
@@ -218,11 +238,12 @@ class SimulatedEngine:
             (prefills if is_prefill else decodes).append(Row(new_tokens, context_tokens))
         return prefills, decodes
 
-    def _sample(self, step: _Step) -> ModelRunnerOutput:
+    def _sample(self, step: _Step, copied: KVConnectorOutput | None) -> ModelRunnerOutput:
         # A request may have been aborted while the step was under way.
         ids = [name for name in step.output.num_scheduled_tokens if name in self.scheduler.requests]
         sampled = [self._next_token(name) if name in step.sampled else [] for name in ids]
-        return ModelRunnerOutput(ids, {name: row for row, name in enumerate(ids)}, sampled)
+        rows = {name: row for row, name in enumerate(ids)}
+        return ModelRunnerOutput(ids, rows, sampled, kv_connector_output=copied)
 
     def _next_token(self, request_id: str) -> list[int]:
         reply = self._replies.get(request_id)
@@ -268,6 +289,13 @@ def make_config(shape: EngineShape, policy: str) -> VllmConfig:
         vllm_config = arguments.create_engine_config()
     except ValueError as error:
         raise InputError(f"vLLM refuses the options: {in_one_line(error)}") from None
+    if shape.host_tokens:
+        host_bytes = shape.host_tokens // shape.block_size * _find_block_bytes(vllm_config)
+        vllm_config.kv_transfer_config = make_transfer_config(
+            host_bytes * shape.tensor_parallel_size,
+            steered=is_on(config.tier.enabled, find_policy(policy).tier),
+            lazy=shape.host_is_lazy,
+        )
     # As on the GPU that is modelled, whatever vLLM chooses for the machine at hand.
     vllm_config.scheduler_config.async_scheduling = shape.async_scheduling
     return vllm_config
@@ -276,21 +304,33 @@ def make_config(shape: EngineShape, policy: str) -> VllmConfig:
 def _make_scheduler(config: VllmConfig, blocks: int, clock: VirtualClock) -> AgentScheduler:
     """Make the scheduler as the engine core does. All layers share one table of blocks, so one layer stands for all."""
     block_size = config.cache_config.block_size
-    dtype = config.model_config.dtype
-    assert isinstance(dtype, torch.dtype)
-    spec = FullAttentionSpec(
-        block_size=block_size,
-        num_kv_heads=config.model_config.get_num_kv_heads(config.parallel_config),
-        head_size=config.model_config.get_head_size(),
-        dtype=dtype,
-    )
+    spec = _make_spec(config)
     # One block more: vLLM keeps one as a placeholder.
     config.cache_config.num_gpu_blocks = blocks + 1
+    tensor = KVCacheTensor(
+        size=(blocks + 1) * _find_block_bytes(config), layers=["layer"], layer_stride=0, block_stride=0, offset=0
+    )
     return AgentScheduler(
         vllm_config=config,
-        kv_cache_config=KVCacheConfig(blocks + 1, [], [KVCacheGroupSpec(["layer"], spec)]),
+        kv_cache_config=KVCacheConfig(blocks + 1, [tensor], [KVCacheGroupSpec(["layer"], spec)]),
         structured_output_manager=StructuredOutputManager(config),
         block_size=block_size,
         hash_block_size=block_size,
         clock=clock.now,
     )
+
+
+def _make_spec(config: VllmConfig) -> FullAttentionSpec:
+    dtype = config.model_config.dtype
+    assert isinstance(dtype, torch.dtype)
+    return FullAttentionSpec(
+        block_size=config.cache_config.block_size,
+        num_kv_heads=config.model_config.get_num_kv_heads(config.parallel_config),
+        head_size=config.model_config.get_head_size(),
+        dtype=dtype,
+    )
+
+
+def _find_block_bytes(config: VllmConfig) -> int:
+    """Find the bytes of a block on each GPU, over all layers."""
+    return _make_spec(config).page_size_bytes * config.model_config.get_num_layers(config.parallel_config)

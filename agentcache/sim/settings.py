@@ -42,6 +42,8 @@ class SimulationSettings:
     block_size: int = DEFAULT_BLOCK_SIZE
     max_num_batched_tokens: int = DEFAULT_MAX_NUM_BATCHED_TOKENS
     max_num_seqs: int = DEFAULT_MAX_NUM_SEQS
+    cpu_tokens: int = 0
+    cpu_lazy: bool = False
     knobs: Mapping[str, Any] = field(default_factory=dict)
 
     def check(self) -> None:
@@ -61,6 +63,12 @@ class SimulationSettings:
         ):
             if value < 1:
                 raise InputError(f"{flag} {value}: give at least 1")
+        if self.cpu_tokens < 0:
+            raise InputError(f"--cpu-tokens {self.cpu_tokens}: give 0 or more")
+        if 0 < self.cpu_tokens < self.block_size * 2:
+            raise InputError(
+                f"--cpu-tokens {self.cpu_tokens}: give at least two blocks, of {self.block_size} tokens each"
+            )
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise InputError(
                 f"--max-num-batched-tokens {self.max_num_batched_tokens}: give at least --max-num-seqs, "

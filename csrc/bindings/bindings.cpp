@@ -58,9 +58,14 @@ void bind_evictor(py::module_& module) {
           py::arg("block_ids"))
       .def("remove", &Evictor::remove, py::arg("block_id"))
       .def("order", &Evictor::order, py::arg("now_s"), py::call_guard<py::gil_scoped_release>())
+      .def("first", &Evictor::first, py::arg("count"), py::arg("now_s"), py::call_guard<py::gil_scoped_release>())
       .def("settle", &Evictor::settle, py::arg("now_s"))
       .def("observe_return", &Evictor::observe_return, py::arg("finish_class"), py::arg("age_s"), py::arg("share"))
       .def("observe_eviction", &Evictor::observe_eviction, py::arg("finish_class"), py::arg("age_s"), py::arg("share"))
+      .def(
+          "reprice",
+          [](Evictor& evictor, const std::vector<BlockId>& ids, double cost_s) { evictor.reprice(ids, cost_s); },
+          py::arg("block_ids"), py::arg("cost_s"))
       .def("forget", &Evictor::forget, py::arg("block_id"))
       .def("__len__", &Evictor::size)
       .def("check_integrity", &Evictor::check_integrity);
@@ -156,7 +161,8 @@ void bind_queue(py::module_& module) {
       .def_property_readonly("by_capacity", [](const PythonQueue& queue) { return to_tuple(queue.by_capacity()); })
       .def_property_readonly("by_reset", [](const PythonQueue& queue) { return to_tuple(queue.by_reset()); })
       .def("forget_kv_at", &PythonQueue::forget_kv_at, py::arg("now_s"))
-      .def("list_free", &PythonQueue::list_free, py::arg("blocks"), py::arg("now_s"));
+      .def("list_free", &PythonQueue::list_free, py::arg("blocks"), py::arg("now_s"))
+      .def("list_first", &PythonQueue::list_first, py::arg("blocks"), py::arg("count"), py::arg("now_s"));
   static PyMethodDef remove{"remove", remove_block, METH_O, nullptr};
   queue.attr("remove") =
       py::reinterpret_steal<py::object>(PyDescr_NewMethod(reinterpret_cast<PyTypeObject*>(queue.ptr()), &remove));

@@ -59,6 +59,8 @@ class PythonEvictor : public Evictor {
     evictor_.attr("observe_eviction")(finish_class, age_s, share);
   }
 
+  void reprice(std::span<const BlockId> ids, double cost_s) override { evictor_.attr("reprice")(to_list(ids), cost_s); }
+
   void forget(BlockId id) override { evictor_.attr("forget")(id); }
 
   void check_integrity() const override { evictor_.attr("check_integrity")(); }

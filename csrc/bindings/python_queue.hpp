@@ -49,7 +49,7 @@ class PythonQueue {
 
   void prepend_n(const py::object& blocks) { queue_.prepend_n(read_ids(Items(blocks))); }
 
-  /// \pre `blocks[i]` has the id i, here and in `list_free`.
+  /// \pre `blocks[i]` has the id i, here, in `list_free` and in `list_first`.
   py::list take_n(const py::list& blocks, std::int64_t count, double now_s) {
     std::vector<BlockId> ids;
     {
@@ -67,6 +67,10 @@ class PythonQueue {
 
   py::list list_free(const py::list& blocks, double now_s) const {
     return find_blocks(blocks, queue_.list_free(now_s));
+  }
+
+  py::list list_first(const py::list& blocks, std::size_t count, double now_s) const {
+    return find_blocks(blocks, queue_.list_first(count, now_s));
   }
 
   std::vector<double> take_reuses(double now_s) { return queue_.take_reuses(now_s); }

@@ -84,6 +84,26 @@ class CheckedEvictor : public Evictor {
     return order;
   }
 
+  std::vector<BlockId> first(std::size_t count, double now_s) const final {
+    require_argument(std::isfinite(now_s), "now_s must be finite");
+    std::vector<BlockId> first = empty_.order();
+    first.resize(std::min(count, first.size()));
+    const std::vector<BlockId> with_kv = first_with_kv(count - first.size(), now_s);
+    first.insert(first.end(), with_kv.begin(), with_kv.end());
+    return first;
+  }
+
+  void reprice(std::span<const BlockId> ids, double cost_s) final {
+    require_argument(cost_s > 0 && std::isfinite(cost_s), "cost_s must be finite and above 0");
+    std::vector<BlockId> with_kv;
+    for (const BlockId id : ids) {
+      if (states_.at(id) == BlockState::kWithKv) with_kv.push_back(id);
+    }
+    std::ranges::sort(with_kv);
+    with_kv.erase(std::ranges::unique(with_kv).begin(), with_kv.end());
+    change_cost(with_kv, cost_s);
+  }
+
   void check_integrity() const final {
     empty_.check_integrity();
     check_with_kv();
@@ -110,8 +130,17 @@ class CheckedEvictor : public Evictor {
   /// Returns all of its blocks, the first to lose first. Changes nothing, mutable members included: it may run in two
   /// threads at once.
   virtual std::vector<BlockId> order_with_kv(double now_s) const = 0;
+  /// Returns the first `count` of those, or all if it has fewer. Changes nothing, as `order_with_kv`.
+  virtual std::vector<BlockId> first_with_kv(std::size_t count, double now_s) const {
+    std::vector<BlockId> first = order_with_kv(now_s);
+    first.resize(std::min(count, first.size()));
+    return first;
+  }
   /// Checks its records. \throws IntegrityError when they contradict each other.
   virtual void check_with_kv() const = 0;
+
+  /// Sets what the loss of each of these blocks costs. They are its own, each once.
+  virtual void change_cost(std::span<const BlockId>, double /*cost_s*/) {}
 
   /// Hears, before blocks are freed, that the highest of their ids is `last`. For policies that are not told the number
   /// of blocks.

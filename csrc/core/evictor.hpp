@@ -1,6 +1,7 @@
 // The contract of every evictor.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -50,6 +51,13 @@ class Evictor {
   /// Returns all free blocks in the order in which `evict` would take them at `now_s`.
   virtual std::vector<BlockId> order(double now_s) const = 0;
 
+  /// Returns the first `count` blocks of that order, or all if fewer are free.
+  virtual std::vector<BlockId> first(std::size_t count, double now_s) const {
+    std::vector<BlockId> first = order(now_s);
+    first.resize(std::min(count, first.size()));
+    return first;
+  }
+
   /// Learns from the blocks removed so far: `remove` does not tell the time. Most policies learn nothing from it.
   virtual void settle(double /*now_s*/) {}
 
@@ -60,6 +68,11 @@ class Evictor {
   /// Learns that a share (0 to 1) of a group of blocks was evicted at `age_s`, and had not come back until then. Else
   /// as `observe_return`.
   virtual void observe_eviction(FinishClass, double /*age_s*/, double /*share*/) {}
+
+  /// Sets what the loss of these blocks costs, in seconds, until they are freed anew: their KV can be had back without
+  /// computing it. Blocks that are not free with KV are ignored. Most policies know no cost that could change.
+  /// \throws std::invalid_argument unless the cost is finite and above 0.
+  virtual void reprice(std::span<const BlockId>, double /*cost_s*/) {}
 
   /// Forgets what was in a block that is not free here: its KV is lost. Most policies have nothing to forget.
   virtual void forget(BlockId) {}

@@ -33,6 +33,8 @@ class FreeQueue {
   std::size_t num_free_blocks() const { return evictor_.size(); }
   /// Returns the free blocks in eviction order.
   std::vector<BlockId> list_free(double now_s) const { return evictor_.order(now_s); }
+  /// Returns the first `count` of them, or all if there are fewer.
+  std::vector<BlockId> list_first(std::size_t count, double now_s) const { return evictor_.first(count, now_s); }
   /// Returns the blocks that were evicted by `take_n`, and those by `forget_kv_at`, since the queue was made.
   const Evictions& by_capacity() const { return by_capacity_; }
   const Evictions& by_reset() const { return by_reset_; }

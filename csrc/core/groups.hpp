@@ -55,6 +55,17 @@ class Groups {
     return group;
   }
 
+  /// Makes a group of blocks that came from another, which had `size` at its beginning. Else as `add`.
+  GroupId split(std::span<const Ranked> blocks, const Group& from) {
+    const GroupId group = add(blocks, from.freed_s, from.context);
+    groups_.back().size = from.size;
+    return group;
+  }
+
+  /// Returns a block with its key.
+  /// \pre `id` is in a group.
+  Ranked ranked(BlockId id) const { return lists_.ranked(id); }
+
   /// Puts blocks, in order, where they belong in a group that there is. O(blocks, and those of the group before them).
   /// \pre No block is in a group.
   void join(GroupId group, std::span<const Ranked> blocks) {

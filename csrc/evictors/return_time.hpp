@@ -101,12 +101,36 @@ class ReturnTimeEvictor final : public CheckedEvictor {
     }
   }
 
-  std::vector<BlockId> order_with_kv(double now_s) const override {
+  std::vector<BlockId> order_with_kv(double now_s) const override { return first_with_kv(size(), now_s); }
+
+  std::vector<BlockId> first_with_kv(std::size_t count, double now_s) const override {
     CandidateHeap candidates;
-    rank_groups(now_s, size(), candidates);
-    std::vector<BlockId> order;
-    while (!candidates.empty()) order.push_back(pop_first(candidates));
-    return order;
+    std::vector<BlockId> first;
+    if (count == 0) return first;
+    rank_groups(now_s, count, candidates);
+    while (!candidates.empty() && first.size() < count) first.push_back(pop_first(candidates));
+    return first;
+  }
+
+  // Nothing is learnt: the blocks go on waiting for the same return, in a group of their own.
+  void change_cost(std::span<const BlockId> ids, double cost_s) override {
+    std::map<GroupId, std::vector<Ranked>> moved;
+    for (const BlockId id : ids) {
+      Ranked block = groups_.ranked(id);
+      block.key = cost_s;
+      moved[groups_.of(id).id].push_back(block);
+    }
+    for (auto& [id, blocks] : moved) {
+      const Group group = groups_.at(id);
+      std::sort(blocks.begin(), blocks.end());
+      bool is_over = false;
+      for (const Ranked& block : blocks) {
+        is_over = groups_.at(id).first.id == block.id && groups_.is_last(block.id);
+        groups_.erase(block.id);
+      }
+      const GroupId target = groups_.split(blocks, group);
+      if (is_over) owners_.move_group(group.context.job, id, target);
+    }
   }
 
   void check_with_kv() const override {

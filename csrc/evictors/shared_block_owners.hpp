@@ -32,6 +32,12 @@ class SharedBlockOwners {
     if (found != newest_.end() && found->second == group) newest_.erase(found);
   }
 
+  /// Notes that the blocks of one group are in another now. O(1).
+  void move_group(JobNumber job, GroupId from, GroupId to) {
+    const auto found = newest_.find(job);
+    if (found != newest_.end() && found->second == from) found->second = to;
+  }
+
   /// Notes that a block that was in a group of `job` is used again. O(1).
   void note_use(BlockId id, JobNumber job) {
     Jobs& others = others_[index(id)];

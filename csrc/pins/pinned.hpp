@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <span>
 #include <vector>
@@ -195,11 +196,22 @@ class PinnedEvictor final : public CheckedEvictor {
     }
   }
 
+  std::vector<BlockId> first_with_kv(std::size_t count, double now_s) const override {
+    std::vector<BlockId> first = inner_.first(count, now_s);
+    return first.size() == count ? first : CheckedEvictor::first_with_kv(count, now_s);
+  }
+
   std::vector<BlockId> order_with_kv(double now_s) const override {
     std::vector<BlockId> order = inner_.order(now_s);
     const std::vector<BlockId> pinned = pins_.first_blocks(pins_.size());
     order.insert(order.end(), pinned.begin(), pinned.end());
     return order;
+  }
+
+  void change_cost(std::span<const BlockId> ids, double cost_s) override {
+    std::vector<BlockId> unpinned;
+    std::ranges::copy_if(ids, std::back_inserter(unpinned), [this](BlockId id) { return !held_.is_pinned(id); });
+    inner_.reprice(unpinned, cost_s);
   }
 
   void check_with_kv() const override {

@@ -91,7 +91,7 @@ class LoneScheduler:
         self.scheduler = scheduler
         self.shadow = ShadowCache(scheduler.kv_cache_config.num_blocks, BLOCK_SIZE) if shadow else None
         self.pool = scheduler.kv_cache_manager.block_pool
-        self._in_flight = in_flight
+        self.in_flight = in_flight
         self._outputs: deque[tuple[SchedulerOutput, ModelRunnerOutput]] = deque()
         hash_function = get_hash_fn_by_name(scheduler.cache_config.prefix_caching_hash_algo)
         init_none_hash(hash_function)
@@ -132,7 +132,7 @@ class LoneScheduler:
         if output.num_scheduled_tokens:
             self._outputs.append((output, self._sample(output)))
         requests = dict(self.scheduler.requests)
-        replies = self._take_replies(len(self._outputs) == self._in_flight or not output.num_scheduled_tokens)
+        replies = self._take_replies(len(self._outputs) == self.in_flight or not output.num_scheduled_tokens)
         rows: list[Any] = [(new.req_id, new.num_computed_tokens, new.block_ids) for new in output.scheduled_new_reqs]
         old = output.scheduled_cached_reqs
         rows += zip(old.req_ids, old.num_computed_tokens, old.new_block_ids, strict=True)

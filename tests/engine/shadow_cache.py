@@ -15,7 +15,7 @@ class ShadowCache:
     """Runs each step as a worker does: all rows write first, then every row reads all that is before its end."""
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
-        self._slots = [0] * (num_blocks * block_size)
+        self.slots = [0] * (num_blocks * block_size)
         self._block_size = block_size
         self._tables: dict[str, list[int]] = {}
         self._tokens: dict[str, list[int]] = {}
@@ -27,10 +27,10 @@ class ShadowCache:
         rows = self._take_rows(output, requests)
         for name, computed, new in rows:
             for position in range(computed, computed + new):
-                self._slots[self._slot(name, position)] = self._digest(name, position)
+                self.slots[self._slot(name, position)] = self._digest(name, position)
         for name, computed, new in rows:
             for position in range(computed + new):
-                found, wanted = self._slots[self._slot(name, position)], self._digest(name, position)
+                found, wanted = self.slots[self._slot(name, position)], self._digest(name, position)
                 assert found == wanted, f"{name} reads other keys and values than its own at {position}"
         for name in output.finished_req_ids:
             for known in (self._tables, self._tokens, self._digests):

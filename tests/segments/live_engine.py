@@ -74,6 +74,7 @@ class LiveEngine:
         assert binding == "nobind" or not current_platform.is_cpu(), binding
         segments = options.pop("segments", ALL_ISLANDS)
         policy = options.pop("policy", "asymcache")
+        knobs = options.pop("knobs", {})
         defaults: dict[str, Any] = {
             "dtype": "float32",
             "enforce_eager": True,
@@ -88,7 +89,7 @@ class LiveEngine:
             kv_cache_memory_bytes=64 * 2**20,
             use_tqdm_on_load=False,
             scheduler_cls=scheduler,
-            additional_config={"agentcache": configure(policy, segments)},
+            additional_config={"agentcache": configure(policy, segments) | knobs},
             **defaults | options,
         )
         self.stats: list[StatsRecorder] = []
@@ -186,7 +187,7 @@ class LiveEngine:
         output = self._done.pop(name)
         (completion,) = output.outputs
         tokens = list(completion.token_ids)
-        assert completion.logprobs is not None
+        assert completion.logprobs is not None, output
         chosen = [step[token].logprob for step, token in zip(completion.logprobs, tokens, strict=True)]  # type: ignore[index]
         return Reply(tokens, chosen, output.num_cached_tokens or 0)
 

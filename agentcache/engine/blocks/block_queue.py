@@ -69,6 +69,7 @@ class BlockQueue(_evictor.FreeQueue):
         )
         self.clock = clock
         self._blocks = list(blocks)
+        self._freed_s: float | None = None
         self._evictor = evictor
         for block in free:
             block.prev_free_block = block.next_free_block = None
@@ -76,13 +77,16 @@ class BlockQueue(_evictor.FreeQueue):
         self.prepend_n(free)
 
     @contextmanager
-    def free_with(self, context: FreeContext) -> Iterator[None]:
-        """Mark what is freed inside with `context`: what is known of the request that used it."""
-        self.context = context
+    def free_with(self, context: FreeContext, freed_s: float | None = None) -> Iterator[None]:
+        """Mark what is freed inside with `context`: what is known of the request that used it.
+
+        With `freed_s` the blocks count as freed then, not now: they come from another cache.
+        """
+        self.context, self._freed_s = context, freed_s
         try:
             yield
         finally:
-            self.context = UNKNOWN_REQUEST
+            self.context, self._freed_s = UNKNOWN_REQUEST, None
 
     def append(self, block: KVCacheBlock) -> None:
         """Free one block."""
@@ -91,7 +95,8 @@ class BlockQueue(_evictor.FreeQueue):
     def append_n(self, blocks: Sequence[KVCacheBlock]) -> None:
         """Free blocks with reusable KV, in eviction order."""
         if blocks:
-            self.free_n(blocks, self._tell_time())
+            now_s = self._tell_time()
+            self.free_n(blocks, now_s if self._freed_s is None else self._freed_s)
 
     def popleft(self) -> KVCacheBlock:
         """Take the next victim. Raises ValueError if no block is free."""
@@ -106,6 +111,14 @@ class BlockQueue(_evictor.FreeQueue):
     def get_all_free_blocks(self) -> list[KVCacheBlock]:
         """List the free blocks in eviction order."""
         return self.list_free(self._blocks, self.clock())
+
+    def list_victims(self, count: int) -> list[KVCacheBlock]:
+        """List the next `count` victims, or all free blocks if there are fewer."""
+        return self.list_first(self._blocks, count, self.clock())
+
+    def reprice(self, blocks: Sequence[KVCacheBlock], cost_s: float) -> None:
+        """Set what the loss of blocks costs until they are freed anew, in seconds."""
+        self._evictor.reprice([block.block_id for block in blocks], cost_s)
 
     def forget_kv(self) -> None:
         """Note that no free block holds KV any more; all stay free, in the order in which they would have gone."""

@@ -11,6 +11,7 @@ from agentcache.engine.jobs.views import RuntimeCounts
 from agentcache.engine.patches import replace
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.engine.segments.scheduler import find_engine_obstacle
+from agentcache.engine.tier.tier import Tier
 from agentcache.policy.evictor import Evictor
 from agentcache.policy.pinned import PinnedEvictor
 
@@ -36,6 +37,18 @@ class EvictionCounts(_Counts):
 
     blocks: int
     age_s: float = Field(description="from when each was freed to when its KV was lost, summed")
+
+
+class TierCounts(_Counts):
+    """Counts of the cache in the host's memory, in blocks."""
+
+    total: int
+    used: int = Field(description="hold KV now")
+    stored: int = Field(description="copied from the GPU since the start")
+    overwritten: int = Field(description="whose GPU block was reused before the copy was made, since the start")
+    avoided: int = Field(description="were about to be evicted and not stored, because few like them were ever fetched")
+    fetched: int = Field(description="copied to the GPU since the start")
+    evicted: int = Field(description="lost from here since the start")
 
 
 class BlockCounts(_Counts):
@@ -65,6 +78,7 @@ class Snapshot(_Counts):
     lambda_value: float | None = Field(description="λ of the evictor")
     prefill_budget: int | None = Field(description="prompt tokens that the last step could have had")
     blocks: BlockCounts
+    tier: TierCounts | None = Field(default=None, description="None where the policy steers no tier")
     requests: RequestCounts
     runtime: RuntimeCounts | None = Field(default=None, description="of the agent runtime; None where there is none")
 
@@ -91,6 +105,7 @@ def make_snapshot(scheduler: AgentScheduler) -> Snapshot:
         lambda_value=_read_lambda(scheduler.evictor),
         prefill_budget=scheduler.prefill_budget,
         blocks=_count_blocks(scheduler),
+        tier=_count_tier(scheduler.tier) if scheduler.tier is not None else None,
         requests=_count_requests(scheduler),
         runtime=scheduler.tracker.count() if scheduler.tracker is not None else None,
     )
@@ -123,6 +138,19 @@ def _count_segments(scheduler: AgentScheduler) -> SegmentCounts | None:
         fill_tokens=stats.fill_tokens,
         islands_dropped=stats.islands_dropped,
         fallbacks=dict(stats.fallbacks),
+    )
+
+
+def _count_tier(tier: Tier) -> TierCounts:
+    stats = tier.storing.stats
+    return TierCounts(
+        total=tier.host.num_blocks,
+        used=tier.host.used_blocks,
+        stored=stats.stored,
+        overwritten=stats.overwritten,
+        avoided=stats.avoided,
+        fetched=tier.fetched_blocks,
+        evicted=tier.host.evictions.blocks,
     )
 
 

@@ -39,6 +39,8 @@ class WatchedBlockMap(BlockHashToBlockMap):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.watchers: dict[str, CachedBlockMap] = {}
+        # By the block's id, the copy that reads it: taken out when the block loses its KV meanwhile.
+        self.copying: dict[int, object] = {}
 
     @property
     def holds(self) -> Callable[[BlockHashWithGroupId], bool]:
@@ -54,6 +56,7 @@ class WatchedBlockMap(BlockHashToBlockMap):
     def pop(self, key: BlockHashWithGroupId, block_id: int) -> KVCacheBlock | None:
         """Take out a block, and tell those that watch."""
         block = super().pop(key, block_id)
+        self.copying.pop(block_id, None)
         for watcher in self.watchers.values():
             watcher.note(key, key in self._cache)
         return block

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from vllm import SamplingParams
 from vllm.utils.math_utils import cdiv
@@ -20,7 +21,7 @@ from vllm.v1.core.kv_cache_utils import BlockHashWithGroupId, KVCacheBlock
 from vllm.v1.request import Request, RequestStatus
 
 from agentcache.engine.segments.cached_blocks import CachedBlockMap, WatchedBlockMap, watch_cache
-from agentcache.engine.segments.plan import Hits, Interval, SegmentCosts, SegmentPlan, find_hits, plan_segments
+from agentcache.engine.segments.plan import Hits, Interval, SegmentCosts, find_hits, plan_segments
 
 _STARTABLE = (RequestStatus.WAITING, RequestStatus.PREEMPTED)
 _NO_ROOM = "no room"
@@ -47,14 +48,25 @@ class FillRequest:
 
 @dataclass(slots=True, eq=False)
 class Parent:
-    """A waiting request with gaps. `held` are its blocks that nobody may evict until it is admitted, by their index."""
+    """A waiting request with gaps. `held` are its blocks that nobody may evict until it is admitted, by their index.
+
+    Of its blocks, fill requests computed `filled`, and `fetched` came from the host's memory.
+    """
 
     request: Request
     rows: list[FillRequest] = field(default_factory=list)
     held: dict[int, KVCacheBlock] = field(default_factory=dict)
     filled: set[int] = field(default_factory=set)
+    fetched: set[int] = field(default_factory=set)
     dropped: int = 0
     lacked_room: bool = False
+
+
+class Brought(NamedTuple):
+    """Tokens that an admitted request hit, but only because we had them computed or fetched for it."""
+
+    filled: int
+    fetched: int
 
 
 class GapFiller:
@@ -71,11 +83,13 @@ class GapFiller:
         self._looked_at: str | None = None
         self._manager = manager
         self._pool = manager.block_pool
-        self._cache: WatchedBlockMap = watch_cache(self._pool)
+        self.cache: WatchedBlockMap = watch_cache(self._pool)
         self._block_size = block_size
-        self._costs = costs
+        self.costs = costs
         # Measurements change it.
         self.max_gaps = max_gaps
+        # Tells whether a request must wait for blocks of a second tier, with what is cached of it.
+        self.awaits_tier: Callable[[Request, CachedBlockMap], bool] = lambda *_: False
         self._numbers = itertools.count()
 
     def next_row(self, request: Request) -> Request:
@@ -83,45 +97,49 @@ class GapFiller:
         self._planned = self._prefix = None
         if request.num_computed_tokens or not _is_startable(request) or find_obstacle(request) is not None:
             return request
-        block_map, hits = self._look(request)
+        block_map, hits = self.look(request)
         prefix = block_map.keys[: hits.prefix]
         self._prefix = request, prefix
-        if not hits.islands or self.awaits_fill(request):
+        if self.awaits_fill(request) or self.awaits_tier(request, block_map) or not hits.islands:
             return request
         parent = self._parents.get(request.request_id) or Parent(request)
-        plan = plan_segments(hits, self._costs, max(0, self.max_gaps - len(parent.rows)))
+        plan = plan_segments(hits, self.costs, max(0, self.max_gaps - len(parent.rows)))
         parent.dropped = max(parent.dropped, plan.dropped)
         self._parents[request.request_id] = parent
         if not plan.gaps:
             return request
-        if not self._has_room(parent, block_map):
+        if not self.has_room(request, block_map):
             parent.lacked_room = True
             return request
-        self._hold(parent, block_map, plan)
+        kept = list(itertools.chain.from_iterable(range(*island) for island in plan.kept))
+        self.hold(request, dict(zip(kept, self.cache.find_blocks([block_map.keys[i] for i in kept]), strict=True)))
         fill = _make_request(parent, plan.gaps[0], self._block_size, next(self._numbers))
         self._planned = FillRequest(fill, parent, plan.gaps[0])
         self._prefix = fill, prefix
         return fill
 
+    def is_planned(self, request: Request) -> bool:
+        """Tell whether this is the fill request that `next_row` gave last."""
+        return self._planned is not None and self._planned.request is request
+
     def find_prefix(self, request: Request) -> list[KVCacheBlock] | None:
         """Find the cached blocks that the request begins with, if it is the one that `next_row` gave last."""
         if self._prefix is None or self._prefix[0] is not request:
             return None
-        return self._cache.find_blocks(self._prefix[1])
+        return self.cache.find_blocks(self._prefix[1])
 
     def awaits_fill(self, request: Request) -> bool:
         """Tell whether a fill request still has to compute some of its gap, so that `request` must wait a step."""
         parent = self._parents.get(request.request_id)
         if parent is None or not parent.rows or parent.rows[-1].request.request_id not in self.rows:
             return False
-        block_map = self._cache.watchers[request.request_id]
+        block_map = self.cache.watchers[request.request_id]
         return not block_map.cached[parent.rows[-1].gap.end - 1]
 
-    def admit(self, request: Request, hit_tokens: int) -> int | None:
+    def admit(self, request: Request, hit_tokens: int) -> Brought | None:
         """Note that the request has its blocks and runs in this step.
 
-        Returns None for a fill request, which is under way from now on; for others, how many of the tokens that the
-        request hit were computed for it by fill requests.
+        Returns None for a fill request, which is under way from now on.
         """
         row = self._planned
         self._planned = self._prefix = None
@@ -130,16 +148,20 @@ class GapFiller:
             row.parent.filled.update(range(*row.gap))
             self.rows[request.request_id] = row
             return None
-        self._cache.watchers.pop(request.request_id, None)
+        self.cache.watchers.pop(request.request_id, None)
         if (obstacle := find_obstacle(request)) is not None:
             self.stats.fallbacks[obstacle] += 1
         parent = self._parents.pop(request.request_id, None)
         if parent is None:
-            return 0
+            return Brought(0, 0)
         self._release(parent)
-        filled_tokens = sum((index + 1) * self._block_size <= hit_tokens for index in parent.filled) * self._block_size
-        self._count(parent, filled_tokens)
-        return filled_tokens
+        hit_blocks = hit_tokens // self._block_size
+        filled, fetched = (
+            sum(index < hit_blocks for index in brought) * self._block_size
+            for brought in (parent.filled, parent.fetched - parent.filled)
+        )
+        self._count(parent, filled)
+        return Brought(filled, fetched)
 
     def hold_new_blocks(self) -> None:
         """Hold what fill requests compute until their parents are admitted. Call it after each step is scheduled."""
@@ -165,7 +187,7 @@ class GapFiller:
         needless = []
         self._planned = self._prefix = None
         for request in requests:
-            self._cache.watchers.pop(request.request_id, None)
+            self.cache.watchers.pop(request.request_id, None)
             parent = self._parents.pop(request.request_id, None)
             if parent is not None:
                 self._release(parent)
@@ -186,9 +208,18 @@ class GapFiller:
             self._release(parent)
         return bool(others)
 
+    def hold(self, request: Request, blocks: Mapping[int, KVCacheBlock], *, fetched: bool = False) -> None:
+        """Hold blocks of a waiting request, by their index, until it is admitted."""
+        parent = self._parents.setdefault(request.request_id, Parent(request))
+        if fetched:
+            parent.fetched.update(blocks)
+        new = {index: block for index, block in blocks.items() if index not in parent.held}
+        self._pool.touch(list(new.values()))
+        parent.held.update(new)
+
     def begin_anew(self) -> None:
         """Begin anew: the prefix cache was reset, and vLLM made a new map."""
-        self._cache = watch_cache(self._pool)
+        self.cache = watch_cache(self._pool)
         self._parents.clear()
 
     def count_running(self) -> int:
@@ -199,14 +230,18 @@ class GapFiller:
         """Count how often each block is held, by its id."""
         return Counter(block.block_id for parent in self._parents.values() for block in parent.held.values())
 
-    def _look(self, request: Request) -> tuple[CachedBlockMap, Hits]:
+    def look(self, request: Request) -> tuple[CachedBlockMap, Hits]:
         """Look up what is cached of the request: O(blocks) the first time, then kept up to date while it waits."""
-        block_map = self._cache.watchers.get(request.request_id) or CachedBlockMap(request.block_hashes, self._cache)
-        hits = find_hits(block_map.cached, (request.num_tokens - 1) // self._block_size)
+        block_map = self.cache.watchers.get(request.request_id) or CachedBlockMap(request.block_hashes, self.cache)
+        hits = find_hits(block_map.cached, self.limit_of(request))
         if hits.islands or self._looked_at == request.request_id:
-            self._cache.watchers[request.request_id] = block_map
+            self.cache.watchers[request.request_id] = block_map
         self._looked_at = request.request_id
         return block_map, hits
+
+    def limit_of(self, request: Request) -> int:
+        """Return how many of the request's blocks can be reused: its last token is computed in any case."""
+        return (request.num_tokens - 1) // self._block_size
 
     def _count(self, parent: Parent, filled_tokens: int) -> None:
         if parent.rows:
@@ -216,23 +251,17 @@ class GapFiller:
         self.stats.islands_dropped += parent.dropped
         self.stats.fill_tokens += filled_tokens
 
-    def _has_room(self, parent: Parent, block_map: CachedBlockMap) -> bool:
+    def has_room(self, request: Request, block_map: CachedBlockMap) -> bool:
         """Tell whether the whole request fits beside what runs: else filling would only keep blocks from others."""
-        wanted = cdiv(parent.request.num_tokens, self._block_size)
+        parent = self._parents.get(request.request_id)
+        wanted = cdiv(request.num_tokens, self._block_size)
         free = self._pool.get_num_free_blocks() - self._manager.watermark_blocks
-        if wanted - len(parent.held) <= free:
+        if wanted - (len(parent.held) if parent is not None else 0) <= free:
             return True
         if wanted - block_map.cached.count(1) > free:
             return False
-        hit_blocks = self._cache.find_blocks(list(itertools.compress(block_map.keys, block_map.cached)))
+        hit_blocks = self.cache.find_blocks(list(itertools.compress(block_map.keys, block_map.cached)))
         return wanted - sum(block.ref_cnt > 0 for block in hit_blocks) <= free
-
-    def _hold(self, parent: Parent, block_map: CachedBlockMap, plan: SegmentPlan) -> None:
-        kept = itertools.chain.from_iterable(range(*island) for island in plan.kept)
-        new = [index for index in kept if index not in parent.held]
-        blocks = self._cache.find_blocks([block_map.keys[index] for index in new])
-        self._pool.touch(blocks)
-        parent.held.update(zip(new, blocks, strict=True))
 
     def _release(self, parent: Parent) -> None:
         # The last first, as vLLM frees a request's blocks.

@@ -53,10 +53,13 @@ class SegmentCosts:
     row_s: float
     block_size: int
 
+    def block_s(self, index: int) -> float:
+        """Return the seconds that computing one block takes."""
+        return self.recompute_cost.at(self.block_size * (index + 1))
+
     def island_s(self, island: Interval) -> float:
         """Return the seconds that reusing a cached segment saves: its blocks' costs grow evenly from first to last."""
-        first, last = (self.recompute_cost.at(self.block_size * end) for end in (island.start + 1, island.end))
-        return island.blocks * (first + last) / 2
+        return island.blocks * (self.block_s(island.start) + self.block_s(island.end - 1)) / 2
 
 
 def find_hits(cached: bytes | bytearray, limit: int) -> Hits:

@@ -8,7 +8,6 @@ from typing import Any
 from vllm.logger import init_logger
 from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from vllm.v1.core.sched.output import SchedulerOutput
-from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreOutputs
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm.v1.metrics.stats import SchedulerStats
@@ -30,6 +29,8 @@ class MultiSegmentScheduler(VllmScheduler):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.gap_filler: GapFiller | None = None
+        # Whether the KV connector is ours, and brings blocks before requests are admitted.
+        self.steers_tier = False
 
     def fill_gaps(self, get_costs: Callable[[], SegmentCosts], max_gaps: int) -> None:
         """Reuse cached blocks behind gaps from now on; on an engine that cannot, log why, once, and do nothing."""
@@ -122,7 +123,7 @@ class MultiSegmentScheduler(VllmScheduler):
             super().finish_requests(names, RequestStatus.FINISHED_ABORTED)
 
 
-def find_engine_obstacle(scheduler: Scheduler) -> str | None:
+def find_engine_obstacle(scheduler: MultiSegmentScheduler) -> str | None:
     """Find why this engine cannot have gaps; None if it can."""
     groups = scheduler.kv_cache_config.kv_cache_groups
     spec = groups[0].kv_cache_spec if len(groups) == 1 else None
@@ -131,7 +132,7 @@ def find_engine_obstacle(scheduler: Scheduler) -> str | None:
         "prefix caching is off": not scheduler.kv_cache_manager.enable_caching,
         "the model's layers are not all full attention": not full,
         "speculative decoding is on": scheduler.num_spec_tokens > 0,
-        "a KV connector is in use": scheduler.connector is not None,
+        "a KV connector is in use": scheduler.connector is not None and not scheduler.steers_tier,
         # What belongs to a gap's tokens is made in the fill request, of which the client hears nothing.
         "routed experts are returned": scheduler.aux_output_connector is not None,
         # A request may be in one half of a step's batch and read what its fill request, in the other, has yet to write.
@@ -145,19 +146,19 @@ def find_engine_obstacle(scheduler: Scheduler) -> str | None:
 def _count_gaps_as_computed(
     manager: KVCacheManager, filler: GapFiller, register_row: Callable[[Request], None]
 ) -> None:
-    """Record every admission here: that of a fill request nowhere else, that of its parent without the gap."""
+    """Record every admission here: that of a fill request nowhere else, that of others without what was brought."""
     record = manager.record_prefix_cache_stats
 
     def record_admission(request: Request, num_hits: int) -> None:
-        filled = filler.admit(request, num_hits)
-        if filled is None:
+        brought = filler.admit(request, num_hits)
+        if brought is None:
             register_row(request)
             return
         stats = request.prefill_stats
-        if filled and stats is not None and request.num_preemptions == 0:
-            local = stats.num_local_cached_tokens - filled
-            stats.set(stats.num_prompt_tokens, local, stats.num_external_cached_tokens)
-        record(request, num_hits - filled)
+        if any(brought) and stats is not None and request.num_preemptions == 0:
+            local = stats.num_local_cached_tokens - sum(brought)
+            stats.set(stats.num_prompt_tokens, local, stats.num_external_cached_tokens + brought.fetched)
+        record(request, num_hits - sum(brought))
 
     replace(manager, "record_prefix_cache_stats", record_admission)
 

@@ -1,0 +1,142 @@
+"""What is copied back to the GPU: the blocks that a waiting request lacks there and has in the host's memory.
+
+A fetched block becomes a block of the GPU's prefix cache like any other, so the request is admitted as if it had never
+been away: it hits it as a prefix or behind a gap. Until then it waits, and lets others pass.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from vllm.v1.core.block_pool import BlockPool
+from vllm.v1.core.kv_cache_utils import BlockHashWithGroupId, KVCacheBlock
+from vllm.v1.request import Request
+
+from agentcache.engine.segments.cached_blocks import CachedBlockMap
+from agentcache.engine.segments.gap_filler import GapFiller
+from agentcache.engine.segments.plan import Interval, SegmentCosts, find_hits, plan_segments
+from agentcache.engine.tier.host_cache import HostCache
+from agentcache.engine.tier.storing import Storing
+from agentcache.engine.tier.usefulness import Usefulness
+
+# A fetch waits no longer for others' blocks to be stored.
+_MOST_STEPS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """Between the host's memory and the GPU: seconds until a copy begins, and seconds of each block."""
+
+    latency_s: float
+    block_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Copies for requests, from the host's `sources` to the GPU's `blocks`. `keys` are those of both."""
+
+    request_ids: frozenset[str]
+    sources: Sequence[KVCacheBlock]
+    blocks: Sequence[KVCacheBlock]
+    keys: Sequence[BlockHashWithGroupId]
+
+    @classmethod
+    def join(cls, fetches: Sequence[Fetch]) -> Fetch:
+        """Make one of several, which then end together."""
+        return cls(
+            frozenset().union(*(fetch.request_ids for fetch in fetches)),
+            [block for fetch in fetches for block in fetch.sources],
+            [block for fetch in fetches for block in fetch.blocks],
+            [key for fetch in fetches for key in fetch.keys],
+        )
+
+
+class Fetching:
+    """Plans one fetch a request at a time."""
+
+    def __init__(
+        self,
+        *,
+        pool: BlockPool,
+        host: HostCache,
+        filler: GapFiller,
+        storing: Storing,
+        usefulness: Usefulness,
+        costs: SegmentCosts,
+        link: Link,
+    ) -> None:
+        self._storing = storing
+        self._usefulness = usefulness
+        # By request, how many steps it has waited for blocks that may be lost.
+        self._postponed: Counter[str] = Counter()
+        self._pool = pool
+        self._host = host
+        self._filler = filler
+        self._costs = costs
+        self._link = link
+        # Blocks under way to the GPU.
+        self._coming: set[BlockHashWithGroupId] = set()
+
+    def wants(self, request: Request, on_gpu: CachedBlockMap) -> bool:
+        """Tell whether the request must wait for blocks of the host's memory."""
+        return bool(self._find_wanted(request, on_gpu))
+
+    def begin(self, request: Request, on_gpu: CachedBlockMap) -> Fetch | None:
+        """Hold what the request hits on the GPU, and take blocks there for what it lacks.
+
+        Returns:
+            None while all that it lacks is under way already.
+        """
+        wanted = self._find_wanted(request, on_gpu)
+        new = [index for index in wanted if on_gpu.keys[index] not in self._coming]
+        hits = [index for index, cached in enumerate(on_gpu.cached) if cached]
+        self._filler.hold(request, dict(zip(hits, self._find(on_gpu, hits), strict=True)))
+        if not new or self._postpones(request, len(new)):
+            return None
+        keys = [on_gpu.keys[index] for index in new]
+        sources = self._host.begin_reading(keys)
+        blocks = self._pool.get_new_blocks(len(new))
+        self._filler.hold(request, dict(zip(new, blocks, strict=True)), fetched=True)
+        self._coming.update(keys)
+        return Fetch(frozenset([request.request_id]), sources, blocks, keys)
+
+    def end(self, fetch: Fetch) -> None:
+        """Make what has come part of the GPU's prefix cache."""
+        self._coming.difference_update(fetch.keys)
+        for block, key, source in zip(fetch.blocks, fetch.keys, fetch.sources, strict=True):
+            self._pool._insert_block_hash(key, block, num_tokens=source.block_hash_num_tokens)
+        self._pool.free_blocks(list(reversed(fetch.blocks)))
+        uses = map(self._host.last_use_of, fetch.sources)
+        self._usefulness.note_fetched(use.context.finish_class for use in uses)
+        self._host.end_reading(fetch.sources)
+
+    def _postpones(self, request: Request, blocks: int) -> bool:
+        """Tell whether to wait until what would be lost for this fetch is stored."""
+        if self._postponed[request.request_id] < _MOST_STEPS and not self._storing.can_lose(blocks):
+            self._postponed[request.request_id] += 1
+            return True
+        del self._postponed[request.request_id]
+        return False
+
+    def _find(self, on_gpu: CachedBlockMap, indices: Sequence[int]) -> list[KVCacheBlock]:
+        return self._filler.cache.find_blocks([on_gpu.keys[index] for index in indices])
+
+    def _find_wanted(self, request: Request, on_gpu: CachedBlockMap) -> list[int]:
+        """Find the blocks that are in the host's memory alone and worth fetching, by their index."""
+        here = self._find_here(on_gpu)
+        if 1 not in here:
+            return []
+        either = bytearray(a | b for a, b in zip(here, on_gpu.cached, strict=True))
+        hits = find_hits(either, self._filler.limit_of(request))
+        plan = plan_segments(hits, self._costs, self._filler.max_gaps)
+        used = [Interval(0, hits.prefix), *plan.kept]
+        wanted = [index for index in chain.from_iterable(range(*run) for run in used) if here[index]]
+        saved_s = sum(self._costs.block_s(index) for index in wanted)
+        return wanted if saved_s > self._link.latency_s + len(wanted) * self._link.block_s else []
+
+    def _find_here(self, on_gpu: CachedBlockMap) -> bytearray:
+        holds = self._host.map.holds
+        return bytearray(not cached and holds(key) for key, cached in zip(on_gpu.keys, on_gpu.cached, strict=True))

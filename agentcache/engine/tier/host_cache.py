@@ -1,0 +1,125 @@
+"""The cache in the host's memory: vLLM's block pool, with victims chosen as on the GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+from vllm.v1.core.block_pool import BlockPool
+from vllm.v1.core.kv_cache_utils import BlockHashWithGroupId, KVCacheBlock
+
+from agentcache._evictor import FreeContext
+from agentcache.engine.blocks.block_queue import BlockQueue, Evictions, replace_queue
+from agentcache.engine.segments.cached_blocks import WatchedBlockMap, watch_cache
+from agentcache.policy.evictor import UNKNOWN_REQUEST, Evictor
+
+# Multiplies the value of a block that is on the GPU as well: it goes before all that is only here.
+_COPY_FACTOR = 1e-6
+
+
+class LastUse(NamedTuple):
+    """What is known of the request that used a block last, and when it freed the block, in seconds."""
+
+    context: FreeContext
+    freed_s: float
+
+
+UNKNOWN_USE = LastUse(UNKNOWN_REQUEST, 0.0)
+
+
+class StoredBlock(NamedTuple):
+    """A block of the host's memory that a copy has filled, with what its evictor is to know."""
+
+    block: KVCacheBlock
+    key: BlockHashWithGroupId
+    tokens: int
+    last_use: LastUse
+
+
+class HostCache:
+    """Blocks are in use while a copy reads or writes them, and free otherwise."""
+
+    def __init__(self, num_blocks: int, hash_block_size: int, evictor: Evictor, clock: Callable[[], float]) -> None:
+        """Make an empty cache. vLLM's pool keeps one of the blocks as a placeholder."""
+        self.num_blocks = num_blocks
+        self._clock = clock
+        self._pool = BlockPool(num_blocks, enable_caching=True, hash_block_size=hash_block_size)
+        self._queue: BlockQueue = replace_queue(self._pool, evictor, clock, notes_reuse=False)
+        self.map: WatchedBlockMap = watch_cache(self._pool)
+        # Blocks that are on the GPU as well, or were when they were read.
+        self._copied: set[int] = set()
+        # By the block's id, as they were when it was put here.
+        self._last_uses: list[LastUse] = [UNKNOWN_USE] * num_blocks
+
+    @property
+    def used_blocks(self) -> int:
+        """Return how many blocks hold KV."""
+        return len(self.map)
+
+    @property
+    def evictions(self) -> Evictions:
+        """Return what was lost from here for want of room."""
+        return self._queue.evictions["capacity"]
+
+    def reserve(self, count: int) -> list[KVCacheBlock]:
+        """Take up to `count` blocks to copy to: empty ones, then those that are worth least."""
+        blocks = self._pool.get_new_blocks(min(count, self._pool.get_num_free_blocks()))
+        self._copied.difference_update(block.block_id for block in blocks)
+        return blocks
+
+    def put(self, stored: Iterable[StoredBlock]) -> None:
+        """Take over blocks that copies have filled. What was stored twice is kept once."""
+        for last_use, group in groupby(stored, key=lambda one: one.last_use):
+            blocks = []
+            for one in group:
+                if not self.map.holds(one.key):
+                    self._pool._insert_block_hash(one.key, one.block, num_tokens=one.tokens)
+                self._last_uses[one.block.block_id] = last_use
+                blocks.append(one.block)
+            with self._queue.free_with(last_use.context, last_use.freed_s):
+                self._pool.free_blocks(blocks)
+
+    def give_back(self, blocks: Sequence[KVCacheBlock]) -> None:
+        """Take back blocks that no copy has filled."""
+        self._pool.free_blocks(blocks)
+
+    def begin_reading(self, keys: Sequence[BlockHashWithGroupId]) -> list[KVCacheBlock]:
+        """Return the blocks with these keys, all of which must be held; they stay until `end_reading`."""
+        blocks = self.map.find_blocks(keys)
+        self._pool.touch(blocks)
+        return blocks
+
+    def last_use_of(self, block: KVCacheBlock) -> LastUse:
+        """Return who used the block last when it was stored."""
+        return self._last_uses[block.block_id]
+
+    def end_reading(self, blocks: Sequence[KVCacheBlock]) -> None:
+        """Note that blocks were copied to the GPU: until it loses them they are the first to go."""
+        self._copied.update(block.block_id for block in blocks)
+        with self._queue.free_with(FreeContext(factor=_COPY_FACTOR)):
+            self._pool.free_blocks(blocks)
+
+    def renew(self, key: BlockHashWithGroupId, last_use: LastUse) -> None:
+        """Note that the GPU is about to lose a block that is here: it is worth what its last use says."""
+        (block,) = self.map.find_blocks([key])
+        if block.ref_cnt or block.block_id not in self._copied:
+            return
+        self._copied.discard(block.block_id)
+        self._pool.touch([block])
+        with self._queue.free_with(last_use.context, last_use.freed_s):
+            self._pool.free_blocks([block])
+
+    def reset(self) -> None:
+        """Forget everything. Blocks that copies write to stay in use; none may be read."""
+        self._pool.evict_blocks({block.block_id for block in self._pool.blocks if block.block_hash is not None})
+        self._queue.forget_kv()
+        self._copied.clear()
+
+    def find_used(self) -> set[int]:
+        """Find the blocks that copies read or write, by their id."""
+        return {block.block_id for block in self._pool.blocks if block.ref_cnt and not block.is_null}
+
+    def check_integrity(self) -> None:
+        """Raise IntegrityError when the free blocks and those in use disagree."""
+        self._queue.check_integrity()

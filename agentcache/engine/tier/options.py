@@ -1,0 +1,39 @@
+"""vLLM's --kv-offloading-size, for a policy that steers the host's memory."""
+
+from __future__ import annotations
+
+from vllm.config import KVTransferConfig, VllmConfig
+
+from agentcache.config import AgentCacheConfig, is_on
+from agentcache.engine.compat import check_tier
+from agentcache.policy.registry import find_policy
+
+_MODULE = "agentcache.engine.tier.connector"
+_NAME = "TierConnector"
+_STOCK = "SimpleCPUOffloadConnector"
+# What vLLM makes of --kv-offloading-backend native.
+_NATIVE = ("OffloadingConnector", _STOCK)
+
+
+def make_transfer_config(host_bytes: int, *, steered: bool, lazy: bool) -> KVTransferConfig:
+    """Make vLLM's configuration of a cache of so many bytes, over all ranks, in the host's memory.
+
+    Where nobody steers it, blocks are stored there when they are computed or, if `lazy`, when they are about to be
+    evicted.
+    """
+    return KVTransferConfig(
+        kv_connector=_NAME if steered else _STOCK,
+        kv_connector_module_path=_MODULE if steered else None,
+        kv_role="kv_both",
+        kv_connector_extra_config={"cpu_bytes_to_use": host_bytes, "lazy_offload": lazy},
+    )
+
+
+def steer_offloading(vllm_config: VllmConfig, config: AgentCacheConfig) -> None:
+    """Put our connector in the place of the one that vLLM has chosen for --kv-offloading-size."""
+    transfer = vllm_config.kv_transfer_config
+    if vllm_config.cache_config.kv_offloading_size is None or transfer is None:
+        return
+    if transfer.kv_connector in _NATIVE and is_on(config.tier.enabled, find_policy(config.policy).tier):
+        check_tier()
+        transfer.kv_connector, transfer.kv_connector_module_path = _NAME, _MODULE

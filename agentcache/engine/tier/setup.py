@@ -1,0 +1,90 @@
+"""How the second tier is put together for an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from vllm.utils.math_utils import cdiv
+from vllm.v1.core.sched.scheduler import Scheduler
+
+from agentcache.config import TierConfig
+from agentcache.engine.blocks.block_queue import BlockQueue
+from agentcache.engine.segments.gap_filler import GapFiller
+from agentcache.engine.segments.plan import SegmentCosts
+from agentcache.engine.tier.connector import TierConnector
+from agentcache.engine.tier.fetching import Link
+from agentcache.engine.tier.host_cache import HostCache
+from agentcache.engine.tier.tier import Tier
+from agentcache.policy.cost import RecomputeCost
+from agentcache.policy.evictor import Evictor
+from agentcache.policy.inputs import EvictorInputs
+
+# Steps whose new tokens take blocks that are copied already: a copy is known to have been made some three steps after
+# it was asked for. Of 2, 4, 8 and 16, simulated on BFCL's seed 0 (docs/results/host-memory.md).
+_STEPS_AHEAD = 8
+
+
+@dataclass(frozen=True, slots=True)
+class TierSetup:
+    """A connector that can be steered, and what a copy costs."""
+
+    connector: TierConnector
+    link: Link
+
+    def price_evictions(self, inputs: EvictorInputs) -> EvictorInputs:
+        """Return the inputs of the GPU's evictor: each block costs what computing a request's first one does.
+
+        Stored ones are repriced. With a dearer end each job would keep its end on the GPU, and every return be a fetch.
+        """
+        cost = inputs.recompute_cost
+        return replace(inputs, recompute_cost=RecomputeCost(slope_s=0.0, base_s=cost.at(0), floor_s=cost.floor_s))
+
+    def price_returns(self, inputs: EvictorInputs) -> EvictorInputs:
+        """Return the inputs of a runtime that weighs fetching what a job left, not computing it."""
+        floor_s = inputs.recompute_cost.floor_s
+        return replace(inputs, recompute_cost=RecomputeCost(slope_s=0.0, base_s=self.link.block_s, floor_s=floor_s))
+
+    def price_losses(self, inputs: EvictorInputs) -> EvictorInputs:
+        """Return the inputs of the evictor of the host's memory: what it loses is computed."""
+        return replace(inputs, num_blocks=self.connector.host_blocks)
+
+    def make(
+        self,
+        scheduler: Scheduler,
+        *,
+        queue: BlockQueue,
+        filler: GapFiller,
+        evictor: Evictor,
+        costs: SegmentCosts,
+        clock: Callable[[], float],
+    ) -> Tier:
+        """Make the tier and let it steer the connector. `evictor` is that of the host's memory."""
+        tier = Tier(
+            pool=scheduler.kv_cache_manager.block_pool,
+            queue=queue,
+            filler=filler,
+            host=HostCache(self.connector.host_blocks, scheduler.hash_block_size, evictor, clock),
+            costs=costs,
+            link=self.link,
+            margin=_STEPS_AHEAD * cdiv(scheduler.max_num_scheduled_tokens, scheduler.block_size),
+            workers=scheduler.parallel_config.world_size,
+            clock=clock,
+        )
+        self.connector.steer(tier)
+        return tier
+
+
+def find_tier(scheduler: Scheduler, config: TierConfig) -> TierSetup | None:
+    """Find the connector to steer; None where there is none, or vLLM's own way must do."""
+    connector = scheduler.connector
+    if not isinstance(connector, TierConnector) or not connector.host_blocks or scheduler.enable_kv_cache_events:
+        return None
+    return TierSetup(connector, find_link(scheduler, config))
+
+
+def find_link(scheduler: Scheduler, config: TierConfig) -> Link:
+    """Find what a copy costs: all layers of a block lie in one allocation of each GPU."""
+    cache = scheduler.kv_cache_config
+    block_bytes = cache.kv_cache_tensors[0].size / cache.num_blocks
+    return Link(config.latency_s, block_bytes / (config.link_gb_s * 1e9))

@@ -1,0 +1,182 @@
+"""What is copied to the host's memory: the blocks that the GPU evicts next, before they are lost.
+
+Nothing is held while it is copied. A block that the GPU takes for other tokens meanwhile is told of by the map of
+cached blocks, and its copy is thrown away. What is copied was free when the step was scheduled: only a later step can
+write over it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from vllm.v1.core.block_pool import BlockPool
+from vllm.v1.core.kv_cache_utils import BlockHashWithGroupId, KVCacheBlock
+
+from agentcache._evictor import FreeContext
+from agentcache.engine.blocks.block_queue import BlockQueue
+from agentcache.engine.segments.cached_blocks import WatchedBlockMap
+from agentcache.engine.tier.host_cache import UNKNOWN_USE, HostCache, LastUse, StoredBlock
+from agentcache.engine.tier.usefulness import Usefulness
+
+# Even where nothing is evicted the order changes as time goes by.
+_LOOK_AGAIN_S = 0.5
+
+
+@dataclass(slots=True, eq=False)
+class StoreStats:
+    """Blocks since the start. `avoided`: were passed over, because few like them were ever fetched."""
+
+    stored: int = 0
+    overwritten: int = 0
+    avoided: int = 0
+
+
+@dataclass(slots=True)
+class Store:
+    """Copies of one step, from the GPU's `blocks` to the host's `targets`. `keys` are those of `blocks`."""
+
+    blocks: Sequence[KVCacheBlock]
+    targets: Sequence[KVCacheBlock]
+    keys: Sequence[BlockHashWithGroupId]
+    last_uses: Sequence[LastUse]
+    abandoned: bool = False
+
+
+class Storing:
+    """Keeps the next `margin` victims of the GPU's cache copied, which are as many as a few steps take."""
+
+    def __init__(
+        self,
+        pool: BlockPool,
+        queue: BlockQueue,
+        host: HostCache,
+        usefulness: Usefulness,
+        *,
+        margin: int,
+        fetch_s: float,
+        clock: Callable[[], float],
+    ) -> None:
+        self._fetch_s = fetch_s
+        self.stats = StoreStats()
+        self._usefulness = usefulness
+        self._pool = pool
+        self._queue = queue
+        self._host = host
+        self._margin = margin
+        self._clock = clock
+        # By the block's id on the GPU.
+        self._last_uses: list[LastUse] = [UNKNOWN_USE] * len(pool.blocks)
+        # Blocks that were counted as avoided since they were freed.
+        self._passed_over: set[int] = set()
+        self._looked_s = -_LOOK_AGAIN_S
+        self._evicted = 0
+        # Whether blocks were freed since the last look.
+        self.awaits_look = False
+        # So many victims more are asked for.
+        self._wanted = 0
+
+    @property
+    def _map(self) -> WatchedBlockMap:
+        assert isinstance(self._pool.cached_block_hash_to_block, WatchedBlockMap)
+        return self._pool.cached_block_hash_to_block
+
+    def note_use(self, blocks: Sequence[KVCacheBlock], context: FreeContext) -> None:
+        """Note who frees these blocks of the GPU now."""
+        self.awaits_look = True
+        last_use = LastUse(context.without_pin(), self._clock())
+        for block in blocks:
+            self._last_uses[block.block_id] = last_use
+        self._passed_over.difference_update(block.block_id for block in blocks)
+
+    def last_use_of(self, block: KVCacheBlock) -> LastUse:
+        """Return who used the GPU's block last."""
+        return self._last_uses[block.block_id]
+
+    def inherit(self, blocks: Sequence[KVCacheBlock], last_uses: Iterable[LastUse]) -> None:
+        """Note that these blocks of the GPU have come back from the host's memory."""
+        for block, last_use in zip(blocks, last_uses, strict=True):
+            self._last_uses[block.block_id] = last_use
+
+    def can_lose(self, count: int) -> bool:
+        """Tell whether the next `count` victims are stored, or not worth it; else they are copied beside this step."""
+        holds = self._host.map.holds
+        for block in self._queue.list_victims(count):
+            key = block.block_hash
+            if key is not None and not holds(key) and self._is_useful(block):
+                self._wanted = max(self._wanted, count)
+                return False
+        return True
+
+    def begin(self, *, idle: bool) -> Store | None:
+        """Choose what to copy beside the step that was scheduled last; None if nothing is to be copied.
+
+        `idle`: the step has no tokens. Then everything is copied that is to be, so that the engine can rest.
+        """
+        if not self._is_due() and not (idle and self.awaits_look):
+            return None
+        self._looked_s, self._evicted = self._clock(), self._queue.evictions["capacity"].blocks
+        self.awaits_look = False
+        blocks = self._choose()
+        if not blocks:
+            return None
+        targets = self._host.reserve(len(blocks))
+        del blocks[len(targets) :]
+        if not blocks:
+            return None
+        keys = [key for block in blocks if (key := block.block_hash) is not None]
+        store = Store(blocks, targets, keys, [self.last_use_of(block) for block in blocks])
+        # A block may be read by two copies at once, of which the first is of what it held before.
+        self._map.copying.update((block.block_id, store) for block in blocks)
+        return store
+
+    def end(self, store: Store) -> None:
+        """Take over what the copies have brought, but for blocks that were written over meanwhile."""
+        copying = self._map.copying
+        stored, lost, safe = [], [], []
+        for block, target, key, last_use in zip(store.blocks, store.targets, store.keys, store.last_uses, strict=True):
+            if copying.get(block.block_id) is store and not store.abandoned:
+                safe.append(block)
+                stored.append(StoredBlock(target, key, block.block_hash_num_tokens or 0, last_use))
+            else:
+                lost.append(target)
+            if copying.get(block.block_id) is store:
+                del copying[block.block_id]
+        self._host.give_back(lost)
+        self._host.put(stored)
+        self._queue.reprice(safe, self._fetch_s)
+        self._usefulness.note_stored(one.last_use.context.finish_class for one in stored)
+        self.stats.stored += len(stored)
+        self.stats.overwritten += len(lost)
+
+    def _is_due(self) -> bool:
+        """Tell whether so many blocks went, or so much time, that others are near their eviction now."""
+        if self._wanted or self._clock() - self._looked_s >= _LOOK_AGAIN_S:
+            return True
+        return self._queue.evictions["capacity"].blocks - self._evicted >= self._margin // 4
+
+    def _is_useful(self, block: KVCacheBlock) -> bool:
+        return self._usefulness.is_useful(self._last_uses[block.block_id].context.finish_class)
+
+    def _choose(self) -> list[KVCacheBlock]:
+        holds, copying = self._host.map.holds, self._map.copying
+        chosen: dict[BlockHashWithGroupId, KVCacheBlock] = {}
+        avoided, safe = set(), []
+        count, self._wanted = self._margin + self._wanted, 0
+        for block in self._queue.list_victims(count):
+            key = block.block_hash
+            if key is None or block.block_id in copying or key in chosen:
+                continue
+            last_use = self._last_uses[block.block_id]
+            if holds(key):
+                self._host.renew(key, last_use)
+                safe.append(block)
+            elif self._is_useful(block):
+                chosen[key] = block
+            elif block.block_id not in self._passed_over:
+                avoided.add(block.block_id)
+        self._queue.reprice(safe, self._fetch_s)
+        self.stats.avoided += len(avoided)
+        self._usefulness.note_avoided(len(avoided))
+        self._passed_over |= avoided
+        return list(chosen.values())

@@ -1,0 +1,179 @@
+"""Both caches together: which copies go on between them, and what is done when they end."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+from vllm.v1.core.block_pool import BlockPool
+from vllm.v1.request import Request
+
+from agentcache.engine.blocks.block_queue import BlockQueue
+from agentcache.engine.segments.cached_blocks import CachedBlockMap
+from agentcache.engine.segments.gap_filler import GapFiller, find_obstacle
+from agentcache.engine.segments.plan import SegmentCosts
+from agentcache.engine.tier.fetching import Fetch, Fetching, Link
+from agentcache.engine.tier.host_cache import HostCache
+from agentcache.engine.tier.storing import Store, Storing
+from agentcache.engine.tier.usefulness import Usefulness
+from agentcache.engine.tier.worker import TierMetadata
+from agentcache.errors import IntegrityError
+
+# Of all tiers of this process: vLLM's workers outlive a scheduler, and take a number that they have seen for done.
+_NUMBERS = itertools.count()
+
+
+class Tier:
+    """Steers vLLM's workers: it says what to copy behind each step, and hears what has been copied."""
+
+    def __init__(
+        self,
+        *,
+        pool: BlockPool,
+        queue: BlockQueue,
+        filler: GapFiller,
+        host: HostCache,
+        costs: SegmentCosts,
+        link: Link,
+        margin: int,
+        workers: int,
+        clock: Callable[[], float],
+    ) -> None:
+        """Join the caches.
+
+        Args:
+            pool: The GPU's cache.
+            queue: Its free blocks.
+            filler: Holds blocks of waiting requests.
+            host: The cache in the host's memory.
+            costs: What computing a block costs.
+            link: What copying it costs.
+            margin: How many of the GPU's next victims are kept copied.
+            workers: How many of vLLM's workers must have made a copy before it counts.
+            clock: Gives seconds.
+        """
+        self.host = host
+        self.usefulness = usefulness = Usefulness(link.block_s / costs.block_s(0))
+        self.storing = Storing(pool, queue, host, usefulness, margin=margin, fetch_s=link.block_s, clock=clock)
+        self.fetching = Fetching(
+            pool=pool,
+            host=host,
+            filler=filler,
+            storing=self.storing,
+            usefulness=usefulness,
+            costs=costs,
+            link=link,
+        )
+        self.fetched_blocks = 0
+        self._filler = filler
+        self._workers = workers
+        self._stores: dict[int, Store] = {}
+        self._fetches: dict[int, Fetch] = {}
+        self._new_fetches: list[Fetch] = []
+        self._done: Counter[int] = Counter()
+        filler.awaits_tier = self._awaits
+
+    @property
+    def is_copying(self) -> bool:
+        """Tell whether any copy is under way or about to begin."""
+        return bool(self._stores) or self.is_fetching
+
+    def make_wait(self, request: Request) -> bool:
+        """Tell whether the request, next to be admitted, has to wait for the tier; begin to fetch what it lacks.
+
+        A request without room is not made to wait: it waits for room, in its place.
+        """
+        if request.request_id in self._filler.rows or self._filler.is_planned(request):
+            return False
+        if find_obstacle(request) is not None:
+            return False
+        if self._awaits_fetch(request):
+            return True
+        on_gpu, _ = self._filler.look(request)
+        if not self.fetching.wants(request, on_gpu):
+            return False
+        if not self._filler.has_room(request, on_gpu):
+            self._filler.release_holds(keep_for=request)
+            if not self._filler.has_room(request, on_gpu):
+                return False
+        if (fetch := self.fetching.begin(request, on_gpu)) is not None:
+            self._new_fetches.append(fetch)
+        return True
+
+    @property
+    def needs_step(self) -> bool:
+        """Tell whether the engine must go on although no request is left: to end copies, or to look for some."""
+        return self.is_copying or self.storing.awaits_look
+
+    def begin_copies(self, *, idle: bool) -> TierMetadata:
+        """Tell the workers what to copy beside the step that has just been scheduled; `idle`: it has no tokens."""
+        metadata = TierMetadata()
+        if (store := self.storing.begin(idle=idle)) is not None:
+            metadata.store_event = number = next(_NUMBERS)
+            self._stores[number] = store
+            metadata.store_gpu_blocks = [block.block_id for block in store.blocks]
+            metadata.store_cpu_blocks = [block.block_id for block in store.targets]
+        if fetches := self._new_fetches:
+            self._new_fetches = []
+            whole = Fetch.join(fetches)
+            metadata.load_event = number = next(_NUMBERS)
+            self._fetches[number] = whole
+            metadata.load_gpu_blocks = [block.block_id for block in whole.blocks]
+            metadata.load_cpu_blocks = [block.block_id for block in whole.sources]
+        return metadata
+
+    def end_copies(self, stores: Mapping[int, int], fetches: Mapping[int, int]) -> None:
+        """Take over copies. By their number, how many workers have made them since the last call."""
+        for number in self._count(stores):
+            self.storing.end(self._stores.pop(number))
+        for number in self._count(fetches):
+            fetch = self._fetches.pop(number)
+            self.fetching.end(fetch)
+            self.storing.inherit(fetch.blocks, map(self.host.last_use_of, fetch.sources))
+            self.fetched_blocks += len(fetch.blocks)
+
+    @property
+    def is_fetching(self) -> bool:
+        """Tell whether blocks are on their way to the GPU."""
+        return bool(self._fetches or self._new_fetches)
+
+    def reset(self) -> bool:
+        """Forget what is in the host's memory. Return False, changing nothing, while blocks are being fetched."""
+        if self.is_fetching:
+            return False
+        for store in self._stores.values():
+            store.abandoned = True
+        self.host.reset()
+        return True
+
+    def count_held(self) -> Counter[int]:
+        """Count how often each block of the GPU is held by copies, by its id."""
+        fetches = [*self._fetches.values(), *self._new_fetches]
+        return Counter(block.block_id for fetch in fetches for block in fetch.blocks)
+
+    def check_integrity(self) -> None:
+        """Raise IntegrityError when the host's cache or the copies contradict themselves."""
+        self.host.check_integrity()
+        used = {block.block_id for store in self._stores.values() for block in store.targets}
+        fetches = [*self._fetches.values(), *self._new_fetches]
+        used.update(block.block_id for fetch in fetches for block in fetch.sources)
+        if wrong := self.host.find_used().symmetric_difference(used):
+            raise IntegrityError(f"blocks of the host's memory in use without a copy, or the other way: {wrong}")
+
+    def _awaits(self, request: Request, on_gpu: CachedBlockMap) -> bool:
+        return self._awaits_fetch(request) or self.fetching.wants(request, on_gpu)
+
+    def _awaits_fetch(self, request: Request) -> bool:
+        fetches = itertools.chain(self._fetches.values(), self._new_fetches)
+        return any(request.request_id in fetch.request_ids for fetch in fetches)
+
+    def _count(self, counts: Mapping[int, int]) -> list[int]:
+        """Add up what workers report, and return the numbers of copies that all of them have made."""
+        complete = []
+        for number, workers in counts.items():
+            self._done[number] += workers
+            if self._done[number] == self._workers:
+                del self._done[number]
+                complete.append(number)
+        return complete

@@ -1,0 +1,139 @@
+"""The copies themselves: vLLM's worker, which also reports fetches that no single request waits for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorWorkerMetadata
+from vllm.v1.simple_kv_offload.metadata import SimpleCPUOffloadMetadata, SimpleCPUOffloadWorkerMetadata
+from vllm.v1.simple_kv_offload.worker import SimpleCPUOffloadWorker
+
+
+@dataclass
+class TierMetadata(SimpleCPUOffloadMetadata):
+    """What our scheduler asks for. Nothing that is still being computed is stored, so that copies need not wait."""
+
+
+@dataclass
+class CopiesDone(SimpleCPUOffloadWorkerMetadata):
+    """By a copy's number, how many workers have made it. vLLM's own metadata has the stores."""
+
+    completed_loads: dict[int, int] = field(default_factory=dict)
+
+    def aggregate(self, other: KVConnectorWorkerMetadata) -> CopiesDone:
+        """Add up what two workers report."""
+        assert isinstance(other, CopiesDone)
+        return CopiesDone(
+            dict(Counter(self.completed_store_events) + Counter(other.completed_store_events)),
+            dict(Counter(self.completed_loads) + Counter(other.completed_loads)),
+        )
+
+
+class TierWorker(SimpleCPUOffloadWorker):
+    """vLLM's own worker. Loads that are for a request are reported as vLLM does, others by their number."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._completed_loads: dict[int, int] = {}
+
+    def start_load_kv(self) -> None:
+        """Begin the step's copies: all of them, where our scheduler asks for them."""
+        super().start_load_kv()
+        metadata = self._connector_metadata
+        if isinstance(metadata, TierMetadata) and metadata.store_gpu_blocks:
+            assert self._backend is not None
+            self._backend.launch_copy(
+                metadata.store_gpu_blocks,
+                metadata.store_cpu_blocks,
+                is_store=True,
+                event_idx=metadata.store_event,
+                events_list=self._store_events,
+            )
+
+    def wait_for_save(self) -> None:
+        """Begin the step's stores where vLLM's own scheduler asks for them, behind the step that computes them."""
+        if not isinstance(self._connector_metadata, TierMetadata):
+            super().wait_for_save()
+
+    def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
+        """Report ended copies."""
+        pending = set(self._pending_load_event_indices)
+        sent, received = super().get_finished(finished_req_ids)
+        of_requests: Mapping[int, list[str]] = (
+            self._connector_metadata.load_event_to_reqs if self._connector_metadata is not None else {}
+        )
+        for number in pending - self._pending_load_event_indices:
+            if number not in of_requests:
+                self._completed_loads[number] = 1
+        return sent, received
+
+    def build_connector_worker_meta(self) -> SimpleCPUOffloadWorkerMetadata | None:
+        """Return the copies that ended since the last call."""
+        if not self._completed_store_events and not self._completed_loads:
+            return None
+        done = CopiesDone(self._completed_store_events, self._completed_loads)
+        self._completed_store_events, self._completed_loads = {}, {}
+        return done
+
+
+class _NoStream:
+    def __init__(self, priority: int) -> None:
+        pass
+
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        return 0, 0
+
+
+class CpuTierWorker(TierWorker):
+    """For vLLM's CPU backend, where both caches are in the same memory and a copy is done when it is asked for."""
+
+    def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
+        """Take the KV caches. vLLM's method makes streams, of which there are none here."""
+        stream: Any = torch.cuda.Stream
+        torch.cuda.Stream = _NoStream  # type: ignore[assignment,misc]
+        try:
+            super().register_kv_caches(kv_caches)
+        finally:
+            torch.cuda.Stream = stream  # type: ignore[misc]
+
+    def _init_cpu_mode(
+        self,
+        unique_gpu_caches: dict[str, torch.Tensor],
+        total_bytes_per_block: int,  # noqa: ARG002 (vLLM's signature)
+        device: torch.device,  # noqa: ARG002
+    ) -> None:
+        self.cpu_kv_caches = {
+            name: torch.zeros((self.num_cpu_blocks, *cache.shape[1:]), dtype=cache.dtype)
+            for name, cache in unique_gpu_caches.items()
+        }
+
+    def start_load_kv(self) -> None:
+        """Copy to the cache."""
+        metadata = self._connector_metadata
+        if metadata is not None and metadata.load_cpu_blocks:
+            self._copy(self.cpu_kv_caches, metadata.load_cpu_blocks, self.gpu_kv_caches, metadata.load_gpu_blocks)
+            self._load_hwm = metadata.load_event
+
+    def wait_for_save(self) -> None:
+        """Copy from the cache."""
+        metadata = self._connector_metadata
+        if metadata is not None and metadata.store_gpu_blocks:
+            self._copy(self.gpu_kv_caches, metadata.store_gpu_blocks, self.cpu_kv_caches, metadata.store_cpu_blocks)
+            self._store_hwm = metadata.store_event
+
+    @staticmethod
+    def _copy(
+        sources: dict[str, torch.Tensor] | None,
+        read: list[int],
+        targets: dict[str, torch.Tensor] | None,
+        written: list[int],
+    ) -> None:
+        assert sources is not None
+        assert targets is not None
+        for name, source in sources.items():
+            targets[name][written] = source[read]

@@ -1,0 +1,94 @@
+"""The cache in the host's memory by itself, against a plain dictionary."""
+
+from __future__ import annotations
+
+from vllm.v1.core.kv_cache_utils import BlockHash, make_block_hash_with_group_id
+
+from agentcache._evictor import FreeContext
+from agentcache.engine.tier.host_cache import HostCache, LastUse, StoredBlock
+from agentcache.policy.lru import LruEvictor
+
+
+class Clock:
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def make_host(blocks: int = 5) -> HostCache:
+    return HostCache(blocks, 16, LruEvictor(), Clock())
+
+
+def key_of(number: int) -> bytes:
+    return make_block_hash_with_group_id(BlockHash(number.to_bytes(4, "big")), 0)
+
+
+def store(host: HostCache, *numbers: int, freed_s: float = 0.0) -> None:
+    last_use = LastUse(FreeContext(), freed_s)
+    blocks = host.reserve(len(numbers))
+    host.put(StoredBlock(block, key_of(number), 16, last_use) for block, number in zip(blocks, numbers, strict=True))
+    host.check_integrity()
+
+
+def held(host: HostCache, numbers: range) -> list[int]:
+    return [number for number in numbers if host.map.holds(key_of(number))]
+
+
+def test_least_valuable_blocks_go_when_others_are_stored() -> None:
+    host = make_host()
+    store(host, 1, freed_s=1.0)
+    store(host, 2, freed_s=2.0)
+    store(host, 3, freed_s=3.0)
+    store(host, 4, 5, freed_s=4.0)
+    assert held(host, range(9)) == [2, 3, 4, 5]
+    assert host.evictions.blocks == 1
+    assert host.used_blocks == 4
+
+
+def test_block_stored_twice_is_kept_once() -> None:
+    host = make_host()
+    store(host, 1)
+    store(host, 1)
+    assert host.used_blocks == 1
+
+
+def test_blocks_being_read_stay() -> None:
+    host = make_host()
+    store(host, 1, 2)
+    blocks = host.begin_reading([key_of(1)])
+    assert host.find_used() == {blocks[0].block_id}
+    store(host, 3, 4, 5)
+    assert held(host, range(9)) == [1, 3, 4, 5]
+    host.end_reading(blocks)
+    assert host.find_used() == set()
+
+
+def test_no_more_is_reserved_than_there_is() -> None:
+    host = make_host(blocks=3)
+    assert len(host.reserve(9)) == 2
+    assert host.reserve(1) == []
+
+
+def test_copy_of_what_the_gpu_has_goes_first_until_it_is_renewed() -> None:
+    host = make_host(blocks=4)
+    # With an order by value the copy's factor makes it the first; here its time of freeing does.
+    store(host, 1, 2, 3, freed_s=5.0)
+    host.end_reading(host.begin_reading([key_of(2)]))
+    host.renew(key_of(2), LastUse(FreeContext(), 9.0))
+    store(host, 4)
+    assert 2 in held(host, range(9))
+    # Not a copy: what its last use was stays.
+    host.renew(key_of(3), LastUse(FreeContext(), 99.0))
+
+
+def test_reset_forgets_all_but_what_is_written() -> None:
+    host = make_host()
+    store(host, 1, 2)
+    blocks = host.reserve(1)
+    host.reset()
+    assert host.used_blocks == 0
+    assert host.find_used() == {blocks[0].block_id}
+    host.give_back(blocks)
+    store(host, 1)
+    assert held(host, range(9)) == [1]

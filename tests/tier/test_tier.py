@@ -1,0 +1,165 @@
+"""Two caches under one scheduler: what comes back from the host's memory is what was computed, whatever happens."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from lone_scheduler import BLOCK_SIZE
+from sizes import pick_size
+from tiered_scheduler import TieredScheduler, make_tiered
+
+from tool_runtime.agent.job import ToolCall
+
+SEARCH = ToolCall("search", "{}")
+# Nine full blocks.
+PROMPT = list(range(1, 151))
+
+
+def ask(lone: TieredScheduler, name: str, prompt: list[int], *, last: bool = False, tokens: int = 3) -> None:
+    lone.add(name, prompt, output_tokens=tokens, calls=[] if last else [SEARCH], session_id=name.partition("/")[0])
+
+
+def make_tokens(seed: int, count: int) -> list[int]:
+    chance = random.Random(seed)
+    return [chance.randrange(8000) for _ in range(count)]
+
+
+def push_out(lone: TieredScheduler, *seeds: int) -> None:
+    """Other jobs use the GPU's cache."""
+    for seed in seeds:
+        ask(lone, f"other-{seed}/0", make_tokens(seed, 300))
+        lone.run_until_idle()
+
+
+def test_evicted_turn_is_fetched_not_computed(tiny_model_path: str) -> None:
+    lone = make_tiered(tiny_model_path)
+    ask(lone, "mine/0", PROMPT)
+    lone.run_until_idle()
+    push_out(lone, 1, 2, 3, 4)
+    assert lone.find_blocks(PROMPT) == []
+    ask(lone, "mine/1", PROMPT + make_tokens(9, 30))
+    hits = {}
+    while not lone.idle:
+        hits.update(lone.step().hit_tokens)
+    assert hits == {"mine/1": len(PROMPT) // BLOCK_SIZE * BLOCK_SIZE}
+    assert lone.scheduler.tier.fetched_blocks >= len(PROMPT) // BLOCK_SIZE
+
+
+def test_others_pass_a_request_that_waits_for_its_blocks(tiny_model_path: str) -> None:
+    lone = make_tiered(tiny_model_path)
+    ask(lone, "mine/0", PROMPT)
+    lone.run_until_idle()
+    push_out(lone, 1, 2, 3, 4)
+    lone.pace = 0.0
+    ask(lone, "mine/1", PROMPT + make_tokens(9, 30))
+    ask(lone, "new/0", make_tokens(8, 40))
+    scheduled = [set(lone.step().scheduled) for _ in range(3)]
+    assert scheduled[0] == {"new/0"}
+    assert all("mine/1" not in names for names in scheduled)
+    lone.pace = 1.0
+    lone.run_until_idle()
+
+
+def test_what_nobody_fetches_is_stored_no_more(tiny_model_path: str) -> None:
+    lone = make_tiered(tiny_model_path, host_blocks=2000)
+    lone.scheduler.tier.usefulness.least_share = 0.05
+    for finish_class in range(8):
+        lone.scheduler.tier.usefulness.note_stored([finish_class] * 5000)
+    for seed in range(9):
+        ask(lone, f"over-{seed}/0", make_tokens(seed, 300), last=True)
+        lone.run_until_idle()
+    stats = lone.scheduler.tier.storing.stats
+    assert stats.stored == 0
+    assert stats.avoided > 100
+
+
+def test_copy_is_thrown_away_when_its_block_was_reused(tiny_model_path: str) -> None:
+    lone = make_tiered(tiny_model_path, blocks=24)
+    ask(lone, "mine/0", PROMPT)
+    lone.run_until_idle()
+    lone.pace = 0.0
+    for seed in (1, 2, 3):
+        ask(lone, f"other-{seed}/0", make_tokens(seed, 200))
+    while lone.scheduler.requests:
+        lone.step()
+    assert lone.copies
+    lone.pace = 1.0
+    lone.run_until_idle()
+    assert lone.scheduler.tier.storing.stats.overwritten > 0
+
+
+def test_aborted_request_leaves_what_is_under_way(tiny_model_path: str) -> None:
+    lone = make_tiered(tiny_model_path)
+    ask(lone, "mine/0", PROMPT)
+    lone.run_until_idle()
+    push_out(lone, 1, 2, 3, 4)
+    lone.pace = 0.0
+    ask(lone, "mine/1", PROMPT + make_tokens(9, 30))
+    lone.step()
+    lone.abort("mine/1")
+    lone.scheduler.check_integrity()
+    push = make_tokens(7, 300)
+    ask(lone, "other-7/0", push)
+    for _ in range(5):
+        lone.step()
+    lone.pace = 1.0
+    lone.run_until_idle()
+    # What has come is cached like any other.
+    assert len(lone.find_blocks(PROMPT)) in range(10)
+
+
+def test_reset_waits_for_copies_and_then_forgets_all(tiny_model_path: str) -> None:
+    lone = make_tiered(tiny_model_path)
+    ask(lone, "mine/0", PROMPT)
+    lone.run_until_idle()
+    push_out(lone, 1, 2, 3, 4)
+    lone.pace = 0.0
+    ask(lone, "mine/1", PROMPT + make_tokens(9, 30))
+    lone.step()
+    assert not lone.scheduler.reset_prefix_cache(reset_connector=True)
+    lone.pace = 1.0
+    lone.run_until_idle()
+    assert lone.scheduler.reset_prefix_cache(reset_connector=True)
+    assert lone.scheduler.tier.host.used_blocks == 0
+    before = lone.scheduler.tier.fetched_blocks
+    ask(lone, "mine/2", PROMPT)
+    lone.run_until_idle()
+    assert lone.scheduler.tier.fetched_blocks == before
+
+
+@pytest.mark.parametrize("seed", range(pick_size(6, 60)))
+def test_rows_read_their_own_keys_and_values(seed: int, tiny_model_path: str) -> None:
+    """Jobs share a system prompt; the caches hold a fraction of them, and copies end whenever they like."""
+    chance = random.Random(seed)
+    lone = make_tiered(
+        tiny_model_path,
+        blocks=chance.choice([24, 40, 64]),
+        host_blocks=chance.choice([3, 20, 60, 200]),
+        in_flight=chance.choice([1, 2]),
+        pace=chance.choice([0.05, 0.3, 1.0]),
+        seed=seed,
+    )
+    system = make_tokens(1000, 40)
+    prompts = {job: system + make_tokens(job, chance.randint(20, 200)) for job in range(8)}
+    turns = dict.fromkeys(prompts, 0)
+    for _ in range(pick_size(60, 200)):
+        job = chance.choice(list(prompts))
+        name = f"job-{job}/{turns[job]}"
+        if f"job-{job}/{turns[job] - 1}" in lone.scheduler.requests:
+            if chance.random() < 0.1:
+                lone.abort(f"job-{job}/{turns[job] - 1}")
+            continue
+        ask(lone, name, prompts[job], last=chance.random() < 0.1, tokens=chance.randint(1, 12))
+        turns[job] += 1
+        prompts[job] = (prompts[job] + make_tokens(chance.randrange(10**6), chance.randint(5, 60)))[:330]
+        for _ in range(chance.randint(0, 12)):
+            lone.step()
+        if chance.random() < 0.03:
+            lone.scheduler.reset_prefix_cache(
+                # What runs cannot be reset under a connector while a step is under way, in stock vLLM as well.
+                reset_running_requests=lone.in_flight == 1 and chance.random() < 0.5,
+                reset_connector=chance.random() < 0.5,
+            )
+    lone.run_until_idle()
+    assert lone.pool.get_num_free_blocks() == lone.pool.num_gpu_blocks - 1
