@@ -62,9 +62,9 @@ class Case:
 
 CASES = (
     Case("BFCL web search", "bfcl", 40, {}),
-    Case("BFCL multi-turn", "bfcl_multi_turn:{data}/bfcl_multi_turn.jsonl", 40, {}, pauses=True),
+    Case("BFCL multi-turn", "bfcl_multi_turn:{data}/bfcl_multi_turn.jsonl", 30, {}, pauses=True),
     Case("tau-bench", "tau_bench:{data}/taubench.json", 60, {}, pauses=True),
-    Case("WebDancer", "webdancer:{data}/webdancer.jsonl", 80, {}, pauses=True),
+    Case("WebDancer", "webdancer:{data}/webdancer.jsonl", 40, {}, pauses=True),
     Case("Magentic-One", "lmcache:{data}/magagent", 12, {}),
     Case("mini-swe-agent", "lmcache:{data}/miniswe", 11, {}),
     Case("Claude Code", "agent_traces:{data}/traces", 16, {"max_context": 65536, "arrival": "poisson"}),
