@@ -162,7 +162,8 @@ def _add_jobs(parser: argparse.ArgumentParser) -> None:
     jobs.add_argument("--results", type=Path, metavar="FILE", help="bfcl: an official result file to replay instead")
     jobs.add_argument(
         "--tool-latency",
-        help="bfcl: seconds, lognormal:MEAN,SD or exponential:MEAN (default bfcl: mean 1.9 s, deviation 2.1 s)",
+        help="where a recording has none: seconds, lognormal:MEAN,SD or exponential:MEAN "
+        "(default bfcl: mean 1.9 s, deviation 2.1 s)",
     )
     jobs.add_argument(
         "--max-context", type=int, metavar="N", help="agent_traces, mooncake: end a session before it exceeds N tokens"

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, TypeVar
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from agentcache.errors import InputError, in_one_line
-from tool_runtime.agent.job import Job
+from tool_runtime.agent.job import Job, ToolCall
 
 Count = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(ge=0)]
@@ -31,7 +33,8 @@ class Record(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, protected_namespaces=())
 
 
-RecordT = TypeVar("RecordT", bound=Record)
+RecordT = TypeVar("RecordT", bound=BaseModel)
+_RecordingT = TypeVar("_RecordingT")
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -48,6 +51,15 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
         raise InputError(f"{path}: cannot be read ({in_one_line(error)})") from None
     if empty:
         raise InputError(f"{path}: holds no entries")
+
+
+def read_whole(path: Path) -> bytes:
+    """Read a file that is one record. Raises InputError if it cannot be read."""
+    refuse_compressed(path)
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({in_one_line(error)})") from None
 
 
 def refuse_compressed(path: Path) -> None:
@@ -68,7 +80,31 @@ def parse_record(kind: type[RecordT], text: bytes, place: str, tags: Collection[
         field = "".join(
             f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"] if part not in tags
         )
-        raise InputError(f"{place}: {field[1:] + ': ' if field else ''}{first['msg']}") from None
+        raise InputError(f"{place}: {field.removeprefix('.') + ': ' if field else ''}{first['msg']}") from None
+
+
+def check_arguments(call: ToolCall, place: str) -> None:
+    """Raise InputError if the arguments are no JSON object, which chat templates and tools need."""
+    try:
+        arguments = json.loads(call.arguments or "{}")
+    except json.JSONDecodeError:
+        arguments = None
+    if not isinstance(arguments, dict):
+        raise InputError(f"{place}: the arguments of {call.name} are no JSON object; take the entry out")
+
+
+def draw_recordings(recordings: Sequence[_RecordingT], jobs: int | None, path: Path, seed: int) -> list[_RecordingT]:
+    """Draw `jobs` of a file's recordings, each at most once; all for None, in an order that the seed gives.
+
+    Raises InputError if there are fewer. The first n are the same for every `jobs` above n.
+    """
+    check_options(jobs, 1.0)
+    if not recordings:
+        raise InputError(f"{path}: holds no entries")
+    if jobs is not None and jobs > len(recordings):
+        raise InputError(f"--jobs {jobs}: {path} has {len(recordings)} recordings; give 1 to {len(recordings)}")
+    order = np.random.default_rng(seed).permutation(len(recordings))
+    return [recordings[place] for place in order[:jobs]]
 
 
 def check_options(jobs: int | None, scale: float) -> None:

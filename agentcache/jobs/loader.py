@@ -12,12 +12,17 @@ from agentcache.jobs.settings import JobSettings
 from agentcache.jobs.tokenizer import Tokenizer
 from workloads.agent_traces import sessions as agent_traces
 from workloads.arrivals import draw_arrivals
+from workloads.bfcl.multi_turn import load_shapes
 from workloads.bfcl.result_file import count_entries, read_result_file
 from workloads.bfcl.web_search import PAIRING_NOTE, build_jobs
 from workloads.conversation import sessions as conversation
+from workloads.lmcache import sessions as lmcache
 from workloads.loaded import LoadedJobs
 from workloads.mooncake import trace as mooncake
 from workloads.tool_latency import parse_tool_latency
+from workloads.trajectories.pacing import Pace, user_pause
+from workloads.trajectories.tau_bench import load_runs
+from workloads.trajectories.webdancer import load_trajectories
 
 DEFAULT_JOBS = 24
 _RESULTS_NOTE = "Tool times are drawn from a distribution: BFCL result files record none."
@@ -29,7 +34,16 @@ _TOKENS_NOTE = (
 
 def load_jobs(settings: JobSettings, tokenizer: Tokenizer) -> tuple[list[RecordedJob], tuple[str, ...]]:
     """Load the jobs, in order of arrival, and the notes that a report of them must carry. Raises InputError."""
-    load = {"bfcl": _load_bfcl, "agent_traces": _load_traces, "conversation": _load_chats, "mooncake": _load_requests}
+    load = {
+        "bfcl": _load_bfcl,
+        "agent_traces": _load_traces,
+        "conversation": _load_chats,
+        "mooncake": _load_requests,
+        "bfcl_multi_turn": _load_shapes,
+        "tau_bench": _load_tau_bench,
+        "webdancer": _load_webdancer,
+        "lmcache": _load_lmcache,
+    }
     loaded = load[settings.kind](settings, tokenizer, settings.options())
     if loaded.jobs[0].turns[0].context is None:
         return [*record_text(loaded.jobs, tokenizer)], loaded.notes
@@ -45,11 +59,12 @@ def check_fit(
     longest = max(jobs, key=lambda recorded: recorded.tokens)
     name, tokens = longest.job.id, longest.tokens
     if max_tokens is not None and tokens > max_tokens:
-        raise InputError(f"{flag}: job {name} needs {tokens} tokens, the model takes {max_tokens}; give a smaller one")
+        place, remedy = (flag, "give a smaller one") if flag else (settings.workload, "leave it out")
+        raise InputError(f"{place}: job {name} needs {tokens} tokens, the model takes {max_tokens}; {remedy}")
     if cache_tokens is not None and tokens > cache_tokens:
         raise InputError(
             f"--kv-tokens: job {name} needs {tokens} tokens, the cache holds {cache_tokens}; "
-            f"give at least {tokens}, or a smaller {flag}"
+            f"give at least {tokens}, or {f'a smaller {flag}' if flag else 'leave the job out'}"
         )
 
 
@@ -78,6 +93,29 @@ def _load_bfcl(settings: JobSettings, tokenizer: Tokenizer, options: dict[str, A
         seed=settings.seed,
     )
     return LoadedJobs(jobs, (PAIRING_NOTE,))
+
+
+def _load_shapes(settings: JobSettings, tokenizer: Tokenizer, options: dict[str, Any]) -> LoadedJobs:
+    return load_shapes(settings.path, jobs=settings.jobs, encode=tokenizer.encode, pace=_pace(settings, options))
+
+
+def _load_tau_bench(settings: JobSettings, _: Tokenizer, options: dict[str, Any]) -> LoadedJobs:
+    return load_runs(settings.path, jobs=settings.jobs, pace=_pace(settings, options))
+
+
+def _load_webdancer(settings: JobSettings, _: Tokenizer, options: dict[str, Any]) -> LoadedJobs:
+    return load_trajectories(settings.path, jobs=settings.jobs, pace=_pace(settings, options))
+
+
+def _load_lmcache(settings: JobSettings, tokenizer: Tokenizer, options: dict[str, Any]) -> LoadedJobs:
+    return lmcache.load_sessions(
+        settings.path,
+        jobs=settings.jobs,
+        arrivals=_arrivals(settings, options),
+        max_gap_s=options["max_gap_s"],
+        encode=tokenizer.encode,
+        seed=settings.seed,
+    )
 
 
 def _load_traces(settings: JobSettings, _: Tokenizer, options: dict[str, Any]) -> LoadedJobs:
@@ -112,6 +150,15 @@ def _load_requests(settings: JobSettings, _: Tokenizer, options: dict[str, Any])
         rate=options["rate"],
         scale=options["scale"],
         max_context=options["max_context"],
+    )
+
+
+def _pace(settings: JobSettings, options: dict[str, Any]) -> Pace:
+    return Pace(
+        arrivals=_arrivals(settings, options),
+        tool=parse_tool_latency(options["tool_latency"]),
+        user=user_pause(options["dispersion"] / options["rate"], options["cv"]),
+        seed=settings.seed,
     )
 
 

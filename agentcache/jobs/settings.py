@@ -29,7 +29,8 @@ _ABOVE_ZERO = {
 class Workload:
     """`options` maps the options that it takes, by their names in JobSettings, to their defaults.
 
-    `path` says what follows the colon, empty if nothing does. `size_flag` names the option that makes jobs smaller.
+    `path` says what follows the colon, empty if nothing does. `size_flag` names the option that makes jobs smaller,
+    empty where sizes are always as recorded.
     """
 
     summary: str
@@ -37,6 +38,16 @@ class Workload:
     size_flag: str = "--scale"
     path: str = ""
 
+
+# Of recorded chats, which have no times. A user pauses as in a conversation.
+_CHAT_OPTIONS: Mapping[str, Option] = {
+    "jobs": None,
+    "rate": 0.5,
+    "arrival": "poisson",
+    "cv": 0.25,
+    "dispersion": 5.0,
+    "tool_latency": "bfcl",
+}
 
 WORKLOADS: dict[str, Workload] = {
     "bfcl": Workload(
@@ -76,6 +87,21 @@ WORKLOADS: dict[str, Workload] = {
         size_flag="--max-context",
         path="a Mooncake trace file",
     ),
+    "bfcl_multi_turn": Workload(
+        "BFCL v4 multi-turn, of recorded shapes", _CHAT_OPTIONS, size_flag="", path="a file of recorded shapes"
+    ),
+    "tau_bench": Workload(
+        "recorded agents of tau-bench and their users", _CHAT_OPTIONS, size_flag="", path="a result file of tau-bench"
+    ),
+    "webdancer": Workload(
+        "recorded web searches of WebDancer", _CHAT_OPTIONS, size_flag="", path="a file of trajectories"
+    ),
+    "lmcache": Workload(
+        "agents that LMCache recorded",
+        {"jobs": None, "rate": 0.5, "arrival": "poisson", "cv": 1.0, "max_gap_s": 60.0},
+        size_flag="",
+        path="a folder of *.jsonl, or one of them",
+    ),
 }
 
 
@@ -110,6 +136,8 @@ class JobSettings:
         for name in _OPTIONS:
             if getattr(self, name) is not None:
                 self._check_option(name, getattr(self, name))
+        if self.tool_latency is not None:
+            parse_tool_latency(self.tool_latency)
         if self.kind == "bfcl":
             self._check_bfcl()
 
@@ -164,8 +192,6 @@ class JobSettings:
             count_entries(self.results)
         elif self.scale is not None and self.scale > MAX_SCALE:
             raise InputError(f"--scale {self.scale:g}: give a number above 0 and up to {MAX_SCALE}")
-        if self.tool_latency is not None:
-            parse_tool_latency(self.tool_latency)
 
 
 _OPTIONS = tuple(each.name for each in fields(JobSettings) if each.name not in ("workload", "seed"))

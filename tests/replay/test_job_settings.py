@@ -24,6 +24,7 @@ def refusal(**fields: Any) -> str:
         ("bfcl:here", "workload bfcl:here: bfcl takes no path; leave it out"),
         ("mooncake", "workload mooncake: needs a path, mooncake:PATH: a Mooncake trace file"),
         ("mooncake:", "workload mooncake: needs a path, mooncake:PATH"),
+        ("tau_bench", "workload tau_bench: needs a path, tau_bench:PATH: a result file of tau-bench"),
         ("agent_traces:no/such", "workload agent_traces: there is no no/such; give a folder of trace files"),
     ],
 )
@@ -51,6 +52,9 @@ def test_a_workload_is_a_known_name_with_the_path_that_it_needs(workload: str, t
         ("agent_traces", {"max_gap_s": -0.5}, "--max-gap -0.5: give at least 0"),
         ("conversation", {"dispersion": 0.0}, "--dispersion 0: give a number above 0"),
         ("conversation", {"turns": 0}, "--turns 0: give at least 1"),
+        ("tau_bench", {"tool_latency": "soon"}, "--tool-latency soon: 'soon' is not a number"),
+        ("webdancer", {"scale": 0.5}, "--scale: only for bfcl, agent_traces, conversation, mooncake"),
+        ("lmcache", {"tool_latency": "1"}, "--tool-latency: only for bfcl, bfcl_multi_turn, tau_bench, webdancer"),
     ],
 )
 def test_options_that_cannot_work_are_refused_by_their_flag(

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from agentcache.errors import InputError, in_one_line
-from workloads.loaded import Count, Record, Seconds, parse_record, refuse_compressed
+from agentcache.errors import InputError
+from workloads.loaded import Count, Record, Seconds, parse_record, read_whole, refuse_compressed
 
 
 class Request(Record):
@@ -75,11 +75,7 @@ def find_traces(path: Path) -> list[Path]:
 
 def read_trace(path: Path) -> Trace:
     """Read a trace. Raises InputError that names the file, the request's index and the field."""
-    try:
-        text = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({in_one_line(error)})") from None
-    trace = parse_record(Trace, text, str(path), tags=("n", "s", "subagent"))
+    trace = parse_record(Trace, read_whole(path), str(path), tags=("n", "s", "subagent"))
     for index, entry in enumerate(trace.requests):
         place = f"{path}: requests[{index}]"
         if isinstance(entry, Request):

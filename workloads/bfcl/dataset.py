@@ -36,24 +36,28 @@ class Question:
 @cache
 def read_questions() -> tuple[Question, ...]:
     """Read all questions in the benchmark's order. Raises InputError when bfcl-eval is not installed."""
-    entries = _read_lines("data/BFCL_v4_web_search.json")
+    entries = read_entries("data/BFCL_v4_web_search.json")
     return tuple(Question(entry["id"], entry["question"][0][0]["content"]) for entry in entries)
 
 
 @cache
 def read_system_message() -> Message:
     """Read the message that asks for a final answer as {'answer': ..., 'context': ...}."""
-    text = _read_constant("default_prompts", "ADDITIONAL_SYSTEM_PROMPT_FOR_AGENTIC_RESPONSE_FORMAT")
+    text = read_constant("default_prompts", "ADDITIONAL_SYSTEM_PROMPT_FOR_AGENTIC_RESPONSE_FORMAT")
     return {"role": "system", "content": text}
 
 
 @cache
 def read_tools() -> tuple[Mapping[str, Any], ...]:
     """Read the search and the fetch tool, as the OpenAI API takes them."""
-    types = _read_constant("type_mappings", "GORILLA_TO_OPENAPI")
-    return tuple(
-        _to_openai_tool(document, types) for document in _read_lines("data/multi_turn_func_doc/web_search.json")
-    )
+    return read_tool_documents("web_search.json")
+
+
+@cache
+def read_tool_documents(name: str) -> tuple[Mapping[str, Any], ...]:
+    """Read the tools of one of the benchmark's files of tool documents, as the OpenAI API takes them."""
+    types = read_constant("type_mappings", "GORILLA_TO_OPENAPI")
+    return tuple(_to_openai_tool(document, types) for document in read_entries(f"data/multi_turn_func_doc/{name}"))
 
 
 def _to_openai_tool(document: Mapping[str, Any], types: Mapping[str, str]) -> dict[str, Any]:
@@ -75,7 +79,8 @@ def _to_json_schema(schema: Mapping[str, Any], types: Mapping[str, str]) -> dict
     return converted
 
 
-def _read_lines(name: str) -> list[dict[str, Any]]:
+def read_entries(name: str) -> list[dict[str, Any]]:
+    """Read the JSON lines of a file of the package. Raises InputError when it is not there."""
     path = _find_package() / name
     try:
         text = path.read_text(encoding="utf-8")
@@ -84,8 +89,11 @@ def _read_lines(name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.split("\n") if line.strip()]
 
 
-def _read_constant(module: str, name: str) -> Any:
-    """Read a constant of bfcl_eval.constants. The modules asked for hold plain values and import nothing."""
+def read_constant(module: str, name: str) -> Any:
+    """Read a constant of bfcl_eval.constants. The modules asked for hold plain values and import nothing.
+
+    Raises InputError when it is not there.
+    """
     _find_package()
     try:
         return getattr(importlib.import_module(f"bfcl_eval.constants.{module}"), name)

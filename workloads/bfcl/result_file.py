@@ -20,6 +20,7 @@ import numpy as np
 from agentcache.errors import InputError
 from tool_runtime.agent.job import Job, Message, ToolCall, ToolResult, Turn
 from workloads.bfcl.dataset import read_system_message, read_tools
+from workloads.loaded import check_arguments
 from workloads.tool_latency import ToolLatency
 
 _QUERY = "begin_of_turn_query"
@@ -160,18 +161,9 @@ def _read_step(
     if len(calls) != len(results):
         raise InputError(f"{name}: {len(calls)} calls but {len(results)} results")
     for call in calls:
-        _check_arguments(name, call)
+        check_arguments(call, name)
     outcomes = [ToolResult(result, tool_latency(rng), _find_error(result)) for result in results]
     return Turn("", tuple(calls), tuple(outcomes))
-
-
-def _check_arguments(name: str, call: ToolCall) -> None:
-    try:
-        arguments = json.loads(call.arguments or "{}")
-    except json.JSONDecodeError:
-        arguments = None
-    if not isinstance(arguments, dict):
-        raise InputError(f"{name}: the arguments of {call.name} are no JSON object; take the line out")
 
 
 def _has_calls(content: Any) -> bool:

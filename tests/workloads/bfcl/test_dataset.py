@@ -8,7 +8,7 @@ import pytest
 
 from agentcache.errors import InputError
 from workloads.bfcl import dataset
-from workloads.bfcl.dataset import read_questions, read_system_message, read_tools
+from workloads.bfcl.dataset import read_questions, read_system_message, read_tool_documents, read_tools
 
 
 def test_questions_are_the_benchmarks_hundred_in_order():
@@ -72,7 +72,7 @@ def test_a_missing_package_is_named_with_its_install_command(monkeypatch):
     with pytest.raises(InputError, match="pip install --no-deps bfcl-eval"):
         read_questions.__wrapped__()
     with pytest.raises(InputError, match="pip install --no-deps bfcl-eval"):
-        read_tools.__wrapped__()
+        read_tool_documents.__wrapped__("web_search.json")
 
 
 def test_a_package_without_v4_files_is_refused(monkeypatch, tmp_path):

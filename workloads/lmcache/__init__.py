@@ -1,0 +1,1 @@
+"""LMCache's traces of agents, requests with their text and time."""

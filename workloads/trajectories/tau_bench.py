@@ -1,0 +1,63 @@
+"""Jobs of tau-bench: an agent of an airline or a shop, its tools, and a simulated user.
+
+A file is what the benchmark writes: a JSON list of runs, each with its chat in `traj`. The files that come with
+tau-bench (github.com/sierra-research/tau-bench, `historical_trajectories/`) hold four trials of each task.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, RootModel
+
+from agentcache.errors import InputError
+from tool_runtime.agent.job import Job
+from workloads.loaded import Count, LoadedJobs, Record, draw_recordings, parse_record, read_whole
+from workloads.trajectories.chat import ChatMessage, declare_tools, read_chat
+from workloads.trajectories.pacing import Pace, describe_pace, pace_jobs
+
+_RECORDED_NOTE = (
+    "tau-bench runs: all messages, calls and results are recorded. Tools are declared by the names that the file's "
+    "runs call, for their descriptions were not recorded."
+)
+
+
+class _Run(Record):
+    task_id: Count
+    trial: Count
+    traj: list[ChatMessage] = Field(min_length=1)
+    reward: Any = None
+    info: Any = None
+
+
+class _File(RootModel[list[_Run]]):
+    pass
+
+
+def load_runs(path: Path, *, jobs: int | None, pace: Pace) -> LoadedJobs:
+    """Load `jobs` runs, all for None, drawn by the seed, each a job with its text; one turn a reply of the agent.
+
+    Tool times are drawn. The agent waits for the simulated user as a conversation does for its user: the pauses are
+    drawn by the same law. Raises InputError that names the file, the run's index and the field.
+    """
+    drawn = draw_recordings(_read_runs(path), jobs, path, pace.seed)
+    paced = pace_jobs(drawn, pace)
+    return LoadedJobs(paced, (_RECORDED_NOTE, describe_pace(paced)))
+
+
+def _read_runs(path: Path) -> list[Job]:
+    runs = parse_record(_File, read_whole(path), str(path)).root
+    messages = (message for run in runs for message in run.traj)
+    tools = declare_tools(call.function.name for message in messages for call in message.tool_calls or ())
+    index_of_id: dict[str, int] = {}
+    read = []
+    for index, run in enumerate(runs):
+        job_id = f"task-{run.task_id}-trial-{run.trial}"
+        if index_of_id.setdefault(job_id, index) != index:
+            raise InputError(
+                f"{path}: [{index}]: task_id {run.task_id} with trial {run.trial} again, after "
+                f"[{index_of_id[job_id]}]; take one out"
+            )
+        read.append(read_chat(job_id, run.traj, f"{path}: [{index}].traj", tools))
+    return read
