@@ -164,9 +164,13 @@ class TierConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    enabled: bool | None = _knob(None, "None leaves it to the policy", _BY_POLICY)
+    enabled: bool = _knob(
+        False,
+        "whether policies that can (agentcache, agentcache-interactive) steer it, or leave it to vLLM",
+        _OPT_IN + ": simulated, and exact on a CPU; not yet measured on a GPU (docs/host-memory.md)",
+    )
     link_gb_s: float = _knob(
-        50.0, "gigabytes a second between the host's memory and each GPU", "assumed: PCIe 5.0 x16", **_POSITIVE
+        50.0, "gigabytes a second between the host's memory and each GPU", "assumed; PCIe 5.0 x16", **_POSITIVE
     )
     latency_s: float = _knob(
         0.01,

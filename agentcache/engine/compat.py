@@ -162,10 +162,12 @@ _TIER_SIGNATURES: dict[str, tuple[str, ...]] = {
 }
 _TIER_ATTRIBUTES: dict[str, tuple[str, ...]] = {
     _TIER_WORKER: (
+        "_backend",
         "_completed_store_events",
         "_connector_metadata",
         "_load_hwm",
         "_pending_load_event_indices",
+        "_store_events",
         "_store_hwm",
         "cpu_kv_caches",
         "gpu_kv_caches",

@@ -108,7 +108,7 @@ class AgentScheduler(MultiSegmentScheduler):
     def _use_policy(self, policy: Policy, config: AgentCacheConfig) -> None:
         pool = self.kv_cache_manager.block_pool
         has_segments = is_on(config.segments.enabled, policy.segments)
-        tier = find_tier(self, config.tier) if has_segments and is_on(config.tier.enabled, policy.tier) else None
+        tier = find_tier(self, config.tier) if has_segments and policy.tier and config.tier.enabled else None
         self.steers_tier = tier is not None
         fills_gaps = has_segments and find_engine_obstacle(self) is None
         num_blocks, block_size = pool.num_gpu_blocks, self.block_size

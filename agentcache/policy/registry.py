@@ -25,8 +25,8 @@ class Policy:
     """A way for the engine to behave. `make_evictor` is None where vLLM's own free list stays.
 
     It asks for the inputs only if it needs them: a policy that knows no costs serves models without a cost model too.
-    `segments` and `chunking`: whether multi-segment reuse and adaptive chunking come with it; `tier`: whether it steers
-    a second cache in the host's memory. `runtime` is what the agent runtime does; None is no runtime at all.
+    `segments` and `chunking`: whether multi-segment reuse and adaptive chunking come with it; `tier`: whether it can
+    steer a second cache in the host's memory. `runtime` is what the agent runtime does; None is no runtime at all.
     """
 
     name: str

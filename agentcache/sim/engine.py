@@ -19,7 +19,7 @@ from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
-from agentcache.config import CONFIG_KEY, is_on, read_config
+from agentcache.config import CONFIG_KEY, read_config
 from agentcache.engine.compat import check_vllm
 from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT, SCHEDULER_CLASS
 from agentcache.engine.replies.forced_calls import write_forced_calls
@@ -293,7 +293,7 @@ def make_config(shape: EngineShape, policy: str) -> VllmConfig:
         host_bytes = shape.host_tokens // shape.block_size * _find_block_bytes(vllm_config)
         vllm_config.kv_transfer_config = make_transfer_config(
             host_bytes * shape.tensor_parallel_size,
-            steered=is_on(config.tier.enabled, find_policy(policy).tier),
+            steered=config.tier.enabled and find_policy(policy).tier,
             lazy=shape.host_is_lazy,
         )
     # As on the GPU that is modelled, whatever vLLM chooses for the machine at hand.

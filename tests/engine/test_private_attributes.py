@@ -11,8 +11,15 @@ from agentcache.engine.compat import private_names
 PACKAGE = Path(agentcache.__file__).parent
 # Of our own classes in other files, and of the standard library's named tuples.
 OURS = {"_asdict", "_replace"}
-# vLLM's own, which call what we add to it.
-CALLERS = {"_invoke_utility_method", "_notify_idle_state_callbacks"}
+# vLLM's own, which call what we add to it, or which our classes have in place of vLLM's.
+CALLERS = {
+    "_invoke_utility_method",
+    "_notify_idle_state_callbacks",
+    "_completed_store_events",
+    "_init_cpu_mode",
+    "_load_hwm",
+    "_store_hwm",
+}
 
 
 def is_private(name: str) -> bool:

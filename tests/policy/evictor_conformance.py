@@ -88,6 +88,12 @@ class EvictorConformance(RuleBasedStateMachine):
         assert len(self.evictor) == len(order)
         self.evictor.check_integrity()
 
+    @invariant()
+    def knows_the_next_victims(self) -> None:
+        order = self.order
+        for count in (0, 1, len(order) // 2, len(order), len(order) + 3):
+            assert self.evictor.first(count, self.now_s) == order[:count]
+
     def _draw_used(self, data: st.DataObject) -> list[int]:
         used = sorted(set(range(NUM_BLOCKS)) - set(self.free))
         return data.draw(st.lists(st.sampled_from(used), unique=True)) if used else []

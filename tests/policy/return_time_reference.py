@@ -148,6 +148,19 @@ class ReturnTimeReference:
             self.forget(block_id)
         return victims
 
+    def reprice(self, block_ids: Sequence[int], cost_s: float) -> None:
+        """What stays together shares the same chance of return."""
+        for group in list(self._groups):
+            moved = sorted((cost_s, added, block_id) for _, added, block_id in group.blocks if block_id in block_ids)
+            if not moved:
+                continue
+            group.blocks = [block for block in group.blocks if block[2] not in block_ids]
+            target = Group(group.freed_s, group.factor, group.finish_class, group.job, group.share, moved)
+            self._groups.append(target)
+            if not group.blocks:
+                self._newest = {job: target if each is group else each for job, each in self._newest.items()}
+        self._groups = [each for each in self._groups if each.blocks]
+
     def forget(self, block_id: int) -> None:
         self._others.pop(block_id, None)
 

@@ -67,6 +67,12 @@ class SameVictims(RuleBasedStateMachine):
             self.reference.remove(block_id)
             self.taken.append(block_id)
 
+    @rule(data=st.data(), cost_s=st.sampled_from([1e-9, 4e-5, 1.0]))
+    def reprice(self, data: st.DataObject, cost_s: float) -> None:
+        block_ids = data.draw(st.lists(st.integers(-2, NUM_BLOCKS + 2), max_size=NUM_BLOCKS))
+        self.evictor.reprice(block_ids, cost_s)
+        self.reference.reprice(block_ids, cost_s)
+
     @rule(data=st.data())
     def evict(self, data: st.DataObject) -> None:
         count = data.draw(st.integers(0, len(self.evictor)))
@@ -237,3 +243,26 @@ def test_an_observation_out_of_range_is_refused(age_s: float, share: float) -> N
 def test_a_block_that_there_is_not_cannot_be_forgotten(block_id: int) -> None:
     with pytest.raises(ValueError, match="no such block"):
         make_evictor(2).forget(block_id)
+
+
+@pytest.mark.parametrize("cost_s", [0.0, -1.0, float("inf"), float("nan")])
+def test_blocks_cannot_cost_nothing(cost_s: float) -> None:
+    evictor = ReturnTimeEvictor(num_blocks=4, **COST)
+    evictor.add([0, 1], [16, 32], 0.0)
+    with pytest.raises(ValueError, match="cost_s"):
+        evictor.reprice([0], cost_s)
+    assert evictor.first(4, 1.0) == [0, 1]
+
+
+def test_what_can_be_had_back_goes_first_and_nothing_is_learnt() -> None:
+    evictor = ReturnTimeEvictor(num_blocks=4, **SAME_COST)
+    evictor.add([0, 1], [16, 32], 0.0)
+    evictor.add([2, 3], [16, 32], 0.0)
+    assert evictor.first(4, 1.0) == [0, 1, 2, 3]
+    evictor.reprice([1, 3], 1e-12)
+    assert evictor.first(4, 1.0) == [1, 3, 0, 2]
+    # Freed anew they cost what they did.
+    evictor.remove(3)
+    evictor.add([3], [32], 0.0)
+    assert evictor.first(4, 1.0)[0] == 1
+    assert evictor.first(4, 1.0)[1] != 3

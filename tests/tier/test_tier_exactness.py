@@ -37,7 +37,7 @@ def start_tiered(model_path: str, host_blocks: int) -> Iterator[LiveEngine]:
     engine = LiveEngine(
         model_path,
         policy="agentcache",
-        knobs={"tier": {"latency_s": 0.0, "link_gb_s": 1e6}},
+        knobs={"tier": {"enabled": True, "latency_s": 0.0, "link_gb_s": 1e6}},
         kv_transfer_config=make_transfer_config(host_blocks * BLOCK_BYTES, steered=True, lazy=False),
         num_gpu_blocks_override=BLOCKS,
     )

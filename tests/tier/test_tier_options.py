@@ -25,7 +25,7 @@ def test_policy_chooses_the_connector(policy: str, expected: str, tiny_model_pat
         model=tiny_model_path,
         scheduler_cls=SCHEDULER_CLASS,
         kv_offloading_size=1,
-        additional_config={"agentcache": {"policy": policy}},
+        additional_config={"agentcache": {"policy": policy, "tier": {"enabled": True}}},
     )
     config = arguments.create_engine_config()
     assert config.kv_transfer_config is not None
@@ -33,13 +33,13 @@ def test_policy_chooses_the_connector(policy: str, expected: str, tiny_model_pat
     assert config.kv_transfer_config.kv_connector_extra_config["cpu_bytes_to_use"] == 2**30
 
 
-def test_knob_leaves_the_tier_to_vllm(tiny_model_path: str) -> None:
+def test_tier_is_left_to_vllm_by_default(tiny_model_path: str) -> None:
     watch_engine_arguments()
     arguments = EngineArgs(
         model=tiny_model_path,
         scheduler_cls=SCHEDULER_CLASS,
         kv_offloading_size=1,
-        additional_config={"agentcache": {"tier": {"enabled": False}}},
+        additional_config={"agentcache": {}},
     )
     transfer = arguments.create_engine_config().kv_transfer_config
     assert transfer is not None

@@ -115,7 +115,7 @@ def make_tiered(
     **knobs: Any,
 ) -> TieredScheduler:
     """Fetch whatever the host's memory has, however little that saves."""
-    tier = {"latency_s": 0.0, "link_gb_s": 1e6}
+    tier = {"enabled": True, "latency_s": 0.0, "link_gb_s": 1e6}
     config = make_config(
         model_path,
         SCHEDULER_CLASS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vllm.config import KVTransferConfig, VllmConfig
 
-from agentcache.config import AgentCacheConfig, is_on
+from agentcache.config import AgentCacheConfig
 from agentcache.engine.compat import check_tier
 from agentcache.policy.registry import find_policy
 
@@ -34,6 +34,6 @@ def steer_offloading(vllm_config: VllmConfig, config: AgentCacheConfig) -> None:
     transfer = vllm_config.kv_transfer_config
     if vllm_config.cache_config.kv_offloading_size is None or transfer is None:
         return
-    if transfer.kv_connector in _NATIVE and is_on(config.tier.enabled, find_policy(config.policy).tier):
+    if transfer.kv_connector in _NATIVE and config.tier.enabled and find_policy(config.policy).tier:
         check_tier()
         transfer.kv_connector, transfer.kv_connector_module_path = _NAME, _MODULE
