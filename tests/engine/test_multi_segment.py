@@ -274,7 +274,7 @@ def test_shadow_cache_notices_a_block_that_was_not_filled(tiny_model_path: str) 
     cache_prompt(lone)
     pool = lone.pool
     third = next(block for block in pool.blocks if block.block_hash_num_tokens == 3 * BLOCK_SIZE)
-    lone.shadow._slots[third.block_id * BLOCK_SIZE] = 0
+    lone.shadow.slots[third.block_id * BLOCK_SIZE] = 0
     lone.add("job", PROMPT, output_tokens=1)
     with pytest.raises(AssertionError, match="other keys and values than its own at 32"):
         run_until_idle(lone)

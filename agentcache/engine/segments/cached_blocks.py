@@ -56,7 +56,8 @@ class WatchedBlockMap(BlockHashToBlockMap):
     def pop(self, key: BlockHashWithGroupId, block_id: int) -> KVCacheBlock | None:
         """Take out a block, and tell those that watch."""
         block = super().pop(key, block_id)
-        self.copying.pop(block_id, None)
+        if self.copying:
+            self.copying.pop(block_id, None)
         for watcher in self.watchers.values():
             watcher.note(key, key in self._cache)
         return block
