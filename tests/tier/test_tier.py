@@ -32,12 +32,25 @@ def push_out(lone: TieredScheduler, *seeds: int) -> None:
         lone.run_until_idle()
 
 
-def test_evicted_turn_is_fetched_not_computed(tiny_model_path: str) -> None:
-    lone = make_tiered(tiny_model_path)
+def make_evicted(model_path: str) -> TieredScheduler:
+    """The first turn of job "mine", PROMPT, is in the host's memory alone."""
+    lone = make_tiered(model_path)
     ask(lone, "mine/0", PROMPT)
     lone.run_until_idle()
     push_out(lone, 1, 2, 3, 4)
     assert lone.find_blocks(PROMPT) == []
+    return lone
+
+
+def begin_fetch(lone: TieredScheduler) -> None:
+    """The job is back, and its blocks do not come."""
+    lone.pace = 0.0
+    ask(lone, "mine/1", PROMPT + make_tokens(9, 30))
+    lone.step()
+
+
+def test_evicted_turn_is_fetched_not_computed(tiny_model_path: str) -> None:
+    lone = make_evicted(tiny_model_path)
     ask(lone, "mine/1", PROMPT + make_tokens(9, 30))
     hits = {}
     while not lone.idle:
@@ -47,10 +60,7 @@ def test_evicted_turn_is_fetched_not_computed(tiny_model_path: str) -> None:
 
 
 def test_others_pass_a_request_that_waits_for_its_blocks(tiny_model_path: str) -> None:
-    lone = make_tiered(tiny_model_path)
-    ask(lone, "mine/0", PROMPT)
-    lone.run_until_idle()
-    push_out(lone, 1, 2, 3, 4)
+    lone = make_evicted(tiny_model_path)
     lone.pace = 0.0
     ask(lone, "mine/1", PROMPT + make_tokens(9, 30))
     ask(lone, "new/0", make_tokens(8, 40))
@@ -90,13 +100,8 @@ def test_copy_is_thrown_away_when_its_block_was_reused(tiny_model_path: str) -> 
 
 
 def test_aborted_request_leaves_what_is_under_way(tiny_model_path: str) -> None:
-    lone = make_tiered(tiny_model_path)
-    ask(lone, "mine/0", PROMPT)
-    lone.run_until_idle()
-    push_out(lone, 1, 2, 3, 4)
-    lone.pace = 0.0
-    ask(lone, "mine/1", PROMPT + make_tokens(9, 30))
-    lone.step()
+    lone = make_evicted(tiny_model_path)
+    begin_fetch(lone)
     lone.abort("mine/1")
     lone.scheduler.check_integrity()
     push = make_tokens(7, 300)
@@ -110,13 +115,8 @@ def test_aborted_request_leaves_what_is_under_way(tiny_model_path: str) -> None:
 
 
 def test_reset_waits_for_copies_and_then_forgets_all(tiny_model_path: str) -> None:
-    lone = make_tiered(tiny_model_path)
-    ask(lone, "mine/0", PROMPT)
-    lone.run_until_idle()
-    push_out(lone, 1, 2, 3, 4)
-    lone.pace = 0.0
-    ask(lone, "mine/1", PROMPT + make_tokens(9, 30))
-    lone.step()
+    lone = make_evicted(tiny_model_path)
+    begin_fetch(lone)
     assert not lone.scheduler.reset_prefix_cache(reset_connector=True)
     lone.pace = 1.0
     lone.run_until_idle()
