@@ -6,10 +6,10 @@ been away: it hits it as a prefix or behind a gap. Until then it waits, and lets
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
+from weakref import WeakKeyDictionary
 
 from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_utils import BlockHashWithGroupId, KVCacheBlock
@@ -70,8 +70,8 @@ class Fetching:
     ) -> None:
         self._storing = storing
         self._usefulness = usefulness
-        # By request, how many steps it has waited for blocks that may be lost.
-        self._postponed: Counter[str] = Counter()
+        # How many steps each request has waited for blocks that may be lost.
+        self._postponed: WeakKeyDictionary[Request, int] = WeakKeyDictionary()
         self._pool = pool
         self._host = host
         self._filler = filler
@@ -115,10 +115,11 @@ class Fetching:
 
     def _postpones(self, request: Request, blocks: int) -> bool:
         """Tell whether to wait until what would be lost for this fetch is stored."""
-        if self._postponed[request.request_id] < _MOST_STEPS and not self._storing.can_lose(blocks):
-            self._postponed[request.request_id] += 1
+        steps = self._postponed.get(request, 0)
+        if steps < _MOST_STEPS and not self._storing.can_lose(blocks):
+            self._postponed[request] = steps + 1
             return True
-        del self._postponed[request.request_id]
+        self._postponed.pop(request, None)
         return False
 
     def _find(self, on_gpu: CachedBlockMap, indices: Sequence[int]) -> list[KVCacheBlock]:
