@@ -24,11 +24,10 @@ from agentcache.engine.compat import check_vllm
 from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT, SCHEDULER_CLASS
 from agentcache.engine.replies.forced_calls import write_forced_calls
 from agentcache.engine.scheduler import AgentScheduler
-from agentcache.engine.tier.options import make_transfer_config
+from agentcache.engine.tier.options import is_steered, make_transfer_config
 from agentcache.engine.tier.setup import find_link
 from agentcache.errors import InputError, in_one_line
 from agentcache.policy.presets import Row
-from agentcache.policy.registry import find_policy
 from agentcache.sim.clock import VirtualClock
 from agentcache.sim.gpu import StepModel
 from agentcache.sim.host_link import HostLink
@@ -293,7 +292,7 @@ def make_config(shape: EngineShape, policy: str) -> VllmConfig:
         host_bytes = shape.host_tokens // shape.block_size * _find_block_bytes(vllm_config)
         vllm_config.kv_transfer_config = make_transfer_config(
             host_bytes * shape.tensor_parallel_size,
-            steered=config.tier.enabled and find_policy(policy).tier,
+            steered=is_steered(config),
             lazy=shape.host_is_lazy,
         )
     # As on the GPU that is modelled, whatever vLLM chooses for the machine at hand.

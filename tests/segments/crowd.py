@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from live_engine import BLOCK, LiveEngine, Reply, make_prompt
+from live_engine import BLOCK, LiveEngine, Reply, assert_same, make_prompt
 
 from tool_runtime.agent.job import ToolCall
 
@@ -61,6 +61,14 @@ class Crowd:
 
     def _tokens(self, most: int) -> list[int]:
         return make_prompt(self.chance.randrange(10**6), self.chance.randint(most // 2, most))
+
+
+def assert_equal_to_cold(crowd: Crowd, cold: LiveEngine) -> None:
+    """Every reply is that of an engine which computes every prompt."""
+    names = [cold.add(prompt, length) for prompt, length, _ in crowd.turns]
+    cold.finish()
+    for name, (*_, reply) in zip(names, crowd.turns, strict=True):
+        assert_same(reply, cold.reply(name))
 
 
 def assert_eventful(crowd: Crowd) -> None:

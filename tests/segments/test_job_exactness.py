@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from crowd import BLOCKS, TOOLS, Crowd, assert_eventful, note_preemptions
-from live_engine import BLOCK, LiveEngine, assert_same
+from crowd import BLOCKS, TOOLS, Crowd, assert_equal_to_cold, assert_eventful, note_preemptions
+from live_engine import BLOCK, LiveEngine
 
 from agentcache.engine.jobs.tracker import JobTracker
 
@@ -34,10 +34,7 @@ def test_replies_of_jobs_equal_cold_ones(
     crowd = Crowd(engine, random.Random(4))
     note_preemptions(engine, crowd.preempted, monkeypatch)
     crowd.run(jobs=6, turns=4)
-    names = [cold.add(prompt, length) for prompt, length, _ in crowd.turns]
-    cold.finish()
-    for name, (*_, reply) in zip(names, crowd.turns, strict=True):
-        assert_same(reply, cold.reply(name))
+    assert_equal_to_cold(crowd, cold)
     assert_eventful(crowd)
     if engine.scheduler.tracker is not None and engine.scheduler.tracker.pins is not None:
         assert_jobs_were_followed(engine.scheduler.tracker)

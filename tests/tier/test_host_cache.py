@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
+from hand_clock import Clock
 from vllm.v1.core.kv_cache_utils import BlockHash, make_block_hash_with_group_id
 
 from agentcache._evictor import FreeContext
 from agentcache.engine.tier.host_cache import HostCache, LastUse, StoredBlock
 from agentcache.policy.lru import LruEvictor
-
-
-class Clock:
-    now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 def make_host(blocks: int = 5) -> HostCache:

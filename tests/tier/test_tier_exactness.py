@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from crowd import BLOCKS, Crowd, note_preemptions
+from crowd import BLOCKS, Crowd, assert_equal_to_cold, note_preemptions
 from live_engine import BLOCK, LiveEngine, assert_same, make_prompt
 from vllm.distributed.kv_transfer import ensure_kv_transfer_shutdown, get_kv_transfer_group
 
@@ -73,10 +73,7 @@ def test_replies_over_two_caches_equal_cold_ones(
         crowd = Crowd(engine, random.Random(seed))
         note_preemptions(engine, crowd.preempted, monkeypatch)
         crowd.run(jobs=6, turns=4)
-    names = [cold.add(prompt, length) for prompt, length, _ in crowd.turns]
-    cold.finish()
-    for name, (*_, reply) in zip(names, crowd.turns, strict=True):
-        assert_same(reply, cold.reply(name))
+    assert_equal_to_cold(crowd, cold)
     assert len(crowd.turns) == 24
     assert crowd.preempted
     if host_blocks > 4:

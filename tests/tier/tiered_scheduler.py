@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from hand_clock import Clock
 from lone_scheduler import BLOCK_SIZE, LoneScheduler, Step, make_config
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, KVCacheTensor
@@ -20,14 +21,6 @@ from agentcache.engine.tier.options import make_transfer_config
 from agentcache.engine.tier.worker import CopiesDone
 
 _SPEC = FullAttentionSpec(block_size=BLOCK_SIZE, num_kv_heads=2, head_size=32, dtype=torch.float32)
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 1.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 @dataclass

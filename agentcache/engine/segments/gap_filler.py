@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -111,8 +111,7 @@ class GapFiller:
         if not self.has_room(request, block_map):
             parent.lacked_room = True
             return request
-        kept = list(itertools.chain.from_iterable(range(*island) for island in plan.kept))
-        self.hold(request, dict(zip(kept, self.cache.find_blocks([block_map.keys[i] for i in kept]), strict=True)))
+        self.hold_cached(request, block_map, list(itertools.chain.from_iterable(range(*run) for run in plan.kept)))
         fill = _make_request(parent, plan.gaps[0], self._block_size, next(self._numbers))
         self._planned = FillRequest(fill, parent, plan.gaps[0])
         self._prefix = fill, prefix
@@ -207,6 +206,11 @@ class GapFiller:
         for parent in others:
             self._release(parent)
         return bool(others)
+
+    def hold_cached(self, request: Request, block_map: CachedBlockMap, indices: Sequence[int]) -> None:
+        """Hold blocks of a waiting request that are cached, by their index, until it is admitted."""
+        blocks = self.cache.find_blocks([block_map.keys[index] for index in indices])
+        self.hold(request, dict(zip(indices, blocks, strict=True)))
 
     def hold(self, request: Request, blocks: Mapping[int, KVCacheBlock], *, fetched: bool = False) -> None:
         """Hold blocks of a waiting request, by their index, until it is admitted."""

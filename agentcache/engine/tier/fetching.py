@@ -80,20 +80,15 @@ class Fetching:
         # Blocks under way to the GPU.
         self._coming: set[BlockHashWithGroupId] = set()
 
-    def wants(self, request: Request, on_gpu: CachedBlockMap) -> bool:
-        """Tell whether the request must wait for blocks of the host's memory."""
-        return bool(self._find_wanted(request, on_gpu))
-
-    def begin(self, request: Request, on_gpu: CachedBlockMap) -> Fetch | None:
-        """Hold what the request hits on the GPU, and take blocks there for what it lacks.
+    def begin(self, request: Request, on_gpu: CachedBlockMap, wanted: Sequence[int]) -> Fetch | None:
+        """Hold what the request hits on the GPU, and take blocks there for what `find_wanted` gave.
 
         Returns:
-            None while all that it lacks is under way already.
+            None while all of it is under way already.
         """
-        wanted = self._find_wanted(request, on_gpu)
         new = [index for index in wanted if on_gpu.keys[index] not in self._coming]
         hits = [index for index, cached in enumerate(on_gpu.cached) if cached]
-        self._filler.hold(request, dict(zip(hits, self._find(on_gpu, hits), strict=True)))
+        self._filler.hold_cached(request, on_gpu, hits)
         if not new or self._postpones(request, len(new)):
             return None
         keys = [on_gpu.keys[index] for index in new]
@@ -122,10 +117,7 @@ class Fetching:
         self._postponed.pop(request, None)
         return False
 
-    def _find(self, on_gpu: CachedBlockMap, indices: Sequence[int]) -> list[KVCacheBlock]:
-        return self._filler.cache.find_blocks([on_gpu.keys[index] for index in indices])
-
-    def _find_wanted(self, request: Request, on_gpu: CachedBlockMap) -> list[int]:
+    def find_wanted(self, request: Request, on_gpu: CachedBlockMap) -> list[int]:
         """Find the blocks that are in the host's memory alone and worth fetching, by their index."""
         here = self._find_here(on_gpu)
         if 1 not in here:

@@ -43,7 +43,6 @@ class HostCache:
     def __init__(self, num_blocks: int, hash_block_size: int, evictor: Evictor, clock: Callable[[], float]) -> None:
         """Make an empty cache. vLLM's pool keeps one of the blocks as a placeholder."""
         self.num_blocks = num_blocks
-        self._clock = clock
         self._pool = BlockPool(num_blocks, enable_caching=True, hash_block_size=hash_block_size)
         self._queue: BlockQueue = replace_queue(self._pool, evictor, clock, notes_reuse=False)
         self.map: WatchedBlockMap = watch_cache(self._pool)

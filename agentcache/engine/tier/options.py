@@ -29,11 +29,16 @@ def make_transfer_config(host_bytes: int, *, steered: bool, lazy: bool) -> KVTra
     )
 
 
+def is_steered(config: AgentCacheConfig) -> bool:
+    """Tell whether the policy is to steer the host's memory."""
+    return config.tier.enabled and find_policy(config.policy).tier
+
+
 def steer_offloading(vllm_config: VllmConfig, config: AgentCacheConfig) -> None:
     """Put our connector in the place of the one that vLLM has chosen for --kv-offloading-size."""
     transfer = vllm_config.kv_transfer_config
     if vllm_config.cache_config.kv_offloading_size is None or transfer is None:
         return
-    if transfer.kv_connector in _NATIVE and config.tier.enabled and find_policy(config.policy).tier:
+    if transfer.kv_connector in _NATIVE and is_steered(config):
         check_tier()
         transfer.kv_connector, transfer.kv_connector_module_path = _NAME, _MODULE

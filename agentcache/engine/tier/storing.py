@@ -23,7 +23,7 @@ from agentcache.engine.tier.usefulness import Usefulness
 _LOOK_AGAIN_S = 0.5
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True)
 class StoreStats:
     """Blocks since the start. `avoided`: were passed over, because few like them were ever fetched."""
 
@@ -32,7 +32,7 @@ class StoreStats:
     avoided: int = 0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Store:
     """Copies of one step, from the GPU's `blocks` to the host's `targets`. `keys` are those of `blocks`."""
 
@@ -135,13 +135,14 @@ class Storing:
         copying = self._map.copying
         stored, lost, safe = [], [], []
         for block, target, key, last_use in zip(store.blocks, store.targets, store.keys, store.last_uses, strict=True):
-            if copying.get(block.block_id) is store and not store.abandoned:
+            is_intact = copying.get(block.block_id) is store
+            if is_intact:
+                del copying[block.block_id]
+            if is_intact and not store.abandoned:
                 safe.append(block)
                 stored.append(StoredBlock(target, key, block.block_hash_num_tokens or 0, last_use))
             else:
                 lost.append(target)
-            if copying.get(block.block_id) is store:
-                del copying[block.block_id]
         self._host.give_back(lost)
         self._host.put(stored)
         self._queue.reprice(safe, self._fetch_s)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.request import Request
@@ -91,13 +91,13 @@ class Tier:
         if self._awaits_fetch(request):
             return True
         on_gpu, _ = self._filler.look(request)
-        if not self.fetching.wants(request, on_gpu):
+        if not (wanted := self.fetching.find_wanted(request, on_gpu)):
             return False
         if not self._filler.has_room(request, on_gpu):
             self._filler.release_holds(keep_for=request)
             if not self._filler.has_room(request, on_gpu):
                 return False
-        if (fetch := self.fetching.begin(request, on_gpu)) is not None:
+        if (fetch := self.fetching.begin(request, on_gpu, wanted)) is not None:
             self._new_fetches.append(fetch)
         return True
 
@@ -149,24 +149,24 @@ class Tier:
 
     def count_held(self) -> Counter[int]:
         """Count how often each block of the GPU is held by copies, by its id."""
-        fetches = [*self._fetches.values(), *self._new_fetches]
-        return Counter(block.block_id for fetch in fetches for block in fetch.blocks)
+        return Counter(block.block_id for fetch in self._all_fetches() for block in fetch.blocks)
 
     def check_integrity(self) -> None:
         """Raise IntegrityError when the host's cache or the copies contradict themselves."""
         self.host.check_integrity()
         used = {block.block_id for store in self._stores.values() for block in store.targets}
-        fetches = [*self._fetches.values(), *self._new_fetches]
-        used.update(block.block_id for fetch in fetches for block in fetch.sources)
+        used.update(block.block_id for fetch in self._all_fetches() for block in fetch.sources)
         if wrong := self.host.find_used().symmetric_difference(used):
             raise IntegrityError(f"blocks of the host's memory in use without a copy, or the other way: {wrong}")
 
     def _awaits(self, request: Request, on_gpu: CachedBlockMap) -> bool:
-        return self._awaits_fetch(request) or self.fetching.wants(request, on_gpu)
+        return self._awaits_fetch(request) or bool(self.fetching.find_wanted(request, on_gpu))
 
     def _awaits_fetch(self, request: Request) -> bool:
-        fetches = itertools.chain(self._fetches.values(), self._new_fetches)
-        return any(request.request_id in fetch.request_ids for fetch in fetches)
+        return any(request.request_id in fetch.request_ids for fetch in self._all_fetches())
+
+    def _all_fetches(self) -> Iterable[Fetch]:
+        return itertools.chain(self._fetches.values(), self._new_fetches)
 
     def _count(self, counts: Mapping[int, int]) -> list[int]:
         """Add up what workers report, and return the numbers of copies that all of them have made."""
