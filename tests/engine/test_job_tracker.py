@@ -291,7 +291,7 @@ def test_a_clock_that_jumps_back_teaches_and_stops_nothing() -> None:
     tracked.reply(request)
     tracked.tracker.step()
     assert (tracked.learned(), tracked.evictor.gaps_s) == ((0, None), [])
-    assert tracked.runtime.load.queue_delay_s == 0.0
+    assert tracked.runtime.load.evicted_wait_s == 0.0
     tracked.clock.now_s += 3
     tracked.turn("c", ASKED, session="s")
     assert tracked.learned("") == (1, 3.0)

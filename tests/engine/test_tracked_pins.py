@@ -35,7 +35,7 @@ class NotedPins:
         decide: Decide,
         rank: Callable[[Any], float],
     ) -> Any:
-        hold = decide(0.0, len(blocks))
+        hold = decide(0.0, 1 + len(blocks))
         if hold.ttl_s <= 0:
             return None
         pin = SimpleNamespace(number=7, blocks=1, value_s=hold.value_s, expires_s=5000.0, turn=turn, rank=rank)
@@ -112,21 +112,20 @@ def test_a_pinned_job_needs_no_rank_to_be_let_pass_the_pins() -> None:
     assert tracked.tracker.should_defer(other, available=6)
 
 
-def test_a_decision_to_hold_hears_how_many_wait_now() -> None:
+def test_a_decision_to_hold_hears_whether_requests_wait() -> None:
     pins = NotedPins()
     asked: list[float] = []
 
     class Noting(ContinuumCode):
         def decide(self, situation: Situation) -> Hold:
-            asked.append(situation.queue_delay_s)
+            asked.append(situation.price > 0)
             return super().decide(situation)
 
     tracked = Tracked(RuntimePolicy(ttl="released"), pins=pins, estimator=Noting())
-    tracked.runtime.load.admitted(wait_s=12.0, rebuilt_s=0.0)
     for waiting in (0, 2):
         tracked.waiting = waiting
         tracked.reply(tracked.ask(f"{waiting}", ASKED, session=f"{waiting}", calls=[BASH]))
-    assert asked == [12.0, 4.0]
+    assert asked == [False, True]
 
 
 def test_pins_of_jobs_that_are_over_end() -> None:

@@ -30,7 +30,6 @@ def test_the_times_of_a_turn() -> None:
     (turn,) = tracked.tracker.view_session("s")[0].turns
     assert (turn.arrived_s, turn.scheduled_s, turn.first_token_s, turn.finished_s) == (1000, 1002, 1005, 1009)
     assert (turn.prompt_tokens, turn.cached_tokens, turn.output_tokens) == (16, 8, 4)
-    assert tracked.runtime.load.queue_delay_s == 2.0
 
 
 def test_the_first_token_may_be_the_last() -> None:

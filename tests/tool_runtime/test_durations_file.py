@@ -237,7 +237,7 @@ def test_whatever_the_file_holds_serving_goes_on(tmp_path_factory: pytest.TempPa
         runtime.durations.observe(key, seconds, Ended.RETURNED, 50.0 + turn)
         for estimator in (HazardTtl(), ContinuumPaper(), ContinuumCode()):
             runtime._estimator = estimator
-            hold = runtime.decide_hold(key, age_s=0.5, loss_s=1.0, prefill_s=1.0, share=0.1, waiting=1)
+            hold = runtime.decide_hold(key, age_s=0.5, loss_s=1.0, prefill_s=1.0, share=0.1, queued=True)
             assert 0 <= hold.ttl_s < math.inf
             assert 0 <= hold.value_s < math.inf
         assert 0 < runtime.correction_factor(key, 10.0, 0.5) < math.inf

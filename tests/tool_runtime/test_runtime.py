@@ -131,7 +131,7 @@ def test_memoryfulness_is_of_the_jobs_that_left(runtime: AgentRuntime) -> None:
 
 
 def test_nothing_is_held_without_an_estimator(runtime: AgentRuntime) -> None:
-    assert runtime.decide_hold(BASH, age_s=0.0, loss_s=9.0, prefill_s=9.0, share=0.1, waiting=0) == RELEASE
+    assert runtime.decide_hold(BASH, age_s=0.0, loss_s=9.0, prefill_s=9.0, share=0.1, queued=False) == RELEASE
 
 
 def test_the_estimator_is_told_all_that_is_known(clock: Clock) -> None:
@@ -142,22 +142,22 @@ def test_the_estimator_is_told_all_that_is_known(clock: Clock) -> None:
     runtime.arrived("s", "b")
     runtime.load.admitted(2.0, 0.0)
     runtime.load.admitted(4.0, 6.0)
-    assert runtime.decide_hold(BASH, age_s=7.0, loss_s=8.0, prefill_s=9.0, share=0.5, waiting=2) == Hold(8.0, 5.0)
+    assert runtime.decide_hold(BASH, age_s=7.0, loss_s=8.0, prefill_s=9.0, share=0.5, queued=True) == Hold(8.0, 5.0)
     (situation,) = estimator.situations
     assert (situation.age_s, situation.loss_s, situation.prefill_s) == (7.0, 8.0, 9.0)
-    assert (situation.queue_delay_s, situation.evicted_wait_s) == (1.0, 4.0)
-    assert situation.price == runtime.load.price(0.5) > 0
+    assert situation.evicted_wait_s == 4.0
+    assert situation.price == runtime.load.price(0.5, queued=True) > 0.5
     assert situation.memoryfulness == runtime.memoryfulness
     assert (situation.history.key, situation.history.tool_count) == (BASH, 1)
 
 
 def test_an_estimator_decides_by_what_was_learned(clock: Clock) -> None:
     runtime = AgentRuntime(clock=clock, estimator=ContinuumCode())
-    assert runtime.decide_hold(BASH, age_s=0.0, loss_s=1.0, prefill_s=1.0, share=0.1, waiting=0).ttl_s == 2.0
+    assert runtime.decide_hold(BASH, age_s=0.0, loss_s=1.0, prefill_s=1.0, share=0.1, queued=False).ttl_s == 2.0
     do_turn(runtime, "s", "a", BASH)
     clock.now_s += 50
     runtime.arrived("s", "b")
-    assert runtime.decide_hold(BASH, age_s=0.0, loss_s=1.0, prefill_s=1.0, share=0.1, waiting=0) == RELEASE
+    assert runtime.decide_hold(BASH, age_s=0.0, loss_s=1.0, prefill_s=1.0, share=0.1, queued=False) == RELEASE
 
 
 def test_the_factor_follows_what_was_learned(runtime: AgentRuntime, clock: Clock) -> None:

@@ -165,7 +165,7 @@ def test_the_hold_is_the_best_of_all(benefit_s: float, price: float, age_s: floa
 
 def test_a_mostly_short_tool_is_held_a_while_then_let_go() -> None:
     history = history_with([0.5] * 90 + [300.0] * 10, [])
-    situation = Situation(history=history, loss_s=2.0, queue_delay_s=1.0)
+    situation = Situation(history=history, loss_s=3.0)
     hold = HazardTtl().decide(situation)
     assert 0.5 <= hold.ttl_s < 10
     assert HazardTtl().decide(replace(situation, age_s=0.3)).ttl_s > 0
@@ -229,7 +229,7 @@ def test_no_estimator_fails_without_history() -> None:
             assert estimator.decide(Situation(history=Durations().history(key), loss_s=3.0, prefill_s=3.0)).ttl_s >= 0
 
 
-@pytest.mark.parametrize("name", ["age_s", "loss_s", "prefill_s", "queue_delay_s", "evicted_wait_s", "price"])
+@pytest.mark.parametrize("name", ["age_s", "loss_s", "prefill_s", "evicted_wait_s", "price"])
 @pytest.mark.parametrize("value", [-0.1, math.inf, math.nan])
 def test_a_situation_must_make_sense(name: str, value: float) -> None:
     with pytest.raises(ValueError, match=name):

@@ -68,13 +68,13 @@ class AgentRuntime:
         return departed
 
     def decide_hold(
-        self, key: ToolKey, *, age_s: float, loss_s: float, prefill_s: float, share: float, waiting: int
+        self, key: ToolKey, *, age_s: float, loss_s: float, prefill_s: float, share: float, queued: bool
     ) -> Hold:
         """Decide how long to keep what a turn left, `age_s` seconds after its end.
 
         `loss_s` is what it costs to rebuild, `prefill_s` the prefill of its whole context, `share` its part of the
-        cache, `waiting` how many requests wait now. All are seconds of the engine's work, which all who wait wait for;
-        that the job need not queue is worth the less the more others let it pass.
+        cache; `queued`: requests wait now. All are seconds of the engine's work, which all who wait wait for. That the
+        job need not queue is worth nothing: others wait as much longer.
         """
         if self._estimator is None:
             return RELEASE
@@ -84,9 +84,8 @@ class AgentRuntime:
                 age_s=age_s,
                 loss_s=loss_s,
                 prefill_s=prefill_s,
-                queue_delay_s=self.load.queue_delay_s / (1 + waiting),
                 evicted_wait_s=self.load.evicted_wait_s,
-                price=self.load.price(share),
+                price=self.load.price(share, queued=queued),
                 memoryfulness=self.memoryfulness,
             )
         )

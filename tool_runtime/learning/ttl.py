@@ -37,24 +37,22 @@ PAPER_COLD_MEAN_S = 1.0
 class Situation:
     """The facts when a turn has ended, or `age_s` seconds later while its job is away. Times in seconds.
 
-    `loss_s` is what it costs to rebuild what would really be lost, `prefill_s` the prefill of the whole context;
-    `queue_delay_s` is what a request waits at the present load, `evicted_wait_s` the mean wait of evicted requests
-    lately. `price` is the delay to others per second of hold: 0 when the cache is not short, 1 with a backlog that a
-    context of average size holds up. `memoryfulness` is η, of `memoryfulness()`.
+    `loss_s` is what it costs to rebuild what would really be lost, `prefill_s` the prefill of the whole context,
+    `evicted_wait_s` the mean wait of evicted requests lately. `price` is what others lose per second of hold
+    (`Load.price`): 0 when the cache is not short. `memoryfulness` is η, of `memoryfulness()`.
     """
 
     history: GapHistory
     age_s: float = 0.0
     loss_s: float = 0.0
     prefill_s: float = 0.0
-    queue_delay_s: float = 0.0
     evicted_wait_s: float = 0.0
     price: float = 1.0
     memoryfulness: float = 0.0
 
     def __post_init__(self) -> None:
         """Raise ValueError for a value that is out of its range."""
-        for name in ("age_s", "loss_s", "prefill_s", "queue_delay_s", "evicted_wait_s", "price"):
+        for name in ("age_s", "loss_s", "prefill_s", "evicted_wait_s", "price"):
             if not 0 <= (value := getattr(self, name)) < math.inf:
                 raise ValueError(f"{name} {value}: must be finite and not negative")
         if not -1 <= self.memoryfulness <= 1:
@@ -128,7 +126,7 @@ class HazardTtl:
 
     def decide(self, situation: Situation) -> Hold:
         """Hold for as long as the objective is best, by the hazard of what is known of the turn's tools."""
-        benefit_s = situation.loss_s + situation.queue_delay_s
+        benefit_s = situation.loss_s
         curve, age_s = situation.history.curve, situation.age_s
         chance = curve.returned_within(self._max_ttl_s, age_s)
         if benefit_s <= 0 or chance < self._min_chance:

@@ -297,7 +297,7 @@ class JobTracker:
                 loss_s=self._turn_cost.of_end(tokens, at_stake),
                 prefill_s=self._turn_cost.of_whole(tokens),
                 share=self._turn_cost.share(at_stake),
-                waiting=self._count_waiting(),
+                queued=self._count_waiting() > 0,
             )
 
         pin = self.pins.begin(
