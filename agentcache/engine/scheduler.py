@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import cache, partial
 from itertools import chain
 from typing import Any, NamedTuple
@@ -108,7 +109,7 @@ class AgentScheduler(MultiSegmentScheduler):
     def _use_policy(self, policy: Policy, config: AgentCacheConfig) -> None:
         pool = self.kv_cache_manager.block_pool
         has_segments = is_on(config.segments.enabled, policy.segments)
-        tier = find_tier(self, config.tier) if has_segments and policy.tier and config.tier.enabled else None
+        tier = find_tier(self, config.tier) if has_segments and policy.tier_order and config.tier.enabled else None
         self.steers_tier = tier is not None
         fills_gaps = has_segments and find_engine_obstacle(self) is None
         num_blocks, block_size = pool.num_gpu_blocks, self.block_size
@@ -122,7 +123,11 @@ class AgentScheduler(MultiSegmentScheduler):
             self.evictor = policy.make_evictor(
                 get_inputs if tier is None else lambda: tier.price_evictions(get_inputs())
             )
-            self._steer(policy.runtime, get_inputs if tier is None else lambda: tier.price_returns(get_inputs()))
+            if tier is None:
+                self._steer(policy.runtime, get_inputs)
+            elif policy.runtime is not None:
+                runtime = replace(policy.runtime, order=policy.tier_order)
+                self._steer(runtime, lambda: tier.price_returns(get_inputs()))
             is_told = self.tracker is not None
             self.block_queue = replace_queue(pool, self.evictor, self.now, notes_reuse=not is_told)
         if has_segments:

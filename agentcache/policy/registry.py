@@ -25,8 +25,9 @@ class Policy:
     """A way for the engine to behave. `make_evictor` is None where vLLM's own free list stays.
 
     It asks for the inputs only if it needs them: a policy that knows no costs serves models without a cost model too.
-    `segments` and `chunking`: whether multi-segment reuse and adaptive chunking come with it; `tier`: whether it can
-    steer a second cache in the host's memory. `runtime` is what the agent runtime does; None is no runtime at all.
+    `segments` and `chunking`: whether multi-segment reuse and adaptive chunking come with it. `runtime` is what the
+    agent runtime does; None is no runtime at all. `tier_order` is its order where the policy steers a second cache in
+    the host's memory; None: it cannot steer one.
     """
 
     name: str
@@ -34,8 +35,8 @@ class Policy:
     make_evictor: Callable[[GetInputs], Evictor] | None
     segments: bool = False
     chunking: bool = False
-    tier: bool = False
     runtime: RuntimePolicy | None = None
+    tier_order: Order | None = None
 
 
 def _make_lru(_: GetInputs) -> Evictor:
@@ -97,8 +98,9 @@ _AGENTCACHE = Policy(
     _make_agentcache,
     segments=True,
     chunking=True,
-    tier=True,
     runtime=_OURS,
+    # What new jobs evict is fetched then, not computed, so holding them back gains little: docs/results/host-memory.md.
+    tier_order=_FOR_FIRST_TOKENS,
 )
 
 POLICIES: dict[str, Policy] = {

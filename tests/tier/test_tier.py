@@ -9,6 +9,7 @@ from lone_scheduler import BLOCK_SIZE
 from sizes import pick_size
 from tiered_scheduler import TieredScheduler, make_tiered
 
+from agentcache.policy.registry import find_policy
 from tool_runtime.agent.job import ToolCall
 
 SEARCH = ToolCall("search", "{}")
@@ -57,6 +58,11 @@ def test_evicted_turn_is_fetched_not_computed(tiny_model_path: str) -> None:
         hits.update(lone.step().hit_tokens)
     assert hits == {"mine/1": len(PROMPT) // BLOCK_SIZE * BLOCK_SIZE}
     assert lone.scheduler.tier.fetched_blocks >= len(PROMPT) // BLOCK_SIZE
+
+
+def test_new_jobs_are_held_back_for_less_time_than_without(tiny_model_path: str) -> None:
+    assert make_tiered(tiny_model_path).scheduler.tracker.patience_s == 8.0
+    assert find_policy("agentcache").runtime.order.patience_s == 30.0
 
 
 def test_others_pass_a_request_that_waits_for_its_blocks(tiny_model_path: str) -> None:

@@ -31,7 +31,7 @@ def make_transfer_config(host_bytes: int, *, steered: bool, lazy: bool) -> KVTra
 
 def is_steered(config: AgentCacheConfig) -> bool:
     """Tell whether the policy is to steer the host's memory."""
-    return config.tier.enabled and find_policy(config.policy).tier
+    return config.tier.enabled and find_policy(config.policy).tier_order is not None
 
 
 def steer_offloading(vllm_config: VllmConfig, config: AgentCacheConfig) -> None:
