@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
+from vllm.config import VllmConfig
 from vllm.engine.arg_utils import EngineArgs
 
 from agentcache.engine.constants import SCHEDULER_CLASS
 from agentcache.engine.front_end import watch_engine_arguments
+from agentcache.errors import InputError
 
 
 @pytest.mark.parametrize(
@@ -44,6 +48,42 @@ def test_tier_is_left_to_vllm_by_default(tiny_model_path: str) -> None:
     transfer = arguments.create_engine_config().kv_transfer_config
     assert transfer is not None
     assert transfer.kv_connector == "OffloadingConnector"
+
+
+@pytest.mark.parametrize(
+    ("size_gib", "complaint"),
+    [
+        (-1.0, "-1: give more than 0 GiB"),
+        (0.0, "0: give more than 0 GiB"),
+        (math.nan, "nan: give more than 0 GiB"),
+        (1e9, r"1e\+09: this machine has \d+ GiB"),
+        # Two layers of two heads of 32 in float32: 1,024 bytes a token.
+        (1024 * 4095 / 2**30, "one context of 4,096 tokens takes 0.00391 GiB"),
+    ],
+)
+def test_size_that_cannot_work_is_refused(size_gib: float, complaint: str, tiny_model_path: str) -> None:
+    with pytest.raises(InputError, match=f"--kv-offloading-size .*{complaint}"):
+        make_config(tiny_model_path, size_gib)
+
+
+def test_size_of_one_context_is_enough(tiny_model_path: str) -> None:
+    assert make_config(tiny_model_path, 1024 * 4096 / 2**30).kv_transfer_config is not None
+
+
+def test_size_below_one_context_is_left_to_vllm(tiny_model_path: str) -> None:
+    assert make_config(tiny_model_path, 0.001, policy="vllm").kv_transfer_config is not None
+
+
+def make_config(model: str, size_gib: float, policy: str = "agentcache") -> VllmConfig:
+    watch_engine_arguments()
+    return EngineArgs(
+        model=model,
+        dtype="float32",
+        max_model_len=4096,
+        scheduler_cls=SCHEDULER_CLASS,
+        kv_offloading_size=size_gib,
+        additional_config={"agentcache": {"policy": policy, "tier": {"enabled": True}}},
+    ).create_engine_config()
 
 
 def test_no_connector_without_the_option(tiny_model_path: str) -> None:

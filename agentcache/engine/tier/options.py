@@ -6,6 +6,7 @@ from vllm.config import KVTransferConfig, VllmConfig
 
 from agentcache.config import AgentCacheConfig
 from agentcache.engine.compat import check_tier
+from agentcache.engine.tier.size import check_size
 from agentcache.policy.registry import find_policy
 
 _MODULE = "agentcache.engine.tier.connector"
@@ -35,10 +36,15 @@ def is_steered(config: AgentCacheConfig) -> bool:
 
 
 def steer_offloading(vllm_config: VllmConfig, config: AgentCacheConfig) -> None:
-    """Put our connector in the place of the one that vLLM has chosen for --kv-offloading-size."""
+    """Put our connector in the place of the one that vLLM has chosen for --kv-offloading-size.
+
+    Raises InputError for a size that cannot work.
+    """
     transfer = vllm_config.kv_transfer_config
     if vllm_config.cache_config.kv_offloading_size is None or transfer is None:
         return
-    if transfer.kv_connector in _NATIVE and is_steered(config):
+    steered = transfer.kv_connector in _NATIVE and is_steered(config)
+    check_size(vllm_config, steered=steered)
+    if steered:
         check_tier()
         transfer.kv_connector, transfer.kv_connector_module_path = _NAME, _MODULE

@@ -1,0 +1,45 @@
+"""Whether the size that --kv-offloading-size gives can work, told before the engine starts."""
+
+from __future__ import annotations
+
+import os
+
+from vllm.config import VllmConfig
+from vllm.utils.torch_utils import STR_DTYPE_TO_TORCH_DTYPE
+
+from agentcache.errors import InputError
+
+_GIB = 2**30
+
+
+def check_size(config: VllmConfig, *, steered: bool) -> None:
+    """Refuse a size that is not positive or more than the machine has; and, if `steered`, one below a context.
+
+    Raises:
+        InputError: If the engine could not start with it, or start and keep nothing that a long job could use.
+    """
+    size_gib = config.cache_config.kv_offloading_size
+    if size_gib is None:
+        return
+    if not size_gib > 0:
+        raise InputError(f"--kv-offloading-size {size_gib:g}: give more than 0 GiB, or leave it out")
+    machine_gib = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / _GIB
+    if size_gib > machine_gib:
+        raise InputError(f"--kv-offloading-size {size_gib:g}: this machine has {machine_gib:.0f} GiB; give less")
+    context_gib = config.model_config.max_model_len * _count_token_bytes(config) / _GIB
+    if steered and size_gib < context_gib:
+        raise InputError(
+            f"--kv-offloading-size {size_gib:g}: one context of {config.model_config.max_model_len:,} tokens takes "
+            f"{context_gib:.3g} GiB; give at least that, or a lower --max-model-len"
+        )
+
+
+def _count_token_bytes(config: VllmConfig) -> int:
+    """Count the bytes of a token's keys and values over all ranks, if every layer keeps them."""
+    model = config.model_config
+    cache_dtype = config.cache_config.cache_dtype
+    dtype = model.dtype if cache_dtype == "auto" else STR_DTYPE_TO_TORCH_DTYPE[cache_dtype]
+    # Latent attention keeps one vector for keys and values.
+    vectors = 1 if model.use_mla else 2 * model.get_total_num_kv_heads()
+    layers = model.get_total_num_hidden_layers()
+    return int(vectors * model.get_head_size() * layers * dtype.itemsize)
