@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import torch
 from vllm.config import VllmConfig
 from vllm.utils.torch_utils import STR_DTYPE_TO_TORCH_DTYPE
 
@@ -42,4 +43,5 @@ def _count_token_bytes(config: VllmConfig) -> int:
     # Latent attention keeps one vector for keys and values.
     vectors = 1 if model.use_mla else 2 * model.get_total_num_kv_heads()
     layers = model.get_total_num_hidden_layers()
+    assert isinstance(dtype, torch.dtype)
     return int(vectors * model.get_head_size() * layers * dtype.itemsize)
