@@ -6,11 +6,13 @@ import itertools
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from crowd import BLOCKS, Crowd, assert_equal_to_cold, note_preemptions
+from disk_engine import make_disk_config
 from live_engine import BLOCK, LiveEngine, assert_same, make_prompt
 from vllm.distributed.kv_transfer import ensure_kv_transfer_shutdown, get_kv_transfer_group
 
@@ -104,3 +106,23 @@ def test_one_wrong_block_in_the_hosts_memory_is_seen(cold: LiveEngine, tiny_mode
             cache[block.block_id] = torch.randint_like(cache[block.block_id], 100)
         reply = engine.ask(PROMPT, 16, session="mine", calls=[SEARCH])
     assert reply.logprobs != pytest.approx(expected.logprobs, abs=2e-3)
+
+
+def test_vllms_tier_on_disk_works_under_our_policy(cold: LiveEngine, tiny_model_path: str, tmp_path: Path) -> None:
+    """The host's memory holds fewer blocks than each of the other jobs uses, so what comes back was on disk."""
+    expected = cold.ask(PROMPT, 16)
+    engine = LiveEngine(
+        tiny_model_path,
+        policy="agentcache",
+        kv_transfer_config=make_disk_config(tmp_path, 24 * BLOCK_BYTES),
+        num_gpu_blocks_override=BLOCKS,
+    )
+    try:
+        engine.ask(PROMPT, 16, session="mine", calls=[SEARCH])
+        push_out(engine)
+        reply = engine.ask(PROMPT, 16, session="mine", calls=[SEARCH])
+        engine.scheduler.check_integrity()
+    finally:
+        ensure_kv_transfer_shutdown()
+    assert reply.cached == 20 * BLOCK
+    assert_same(reply, expected)
