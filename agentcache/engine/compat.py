@@ -125,6 +125,7 @@ _SERVER_SIGNATURES: dict[str, tuple[str, ...]] = {
         "request",
         "raw_request",
     ),
+    "vllm.entrypoints.anthropic.serving:AnthropicServingMessages.create_messages": ("self", "request", "raw_request"),
     "vllm.entrypoints.serve.middleware.authenticate:AuthenticationMiddleware.__init__": ("self", "app", "tokens"),
 }
 

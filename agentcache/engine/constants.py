@@ -22,6 +22,15 @@ TOOLS_DECLARED_ARGUMENT = "agentcache_tools_declared"
 # Beside it where a reply has to call tools, which many parsers expect in another form: true, or the one tool's name.
 TOOL_CHOICE_ARGUMENT = "agentcache_tool_choice"
 
+# In a request's extra arguments, set by our API server: the roles of the prompt's messages, a letter each (ROLES).
+ROLES_ARGUMENT = "agentcache_roles"
+
+# Beside it where a response goes on from another: that one's id.
+CONTINUES_ARGUMENT = "agentcache_continues"
+
+# In the id of a fill request, between the id of the request that it is for and a number.
+FILL_MARK = "#fill-"
+
 # Methods of the engine core that a front end calls by name (vLLM's utility calls).
 JOB_METHOD = "agentcache_job"
 JOBS_METHOD = "agentcache_jobs"

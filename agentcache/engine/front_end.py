@@ -81,6 +81,7 @@ def prepare_front_end() -> None:
     check_vllm()
     try:
         import agentcache.engine.scheduler  # noqa: F401
+        from agentcache.engine.jobs.told_prompt import tell_prompts
         from agentcache.engine.replies.declared_tools import mark_declared_tools
         from agentcache.engine.replies.forced_reply import accept_forced_replies
     except ImportError as error:
@@ -89,3 +90,4 @@ def prepare_front_end() -> None:
         raise CompatibilityError(f"vLLM {vllm.__version__}: {in_one_line(error)}") from error
     accept_forced_replies()
     mark_declared_tools()
+    tell_prompts()

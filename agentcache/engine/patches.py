@@ -21,7 +21,7 @@ REPLACED = {
     # In the engine core, of one scheduler's objects.
     "BlockPool.free_block_queue": "an evictor chooses the victims",
     "BlockPool.cached_block_hash_to_block": "waiting requests are told which of their blocks come and go",
-    "KVCacheManager.allocate_slots": "a request without room gets held blocks, or the policy's choice is preempted",
+    "KVCacheManager.allocate_slots": "we learn for whom; who lacks room gets held blocks, or the policy's choice goes",
     "KVCacheManager.record_prefix_cache_stats": "gaps that fill requests computed count as computed, not as cached",
     "KVCacheManager.get_computed_blocks": "what was looked up to plan a fill request is not looked up again",
     "Scheduler.schedule": "a measurement notes when steps begin",
@@ -30,9 +30,10 @@ REPLACED = {
     "EngineArgs.from_cli_args": "the engine learns the server's tool-call parser",
     "EngineArgs.create_engine_config": "engines that name agentcache get the rest of this list",
     "InputProcessor.process_inputs": "clients may force a reply, for replays",
-    "ChatCompletionRequest.to_sampling_params": "the engine learns which tools a request declares",
-    "ResponsesRequest.to_sampling_params": "the engine learns which tools a request declares",
-    "GenerateBaseServing._get_session_id": "our middleware learns which session vLLM found for a request",
+    "ChatCompletionRequest.to_sampling_params": "the engine learns a request's tools and whose messages it has",
+    "ResponsesRequest.to_sampling_params": "the engine learns a request's tools and whose messages it has",
+    "GenerateBaseServing._get_session_id": "clients name sessions in more ways, and our middleware learns the session",
+    "AnthropicServingMessages.create_messages": "the body of a message may name the session, as that of a chat",
     "ServingTokens.serve_tokens": "our middleware learns which session vLLM found for a request",
 }
 # What is added to the engine core for front ends to call has names of our own.
@@ -59,18 +60,23 @@ def wrap_method(owner: type, name: str, make: Callable[[Any], Callable[..., Any]
 
 
 def wrap_allocate_slots(
-    manager: KVCacheManager, make_room: Callable[[Request], bool], give_up: Callable[[Request], None]
+    manager: KVCacheManager,
+    begin: Callable[[Request], None],
+    make_room: Callable[[Request], bool],
+    give_up: Callable[[Request], None],
 ) -> None:
     """Look for room before vLLM preempts for a request that finds no blocks.
 
     Args:
         manager: Whose allocations are meant.
+        begin: Called before anything is allocated.
         make_room: Called when there is no room. Whether it is worth another try.
         give_up: Called when there is still none: vLLM preempts next.
     """
     allocate = manager.allocate_slots
 
     def allocate_or_make_room(request: Request, *args: Any, **kwargs: Any) -> Any:
+        begin(request)
         blocks = allocate(request, *args, **kwargs)
         if blocks is None and make_room(request):
             blocks = allocate(request, *args, **kwargs)

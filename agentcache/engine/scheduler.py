@@ -130,6 +130,8 @@ class AgentScheduler(MultiSegmentScheduler):
                 self._steer(runtime, lambda: tier.price_returns(get_inputs()))
             is_told = self.tracker is not None
             self.block_queue = replace_queue(pool, self.evictor, self.now, notes_reuse=not is_told)
+            if self.tracker is not None:
+                self.block_queue.on_taken = self.tracker.misses.note_taken
         if has_segments:
             segments = config.segments
             self.fill_gaps(
@@ -137,8 +139,8 @@ class AgentScheduler(MultiSegmentScheduler):
             )
         if tier is not None:
             self._steer_tier(tier, policy, get_inputs())
-        if self.gap_filler is not None or self._victim != "last":
-            wrap_allocate_slots(self.kv_cache_manager, self._make_room, self._choose_victim)
+        if self.gap_filler is not None or self._victim != "last" or self.tracker is not None:
+            wrap_allocate_slots(self.kv_cache_manager, self._note_taker, self._make_room, self._choose_victim)
         # Measurements change it.
         self.chunking = config.chunking if is_on(config.chunking.enabled, policy.chunking) else None
         self._step_tokens = self.max_num_scheduled_tokens
@@ -211,8 +213,9 @@ class AgentScheduler(MultiSegmentScheduler):
             return super().schedule(throttle_prefills)
         self.tracker.step()
         output = super().schedule(throttle_prefills)
+        filled = self.gap_filler.filled if self.gap_filler is not None else {}
         for admitted in output.scheduled_new_reqs:
-            self.tracker.admitted(self.requests[admitted.req_id])
+            self.tracker.admitted(self.requests[admitted.req_id], filled.get(admitted.req_id, ()))
         return output
 
     def update_from_output(
@@ -238,6 +241,11 @@ class AgentScheduler(MultiSegmentScheduler):
         stopped = [name for name in names if name in self.requests and self._stop_strings.ended(self.requests[name])]
         ended = super().finish_requests(stopped, RequestStatus.FINISHED_STOPPED)
         return ended + super().finish_requests(names, finished_status)
+
+    def _note_taker(self, request: Request) -> None:
+        """Note for whom blocks are evicted if any are."""
+        if self.tracker is not None:
+            self.tracker.misses.asks = request.request_id
 
     def _make_room(self, request: Request) -> bool:
         """Give a request that finds no blocks those held for others, before anything is preempted for it."""

@@ -15,6 +15,7 @@ from vllm.entrypoints.serve.middleware import authenticate
 from vllm.tasks import SupportedTask
 
 from agentcache.engine.compat import check_server
+from agentcache.engine.jobs.told_prompt import tell_prompts
 from agentcache.engine.replies.declared_tools import mark_declared_tools
 from agentcache.engine.replies.parser_log import shorten_parser_errors
 from agentcache.engine.rpc.snapshot import SNAPSHOT_METHOD
@@ -38,6 +39,7 @@ class AgentCacheEndpoints:
         """Add our routes and middleware to vLLM's server. Raises CompatibilityError if they do not fit."""
         check_server()
         mark_declared_tools()
+        tell_prompts()
         watch_sessions()
         if PREFIX not in authenticate.GUARDED_PREFIX:
             # vLLM's own middleware then asks for the API key as it does for /v1.

@@ -19,13 +19,13 @@ from starlette.status import (
 from vllm.entrypoints.serve.exception_handling.error_response import create_error_response
 
 from agentcache.errors import ServerError
+from agentcache.server.client_sessions import MAX_SESSION_CHARACTERS
 from agentcache.server.job_reader import JobReader, Tenants
 from agentcache.server.live_report import LiveReport
 from agentcache.server.metrics import render_metrics
 from agentcache.server.snapshot_reader import Reading, SnapshotReader
 
 PREFIX = "/agentcache"
-MAX_SESSION_CHARACTERS = 4096
 # Limits a request to one tenant. Not in the URL, which servers log: a salt is a secret.
 SALT_HEADER = "X-Cache-Salt"
 router = APIRouter(prefix=PREFIX)

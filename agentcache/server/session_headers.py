@@ -6,37 +6,45 @@ import asyncio
 from collections.abc import Callable
 from contextvars import ContextVar
 from functools import cache, wraps
-from typing import Any
+from typing import Any, NamedTuple
 
 from starlette.datastructures import Headers, State
 from starlette.types import ASGIApp, Receive, Scope, Send
+from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
 from vllm.entrypoints.generate.base.serving import GenerateBaseServing
 from vllm.entrypoints.scale_out.token_in_token_out.serving import ServingTokens
+from vllm.entrypoints.serve.exception_handling.error_response import create_error_response
 from vllm.entrypoints.serve.middleware import authenticate
 from vllm.exceptions import VLLMValidationError
 from vllm.logger import init_logger
 
 from agentcache.engine.patches import replace, wrap_method
 from agentcache.errors import in_one_line
+from agentcache.server.client_sessions import (
+    SESSION_HEADER,
+    bound_session,
+    find_cache_key,
+    find_header,
+    find_user_session,
+)
 from agentcache.server.job_reader import JobReader
 
 logger = init_logger("vllm.agentcache")
 
-# The header that vLLM reads.
-SESSION_HEADER = "X-Session-ID"
-# Under which clients name their session, the first that is there counts.
-CLIENT_HEADERS = (
-    "x-dynamo-session-id",
-    "x-claude-code-session-id",  # Claude Code 2.1.86 or newer
-    "session-id",  # Codex; older versions spell it
-    "session_id",
-    "x-session-affinity",  # OpenCode, to providers that are not its own
-)
 DYNAMO_FINAL_HEADER = "x-dynamo-session-final"
 
 # The sessions and cache salts that vLLM has found for the HTTP request in progress: the body has the salt, and may name
 # another session than the headers. None if nobody asks.
 _found: ContextVar[set[tuple[str, str | None]] | None] = ContextVar("agentcache_sessions", default=None)
+
+
+class _MessageBody(NamedTuple):
+    session: str | None = None
+    user_session: str | None = None
+
+
+# What the body of the Anthropic message in progress says of its session; None in other requests.
+_body: ContextVar[_MessageBody | None] = ContextVar("agentcache_message", default=None)
 
 
 @cache
@@ -46,14 +54,40 @@ def watch_sessions() -> None:
 
     @wraps(original)
     def get_session_id(request: Any, raw_request: Any) -> str | None:
-        session = original(request, raw_request)
+        body = _body.get() or _MessageBody()
+        session = body.session or original(request, raw_request) or body.user_session
+        # A chat may have fields that vLLM does not know.
+        session = session or find_cache_key(getattr(request, "prompt_cache_key", None))
         if session:
             _check_text(session)
+            session = bound_session(session)
             _note(session, request)
         return session
 
     replace(GenerateBaseServing, "_get_session_id", staticmethod(get_session_id))
     wrap_method(ServingTokens, "serve_tokens", _watch_tokens)
+    wrap_method(AnthropicServingMessages, "create_messages", _read_message_body)
+
+
+def _read_message_body(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Read the session from the body of an Anthropic message, of which vLLM keeps what it knows alone."""
+
+    async def create_messages(self: AnthropicServingMessages, request: Any, raw_request: Any = None) -> Any:
+        # Parsed before, and kept.
+        body = await raw_request.json() if raw_request is not None else {}
+        session = body.get("session_id")
+        if session is not None:
+            try:
+                _check_text(session)
+            except VLLMValidationError as error:
+                return create_error_response(error)
+        token = _body.set(_MessageBody(session, find_user_session(request.metadata)))
+        try:
+            return await original(self, request, raw_request)
+        finally:
+            _body.reset(token)
+
+    return create_messages
 
 
 def _watch_tokens(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -67,8 +101,10 @@ def _watch_tokens(original: Callable[..., Any]) -> Callable[..., Any]:
     return serve_tokens
 
 
-def _check_text(session: str) -> None:
+def _check_text(session: object) -> None:
     """Raise what the server answers as a 400 for a session that is no text."""
+    if not isinstance(session, str):
+        raise VLLMValidationError("session_id: must be text", parameter="session_id")
     try:
         session.encode()
     except UnicodeEncodeError:
@@ -99,7 +135,9 @@ class SessionHeaders:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        if not headers.get(SESSION_HEADER) and (session := _find_session(headers)):
+        own = headers.get(SESSION_HEADER)
+        session = bound_session(own or find_header(headers) or "")
+        if session and session != own:
             scope = {**scope, "headers": _name_session(scope["headers"], session)}
         if not _is_final(headers) or not _is_guarded(scope):
             await self._app(scope, receive, send)
@@ -118,10 +156,6 @@ class SessionHeaders:
             release = asyncio.create_task(_release(state, session, tenant))
             self._releases.add(release)
             release.add_done_callback(self._releases.discard)
-
-
-def _find_session(headers: Headers) -> str | None:
-    return next((session for name in CLIENT_HEADERS if (session := headers.get(name))), None)
 
 
 def _name_session(headers: list[tuple[bytes, bytes]], session: str) -> list[tuple[bytes, bytes]]:

@@ -29,9 +29,9 @@ def test_a_prompt_that_goes_on_from_the_turn_shares_all_of_it() -> None:
 
 
 def test_an_edited_prompt_leaves_the_turn_where_it_differs() -> None:
-    assert compare("abcd", "abxdef") == Overlap(2 * BLOCK, 2 * BLOCK)
-    assert compare("abcd", "xbcd") == Overlap(0, 0)
-    assert compare("abcd", "ab") == Overlap(2 * BLOCK, 2 * BLOCK)
+    assert compare("abcd", "abxdef") == Overlap(2 * BLOCK, 2 * BLOCK, 2 * BLOCK)
+    assert compare("abcd", "xbcd") == Overlap(0, 0, 4 * BLOCK)
+    assert compare("abcd", "ab") == Overlap(2 * BLOCK, 2 * BLOCK, 2 * BLOCK)
 
 
 def test_a_turn_without_a_full_block_tells_nothing() -> None:
@@ -66,7 +66,7 @@ def test_it_agrees_with_the_common_beginning_of_the_texts(turn: str, prompt: str
     pairs = zip(turn, prompt, strict=False)
     common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)) * BLOCK
     whole = prompt.startswith(turn)
-    assert compare(turn, prompt) == Overlap(common, None if whole else common)
+    assert compare(turn, prompt) == Overlap(common, None if whole else common, len(turn) * BLOCK - common)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from vllm.entrypoints.serve.exception_handling.register import init_exception_ha
 
 from agentcache.engine.constants import JOB_METHOD, RELEASE_METHOD
 from agentcache.server import job_reader
-from agentcache.server.routes import MAX_SESSION_CHARACTERS
+from agentcache.server.client_sessions import MAX_SESSION_CHARACTERS
 
 SESSIONS = [
     "plain",

@@ -19,8 +19,9 @@ from vllm.entrypoints.scale_out.token_in_token_out.serving import ServingTokens
 from vllm.exceptions import VLLMValidationError
 
 from agentcache.engine.constants import RELEASE_METHOD
+from agentcache.server.client_sessions import SESSION_HEADER
 from agentcache.server.job_reader import JobReader
-from agentcache.server.session_headers import SESSION_HEADER, SessionHeaders, watch_sessions
+from agentcache.server.session_headers import SessionHeaders, watch_sessions
 
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 FINAL = {"x-dynamo-session-final": "true"}

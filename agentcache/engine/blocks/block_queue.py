@@ -68,6 +68,8 @@ class BlockQueue(_evictor.FreeQueue):
             position_attribute="_block_hash_num_tokens",
         )
         self.clock = clock
+        self.on_taken: Callable[[Sequence[KVCacheBlock]], None] | None = None
+        """Told of blocks that are taken, before they lose their hashes."""
         self._blocks = list(blocks)
         self._freed_s: float | None = None
         self._evictor = evictor
@@ -106,7 +108,10 @@ class BlockQueue(_evictor.FreeQueue):
 
     def popleft_n(self, n: int) -> list[KVCacheBlock]:
         """Take the next `n` victims."""
-        return self.take_n(self._blocks, n, self._tell_time())
+        taken = self.take_n(self._blocks, n, self._tell_time())
+        if self.on_taken is not None:
+            self.on_taken(taken)
+        return taken
 
     def get_all_free_blocks(self) -> list[KVCacheBlock]:
         """List the free blocks in eviction order."""

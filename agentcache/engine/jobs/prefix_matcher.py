@@ -7,13 +7,15 @@ from collections.abc import Collection
 from vllm.v1.request import Request
 
 from agentcache.engine.jobs.chain_owners import ChainOwner, ChainOwners
+from agentcache.engine.jobs.prompt_end import PromptEnd, find_prompt_end
 from agentcache.engine.jobs.request_state import reusable_hashes
+from agentcache.engine.jobs.told_prompt import has_history, read_roles, read_tools
 from agentcache.engine.jobs.turn_chains import Overlap, TurnChains
 from tool_runtime.learning.job_table import Parent
 
 
 class PrefixMatcher:
-    """`block_size` is the tokens of one of a request's block hashes. Knows 10,000 chains and 1,024 turns at most."""
+    """`block_size` is the tokens of one of a request's block hashes. Knows 20,000 chains and 1,024 turns at most."""
 
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size
@@ -21,23 +23,32 @@ class PrefixMatcher:
         self._chains = TurnChains(block_size)
 
     def find_owner(self, request: Request) -> ChainOwner | None:
-        """Find the finished request whose prompt and reply this prompt repeats, of whatever job."""
-        return self._owners.find(request.block_hashes)
+        """Find the finished request whose prompt and reply this prompt repeats, of whatever job.
+
+        Its prompt is enough where the client's messages are known to hold an earlier reply, which may have come back
+        in other words.
+        """
+        tokens = request.prompt_token_ids if has_history(request) else None
+        return self._owners.find(request.block_hashes, tokens or (), self._block_size)
 
     def find_parent(
         self, request: Request, job: str, owner: ChainOwner | None, pending: Collection[str]
     ) -> str | Parent:
         """Find the turn of the job that the request goes on from, among `pending`. `owner` is of `find_owner`.
 
-        Several agents may share a session: a prompt that has less than half of every pending turn begins a new chat.
+        Several agents may share a session: a prompt that has less than half of every pending turn begins a new chat,
+        unless it has an earlier reply of a chat that can only be one.
         The owner may have been continued before, by a turn whose reply filled no block and that owns nothing itself.
         """
         if owner is not None and owner.session == job and owner.request in pending:
             return owner.request
         hashes = reusable_hashes(request, self._block_size)
-        if owner is None or owner.session != job:
-            return self._chains.find_relative(pending, hashes)
-        return self._chains.find_extended(pending, hashes, min_blocks=owner.blocks) or owner.request
+        if owner is not None and owner.session == job:
+            return self._chains.find_extended(pending, hashes, min_blocks=owner.blocks) or owner.request
+        found = self._chains.find_relative(pending, hashes)
+        if found is Parent.NONE and len(pending) == 1 and has_history(request):
+            return next(iter(pending))
+        return found
 
     def compare(self, continues: str | None, request: Request) -> Overlap:
         """Compare the prompt with the turn that it goes on from; once a turn."""
@@ -47,7 +58,12 @@ class PrefixMatcher:
         """Note that the request has finished, as this turn of the job, and that the job goes on."""
         hashes, prompt_tokens = request.block_hashes, request.num_prompt_tokens
         self._owners.note(hashes, prompt_tokens, self._block_size, session=job, request=turn)
-        self._chains.note(turn, reusable_hashes(request, self._block_size))
+        end = self._note_prompt(request, job, turn)
+        self._chains.note(turn, reusable_hashes(request, self._block_size), end=end, tools=read_tools(request))
+
+    def note_cut(self, request: Request, job: str, turn: str) -> None:
+        """Note that the request was cut off: its job may go on from the prompt."""
+        self._note_prompt(request, job, turn)
 
     def forget(self, job: str) -> None:
         """Forget a job that is over."""
@@ -56,3 +72,11 @@ class PrefixMatcher:
     def reset(self) -> None:
         """Forget what was cached. Whose turn a prompt goes on from is known as before."""
         self._chains.clear()
+
+    def _note_prompt(self, request: Request, job: str, turn: str) -> PromptEnd:
+        end = find_prompt_end(request, self._block_size)
+        # Without a block nothing tells tenants apart, and what an image shows is in no token.
+        if end.blocks and read_roles(request) and not request.has_encoder_inputs:
+            owner = ChainOwner(job, turn, end.blocks, request.num_prompt_tokens)
+            self._owners.note_prompt(request.block_hashes[end.blocks - 1], end.tail, owner)
+        return end

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from vllm.v1.request import Request, RequestStatus
 
 from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT
 from agentcache.engine.jobs.turn_chains import Overlap
-from agentcache.engine.jobs.views import TurnView
+from agentcache.engine.jobs.views import ChangeView, LossView, MissReason, TurnView
 from agentcache.engine.order.job_queue import QueuePriority
 from tool_runtime.learning.tool_key import ToolKey
 
@@ -35,6 +35,9 @@ class RequestState:
     scheduled_s: float | None = None
     first_token_s: float | None = None
     cached_tokens: int = 0
+    change: ChangeView | None = None
+    misses: dict[MissReason, int] = field(default_factory=dict)
+    lost_to: tuple[LossView, ...] = ()
 
     @property
     def lost_tokens(self) -> int:
@@ -75,6 +78,9 @@ def view_turn(request: Request, state: RequestState, calls: Sequence[ToolKey], n
         tools=tuple(dict.fromkeys(call.tool for call in calls)),
         diverged_at=state.overlap.diverged_at,
         status=_describe_status(request),
+        misses=state.misses,
+        change=state.change,
+        lost_to=state.lost_to,
     )
 
 

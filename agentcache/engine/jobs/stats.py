@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
 from agentcache.engine.blocks.pins import Pin, Pins
 from agentcache.engine.jobs.views import (
+    ChangeCause,
+    FoundBy,
     HistogramCounts,
     JobView,
+    MissReason,
     PinCounts,
     PinView,
     RuntimeCounts,
@@ -85,6 +88,8 @@ class JobStats:
         self.answer_latency_s = Histogram(_LATENCY_BOUNDS_S)
         self.turns = Histogram(_TURN_BOUNDS)
         self.prompt_tokens = self.hit_tokens = self.recomputed_tokens = 0
+        self.missed_tokens: Counter[MissReason] = Counter()
+        self.changes: Counter[ChangeCause] = Counter()
         self._gaps: dict[str, list[float]] = {}
         self._ended_jobs: deque[_EndedJob] = deque(maxlen=_MAX_ENDED_JOBS)
         self._latest: deque[tuple[JobRecord, TurnView]] = deque()
@@ -110,6 +115,9 @@ class JobStats:
         self.prompt_tokens += turn.prompt_tokens
         self.hit_tokens += turn.cached_tokens
         self.recomputed_tokens += turn.recomputed_tokens
+        self.missed_tokens.update(turn.misses)
+        if turn.change is not None:
+            self.changes[turn.change.cause] += 1
 
     def add_pin(self, job: str, pin: Pin) -> None:
         """Record a pin of a turn that was added before."""
@@ -144,8 +152,8 @@ class JobStats:
         while record.pins and record.pins[0].turn <= turn.turn:
             record.pins.popleft()
 
-    def count(self, jobs: int, pins: Pins | None) -> RuntimeCounts:
-        """Return all counts. `jobs` are in the table now."""
+    def count(self, jobs: int, pins: Pins | None, found: Mapping[FoundBy, int]) -> RuntimeCounts:
+        """Return all counts. `jobs` are in the table now, `found` tells how the jobs of requests were found."""
         return RuntimeCounts(
             jobs=jobs,
             jobs_ended=dict(self.ended),
@@ -157,6 +165,9 @@ class JobStats:
             prompt_tokens=self.prompt_tokens,
             hit_tokens=self.hit_tokens,
             recomputed_tokens=self.recomputed_tokens,
+            missed_tokens=dict(self.missed_tokens),
+            changed_prompts=dict(self.changes),
+            found_jobs=dict(found),
         )
 
     def view_ended(self, now_s: float) -> Iterator[JobView]:
@@ -181,6 +192,22 @@ def view_job(record: JobRecord, entry: JobEntry, pins: Pins | None, now_s: float
         is_over=is_over,
         pins=tuple(_view_pin(pin, pins) for pin in record.pins),
     )
+
+
+def hide_takers(view: JobView) -> JobView:
+    """Leave out for which sessions the job's blocks were evicted, but for its own."""
+    turns = tuple(
+        turn.model_copy(
+            update={
+                "lost_to": tuple(
+                    loss if loss.taker == view.session else loss.model_copy(update={"taker": None})
+                    for loss in turn.lost_to
+                )
+            }
+        )
+        for turn in view.turns
+    )
+    return view.model_copy(update={"turns": turns})
 
 
 def _count_pins(pins: Pins | None) -> PinCounts:

@@ -12,17 +12,20 @@ from agentcache.engine.blocks.pins import Pin, PinEnd, Pins, pin_rank
 from agentcache.engine.blocks.turn_cost import TurnCost
 from agentcache.engine.jobs.duration_store import DurationStore
 from agentcache.engine.jobs.finish_classes import OVER, PREEMPTED, UNKNOWN, FinishClasses
+from agentcache.engine.jobs.job_finder import JobFinder
+from agentcache.engine.jobs.miss_log import MissLog
 from agentcache.engine.jobs.names import job_name, shorten
 from agentcache.engine.jobs.prefix_matcher import PrefixMatcher
+from agentcache.engine.jobs.prompt_change import describe_change
 from agentcache.engine.jobs.request_state import RequestState, is_whole, view_turn
 from agentcache.engine.jobs.reuse_factors import ReuseFactors
-from agentcache.engine.jobs.stats import JobStats, view_job
+from agentcache.engine.jobs.stats import JobStats, hide_takers, view_job
 from agentcache.engine.jobs.views import JobView, RuntimeCounts
 from agentcache.engine.order.admission import AdmissionControl
 from agentcache.engine.order.job_queue import ORDINARY, QueuePriority, find_priority
 from agentcache.engine.replies.tool_reader import ToolReader, calls_of
 from agentcache.policy.runtime_policy import RuntimePolicy
-from tool_runtime.learning.job_table import Gap, JobEntry, Parent
+from tool_runtime.learning.job_table import Gap, JobEntry
 from tool_runtime.learning.runtime import AgentRuntime
 from tool_runtime.learning.tool_key import ToolKey
 from tool_runtime.learning.ttl import Hold
@@ -62,7 +65,10 @@ class JobTracker:
         self._count_waiting = count_waiting
         self._store = store
         self._classes = FinishClasses()
+        self._hash_block_size = hash_block_size
         self._prefixes = PrefixMatcher(hash_block_size)
+        self._finder = JobFinder(self._prefixes, runtime.jobs)
+        self.misses = MissLog(hash_block_size, turn_cost.num_blocks, clock, self._name_session)
         self._states: dict[str, RequestState] = {}
         self._without_token: set[str] = set()
 
@@ -72,7 +78,7 @@ class JobTracker:
         self._end_departed()
         now_s = self.clock()
         name = shorten(request.request_id)
-        job, session, parent = self._find_family(request)
+        job, session, parent = self._finder.find(request)
         gap = self.runtime.arrived(job, name, parent, client_session=session)
         self.stats.begin(job, now_s)
         pinned = gap is not None and self._end_gap(gap)
@@ -82,6 +88,7 @@ class JobTracker:
         priority = find_priority(self._runtime_policy.order, entry.arrival_s, now_s, pinned=pinned)
         turn = entry.turns + entry.failures + len(entry.running) - 1
         state = RequestState(name, job, turn, now_s, priority, pinned, continues, overlap, entry.number)
+        state.change = describe_change(request, overlap, self._hash_block_size)
         self._states[request.request_id] = state
         self._without_token.add(request.request_id)
         self._waiting.guard(request, state)
@@ -104,14 +111,18 @@ class JobTracker:
         state = self._states.get(request.request_id)
         return state is not None and self._waiting.should_defer(request, state, available, self.clock())
 
-    def admitted(self, request: Request) -> None:
-        """Note that the request holds its blocks and runs, for the first time or again."""
+    def admitted(self, request: Request, filled: Collection[int] = ()) -> None:
+        """Note that the request holds its blocks and runs, for the first time or again.
+
+        `filled` are its blocks, by index, that fill requests have computed for it.
+        """
         state = self._states.get(request.request_id)
         if state is None or state.scheduled_s is not None:
             return
         state.scheduled_s = self.clock()
         stats = request.prefill_stats
         state.cached_tokens = stats.num_cached_tokens if stats is not None else 0
+        self.misses.explain(request, state, filled)
         self.runtime.load.admitted(state.scheduled_s - state.arrived_s, self._turn_cost.of_lost(state))
         self._waiting.admitted(request, state)
         self._end_return(state)
@@ -182,6 +193,7 @@ class JobTracker:
     def reset(self) -> None:
         """Forget what was cached: the prefix cache was reset. Whose turn a prompt goes on from is known as before."""
         self._prefixes.reset()
+        self.misses.reset()
         if self.pins is not None:
             self.pins.reset()
 
@@ -197,7 +209,9 @@ class JobTracker:
 
     def view_session(self, session: str, tenants: Collection[str | None] | None = None) -> list[JobView]:
         """View the session's jobs, one a tenant, or those of these tenants."""
-        return [self._view(entry) for entry in self._find_jobs(session, tenants)]
+        views = (self._view(entry) for entry in self._find_jobs(session, tenants))
+        # Who took a tenant's blocks may be another tenant.
+        return list(views) if tenants is None else [hide_takers(view) for view in views]
 
     def view_jobs(self) -> Iterator[JobView]:
         """View the jobs of the table, the one that was active last first."""
@@ -210,7 +224,7 @@ class JobTracker:
 
     def count(self) -> RuntimeCounts:
         """Count everything since the start."""
-        return self.stats.count(len(self.runtime.jobs), self.pins)
+        return self.stats.count(len(self.runtime.jobs), self.pins, self._finder.found)
 
     def check_integrity(self) -> None:
         """Raise when the job table or the pins contradict themselves."""
@@ -235,25 +249,12 @@ class JobTracker:
         assert entry is not None, "jobs with requests stay in the table"
         return entry
 
+    def _name_session(self, request_id: str) -> str:
+        state = self._states.get(request_id)
+        return self._entry_of(state.job).client_session if state is not None else ""
+
     def _view(self, entry: JobEntry) -> JobView:
         return view_job(self.stats.jobs[entry.session], entry, self.pins, self.clock(), is_over=entry.is_final)
-
-    def _find_family(self, request: Request) -> tuple[str, str, str | Parent]:
-        """Find the job in the table, the session as its client knows it, and the turn that the request goes on from.
-
-        Tenants do not share jobs.
-        """
-        owner = self._prefixes.find_owner(request)
-        if not request.session_id and owner is not None:
-            job = owner.session
-            known = self.runtime.jobs.get(job)
-            session = known.client_session if known is not None else job
-        else:
-            name = request.session_id or request.request_id
-            job, session = job_name(name, request.cache_salt), name
-        entry = self.runtime.jobs.get(job)
-        pending = entry.pending if entry is not None else ()
-        return job, session, self._prefixes.find_parent(request, job, owner, pending)
 
     def _end_gap(self, gap: Gap) -> bool:
         """Learn from the gap of a job that is back. Return whether what its turn left is pinned."""
@@ -270,12 +271,14 @@ class JobTracker:
         self.stats.add_turn(state.job, view_turn(request, state, calls, self.clock()))
         if not whole:
             self.runtime.failed(state.job, state.request)
+            self._prefixes.note_cut(request, state.job, state.request)
             return UNKNOWN, None
         pending = self.runtime.finished(state.job, state.request, calls)
         if pending is None:
             self._prefixes.forget(state.job)
             return OVER, None
         self._prefixes.note(request, state.job, state.request)
+        self._finder.note(request, state.job, state.request)
         return self._classes.number(pending.key), pending.key
 
     def _end_return(self, state: RequestState) -> None:

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
+from agentcache.engine.jobs.prompt_end import PromptEnd
 from tool_runtime.learning.job_table import Parent
 
 # Of a block's hash: enough to tell the blocks of one job apart.
@@ -13,10 +14,26 @@ _HASH_BYTES = 8
 
 
 class Overlap(NamedTuple):
-    """Tokens that a prompt shares with the turn it goes on from, and where it leaves that turn if it does."""
+    """Tokens that a prompt shares with the turn it goes on from, and where it leaves that turn if it does.
+
+    `abandoned_tokens` of the turn are not in the prompt. `end` is where the turn's own prompt ended, `tools` the names
+    of the tools that it declared; None where that is not known.
+    """
 
     shared_tokens: int
     diverged_at: int | None
+    abandoned_tokens: int = 0
+    end: PromptEnd | None = None
+    tools: tuple[str, ...] | None = None
+
+
+class _Turn(NamedTuple):
+    chain: bytes
+    end: PromptEnd | None
+    tools: tuple[str, ...] | None
+
+
+_UNKNOWN = _Turn(b"", None, None)
 
 
 class TurnChains:
@@ -25,23 +42,32 @@ class TurnChains:
     def __init__(self, block_size: int, max_chains: int = 1024) -> None:
         self._block_size = block_size
         self._max_chains = max_chains
-        self._chains: OrderedDict[str, bytes] = OrderedDict()
+        self._turns: OrderedDict[str, _Turn] = OrderedDict()
 
-    def note(self, request: str, hashes: Sequence[bytes]) -> None:
+    def note(
+        self,
+        request: str,
+        hashes: Sequence[bytes],
+        *,
+        end: PromptEnd | None = None,
+        tools: tuple[str, ...] | None = None,
+    ) -> None:
         """Remember the full blocks of a finished request; the oldest turn leaves a full table."""
-        self._chains[request] = _abbreviate(hashes)
-        if len(self._chains) > self._max_chains:
-            self._chains.popitem(last=False)
+        self._turns[request] = _Turn(_abbreviate(hashes), end, tools)
+        if len(self._turns) > self._max_chains:
+            self._turns.popitem(last=False)
 
     def compare(self, request: str | None, hashes: Sequence[bytes]) -> Overlap:
         """Compare the blocks of a prompt with those of the finished request; (0, None) where that is not known."""
-        chain = self._chains.pop(request, None) if request is not None else None
-        if chain is None:
+        turn = self._turns.pop(request, None) if request is not None else None
+        if turn is None:
             return Overlap(0, None)
-        shared = _count_shared(chain, _abbreviate(hashes))
-        whole = shared * _HASH_BYTES == len(chain)
+        shared = _count_shared(turn.chain, _abbreviate(hashes))
+        abandoned = len(turn.chain) // _HASH_BYTES - shared
         tokens = shared * self._block_size
-        return Overlap(tokens, None if whole else tokens)
+        if not abandoned:
+            return Overlap(tokens, None)
+        return Overlap(tokens, tokens, abandoned * self._block_size, turn.end, turn.tools)
 
     def find_relative(self, requests: Collection[str], hashes: Sequence[bytes]) -> str | Parent:
         """Find the one of these finished requests of which the prompt has all, else most, but at least half.
@@ -53,7 +79,7 @@ class TurnChains:
         ranks: dict[str, tuple[bool, int]] = {}
         all_known = True
         for request in requests:
-            blocks = len(chain := self._chains.get(request, b"")) // _HASH_BYTES
+            blocks = len(chain := self._find(request)) // _HASH_BYTES
             all_known &= blocks > 0
             shared = _count_shared(chain, prompt)
             if blocks and 2 * shared >= blocks:
@@ -72,14 +98,17 @@ class TurnChains:
         lengths = {
             request: len(chain) // _HASH_BYTES
             for request in requests
-            if prompt.startswith(chain := self._chains.get(request, b""))
+            if prompt.startswith(chain := self._find(request))
         }
         longest = max(lengths, key=lengths.__getitem__, default=None)
         return longest if longest is not None and lengths[longest] >= min_blocks else None
 
     def clear(self) -> None:
         """Forget all turns."""
-        self._chains.clear()
+        self._turns.clear()
+
+    def _find(self, request: str) -> bytes:
+        return self._turns.get(request, _UNKNOWN).chain
 
 
 def _abbreviate(hashes: Sequence[bytes]) -> bytes:

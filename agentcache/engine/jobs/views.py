@@ -14,6 +14,32 @@ class _View(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+MissReason = Literal["new", "changed", "evicted", "behind a gap"]
+# By the client's name, the response that it continues, or the tokens that it repeats; nothing was to be found for the
+# first request of a job without a name, and nothing was found though the prompt has an earlier reply.
+FoundBy = Literal["named", "response", "repeated", "first", "unmatched"]
+ChangeCause = Literal[
+    "tools reordered", "tools changed", "system message changed", "history changed", "reply not repeated", "unknown"
+]
+
+
+class ChangeView(_View):
+    """Where a prompt leaves the prompt and reply of the turn that it goes on from."""
+
+    at_token: int = Field(description="in whole blocks: the first different token is in the block that begins here")
+    cause: ChangeCause
+    role: str | None = Field(description="of the message that differs; None where that is not known")
+
+
+class LossView(_View):
+    """Evictions of a turn's blocks whose room one session got."""
+
+    tokens: int
+    evicted_s: float = Field(description="the latest of them")
+    ago_s: float = Field(description="from then until the turn was admitted")
+    taker: str | None = Field(description="the session; None where nobody's, or where it may not be shown")
+
+
 class TurnView(_View):
     """One request of a job that is over."""
 
@@ -32,6 +58,9 @@ class TurnView(_View):
         "when it goes on from them, or when that is not known"
     )
     status: Literal["finished", "cut off", "aborted", "failed"]
+    misses: dict[MissReason, int] = Field(default={}, description="prompt tokens that were not cached, by reason")
+    change: ChangeView | None = Field(default=None, description="None when the prompt goes on from the last turn")
+    lost_to: tuple[LossView, ...] = Field(default=(), description="of the evicted, the largest losses first")
 
 
 class PinView(_View):
@@ -108,3 +137,8 @@ class RuntimeCounts(_View):
     prompt_tokens: int
     hit_tokens: int
     recomputed_tokens: int
+    missed_tokens: dict[MissReason, int] = Field(default={}, description="prompt tokens not cached, by reason")
+    changed_prompts: dict[ChangeCause, int] = Field(
+        default={}, description="turns whose prompt left the last turn, by cause"
+    )
+    found_jobs: dict[FoundBy, int] = Field(default={}, description="requests, by how their job was found")

@@ -20,6 +20,7 @@ from vllm.v1.core.kv_cache_manager import KVCacheManager
 from vllm.v1.core.kv_cache_utils import BlockHashWithGroupId, KVCacheBlock
 from vllm.v1.request import Request, RequestStatus
 
+from agentcache.engine.constants import FILL_MARK
 from agentcache.engine.segments.cached_blocks import CachedBlockMap, WatchedBlockMap, watch_cache
 from agentcache.engine.segments.plan import Hits, Interval, SegmentCosts, find_hits, plan_segments
 
@@ -78,6 +79,8 @@ class GapFiller:
         self.rows: dict[str, FillRequest] = {}
         self._parents: dict[str, Parent] = {}
         self._planned: FillRequest | None = None
+        # The blocks, by index, that were computed for each request that this step has admitted.
+        self.filled: dict[str, set[int]] = {}
         # Whose look-up comes next, and the keys of the blocks that it hits.
         self._prefix: tuple[Request, list[BlockHashWithGroupId]] | None = None
         self._looked_at: str | None = None
@@ -154,6 +157,8 @@ class GapFiller:
         if parent is None:
             return Brought(0, 0)
         self._release(parent)
+        if parent.filled:
+            self.filled[request.request_id] = parent.filled
         hit_blocks = hit_tokens // self._block_size
         filled, fetched = (
             sum(index < hit_blocks for index in brought) * self._block_size
@@ -296,7 +301,7 @@ def find_obstacle(request: Request) -> str | None:
 def _make_request(parent: Parent, gap: Interval, block_size: int, number: int) -> Request:
     whole = parent.request
     fill = Request(
-        request_id=f"{whole.request_id}#fill-{number}",
+        request_id=f"{whole.request_id}{FILL_MARK}{number}",
         prompt_token_ids=whole.all_token_ids[: gap.end * block_size],
         # One token is sampled, because vLLM ends no request before; it is thrown away.
         sampling_params=SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True, detokenize=False),

@@ -58,6 +58,8 @@ class MultiSegmentScheduler(VllmScheduler):
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
         """Schedule a step, and hold what its fill requests compute."""
+        if self.gap_filler is not None:
+            self.gap_filler.filled.clear()
         output = super().schedule(throttle_prefills)
         if (filler := self.gap_filler) is not None:
             filler.hold_new_blocks()

@@ -1,0 +1,100 @@
+"""Which job a request belongs to, and how that was found."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict, deque
+from typing import NamedTuple
+
+from vllm.logger import init_logger
+from vllm.v1.request import Request
+
+from agentcache.engine.jobs.chain_owners import ChainOwner
+from agentcache.engine.jobs.names import job_name
+from agentcache.engine.jobs.prefix_matcher import PrefixMatcher
+from agentcache.engine.jobs.told_prompt import has_history, read_predecessor
+from agentcache.engine.jobs.views import FoundBy
+from tool_runtime.learning.job_table import JobTable, Parent
+
+logger = init_logger("vllm.agentcache")
+
+_MAX_RESPONSES = 10_000
+# Of requests that go on from an earlier reply, the latest so many are looked at.
+_WINDOW = 100
+
+
+class Family(NamedTuple):
+    """The job's name in the table, the session as its client knows it, and the turn that a request goes on from."""
+
+    job: str
+    session: str
+    parent: str | Parent
+
+
+class JobFinder:
+    """Counts in `found` how each request's job was found. Tenants do not share jobs."""
+
+    def __init__(self, prefixes: PrefixMatcher, jobs: JobTable) -> None:
+        self.found: Counter[FoundBy] = Counter()
+        self._prefixes = prefixes
+        self._jobs = jobs
+        # Finished requests by the id of the response that their client has got.
+        self._responses: OrderedDict[str, tuple[ChainOwner, str | None]] = OrderedDict()
+        self._unmatched: deque[bool] = deque(maxlen=_WINDOW)
+        self._has_warned = False
+
+    def find(self, request: Request) -> Family:
+        """Find the job of a request that has come."""
+        owner, by = self._find_owner(request)
+        self.found[by] += 1
+        if has_history(request):
+            self._watch(by)
+        if not request.session_id and owner is not None:
+            job = owner.session
+            known = self._jobs.get(job)
+            session = known.client_session if known is not None else job
+        else:
+            session = request.session_id or request.request_id
+            job = job_name(session, request.cache_salt)
+        entry = self._jobs.get(job)
+        pending = entry.pending if entry is not None else ()
+        return Family(job, session, self._prefixes.find_parent(request, job, owner, pending))
+
+    def note(self, request: Request, job: str, turn: str) -> None:
+        """Note that the request has finished, as this turn of the job."""
+        # The engine adds a suffix to the id that the client knows.
+        response = request.request_id.rpartition("-")[0]
+        if response.startswith("resp_"):
+            self._responses[response] = ChainOwner(job, turn, 0), request.cache_salt
+            if len(self._responses) > _MAX_RESPONSES:
+                self._responses.popitem(last=False)
+
+    def _find_owner(self, request: Request) -> tuple[ChainOwner | None, FoundBy]:
+        owner = self._find_predecessor(request)
+        if owner is not None:
+            return owner, "named" if request.session_id else "response"
+        owner = self._prefixes.find_owner(request)
+        if request.session_id:
+            return owner, "named"
+        if owner is not None:
+            return owner, "repeated"
+        return None, "unmatched" if has_history(request) else "first"
+
+    def _find_predecessor(self, request: Request) -> ChainOwner | None:
+        response = read_predecessor(request)
+        owner, salt = self._responses.get(response or "", (None, None))
+        return owner if salt == request.cache_salt else None
+
+    def _watch(self, by: FoundBy) -> None:
+        """Warn once when most requests that hold an earlier reply were matched with no job."""
+        self._unmatched.append(by == "unmatched")
+        unmatched = sum(self._unmatched)
+        if self._has_warned or len(self._unmatched) < _WINDOW or 2 * unmatched <= _WINDOW:
+            return
+        self._has_warned = True
+        logger.warning(
+            "%d of the last %d requests that hold an earlier reply were matched with no job, so nothing is kept for "
+            "them: their clients name no session and do not repeat their prompts. Have them send X-Session-ID "
+            "(docs/clients.md).",
+            unmatched,
+            _WINDOW,
+        )

@@ -1,0 +1,61 @@
+"""Follows what is evicted and for whom, to tell of each turn why its prompt was not in the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+from vllm.v1.core.kv_cache_utils import KVCacheBlock
+from vllm.v1.request import Request
+
+from agentcache.engine.constants import FILL_MARK
+from agentcache.engine.jobs.evicted_blocks import EvictedBlocks, Eviction
+from agentcache.engine.jobs.misses import explain_misses, find_missed, view_losses
+from agentcache.engine.jobs.request_state import RequestState, reusable_hashes
+
+# Evicted blocks that are remembered, for each block of the cache and in all. One takes about 200 bytes.
+_CACHES = 4
+_MAX_BLOCKS = 500_000
+
+
+class MissLog:
+    """`block_size` is that of a request's block hashes, `num_blocks` the cache's size; `clock` gives seconds.
+
+    `name_session` names the session of a request that is in the engine, by its id; "" where it is no job's.
+    """
+
+    def __init__(
+        self, block_size: int, num_blocks: int, clock: Callable[[], float], name_session: Callable[[str], str]
+    ) -> None:
+        self.asks = ""
+        """The id of the request for which blocks are allocated."""
+        self._block_size = block_size
+        self._clock = clock
+        self._name_session = name_session
+        self._evicted = EvictedBlocks(min(_CACHES * num_blocks, _MAX_BLOCKS))
+
+    def note_taken(self, blocks: Sequence[KVCacheBlock]) -> None:
+        """Note blocks that were chosen to be evicted and still have their hashes."""
+        hashes = [block_hash for block in blocks if (block_hash := block.block_hash) is not None]
+        if hashes:
+            # A fill request's id begins with that of the request that it is for.
+            taker = self._name_session(self.asks.partition(FILL_MARK)[0])
+            self._evicted.note(hashes, Eviction(self._clock(), taker))
+
+    def explain(self, request: Request, state: RequestState, filled: Collection[int]) -> None:
+        """Tell of a request that was just admitted what it missed and why. It computes these blocks now.
+
+        `filled` are its blocks, by index, that fill requests have computed for it.
+        """
+        missed_tokens = request.num_prompt_tokens - state.cached_tokens
+        if missed_tokens <= 0:
+            return
+        size = self._block_size
+        hashes = reusable_hashes(request, size)
+        missed = find_missed(len(hashes), state.cached_tokens // size, filled)
+        evicted = self._evicted.take(hashes, missed)
+        state.misses = explain_misses(missed, missed_tokens, evicted, state.overlap, size)
+        state.lost_to = view_losses(evicted, self._clock(), size)
+
+    def reset(self) -> None:
+        """Forget what was evicted: the cache was emptied."""
+        self._evicted.clear()

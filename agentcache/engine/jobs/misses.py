@@ -1,0 +1,78 @@
+"""Why a prompt's tokens were not in the cache."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+
+from agentcache.engine.jobs.evicted_blocks import Eviction
+from agentcache.engine.jobs.turn_chains import Overlap
+from agentcache.engine.jobs.views import LossView, MissReason
+
+_MAX_LOSSES = 3
+
+
+def find_missed(blocks: int, cached: int, filled: Collection[int]) -> list[int]:
+    """List the blocks of a prompt, by their index, that were computed for it: those in gaps, and all at its end.
+
+    Args:
+        blocks: Full blocks that could have been hit.
+        cached: Of those, how many were hit without having been computed for the request.
+        filled: The blocks in gaps that fill requests had computed for it before.
+    """
+    in_gaps = []
+    begins_with = cached
+    for index in sorted(filled):
+        if index <= begins_with:
+            in_gaps.append(index)
+            begins_with += 1
+    return [*in_gaps, *range(begins_with, blocks)]
+
+
+def explain_misses(
+    missed: Sequence[int],
+    missed_tokens: int,
+    evicted: Mapping[int, Eviction],
+    overlap: Overlap,
+    block_size: int,
+) -> dict[MissReason, int]:
+    """Divide the missed tokens by reason; reasons without any are left out.
+
+    What was never there and what has changed cannot be told apart block by block: of what follows the place where the
+    prompt leaves the last turn, as many tokens count as changed as the turn had from there on.
+
+    Args:
+        missed: Blocks by their index, in order.
+        missed_tokens: The tokens of these blocks and of what fills no block.
+        evicted: Those of `missed` that were evicted.
+        overlap: With the last turn of the job.
+        block_size: Tokens of a block.
+    """
+    # Blocks up to here were cached at one time: a hash stands for all tokens before it.
+    known = max(max(evicted, default=-1) + 1, overlap.shared_tokens // block_size)
+    first_lost = min(evicted, default=known)
+    lost = [index for index in missed if index < known]
+    behind = sum(index > first_lost and index not in evicted for index in lost) * block_size
+    gone = len(lost) * block_size - behind
+    rest = missed_tokens - behind - gone
+    changed = min(rest, overlap.abandoned_tokens)
+    reasons: dict[MissReason, int] = {
+        "new": rest - changed,
+        "changed": changed,
+        "evicted": gone,
+        "behind a gap": behind,
+    }
+    return {reason: tokens for reason, tokens in reasons.items() if tokens}
+
+
+def view_losses(evicted: Mapping[int, Eviction], now_s: float, block_size: int) -> tuple[LossView, ...]:
+    """View the evictions that cost most, at most three, the largest first."""
+    tokens: Counter[str] = Counter()
+    latest_s: dict[str, float] = {}
+    for eviction in evicted.values():
+        tokens[eviction.taker] += block_size
+        latest_s[eviction.taker] = max(eviction.time_s, latest_s.get(eviction.taker, eviction.time_s))
+    return tuple(
+        LossView(tokens=count, evicted_s=latest_s[taker], ago_s=now_s - latest_s[taker], taker=taker or None)
+        for taker, count in tokens.most_common(_MAX_LOSSES)
+    )

@@ -1,0 +1,64 @@
+"""What has changed in a prompt that leaves the last turn of its job, as far as the engine can tell."""
+
+from __future__ import annotations
+
+from vllm.v1.request import Request
+
+from agentcache.engine.jobs.told_prompt import ROLES, read_roles, read_tools
+from agentcache.engine.jobs.turn_chains import Overlap
+from agentcache.engine.jobs.views import ChangeCause, ChangeView
+
+
+def describe_change(request: Request, overlap: Overlap, block_size: int) -> ChangeView | None:
+    """Describe where and why the prompt leaves the turn that it goes on from; None where it does not.
+
+    The place is known in whole blocks of `block_size` tokens, from the one of `diverged_at` on.
+    """
+    at_token = overlap.diverged_at
+    if at_token is None:
+        return None
+    tokens = request.prompt_token_ids or []
+    if overlap.end is not None and overlap.end.is_in(tokens, at_token // block_size, block_size):
+        return ChangeView(at_token=at_token, cause="reply not repeated", role="assistant")
+    letter = _find_role(request, at_token, at_token + block_size)
+    return ChangeView(
+        at_token=at_token,
+        cause=_find_cause(overlap.tools, read_tools(request), letter),
+        role=ROLES[letter] if letter is not None else None,
+    )
+
+
+def _find_cause(before: tuple[str, ...] | None, now: tuple[str, ...] | None, letter: str | None) -> ChangeCause:
+    """Find the cause of a change in a message of this role. Templates show tools in the first message or before it."""
+    if letter in ("s", None) and before is not None and now is not None and before != now:
+        return "tools reordered" if sorted(before) == sorted(now) else "tools changed"
+    if letter is None:
+        return "unknown"
+    return "system message changed" if letter == "s" else "history changed"
+
+
+def _find_role(request: Request, start: int, end: int) -> str | None:
+    """Find the letter of the message that has all tokens from `start` to `end`, by counting the ends of messages.
+
+    None where a template does not end each message by the end-of-turn token, or the tokens are of two messages.
+    """
+    end_of_turn = request.sampling_params.eos_token_id if request.sampling_params is not None else None
+    tokens = request.prompt_token_ids
+    if end_of_turn is None or tokens is None:
+        return None
+    messages = tokens.count(end_of_turn)
+    before = tokens[:start].count(end_of_turn)
+    letters = _arrange(read_roles(request), messages)
+    if letters is None or before >= messages:
+        return None
+    # The message's own end may be the last of these tokens.
+    return letters[before] if tokens[start : end - 1].count(end_of_turn) == 0 else None
+
+
+def _arrange(roles: str, messages: int) -> str | None:
+    """Arrange the letters as templates do: some merge the results of tools, some add a system message."""
+    merged = "".join(letter for place, letter in enumerate(roles) if letter != "t" or roles[place - 1 : place] != "t")
+    for letters in (roles, merged, f"s{roles}", f"s{merged}"):
+        if letters and len(letters) == messages:
+            return letters
+    return None

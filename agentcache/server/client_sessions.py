@@ -1,0 +1,64 @@
+"""Under which names clients send their sessions: in headers, in the body, or in what their own protocol has for it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.datastructures import Headers
+
+# The header that vLLM reads.
+SESSION_HEADER = "X-Session-ID"
+# Under which clients name their session, the first that is there counts.
+CLIENT_HEADERS = (
+    "x-dynamo-session-id",
+    "x-claude-code-session-id",  # Claude Code 2.1.86 or newer
+    "session-id",  # Codex; older versions spell it
+    "session_id",
+    "x-session-affinity",  # OpenCode, to providers that are not its own
+)
+MAX_SESSION_CHARACTERS = 4096
+
+# OpenAI's prompt_cache_key may be one for all requests of an application; Codex's is a conversation's UUID.
+_UUID = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}", re.IGNORECASE)
+# `user_…_account_…_session_UUID`, of Claude Code before it sent JSON.
+_USER_ID = re.compile(rf"user_.*_session_({_UUID.pattern})", re.IGNORECASE | re.DOTALL)
+_MAX_USER_ID = 4096
+
+
+def find_header(headers: Headers) -> str | None:
+    """Find the session in the headers of clients other than vLLM's own. Of a header that comes twice the first counts.
+
+    Header names are the same in any case; values are not.
+    """
+    return next((session for name in CLIENT_HEADERS if (session := headers.get(name))), None)
+
+
+def find_cache_key(key: object) -> str | None:
+    """Return a prompt_cache_key that is a conversation's."""
+    return key if isinstance(key, str) and _UUID.fullmatch(key) else None
+
+
+def find_user_session(metadata: object) -> str | None:
+    """Find Claude Code's session in the `metadata` of a message: JSON or text in `user_id`."""
+    user = metadata.get("user_id") if isinstance(metadata, Mapping) else None
+    if not isinstance(user, str) or len(user) > _MAX_USER_ID:
+        return None
+    if found := _USER_ID.fullmatch(user):
+        return found[1]
+    try:
+        value: Any = json.loads(user)
+    except (ValueError, RecursionError):
+        return None
+    session = value.get("session_id") if isinstance(value, dict) else None
+    return find_cache_key(session)
+
+
+def bound_session(session: str) -> str:
+    """Shorten a session that nobody could ask for again to a digest."""
+    if len(session) <= MAX_SESSION_CHARACTERS:
+        return session
+    return "sha256:" + hashlib.sha256(session.encode("utf-8", "surrogatepass")).hexdigest()
