@@ -1,4 +1,4 @@
-"""The command line: serve, replay, simulate, profile, report."""
+"""The command line: serve, replay, simulate, profile, report, doctor."""
 
 from __future__ import annotations
 
@@ -54,6 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _replay(options, engine_options, given)
         if options.command == "profile":
             return _profile(options, engine_options)
+        if options.command == "doctor":
+            return _doctor(options)
         return _simulate(options, given) if options.command == "simulate" else _report(options)
     except AgentCacheError as error:
         sys.stderr.write(f"agentcache: {error}\n")
@@ -76,6 +78,7 @@ def _build_parser() -> argparse.ArgumentParser:
     _add_simulate(commands.add_parser("simulate", help="the same jobs and scheduler on a modelled GPU"))
     add_profile_arguments(commands.add_parser("profile", help="measure this machine for policies and simulate"))
     _add_report(commands.add_parser("report", help="make the report of a run again, or compare runs"))
+    _add_doctor(commands.add_parser("doctor", help="why a running server's prompts were not cached, and what to do"))
     return parser
 
 
@@ -202,6 +205,11 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, help="where to write (default: the run's own folder; needed for several)")
 
 
+def _add_doctor(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("url", metavar="URL", help="of a server started by agentcache serve: http://host:port")
+    parser.add_argument("--api-key", help="the server's key (default: VLLM_API_KEY)")
+
+
 def _serve(options: argparse.Namespace, vllm_options: list[str], behind_dashes: list[str]) -> int:
     # What is wrong on its own is told at once: vLLM takes seconds to load.
     if options.policy is not None:
@@ -299,6 +307,13 @@ def _report(options: argparse.Namespace) -> int:
         for loss in losses:
             sys.stderr.write(f"agentcache: {name}: {loss}\n")
     _show(report.summary, out)
+    return 0
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from agentcache.doctor.command import examine, print_diagnosis
+
+    print_diagnosis(examine(options.url, options.api_key or os.environ.get("VLLM_API_KEY")))
     return 0
 
 

@@ -34,11 +34,12 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Rows under column names; `left_out` more rows are not shown."""
+    """Rows under column names; `left_out` more rows are not shown. `links` are the addresses of first cells, if any."""
 
     columns: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
     left_out: int = 0
+    links: Sequence[str] = ()
 
 
 def title(report: Report) -> str:

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import quote
 
 from starlette.datastructures import Headers
 
@@ -55,6 +56,11 @@ def find_user_session(metadata: object) -> str | None:
         return None
     session = value.get("session_id") if isinstance(value, dict) else None
     return find_cache_key(session)
+
+
+def find_job_path(session: str) -> str:
+    """Find the path of a session's job, below that of our routes."""
+    return f"jobs/{quote(session, safe='')}"
 
 
 def bound_session(session: str) -> str:

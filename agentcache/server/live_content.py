@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from typing import Any
 
 from agentcache.engine.jobs.views import HistogramCounts, PinCounts, RuntimeCounts, ToolCounts
 from agentcache.engine.rpc.snapshot import EngineSnapshot
 from agentcache.report.content import MAX_LISTED, Listing
 from agentcache.report.table import NO_DATA, format_number
+from agentcache.server.client_sessions import find_job_path
 from agentcache.server.live_run import NamedJob
 
 
@@ -64,6 +66,10 @@ def _tiles_of_tokens(runtimes: Sequence[RuntimeCounts]) -> Iterator[Tile]:
     )
     share = f"{_show_share(recomputed, prompt)} of the prompt tokens" if prompt else "no prompt yet"
     yield Tile("Tokens recomputed", f"{recomputed:,}", share)
+    missed = _list_causes(one.missed_tokens for one in runtimes)
+    yield Tile("Tokens missed", f"{prompt - hit:,}", f"{missed}; docs/misses.md" if prompt else "no prompt yet")
+    found = [one.found_jobs for one in runtimes]
+    yield Tile("Requests of jobs", f"{sum(sum(one.values()) for one in found):,}", _list_causes(found))
 
 
 def _tiles_of_blocks(engines: Sequence[EngineSnapshot], runtimes: Sequence[RuntimeCounts]) -> Iterator[Tile]:
@@ -109,7 +115,9 @@ def list_open_jobs(jobs: Sequence[NamedJob]) -> Listing:
         for job in going_on[:MAX_LISTED]
     ]
     columns = ("Job", "Now", "Turns", "Tool calls", "Last prompt (tokens)", "Pinned")
-    return Listing(columns, rows, max(0, len(going_on) - MAX_LISTED))
+    # Relative to the page's own address, which may stand behind a proxy's path.
+    links = [find_job_path(job.view.session) for job in going_on[:MAX_LISTED]]
+    return Listing(columns, rows, max(0, len(going_on) - MAX_LISTED), links)
 
 
 def list_tools(engines: Sequence[EngineSnapshot]) -> Listing:
@@ -148,7 +156,7 @@ def _describe_pins(job: NamedJob) -> str:
     return f"{sum(pin.blocks_left for pin in alive):,} blocks, {format_number(left_s)} s more"
 
 
-def _list_causes(counts: Iterator[Mapping[str, int]]) -> str:
+def _list_causes(counts: Iterable[Mapping[Any, int]]) -> str:
     total: Counter[str] = reduce(lambda sum_, one: sum_ + Counter(one), counts, Counter())
     return ", ".join(f"{number:,} {cause}" for cause, number in total.most_common()) or "none yet"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
@@ -49,7 +50,7 @@ def histogram(name: str, text: str, find: Callable[[EngineSnapshot], Histogram |
     return make
 
 
-def by_reason(counts: Mapping[str, int]) -> Samples:
+def by_reason(counts: Mapping[Any, int]) -> Samples:
     """Make a sample for each reason or cause, with its words joined to one label value."""
     return [((reason.replace(" ", "_").replace("-", "_"),), count) for reason, count in sorted(counts.items())]
 

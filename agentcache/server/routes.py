@@ -19,9 +19,9 @@ from starlette.status import (
 from vllm.entrypoints.serve.exception_handling.error_response import create_error_response
 
 from agentcache.errors import ServerError
-from agentcache.server.client_sessions import MAX_SESSION_CHARACTERS
+from agentcache.server.client_sessions import MAX_SESSION_CHARACTERS, find_job_path
 from agentcache.server.job_reader import JobReader, Tenants
-from agentcache.server.live_report import LiveReport
+from agentcache.server.live_report import MAX_JOBS, LiveReport
 from agentcache.server.metrics import render_metrics
 from agentcache.server.snapshot_reader import Reading, SnapshotReader
 
@@ -52,6 +52,19 @@ async def get_state(request: Request) -> dict[str, Any]:
     """Return policy, knobs in force, counts, blocks and requests of every engine; `age_s` is how old they are."""
     reading = await _read(request)
     return {"age_s": reading.age_s, "engines": [engine.model_dump(mode="json") for engine in reading.engines]}
+
+
+@router.get("/jobs")
+async def list_jobs(request: Request, limit: int = 100) -> Response:
+    """List each engine's jobs, the most recently active first, without their turns; `url` has all of one session."""
+    if not 1 <= limit <= MAX_JOBS:
+        raise HTTPException(HTTP_400_BAD_REQUEST, f"limit: give a number of jobs from 1 to {MAX_JOBS}.")
+    reading = await _read_runtime(request)
+    try:
+        found = await _get_jobs(request).list_latest(reading, limit)
+    except ServerError as error:
+        raise HTTPException(HTTP_503_SERVICE_UNAVAILABLE, str(error)) from None
+    return JSONResponse({"jobs": [_shorten_job(job) for job in found]})
 
 
 @router.get(_JOBS_PATH)
@@ -133,6 +146,14 @@ def _check_length(session: str) -> None:
         raise HTTPException(
             HTTP_414_URI_TOO_LONG, f"The session id is longer than {MAX_SESSION_CHARACTERS:,} characters."
         )
+
+
+def _shorten_job(job: dict[str, Any]) -> dict[str, Any]:
+    """Leave out turns and pins, but for what the last turn tells."""
+    last = job["turns"][-1] if job["turns"] else {}
+    shown = {name: value for name, value in job.items() if name not in ("turns", "pins")}
+    about_last = {f"last_{name}": last.get(name) for name in ("prompt_tokens", "cached_tokens", "misses", "change")}
+    return {**shown, **about_last, "url": f"{PREFIX}/{find_job_path(job['session'])}"}
 
 
 def _find_tenants(request: Request) -> Tenants:

@@ -70,4 +70,22 @@ RUNTIME_METRICS = (
         "Prompt tokens that repeat the job's last turn and were no longer cached.",
         _one(lambda runtime: runtime.recomputed_tokens),
     ),
+    counter(
+        "missed_tokens_total",
+        "Prompt tokens of jobs that were not cached, by reason.",
+        _all(lambda runtime: by_reason(runtime.missed_tokens)),
+        "reason",
+    ),
+    counter(
+        "changed_prompts_total",
+        "Prompts that left the last turn of their job, by what changed.",
+        _all(lambda runtime: by_reason(runtime.changed_prompts)),
+        "cause",
+    ),
+    counter(
+        "found_jobs_total",
+        "Requests of jobs, by how their job was found.",
+        _all(lambda runtime: by_reason(runtime.found_jobs)),
+        "how",
+    ),
 )

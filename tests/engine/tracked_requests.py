@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -98,10 +98,17 @@ class Tracked:
         session: str | None = None,
         salt: str | None = None,
         calls: Sequence[ToolCall] | None = (),
+        *,
+        marks: Mapping[str, Any] | None = None,
+        end_of_turn: int | None = None,
     ) -> Request:
-        """A request comes. Its reply will have these calls; None is a reply that is not dictated."""
-        arguments = {REPLY_ARGUMENT: [], CALLS_ARGUMENT: write_forced_calls(calls)} if calls is not None else None
-        params = SamplingParams(max_tokens=99, extra_args=arguments)
+        """A request comes. Its reply will have these calls; None is a reply that is not dictated.
+
+        `marks` are what the API server tells of the prompt.
+        """
+        arguments = {REPLY_ARGUMENT: [], CALLS_ARGUMENT: write_forced_calls(calls)} if calls is not None else {}
+        params = SamplingParams(max_tokens=99, extra_args={**arguments, **(marks or {})} or None)
+        params._eos_token_id = end_of_turn
         request = Request(
             name,
             list(prompt),

@@ -27,7 +27,7 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """`replies`, as token ids, are used up by chat completions in turn; `exchanges` are all that were answered."""
+    """`replies`, as token ids, are used up by chats and responses in turn; `exchanges` are all that were answered."""
 
     replies: deque[list[int]]
     exchanges: list[Exchange] = field(default_factory=list)
@@ -85,7 +85,9 @@ async def _read(receive: Receive) -> bytes:
 
 
 def _force_reply(script: Script, path: str, request: bytes) -> bytes:
-    if path != "/v1/chat/completions":
+    if path not in ("/v1/chat/completions", "/v1/responses"):
         return request
-    forced = {"vllm_xargs": {REPLY_ARGUMENT: script.replies.popleft()}, "return_token_ids": True}
+    forced: dict[str, Any] = {"vllm_xargs": {REPLY_ARGUMENT: script.replies.popleft()}}
+    if path == "/v1/chat/completions":
+        forced["return_token_ids"] = True
     return json.dumps(json.loads(request) | forced).encode()

@@ -49,6 +49,9 @@ def make_runtime(**changes: Any) -> RuntimeCounts:
         "prompt_tokens": 10_000,
         "hit_tokens": 7_500,
         "recomputed_tokens": 320,
+        "missed_tokens": {"new": 2000, "evicted": 400, "changed": 60, "behind a gap": 40},
+        "changed_prompts": {"tools reordered": 2},
+        "found_jobs": {"named": 10, "first": 4, "unmatched": 1},
     }
     return RuntimeCounts(**{**found, **changes})
 

@@ -10,6 +10,7 @@ from starlette.testclient import TestClient
 from vllm.entrypoints.serve.exception_handling.register import init_exception_handler
 
 from agentcache.engine.constants import JOB_METHOD, RELEASE_METHOD
+from agentcache.engine.jobs.views import ChangeView
 from agentcache.server import job_reader
 from agentcache.server.client_sessions import MAX_SESSION_CHARACTERS
 
@@ -135,3 +136,30 @@ def test_a_changed_number_of_engines_is_not_misnumbered() -> None:
         core.engines = core.engines[1:]
         answer = client.get(find_path("known"))
     assert (answer.status_code, answer.json()["detail"]) == (503, "The number of engines has changed; try again.")
+
+
+def test_jobs_are_listed_without_turns_and_lead_to_one() -> None:
+    change = ChangeView(at_token=32, cause="tools reordered", role="system")
+    turn = make_turn(0, 10.0, misses={"new": 20, "changed": 16}, change=change)
+    core = FakeCore((make_engine(3), [make_job(name, turn) for name in SESSIONS]))
+    with connect(core) as client:
+        listed = client.get("/agentcache/jobs").json()["jobs"]
+        assert {job["session"] for job in listed} == set(SESSIONS)
+        for job in listed:
+            assert (job["engine"], job["last_misses"], job["last_prompt_tokens"]) == (
+                3,
+                {"new": 20, "changed": 16},
+                100,
+            )
+            assert job["last_change"] == {"at_token": 32, "cause": "tools reordered", "role": "system"}
+            assert "turns" not in job
+            assert client.get(job["url"]).json()["session"] == job["session"]
+        assert len(client.get("/agentcache/jobs?limit=2").json()["jobs"]) == 2
+        for limit in (0, 501):
+            assert client.get(f"/agentcache/jobs?limit={limit}").status_code == 400
+
+
+def test_a_job_without_turns_is_listed() -> None:
+    with connect(FakeCore((make_engine(), [make_job("new")]))) as client:
+        (job,) = client.get("/agentcache/jobs").json()["jobs"]
+        assert (job["last_misses"], job["turn_count"]) == (None, 0)

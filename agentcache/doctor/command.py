@@ -1,0 +1,54 @@
+"""`agentcache doctor`: reads a server's own counts over HTTP, and prints findings."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import httpx
+
+from agentcache.doctor.findings import Diagnosis, diagnose
+from agentcache.errors import InputError
+
+_MAX_JOBS = 500
+_TIMEOUT_S = 30.0
+
+
+def examine(url: str, api_key: str | None) -> Diagnosis:
+    """Examine the server at `url`. Raises InputError when it does not answer, or is not ours."""
+    base = url.rstrip("/").removesuffix("/v1")
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    with httpx.Client(base_url=base, headers=headers, timeout=_TIMEOUT_S) as client:
+        engines = _get(client, "/agentcache/state", "engines")
+        has_runtime = any(engine.get("runtime") for engine in engines)
+        jobs = _get(client, f"/agentcache/jobs?limit={_MAX_JOBS}", "jobs") if has_runtime else []
+    return diagnose(engines, jobs)
+
+
+def print_diagnosis(diagnosis: Diagnosis) -> None:
+    """Print what was found, a finding with its advice below it."""
+    lines = [*diagnosis.facts]
+    for number, finding in enumerate(diagnosis.findings, 1):
+        lines += ["", f"{number}. {finding.text}", f"   {finding.advice}"]
+    if not diagnosis.findings:
+        lines += ["", "Nothing to mend was found."]
+    sys.stdout.write("\n".join(lines) + "\n")
+
+
+def _get(client: httpx.Client, path: str, field: str) -> list[dict[str, Any]]:
+    try:
+        answer = client.get(path)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise InputError(
+            f"{client.base_url}: no server answers there ({type(error).__name__}); give http://host:port"
+        ) from None
+    if answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+        raise InputError(f"{client.base_url}: the server wants its key; give --api-key, or set VLLM_API_KEY")
+    try:
+        found = answer.raise_for_status().json()[field]
+    except (httpx.HTTPStatusError, ValueError, KeyError, TypeError):
+        raise InputError(
+            f"{client.base_url}: GET {path} gave no {field} (status {answer.status_code}); it must be a server started "
+            "by agentcache serve, or by vllm serve with VLLM_PLUGINS=agentcache"
+        ) from None
+    return [dict(each) for each in found]

@@ -1,0 +1,152 @@
+"""What a server's counts say of its clients and of itself: plain values in, findings out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Values = Mapping[str, Any]
+
+# Shares below these are not worth a finding.
+_LEAST_CHANGED_TURNS = 0.02
+_LEAST_EVICTED = 0.1
+_LEAST_BEHIND_GAP = 0.05
+_MOST_UNMATCHED = 0.5
+
+_REASONS = {
+    "new": "never seen before",
+    "changed": "in place of what the client had changed",
+    "evicted": "evicted in the meantime",
+    "behind a gap": "cached behind a gap, and not reused",
+}
+_ADVICE = {
+    "tools reordered": "The client lists its tools in another order each time: have it send them in one order.",
+    "tools changed": "The client declares other tools from turn to turn: declare all of them at the first turn.",
+    "system message changed": "The client rewrites its system message: put a date, a counter or a list of files "
+    "into the latest message instead.",
+    "history changed": "The client edits or shortens earlier messages: have it do so rarely and much at a time.",
+    "reply not repeated": "The client sends replies back in other words: have it return them as they came, with their "
+    "reasoning and the arguments of calls as text.",
+    "unknown": "The client changes the beginning of its prompts: compare two requests in a row of the session.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing to mend, in a line, and one line of advice."""
+
+    text: str
+    advice: str
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """`facts` are lines that hold in any case."""
+
+    facts: tuple[str, ...]
+    findings: tuple[Finding, ...]
+
+
+def diagnose(engines: Sequence[Values], jobs: Sequence[Values]) -> Diagnosis:
+    """Diagnose a server by the engines of `GET /agentcache/state` and the jobs of `GET /agentcache/jobs`."""
+    runtimes = [runtime for engine in engines if (runtime := engine.get("runtime"))]
+    if not runtimes:
+        policy = engines[0]["policy"] if engines else "unknown"
+        nothing = Finding(
+            f"Policy {policy} follows no jobs, so nothing is known of their misses.",
+            "Start the server with --policy agentcache.",
+        )
+        return Diagnosis((), (nothing,))
+    prompt, hit = (sum(each[name] for each in runtimes) for name in ("prompt_tokens", "hit_tokens"))
+    missed = _add_up(runtimes, "missed_tokens")
+    if not prompt:
+        return Diagnosis(("No turn of a job has ended yet.",), tuple(_judge_setup(engines)))
+    return Diagnosis(
+        tuple(_tell_tokens(prompt, hit, missed)),
+        (
+            *_judge_clients(runtimes, jobs),
+            *_judge_matches(_add_up(runtimes, "found_jobs")),
+            *_judge_cache(prompt, missed),
+            *_judge_setup(engines),
+        ),
+    )
+
+
+def _add_up(runtimes: Sequence[Values], name: str) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for each in runtimes:
+        total.update(each.get(name) or {})
+    return total
+
+
+def _tell_tokens(prompt: int, hit: int, missed: Counter[str]) -> Iterator[str]:
+    yield f"{prompt:,} prompt tokens, of which {_share(hit, prompt)} came from the cache."
+    for reason, tokens in missed.most_common():
+        yield f"  {_share(tokens, prompt):>7} {_REASONS.get(reason, reason)}"
+
+
+def _judge_clients(runtimes: Sequence[Values], jobs: Sequence[Values]) -> Iterator[Finding]:
+    requests = _add_up(runtimes, "found_jobs").total()
+    for cause, turns in _add_up(runtimes, "changed_prompts").most_common():
+        if turns >= _LEAST_CHANGED_TURNS * requests:
+            example = _find_example(cause, jobs)
+            text = f"{turns:,} of {requests:,} prompts left the last turn of their job: {cause}{example}."
+            yield Finding(text, _ADVICE.get(cause, _ADVICE["unknown"]))
+
+
+def _find_example(cause: str, jobs: Sequence[Values]) -> str:
+    for job in jobs:
+        change = job.get("last_change") or {}
+        if change.get("cause") == cause:
+            role = f" ({change['role']})" if change.get("role") else ""
+            return f"; for example at token {change['at_token']:,}{role} of session {_quote(job['session'])}"
+    return ""
+
+
+def _judge_matches(found: Counter[str]) -> Iterator[Finding]:
+    going_on = found.total() - found["first"]
+    if going_on and found["unmatched"] > _MOST_UNMATCHED * going_on:
+        yield Finding(
+            f"{found['unmatched']:,} of {going_on:,} requests that hold an earlier reply were matched with no job.",
+            "Have clients name their session: X-Session-ID, session_id, or in their own way (docs/clients.md).",
+        )
+
+
+def _judge_cache(prompt: int, missed: Counter[str]) -> Iterator[Finding]:
+    if missed["evicted"] >= _LEAST_EVICTED * prompt:
+        yield Finding(
+            f"The cache is too small for these jobs: {_share(missed['evicted'], prompt)} of the prompt tokens had been "
+            "evicted when they were wanted again.",
+            "Raise --gpu-memory-utilization, add --kv-offloading-size, serve fewer jobs at a time, or add a GPU.",
+        )
+    if missed["behind a gap"] >= _LEAST_BEHIND_GAP * prompt:
+        yield Finding(
+            f"{_share(missed['behind a gap'], prompt)} of the prompt tokens were cached, but behind a gap.",
+            "Reuse segments: --policy agentcache, and segments.enabled not off.",
+        )
+
+
+def _judge_setup(engines: Sequence[Values]) -> Iterator[Finding]:
+    for obstacle in dict.fromkeys(engine.get("segments_obstacle") for engine in engines):
+        if obstacle:
+            yield Finding(
+                f"Cached blocks are reused as prefixes only: {obstacle}.",
+                "What the option behind it gives may be worth more; README.md says which features exclude it.",
+            )
+    if not any(engine["knobs"]["runtime"]["tool_parser"] for engine in engines):
+        yield Finding(
+            "Tool calls are not read, so nothing is kept while tools run.",
+            "Start the server with --enable-auto-tool-choice and the model's --tool-call-parser.",
+        )
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.1f} %"
+
+
+def _quote(session: str) -> str:
+    """Quote a name that a client has made up, for a terminal: short, without control characters."""
+    shown = "".join(sign if sign.isprintable() else "·" for sign in session)
+    return f"“{shown[:40]}{'…' if len(shown) > 40 else ''}”"

@@ -1,0 +1,94 @@
+"""What the doctor says of a server's counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from made_engine import make_engine, make_runtime
+
+from agentcache.doctor.findings import diagnose
+
+PARSER = {"runtime": {"tool_parser": "hermes"}}
+
+
+def read_engine(**runtime: Any) -> dict[str, Any]:
+    """As it comes out of GET /agentcache/state: a server with nothing to mend but what is given."""
+    healthy: dict[str, Any] = {
+        **{"prompt_tokens": 10_000, "hit_tokens": 9_000, "missed_tokens": {"new": 1000}},
+        **{"changed_prompts": {}, "found_jobs": {"named": 50, "first": 3}},
+    }
+    engine = make_engine(runtime=make_runtime(**{**healthy, **runtime}))
+    knobs = {**engine.knobs, **PARSER}
+    return engine.model_copy(update={"knobs": knobs}).model_dump(mode="json")
+
+
+def list_texts(engine: dict[str, Any], *jobs: dict[str, Any]) -> list[str]:
+    return [f"{finding.text} {finding.advice}" for finding in diagnose([engine], jobs).findings]
+
+
+def test_a_healthy_server_has_nothing_to_mend() -> None:
+    found = diagnose([read_engine()], [])
+    assert found.findings == ()
+    assert found.facts[0] == "10,000 prompt tokens, of which 90.0 % came from the cache."
+    assert found.facts[1].split() == ["10.0", "%", "never", "seen", "before"]
+
+
+@pytest.mark.parametrize(
+    ("cause", "advice"),
+    [
+        ("tools reordered", "in one order"),
+        ("tools changed", "declare all of them"),
+        ("system message changed", "a date"),
+        ("history changed", "edits or shortens"),
+        ("reply not repeated", "with their reasoning"),
+        ("unknown", "compare two requests"),
+        ("of a later version", "compare two requests"),
+    ],
+)
+def test_what_a_client_changes_is_named_with_an_example(cause: str, advice: str) -> None:
+    engine = read_engine()
+    engine["runtime"]["changed_prompts"] = {cause: 7}
+    job = {"session": "evil\x1b[31m" + "x" * 99, "last_change": {"cause": cause, "at_token": 4096, "role": "system"}}
+    (text,) = list_texts(engine, {"session": "another", "last_change": None}, job)
+    assert text.startswith(
+        f"7 of 53 prompts left the last turn of their job: {cause}; for example at token 4,096 (system)"
+    )
+    assert advice in text
+    assert "\x1b" not in text
+    assert len(text) < 400
+
+
+@pytest.mark.parametrize(
+    ("runtime", "part"),
+    [
+        ({"missed_tokens": {"evicted": 1500, "new": 10}}, "too small"),
+        ({"missed_tokens": {"behind a gap": 600, "new": 10}}, "behind a gap"),
+        ({"found_jobs": {"first": 40, "unmatched": 6, "repeated": 5}}, "6 of 11 requests"),
+    ],
+)
+def test_what_the_server_lacks_is_named(runtime: dict[str, Any], part: str) -> None:
+    (text,) = list_texts(read_engine(**runtime))
+    assert part in text
+
+
+def test_a_few_changes_and_first_requests_are_no_findings() -> None:
+    assert list_texts(read_engine(changed_prompts={"history changed": 1})) == []
+    assert list_texts(read_engine(found_jobs={"first": 500, "unmatched": 1, "repeated": 2})) == []
+
+
+def test_obstacles_of_the_engine_are_told_once() -> None:
+    engine = read_engine()
+    engine["segments_obstacle"] = "speculative decoding is on"
+    engine["knobs"]["runtime"]["tool_parser"] = None
+    found = diagnose([engine, engine], []).findings
+    assert [finding.text for finding in found] == [
+        "Cached blocks are reused as prefixes only: speculative decoding is on.",
+        "Tool calls are not read, so nothing is kept while tools run.",
+    ]
+
+
+def test_a_server_without_turns_or_runtime_says_so() -> None:
+    assert diagnose([read_engine(prompt_tokens=0)], []).facts == ("No turn of a job has ended yet.",)
+    (finding,) = diagnose([make_engine(runtime=None, policy="lru").model_dump(mode="json")], []).findings
+    assert finding.text == "Policy lru follows no jobs, so nothing is known of their misses."

@@ -1,0 +1,306 @@
+"""The clients of docs/clients.md, with requests of their real shape, at every door of the real server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+from agents import Agent, ModelSettings, OpenAIResponsesModel, RunConfig, Runner, function_tool
+from anthropic import Anthropic
+from background_server import AUTHORIZED, KEY, SharedServer
+from forced_turns import dictate
+from openai import AsyncOpenAI
+from pydantic_ai import Agent as PydanticAgent
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.providers.openai import OpenAIProvider
+
+from agentcache.engine.constants import REPLY_ARGUMENT
+from agentcache.jobs.recorded_reply import ReplyEncoder
+from agentcache.jobs.tokenizer import LocalTokenizer
+from agentcache.server import snapshot_reader
+from tool_runtime.agent.job import ToolCall, Turn
+
+pytestmark = pytest.mark.engine
+
+LONG = "You are an agent that looks things up and says what it has found. " * 8
+CALLS = Turn("I will look.", (ToolCall("weather", '{"city": "Oslo"}'),))
+ANSWER = Turn("It rains in Oslo.")
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+Body = dict[str, Any]
+
+
+class Door:
+    """One API of the server: how a question, a reply with a call and its result look there."""
+
+    path: str
+
+    def first(self, question: str) -> Body:
+        raise NotImplementedError
+
+    def second(self, question: str, thought: str) -> Body:
+        """Send the reply back in other words than it came in."""
+        raise NotImplementedError
+
+
+class Chat(Door):
+    path = "/v1/chat/completions"
+
+    def first(self, question: str) -> Body:
+        tool = {"type": "function", "function": {"name": "weather", "parameters": SCHEMA}}
+        messages = [{"role": "system", "content": LONG}, {"role": "user", "content": question}]
+        return {"messages": messages, "tools": [tool]}
+
+    def second(self, question: str, thought: str) -> Body:
+        body = self.first(question)
+        function = {"name": "weather", "arguments": '{"city":"Oslo"}'}
+        call = {"id": "call_1", "type": "function", "function": function}
+        reply = {"role": "assistant", "content": thought, "tool_calls": [call]}
+        body["messages"] += [reply, {"role": "tool", "tool_call_id": "call_1", "content": "rain"}]
+        return body
+
+
+class Responses(Door):
+    path = "/v1/responses"
+
+    def first(self, question: str) -> Body:
+        tool = {"type": "function", "name": "weather", "parameters": SCHEMA}
+        message = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": question}]}
+        return {"instructions": LONG, "input": [message], "tools": [tool], "store": False}
+
+    def second(self, question: str, thought: str) -> Body:
+        body = self.first(question)
+        call = {"type": "function_call", "call_id": "call_1", "name": "weather", "arguments": '{"city":"Oslo"}'}
+        text = {"type": "output_text", "text": thought, "annotations": []}
+        reply = {"type": "message", "id": "msg_1", "status": "completed", "role": "assistant", "content": [text]}
+        body["input"] += [reply, call, {"type": "function_call_output", "call_id": "call_1", "output": "rain"}]
+        return body
+
+
+class Messages(Door):
+    path = "/v1/messages"
+
+    def first(self, question: str) -> Body:
+        tool = {"name": "weather", "input_schema": SCHEMA}
+        return {
+            "system": LONG,
+            "messages": [{"role": "user", "content": question}],
+            "tools": [tool],
+            "max_tokens": 200,
+        }
+
+    def second(self, question: str, thought: str) -> Body:
+        body = self.first(question)
+        call = {"type": "tool_use", "id": "call_1", "name": "weather", "input": {"city": "Oslo"}}
+        result = {"type": "tool_result", "tool_use_id": "call_1", "content": "rain"}
+        body["messages"] += [
+            {"role": "assistant", "content": [{"type": "text", "text": thought}, call]},
+            {"role": "user", "content": [result]},
+        ]
+        return body
+
+
+class Server:
+    def __init__(self, shared: SharedServer, encoder: ReplyEncoder) -> None:
+        self.url = shared.url
+        self.encoder = encoder
+        self.shared = shared
+
+    def post(
+        self, door: Door, body: Body, reply: Turn, *, headers: Mapping[str, str] | None = None, stream: bool = False
+    ) -> httpx.Response:
+        forced = {"model": "tiny", "stream": stream, "vllm_xargs": {REPLY_ARGUMENT: self.encoder.encode(reply)}}
+        answer = httpx.post(
+            f"{self.url}{door.path}", json={**body, **forced}, headers={**AUTHORIZED, **(headers or {})}, timeout=60
+        )
+        return answer.raise_for_status()
+
+    def find_jobs(self, session: str) -> list[Body]:
+        answer = httpx.get(f"{self.url}/agentcache/jobs/{session}", headers=AUTHORIZED, timeout=30)
+        return [] if answer.status_code == httpx.codes.NOT_FOUND else list(answer.raise_for_status().json()["jobs"])
+
+    def count(self) -> Body:
+        return dict(self.shared.read_state()["runtime"])
+
+
+@pytest.fixture(scope="module")
+def server(shared_server: SharedServer, tiny_model_path: str) -> Iterator[Server]:
+    with pytest.MonkeyPatch.context() as patch:
+        # Every read is a fresh one.
+        patch.setattr(snapshot_reader, "MIN_INTERVAL_S", 0.0)
+        shared_server.use("agentcache")
+        yield Server(shared_server, ReplyEncoder(LocalTokenizer(tiny_model_path)))
+
+
+def check_two_turns(job: Body) -> None:
+    """A call, then the answer: the first turn's blocks were kept for the second."""
+    assert [(turn["tools"], turn["status"]) for turn in job["turns"]] == [(["weather"], "finished"), ([], "finished")]
+    assert job["turns"][1]["cached_tokens"] > 0
+    assert (job["pins"][0]["turn"], job["pins"][0]["cause"]) == (0, "returned")
+    assert (job["waits_for"], job["running"]) == ([], 0)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("door", [Chat(), Responses(), Messages()], ids=["chat", "responses", "messages"])
+def test_every_door_counts_alike(server: Server, door: Door, stream: bool) -> None:
+    session = str(uuid4())
+    headers = {"X-Session-ID": session}
+    server.post(door, door.first(session), CALLS, headers=headers, stream=stream)
+    (job,) = server.find_jobs(session)
+    assert (job["waits_for"], job["pins"][0]["cause"]) == (["weather"], None)
+    server.post(door, door.second(session, "I will look."), ANSWER, headers=headers, stream=stream)
+    (job,) = server.find_jobs(session)
+    check_two_turns(job)
+    final = {**headers, "x-dynamo-session-final": "true"}
+    server.post(door, door.second(session, "I will look."), ANSWER, headers=final, stream=stream)
+    assert server.shared.read_state()["runtime"]["jobs_ended"].get("job over", 0) > 0
+
+
+@pytest.mark.parametrize("door", [Chat(), Responses(), Messages()], ids=["chat", "responses", "messages"])
+def test_a_nameless_job_is_one_though_its_reply_comes_back_changed(server: Server, door: Door) -> None:
+    before = server.count()
+    question = f"What is the weather, {uuid4()}?"
+    server.post(door, door.first(question), Turn("Let me think. " * 20, CALLS.tool_calls))
+    server.post(door, door.second(question, ""), ANSWER)
+    after = server.count()
+    assert after["jobs"] == before["jobs"] + 1
+    assert after["found_jobs"]["repeated"] == before["found_jobs"].get("repeated", 0) + 1
+    assert after["changed_prompts"]["reply not repeated"] == before["changed_prompts"].get("reply not repeated", 0) + 1
+
+
+def user_id_text(session: str) -> Body:
+    return {"metadata": {"user_id": f"user_{'0' * 64}_account__session_{session}"}}
+
+
+def user_id_json(session: str) -> Body:
+    ids = {"device_id": "0" * 64, "account_uuid": "", "session_id": session}
+    return {"metadata": {"user_id": json.dumps(ids)}}
+
+
+@pytest.mark.parametrize(
+    ("door", "header", "make", "stream"),
+    [
+        (Messages(), "x-claude-code-session-id", user_id_json, True),
+        (Messages(), None, user_id_json, True),
+        (Messages(), None, user_id_text, True),
+        (Messages(), None, lambda session: {"session_id": session}, False),
+        (Responses(), "session-id", lambda _: {"prompt_cache_key": str(uuid4())}, True),
+        (Responses(), "session_id", lambda session: {"prompt_cache_key": session}, True),
+        (Responses(), None, lambda session: {"prompt_cache_key": session}, True),
+        (Chat(), None, lambda session: {"prompt_cache_key": session}, False),
+        (Chat(), "x-session-affinity", lambda _: {}, True),
+        (Chat(), None, lambda session: {"session_id": session}, False),
+        (Responses(), None, lambda session: {"session_id": session}, False),
+    ],
+    ids=[
+        *("claude code", "claude code before, json", "claude code before, text", "anthropic body"),
+        *("codex", "codex before", "codex key", "chat key", "opencode", "chat body", "responses body"),
+    ],
+)
+def test_a_client_s_own_name_is_read(
+    server: Server, door: Door, header: str | None, make_body: Any, stream: bool
+) -> None:
+    session = str(uuid4())
+    headers = {header: session} if header else None
+    for body, reply in ((door.first(session), CALLS), (door.second(session, "I will look."), ANSWER)):
+        server.post(door, {**body, **make(session)}, reply, headers=headers, stream=stream)
+    (job,) = server.find_jobs(session)
+    check_two_turns(job)
+
+
+def test_a_cache_key_that_many_share_names_no_session(server: Server) -> None:
+    before = server.count()["jobs"]
+    for number in range(2):
+        server.post(Chat(), {**Chat().first(f"{number} {uuid4()}"), "prompt_cache_key": "my-agent"}, ANSWER)
+    assert server.count()["jobs"] == before + 2
+    assert server.find_jobs("my-agent") == []
+
+
+def test_hostile_names_are_bounded_and_never_logged(server: Server) -> None:
+    marker = uuid4().hex
+    control = f"{marker}\n\x1b[31m\r{marker}"
+    server.post(Chat(), {**Chat().first("?"), "session_id": control}, ANSWER)
+    server.post(Messages(), {**Messages().first("?"), "session_id": control}, ANSWER)
+    server.post(Chat(), {**Chat().first("?"), "session_id": marker * 300_000}, ANSWER)
+    server.post(Messages(), {**Messages().first("?"), "session_id": marker * 300_000}, ANSWER)
+    server.post(Chat(), Chat().first("?"), ANSWER, headers={"x-session-affinity": marker * 2000})
+    twice = [*AUTHORIZED.items(), ("X-Session-ID", f"{marker}-1"), ("x-session-id", f"{marker}-2")]
+    forced = {"model": "tiny", "vllm_xargs": {REPLY_ARGUMENT: server.encoder.encode(ANSWER)}}
+    httpx.post(f"{server.url}{Chat.path}", json={**Chat().first("?"), **forced}, headers=twice).raise_for_status()
+    assert (len(server.find_jobs(f"{marker}-1")), server.find_jobs(f"{marker}-2")) == (1, [])
+    listed = httpx.get(f"{server.url}/agentcache/jobs", headers=AUTHORIZED).raise_for_status().json()["jobs"]
+    assert max(len(job["session"]) for job in listed) <= 100
+    for bad in (7, ["x"], "\ud800"):
+        body = json.dumps({**Messages().first("?"), "model": "tiny", "session_id": bad})
+        headers = {**AUTHORIZED, "Content-Type": "application/json"}
+        answer = httpx.post(f"{server.url}{Messages.path}", content=body, headers=headers)
+        assert answer.status_code == httpx.codes.BAD_REQUEST
+        assert "session_id" in answer.text
+    log = server.shared.log.read_text(encoding="utf-8", errors="replace")
+    assert [line for line in log.splitlines() if marker in line and "/agentcache/jobs/" not in line] == []
+
+
+def test_the_anthropic_client_s_chat_is_one_job(server: Server) -> None:
+    session = str(uuid4())
+    xargs = {"vllm_xargs": {REPLY_ARGUMENT: server.encoder.encode(CALLS)}, "session_id": session}
+    with Anthropic(base_url=server.url, auth_token=KEY, api_key=None, max_retries=0) as client:
+        first: Any = Messages().first(session)
+        reply = client.messages.create(model="tiny", extra_body=xargs, **first)
+        (call,) = [block for block in reply.content if block.type == "tool_use"]
+        result = {"type": "tool_result", "tool_use_id": call.id, "content": "rain"}
+        echo = [block.model_dump(exclude_none=True) for block in reply.content]
+        first["messages"] += [{"role": "assistant", "content": echo}, {"role": "user", "content": [result]}]
+        xargs["vllm_xargs"] = {REPLY_ARGUMENT: server.encoder.encode(ANSWER)}
+        with client.messages.stream(model="tiny", extra_body=xargs, **first) as stream:
+            assert stream.get_final_text() == "It rains in Oslo."
+    check_two_turns(server.find_jobs(session)[0])
+
+
+def find_new_job(server: Server, before: set[str]) -> Body:
+    (session,) = list_sessions(server) - before
+    (job,) = server.find_jobs(session)
+    return job
+
+
+def list_sessions(server: Server) -> set[str]:
+    answer = httpx.get(f"{server.url}/agentcache/jobs?limit=500", headers=AUTHORIZED).raise_for_status()
+    return {job["session"] for job in answer.json()["jobs"]}
+
+
+def weather(city: str) -> str:
+    """Tell the weather."""
+    return f"rain in {city}"
+
+
+def test_the_agents_sdk_is_one_job_without_a_name(server: Server) -> None:
+    before = list_sessions(server)
+
+    async def run() -> str:
+        client = AsyncOpenAI(base_url=f"{server.url}/v1", api_key=KEY, max_retries=0)
+        model = OpenAIResponsesModel("tiny", client)
+        agent = Agent(name="agent", instructions=LONG, model=model, tools=[function_tool(weather)])
+        config = RunConfig(model_settings=ModelSettings(store=False), tracing_disabled=True)
+        result = await Runner.run(agent, "What is the weather in Oslo?", run_config=config)
+        return str(result.final_output)
+
+    with dictate([server.encoder.encode(CALLS), server.encoder.encode(ANSWER)]):
+        assert asyncio.run(run()) == "It rains in Oslo."
+    check_two_turns(find_new_job(server, before))
+
+
+def test_pydantic_ai_is_one_job_without_a_name(server: Server) -> None:
+    before = list_sessions(server)
+
+    async def run() -> str:
+        client = AsyncOpenAI(base_url=f"{server.url}/v1", api_key=KEY, max_retries=0)
+        model = OpenAIChatModel("tiny", provider=OpenAIProvider(openai_client=client))
+        agent = PydanticAgent(model, system_prompt=LONG, tools=[weather])
+        return (await agent.run("What is the weather in Bergen or in Oslo?")).output
+
+    with dictate([server.encoder.encode(CALLS), server.encoder.encode(ANSWER)]):
+        assert asyncio.run(run()) == "It rains in Oslo."
+    check_two_turns(find_new_job(server, before))
