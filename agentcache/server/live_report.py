@@ -23,6 +23,7 @@ from agentcache.report.table import NO_DATA, Row, build_rows
 from agentcache.server.job_reader import EngineJob, JobReader
 from agentcache.server.live_content import build_tiles, list_open_jobs, list_tools
 from agentcache.server.live_run import NamedJob, build_lanes_run, build_run, name_jobs
+from agentcache.server.miss_plot import describe_misses
 from agentcache.server.snapshot_reader import Reading
 
 # For each engine.
@@ -112,7 +113,7 @@ def _choose_rows(policies: dict[str, PolicySummary]) -> list[Row]:
 
 
 def _draw(policy: str, run: PolicyRun, jobs: Sequence[NamedJob]) -> Iterator[tuple[Plot, str]]:
-    for plot in PLOTS:
+    for plot in (*PLOTS, describe_misses(jobs)):
         shown, its_run = plot, run
         if plot.draw is plot_swim_lanes:
             shown = replace(plot, caption=f"The jobs active last, up to {MAX_LANES}. {plot.caption}")

@@ -22,9 +22,8 @@ def answer_by(monkeypatch: pytest.MonkeyPatch) -> Callable[[Answer], None]:
 
     def use(answer: Answer) -> None:
         make = httpx.Client
-        monkeypatch.setattr(
-            command.httpx, "Client", lambda **options: make(transport=httpx.MockTransport(answer), **options)
-        )
+        transport = httpx.MockTransport(answer)
+        monkeypatch.setattr(command.httpx, "Client", lambda **options: make(transport=transport, **options))
 
     return use
 
@@ -49,7 +48,8 @@ def test_it_prints_findings_of_a_running_server(
     printed = capsys.readouterr().out.splitlines()
     assert printed[0] == "10,000 prompt tokens, of which 75.0 % came from the cache."
     assert printed[-2:] == [
-        "1. 2 of 15 prompts left the last turn of their job: tools reordered; for example at token 32 of session “mine”.",
+        "1. 2 of 15 prompts left the last turn of their job: tools reordered; for example at token 32 of session "
+        "“mine”.",
         "   The client lists its tools in another order each time: have it send them in one order.",
     ]
 

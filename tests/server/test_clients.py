@@ -201,9 +201,7 @@ def user_id_json(session: str) -> Body:
         *("codex", "codex before", "codex key", "chat key", "opencode", "chat body", "responses body"),
     ],
 )
-def test_a_client_s_own_name_is_read(
-    server: Server, door: Door, header: str | None, make_body: Any, stream: bool
-) -> None:
+def test_a_client_s_own_name_is_read(server: Server, door: Door, header: str | None, make: Any, stream: bool) -> None:
     session = str(uuid4())
     headers = {header: session} if header else None
     for body, reply in ((door.first(session), CALLS), (door.second(session, "I will look."), ANSWER)):

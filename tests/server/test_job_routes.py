@@ -146,11 +146,8 @@ def test_jobs_are_listed_without_turns_and_lead_to_one() -> None:
         listed = client.get("/agentcache/jobs").json()["jobs"]
         assert {job["session"] for job in listed} == set(SESSIONS)
         for job in listed:
-            assert (job["engine"], job["last_misses"], job["last_prompt_tokens"]) == (
-                3,
-                {"new": 20, "changed": 16},
-                100,
-            )
+            assert (job["engine"], job["last_prompt_tokens"]) == (3, 100)
+            assert job["last_misses"] == {"new": 20, "changed": 16}
             assert job["last_change"] == {"at_token": 32, "cause": "tools reordered", "role": "system"}
             assert "turns" not in job
             assert client.get(job["url"]).json()["session"] == job["session"]

@@ -4,6 +4,7 @@ import asyncio
 import re
 import threading
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from made_engine import (
@@ -89,12 +90,13 @@ def test_the_page_shows_jobs_loads_nothing_else_and_escapes_text() -> None:
         "Policy agentcache",
     ):
         assert text in page
-    assert page.count("<svg ") == 4
+    assert page.count("<svg ") == 5
     assert "time since the policy" not in page
     assert "Makespan" not in page
     assert "<script" not in page
     assert "&lt;script&gt;" in page
-    assert [link for link in re.findall(r'(?:src|href)="([^"]*)"', page) if not link.startswith(("#", "data:"))] == []
+    links = [link for link in re.findall(r'(?:src|href)="([^"]*)"', page) if not link.startswith(("#", "data:"))]
+    assert links == ["jobs/job%203", f"jobs/{quote(HOSTILE, safe='')}"], "those that go on"
 
 
 def test_without_jobs_the_page_says_so() -> None:
@@ -225,3 +227,12 @@ def test_engines_that_never_answered_are_unavailable(monkeypatch: pytest.MonkeyP
         assert len(watched.core.calls) == 1
 
     asyncio.run(run())
+
+
+def test_the_page_draws_why_prompts_were_not_cached() -> None:
+    turns = [make_turn(0, 1.0, misses={"new": 90}), make_turn(1, 5.0, misses={"new": 10, "evicted": 40})]
+    page = get_page(make_job("mine", *turns))
+    (drawn,) = re.findall(r"Why prompts were not cached</h2>(.*?)</figure>", page, re.DOTALL)
+    assert ("evicted" in drawn, "behind a gap" in drawn) == (True, False)
+    nothing = get_page(make_job("mine", make_turn(0, 1.0)))
+    assert "no turn missed anything" in nothing
