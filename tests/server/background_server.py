@@ -6,6 +6,7 @@ One server is enough for the tests of many files: a start takes half a minute of
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -88,6 +89,9 @@ def share_server(log: Path) -> Iterator[SharedServer]:
     """
     args = build_arguments("tiny", [*OPTIONS, *SHARED_OPTIONS], policy="lru", forced_replies=True)
     started: Future[tuple[EmbeddedServer, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+
+    # What clients refer to by previous_response_id is kept by vLLM under this alone.
+    os.environ["VLLM_ENABLE_RESPONSES_API_STORE"] = "1"
 
     async def serve() -> None:
         stopped = asyncio.Event()

@@ -19,6 +19,7 @@ from pydantic_ai import Agent as PydanticAgent
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
+from agentcache.cli import main
 from agentcache.engine.constants import REPLY_ARGUMENT
 from agentcache.jobs.recorded_reply import ReplyEncoder
 from agentcache.jobs.tokenizer import LocalTokenizer
@@ -256,6 +257,39 @@ def test_the_anthropic_client_s_chat_is_one_job(server: Server) -> None:
         with client.messages.stream(model="tiny", extra_body=xargs, **first) as stream:
             assert stream.get_final_text() == "It rains in Oslo."
     check_two_turns(server.find_jobs(session)[0])
+
+
+def test_a_response_goes_on_from_the_one_that_it_names(server: Server) -> None:
+    before, counted = list_sessions(server), server.count()["found_jobs"].get("response", 0)
+    door, client = Responses(), server.shared.client
+
+    def ask(reply: Turn, **body: Any) -> Any:
+        forced = {"vllm_xargs": {REPLY_ARGUMENT: server.encoder.encode(reply)}}
+        body = {**door.first("What is the weather in Moss?"), "store": True, **body}
+        return client.responses.create(model="tiny", extra_body=forced, **body)
+
+    first = ask(CALLS)
+    (call,) = [item for item in first.output if item.type == "function_call"]
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": "rain"}
+    assert ask(ANSWER, input=[result], previous_response_id=first.id).output_text == "It rains in Oslo."
+    job = find_new_job(server, before)
+    assert [turn["tools"] for turn in job["turns"]] == [["weather"], []]
+    assert server.count()["found_jobs"]["response"] == counted + 1
+
+
+def test_the_doctor_names_what_a_client_does(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    server.shared.use("agentcache")
+    session = f"doctored-{uuid4()}"
+    for minute in range(3):
+        body = Chat().second(session, "I will look.")
+        body["messages"][0] = {"role": "system", "content": f"It is {minute} past twelve. {LONG}"}
+        server.post(Chat(), {**body, "session_id": session}, ANSWER)
+    assert main(["doctor", server.url, "--api-key", KEY]) == 0
+    printed = capsys.readouterr().out
+    assert "2 of 3 prompts left the last turn of their job: system message changed; for example at token 0" in printed
+    assert "put a date" in printed
+    change = server.find_jobs(session)[0]["turns"][1]["change"]
+    assert (change["cause"], change["role"]) == ("system message changed", "system")
 
 
 def find_new_job(server: Server, before: set[str]) -> Body:
