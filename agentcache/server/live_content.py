@@ -67,7 +67,7 @@ def _tiles_of_tokens(runtimes: Sequence[RuntimeCounts]) -> Iterator[Tile]:
     share = f"{_show_share(recomputed, prompt)} of the prompt tokens" if prompt else "no prompt yet"
     yield Tile("Tokens recomputed", f"{recomputed:,}", share)
     missed = _list_causes(one.missed_tokens for one in runtimes)
-    yield Tile("Tokens missed", f"{prompt - hit:,}", f"{missed}; docs/misses.md" if prompt else "no prompt yet")
+    yield Tile("Tokens missed", f"{prompt - hit:,}", missed if prompt else "no prompt yet")
     found = [one.found_jobs for one in runtimes]
     yield Tile("Requests of jobs", f"{sum(sum(one.values()) for one in found):,}", _list_causes(found))
 
