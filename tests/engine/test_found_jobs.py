@@ -83,12 +83,12 @@ def test_tenants_with_the_same_words_share_no_job() -> None:
 
 def test_a_request_joins_the_job_of_the_response_that_it_names() -> None:
     tracked = Tracked()
-    answer(tracked, ask_told(tracked, "resp_1-0123abcd", [SYSTEM, question(20)]))
-    answer(tracked, ask_told(tracked, "resp_2-4567abcd", [question(99)], after="resp_1"))
-    answer(tracked, ask_told(tracked, "resp_3-4567abcd", [question(98)], after="resp_2"))
+    answer(tracked, ask_told(tracked, "resp_1_0-0123abcd", [SYSTEM, question(20)]))
+    answer(tracked, ask_told(tracked, "resp_2_0-4567abcd", [question(99)], after="resp_1"))
+    answer(tracked, ask_told(tracked, "resp_3_0-4567abcd", [question(98)], after="resp_2"))
     assert count_jobs(tracked) == 1
     assert tracked.tracker.count().found_jobs == {"first": 1, "response": 2}
-    answer(tracked, ask_told(tracked, "resp_4-4567abcd", [question(97)], after="resp_1", salt="other"))
+    answer(tracked, ask_told(tracked, "resp_4_0-4567abcd", [question(97)], after="resp_1", salt="other"))
     assert count_jobs(tracked) == 2
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, OrderedDict, deque
 from typing import NamedTuple
 
@@ -18,6 +19,8 @@ from tool_runtime.learning.job_table import JobTable, Parent
 logger = init_logger("vllm.agentcache")
 
 _MAX_RESPONSES = 10_000
+# The server numbers the requests of a response, the engine adds a suffix.
+_RESPONSE = re.compile(r"(resp_.*)_\d+-[^-_]*$", re.DOTALL)
 # Of requests that go on from an earlier reply, the latest so many are looked at.
 _WINDOW = 100
 
@@ -61,10 +64,8 @@ class JobFinder:
 
     def note(self, request: Request, job: str, turn: str) -> None:
         """Note that the request has finished, as this turn of the job."""
-        # The engine adds a suffix to the id that the client knows.
-        response = request.request_id.rpartition("-")[0]
-        if response.startswith("resp_"):
-            self._responses[response] = ChainOwner(job, turn, 0), request.cache_salt
+        if found := _RESPONSE.match(request.request_id):
+            self._responses[found[1]] = ChainOwner(job, turn, 0), request.cache_salt
             if len(self._responses) > _MAX_RESPONSES:
                 self._responses.popitem(last=False)
 
