@@ -68,7 +68,7 @@ def test_a_job_from_its_beginning_to_its_end() -> None:
     log.add_turn("job@tenant", make_turn(1, finished_s=14.0, hit=64, lost=32))
     end(log, make_entry("job@tenant", turns=2, client_session="job"))
     assert not log.jobs
-    counts = log.count(5, None)
+    counts = log.count(5, None, {})
     assert (counts.jobs, counts.jobs_ended) == (5, {"job over": 1})
     assert (counts.job_latency_s.count, counts.job_latency_s.total) == (1, 4.0)
     assert (counts.job_turns.count, counts.job_turns.total) == (1, 2.0)
@@ -86,7 +86,7 @@ def test_an_answer_s_latency_runs_from_its_first_request() -> None:
         log.add_turn("job", make_turn(finished_s=finished_s, arrived_s=arrived_s, **turn))
 
     def answers() -> tuple[int, float]:
-        counts = log.count(1, None).answer_latency_s
+        counts = log.count(1, None, {}).answer_latency_s
         return counts.count, counts.total
 
     take_turn(10.0, 12.0)
@@ -106,7 +106,7 @@ def test_of_two_requests_at_a_time_each_has_its_answer() -> None:
         log.begin("job", arrived_s)
     for arrived_s, finished_s in ((13.0, 14.0), (10.0, 15.0)):
         log.add_turn("job", make_turn(arrived_s=arrived_s, finished_s=finished_s, tools=()))
-    counts = log.count(1, None).answer_latency_s
+    counts = log.count(1, None, {}).answer_latency_s
     assert (counts.count, counts.total) == (2, 4.0 + 5.0)
 
 
@@ -114,8 +114,8 @@ def test_a_job_without_a_whole_reply_has_no_latency() -> None:
     log = JobStats()
     log.begin("job", 10.0)
     end(log, make_entry(turns=0, failures=1), Departure.IDLE)
-    assert log.count(0, None).jobs_ended == {"expired": 1}
-    assert log.count(0, None).job_latency_s.count == 0
+    assert log.count(0, None, {}).jobs_ended == {"expired": 1}
+    assert log.count(0, None, {}).job_latency_s.count == 0
     assert list(log.view_ended(0.0)) == []
 
 
@@ -129,7 +129,7 @@ def test_only_the_latest_turns_and_ended_jobs_are_kept() -> None:
         log.begin(f"{number}", 0.0)
         end(log, make_entry(f"{number}"), Departure.CAPACITY)
     assert [view.session for view in log.view_ended(0.0)] == [f"{number}" for number in range(999, 499, -1)]
-    assert log.count(0, None).job_turns.count == 1000
+    assert log.count(0, None, {}).job_turns.count == 1000
 
 
 def make_pin(turn: int) -> Pin:
@@ -153,7 +153,7 @@ def test_turns_and_pins_are_bounded_and_the_idlest_go_first(
     assert not log.jobs["39"].pins
     # Its latency is known although its turns are not.
     end(log, make_entry("0", turns=10))
-    assert log.count(0, None).job_latency_s.total == 10.0
+    assert log.count(0, None, {}).job_latency_s.total == 10.0
 
 
 def test_a_long_job_beside_others_is_shown_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,7 +175,7 @@ def test_a_gap_counts_for_its_tool_for_other_or_for_the_human() -> None:
     log.add_gap(make_gap(ToolKey("tool 3"), 1.0))
     for _ in range(2):
         log.add_gap(make_gap(HUMAN, 30.0))
-    tools = log.count(0, None).tools
+    tools = log.count(0, None, {}).tools
     assert len(tools) == 34
     assert tools["tool 3"] == ToolCounts(gaps=2, seconds=3.0)
     assert tools["other"] == ToolCounts(gaps=8, seconds=16.0)
