@@ -116,8 +116,8 @@ PyObject* remove_block(PyObject* self, PyObject* block) {
   return nullptr;
 }
 
-FreeContext make_context(double factor, JobNumber job, FinishClass finish_class, bool prefix_only, bool superseded, bool whole,
-                         std::optional<PinId> pin) {
+FreeContext make_context(double factor, JobNumber job, FinishClass finish_class, bool prefix_only, bool superseded,
+                         bool whole, std::optional<PinId> pin) {
   require_argument(!pin || *pin >= 0, "pin is negative");
   return {factor, job, finish_class, prefix_only, superseded, whole, pin.value_or(kNoPin)};
 }
@@ -127,8 +127,7 @@ void bind_context(py::module_& module) {
   py::class_<FreeContext>(module, "FreeContext")
       .def(py::init(&make_context), py::kw_only(), py::arg("factor") = unknown.factor, py::arg("job") = unknown.job,
            py::arg("finish_class") = unknown.finish_class, py::arg("prefix_only") = unknown.prefix_only,
-           py::arg("superseded") = unknown.superseded, py::arg("whole") = unknown.whole,
-           py::arg("pin") = py::none())
+           py::arg("superseded") = unknown.superseded, py::arg("whole") = unknown.whole, py::arg("pin") = py::none())
       .def_readonly("factor", &FreeContext::factor)
       .def_readonly("job", &FreeContext::job)
       .def_readonly("finish_class", &FreeContext::finish_class)
@@ -143,7 +142,8 @@ void bind_context(py::module_& module) {
       .def(
           "__eq__", [](const FreeContext& left, const FreeContext& right) { return left == right; }, py::is_operator())
       .def("__repr__", [](const FreeContext& context) {
-        return py::str("FreeContext(factor={}, job={}, finish_class={}, prefix_only={}, superseded={}, whole={}, pin={})")
+        return py::str(
+                   "FreeContext(factor={}, job={}, finish_class={}, prefix_only={}, superseded={}, whole={}, pin={})")
             .format(context.factor, context.job, context.finish_class, context.prefix_only, context.superseded,
                     context.whole, context.pin == kNoPin ? py::object(py::none()) : py::int_(context.pin));
       });
