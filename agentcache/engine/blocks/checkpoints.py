@@ -157,8 +157,10 @@ class Checkpoints:
         request = self._find_request(request_id)
         if request is None:
             return
-        blocks = [block for block in self.find(request, self._shared[request_id]) if block.ref_cnt == 0]
-        if blocks:
+        needed = self.find(request, self._shared[request_id])
+        held = {block.block_id for block in self._held.get(request_id, ())}
+        blocks = [block for block in needed if block.ref_cnt == 0]
+        if blocks and held.isdisjoint(block.block_id for block in needed):
             self.revive(blocks, BEGINNING)
             del self._shared[request_id]
 
