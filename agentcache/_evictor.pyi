@@ -17,6 +17,8 @@ class FreeContext:
         job: int = 0,
         finish_class: int = 0,
         prefix_only: bool = False,
+        superseded: bool = False,
+        whole: bool = False,
         pin: int | None = None,
     ) -> None: ...
     @property
@@ -31,6 +33,12 @@ class FreeContext:
     @property
     def prefix_only(self) -> bool:
         """A later request can reuse the blocks as a prefix only, so the last of them is the first to lose."""
+    @property
+    def superseded(self) -> bool:
+        """A later state of the same sequence makes the blocks needless: they go first of all that hold KV."""
+    @property
+    def whole(self) -> bool:
+        """The blocks are of use together alone: with the first that is lost, the others are worth nothing."""
     @property
     def pin(self) -> int | None:
         """The pin that keeps the blocks."""

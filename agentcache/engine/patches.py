@@ -21,6 +21,7 @@ REPLACED = {
     # In the engine core, of one scheduler's objects.
     "BlockPool.free_block_queue": "an evictor chooses the victims",
     "BlockPool.cached_block_hash_to_block": "waiting requests are told which of their blocks come and go",
+    "KVCacheCoordinator.remove_skipped_blocks": "windows and states that a request has left behind go first",
     "KVCacheManager.allocate_slots": "we learn for whom; who lacks room gets held blocks, or the policy's choice goes",
     "KVCacheManager.record_prefix_cache_stats": "gaps that fill requests computed count as computed, not as cached",
     "KVCacheManager.get_computed_blocks": "what was looked up to plan a fill request is not looked up again",

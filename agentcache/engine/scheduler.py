@@ -26,6 +26,7 @@ from vllm.v1.request import Request, RequestStatus
 from agentcache._evictor import FreeContext
 from agentcache.config import AgentCacheConfig, is_on, read_config
 from agentcache.engine.blocks.block_queue import BlockQueue, replace_queue
+from agentcache.engine.blocks.checkpoints import BEGINNING, SUPERSEDED, Checkpoints, has_checkpoints
 from agentcache.engine.blocks.evictor_inputs import build_inputs
 from agentcache.engine.jobs.setup import TrackerSetup, is_of_a_job
 from agentcache.engine.jobs.tracker import JobTracker
@@ -74,6 +75,8 @@ class AgentScheduler(MultiSegmentScheduler):
         self.evictor: Evictor | None = None
         self.block_queue: BlockQueue | None = None
         self.tracker: JobTracker | None = None
+        # None where every block's end is a checkpoint, and for policies that evict by age.
+        self.checkpoints: Checkpoints | None = None
         self.tier: Tier | None = None
         self._stop_strings = StopStrings(self.vllm_config.model_config)
         # Prompt tokens that the last step could have had; None while nothing limits them.
@@ -97,8 +100,6 @@ class AgentScheduler(MultiSegmentScheduler):
         return find_policy("lru")
 
     def _find_cost_obstacle(self) -> str | None:
-        if self.has_mamba_layers:
-            return "The model has recurrent layers"
         try:
             read_geometry(self.vllm_config.model_config.hf_text_config)
         except InputError as error:
@@ -132,6 +133,12 @@ class AgentScheduler(MultiSegmentScheduler):
             self.block_queue = replace_queue(pool, self.evictor, self.now, notes_reuse=not is_told)
             if self.tracker is not None:
                 self.block_queue.on_taken = self.tracker.misses.note_taken
+            if policy.segments and has_checkpoints(self.kv_cache_config) and self.kv_cache_manager.enable_caching:
+                self.checkpoints = Checkpoints(
+                    self.kv_cache_manager,
+                    self.block_queue,
+                    find_request=self.requests.get,
+                )
         if has_segments:
             segments = config.segments
             self.fill_gaps(
@@ -139,7 +146,12 @@ class AgentScheduler(MultiSegmentScheduler):
             )
         if tier is not None:
             self._steer_tier(tier, policy, get_inputs())
-        if self.gap_filler is not None or self._victim != "last" or self.tracker is not None:
+        if (
+            self.gap_filler is not None
+            or self.checkpoints is not None
+            or self._victim != "last"
+            or self.tracker is not None
+        ):
             wrap_allocate_slots(self.kv_cache_manager, self._note_taker, self._make_room, self._choose_victim)
         # Measurements change it.
         self.chunking = config.chunking if is_on(config.chunking.enabled, policy.chunking) else None
@@ -172,6 +184,7 @@ class AgentScheduler(MultiSegmentScheduler):
             find_hits=self._find_hits,
             count_requests=self.get_request_counts,
             clock=self.now,
+            keeps_parts=has_checkpoints(self.kv_cache_config),
         )
         self.evictor, self.tracker = setup.make(self.evictor)
         if is_on(self.config.order.enabled, runtime_policy.order is not None):
@@ -209,13 +222,16 @@ class AgentScheduler(MultiSegmentScheduler):
             decodes = sum(not request.is_prefill_chunk for request in self.running)
             self.prefill_budget = prefill_budget(self.chunking, decodes, self._step_tokens)
             self.max_num_scheduled_tokens = decodes + self.prefill_budget
-        if self.tracker is None:
-            return super().schedule(throttle_prefills)
-        self.tracker.step()
+        if self.tracker is not None:
+            self.tracker.step()
         output = super().schedule(throttle_prefills)
         filled = self.gap_filler.filled if self.gap_filler is not None else {}
         for admitted in output.scheduled_new_reqs:
-            self.tracker.admitted(self.requests[admitted.req_id], filled.get(admitted.req_id, ()))
+            request = self.requests[admitted.req_id]
+            if self.checkpoints is not None and (self.tracker is None or self.tracker.begins_job(request)):
+                self.checkpoints.begin(request, admitted.num_computed_tokens)
+            if self.tracker is not None:
+                self.tracker.admitted(request, filled.get(admitted.req_id, ()))
         return output
 
     def update_from_output(
@@ -249,6 +265,8 @@ class AgentScheduler(MultiSegmentScheduler):
 
     def _make_room(self, request: Request) -> bool:
         """Give a request that finds no blocks those held for others, before anything is preempted for it."""
+        if self.checkpoints is not None and self.checkpoints.release_holds():
+            return True
         return self.gap_filler is not None and self.gap_filler.release_holds(keep_for=request)
 
     def _choose_victim(self, request: Request) -> None:
@@ -289,7 +307,10 @@ class AgentScheduler(MultiSegmentScheduler):
         if self.block_queue is None or self.is_fill_request(request.request_id):
             super()._free_request_blocks(request)
             return
-        context = self._find_context(request)
+        if self.checkpoints is not None:
+            self._leave_checkpoint(request, self.checkpoints)
+            return
+        context = self._find_context(request, self._blocks_of(request))
         deferred = len(self.deferred_frees)
         with self.block_queue.free_with(context):
             super()._free_request_blocks(request)
@@ -297,12 +318,30 @@ class AgentScheduler(MultiSegmentScheduler):
             fence, blocks = self.deferred_frees.pop()
             self._deferred_frees.append(_DeferredFree(fence, blocks, context))
 
-    def _find_context(self, request: Request) -> FreeContext:
+    def _leave_checkpoint(self, request: Request, checkpoints: Checkpoints) -> None:
+        """Free a request's blocks as one turn's, without those that no later turn needs."""
+        superseded, begins, kept = checkpoints.leave(request, self._blocks_of(request))
+        # A pin keeps the beginning with the rest.
+        context = self._find_context(request, kept + begins)
+        can_be_freed = self._request_blocks_can_be_freed(request)
+        self.kv_cache_manager.pop_blocks_for_free(request)
+        for blocks, what in ((superseded, SUPERSEDED), (begins, BEGINNING), (kept, context)):
+            if can_be_freed:
+                assert self.block_queue is not None
+                with self.block_queue.free_with(what):
+                    self.kv_cache_manager.block_pool.free_blocks(blocks)
+            elif blocks:
+                self._deferred_frees.append(_DeferredFree(self.sched_step_seq, blocks[::-1], what))
+
+    def _blocks_of(self, request: Request) -> list[KVCacheBlock]:
+        return list(chain.from_iterable(self.kv_cache_manager.get_blocks(request.request_id).blocks))
+
+    def _find_context(self, request: Request, blocks: list[KVCacheBlock]) -> FreeContext:
         prefix_only = self.gap_filler is not None and not self.fills_gaps_of(request)
+        whole = self.checkpoints is not None
         if self.tracker is None:
-            return FreeContext(prefix_only=prefix_only)
-        blocks = list(chain.from_iterable(self.kv_cache_manager.get_blocks(request.request_id).blocks))
-        context = self.tracker.on_free(request, blocks, prefix_only=prefix_only)
+            return FreeContext(prefix_only=prefix_only, whole=whole)
+        context = self.tracker.on_free(request, blocks, prefix_only=prefix_only, whole=whole)
         if self.tier is not None:
             self.tier.storing.note_use(blocks, context)
         return context

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentcache.errors import InputError
+from agentcache.models.published import PublishedShape
 from agentcache.models.shapes import SHAPES, SMALL, Shape
 
 SHAPE_PREFIX = "shape:"
@@ -63,7 +64,7 @@ def resolve_model(name: str) -> Model:
     return Model(name)
 
 
-def _make_once(name: str, shape: Shape, write_weights: Callable[[Path], None] | None) -> Path:
+def _make_once(name: str, shape: Shape | PublishedShape, write_weights: Callable[[Path], None] | None) -> Path:
     """Make the model's folder in the cache on first use and return it; safe when several processes do so at once."""
     folder = _cache_folder() / f"{name}-{_hash_recipe(shape)}"
     if folder.is_dir():
@@ -96,7 +97,7 @@ def _cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "agentcache" / "models"
 
 
-def _hash_recipe(shape: Shape) -> str:
+def _hash_recipe(shape: Shape | PublishedShape) -> str:
     """Hash anything that the model is made of, so that no stale folder is ever used."""
     sources = sorted(path for path in Path(__file__).parent.iterdir() if path.is_file())
     versions = [platform.python_version(), *map(importlib.metadata.version, _TOOLS)]
@@ -106,8 +107,8 @@ def _hash_recipe(shape: Shape) -> str:
     return recipe.hexdigest()[:12]
 
 
-def _write_config(folder: Path, shape: Shape) -> None:
-    from transformers import LlamaConfig
+def _write_config(folder: Path, shape: Shape | PublishedShape) -> None:
+    from transformers import AutoConfig
 
     from agentcache.models.tokenizer import train_tokenizer
 
@@ -115,9 +116,8 @@ def _write_config(folder: Path, shape: Shape) -> None:
     tokenizer.model_max_length = shape.max_tokens
     tokenizer.save_pretrained(folder)
     dtype = "float32" if shape in SMALL.values() else "bfloat16"
-    LlamaConfig(
-        **shape.as_llama_config(end_of_turn=tokenizer.eos_token_id, padding=tokenizer.pad_token_id, dtype=dtype)
-    ).save_pretrained(folder)
+    fields = shape.as_config(end_of_turn=tokenizer.eos_token_id, padding=tokenizer.pad_token_id, dtype=dtype)
+    AutoConfig.for_model(shape.model_type, **fields).save_pretrained(folder)
 
 
 def _write_weights(folder: Path) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentcache.models.geometry import AttentionLayers, Geometry
+from agentcache.models.published import PUBLISHED, PublishedShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +37,13 @@ class Shape:
         )
         return Geometry(self.hidden, self.layers, parameters, parameters, (attention,), self.vocabulary)
 
-    def as_llama_config(self, *, end_of_turn: int, padding: int, dtype: str) -> dict[str, Any]:
-        """Return the keyword arguments of transformers' LlamaConfig."""
+    @property
+    def model_type(self) -> str:
+        """The name by which transformers knows the config's class."""
+        return "llama"
+
+    def as_config(self, *, end_of_turn: int, padding: int, dtype: str) -> dict[str, Any]:
+        """Return the keyword arguments of the config's class."""
         return {
             "architectures": ["LlamaForCausalLM"],
             "hidden_size": self.hidden,
@@ -66,7 +72,8 @@ DEMO = Shape(512, 4096, 1, 2, 1, 128, 8192, 32_768, tied_embeddings=True)
 SMALL = {"tiny": TINY, "demo": DEMO}
 
 # Source: config.json of meta-llama/Llama-3.1-8B-Instruct and -70B-Instruct.
-SHAPES = {
+SHAPES: dict[str, Shape | PublishedShape] = {
     "llama-3.1-8b": Shape(4096, 14336, 32, 32, 8, 128, 128_256, 131_072, tied_embeddings=False),
     "llama-3.1-70b": Shape(8192, 28672, 80, 64, 8, 128, 128_256, 131_072, tied_embeddings=False),
+    **PUBLISHED,
 }

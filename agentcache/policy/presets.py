@@ -8,6 +8,7 @@ from pathlib import Path
 
 from agentcache.errors import InputError
 from agentcache.models.geometry import AttentionLayers, Geometry
+from agentcache.models.published import PublishedShape
 from agentcache.models.shapes import SHAPES, SMALL, Shape
 from agentcache.policy.cost import (
     CostProfile,
@@ -44,6 +45,10 @@ BANDWIDTH_EFFICIENCY = 0.8
 LINK_EFFICIENCY = 0.8
 # Start and synchronisation of one all-reduce between GPUs of a host; two of them a layer.
 ALL_REDUCE_LATENCY_S = 10e-6
+# Of a recurrent state's number: what a token multiplies it with (decay, value, query; once more within a chunk), and
+# its bytes, whatever the model's type.
+_STATE_PRODUCTS = 4
+_STATE_BYTES = 4
 DTYPE_BYTES = {"bfloat16": 2, "float32": 4}
 
 
@@ -72,13 +77,13 @@ GPUS = {
     "cpu": Gpu(0.125e12, 20e9, 10e9, 8e9, 1.6e-3, dtype="float32"),
 }
 # Which GPUs each model has a preset for. A data-sheet number for the dtype is what decides.
-PRESETS: dict[str, tuple[Shape, tuple[str, ...]]] = {
+PRESETS: dict[str, tuple[Shape | PublishedShape, tuple[str, ...]]] = {
     **{name: (shape, ("h20", "h100", "h200")) for name, shape in SHAPES.items()},
     **{name: (shape, ("cpu",)) for name, shape in SMALL.items()},
 }
 
 
-def count_parameters(shape: Shape) -> int:
+def count_parameters(shape: Shape | PublishedShape) -> int:
     """Count the whole model: layers, embeddings, output head, last norm."""
     tables = 1 if shape.tied_embeddings else 2
     return shape.geometry.layer_parameters + tables * shape.vocabulary * shape.hidden + shape.hidden
@@ -133,11 +138,13 @@ def estimate_step_cost(geometry: Geometry, hardware: Gpu, ranks: int = 1) -> Ste
         # Beyond one KV head a rank, heads are copied rather than split.
         return layers.layers * max(layers.kv_heads // ranks, 1) * layers.head_numbers * number_bytes
 
+    recurrent = geometry.recurrent
+    states = 0 if recurrent is None else recurrent.layers * recurrent.state_numbers
     full = [layers for layers in geometry.attention if layers.window is None]
     return StepCost(
         overhead_s=hardware.step_overhead_s + all_reduces_s,
         weights_read_s=(geometry.layer_parameters + head) * number_bytes / ranks / bandwidth_s,
-        token_s=2 * geometry.active_parameters / flops_s,
+        token_s=2 * (geometry.active_parameters + _STATE_PRODUCTS * states) / flops_s,
         token_link_s=link_bytes / (hardware.link_s * LINK_EFFICIENCY),
         head_s=2 * head / flops_s,
         pair_s=sum(map(count_flops, full)) / flops_s,
@@ -147,6 +154,8 @@ def estimate_step_cost(geometry: Geometry, hardware: Gpu, ranks: int = 1) -> Ste
             for layers in geometry.attention
             if layers.window is not None
         ),
+        # Read and written once.
+        state_s=2 * states * _STATE_BYTES / ranks / bandwidth_s,
     )
 
 
@@ -183,7 +192,7 @@ def _predict_batch(step_cost: StepCost, l1: int, q1: int, l2: int, q2: int) -> P
     return PrefillBatch(l1, q1, l2, q2, step_cost.step_s(rows))
 
 
-def _find_preset(model: str, gpu: str) -> tuple[Shape, Gpu]:
+def _find_preset(model: str, gpu: str) -> tuple[Shape | PublishedShape, Gpu]:
     shape, gpus = PRESETS.get(model, (None, ()))
     if shape is None or gpu not in gpus:
         known = "; ".join(f"{name} on {', '.join(gpus)}" for name, (_, gpus) in PRESETS.items())
@@ -191,7 +200,7 @@ def _find_preset(model: str, gpu: str) -> tuple[Shape, Gpu]:
     return shape, GPUS[gpu]
 
 
-def _check_split(model: str, shape: Shape, gpu: str, hardware: Gpu, ranks: int) -> None:
+def _check_split(model: str, shape: Shape | PublishedShape, gpu: str, hardware: Gpu, ranks: int) -> None:
     if ranks < 1 or shape.heads % ranks:
         raise InputError(f"tensor_parallel_size {ranks}: must divide the {shape.heads} attention heads of {model}")
     weights = count_parameters(shape) * DTYPE_BYTES[hardware.dtype]

@@ -48,8 +48,9 @@ class StepCost:
 
     Per step: `overhead_s`, `weights_read_s`, and `prefill_overhead_s` when any row computes more than one token: then
     it is no single CUDA graph as a step of decodes is, and what prepares it often finds the engine idle. Per token
-    computed: `token_s`, and `token_link_s` between GPUs. Per row: `head_s` for the logits of its last token. Per pair
-    of query and key: `pair_s`. Per key read: `kv_read_s`. `windows`: layers that do not look all the way back.
+    computed: `token_s`, and `token_link_s` between GPUs. Per row: `head_s` for the logits of its last token, and
+    `state_s` to read and write what recurrent layers keep. Per pair of query and key: `pair_s`. Per key read:
+    `kv_read_s`. `windows`: layers that do not look all the way back.
     `overlap`: None when compute hides behind memory, or memory behind compute, entirely: the longer of both counts.
     Else both count as (compute^overlap + memory^overlap)^(1/overlap); with 1, one waits for the other.
     """
@@ -64,6 +65,7 @@ class StepCost:
     overlap: float | None = None
     prefill_overhead_s: float = 0.0
     windows: tuple[WindowCost, ...] = ()
+    state_s: float = 0.0
 
     def step_s(self, rows: Sequence[Row]) -> float:
         """Predict a step of any mix of prefill chunks and decodes; 0 without rows."""
@@ -73,7 +75,8 @@ class StepCost:
         weights_s = self._join(self.weights_read_s, tokens * self.token_s + len(rows) * self.head_s)
         # Every row computes a token at least.
         overhead_s = self.overhead_s + (self.prefill_overhead_s if tokens > len(rows) else 0.0)
-        return overhead_s + weights_s + tokens * self.token_link_s + sum(map(self._attention_s, rows))
+        states_s = len(rows) * self.state_s
+        return overhead_s + weights_s + tokens * self.token_link_s + states_s + sum(map(self._attention_s, rows))
 
     def prefill_s(self, query: int, context: int = 0) -> float:
         """Predict one request's prefill in one step."""

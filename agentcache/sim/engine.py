@@ -11,7 +11,13 @@ from vllm import SamplingParams
 from vllm.config import VllmConfig
 from vllm.engine.arg_utils import EngineArgs
 from vllm.utils.hashing import get_hash_fn_by_name
-from vllm.v1.core.kv_cache_utils import BlockHash, get_request_block_hasher, hash_block_tokens, init_none_hash
+from vllm.v1.core.kv_cache_utils import (
+    BlockHash,
+    get_request_block_hasher,
+    hash_block_tokens,
+    init_none_hash,
+    resolve_kv_cache_block_sizes,
+)
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.engine import EngineCoreOutput
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, KVCacheTensor
@@ -31,6 +37,7 @@ from agentcache.policy.presets import Row
 from agentcache.sim.clock import VirtualClock
 from agentcache.sim.gpu import StepModel
 from agentcache.sim.host_link import HostLink
+from agentcache.sim.layer_groups import count_blocks, make_layer_groups
 from tool_runtime.agent.job import ToolCall
 
 # An engine whose scheduler holds every request back looks again after this time.
@@ -44,6 +51,9 @@ _FILL_TOKEN = 0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineShape:
     """The engine's size and settings. `cache_tokens` is rounded down to whole blocks; `knobs` are agentcache's.
+
+    A model with several groups of layers has them in one pool of blocks; its size is, as vLLM counts it, the tokens of
+    requests of full length that fit. Recurrent layers lengthen `block_size`.
 
     With `async_scheduling`, vLLM's default on a GPU, a step is scheduled while the one before it runs. `host_tokens`
     are those of a second cache in the host's memory; where a policy leaves it to vLLM, blocks are stored there when
@@ -109,9 +119,11 @@ class SimulatedEngine:
     def __init__(self, shape: EngineShape, policy: str, gpu: StepModel, clock: VirtualClock) -> None:
         """Make the engine. Raises InputError for what vLLM refuses."""
         config = make_config(shape, policy)
-        self.block_size = shape.block_size
-        self.cache_tokens = shape.cache_tokens // shape.block_size * shape.block_size
-        self.scheduler = _make_scheduler(config, self.cache_tokens // shape.block_size, clock)
+        groups = make_layer_groups(config)
+        # Recurrent layers make it longer.
+        self.block_size = config.cache_config.block_size
+        self.cache_tokens = shape.cache_tokens // self.block_size * self.block_size
+        self.scheduler = _make_scheduler(config, groups, count_blocks(config, groups, self.cache_tokens), clock)
         link = find_link(self.scheduler, self.scheduler.config.tier) if shape.host_tokens else None
         self._link = (
             HostLink(block_s=link.block_s, latency_s=_COPY_LATENCY_S, workers=shape.tensor_parallel_size)
@@ -125,7 +137,7 @@ class SimulatedEngine:
         hash_function = get_hash_fn_by_name(config.cache_config.prefix_caching_hash_algo)
         init_none_hash(hash_function)
         self._hash_function = hash_function
-        self._hasher = get_request_block_hasher(shape.block_size, hash_function)
+        self._hasher = get_request_block_hasher(self.scheduler.hash_block_size, hash_function)
         self._replies: dict[str, Sequence[int]] = {}
         self._times: dict[str, RequestTimes] = {}
         # In the order of their ends.
@@ -300,21 +312,35 @@ def make_config(shape: EngineShape, policy: str) -> VllmConfig:
     return vllm_config
 
 
-def _make_scheduler(config: VllmConfig, blocks: int, clock: VirtualClock) -> AgentScheduler:
-    """Make the scheduler as the engine core does. All layers share one table of blocks, so one layer stands for all."""
-    block_size = config.cache_config.block_size
-    spec = _make_spec(config)
+def _make_scheduler(
+    config: VllmConfig, groups: list[KVCacheGroupSpec], blocks: int, clock: VirtualClock
+) -> AgentScheduler:
+    """Make the scheduler as the engine core does, with so many blocks for all groups of layers.
+
+    Where all layers share one table of blocks, one layer stands for all.
+    """
     # One block more: vLLM keeps one as a placeholder.
-    config.cache_config.num_gpu_blocks = blocks + 1
-    tensor = KVCacheTensor(
-        size=(blocks + 1) * _find_block_bytes(config), layers=["layer"], layer_stride=0, block_stride=0, offset=0
-    )
+    config.cache_config.num_gpu_blocks = num_blocks = blocks + 1
+    if len(groups) == 1:
+        groups = [KVCacheGroupSpec(["layer"], groups[0].kv_cache_spec)]
+    tensors = [
+        KVCacheTensor(
+            size=num_blocks * _find_block_bytes(config),
+            layers=group.layer_names,
+            layer_stride=0,
+            block_stride=0,
+            offset=0,
+        )
+        for group in groups
+    ]
+    cache_config = KVCacheConfig(num_blocks, tensors, groups)
+    scheduler_block_size, hash_block_size = resolve_kv_cache_block_sizes(cache_config, config)
     return AgentScheduler(
         vllm_config=config,
-        kv_cache_config=KVCacheConfig(blocks + 1, [tensor], [KVCacheGroupSpec(["layer"], spec)]),
+        kv_cache_config=cache_config,
         structured_output_manager=StructuredOutputManager(config),
-        block_size=block_size,
-        hash_block_size=block_size,
+        block_size=scheduler_block_size,
+        hash_block_size=hash_block_size,
         clock=clock.now,
     )
 

@@ -34,6 +34,12 @@ class CheckedEvictor : public Evictor {
     require_argument(context.job >= kNoJob, "job is negative");
     require_argument(context.pin >= kNoPin, "pin is negative");
     for (const std::int64_t position : positions) require_argument(position >= 0, "a position is negative");
+    if (context.superseded) {
+      release(ids, BlockState::kEmpty);
+      empty_.append(ids);
+      insert_empty(ids);
+      return;
+    }
     release(ids, BlockState::kWithKv);
     insert({ids, positions, now_s, context, next_sequence_});
     num_with_kv_ += ids.size();

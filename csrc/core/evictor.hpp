@@ -32,6 +32,7 @@ class Evictor {
 
   /// Frees blocks that hold reusable KV and were last used at `now_s`. Where the policy sees no difference, earlier ids
   /// go first. `positions[i]` belongs to `ids[i]`: the tokens of its sequence up to its end.
+  /// Superseded ones (`context`) go behind the empty blocks and before all others, in the order of their calls.
   /// \throws std::invalid_argument for a block that is free already or unknown, and for a value out of range.
   virtual void add(std::span<const BlockId> ids, std::span<const std::int64_t> positions, double now_s,
                    const FreeContext& context = {}) = 0;

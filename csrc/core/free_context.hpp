@@ -23,7 +23,11 @@ struct FreeContext {
   JobNumber job = kNoJob;        ///< Whose request it was.
   FinishClass finish_class = 0;  ///< How it finished. Below kMaxFinishClasses.
   /// A later request can reuse the blocks as a prefix only, so the last of them is the first to lose.
-  bool prefix_only = false;
+  bool prefix_only : 1 = false;
+  /// A later state of the same sequence makes the blocks needless: they go before all blocks that are worth something.
+  bool superseded : 1 = false;
+  /// The blocks are of use together alone: with the first that is lost, the others are worth nothing.
+  bool whole : 1 = false;
   PinId pin = kNoPin;  ///< Keeps the blocks, if the evictor knows pins.
 
   /// Compares field by field.

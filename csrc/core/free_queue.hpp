@@ -44,12 +44,14 @@ class FreeQueue {
   void set_context(const FreeContext& context) { context_ = context; }
 
   /// Frees blocks that may hold KV, as Evictor::add. At position 0 there is nothing to recompute, and so no KV that
-  /// could be lost.
+  /// could be lost, nor any that matters in superseded blocks.
   void free_n(std::span<const BlockId> ids, std::vector<std::int64_t> positions, double now_s) {
     require_known(ids);
     if (context_.prefix_only) level(positions);
     evictor_.add(ids, positions, now_s, context_);
-    for (std::size_t i = 0; i < ids.size(); ++i) freed_s_[index(ids[i])] = positions[i] > 0 ? now_s : kWithoutKv;
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      freed_s_[index(ids[i])] = positions[i] > 0 && !context_.superseded ? now_s : kWithoutKv;
+    }
   }
 
   /// Frees blocks without KV, as Evictor::add_empty.

@@ -62,6 +62,15 @@ class Groups {
     return group;
   }
 
+  /// Notes that a group has lost one of its blocks. O(1).
+  void note_loss(GroupId group) {
+    Group& lossy = groups_[place_[index(group)]];
+    lossy.context.factor *= value_after_loss(lossy);
+    lossy.context.whole = false;
+  }
+  /// Returns what the blocks of a group are worth once one is lost, as a part of what they are worth now.
+  static double value_after_loss(const Group& group) { return group.context.whole ? kBrokenValue : 1.0; }
+
   /// Returns a block with its key.
   /// \pre `id` is in a group.
   Ranked ranked(BlockId id) const { return lists_.ranked(id); }
@@ -125,6 +134,9 @@ class Groups {
     place_[index(groups_[gap].id)] = gap;
     groups_.pop_back();
   }
+
+  // Of blocks that are of no use any more: little enough for them to go first, and still in the order of their worth.
+  static constexpr double kBrokenValue = 1e-9;
 
   RankedLists lists_;
   std::vector<Group> groups_;

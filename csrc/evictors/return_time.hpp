@@ -97,6 +97,7 @@ class ReturnTimeEvictor final : public CheckedEvictor {
       const Group& group = groups_.of(id);
       waits_.observe(group.context.finish_class, now_s - group.freed_s, group.share(), false);
       owners_.forget(id);
+      groups_.note_loss(group.id);
       leave_group(id);
     }
   }
@@ -193,7 +194,10 @@ class ReturnTimeEvictor final : public CheckedEvictor {
       candidates.pop();
     } else {
       const Ranked next = groups_.next(first.id);
-      candidates.replace_first({first.worth * next.key, first.worth, next.sequence, next.id});
+      const Group& group = groups_.of(first.id);
+      // The first loss is the one that counts.
+      const double worth = first.worth * (group.first.id == first.id ? Groups::value_after_loss(group) : 1.0);
+      candidates.replace_first({worth * next.key, worth, next.sequence, next.id});
     }
     return first.id;
   }

@@ -71,20 +71,6 @@ def test_a_waiting_request_keeps_its_hits_in_every_group(tiny_model_path: str) -
     lone.scheduler.check_integrity()
 
 
-@pytest.mark.parametrize(("specs", "blocks"), [([FULL, RECURRENT], 40), ([RECURRENT], 8)], ids=["hybrid", "recurrent"])
-def test_recurrent_models_are_served_as_by_lru(
-    tiny_model_path: str, specs: list[KVCacheSpec], blocks: int, vllm_log: pytest.LogCaptureFixture
-) -> None:
-    lone = make_lone(tiny_model_path, specs, blocks=blocks, policy="agentcache")
-    (line,) = [record.message for record in vllm_log.records if record.name == "vllm.agentcache"]
-    assert line.startswith("The model has recurrent layers: policy agentcache cannot tell what its blocks are worth, ")
-    assert isinstance(lone.scheduler.evictor, LruEvictor)
-    assert (lone.scheduler.tracker, lone.scheduler.gap_filler, lone.scheduler.chunking) == (None, None, None)
-    stock = make_lone(tiny_model_path, specs, blocks=blocks, policy="vllm")
-    assert run_jobs(lone) == run_jobs(stock)
-    assert lone.scheduler.tracker is None
-
-
 def run_jobs(lone: LoneScheduler) -> list[tuple[dict[str, int], list[int]]]:
     """Jobs that come back, in a cache that holds half of them: hits and evictions, step by step."""
     steps = []
@@ -105,6 +91,7 @@ def test_a_model_of_recurrent_layers_alone_starts(tiny_model_path: str, tmp_path
     config.save_pretrained(tmp_path)
     for policy in ("agentcache", "asymcache", "continuum-paper", "pensieve"):
         lone = make_lone(str(tmp_path), [RECURRENT], policy=policy)
+        assert isinstance(lone.scheduler.evictor, LruEvictor)
         do_turn_in_no_time(lone, "one", tokens_of(1, 100), calls=(SEARCH,))
         lone.scheduler.check_integrity()
 

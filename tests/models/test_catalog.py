@@ -148,7 +148,8 @@ def test_shape_has_the_real_geometry_and_no_weights(home: Path) -> None:
 def test_unknown_shape_is_answered_with_the_choices(home: Path) -> None:
     with pytest.raises(InputError) as caught:
         resolve_model("shape:llama-9")
-    choices = "shape:llama-3.1-8b, shape:llama-3.1-70b"
+    choices = ", ".join(f"shape:{name}" for name in SHAPES)
+    assert choices.startswith("shape:llama-3.1-8b, shape:llama-3.1-70b, shape:qwen3-30b-a3b, ")
     assert str(caught.value) == f"model shape:llama-9: unknown shape; choose from {choices}"
     assert not home.exists()
 

@@ -91,7 +91,7 @@ def test_active_parameters_without_the_embeddings() -> None:
 
 @pytest.mark.parametrize("shape", [*SHAPES.values(), *SMALL.values()])
 def test_a_llama_reads_as_its_shape(shape: Shape) -> None:
-    config = LlamaConfig(**shape.as_llama_config(end_of_turn=1, padding=2, dtype="float32"))
+    config = LlamaConfig(**shape.as_config(end_of_turn=1, padding=2, dtype="float32"))
     geometry = read_geometry(config)
     assert geometry == shape.geometry
     assert geometry.vocabulary == shape.vocabulary

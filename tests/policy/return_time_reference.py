@@ -19,6 +19,9 @@ BINS = len(EDGES_S) - 1
 WIDTHS_S = [EDGES_S[i + 1] - EDGES_S[i] for i in range(BINS)]
 PRIOR_HAZARD = [1 / (30.0 + EDGES_S[i]) for i in range(BINS)]
 
+# What is left of the value of blocks that are of use together alone, once one is lost.
+BROKEN_VALUE = 1e-9
+
 Curve = list[float]
 
 
@@ -87,6 +90,7 @@ class Group:
     finish_class: int
     job: int
     share: float
+    whole: bool
     blocks: list[tuple[float, int, int]]
 
 
@@ -127,7 +131,7 @@ class ReturnTimeReference:
         for block_id, position in zip(block_ids, positions, strict=True):
             if position == 0:
                 self.forget(block_id)
-        group = Group(now_s, factor, finish_class, job, 0.0, [])
+        group = Group(now_s, factor, finish_class, job, 0.0, context.whole, [])
         newest = {job: each for job, each in self._newest.items() if each.blocks}
         for block in blocks:
             self._find_better_group(block[2], group, newest, now_s).blocks.append(block)
@@ -145,6 +149,8 @@ class ReturnTimeReference:
         for block_id in victims:
             group = self._take_out(block_id)
             self._observe(group.finish_class, now_s - group.freed_s, group.share, returned=False)
+            if group.whole:
+                group.factor, group.whole = group.factor * BROKEN_VALUE, False
             self.forget(block_id)
         return victims
 
@@ -155,7 +161,7 @@ class ReturnTimeReference:
             if not moved:
                 continue
             group.blocks = [block for block in group.blocks if block[2] not in block_ids]
-            target = Group(group.freed_s, group.factor, group.finish_class, group.job, group.share, moved)
+            target = Group(group.freed_s, group.factor, group.finish_class, group.job, group.share, group.whole, moved)
             self._groups.append(target)
             if not group.blocks:
                 self._newest = {job: target if each is group else each for job, each in self._newest.items()}
@@ -174,10 +180,12 @@ class ReturnTimeReference:
             self._others[block_id] = [group.job, *(each for each in others if each != group.job)]
 
     def order(self, now_s: float) -> Iterator[int]:
-        left = [(self._value(group, now_s), list(group.blocks)) for group in self._groups]
+        left = [[self._value(group, now_s), list(group.blocks), group.whole] for group in self._groups]
         while left:
-            _, blocks = min(left, key=lambda group: (group[0] * group[1][0][0], group[1][0][1]))
-            yield blocks.pop(0)[2]
+            first = min(left, key=lambda group: (group[0] * group[1][0][0], group[1][0][1]))
+            yield first[1].pop(0)[2]
+            if first[2]:
+                first[0], first[2] = first[0] * BROKEN_VALUE, False
             left = [group for group in left if group[1]]
 
     def _find_better_group(self, block_id: int, own: Group, newest: dict[int, Group], now_s: float) -> Group:

@@ -50,12 +50,13 @@ class SameVictims(RuleBasedStateMachine):
         finish_class=st.integers(0, 3),
         factor=st.sampled_from([1.0, 0.5]) | st.floats(1e-3, 1e3),
         job=st.integers(0, 4),
+        whole=st.booleans(),
     )
-    def add(self, data: st.DataObject, finish_class: int, factor: float, job: int) -> None:
+    def add(self, data: st.DataObject, finish_class: int, factor: float, job: int, whole: bool) -> None:
         count = data.draw(st.integers(0, min(8, len(self.taken))))
         freed, self.taken = self.taken[:count], self.taken[count:]
         positions = [16 * n for n in data.draw(st.lists(st.integers(0, 8000), min_size=count, max_size=count))]
-        context = FreeContext(factor=factor, finish_class=finish_class, job=job)
+        context = FreeContext(factor=factor, finish_class=finish_class, job=job, whole=whole)
         self.evictor.add(freed, positions, self.now_s, context)
         self.reference.add(freed, positions, self.now_s, context)
 
@@ -98,6 +99,19 @@ def test_the_cheapest_block_of_a_group_goes_first() -> None:
     evictor = make_evictor(4)
     evictor.add([3, 0, 2, 1], [64_000, 16, 48_000, 32_000], 0.0)
     assert evictor.evict(4, 1.0) == [0, 1, 2, 3]
+
+
+def test_what_is_of_use_together_alone_goes_together() -> None:
+    """Both chains are as dear; by age they would go block by block in turns, and neither would be of use."""
+    evictor = ReturnTimeEvictor(num_blocks=7, **SAME_COST, learning=Learning())
+    whole = FreeContext(whole=True)
+    evictor.add([0, 1, 2], [48, 32, 16], 0.0, whole)
+    evictor.add([3, 4, 5], [48, 32, 16], 1.0, whole)
+    assert evictor.evict(1, 2.0) == [0]
+    # Worth less than either chain was, more than what is left of the first.
+    evictor.add([6], [16], 2.0, FreeContext(factor=1e-6))
+    assert list(evictor.order(1000.0)) == [1, 2, 6, 3, 4, 5]
+    assert evictor.evict(6, 1000.0) == [1, 2, 6, 3, 4, 5]
 
 
 def test_before_anything_is_learnt_the_longest_idle_goes_first() -> None:

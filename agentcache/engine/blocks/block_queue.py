@@ -72,6 +72,7 @@ class BlockQueue(_evictor.FreeQueue):
         """Told of blocks that are taken, before they lose their hashes."""
         self._blocks = list(blocks)
         self._freed_s: float | None = None
+        self._noted: list[KVCacheBlock] | None = None
         self._evictor = evictor
         for block in free:
             block.prev_free_block = block.next_free_block = None
@@ -90,6 +91,15 @@ class BlockQueue(_evictor.FreeQueue):
         finally:
             self.context, self._freed_s = UNKNOWN_REQUEST, None
 
+    @contextmanager
+    def note_freed(self) -> Iterator[list[KVCacheBlock]]:
+        """List the blocks with reusable KV that are freed inside."""
+        self._noted = noted = []
+        try:
+            yield noted
+        finally:
+            self._noted = None
+
     def append(self, block: KVCacheBlock) -> None:
         """Free one block."""
         self.append_n([block])
@@ -97,6 +107,8 @@ class BlockQueue(_evictor.FreeQueue):
     def append_n(self, blocks: Sequence[KVCacheBlock]) -> None:
         """Free blocks with reusable KV, in eviction order."""
         if blocks:
+            if self._noted is not None:
+                self._noted += blocks
             now_s = self._tell_time()
             self.free_n(blocks, now_s if self._freed_s is None else self._freed_s)
 

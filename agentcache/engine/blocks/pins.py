@@ -81,8 +81,15 @@ class Pins:
     """
 
     def __init__(
-        self, evictor: PinnedEvictor, *, budget_blocks: int, tenant_blocks: int, clock: Callable[[], float]
+        self,
+        evictor: PinnedEvictor,
+        *,
+        budget_blocks: int,
+        tenant_blocks: int,
+        clock: Callable[[], float],
+        whole: bool = False,
     ) -> None:
+        """Begin without pins. With `whole` a part of what a pin keeps is worth nothing: it ends at once."""
         self.budget_blocks = budget_blocks
         self.began = 0
         self.ended: Counter[str] = Counter()
@@ -90,6 +97,7 @@ class Pins:
         self._evictor = evictor
         self._tenant_blocks = tenant_blocks
         self._clock = clock
+        self._whole = whole
         self._numbers = itertools.count()
         self._live: dict[int, Pin] = {}
         self._by_owner: dict[str, Pin] = {}
@@ -267,7 +275,7 @@ class Pins:
             if not left:
                 # Others use its blocks, or they are yet to be freed: its end would make no room.
                 continue
-            if left <= excess:
+            if left <= excess or self._whole:
                 self._end(pin, PinEnd.BUDGET)
             else:
                 self._evictor.release_some(pin.number, excess, self._clock())

@@ -7,7 +7,9 @@ from tool_runtime.learning.tool_key import HUMAN, ToolKey
 UNKNOWN = 0
 PREEMPTED = 1
 OVER = 2
-_FIRST_TOOL = 3
+# What several jobs begin with.
+SHARED = 3
+_FIRST_TOOL = 4
 # The evictor takes 1,024; a table of ages has about a kilobyte.
 _MAX_CLASSES = 512
 # A command has a class of its own from its so many-th end on.

@@ -32,7 +32,10 @@ def is_of_a_job(request: Request) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TrackerSetup:
-    """`clock` gives seconds. `hash_block_size` is that of a request's block hashes, None where it is `block_size`."""
+    """`clock` gives seconds. `hash_block_size` is that of a request's block hashes, None where it is `block_size`.
+
+    `keeps_parts`: some layers of the model keep less than all tokens.
+    """
 
     vllm_config: VllmConfig
     config: AgentCacheConfig
@@ -43,6 +46,7 @@ class TrackerSetup:
     count_requests: Callable[[], tuple[int, int]]
     clock: Callable[[], float]
     hash_block_size: int | None = None
+    keeps_parts: bool = False
 
     def make(self, evictor: Evictor) -> tuple[Evictor, JobTracker]:
         """Make the tracker, and the evictor to use in place of the given one: it knows pins if the policy has any."""
@@ -98,6 +102,7 @@ class TrackerSetup:
             budget_blocks=budget_blocks,
             tenant_blocks=int(self.config.pins.tenant_budget * budget_blocks),
             clock=self.clock,
+            whole=self.keeps_parts,
         )
 
     def _make_factors(self, evictor: Evictor, runtime: AgentRuntime) -> ReuseFactors:

@@ -127,6 +127,11 @@ class JobTracker:
         self._waiting.admitted(request, state)
         self._end_return(state)
 
+    def begins_job(self, request: Request) -> bool:
+        """Tell whether the request goes on from no turn that is known."""
+        state = self._states.get(request.request_id)
+        return state is None or state.continues is None
+
     def got_tokens(self, request_id: str) -> None:
         """Note a new token. Called for every request of a step that has one, while any waits for its first."""
         if request_id in self._without_token:
@@ -139,7 +144,12 @@ class JobTracker:
         return bool(self._without_token)
 
     def on_free(
-        self, request: Request, blocks: Sequence[KVCacheBlock] = (), *, prefix_only: bool = False
+        self,
+        request: Request,
+        blocks: Sequence[KVCacheBlock] = (),
+        *,
+        prefix_only: bool = False,
+        whole: bool = False,
     ) -> FreeContext:
         """Book a request that is about to free all of its blocks, because it has finished or is preempted.
 
@@ -152,12 +162,12 @@ class JobTracker:
             # Its blocks are wanted again as soon as there is room.
             state = self._states.get(request.request_id)
             job = state.job_number if state is not None else 0
-            return FreeContext(finish_class=PREEMPTED, job=job, prefix_only=prefix_only)
+            return FreeContext(finish_class=PREEMPTED, job=job, prefix_only=prefix_only, whole=whole)
         self._end_departed()
         state = self._states.pop(request.request_id, None)
         self._without_token.discard(request.request_id)
         if state is None:
-            return FreeContext(prefix_only=prefix_only)
+            return FreeContext(prefix_only=prefix_only, whole=whole)
         self._waiting.end(request)
         self._end_return(state)
         finish_class, key = self._finish_turn(request, state)
@@ -167,6 +177,7 @@ class JobTracker:
             factor=self._factors.find(key) if self._factors is not None and key is not None else 1.0,
             job=state.job_number,
             prefix_only=prefix_only,
+            whole=whole,
             pin=pin.number if pin is not None else None,
         )
 
@@ -297,7 +308,8 @@ class JobTracker:
             return self.runtime.decide_hold(
                 key,
                 age_s=age_s,
-                loss_s=self._turn_cost.of_end(tokens, at_stake),
+                # Windows and states are beside the blocks that keep all tokens.
+                loss_s=self._turn_cost.of_end(tokens, min(at_stake, tokens // self._turn_cost.block_size)),
                 prefill_s=self._turn_cost.of_whole(tokens),
                 share=self._turn_cost.share(at_stake),
                 queued=self._count_waiting() > 0,

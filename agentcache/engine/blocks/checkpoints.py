@@ -1,0 +1,174 @@
+"""What of a request's blocks its next turn would use, where layers do not all keep all tokens.
+
+A later request goes on from a checkpoint: a position at which every group of layers has what it needs.
+
+    full attention    | every block before it
+    sliding window    |                   the last window |
+    chunked attention |              the chunk's beginning |
+    recurrent         |                       the state at it |
+
+A turn's last checkpoint is what its job comes back to; a prompt that several jobs begin with has one at its end. Blocks
+that no such checkpoint needs are superseded: they are free first. vLLM itself is asked which blocks a checkpoint needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import chain
+
+from vllm.v1.core.kv_cache_manager import KVCacheManager
+from vllm.v1.core.kv_cache_utils import BlockHash, KVCacheBlock, get_block_hash, get_group_id
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig
+from vllm.v1.request import Request
+
+from agentcache._evictor import FreeContext
+from agentcache.engine.blocks.block_queue import BlockQueue
+from agentcache.engine.jobs.finish_classes import SHARED
+from agentcache.engine.patches import replace
+
+SUPERSEDED = FreeContext(superseded=True)
+# Of what several jobs have begun with: it is nobody's.
+BEGINNING = FreeContext(finish_class=SHARED, prefix_only=True)
+# Hashes of such blocks; a prompt of a million tokens has as many.
+_MOST_BEGINNINGS = 65_536
+
+
+def has_checkpoints(config: KVCacheConfig) -> bool:
+    """Tell whether any layers of the model keep less than all tokens: else every block's end is a checkpoint."""
+    specs = [group.kv_cache_spec for group in config.kv_cache_groups]
+    return any(
+        not isinstance(spec, FullAttentionSpec)
+        or spec.sliding_window is not None
+        or spec.attention_chunk_size is not None
+        for spec in specs
+    )
+
+
+class Checkpoints:
+    """Steers what a scheduler's requests free, in mid-run and at their end. `queue` is its block pool's."""
+
+    def __init__(
+        self,
+        manager: KVCacheManager,
+        queue: BlockQueue,
+        *,
+        find_request: Callable[[str], Request | None],
+    ) -> None:
+        self._manager = manager
+        self._queue = queue
+        self._find_request = find_request
+        # Where running requests left what other jobs have begun with, in tokens.
+        self._shared: dict[str, int] = {}
+        # Of the blocks that keep these tokens, the latest last.
+        self._beginnings: dict[BlockHash, None] = {}
+        # Of running requests: what vLLM has freed last of each group, which the last checkpoint may need still.
+        self._held: dict[str, list[KVCacheBlock]] = {}
+        coordinator = manager.coordinator
+        remove_skipped_blocks = coordinator.remove_skipped_blocks
+
+        def supersede_skipped_blocks(
+            request_id: str, processed_computed_tokens: int, num_prompt_tokens: int | None = None
+        ) -> None:
+            with queue.free_with(SUPERSEDED), queue.note_freed() as freed:
+                remove_skipped_blocks(request_id, processed_computed_tokens, num_prompt_tokens)
+            if freed:
+                self._hold(request_id, freed)
+            if processed_computed_tokens >= self._shared.get(request_id, processed_computed_tokens + 1):
+                self._keep_shared(request_id)
+
+        replace(coordinator, "remove_skipped_blocks", supersede_skipped_blocks)
+
+    def release_holds(self) -> bool:
+        """Free what is held of running requests' checkpoints. Return whether that made room."""
+        held = list(chain.from_iterable(self._held.values()))
+        self._held.clear()
+        self._supersede(held)
+        return bool(held)
+
+    def _hold(self, request_id: str, freed: list[KVCacheBlock]) -> None:
+        """Hold the last block of each group in place of the one before it."""
+        held = {get_group_id(block.block_hash): block for block in self._held.pop(request_id, []) if block.block_hash}
+        before = dict(held)
+        for block in freed:
+            assert block.block_hash is not None
+            group = get_group_id(block.block_hash)
+            if group not in held or _position(block) > _position(held[group]):
+                held[group] = block
+        self._manager.block_pool.touch([block for group, block in held.items() if before.get(group) is not block])
+        self._supersede([block for group, block in before.items() if held[group] is not block])
+        self._held[request_id] = list(held.values())
+
+    def _supersede(self, blocks: list[KVCacheBlock]) -> None:
+        with self._queue.free_with(SUPERSEDED):
+            self._manager.block_pool.free_blocks(blocks)
+
+    def begin(self, request: Request, hit_tokens: int) -> None:
+        """Note the admission of a job's first request, whose beginning others have had in common with it."""
+        shared = max(hit_tokens, request.shared_prefix_boundary)
+        if not shared:
+            return
+        self._shared[request.request_id] = shared
+        for block_hash in request.block_hashes[: shared // self._manager.block_pool.hash_block_size]:
+            self._beginnings.pop(block_hash, None)
+            self._beginnings[block_hash] = None
+        while len(self._beginnings) > _MOST_BEGINNINGS:
+            del self._beginnings[next(iter(self._beginnings))]
+
+    def find(self, request: Request, tokens: int) -> list[KVCacheBlock]:
+        """Find the blocks that the last usable checkpoint among the request's first `tokens` needs, group by group."""
+        groups, _, _ = self._manager.coordinator.find_longest_cache_hit(request.block_hashes, tokens)
+        return [block for block in chain.from_iterable(groups) if not block.is_null]
+
+    def leave(
+        self, request: Request, blocks: Iterable[KVCacheBlock]
+    ) -> tuple[list[KVCacheBlock], list[KVCacheBlock], list[KVCacheBlock]]:
+        """Split what a request leaves: superseded blocks, those that jobs begin with, those of its last checkpoint.
+
+        The first to lose are the first of each.
+
+        What the checkpoint needs and vLLM has freed in mid-run is taken out of the free blocks: it is the caller's to
+        free, with the request's own `blocks`.
+        """
+        self._shared.pop(request.request_id, None)
+        held = self._held.pop(request.request_id, [])
+        needed = self.find(request, request.num_tokens)
+        freed = [block for block in needed if block.ref_cnt == 0]
+        self._manager.block_pool.touch(freed)
+        ids = {block.block_id for block in needed}
+        own = [block for block in (*blocks, *held) if not block.is_null]
+        kept = _order([*freed, *(block for block in own if block.block_id in ids)])
+        begins = [block for block in kept if self._begins_jobs(block)]
+        chain_end = [block for block in kept if not self._begins_jobs(block)]
+        return [block for block in reversed(own) if block.block_id not in ids], begins, chain_end
+
+    def _begins_jobs(self, block: KVCacheBlock) -> bool:
+        return block.block_hash is not None and get_block_hash(block.block_hash) in self._beginnings
+
+    def revive(self, blocks: Iterable[KVCacheBlock], context: FreeContext) -> None:
+        """Give free blocks the value that they have by this context."""
+        pool = self._manager.block_pool
+        free = [block for block in blocks if block.ref_cnt == 0]
+        pool.touch(free)
+        with self._queue.free_with(context):
+            pool.free_blocks(_order(free))
+
+    def _keep_shared(self, request_id: str) -> None:
+        """Keep what a job needs that begins as this request did, once the request needs it no longer."""
+        request = self._find_request(request_id)
+        if request is None:
+            return
+        needed = self.find(request, self._shared[request_id])
+        held = {block.block_id for block in self._held.get(request_id, ())}
+        blocks = [block for block in needed if block.ref_cnt == 0]
+        if blocks and held.isdisjoint(block.block_id for block in needed):
+            self.revive(blocks, BEGINNING)
+            del self._shared[request_id]
+
+
+def _order(blocks: Iterable[KVCacheBlock]) -> list[KVCacheBlock]:
+    """Put the end of a sequence first, as vLLM does; a window or state goes with the last block before it."""
+    return sorted(blocks, key=_position, reverse=True)
+
+
+def _position(block: KVCacheBlock) -> int:
+    return block.block_hash_num_tokens or 0

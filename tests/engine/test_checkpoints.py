@@ -1,0 +1,127 @@
+"""What requests leave of windows, chunks and states: what their next turn needs stays, what nobody needs goes first."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from lone_scheduler import BLOCK_SIZE, LoneScheduler
+from test_layer_groups import ATTENTION, FULL, RECURRENT, WINDOW, make_lone
+from test_steered_scheduler import SEARCH, do_turn_in_no_time, run_until_idle, tokens_of
+from vllm.v1.core.kv_cache_utils import KVCacheBlock
+from vllm.v1.kv_cache_interface import ChunkedLocalAttentionSpec, KVCacheSpec
+
+from agentcache.engine.blocks.checkpoints import has_checkpoints
+from tool_runtime.agent.job import ToolCall
+
+CHUNKED = ChunkedLocalAttentionSpec(**ATTENTION, attention_chunk_size=8 * BLOCK_SIZE)
+FAMILIES: dict[str, list[KVCacheSpec]] = {
+    "gpt-oss": [WINDOW, FULL],
+    "gemma": [WINDOW, WINDOW, WINDOW, FULL],
+    "llama-4": [CHUNKED, CHUNKED, FULL],
+    "qwen3-next": [RECURRENT, RECURRENT, RECURRENT, FULL],
+    "windows alone": [WINDOW],
+    "states alone": [RECURRENT],
+}
+
+
+def find_hit_tokens(lone: LoneScheduler, tokens: list[int]) -> int:
+    lone.add("probe", tokens, output_tokens=1)
+    _, hit, _ = lone.scheduler.kv_cache_manager.get_computed_blocks(lone.scheduler.requests["probe"])
+    lone.abort("probe")
+    return int(hit)
+
+
+def find_hits(lone: LoneScheduler, tokens: list[int]) -> list[KVCacheBlock]:
+    lone.add("look", tokens, output_tokens=1)
+    hits: list[KVCacheBlock] = lone.scheduler._find_hits(lone.scheduler.requests["look"])
+    lone.abort("look")
+    return hits
+
+
+@pytest.mark.parametrize("family", ["gpt-oss", "qwen3-next"])
+def test_what_nobody_needs_goes_before_any_turns_blocks(tiny_model_path: str, family: str) -> None:
+    lone = make_lone(tiny_model_path, FAMILIES[family], policy="agentcache")
+    prompt = tokens_of(1, 18 * BLOCK_SIZE)
+    do_turn_in_no_time(lone, "one", prompt, calls=(SEARCH,))
+    again = [*prompt, *tokens_of(2, 20)]
+    needed = {block.block_id for block in find_hits(lone, again)}
+    assert find_hit_tokens(lone, again) == 18 * BLOCK_SIZE
+    with_kv = [block.block_id for block in lone.pool.free_block_queue.get_all_free_blocks() if block.block_hash]
+    # Windows and states of the way there.
+    superseded = [block_id for block_id in with_kv if block_id not in needed]
+    assert superseded
+    assert with_kv[: len(superseded)] == superseded
+    # With all of those gone, the job comes back to as much.
+    lone.pool.get_new_blocks(lone.pool.get_num_free_blocks() - len(needed))
+    assert find_hit_tokens(lone, again) == 18 * BLOCK_SIZE
+
+
+def test_a_state_freed_in_mid_run_is_the_turns_own(tiny_model_path: str) -> None:
+    """vLLM frees it when the reply goes on from it; its turn's pin keeps it with the rest."""
+    lone = make_lone(tiny_model_path, FAMILIES["qwen3-next"], policy="agentcache", pins={"budget": 1.0})
+    lone.scheduler.clock.now_s = 1.0
+    for turn in range(3):
+        do_turn_in_no_time(lone, f"{turn}", tokens_of(1, (8 + 4 * turn) * BLOCK_SIZE), calls=(SEARCH,))
+    tokens = tokens_of(1, 16 * BLOCK_SIZE)
+    needed = find_hits(lone, [*tokens, 1, 2])
+    states = [block for block in needed if block.block_hash_num_tokens == 16 * BLOCK_SIZE]
+    assert len(states) == 4
+    order = [block.block_id for block in lone.pool.free_block_queue.get_all_free_blocks()]
+    last = order[-len(needed) :]
+    assert {block.block_id for block in needed} == set(last)
+
+
+def test_what_jobs_begin_with_stays_a_checkpoint(tiny_model_path: str) -> None:
+    """The second job shows what they have in common; from the third on it is hit, under pressure as well."""
+    lone = make_lone(tiny_model_path, FAMILIES["gpt-oss"], blocks=120, policy="agentcache")
+    common = tokens_of(9, 10 * BLOCK_SIZE)
+    hits = []
+    for job in range(8):
+        lone.add(f"job {job}", [*common, *tokens_of(20 + job, 12 * BLOCK_SIZE)], output_tokens=8, calls=(SEARCH,))
+        hits += [hit for step in run_until_idle(lone) for hit in step.hit_tokens.values()]
+        lone.scheduler.clock.now_s += 5.0
+    assert hits[2:] == [10 * BLOCK_SIZE] * 6
+
+
+def test_full_attention_alone_has_no_checkpoints(tiny_model_path: str) -> None:
+    lone = make_lone(tiny_model_path, [FULL], policy="agentcache")
+    assert not has_checkpoints(lone.scheduler.kv_cache_config)
+    assert lone.scheduler.checkpoints is None
+
+
+def run_agents(lone: LoneScheduler, seed: int) -> int:
+    """Jobs that come back after a while, two at a time. The tokens that their turns hit."""
+    rng = random.Random(seed)
+    common = tokens_of(99, rng.randrange(2, 6) * BLOCK_SIZE)
+    jobs = {number: [*common, *tokens_of(number, rng.randrange(20, 120))] for number in range(8)}
+    turns = dict.fromkeys(jobs, 0)
+    hits = 0
+    while jobs:
+        for number in rng.sample(sorted(jobs), min(2, len(jobs))):
+            turns[number] += 1
+            is_last = len(jobs[number]) > 330 or turns[number] == 6
+            calls: tuple[ToolCall, ...] = () if is_last else (SEARCH,)
+            name = f"{number}.{turns[number]}"
+            lone.add(name, jobs[number], rng.randrange(3, 24), calls=calls, session_id=str(number))
+        for step in run_until_idle(lone):
+            hits += sum(step.hit_tokens.values())
+            for name, tokens in step.finished.items():
+                number = int(name.split(".")[0])
+                jobs[number] = [*tokens, *tokens_of(1000 + number + turns[number], rng.randrange(10, 60))]
+        for number in [number for number in jobs if turns[number] == 6 or len(jobs[number]) > 420]:
+            del jobs[number]
+        lone.scheduler.clock.now_s += rng.choice([1.0, 4.0, 20.0])
+    lone.scheduler.check_integrity()
+    return hits
+
+
+@pytest.mark.parametrize("family", list(FAMILIES))
+def test_no_family_hits_less_than_under_stock_vllm(tiny_model_path: str, family: str) -> None:
+    specs = FAMILIES[family]
+    blocks = 14 if family == "states alone" else 60 + 20 * len(specs)
+    ours, stock = (
+        sum(run_agents(make_lone(tiny_model_path, specs, blocks=blocks, policy=policy), seed) for seed in range(4))
+        for policy in ("agentcache", "vllm")
+    )
+    assert ours >= 0.97 * stock
