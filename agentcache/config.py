@@ -180,6 +180,26 @@ class TierConfig(BaseModel):
     )
 
 
+class ReplicasConfig(BaseModel):
+    """Data parallel: a job stays at the engine that has its KV (agentcache/policy/replicas/)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    enabled: bool | None = _knob(
+        None, "None: with policies that follow jobs; otherwise vLLM balances single requests", _BY_POLICY
+    )
+    spill_factor: float = _knob(
+        3.0,
+        "a job moves, once, when its turn costs so many times as much at home as at an engine with room for it",
+        "assumed",
+        ge=1,
+        le=_MOST,
+    )
+    live_s: float = _knob(
+        60.0, "seconds of idle time after which a job no longer counts to its engine's load", "assumed", **_POSITIVE
+    )
+
+
 class RuntimeConfig(BaseModel):
     """The agent runtime's records: jobs by session, and how long tools take."""
 
@@ -221,6 +241,7 @@ class AgentCacheConfig(BaseModel):
     order: OrderConfig = OrderConfig()
     runtime: RuntimeConfig = RuntimeConfig()
     tier: TierConfig = TierConfig()
+    replicas: ReplicasConfig = ReplicasConfig()
 
     gpu: str | None = _knob(
         None, "GPU whose data sheet gives the cost model; None is the GPU at hand", "not tuned: the GPU at hand"
