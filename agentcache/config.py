@@ -196,7 +196,23 @@ class ReplicasConfig(BaseModel):
         le=_MOST,
     )
     live_s: float = _knob(
-        60.0, "seconds of idle time after which a job no longer counts to its engine's load", "assumed", **_POSITIVE
+        60.0,
+        "seconds of idle time after which a job counts no longer to its engine's load; four mean pauses if that is less",
+        "assumed",
+        **_POSITIVE,
+    )
+
+
+class RouterConfig(BaseModel):
+    """A router in front of several servers (docs/replicas.md)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    url: str | None = _knob(
+        None,
+        "vllm-router that is told which sessions are over, as in http://10.0.0.1:8080; None tells nobody",
+        _OPT_IN,
+        pattern=r"^https?://[^/]+$",
     )
 
 
@@ -242,6 +258,7 @@ class AgentCacheConfig(BaseModel):
     runtime: RuntimeConfig = RuntimeConfig()
     tier: TierConfig = TierConfig()
     replicas: ReplicasConfig = ReplicasConfig()
+    router: RouterConfig = RouterConfig()
 
     gpu: str | None = _knob(
         None, "GPU whose data sheet gives the cost model; None is the GPU at hand", "not tuned: the GPU at hand"

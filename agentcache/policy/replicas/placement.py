@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -12,6 +11,7 @@ from agentcache.policy.replicas.chain_owners import ChainOwners
 from agentcache.policy.replicas.engine_load import EngineLoad, PrefillCost
 from agentcache.policy.replicas.job_homes import JobHome, JobHomes
 from agentcache.policy.replicas.known_blocks import KnownBlocks
+from agentcache.policy.replicas.live_jobs import LiveJobs
 
 Reason = Literal["new", "home", "cheaper", "engine closed"]
 
@@ -21,7 +21,7 @@ class SpillRule:
     """When a job leaves its home: it has not moved before, and its turn costs `factor` times as much there.
 
     The other engine's cache must have room for the job beside all that lives there: else it waits there behind pins. A
-    job lives until it has been idle for `live_s` seconds.
+    job lives until it has been idle for far longer than jobs are between two turns, at most `live_s` seconds.
     """
 
     factor: float = 3.0
@@ -71,8 +71,7 @@ class Placement:
         self._closed: set[int] = set()
         self._owners = ChainOwners()
         self._homes = JobHomes(max_jobs)
-        # Jobs that live, active longest ago first.
-        self._live: OrderedDict[str, JobHome] = OrderedDict()
+        self._live = LiveJobs(self._spill.live_s)
         self._open: dict[str, _OpenRequest] = {}
 
     def place(self, request: str, chain: Chain, now_s: float, *, job: str | None = None) -> Placed:
@@ -80,11 +79,14 @@ class Placement:
 
         Raises ValueError when every engine is closed.
         """
-        self._end_idle(now_s)
+        for idle in self._live.pop_idle(now_s):
+            self._loads[idle.engine].leave(idle.job)
         if job is None:
             owner = self._owners.find(chain.hashes)
             job = request if owner is None else owner.session
         home = self._homes.find(job)
+        if home is not None and not home.open:
+            self._live.learn_pause(now_s - home.last_active_s)
         engine, reason = self._choose(home, chain)
         moved_from = None
         if home is None:
@@ -185,21 +187,8 @@ class Placement:
     def _settle(self, home: JobHome, tokens: int, now_s: float) -> None:
         self._homes.touch(home, now_s)
         self._loads[home.engine].settle(home.job, tokens)
-        self._live[home.job] = home
-        self._live.move_to_end(home.job)
+        self._live.touch(home)
 
     def _leave(self, home: JobHome) -> None:
-        self._live.pop(home.job, None)
+        self._live.leave(home.job)
         self._loads[home.engine].leave(home.job)
-
-    def _end_idle(self, now_s: float) -> None:
-        """Count jobs no longer that have been idle for too long. Their homes stay known."""
-        while self._live:
-            home = next(iter(self._live.values()))
-            if now_s - home.last_active_s < self._spill.live_s:
-                return
-            if home.open:
-                home.last_active_s = now_s
-                self._live.move_to_end(home.job)
-            else:
-                self._leave(home)
