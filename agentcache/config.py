@@ -197,7 +197,7 @@ class ReplicasConfig(BaseModel):
     )
     live_s: float = _knob(
         60.0,
-        "seconds of idle time after which a job counts no longer to its engine's load; four mean pauses if that is less",
+        "seconds of idle time after which a job counts no longer to its engine's load, or four mean pauses if less",
         "assumed",
         **_POSITIVE,
     )
@@ -231,7 +231,7 @@ class RuntimeConfig(BaseModel):
     durations_file: str | None = _knob(
         None,
         "file that keeps tool durations over restarts, saved every few seconds (data-parallel engines other than the "
-        "first append their rank to its name); None keeps them in memory alone",
+        "first append their rank to its name, and each learns from the files of all); None keeps them in memory alone",
         _OPT_IN,
     )
 
