@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 
 
@@ -13,8 +14,8 @@ class KnownBlocks:
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        # Used longest ago first.
-        self._blocks: dict[bytes, None] = {}
+        # Used longest ago first. Of a plain dict, taking the first is slow once many are gone.
+        self._blocks: OrderedDict[bytes, None] = OrderedDict()
 
     def __len__(self) -> int:
         """Return the number of blocks known."""
@@ -35,10 +36,10 @@ class KnownBlocks:
         """Note that a request uses the whole chain. O(blocks)."""
         blocks = self._blocks
         for block in reversed(hashes):
-            blocks.pop(block, None)
             blocks[block] = None
+            blocks.move_to_end(block)
         while len(blocks) > self._capacity:
-            del blocks[next(iter(blocks))]
+            blocks.popitem(last=False)
 
     def clear(self) -> None:
         """Forget all: the engine has."""
