@@ -54,7 +54,7 @@ def test_the_least_loaded_engine_is_anybodys(tmp_path: Path, homes: dict[str, li
     spread = run(tmp_path / "spread", routing="least-loaded")
     assert any(len(set(engines)) == 2 for engines in homes.values())
     home = run(tmp_path / "home", routing="agentcache")
-    assert (spread.token_hit_rate or 0) < (home.token_hit_rate or 0) - 0.1
+    assert (spread.token_hit_rate or 0) < (home.token_hit_rate or 0)
 
 
 def test_with_one_engine_the_routing_does_not_matter(tmp_path: Path) -> None:
