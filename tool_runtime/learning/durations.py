@@ -259,15 +259,13 @@ class _Record:
         return twin
 
     def join(self, other: _Record) -> _Record:
-        """Make a record of both, as large as both."""
-        joined = _Record(self.size + other.size)
-        for record in (self, other):
-            joined.count_returns(record.count, record.total_s)
-        end = len(self.seconds) + len(other.seconds)
-        joined._kept = end
-        joined._seconds[:end] = np.concatenate([self.seconds, other.seconds])
-        joined._at_s[:end] = np.concatenate([self.at_s, other.at_s])
-        joined._returned[:end] = np.concatenate([self.returned, other.returned])
+        """Make a record of both, which takes no more samples."""
+        joined = _Record(0)
+        joined.count_returns(self.count + other.count, self.total_s + other.total_s)
+        joined._seconds = np.concatenate([self.seconds, other.seconds])
+        joined._at_s = np.concatenate([self.at_s, other.at_s])
+        joined._returned = np.concatenate([self.returned, other.returned])
+        joined._kept = joined.size
         return joined
 
     @property

@@ -160,7 +160,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_no_load_is_left_behind_and_nothing_goes_to_closed_engines(steps: list[tuple[str, int]]) -> None:
+def test_no_load_is_left_and_closed_engines_get_nothing(steps: list[tuple[str, int]]) -> None:
     front = Front(engines=3, capacity=100, factor=1.0, live_s=5.0)
     opened: list[str] = []
     closed: set[int] = set()
