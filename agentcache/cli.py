@@ -27,6 +27,8 @@ from agentcache.sim.settings import (
     DEFAULT_MAX_NUM_BATCHED_TOKENS,
     DEFAULT_MAX_NUM_SEQS,
     DEFAULT_MODEL,
+    DEFAULT_ROUTING,
+    ROUTINGS,
     SimulationSettings,
 )
 from workloads.arrivals import ArrivalKind
@@ -136,6 +138,12 @@ def _add_simulate(parser: argparse.ArgumentParser) -> None:
         "--cpu-lazy",
         action="store_true",
         help="where the policy leaves that cache to vLLM, store blocks when they are about to be evicted, not at once",
+    )
+    target.add_argument("--replicas", type=int, default=1, metavar="N", help="engines side by side (default 1)")
+    target.add_argument(
+        "--routing",
+        default=DEFAULT_ROUTING,
+        help=f"which of them gets a request: {', '.join(ROUTINGS)} (default first)",
     )
     _add_knobs(target)
     _add_jobs(parser)
@@ -260,6 +268,8 @@ def _simulate(options: argparse.Namespace, typed: Sequence[str]) -> int:
         max_num_seqs=options.max_num_seqs,
         cpu_tokens=options.cpu_tokens,
         cpu_lazy=options.cpu_lazy,
+        replicas=options.replicas,
+        routing=options.routing,
     )
     settings.check()
     from agentcache.engine.compat import check_vllm

@@ -180,6 +180,42 @@ class TierConfig(BaseModel):
     )
 
 
+class ReplicasConfig(BaseModel):
+    """Data parallel: a job stays at the engine that has its KV (agentcache/policy/replicas/)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    enabled: bool | None = _knob(
+        None, "None: with policies that follow jobs; otherwise vLLM balances single requests", _BY_POLICY
+    )
+    spill_factor: float = _knob(
+        3.0,
+        "a job moves, once, when its turn costs so many times as much at home as at an engine with room for it",
+        "assumed",
+        ge=1,
+        le=_MOST,
+    )
+    live_s: float = _knob(
+        60.0,
+        "seconds of idle time after which a job counts no longer to its engine's load, or four mean pauses if less",
+        "assumed",
+        **_POSITIVE,
+    )
+
+
+class RouterConfig(BaseModel):
+    """A router in front of several servers (docs/replicas.md)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    url: str | None = _knob(
+        None,
+        "vllm-router that is told which sessions are over, as in http://10.0.0.1:8080; None tells nobody",
+        _OPT_IN,
+        pattern=r"^https?://[^/]+$",
+    )
+
+
 class RuntimeConfig(BaseModel):
     """The agent runtime's records: jobs by session, and how long tools take."""
 
@@ -195,7 +231,7 @@ class RuntimeConfig(BaseModel):
     durations_file: str | None = _knob(
         None,
         "file that keeps tool durations over restarts, saved every few seconds (data-parallel engines other than the "
-        "first append their rank to its name); None keeps them in memory alone",
+        "first append their rank to its name, and each learns from the files of all); None keeps them in memory alone",
         _OPT_IN,
     )
 
@@ -221,6 +257,8 @@ class AgentCacheConfig(BaseModel):
     order: OrderConfig = OrderConfig()
     runtime: RuntimeConfig = RuntimeConfig()
     tier: TierConfig = TierConfig()
+    replicas: ReplicasConfig = ReplicasConfig()
+    router: RouterConfig = RouterConfig()
 
     gpu: str | None = _knob(
         None, "GPU whose data sheet gives the cost model; None is the GPU at hand", "not tuned: the GPU at hand"

@@ -119,6 +119,9 @@ _ATTRIBUTES: dict[str, tuple[str, ...]] = {
 # The same for API servers only.
 _SERVER_SIGNATURES: dict[str, tuple[str, ...]] = {
     "vllm.v1.engine.core_client:AsyncMPClient.call_utility_all_async": ("self", "method"),
+    "vllm.v1.engine.core_client:AsyncMPClient._call_utility_async": ("self", "method", "args", "engine"),
+    "vllm.v1.engine.core_client:DPLBAsyncMPClient.get_core_engine_for_request": ("self", "request"),
+    "vllm.v1.engine.core_client:DPLBAsyncMPClient.process_engine_outputs": ("self", "outputs"),
     "vllm.entrypoints.generate.base.serving:GenerateBaseServing._get_session_id": ("request", "raw_request"),
     "vllm.entrypoints.generate.base.serving:GenerateBaseServing._get_session_id_from_headers": ("raw_request",),
     "vllm.entrypoints.scale_out.token_in_token_out.serving:ServingTokens.serve_tokens": (
@@ -176,6 +179,9 @@ _TIER_ATTRIBUTES: dict[str, tuple[str, ...]] = {
     ),
     _TIER_CONNECTOR: ("scheduler_manager", "worker_handler"),
 }
+_SERVER_ATTRIBUTES: dict[str, tuple[str, ...]] = {
+    "vllm.v1.engine.core_client:DPLBAsyncMPClient": ("client_count", "core_engines", "reqs_in_flight"),
+}
 _GUARDED_PATHS = "vllm.entrypoints.serve.middleware.authenticate:GUARDED_PREFIX"
 
 
@@ -209,6 +215,7 @@ def check_server() -> None:
     """Raise CompatibilityError, naming what differs, when our routes do not fit the installed vLLM's API server."""
     for name, expected in _SERVER_SIGNATURES.items():
         check_signature(_find(name), expected)
+    check_attributes(_SERVER_ATTRIBUTES)
     guarded = _find(_GUARDED_PATHS)
     if not isinstance(guarded, tuple) or "/v1" not in guarded:
         raise CompatibilityError(f"vLLM {vllm.__version__}: it keeps elsewhere which paths need the API key")

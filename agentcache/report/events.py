@@ -107,6 +107,9 @@ class PolicyEvent(_Record):
     evictions: dict[str, int] | None = Field(default=None, description="blocks that lost reusable KV, by cause")
     engine_startup_s: float | None = None
     prefill_s: float | None = Field(default=None, description="modelled seconds of prefill, of a simulation")
+    busy_s: tuple[float, ...] | None = Field(
+        default=None, description="modelled seconds of work of each engine, of a simulation"
+    )
     model_runner: Literal["V1", "V2"] | None = None
 
 

@@ -49,6 +49,7 @@ class PolicySummary(_Figures):
     engine_startup_s: float | None
     prefill_s: float | None = None
     evictions: dict[str, int] | None = None
+    busiest_over_mean: float | None = None
 
     @property
     def finished(self) -> int:
@@ -95,6 +96,7 @@ def summarize_policy(run: PolicyRun) -> PolicySummary:
         engine_startup_s=run.end.engine_startup_s if run.end else None,
         prefill_s=run.end.prefill_s if run.end else None,
         evictions=run.end.evictions if run.end else None,
+        busiest_over_mean=_find_imbalance(run.end.busy_s) if run.end else None,
     )
 
 
@@ -108,6 +110,12 @@ def _describe(sample: Sequence[float | None]) -> Distribution:
 
 def _share(part: int, whole: int) -> float | None:
     return part / whole if whole else None
+
+
+def _find_imbalance(busy_s: Sequence[float] | None) -> float | None:
+    if busy_s is None or len(busy_s) < 2 or not sum(busy_s):
+        return None
+    return max(busy_s) * len(busy_s) / sum(busy_s)
 
 
 def _block_hit_rate(hits: Sequence[tuple[int, int]], block_size: int | None) -> float | None:

@@ -90,6 +90,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("Prefill, modelled", "s", lambda p: p.prefill_s, format_number, "lower", rare=True),
     Metric("Preemptions", "", lambda p: p.preemptions, _format_count, "lower"),
     Metric("Blocks evicted", "", lambda p: (p.evictions or {}).get("capacity"), _format_count, "lower", rare=True),
+    Metric("Busiest engine over the mean", "", lambda p: p.busiest_over_mean, format_number, "lower", rare=True),
     Metric("Jobs finished", "", lambda p: p.finished, _format_count, None),
     Metric("Jobs failed", "", lambda p: p.failed, _format_count, None),
     Metric("Jobs interrupted", "", lambda p: p.interrupted, _format_count, None),

@@ -9,13 +9,16 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from starlette.datastructures import State
+from vllm.config import VllmConfig
 from vllm.engine.async_llm_engine import AsyncLLMEngine
 from vllm.engine.protocol import EngineClient
 from vllm.entrypoints.serve.middleware import authenticate
 from vllm.tasks import SupportedTask
 
+from agentcache.config import read_config
 from agentcache.engine.compat import check_server
 from agentcache.engine.jobs.told_prompt import tell_prompts
+from agentcache.engine.replicas.client import place_requests
 from agentcache.engine.replies.declared_tools import mark_declared_tools
 from agentcache.engine.replies.parser_log import shorten_parser_errors
 from agentcache.engine.rpc.snapshot import SNAPSHOT_METHOD
@@ -25,6 +28,7 @@ from agentcache.server.job_reader import JobReader
 from agentcache.server.live_report import LiveReport
 from agentcache.server.routes import PREFIX, MetricsRoute, router
 from agentcache.server.session_headers import SessionHeaders, watch_sessions
+from agentcache.server.session_router import SessionRouter
 from agentcache.server.snapshot_reader import SnapshotReader
 
 
@@ -61,11 +65,21 @@ class AgentCacheEndpoints:
             # The engine core of another scheduler has no such method.
             return await core.call_utility_all_async(SNAPSHOT_METHOD) if is_ours else [None]
 
+        placer = place_requests(core, engine_client.vllm_config) if is_ours else None
         state.agentcache_snapshots = SnapshotReader(ask)
-        state.agentcache_jobs = JobReader(core.call_utility_all_async)
+        state.agentcache_jobs = JobReader(core.call_utility_all_async, placer, _find_router(engine_client.vllm_config))
         state.agentcache_report = LiveReport(state.agentcache_jobs)
         # By now the server's parser is loaded.
         shorten_parser_errors()
+
+
+def _find_router(vllm_config: VllmConfig) -> SessionRouter | None:
+    url = read_config(vllm_config.additional_config).router.url
+    if url is None:
+        return None
+    router = SessionRouter(url)
+    router.check()
+    return router
 
 
 def _is_ours(scheduler: str | type[object] | None) -> bool:

@@ -10,7 +10,10 @@ from vllm.logger import init_logger
 
 from agentcache.engine.constants import JOB_METHOD, JOBS_METHOD, RELEASE_METHOD
 from agentcache.engine.jobs.views import JobView
+from agentcache.engine.replicas.placer import Placer
 from agentcache.errors import ServerError, in_one_line
+from agentcache.policy.replicas.job_homes import JobHome
+from agentcache.server.session_router import SessionRouter
 from agentcache.server.snapshot_reader import ANSWER_WAIT_S, Reading
 
 logger = init_logger("vllm.agentcache")
@@ -28,9 +31,19 @@ class EngineJob(JobView):
 class JobReader:
     """Asks engines about jobs. Methods raise ServerError when an engine fails or does not answer in time."""
 
-    def __init__(self, call: Callable[..., Awaitable[Sequence[Any]]]) -> None:
-        """Ask through `call`, which takes a method of the engine core and its arguments; one answer per engine."""
+    def __init__(
+        self,
+        call: Callable[..., Awaitable[Sequence[Any]]],
+        placer: Placer | None = None,
+        router: SessionRouter | None = None,
+    ) -> None:
+        """Ask through `call`, which takes a method of the engine core and its arguments; one answer per engine.
+
+        `placer` is what chooses engines, where there are several; `router` is told of sessions that are over.
+        """
         self._call = call
+        self._placer = placer
+        self._router = router
 
     async def find(self, reading: Reading, session: str, tenants: Tenants = None) -> list[dict[str, Any]]:
         """Return the session's jobs, each an EngineJob as plain values; empty if no engine knows any.
@@ -45,7 +58,15 @@ class JobReader:
 
     async def release(self, session: str, tenants: Tenants = None) -> bool:
         """End the session's jobs and release their pins. Returns False if no engine knows any."""
+        if self._placer is not None:
+            self._placer.end_session(session, tenants)
+        if self._router is not None:
+            self._router.finish(session)
         return any(await self._ask(RELEASE_METHOD, session, tenants))
+
+    def find_home(self, session: str, tenants: Tenants = None) -> JobHome | None:
+        """Find the engine to which the session's next turn will go; None where nothing chooses one."""
+        return None if self._placer is None else self._placer.find(session, tenants)
 
     async def _ask(self, method: str, *args: Any) -> Sequence[Any]:
         try:

@@ -69,14 +69,22 @@ async def list_jobs(request: Request, limit: int = 100) -> Response:
 
 @router.get(_JOBS_PATH)
 async def get_jobs(request: Request, session: str) -> Response:
-    """Return the session's jobs with their latest turns and pins; `engine` is the data-parallel rank."""
+    """Return the session's jobs with their latest turns and pins; `engine` is the data-parallel rank.
+
+    With several engines, `home` is where the next turn goes, how often the job has moved, and why it is there.
+    """
     _check_length(session)
     reading = await _read_runtime(request)
+    tenants = _find_tenants(request)
     try:
-        found = await _get_jobs(request).find(reading, session, _find_tenants(request))
+        found = await _get_jobs(request).find(reading, session, tenants)
     except ServerError as error:
         raise HTTPException(HTTP_503_SERVICE_UNAVAILABLE, str(error)) from None
-    return JSONResponse({"session": session, "jobs": found}) if found else _make_unknown_session()
+    if not found:
+        return _make_unknown_session()
+    home = _get_jobs(request).find_home(session, tenants)
+    shown = {} if home is None else {"home": {"engine": home.engine, "moves": home.moves, "reason": home.reason}}
+    return JSONResponse({"session": session, "jobs": found, **shown})
 
 
 @router.delete(_JOBS_PATH)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from agentcache.sim.engine import EngineShape, SimulatedEngine, make_config
 from agentcache.sim.front_end import MEASURED_FRONT_END
 from agentcache.sim.gpu import StepModel
 from agentcache.sim.prompts import PromptWriter
+from agentcache.sim.routing import make_routing
 from agentcache.sim.runner import SimulationRunner
 from agentcache.sim.settings import SimulationSettings
 
@@ -59,6 +61,8 @@ class Simulation:
         """Make or find the model's folder and load the jobs. Raises InputError; runs nothing."""
         self._out = settings.out
         self._policies = settings.policies
+        self._replicas = settings.replicas
+        self._routing = settings.routing
         path = resolve_model(settings.model_name).path
         tokenizer = LocalTokenizer(path)
         self.jobs, self.notes = load_jobs(settings.jobs, tokenizer)
@@ -95,27 +99,40 @@ class Simulation:
     def _run_policy(self, policy: str, writer: EventWriter, console: Console) -> PolicyEvent:
         with ReplayDisplay(policy, len(self.jobs), console) as display:
             knows_future = policy == CLAIRVOYANT
-            engine = SimulatedEngine(self._shape, "lru" if knows_future else policy, self._gpu, VirtualClock())
-            future = make_clairvoyant(engine, self.jobs, self._prompts, self._gpu) if knows_future else None
+            engines = self._make_engines("lru" if knows_future else policy)
+            future = make_clairvoyant(engines[0], self.jobs, self._prompts, self._gpu) if knows_future else None
             display.engine_ready(None)
             runner = SimulationRunner(
                 policy,
-                engine,
+                engines,
                 prompts=self._prompts,
                 writer=writer,
                 display=display,
                 future=future,
                 front_end=MEASURED_FRONT_END,
+                routing=make_routing(self._routing, engines),
             )
             runner.run(self.jobs)
         return PolicyEvent(
             policy=policy,
-            block_size=engine.block_size,
-            cache_tokens=engine.cache_tokens,
-            preemptions=engine.preemptions,
-            evictions=engine.evictions,
-            prefill_s=engine.prefill_s,
+            block_size=engines[0].block_size,
+            cache_tokens=sum(engine.cache_tokens for engine in engines),
+            preemptions=sum(engine.preemptions for engine in engines),
+            evictions=_add_evictions(engines),
+            prefill_s=sum(engine.prefill_s for engine in engines),
+            busy_s=tuple(engine.busy_s for engine in engines),
         )
+
+    def _make_engines(self, policy: str) -> list[SimulatedEngine]:
+        clock = VirtualClock()
+        return [SimulatedEngine(self._shape, policy, self._gpu, clock) for _ in range(self._replicas)]
+
+
+def _add_evictions(engines: Sequence[SimulatedEngine]) -> dict[str, int] | None:
+    counts = [engine.evictions for engine in engines]
+    if any(each is None for each in counts):
+        return None
+    return dict(sum((Counter(each) for each in counts), Counter[str]()))
 
 
 def _begin(settings: SimulationSettings, simulation: Simulation) -> None:
@@ -149,5 +166,6 @@ def _describe(settings: SimulationSettings, jobs: Sequence[RecordedJob]) -> dict
         "block_size": settings.block_size,
         "max_num_batched_tokens": settings.max_num_batched_tokens,
         "max_num_seqs": settings.max_num_seqs,
+        **({"replicas": settings.replicas, "routing": settings.routing} if settings.replicas > 1 else {}),
         **list_knobs(settings.knobs),
     }

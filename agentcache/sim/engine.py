@@ -26,6 +26,7 @@ from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
 from agentcache.config import CONFIG_KEY, read_config
+from agentcache.engine.blocks.evictor_inputs import find_cost_model
 from agentcache.engine.compat import check_vllm
 from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT, SCHEDULER_CLASS
 from agentcache.engine.replies.forced_calls import write_forced_calls
@@ -133,6 +134,8 @@ class SimulatedEngine:
         self.clock = clock
         self.preemptions = 0
         self.prefill_s = 0.0
+        self.busy_s = 0.0
+        self.recompute_cost = find_cost_model(config, self.scheduler.config).recompute_cost(shape.block_size)
         self._gpu = gpu
         hash_function = get_hash_fn_by_name(config.cache_config.prefix_caching_hash_algo)
         init_none_hash(hash_function)
@@ -216,6 +219,7 @@ class SimulatedEngine:
             return 0.0 if self._steps else IDLE_STEP_S
         prefills, decodes = self._split_batch(output)
         step_s = self._gpu.step_s([*prefills, *decodes])
+        self.busy_s += step_s
         if prefills:
             # By how much they made the step longer than the decodes alone would have been.
             self.prefill_s += step_s - self._gpu.step_s(decodes)

@@ -18,6 +18,7 @@ from agentcache.sim.clock import VirtualClock
 from agentcache.sim.engine import RequestTimes, SimulatedEngine, StepOutcome
 from agentcache.sim.front_end import FrontEnd
 from agentcache.sim.prompts import PromptWriter
+from agentcache.sim.routing import OneEngine, Routing
 from tool_runtime.agent.agent_loop import JobOutcome
 from tool_runtime.agent.executor import ExecutedCall
 from tool_runtime.agent.job import ToolCall, ToolResult
@@ -87,23 +88,29 @@ class SimulationRunner:
     def __init__(
         self,
         policy: str,
-        engine: SimulatedEngine,
+        engines: Sequence[SimulatedEngine],
         *,
         prompts: PromptWriter,
         writer: EventWriter,
         display: ReplayDisplay,
         future: Future | None = None,
         front_end: FrontEnd | None = None,
+        routing: Routing | None = None,
     ) -> None:
+        """Run on `engines`, which share a clock. `routing` None sends all to the first.
+
+        Each engine has an API server of its own, as vLLM starts them.
+        """
         self._policy = policy
-        self._engine = engine
-        self._clock = engine.clock
+        self._engines = engines
+        self._routing = routing or OneEngine()
+        self._clock = engines[0].clock
         self._prompts = prompts
         self._writer = writer
         self._display = display
         self._future = future
         self._front_end = front_end or FrontEnd()
-        self._timeline = Timeline(engine.clock)
+        self._timeline = Timeline(self._clock)
         # Jobs under way by their id, and those of them that wait for a reply by the request's.
         self._running: dict[str, _JobRun] = {}
         self._asking: dict[str, _JobRun] = {}
@@ -116,15 +123,16 @@ class SimulationRunner:
             self._tell_due(recorded, 0, recorded.job.arrival_s)
         try:
             while self._timeline.advance():
-                while self._engine.can_begin:
-                    self._timeline.plan(self._engine.begin_step(), self._end_step)
+                for engine in self._engines:
+                    while engine.can_begin:
+                        self._timeline.plan(engine.begin_step(), partial(self._end_step, engine))
         except KeyboardInterrupt:
             for run in self._running.values():
                 run.recorder.job_interrupted(self._clock.now())
             raise
 
     def _start_job(self, recorded: RecordedJob) -> None:
-        recorder = JobRecorder(self._policy, recorded, self._writer, self._engine.block_size)
+        recorder = JobRecorder(self._policy, recorded, self._writer, self._engines[0].block_size)
         run = _JobRun(recorded, recorder, self._prompts.write(recorded), self._clock.now())
         self._running[recorded.job.id] = run
         self._display.job_started()
@@ -133,21 +141,29 @@ class SimulationRunner:
     def _send(self, run: _JobRun) -> None:
         run.prompt, run.reply = next(run.prompts), run.recorded.reply(run.turn)
         run.sent_s = self._clock.now()
-        delay_s = self._front_end.request_delay_s(len(run.prompt), len(self._asking))
+        delay_s = self._front_end.request_delay_s(len(run.prompt), self._count_beside())
         self._after(delay_s, partial(self._ask, run))
 
     def _ask(self, run: _JobRun) -> None:
         self._asking[run.request_id] = run
         job = run.recorded.job
         calls = job.turns[run.turn].tool_calls
-        self._engine.add(run.request_id, run.prompt, run.reply, session_id=job.id, calls=calls)
+        engine = self._engines[self._routing.choose(run.request_id, run.prompt, job.id)]
+        engine.add(run.request_id, run.prompt, run.reply, session_id=job.id, calls=calls)
 
-    def _end_step(self) -> None:
-        outcome = self._engine.end_step()
+    def _end_step(self, engine: SimulatedEngine) -> None:
+        outcome = engine.end_step()
         self._check_patience(outcome)
+        for times in outcome.first_tokens:
+            self._routing.got_token(times.request_id)
         for times in outcome.finished:
             run = self._asking.pop(times.request_id)
-            self._after(self._front_end.reply_delay_s(len(self._asking)), partial(self._end_request, run, times))
+            self._routing.finished(times.request_id, run.reply)
+            self._after(self._front_end.reply_delay_s(self._count_beside()), partial(self._end_request, run, times))
+
+    def _count_beside(self) -> int:
+        """Count the requests that the same API server has in the engines."""
+        return len(self._asking) // len(self._engines)
 
     def _after(self, delay_s: float, action: _Action) -> None:
         if delay_s:
@@ -193,6 +209,7 @@ class SimulationRunner:
     def _end_job(self, run: _JobRun) -> None:
         job = run.recorded.job
         del self._running[job.id]
+        self._routing.ended(job.id)
         if self._future is not None:
             self._future.ended(job.id)
         outcome = JobOutcome(

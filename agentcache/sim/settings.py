@@ -13,7 +13,7 @@ from agentcache.jobs.settings import JobSettings
 from agentcache.models.catalog import SHAPE_PREFIX
 from agentcache.models.shapes import SMALL
 from agentcache.policy.presets import find_step_cost
-from agentcache.run.checks import check_kv_tokens, check_out, check_policies
+from agentcache.run.checks import CLAIRVOYANT, check_kv_tokens, check_out, check_policies
 
 DEFAULT_MODEL = "llama-3.1-8b"
 DEFAULT_GPU = "h200"
@@ -21,6 +21,9 @@ DEFAULT_BLOCK_SIZE = 16
 # What vLLM takes for its server on an H100 or H200, and on newer GPUs of that size.
 DEFAULT_MAX_NUM_BATCHED_TOKENS = 8192
 DEFAULT_MAX_NUM_SEQS = 1024
+DEFAULT_ROUTING = "agentcache"
+# How requests are shared among several engines: agentcache/sim/routing.py.
+ROUTINGS = (DEFAULT_ROUTING, "least-loaded", "sticky", "hash")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +47,8 @@ class SimulationSettings:
     max_num_seqs: int = DEFAULT_MAX_NUM_SEQS
     cpu_tokens: int = 0
     cpu_lazy: bool = False
+    replicas: int = 1
+    routing: str = DEFAULT_ROUTING
     knobs: Mapping[str, Any] = field(default_factory=dict)
 
     def check(self) -> None:
@@ -60,9 +65,14 @@ class SimulationSettings:
             ("--block-size", self.block_size),
             ("--max-num-batched-tokens", self.max_num_batched_tokens),
             ("--max-num-seqs", self.max_num_seqs),
+            ("--replicas", self.replicas),
         ):
             if value < 1:
                 raise InputError(f"{flag} {value}: give at least 1")
+        if self.routing not in ROUTINGS:
+            raise InputError(f"--routing {self.routing}: choose from {', '.join(ROUTINGS)}")
+        if self.replicas > 1 and CLAIRVOYANT in self.policies:
+            raise InputError(f"--replicas {self.replicas}: {CLAIRVOYANT} knows the future of one engine; leave one out")
         if self.cpu_tokens < 0:
             raise InputError(f"--cpu-tokens {self.cpu_tokens}: give 0 or more")
         if 0 < self.cpu_tokens < self.block_size * 2:

@@ -7,7 +7,7 @@ import timeit
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcache.engine.jobs.chain_owners import ChainOwner, ChainOwners
+from agentcache.policy.replicas.chain_owners import ChainOwner, ChainOwners
 
 BLOCK = 4
 ONE, TWO = ("one", "1"), ("two", "2")

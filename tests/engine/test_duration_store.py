@@ -207,3 +207,39 @@ def test_the_tracker_s_first_step_and_its_end_reach_the_file(kept: Kept) -> None
     kept.learn()
     tracked.tracker.close()
     assert kept.saved() == 2
+
+
+def test_a_new_engine_starts_with_what_others_know(tmp_path: Path) -> None:
+    first = Kept(tmp_path / "durations.json")
+    first.learn(5.0)
+    first.store.close()
+    second = Kept(tmp_path / "durations.json.1")
+    assert second.durations.history(TOOL).tool_mean_s == 5.0
+    # It does not pass on what it has from others.
+    second.learn(7.0)
+    second.store.close()
+    assert second.saved() == 1
+    assert Kept(tmp_path / "durations.json.2").durations.history(TOOL).tool_mean_s == 6.0
+
+
+@pytest.mark.usefixtures("_in_no_time")
+def test_engines_side_by_side_learn_from_each_other(tmp_path: Path) -> None:
+    one, other = Kept(tmp_path / "durations.json"), Kept(tmp_path / "durations.json.1")
+    for engine in (one, other):
+        engine.store.step()
+    one.learn(5.0)
+    deadline_s = time.monotonic() + 30
+    while other.durations.history(TOOL).tool_count != 1:
+        assert time.monotonic() < deadline_s, "nothing is shared"
+        time.sleep(0.001)
+    for engine in (one, other):
+        engine.store.close()
+    assert (one.durations.history(TOOL).tool_count, other.saved()) == (1, 0)
+
+
+def test_another_engine_s_damaged_file_is_left_alone(tmp_path: Path, vllm_log: pytest.LogCaptureFixture) -> None:
+    damaged = tmp_path / "durations.json.1"
+    damaged.write_text('{"format": "agentcache durations", "version":')
+    assert Kept(tmp_path / "durations.json").durations.history(TOOL).tool_count == 0
+    assert damaged.exists()
+    assert vllm_log.records == []

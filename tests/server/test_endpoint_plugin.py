@@ -158,7 +158,9 @@ class FrontEnd(AsyncLLMEngine):
     def __init__(self, core: FakeCore, scheduler: str | type[Any] | None) -> None:
         found: Any = self
         found.engine_core = SimpleNamespace(call_utility_all_async=core.call)
-        found.vllm_config = SimpleNamespace(scheduler_config=SimpleNamespace(scheduler_cls=scheduler))
+        found.vllm_config = SimpleNamespace(
+            scheduler_config=SimpleNamespace(scheduler_cls=scheduler), additional_config=None
+        )
 
     def __del__(self) -> None:
         pass

@@ -68,7 +68,7 @@ def run_jobs(
     prompts = PromptWriter(LocalTokenizer(model_path))
     with EventWriter(out) as writer, ReplayDisplay("lru", len(jobs), Console(file=io.StringIO())) as display:
         runner = SimulationRunner(
-            "lru", engine, prompts=prompts, writer=writer, display=display, future=future, front_end=front_end
+            "lru", [engine], prompts=prompts, writer=writer, display=display, future=future, front_end=front_end
         )
         runner.run(jobs)
     return group_by_policy(read_events(out))["lru"]

@@ -104,7 +104,7 @@ def run(model_path: str, policy: str, out: Path, *, ahead: bool = False, **knobs
     log = EvictionLog(engine.scheduler)
     future = make_clairvoyant(engine, jobs, prompts, gpu) if policy == CLAIRVOYANT else None
     with EventWriter(out) as writer, ReplayDisplay(policy, JOBS, Console(file=io.StringIO())) as display:
-        runner = SimulationRunner(policy, engine, prompts=prompts, writer=writer, display=display, future=future)
+        runner = SimulationRunner(policy, [engine], prompts=prompts, writer=writer, display=display, future=future)
         runner.run(jobs)
     engine.scheduler.check_integrity()
     requests = group_by_policy(read_events(out))[policy].requests

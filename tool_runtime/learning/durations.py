@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from threading import Lock
@@ -74,8 +74,8 @@ class Durations:
     A sample's weight halves every `half_life_s` seconds, up to the latest observation. A record is shrunk to the more
     general one as if that were worth `strength` samples. Human gaps share nothing with those of tools.
 
-    The defaults are assumed, none is tuned; the three counts bound the memory. Only `copy` may be called by another
-    thread than the rest.
+    The defaults are assumed, none is tuned; the three counts bound the memory, once more for what others know. Only
+    `copy` and `share` may be called by another thread than the rest.
     """
 
     def __init__(
@@ -108,6 +108,8 @@ class Durations:
         self._pool = _Record(max_pool_samples)
         self._human = _Record(max_pool_samples)
         self._records: OrderedDict[ToolKey, _Record] = OrderedDict()
+        # What others know; `share` replaces it as a whole.
+        self._others: Mapping[ToolKey, _Record] = {}
 
     def __len__(self) -> int:
         """Return how many keys have a record, the pool and humans not counted."""
@@ -130,8 +132,11 @@ class Durations:
 
     def history(self, key: ToolKey) -> GapHistory:
         """Return what to expect of a gap filed under `key`. Costs a sort of the records' samples."""
-        general = self._human if key == HUMAN else self._pool
-        tool = self._human if key == HUMAN else self._records.get(key.coarse)
+        pool = self._known(POOL)
+        general = self._known(HUMAN) if key == HUMAN else pool
+        tool = general if key == HUMAN else self._known(key.coarse)
+        assert pool is not None
+        assert general is not None
         return GapHistory(
             key,
             self._curve(key),
@@ -139,9 +144,23 @@ class Durations:
             tool.count if tool else 0,
             tool.total_s / tool.count if tool and tool.count else None,
             tool.returns_s if tool else np.empty(0),
-            self._pool.count,
-            self._pool.returns_s,
+            pool.count,
+            pool.returns_s,
         )
+
+    def share(self, states: Iterable[RecordState], now_s: float) -> None:
+        """Count what others know as well, as merged from their dumps, in place of what they told before.
+
+        It is not in `dump`: what comes back from others would be counted again. May be called by another thread.
+        """
+        told = Durations(max_keys=self._max_keys, max_samples=self._max_samples, max_pool_samples=self._pool.size)
+        told.restore(states, now_s)
+        records = dict(told._records)
+        records |= {key: record for key, record in ((POOL, told._pool), (HUMAN, told._human)) if not record.is_empty}
+        with self._changing:
+            if records:
+                self._as_of_s = max(self._as_of_s, now_s)
+            self._others = records
 
     def copy(self) -> Durations:
         """Copy what is known now: holds up the owner for a twentieth of the time that `dump` takes."""
@@ -182,12 +201,17 @@ class Durations:
             self._records.popitem(last=False)
         return record
 
+    def _known(self, key: ToolKey) -> _Record | None:
+        """Return all that is known of a key, here and from others."""
+        own = {POOL: self._pool, HUMAN: self._human}.get(key) or self._records.get(key)
+        told = self._others.get(key)
+        return own.join(told) if own is not None and told is not None else own or told
+
     def _curve(self, key: ToolKey) -> SurvivalCurve:
-        if key == HUMAN:
-            return self._shrink(self._human, _HUMAN_PRIOR)
-        curve = self._shrink(self._pool, _TOOL_PRIOR)
-        for each in dict.fromkeys((key.coarse, key)):
-            record = self._records.get(each)
+        keys = (HUMAN,) if key == HUMAN else (POOL, key.coarse, key)
+        curve = _HUMAN_PRIOR if key == HUMAN else _TOOL_PRIOR
+        for each in dict.fromkeys(keys):
+            record = self._known(each)
             if record is not None:
                 curve = self._shrink(record, curve)
         return curve
@@ -233,6 +257,24 @@ class _Record:
         twin = copy.copy(self)
         twin._seconds, twin._at_s, twin._returned = self._seconds.copy(), self._at_s.copy(), self._returned.copy()
         return twin
+
+    def join(self, other: _Record) -> _Record:
+        """Make a record of both, which takes no more samples."""
+        joined = _Record(0)
+        joined.count_returns(self.count + other.count, self.total_s + other.total_s)
+        joined._seconds = np.concatenate([self.seconds, other.seconds])
+        joined._at_s = np.concatenate([self.at_s, other.at_s])
+        joined._returned = np.concatenate([self.returned, other.returned])
+        joined._kept = joined.size
+        return joined
+
+    @property
+    def size(self) -> int:
+        return int(self._seconds.size)
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.count and not self._kept
 
     @property
     def seconds(self) -> Floats:

@@ -96,10 +96,23 @@ def load_durations(path: Path) -> tuple[list[RecordState], str | None]:
         return [], _move_aside(path, f"{where}: {first['msg']}" if where else first["msg"])
     except ValueError as error:
         return [], _move_aside(path, str(error))
+    return _unpack(stored), None
+
+
+def read_states(path: Path) -> list[RecordState]:
+    """Read another engine's file; nothing if it is missing, damaged or of anything else. Changes nothing."""
+    try:
+        content = _read_file(path, MAX_FILE_BYTES)
+        return _unpack(_StoredDurations.model_validate_json(content)) if content else []
+    except (ForeignFileError, ValidationError):
+        return []
+
+
+def _unpack(stored: _StoredDurations) -> list[RecordState]:
     return [
         RecordState(ToolKey(record.tool, record.command), record.count, record.total_s, tuple(record.samples))
         for record in stored.records
-    ], None
+    ]
 
 
 def _read_file(path: Path, size: int) -> bytes:

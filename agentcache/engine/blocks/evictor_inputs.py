@@ -34,7 +34,7 @@ def build_inputs(
     """Build the inputs. Raises InputError for a cost profile or a model's config that cannot be used."""
     return EvictorInputs(
         num_blocks=num_blocks,
-        recompute_cost=_find_cost_model(vllm_config, config).recompute_cost(block_size),
+        recompute_cost=find_cost_model(vllm_config, config).recompute_cost(block_size),
         frequency=Frequency.from_turning_point(config.lifespan_s, config.reuse_probability, config.slope_ratio),
         lifespan_window=config.lifespan_window,
         lambda_bounds=LambdaBounds(1 / config.lambda_limit, config.lambda_limit),
@@ -43,7 +43,7 @@ def build_inputs(
     )
 
 
-def _find_cost_model(vllm_config: VllmConfig, config: AgentCacheConfig) -> CostModel:
+def find_cost_model(vllm_config: VllmConfig, config: AgentCacheConfig) -> CostModel:
     """Find the profile that the user names, else one that comes with agentcache, else an analytic cost model."""
     if (own := load_own_profile(vllm_config, config)) is not None:
         return own.cost_model

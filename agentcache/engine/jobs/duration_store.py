@@ -1,4 +1,7 @@
-"""Keeps what was learned of tool durations in a file, over restarts, without holding up the engine."""
+"""Keeps what was learned of tool durations in a file, over restarts, without holding up the engine.
+
+Data-parallel engines have a file each, and read those of the others: what one has learned counts for all.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from agentcache.config import CONFIG_KEY, RuntimeConfig
 from agentcache.errors import InputError
 from tool_runtime.learning.durations import Durations
 from tool_runtime.learning.durations_file import ForeignFileError, check_file, load_durations, save_durations
+from tool_runtime.learning.shared_durations import find_siblings, read_siblings
 
 logger = init_logger("vllm.agentcache")
 
@@ -25,7 +29,7 @@ _LAST_SAVE_S = 5.0
 
 
 def find_file(durations_file: str, rank: int) -> Path:
-    """Return where the data-parallel engine `rank` keeps durations: engines side by side learn apart."""
+    """Return where the data-parallel engine `rank` keeps what it has learned itself."""
     path = Path(durations_file)
     return path.with_name(f"{path.name}.{rank}") if rank else path
 
@@ -45,9 +49,10 @@ def _refuse_foreign(path: Path) -> None:
 
 
 class DurationStore:
-    """Adds the file's records to `durations` at once, and saves what is new from the first step on.
+    """Adds the file's records to `durations` at once, and those of the other engines' files.
 
-    A thread saves: an idle engine takes no steps, and one that is killed has no time left.
+    From the first step on it saves what is new, and reads what the others have saved. A thread does: an idle engine
+    takes no steps, and one that is killed has no time left.
     """
 
     def __init__(self, path: Path, durations: Durations, clock: Callable[[], float]) -> None:
@@ -60,11 +65,14 @@ class DurationStore:
         self._durations = durations
         self._saved = durations.observed
         self._saver: Thread | None = None
+        self._clock = clock
         self._closing = Event()
+        self._read: dict[Path, int] = {}
         self._reported: str | None = None
         states, problem = load_durations(path)
         durations.restore(states, clock())
         self._report(problem)
+        self._share_siblings()
 
     def step(self) -> None:
         """Save from now on, as the engine works. O(1)."""
@@ -86,6 +94,7 @@ class DurationStore:
         while not self._closing.wait(pause_s):
             began_s = time.monotonic()
             self._save_new()
+            self._share_siblings()
             pause_s = max(LEAST_PAUSE_S, PAUSE_PER_SAVE * (time.monotonic() - began_s))
         self._save_new()
 
@@ -96,8 +105,22 @@ class DurationStore:
         self._saved = known.observed
         self._report(save_durations(known.dump(), self._path))
 
+    def _share_siblings(self) -> None:
+        """Read the other engines' files if any has changed."""
+        present = {path: stamp for path in find_siblings(self._path) if (stamp := _find_stamp(path)) is not None}
+        if present != self._read:
+            self._read = present
+            self._durations.share(read_siblings(self._path), self._clock())
+
     def _report(self, problem: str | None) -> None:
         """Report a failure, but not the same each time."""
         if problem is not None and problem != self._reported:
             logger.warning("%s", problem)
         self._reported = problem
+
+
+def _find_stamp(path: Path) -> int | None:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return None

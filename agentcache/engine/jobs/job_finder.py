@@ -9,11 +9,11 @@ from typing import NamedTuple
 from vllm.logger import init_logger
 from vllm.v1.request import Request
 
-from agentcache.engine.jobs.chain_owners import ChainOwner
 from agentcache.engine.jobs.names import job_name
 from agentcache.engine.jobs.prefix_matcher import PrefixMatcher
 from agentcache.engine.jobs.told_prompt import has_history, read_predecessor
 from agentcache.engine.jobs.views import FoundBy
+from agentcache.policy.replicas.chain_owners import ChainOwner
 from tool_runtime.learning.job_table import JobTable, Parent
 
 logger = init_logger("vllm.agentcache")

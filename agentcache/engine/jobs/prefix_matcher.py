@@ -6,11 +6,11 @@ from collections.abc import Collection
 
 from vllm.v1.request import Request
 
-from agentcache.engine.jobs.chain_owners import ChainOwner, ChainOwners
 from agentcache.engine.jobs.prompt_end import PromptEnd, find_prompt_end
 from agentcache.engine.jobs.request_state import reusable_hashes
 from agentcache.engine.jobs.told_prompt import has_history, read_roles, read_tools
 from agentcache.engine.jobs.turn_chains import Overlap, TurnChains
+from agentcache.policy.replicas.chain_owners import ChainOwner, ChainOwners
 from tool_runtime.learning.job_table import Parent
 
 

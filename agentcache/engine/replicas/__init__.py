@@ -1,0 +1,5 @@
+"""Replicas: vLLM's data-parallel client asks `agentcache/policy/replicas/` which engine gets a request.
+
+`placer.py` translates vLLM's requests and outputs; `client.py` puts it into the client of an API server. Nothing here
+runs in an engine core.
+"""

@@ -1,0 +1,116 @@
+"""Puts a placer into vLLM's data-parallel client, which then asks it instead of its own balancer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from vllm.config import VllmConfig
+from vllm.logger import init_logger
+from vllm.v1.engine import EngineCoreOutputs, EngineCoreRequest
+from vllm.v1.engine.core_client import DPLBAsyncMPClient
+
+from agentcache.config import AgentCacheConfig, is_on, read_config
+from agentcache.engine.blocks.evictor_inputs import find_cost_model
+from agentcache.engine.constants import RELEASE_METHOD
+from agentcache.engine.patches import ADDED_PREFIX, replace
+from agentcache.engine.replicas.placer import Placer
+from agentcache.errors import InputError, in_one_line
+from agentcache.policy.registry import find_policy
+from agentcache.policy.replicas.engine_load import PrefillCost
+from agentcache.policy.replicas.placement import Placement, SpillRule
+
+logger = init_logger("vllm.agentcache")
+
+_PLACER = f"{ADDED_PREFIX}placer"
+
+
+def keeps_jobs_home(config: AgentCacheConfig) -> bool:
+    """Tell whether jobs stay at their engines: where the knob leaves it open, with policies that follow jobs."""
+    return is_on(config.replicas.enabled, find_policy(config.policy).runtime is not None)
+
+
+@cache
+def watch_clients() -> None:
+    """Have data-parallel clients ask their placer, those that get one. Safe to call more than once.
+
+    Must come before a client is made: it takes the handler of outputs with it.
+    """
+    choose = DPLBAsyncMPClient.get_core_engine_for_request
+    process = DPLBAsyncMPClient.process_engine_outputs
+
+    def get_core_engine_for_request(self: DPLBAsyncMPClient, request: EngineCoreRequest) -> Any:
+        placer: Placer | None = getattr(self, _PLACER, None)
+        if placer is not None and request.request_id not in self.reqs_in_flight:
+            rank = placer.choose(request)
+            request.data_parallel_rank = request.data_parallel_rank if rank is None else rank
+        return choose(self, request)
+
+    async def process_engine_outputs(self: DPLBAsyncMPClient, outputs: EngineCoreOutputs) -> None:
+        if (placer := getattr(self, _PLACER, None)) is not None:
+            placer.note(outputs)
+        await process(self, outputs)
+
+    replace(DPLBAsyncMPClient, "get_core_engine_for_request", get_core_engine_for_request)
+    replace(DPLBAsyncMPClient, "process_engine_outputs", staticmethod(process_engine_outputs))
+
+
+def place_requests(core: object, vllm_config: VllmConfig) -> Placer | None:
+    """Give the client a placer if it sends to several engines and the policy follows jobs; else vLLM balances."""
+    config = read_config(vllm_config.additional_config)
+    if not isinstance(core, DPLBAsyncMPClient) or not keeps_jobs_home(config):
+        return None
+    if core.client_count > 1:
+        logger.warning(
+            "agentcache: %d API servers know nothing of each other's jobs, so vLLM's balancer sends their turns to any "
+            "engine; give --api-server-count 1 to keep jobs where their cache is",
+            core.client_count,
+        )
+        return None
+    try:
+        placement = _make_placement(vllm_config, config, len(core.core_engines))
+    except InputError as error:
+        logger.warning("agentcache: vLLM's balancer chooses engines, because costs are unknown: %s", error)
+        return None
+    placer = Placer(placement, _make_release(core))
+    replace(core, _PLACER, placer)
+    return placer
+
+
+def _make_placement(vllm_config: VllmConfig, config: AgentCacheConfig, engines: int) -> Placement:
+    cache_config = vllm_config.cache_config
+    block_size = cache_config.block_size
+    # vLLM has added up the blocks of all engines.
+    blocks = (cache_config.num_gpu_blocks or 0) // engines
+    if blocks < 2:
+        raise InputError("the engines did not tell how many blocks their caches have")
+    return Placement(
+        engines,
+        capacity_tokens=blocks * block_size,
+        prefill_cost=PrefillCost(find_cost_model(vllm_config, config).recompute_cost(block_size), block_size),
+        spill=SpillRule(factor=config.replicas.spill_factor, live_s=config.replicas.live_s),
+        max_jobs=config.runtime.max_jobs,
+    )
+
+
+def _make_release(core: DPLBAsyncMPClient) -> Callable[[int, str, str | None], None]:
+    # A task without a reference may be garbage-collected before it is done.
+    releases: set[asyncio.Task[Any]] = set()
+
+    def release(engine: int, session: str, tenant: str | None) -> None:
+        call = core._call_utility_async(RELEASE_METHOD, session, [tenant], engine=core.core_engines[engine])
+        task = asyncio.get_running_loop().create_task(_log_failure(call))
+        releases.add(task)
+        task.add_done_callback(releases.discard)
+
+    return release
+
+
+async def _log_failure(call: Any) -> None:
+    try:
+        await call
+    except Exception as error:
+        # The job's pins there expire by themselves.
+        logger.warning("agentcache: a job that has moved was not released at its old engine: %s", in_one_line(error))

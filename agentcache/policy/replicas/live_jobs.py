@@ -1,0 +1,51 @@
+"""Which jobs are still to be counted to their engine's load: clients seldom say that a job is over."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+
+from agentcache.policy.replicas.job_homes import JobHome
+
+# A job lives for so many mean pauses: an exponential pause is longer once in fifty times.
+_PAUSES = 4.0
+# The mean follows about so many latest pauses. Both are assumed.
+_MEMORY = 50.0
+
+
+class LiveJobs:
+    """A job lives while a request of it is under way, and until it pauses for far longer than jobs do."""
+
+    def __init__(self, max_pause_s: float) -> None:
+        """Let no job live for longer than `max_pause_s` after its last request; so long before any pause is known."""
+        self._max_pause_s = max_pause_s
+        self._mean_pause_s = max_pause_s / _PAUSES
+        # Active longest ago first.
+        self._jobs: OrderedDict[str, JobHome] = OrderedDict()
+
+    def learn_pause(self, seconds: float) -> None:
+        """Learn from a job that is back after a pause. A pause counts as what is waited for at most."""
+        self._mean_pause_s += (min(seconds, self._max_pause_s) - self._mean_pause_s) / _MEMORY
+
+    def touch(self, home: JobHome) -> None:
+        """Note that the job has just been active."""
+        self._jobs[home.job] = home
+        self._jobs.move_to_end(home.job)
+
+    def leave(self, job: str) -> None:
+        """Count the job no longer. May be told again."""
+        self._jobs.pop(job, None)
+
+    def pop_idle(self, now_s: float) -> Iterator[JobHome]:
+        """Take out the jobs that have been idle for too long."""
+        limit_s = min(self._max_pause_s, _PAUSES * self._mean_pause_s)
+        while self._jobs:
+            home = next(iter(self._jobs.values()))
+            if now_s - home.last_active_s <= limit_s:
+                return
+            if home.open:
+                home.last_active_s = now_s
+                self.touch(home)
+            else:
+                self.leave(home.job)
+                yield home

@@ -1,0 +1,194 @@
+"""Decides which engine gets a turn: its job's home, or, for a new job, the one where it will cost least."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from agentcache.policy.replicas.chain import Chain
+from agentcache.policy.replicas.chain_owners import ChainOwners
+from agentcache.policy.replicas.engine_load import EngineLoad, PrefillCost
+from agentcache.policy.replicas.job_homes import JobHome, JobHomes
+from agentcache.policy.replicas.known_blocks import KnownBlocks
+from agentcache.policy.replicas.live_jobs import LiveJobs
+
+Reason = Literal["new", "home", "cheaper", "engine closed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpillRule:
+    """When a job leaves its home: it has not moved before, and its turn costs `factor` times as much there.
+
+    The other engine's cache must have room for the job beside all that lives there: else it waits there behind pins. A
+    job lives until it has been idle for far longer than jobs are between two turns, at most `live_s` seconds.
+    """
+
+    factor: float = 3.0
+    live_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """`moved_from` is the engine that the job has left, whose KV of it is of no more use."""
+
+    engine: int
+    job: str
+    reason: Reason
+    moved_from: int | None = None
+
+
+@dataclass(slots=True)
+class _OpenRequest:
+    engine: int
+    home: JobHome
+    chain: Chain
+    prompt_tokens: int
+
+
+class Placement:
+    """Follows every request of a front end. Costs O(blocks of the request + engines × log blocks) when it comes.
+
+    Clocks are seconds that do not go back. Engines have numbers from 0, and `capacity_tokens` each in their cache.
+    """
+
+    def __init__(
+        self,
+        engines: int,
+        *,
+        capacity_tokens: int,
+        prefill_cost: PrefillCost,
+        spill: SpillRule | None = None,
+        max_jobs: int = 10_000,
+    ) -> None:
+        self.block_tokens = prefill_cost.block_tokens
+        self.placed: dict[Reason, int] = {}
+        """Requests by the reason of their placement."""
+        self._cost = prefill_cost
+        self._spill = spill or SpillRule()
+        self._loads = [EngineLoad(capacity_tokens) for _ in range(engines)]
+        self._known = [KnownBlocks(capacity_tokens // self.block_tokens) for _ in range(engines)]
+        self._closed: set[int] = set()
+        self._owners = ChainOwners()
+        self._homes = JobHomes(max_jobs)
+        self._live = LiveJobs(self._spill.live_s)
+        self._open: dict[str, _OpenRequest] = {}
+
+    def place(self, request: str, chain: Chain, now_s: float, *, job: str | None = None) -> Placed:
+        """Choose the engine of a request with this prompt. `job` None: its client names none, so the chain tells.
+
+        Raises ValueError when every engine is closed.
+        """
+        for idle in self._live.pop_idle(now_s):
+            self._loads[idle.engine].leave(idle.job)
+        if job is None:
+            owner = self._owners.find(chain.hashes)
+            job = request if owner is None else owner.session
+        home = self._homes.find(job)
+        if home is not None and not home.open:
+            self._live.learn_pause(now_s - home.last_active_s)
+        engine, reason = self._choose(home, chain)
+        moved_from = None
+        if home is None:
+            home = JobHome(job, engine, now_s)
+        elif home.engine != engine:
+            moved_from, home.engine, home.moves = home.engine, engine, home.moves + 1
+            self._loads[moved_from].leave(job)
+        if reason != "home":
+            home.reason = reason
+        self._begin(request, home, chain, now_s)
+        self.placed[reason] = self.placed.get(reason, 0) + 1
+        return Placed(engine, job, reason, moved_from)
+
+    def got_token(self, request: str) -> None:
+        """Note a request's first token. May be told again, and of requests that were not placed here."""
+        if (open_request := self._open.get(request)) is not None:
+            self._loads[open_request.engine].computed(request)
+
+    def finished(self, request: str, reply: Sequence[int], now_s: float) -> None:
+        """Note that a request is over, with the tokens that it got."""
+        over = self._open.pop(request, None)
+        if over is None:
+            return
+        home, chain = over.home, over.chain
+        home.open -= 1
+        self._loads[over.engine].computed(request)
+        chain.extend(reply)
+        if over.engine in self._closed or self._homes.find(home.job) is not home:
+            return
+        self._known[over.engine].use(chain.hashes)
+        self._owners.note(chain.hashes, over.prompt_tokens, self.block_tokens, session=home.job, request=request)
+        self._settle(home, chain.tokens, now_s)
+
+    def end_job(self, job: str) -> bool:
+        """Forget a job that is over. Return False if it is not known."""
+        home = self._homes.find(job)
+        if home is None:
+            return False
+        self._homes.forget(job)
+        self._leave(home)
+        self._owners.forget(job)
+        return True
+
+    def find(self, job: str) -> JobHome | None:
+        """Find where a job lives."""
+        return self._homes.find(job)
+
+    def close(self, engine: int) -> None:
+        """Send no more requests to an engine that is down or draining: its jobs move with their next turns."""
+        self._closed.add(engine)
+        self._loads[engine].clear()
+        self._known[engine].clear()
+
+    def open(self, engine: int) -> None:
+        """Use an engine again, or for the first time; its cache is empty."""
+        self._closed.discard(engine)
+
+    def _choose(self, home: JobHome | None, chain: Chain) -> tuple[int, Reason]:
+        usable = [engine for engine in range(len(self._loads)) if engine not in self._closed]
+        if not usable:
+            raise ValueError("every engine is down or draining")
+        if home is None or home.engine in self._closed:
+            reason: Reason = "new" if home is None else "engine closed"
+            return min(usable, key=lambda engine: self._cost_at(engine, chain, comes=True)), reason
+        if home.moves or home.open:
+            return home.engine, "home"
+        roomy = [each for each in usable if each != home.engine and self._loads[each].has_room(chain.tokens)]
+        if not roomy:
+            return home.engine, "home"
+        stay_s = self._cost_at(home.engine, chain, comes=False)
+        costs_s = {engine: self._cost_at(engine, chain, comes=True) for engine in roomy}
+        cheapest = min(roomy, key=costs_s.__getitem__)
+        moves = stay_s > self._spill.factor * costs_s[cheapest]
+        return (cheapest, "cheaper") if moves else (home.engine, "home")
+
+    def _cost_at(self, engine: int, chain: Chain, *, comes: bool) -> float:
+        """Return the seconds until the first token, and what sharing the cache will cost.
+
+        A job that shares a cache with jobs that would fill it x times computes its context about x times more.
+        """
+        load = self._loads[engine]
+        hit_tokens = self._known[engine].count_hits(chain.hashes) * self.block_tokens
+        crowding = load.crowding + (chain.tokens / load.capacity_tokens if comes else 0.0)
+        return load.queued_s + self._cost.of(chain.tokens, hit_tokens) + crowding * self._cost.of(chain.tokens)
+
+    def _begin(self, request: str, home: JobHome, chain: Chain, now_s: float) -> None:
+        known, load = self._known[home.engine], self._loads[home.engine]
+        hit_tokens = known.count_hits(chain.hashes) * self.block_tokens
+        load.queue(request, self._cost.of(chain.tokens, hit_tokens))
+        known.use(chain.hashes)
+        home.open += 1
+        self._open[request] = _OpenRequest(home.engine, home, chain, chain.tokens)
+        self._settle(home, chain.tokens, now_s)
+        if (surplus := self._homes.pop_surplus()) is not None:
+            self._leave(surplus)
+            self._owners.forget(surplus.job)
+
+    def _settle(self, home: JobHome, tokens: int, now_s: float) -> None:
+        self._homes.touch(home, now_s)
+        self._loads[home.engine].settle(home.job, tokens)
+        self._live.touch(home)
+
+    def _leave(self, home: JobHome) -> None:
+        self._live.leave(home.job)
+        self._loads[home.engine].leave(home.job)

@@ -1,0 +1,147 @@
+"""Which of several simulated engines gets a request: as vLLM and routers choose, and as agentcache does."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Protocol
+
+from agentcache.policy.replicas.chain import Chain
+from agentcache.policy.replicas.engine_load import PrefillCost
+from agentcache.policy.replicas.placement import Placement, SpillRule
+from agentcache.sim.engine import SimulatedEngine
+
+
+class Routing(Protocol):
+    """Chooses for every request, and is told what becomes of it."""
+
+    def choose(self, request: str, prompt: Sequence[int], job: str) -> int:
+        """Return the number of the engine."""
+
+    def got_token(self, request: str) -> None:
+        """Note that a request has its first token."""
+
+    def finished(self, request: str, reply: Sequence[int]) -> None:
+        """Note that a request is over."""
+
+    def ended(self, job: str) -> None:
+        """Note that a job is over."""
+
+
+class OneEngine:
+    """Sends every request to the first engine; the others derive from it, for what they need not be told."""
+
+    def choose(self, request: str, prompt: Sequence[int], job: str) -> int:  # noqa: ARG002
+        """Return the first."""
+        return 0
+
+    def got_token(self, request: str) -> None:
+        """Do nothing."""
+
+    def finished(self, request: str, reply: Sequence[int]) -> None:
+        """Do nothing."""
+
+    def ended(self, job: str) -> None:
+        """Do nothing."""
+
+
+class Hashed(OneEngine):
+    """By a hash of the session, whatever the load: a router's consistent hash."""
+
+    def __init__(self, engines: Sequence[SimulatedEngine]) -> None:
+        self._engines = len(engines)
+
+    def choose(self, request: str, prompt: Sequence[int], job: str) -> int:  # noqa: ARG002
+        """Return the session's engine."""
+        return int.from_bytes(blake2b(job.encode(), digest_size=8).digest()) % self._engines
+
+
+class LeastLoaded(OneEngine):
+    """As vLLM's data-parallel balancer, with exact counts where that has those of up to 100 ms ago.
+
+    See `DPLBAsyncMPClient.get_core_engine_for_request`.
+    """
+
+    def __init__(self, engines: Sequence[SimulatedEngine]) -> None:
+        self._engines = engines
+        self._first = 0
+
+    def choose(self, request: str, prompt: Sequence[int], job: str) -> int:  # noqa: ARG002
+        """Return the engine with the least requests; waiting ones count more in a full cache."""
+        count = len(self._engines)
+        order = [(self._first + step) % count for step in range(count)]
+        self._first = (self._first + 1) % count
+        return min(order, key=self._score)
+
+    def _score(self, number: int) -> float:
+        scheduler = self._engines[number].scheduler
+        running, waiting = scheduler.get_request_counts()
+        return running + waiting * (1 + 6 * max(0.0, scheduler.kv_cache_manager.usage - 0.5))
+
+
+class Sticky(OneEngine):
+    """A new session goes to the engine with the least sessions and stays: `sticky_least_loaded` of vllm-router.
+
+    The router is told of the end of every session.
+    """
+
+    def __init__(self, engines: Sequence[SimulatedEngine]) -> None:
+        self._engines = range(len(engines))
+        self._homes: dict[str, int] = {}
+
+    def choose(self, request: str, prompt: Sequence[int], job: str) -> int:  # noqa: ARG002
+        """Return the session's engine."""
+        if job not in self._homes:
+            sessions = Counter(self._homes.values())
+            self._homes[job] = min(self._engines, key=lambda engine: sessions[engine])
+        return self._homes[job]
+
+    def ended(self, job: str) -> None:
+        """Free the session's place."""
+        del self._homes[job]
+
+
+class ByCost(OneEngine):
+    """As our API server chooses. It is not told of the end of jobs: most clients do not say."""
+
+    def __init__(self, engines: Sequence[SimulatedEngine]) -> None:
+        first = engines[0]
+        knobs = first.scheduler.config.replicas
+        self._engines = engines
+        self._clock = first.clock
+        self.placement = Placement(
+            len(engines),
+            capacity_tokens=first.cache_tokens,
+            prefill_cost=PrefillCost(first.recompute_cost, first.block_size),
+            spill=SpillRule(factor=knobs.spill_factor, live_s=knobs.live_s),
+        )
+
+    def choose(self, request: str, prompt: Sequence[int], job: str) -> int:
+        """Return the engine where the turn will cost least, and release what the job leaves behind."""
+        chain = Chain(prompt, self.placement.block_tokens)
+        placed = self.placement.place(request, chain, self._clock.now(), job=job)
+        if placed.moved_from is not None and (tracker := self._engines[placed.moved_from].scheduler.tracker):
+            tracker.release(job)
+        return placed.engine
+
+    def got_token(self, request: str) -> None:
+        """Note that a request has its first token."""
+        self.placement.got_token(request)
+
+    def finished(self, request: str, reply: Sequence[int]) -> None:
+        """Note that a request is over."""
+        self.placement.finished(request, reply, self._clock.now())
+
+
+def make_routing(name: str, engines: Sequence[SimulatedEngine]) -> Routing:
+    """Make the routing of that name."""
+    match name:
+        case "agentcache":
+            return ByCost(engines)
+        case "least-loaded":
+            return LeastLoaded(engines)
+        case "sticky":
+            return Sticky(engines)
+        case _:
+            return Hashed(engines)

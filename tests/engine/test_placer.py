@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+from vllm import SamplingParams
+from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest
+from vllm.v1.engine.core_client import DPLBAsyncMPClient
+
+from agentcache.config import AgentCacheConfig
+from agentcache.engine.constants import RELEASE_METHOD
+from agentcache.engine.replicas.client import _make_release, keeps_jobs_home, watch_clients
+from agentcache.engine.replicas.placer import Placer
+from agentcache.policy.cost import RecomputeCost
+from agentcache.policy.replicas.engine_load import PrefillCost
+from agentcache.policy.replicas.placement import Placement
+
+BLOCK = 4
+COST = PrefillCost(RecomputeCost(slope_s=0.0, base_s=1.0, floor_s=1e-9), BLOCK)
+ENGINES = [b"\x00\x00", b"\x01\x00"]
+
+
+def make_request(name: str, tokens: list[int], **fields: Any) -> EngineCoreRequest:
+    found: dict[str, Any] = {
+        "mm_features": None,
+        "sampling_params": SamplingParams(),
+        "pooling_params": None,
+        "arrival_time": 0.0,
+        "lora_request": None,
+        "cache_salt": None,
+        "data_parallel_rank": None,
+    }
+    return EngineCoreRequest(name, tokens, **{**found, **fields})
+
+
+def make_placer(released: list[tuple[int, str, str | None]] | None = None) -> Placer:
+    placement = Placement(2, capacity_tokens=4000, prefill_cost=COST)
+    told: list[tuple[int, str, str | None]] = [] if released is None else released
+    return Placer(placement, lambda *job: told.append(job), clock=lambda: 0.0)
+
+
+def make_client(placer: Placer | None) -> DPLBAsyncMPClient:
+    """vLLM's own client as far as it chooses engines, without engines."""
+    watch_clients()
+    client = object.__new__(DPLBAsyncMPClient)
+    client.client_count, client.eng_start_index = 1, 0
+    client.core_engines, client.engine_inflight, client.reqs_in_flight = list(ENGINES), Counter(), {}
+    # Waiting requests, running ones, usage of the cache: the first engine looks full.
+    client.lb_engines = [[50, 50, 1.0], [0, 0, 0.0]]
+    if placer is not None:
+        client.agentcache_placer = placer
+    return client
+
+
+def finish(client: DPLBAsyncMPClient, request: str, reply: list[int]) -> None:
+    outputs = EngineCoreOutputs(outputs=[EngineCoreOutput(request, reply)], finished_requests={request})
+    asyncio.run(DPLBAsyncMPClient.process_engine_outputs(client, outputs))
+
+
+def test_turns_of_a_session_come_to_one_engine() -> None:
+    client = make_client(make_placer())
+    first = client.get_core_engine_for_request(make_request("1", [1] * 40, session_id="one"))
+    # By vLLM's own counts the other engine is always the better one.
+    client.lb_engines = [[50, 50, 1.0], [50, 50, 1.0]]
+    client.lb_engines[1 - ENGINES.index(first)] = [0, 0, 0.0]
+    finish(client, "1", [7] * 8)
+    assert client.get_core_engine_for_request(make_request("2", [2] * 400, session_id="one")) == first
+    assert client.engine_inflight[first] == 1
+
+
+def test_turns_without_a_session_come_to_one_engine() -> None:
+    placer = make_placer()
+    client = make_client(placer)
+    first = client.get_core_engine_for_request(make_request("1", [1] * 40))
+    client.get_core_engine_for_request(make_request("2", [9] * 400, session_id="other"))
+    finish(client, "1", [7] * 8)
+    again = make_request("3", [1] * 40 + [7] * 8 + [3] * 9)
+    assert client.get_core_engine_for_request(again) == first
+    assert placer.placement.placed == {"new": 2, "home": 1}
+
+
+def test_tenants_and_adapters_do_not_share_a_chain() -> None:
+    placer = make_placer()
+    client = make_client(placer)
+    client.get_core_engine_for_request(make_request("1", [1] * 40))
+    finish(client, "1", [7] * 8)
+    client.get_core_engine_for_request(make_request("2", [1] * 40 + [7] * 8, cache_salt="tenant"))
+    assert placer.placement.placed == {"new": 2}
+
+
+def test_without_a_placer_vllm_balances() -> None:
+    client = make_client(None)
+    assert client.get_core_engine_for_request(make_request("1", [1] * 40, session_id="one")) == ENGINES[1]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"data_parallel_rank": 0}, {"sampling_params": None}, {"resumable": True}],
+    ids=["names its engine", "pools", "streams input"],
+)
+def test_a_request_that_is_nobodys_turn_is_left_to_vllm(fields: dict[str, Any]) -> None:
+    placer = make_placer()
+    assert placer.choose(make_request("1", [1] * 40, **fields)) is None
+    assert placer.placement.placed == {}
+
+
+def test_what_a_moved_job_leaves_is_released_there() -> None:
+    released: list[tuple[int, str, str | None]] = []
+    placer = make_placer(released)
+    named = placer.choose(make_request("1", [1] * 40, session_id="one", cache_salt="tenant"))
+    assert named is not None
+    client = make_client(placer)
+    finish(client, "1", [7] * 8)
+    placer.placement.close(named)
+    assert placer.choose(make_request("2", [1] * 40, session_id="one", cache_salt="tenant")) == 1 - named
+    assert released == [(named, "one", "tenant")]
+
+
+def test_a_release_goes_to_the_one_engine() -> None:
+    calls: list[tuple[Any, ...]] = []
+
+    class Core:
+        core_engines = ENGINES
+
+        async def _call_utility_async(self, *args: Any, engine: bytes) -> None:
+            calls.append((*args, engine))
+
+    async def release() -> None:
+        core: Any = Core()
+        _make_release(core)(1, "one", None)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    asyncio.run(release())
+    assert calls == [(RELEASE_METHOD, "one", [None], ENGINES[1])]
+
+
+def test_a_session_that_is_over_is_forgotten() -> None:
+    placer = make_placer()
+    placer.choose(make_request("1", [1] * 40, session_id="one"))
+    home = placer.find("one", None)
+    assert home is not None
+    assert (home.moves, home.reason) == (0, "new")
+    placer.end_session("one", ["another tenant"])
+    assert placer.find("one", None) is home
+    placer.end_session("one", None)
+    assert placer.find("one", None) is None
+
+
+@pytest.mark.parametrize(
+    ("policy", "enabled", "home"),
+    [("agentcache", None, True), ("vllm", None, False), ("agentcache", False, False), ("vllm", True, True)],
+)
+def test_jobs_stay_home_with_policies_that_follow_them(policy: str, enabled: bool | None, home: bool) -> None:
+    config = AgentCacheConfig.model_validate({"policy": policy, "replicas": {"enabled": enabled}})
+    assert keeps_jobs_home(config) is home

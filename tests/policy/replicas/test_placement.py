@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentcache.policy.cost import RecomputeCost
+from agentcache.policy.replicas.chain import Chain
+from agentcache.policy.replicas.engine_load import EngineLoad, PrefillCost
+from agentcache.policy.replicas.placement import Placed, Placement, SpillRule
+
+BLOCK = 4
+# A second a block, wherever it is.
+COST = PrefillCost(RecomputeCost(slope_s=0.0, base_s=1.0, floor_s=1e-9), BLOCK)
+SYSTEM = [1] * 16
+
+
+class Front:
+    """Prompts of whole blocks, and replies of one."""
+
+    def __init__(self, engines: int = 2, capacity: int = 400, **rule: float) -> None:
+        self.placement = Placement(engines, capacity_tokens=capacity, prefill_cost=COST, spill=SpillRule(**rule))
+        self.now_s = 0.0
+        self.prompts: dict[str, list[int]] = {}
+
+    def ask(self, request: str, prompt: list[int], job: str | None = None) -> Placed:
+        self.prompts[request] = prompt
+        return self.placement.place(request, Chain(prompt, BLOCK), self.now_s, job=job)
+
+    def answer(self, request: str) -> list[int]:
+        """The request's prompt with its reply."""
+        reply = [100 + len(self.prompts)] * BLOCK
+        self.placement.got_token(request)
+        self.placement.finished(request, reply, self.now_s)
+        return self.prompts[request] + reply
+
+    def turn(self, request: str, prompt: list[int], job: str | None = None) -> Placed:
+        placed = self.ask(request, prompt, job)
+        self.prompts[request] = self.answer(request)
+        return placed
+
+    def crowd(self, engine: int, blocks: int) -> None:
+        """Have a request for so many blocks wait there."""
+        self.placement._loads[engine].queue(f"crowd of {engine}", float(blocks))
+
+
+def test_a_job_stays_where_it_began() -> None:
+    front = Front()
+    first = front.turn("1", [2] * 40, "job")
+    # Others make that engine the busier one.
+    front.crowd(first.engine, blocks=5)
+    again = front.turn("2", front.prompts["1"] + [3] * 8, "job")
+    assert (again.engine, again.reason, again.moved_from) == (first.engine, "home", None)
+
+
+def test_a_job_without_a_name_is_known_by_its_prompt() -> None:
+    front = Front()
+    first = front.turn("1", [2] * 40)
+    front.crowd(first.engine, blocks=5)
+    again = front.turn("2", front.prompts["1"] + [3] * 8)
+    assert (again.engine, again.job, again.reason) == (first.engine, "1", "home")
+
+
+def test_a_shared_system_prompt_makes_nobody_a_job() -> None:
+    front = Front()
+    front.turn("1", [*SYSTEM, *[2] * 8])
+    assert front.turn("2", [*SYSTEM, *[3] * 8]).job == "2"
+
+
+def test_new_jobs_go_where_their_system_prompt_is() -> None:
+    front = Front()
+    first = front.turn("1", [*SYSTEM, *[2] * 8], "one")
+    assert front.turn("2", [*SYSTEM, *[3] * 8], "two").engine == first.engine
+
+
+def test_a_shared_system_prompt_does_not_collect_all_jobs() -> None:
+    front = Front(engines=4)
+    engines = [front.turn(str(job), [*SYSTEM, *[job + 2] * 40], f"job {job}").engine for job in range(16)]
+    assert {engines.count(engine) for engine in range(4)} <= {3, 4, 5}
+
+
+def test_a_job_moves_once_when_home_costs_far_more() -> None:
+    front = Front(factor=2.0)
+    home = front.turn("1", [2] * 40, "job").engine
+    front.crowd(home, blocks=100)
+    moved = front.turn("2", front.prompts["1"], "job")
+    assert (moved.engine, moved.moved_from, moved.reason) == (1 - home, home, "cheaper")
+    front.crowd(moved.engine, blocks=1000)
+    assert front.turn("3", front.prompts["2"], "job").reason == "home"
+
+
+def test_a_job_does_not_move_for_less_than_the_factor() -> None:
+    for factor, reason in ((2.0, "cheaper"), (20.0, "home")):
+        front = Front(factor=factor)
+        front.crowd(front.turn("1", [2] * 40, "job").engine, blocks=100)
+        assert front.turn("2", front.prompts["1"], "job").reason == reason
+
+
+def test_a_job_does_not_move_to_where_no_room_is() -> None:
+    front = Front(factor=2.0)
+    home = front.turn("1", [2] * 40, "job").engine
+    front.placement._loads[1 - home].settle("another", 380)
+    front.crowd(home, blocks=1000)
+    assert front.turn("2", front.prompts["1"], "job").reason == "home"
+
+
+def test_a_job_with_a_turn_under_way_does_not_move() -> None:
+    front = Front(factor=1.0)
+    home = front.ask("1", [2] * 40, "job").engine
+    front.crowd(home, blocks=1000)
+    assert front.ask("2", [2] * 60, "job").engine == home
+
+
+def test_a_closed_engine_gets_nothing_and_its_jobs_move() -> None:
+    front = Front()
+    home = front.turn("1", [2] * 40, "job").engine
+    front.placement.close(home)
+    again = front.turn("2", front.prompts["1"], "job")
+    assert (again.engine, again.moved_from, again.reason) == (1 - home, home, "engine closed")
+    assert all(front.turn(str(n), [n] * 40, f"job {n}").engine == 1 - home for n in range(3, 9))
+    front.placement.open(home)
+    assert home in {front.turn(str(n), [n] * 40, f"job {n}").engine for n in range(10, 20)}
+
+
+def test_without_an_open_engine_there_is_an_error() -> None:
+    front = Front(engines=1)
+    front.placement.close(0)
+    with pytest.raises(ValueError, match="every engine is down or draining"):
+        front.ask("1", [2] * 8)
+
+
+def test_idle_jobs_make_room_and_keep_their_homes() -> None:
+    front = Front(live_s=60.0)
+    home = front.turn("1", [2] * 40, "job").engine
+    front.now_s = 61.0
+    front.turn("2", [3] * 8, "another")
+    assert front.placement._loads[home].live_tokens in (0, 12)
+    assert front.turn("3", front.prompts["1"], "job").engine == home
+
+
+def test_a_job_that_is_over_begins_anew() -> None:
+    front = Front()
+    front.turn("1", [2] * 40, "job")
+    assert front.placement.end_job("job")
+    assert not front.placement.end_job("job")
+    assert front.turn("2", [2] * 40, "job").reason == "new"
+
+
+def test_only_the_latest_jobs_are_remembered() -> None:
+    placement = Placement(2, capacity_tokens=400, prefill_cost=COST, max_jobs=3)
+    for number in range(10):
+        placement.place(str(number), Chain([number] * 8, BLOCK), 0.0, job=f"job {number}")
+        placement.finished(str(number), [1] * 4, 0.0)
+    assert [placement.find(f"job {number}") is not None for number in range(10)] == [False] * 7 + [True] * 3
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["ask", "token", "end", "close", "open", "over"]), st.integers(0, 5)), max_size=60
+)
+
+
+@given(STEPS)
+def test_no_load_is_left_and_closed_engines_get_nothing(steps: list[tuple[str, int]]) -> None:
+    front = Front(engines=3, capacity=100, factor=1.0, live_s=5.0)
+    opened: list[str] = []
+    closed: set[int] = set()
+    for number, (what, which) in enumerate(steps):
+        front.now_s += which / 2
+        if what == "ask":
+            placed = front.ask(str(number), [which] * (8 + number), f"job {which}" if which % 2 else None)
+            opened.append(str(number))
+            assert placed.engine not in closed
+        elif what == "token" and opened:
+            front.placement.got_token(opened[which % len(opened)])
+        elif what == "end" and opened:
+            front.answer(opened.pop(which % len(opened)))
+        elif what == "close" and len(closed | {which % 3}) < 3:
+            front.placement.close(which % 3)
+            closed.add(which % 3)
+        elif what == "open":
+            front.placement.open(which % 3)
+            closed.discard(which % 3)
+        elif what == "over":
+            front.placement.end_job(f"job {which}")
+    for request in opened:
+        front.answer(request)
+    front.now_s += 100.0
+    for engine in range(3):
+        front.placement.open(engine)
+    front.turn("last", [9] * 4, "last")
+    loads: list[EngineLoad] = front.placement._loads
+    assert sorted(load.live_tokens for load in loads) == [0, 0, 8]
+    assert [load.queued_s for load in loads] == [0.0] * 3

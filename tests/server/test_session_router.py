@@ -1,0 +1,139 @@
+"""The router is told of sessions that are over; nobody waits for it, and its absence is one line."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+
+import httpx
+import pytest
+
+from agentcache.config import read_knobs
+from agentcache.errors import InputError
+from agentcache.server.job_reader import JobReader
+from agentcache.server.session_router import SessionRouter
+
+ROUTER = shutil.which("vllm-router")
+
+
+async def settle(router: SessionRouter) -> None:
+    while router._tasks:
+        await asyncio.gather(*router._tasks)
+
+
+def ask(handle: Callable[[httpx.Request], httpx.Response], *sessions: str) -> None:
+    async def run() -> None:
+        router = SessionRouter("http://router:8080", httpx.MockTransport(handle))
+        for session in sessions:
+            router.finish(session)
+            await settle(router)
+
+    asyncio.run(run())
+
+
+def test_a_session_s_end_is_told_by_its_name() -> None:
+    seen: list[tuple[str, str]] = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        seen.append((request.method, str(request.url)))
+        return httpx.Response(200)
+
+    ask(handle, "one/two & three")
+    assert seen == [("POST", "http://router:8080/finish_session?session_id=one%2Ftwo+%26+three")]
+
+
+@pytest.mark.parametrize("refuses", [True, False])
+def test_a_router_that_fails_is_one_line(refuses: bool, vllm_log: pytest.LogCaptureFixture) -> None:
+    def handle(_request: httpx.Request) -> httpx.Response:
+        if refuses:
+            raise httpx.ConnectError("refused")
+        return httpx.Response(404)
+
+    ask(handle, "one", "two")
+    (record,) = vllm_log.records
+    assert "router.url http://router:8080" in record.getMessage()
+    assert "\n" not in record.getMessage()
+
+
+def test_releasing_a_job_tells_the_router() -> None:
+    seen: list[str] = []
+
+    async def call(*_args: object) -> list[bool]:
+        return [True]
+
+    async def run() -> None:
+        def handle(request: httpx.Request) -> httpx.Response:
+            seen.append(request.url.params["session_id"])
+            return httpx.Response(200)
+
+        router = SessionRouter("http://router", httpx.MockTransport(handle))
+        assert await JobReader(call, router=router).release("one")
+        await settle(router)
+
+    asyncio.run(run())
+    assert seen == ["one"]
+
+
+@pytest.mark.parametrize("url", ["router:8080", "http://router:8080/path", ""])
+def test_an_url_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(InputError, match=r"router\.url"):
+        read_knobs([f"router.url={url}"])
+
+
+@pytest.fixture
+def worker_url() -> Iterator[str]:
+    class Worker(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", "2")
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+        def log_message(self, *_args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Worker) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.engine
+@pytest.mark.skipif(ROUTER is None, reason="vllm-router is not installed: the extra `router` brings it")
+def test_a_real_router_takes_what_it_is_told(worker_url: str, vllm_log: pytest.LogCaptureFixture) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    command = [str(ROUTER), "--worker-urls", worker_url, "--policy", "sticky_least_loaded", "--port", str(port)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_for(f"http://127.0.0.1:{port}/health")
+
+        async def run() -> None:
+            router = SessionRouter(f"http://127.0.0.1:{port}")
+            router.check()
+            router.finish("one")
+            await settle(router)
+
+        asyncio.run(run())
+    finally:
+        process.terminate()
+        process.wait(10)
+    assert vllm_log.records == []
+
+
+def wait_for(url: str) -> None:
+    end_s = time.monotonic() + 30
+    while True:
+        try:
+            httpx.get(url).raise_for_status()
+        except httpx.HTTPError:
+            assert time.monotonic() < end_s
+            time.sleep(0.05)
+        else:
+            return

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_command import make_settings
+from made_simulation import make_engine
+
+from agentcache.errors import InputError
+from agentcache.report.summary import PolicySummary
+from agentcache.sim.command import simulate
+from agentcache.sim.engine import SimulatedEngine
+from agentcache.sim.routing import make_routing
+
+pytestmark = pytest.mark.usefixtures("without_plots")
+
+
+@pytest.fixture
+def homes(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[SimulatedEngine]]:
+    """The engine of each turn, by job."""
+    found: dict[str, list[SimulatedEngine]] = defaultdict(list)
+    add = SimulatedEngine.add
+
+    def note(self: SimulatedEngine, request_id: str, *args: Any, **kwargs: Any) -> None:
+        found[str(kwargs["session_id"])].append(self)
+        add(self, request_id, *args, **kwargs)
+
+    monkeypatch.setattr(SimulatedEngine, "add", note)
+    return found
+
+
+def run(out: Path, **changes: Any) -> PolicySummary:
+    given: dict[str, Any] = {"jobs": 12, "kv_tokens": 40_000, "replicas": 2, "policies": ("agentcache",), **changes}
+    status, summary = simulate(make_settings(out, **given))
+    assert status == 0
+    (figures,) = summary.policies.values()
+    assert figures.finished == given["jobs"]
+    return figures
+
+
+@pytest.mark.parametrize("routing", ["agentcache", "sticky", "hash"])
+def test_jobs_stay_at_engines_that_share_the_work(
+    routing: str, tmp_path: Path, homes: dict[str, list[SimulatedEngine]]
+) -> None:
+    figures = run(tmp_path, routing=routing)
+    assert all(len(set(engines)) == 1 for engines in homes.values())
+    assert len({id(engines[0]) for engines in homes.values()}) == 2
+    assert 1 <= (figures.busiest_over_mean or 0) < 2
+
+
+def test_the_least_loaded_engine_is_anybodys(tmp_path: Path, homes: dict[str, list[SimulatedEngine]]) -> None:
+    spread = run(tmp_path / "spread", routing="least-loaded")
+    assert any(len(set(engines)) == 2 for engines in homes.values())
+    home = run(tmp_path / "home", routing="agentcache")
+    assert (spread.token_hit_rate or 0) < (home.token_hit_rate or 0)
+
+
+def test_with_one_engine_the_routing_does_not_matter(tmp_path: Path) -> None:
+    one, other = (run(tmp_path / routing, routing=routing, replicas=1) for routing in ("agentcache", "least-loaded"))
+    assert one == other
+    assert one.busiest_over_mean is None
+
+
+def test_twice_the_engines_and_jobs_take_about_as_long(tmp_path: Path) -> None:
+    one = run(tmp_path / "one", replicas=1, jobs=10, rate=5.0)
+    two = run(tmp_path / "two", replicas=2, jobs=20, rate=10.0)
+    assert two.job_latency_s.mean == pytest.approx(one.job_latency_s.mean, rel=0.25)
+
+
+def test_vllm_s_balancer_minds_a_full_cache(tiny_model_path: str) -> None:
+    engines = [make_engine(tiny_model_path) for _ in range(2)]
+    engines[0].add("one", list(range(320)), [1])
+    assert [make_routing("least-loaded", engines).choose("two", [1], "job") for _ in range(2)] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"replicas": 0}, "--replicas 0: give at least 1"),
+        ({"routing": "random"}, "--routing random: choose from agentcache, least-loaded, sticky, hash"),
+        ({"policies": ("belady-cost",)}, "--replicas 2: belady-cost knows the future of one engine"),
+    ],
+)
+def test_what_cannot_be_simulated_is_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        make_settings(tmp_path, **{"replicas": 2, **changes}).check()
+    assert str(caught.value).startswith(message)
