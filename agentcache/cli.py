@@ -7,7 +7,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -53,15 +53,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = parser.parse_args(ours)
         if engine_options and options.command not in {"replay", "profile"}:
             parser.error("only serve, replay and profile pass options behind -- on to vLLM")
-        if options.command == "replay":
-            return _replay(options, engine_options, given)
-        if options.command == "profile":
-            return _profile(options, engine_options)
-        if options.command == "doctor":
-            return _doctor(options)
-        if options.command == "plan":
-            return _plan(options, given)
-        return _simulate(options, given) if options.command == "simulate" else _report(options)
+        run: dict[str, Callable[[], int]] = {
+            "replay": lambda: _replay(options, engine_options, given),
+            "simulate": lambda: _simulate(options, given),
+            "plan": lambda: _plan(options, given),
+            "profile": lambda: _profile(options, engine_options),
+            "report": lambda: _report(options),
+            "doctor": lambda: _doctor(options),
+        }
+        return run[options.command]()
     except AgentCacheError as error:
         sys.stderr.write(f"agentcache: {error}\n")
         return _USAGE_ERROR
