@@ -1,12 +1,13 @@
-"""The command line: serve, replay, simulate, profile, report, doctor."""
+"""The command line: serve, replay, simulate, plan, profile, report, doctor."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -16,6 +17,7 @@ from agentcache.config import read_knobs
 from agentcache.errors import AgentCacheError, InputError
 from agentcache.jobs.settings import WORKLOADS, JobSettings, write_usage
 from agentcache.models.catalog import check_model
+from agentcache.plan.settings import DEFAULT_REQUESTS, PlanSettings
 from agentcache.policy.registry import DEFAULT_POLICY, POLICIES, find_policy
 from agentcache.profile.settings import add_arguments as add_profile_arguments
 from agentcache.profile.settings import read_settings as read_profile_settings
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 
 _USAGE_ERROR = 2
 _POLICIES = "; ".join(f"{policy.name}: {policy.summary}" for policy in POLICIES.values())
+_PROFILE = "what `agentcache profile` wrote: for any MODEL of vLLM, on its GPU (default the profile that comes along)"
 _SEVERAL = f"may be given several times; {_POLICIES}"
 
 
@@ -52,13 +55,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = parser.parse_args(ours)
         if engine_options and options.command not in {"replay", "profile"}:
             parser.error("only serve, replay and profile pass options behind -- on to vLLM")
-        if options.command == "replay":
-            return _replay(options, engine_options, given)
-        if options.command == "profile":
-            return _profile(options, engine_options)
-        if options.command == "doctor":
-            return _doctor(options)
-        return _simulate(options, given) if options.command == "simulate" else _report(options)
+        run: dict[str, Callable[[], int]] = {
+            "replay": lambda: _replay(options, engine_options, given),
+            "simulate": lambda: _simulate(options, given),
+            "plan": lambda: _plan(options, given),
+            "profile": lambda: _profile(options, engine_options),
+            "report": lambda: _report(options),
+            "doctor": lambda: _doctor(options),
+        }
+        return run[options.command]()
     except AgentCacheError as error:
         sys.stderr.write(f"agentcache: {error}\n")
         return _USAGE_ERROR
@@ -79,6 +84,7 @@ def _build_parser() -> argparse.ArgumentParser:
     _add_replay(commands.add_parser("replay", help="run recorded agent jobs and report their latency"))
     _add_simulate(commands.add_parser("simulate", help="the same jobs and scheduler on a modelled GPU"))
     add_profile_arguments(commands.add_parser("profile", help="measure this machine for policies and simulate"))
+    _add_plan(commands.add_parser("plan", help="what policies and caches would make of recorded traffic"))
     _add_report(commands.add_parser("report", help="make the report of a run again, or compare runs"))
     _add_doctor(commands.add_parser("doctor", help="why a running server's prompts were not cached, and what to do"))
     return parser
@@ -90,6 +96,10 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="a name or path as for vllm serve; tiny; shape:llama-3.1-8b")
     parser.add_argument("--policy", help=f"which blocks to evict (default {DEFAULT_POLICY}); {_POLICIES}")
     _add_knobs(parser)
+    parser.add_argument(
+        "--record", metavar="FILE", help="write a line for each request, without its text, for plan and simulate"
+    )
+    parser.add_argument("--profile", metavar="FILE", help="what `agentcache profile` wrote on this machine")
     parser.add_argument(
         "--forced-replies", action="store_true", help="let clients dictate replies, for replays; never in the open"
     )
@@ -115,7 +125,10 @@ def _add_simulate(parser: argparse.ArgumentParser) -> None:
     target.add_argument("--gpu", default=DEFAULT_GPU, help="h20, h100, h200; cpu for tiny (default h200)")
     target.add_argument("--tensor-parallel-size", type=int, default=1, metavar="N", help="GPUs per engine (default 1)")
     target.add_argument("--policy", action="append", default=[], help=f"{_SEVERAL}; {CLAIRVOYANT}: clairvoyant")
-    target.add_argument("--kv-tokens", type=int, required=True, help="size of the KV cache in tokens")
+    target.add_argument(
+        "--kv-tokens", type=int, help="size of the KV cache in tokens (default what the GPU has room for)"
+    )
+    target.add_argument("--profile", type=Path, metavar="FILE", help=_PROFILE)
     target.add_argument("--block-size", type=int, default=DEFAULT_BLOCK_SIZE, metavar="TOKENS", help="(default 16)")
     target.add_argument(
         "--max-num-batched-tokens",
@@ -148,6 +161,44 @@ def _add_simulate(parser: argparse.ArgumentParser) -> None:
     _add_knobs(target)
     _add_jobs(parser)
     _add_output(parser)
+
+
+def _add_plan(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Simulates a recording (serve --record FILE) under policies x cache sizes x DRAM sizes."
+    parser.add_argument("recording", type=Path, metavar="FILE", help="the recording; full files beside it are read too")
+    parser.add_argument("--model", default=DEFAULT_MODEL, help="as for simulate (default llama-3.1-8b)")
+    parser.add_argument("--gpu", default=DEFAULT_GPU, help="as for simulate (default h200)")
+    parser.add_argument("--tensor-parallel-size", type=int, default=1, metavar="N", help="GPUs per engine (default 1)")
+    parser.add_argument("--policy", action="append", default=[], help=f"{_SEVERAL} (default vllm and agentcache)")
+    parser.add_argument(
+        "--kv-tokens",
+        type=int,
+        action="append",
+        default=[],
+        metavar="N",
+        help="size of the cache; may be given several times (default what the GPU has room for, its half and twice it)",
+    )
+    parser.add_argument(
+        "--cpu-tokens",
+        type=int,
+        action="append",
+        default=[],
+        metavar="N",
+        help="tokens of a second cache in DRAM; may be given several times (default none, and the first cache's)",
+    )
+    parser.add_argument("--profile", type=Path, metavar="FILE", help=_PROFILE)
+    parser.add_argument("--target", type=float, metavar="S", help="mean job latency for which GPUs are counted")
+    parser.add_argument("--max-gpus", type=int, default=16, metavar="N", help="the most to count (default 16)")
+    parser.add_argument(
+        "--requests",
+        type=int,
+        default=DEFAULT_REQUESTS,
+        metavar="N",
+        help=f"of a longer recording the busiest N in a row are simulated (default {DEFAULT_REQUESTS})",
+    )
+    parser.add_argument("--workers", type=int, metavar="N", help="simulations at once (default one a core)")
+    _add_knobs(parser)
+    parser.add_argument("--out", type=Path, default=Path(), metavar="DIR", help="folder of plan.html (default here)")
 
 
 def _add_knobs(parser: argparse._ActionsContainer) -> None:
@@ -223,7 +274,7 @@ def _serve(options: argparse.Namespace, vllm_options: list[str], behind_dashes: 
     if options.policy is not None:
         refuse_clairvoyant(options.policy)
         find_policy(options.policy)
-    knobs = read_knobs(options.agentcache)
+    knobs = read_knobs([*options.agentcache, *_file_knobs(options)])
     check_model(options.model)
     from agentcache.engine.compat import check_vllm
 
@@ -238,6 +289,11 @@ def _serve(options: argparse.Namespace, vllm_options: list[str], behind_dashes: 
         knobs=knobs,
     )
     return 0
+
+
+def _file_knobs(options: argparse.Namespace) -> list[str]:
+    files = {"record.file": options.record, "cost_profile": options.profile}
+    return [f"{name}={json.dumps(file)}" for name, file in files.items() if file is not None]
 
 
 def _replay(options: argparse.Namespace, engine_options: list[str], typed: Sequence[str]) -> int:
@@ -261,6 +317,7 @@ def _simulate(options: argparse.Namespace, typed: Sequence[str]) -> int:
     settings = SimulationSettings(
         **_common(options, typed),
         gpu=options.gpu,
+        profile=options.profile,
         tensor_parallel_size=options.tensor_parallel_size,
         kv_tokens=options.kv_tokens,
         block_size=options.block_size,
@@ -280,6 +337,33 @@ def _simulate(options: argparse.Namespace, typed: Sequence[str]) -> int:
     status, summary = simulate(settings)
     _show(summary, options.out)
     return status
+
+
+def _plan(options: argparse.Namespace, typed: Sequence[str]) -> int:
+    settings = PlanSettings(
+        command=shlex.join(["agentcache", *typed]),
+        recording=options.recording,
+        out=options.out,
+        model=options.model,
+        gpu=options.gpu,
+        profile=options.profile,
+        tensor_parallel_size=options.tensor_parallel_size,
+        policies=tuple(options.policy),
+        kv_tokens=tuple(options.kv_tokens),
+        cpu_tokens=tuple(options.cpu_tokens),
+        requests=options.requests,
+        target_s=options.target,
+        max_gpus=options.max_gpus,
+        workers=options.workers,
+        knobs=read_knobs(options.agentcache),
+    )
+    settings.check()
+    from agentcache.engine.compat import check_vllm
+
+    check_vllm()
+    from agentcache.plan.command import plan
+
+    return plan(settings)
 
 
 def _profile(options: argparse.Namespace, engine_options: list[str]) -> int:

@@ -236,6 +236,28 @@ class RuntimeConfig(BaseModel):
     )
 
 
+class RecordConfig(BaseModel):
+    """A recording of all requests without their text, for plan, simulate and replay (docs/recording.md)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    file: str | None = _knob(
+        None,
+        "file that gets a line when a request ends; serve sets it from --record (data-parallel engines other than the "
+        "first add their rank to its name)",
+        _OPT_IN,
+        min_length=1,
+    )
+    block_tokens: int = _knob(
+        512, "tokens of a recorded block, a multiple of the engine's", "not tuned: as in Mooncake's traces", **_COUNT
+    )
+    tool_names: bool = _knob(False, "write the names of called tools, and not only salted ids", _OPT_IN)
+    max_mb: int = _knob(256, "megabytes after which a file is full", "not tuned: bounds the disk", **_COUNT)
+    files: int = _knob(
+        8, "files that stay, the full ones as FILE.1 and so on", "not tuned: bounds the disk", ge=1, le=1000
+    )
+
+
 class AgentCacheConfig(BaseModel):
     """Unknown keys are errors, so that a misspelt knob cannot pass as its default."""
 
@@ -259,6 +281,7 @@ class AgentCacheConfig(BaseModel):
     tier: TierConfig = TierConfig()
     replicas: ReplicasConfig = ReplicasConfig()
     router: RouterConfig = RouterConfig()
+    record: RecordConfig = RecordConfig()
 
     gpu: str | None = _knob(
         None, "GPU whose data sheet gives the cost model; None is the GPU at hand", "not tuned: the GPU at hand"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cache, partial
 from itertools import chain
@@ -33,6 +33,8 @@ from agentcache.engine.jobs.tracker import JobTracker
 from agentcache.engine.order.chunking import prefill_budget
 from agentcache.engine.order.job_queue import JobQueue
 from agentcache.engine.patches import wrap_allocate_slots
+from agentcache.engine.record.recorder import RequestRecorder, make_recorder
+from agentcache.engine.replies.parser_choice import make_reader
 from agentcache.engine.replies.stop_strings import StopStrings
 from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP
 from agentcache.engine.segments.plan import SegmentCosts
@@ -85,6 +87,20 @@ class AgentScheduler(MultiSegmentScheduler):
         # Blocks that vLLM frees when the step that writes them is over, as `deferred_frees`, with their context.
         self._deferred_frees: deque[_DeferredFree] = deque()
         self._use_policy(self._find_policy(), self.config)
+        self.recorder = self._make_recorder()
+
+    def _make_recorder(self) -> RequestRecorder | None:
+        if self.config.record.file is None:
+            return None
+        return make_recorder(
+            self.vllm_config,
+            self.config,
+            hash_block_size=self.hash_block_size,
+            tool_reader=make_reader(self.vllm_config, self.config.runtime)
+            if self.tracker is None
+            else self.tracker.tool_reader,
+            clock=self.now,
+        )
 
     def _find_policy(self) -> Policy:
         policy = find_policy(self.config.policy)
@@ -212,8 +228,11 @@ class AgentScheduler(MultiSegmentScheduler):
 
     def add_request(self, request: Request) -> None:
         """Add a request, and book its arrival if it is a job's."""
-        if self.tracker is not None and is_of_a_job(request) and request.request_id not in self.requests:
-            self.tracker.arrived(request)
+        if is_of_a_job(request) and request.request_id not in self.requests:
+            if self.tracker is not None:
+                self.tracker.arrived(request)
+            if self.recorder is not None:
+                self.recorder.arrived(request, None if self.tracker is None else self.tracker.job_of(request))
         super().add_request(request)
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
@@ -232,6 +251,8 @@ class AgentScheduler(MultiSegmentScheduler):
                 self.checkpoints.begin(request, admitted.num_computed_tokens)
             if self.tracker is not None:
                 self.tracker.admitted(request, filled.get(admitted.req_id, ()))
+            if self.recorder is not None:
+                self.recorder.admitted(request)
         return output
 
     def update_from_output(
@@ -239,11 +260,15 @@ class AgentScheduler(MultiSegmentScheduler):
     ) -> dict[int, EngineCoreOutputs]:
         """Give the step's tokens to its requests, and tell the tracker of first ones."""
         by_client = super().update_from_output(scheduler_output, model_runner_output)
-        if self.tracker is not None and self.tracker.awaits_tokens:
-            for outputs in by_client.values():
-                for output in outputs.outputs:
-                    self.tracker.got_tokens(output.request_id)
+        for observer in self._observers():
+            if observer.awaits_tokens:
+                for outputs in by_client.values():
+                    for output in outputs.outputs:
+                        observer.got_tokens(output.request_id)
         return by_client
+
+    def _observers(self) -> Iterator[JobTracker | RequestRecorder]:
+        return (each for each in (self.tracker, self.recorder) if each is not None)
 
     def finish_requests(self, request_ids: str | Iterable[str] | None, finished_status: RequestStatus) -> list[Request]:
         """Finish requests. A reply that ends at a stop string comes here as aborted, as if its client had gone."""
@@ -304,6 +329,8 @@ class AgentScheduler(MultiSegmentScheduler):
         return super()._handle_blocked_waiting_request(request)
 
     def _free_request_blocks(self, request: Request) -> None:
+        if self.recorder is not None and request.is_finished():
+            self.recorder.ended(request)
         if self.block_queue is None or self.is_fill_request(request.request_id):
             super()._free_request_blocks(request)
             return
@@ -373,6 +400,8 @@ class AgentScheduler(MultiSegmentScheduler):
         """Save what was learned, and stop."""
         if self.tracker is not None:
             self.tracker.close()
+        if self.recorder is not None:
+            self.recorder.close()
         super().shutdown()
 
     def _preempt_request(self, request: Request, timestamp: float, drop_stale_output: bool = False) -> None:

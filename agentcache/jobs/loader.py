@@ -19,6 +19,7 @@ from workloads.conversation import sessions as conversation
 from workloads.lmcache import sessions as lmcache
 from workloads.loaded import LoadedJobs
 from workloads.mooncake import trace as mooncake
+from workloads.recording import sessions as recording
 from workloads.tool_latency import parse_tool_latency
 from workloads.trajectories.pacing import Pace, user_pause
 from workloads.trajectories.tau_bench import load_runs
@@ -43,6 +44,7 @@ def load_jobs(settings: JobSettings, tokenizer: Tokenizer) -> tuple[list[Recorde
         "tau_bench": _load_tau_bench,
         "webdancer": _load_webdancer,
         "lmcache": _load_lmcache,
+        "recording": _load_recording,
     }
     loaded = load[settings.kind](settings, tokenizer, settings.options())
     if loaded.jobs[0].turns[0].context is None:
@@ -150,6 +152,12 @@ def _load_requests(settings: JobSettings, _: Tokenizer, options: dict[str, Any])
         rate=options["rate"],
         scale=options["scale"],
         max_context=options["max_context"],
+    )
+
+
+def _load_recording(settings: JobSettings, _: Tokenizer, options: dict[str, Any]) -> LoadedJobs:
+    return recording.load_sessions(
+        settings.path, jobs=settings.jobs, max_context=options["max_context"], max_gap_s=options["max_gap_s"]
     )
 
 

@@ -102,6 +102,12 @@ WORKLOADS: dict[str, Workload] = {
         size_flag="",
         path="a folder of *.jsonl, or one of them",
     ),
+    "recording": Workload(
+        "your own traffic, as serve --record wrote it",
+        {"jobs": None, "max_context": None, "max_gap_s": None},
+        size_flag="--max-context",
+        path="a recording",
+    ),
 }
 
 

@@ -49,6 +49,9 @@ ALL_REDUCE_LATENCY_S = 10e-6
 # its bytes, whatever the model's type.
 _STATE_PRODUCTS = 4
 _STATE_BYTES = 4
+# vLLM's default of --gpu-memory-utilization, and what activations and CUDA graphs take of it (assumed).
+MEMORY_SHARE = 0.92
+WORKSPACE_SHARE = 0.03
 DTYPE_BYTES = {"bfloat16": 2, "float32": 4}
 
 
@@ -109,6 +112,30 @@ def find_step_cost(model: str, gpu: str, tensor_parallel_size: int = 1) -> StepC
     if measured is not None and measured.steps is not None:
         return measured.steps.step_cost
     return estimate_step_cost(shape.geometry, hardware, tensor_parallel_size)
+
+
+def estimate_kv_tokens(model: str, gpu: str, tensor_parallel_size: int = 1) -> int:
+    """Estimate the tokens for which vLLM has room in the GPU's memory beside the weights, in round thousands.
+
+    Raises InputError without preset or room.
+    """
+    shape, hardware = _find_preset(model, gpu)
+    _check_split(model, shape, gpu, hardware, tensor_parallel_size)
+    number_bytes = DTYPE_BYTES[hardware.dtype]
+    weights = count_parameters(shape) * number_bytes / tensor_parallel_size
+    free = hardware.memory_bytes * MEMORY_SHARE - weights - WORKSPACE_SHARE * hardware.memory_bytes
+    # Beyond one KV head a rank, heads are copied rather than split.
+    token_bytes = sum(
+        layers.layers * max(layers.kv_heads // tensor_parallel_size, 1) * layers.head_numbers * number_bytes
+        for layers in shape.geometry.attention
+    )
+    tokens = int(free / token_bytes) // 1000 * 1000
+    if tokens < 1000:
+        raise InputError(
+            f"--kv-tokens: {model} leaves no room for a cache on {tensor_parallel_size} {gpu}; raise "
+            "tensor_parallel_size, or give the number of tokens"
+        )
+    return tokens
 
 
 def find_measured_profile(model: str, gpu: str, tensor_parallel_size: int = 1) -> CostProfile | None:

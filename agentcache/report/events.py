@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -133,13 +133,20 @@ Event = Annotated[RequestEvent | ToolCallEvent | JobEvent | PolicyEvent, Field(d
 _EVENT: TypeAdapter[RequestEvent | ToolCallEvent | JobEvent | PolicyEvent] = TypeAdapter(Event)
 
 
+class EventSink(Protocol):
+    """Takes the events of a run as they happen."""
+
+    def write(self, event: Event) -> None:
+        """Take one event."""
+
+
 class EventWriter:
     """Appends events to `events.jsonl`, each line on disk before `write` returns to the run."""
 
     def __init__(self, folder: Path) -> None:
         self._file = (folder / EVENTS_FILE).open("a", encoding="utf-8")
 
-    def write(self, event: RequestEvent | ToolCallEvent | JobEvent | PolicyEvent) -> None:
+    def write(self, event: Event) -> None:
         """Append one event."""
         self._file.write(event.model_dump_json() + "\n")
         self._file.flush()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from agentcache.jobs.context_job import ContextJob
 from agentcache.jobs.recorded_job import RecordedJob
 from agentcache.jobs.recorded_reply import find_divergence
-from agentcache.report.events import EventWriter, JobEvent, RequestEvent, ToolCallEvent
+from agentcache.report.events import EventSink, JobEvent, RequestEvent, ToolCallEvent
 from tool_runtime.agent.agent_loop import JobOutcome
 from tool_runtime.agent.executor import ExecutedCall
 from tool_runtime.agent.model_client import RequestOutcome
@@ -20,7 +20,7 @@ class JobRecorder:
 
     policy: str
     recorded: RecordedJob
-    writer: EventWriter
+    writer: EventSink
     block_size: int | None
     # Prompt and output of the last turn: what the next prompt must begin with.
     _known: tuple[int, ...] = ()
@@ -128,9 +128,11 @@ class JobRecorder:
         return None
 
     def _check_reply(self, outcome: RequestOutcome) -> None:
-        wanted = self.recorded.reply(outcome.turn)
         given = outcome.output_token_ids
-        if self._problem is None and given is not None and list(given) != wanted:
+        if self._problem is not None or given is None:
+            return
+        wanted = self.recorded.reply(outcome.turn)
+        if list(given) != wanted:
             position = find_divergence(given, wanted)
             position = len(given) if position is None else position
             self._problem = f"turn {outcome.turn}: the reply left the recording at output token {position}"

@@ -6,6 +6,7 @@ import copy
 import pkgutil
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from pydantic import ValidationError
@@ -21,6 +22,7 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from agentcache.config import CONFIG_KEY, AgentCacheConfig, read_config
 from agentcache.engine.constants import FORCED_REPLY_PROCESSOR, SCHEDULER_CLASS
+from agentcache.engine.record.recorder import check_folder
 from agentcache.engine.replicas.client import keeps_jobs_home
 from agentcache.engine.replies.parser_choice import find_parser
 from agentcache.errors import InputError, in_one_line
@@ -138,7 +140,10 @@ def _build_config(
     if not args.reasoning_parser_plugin:
         _check_parser("--reasoning-parser", args.reasoning_parser or None, reasoning_parsers)
     given["runtime"]["tool_parser"] = given["runtime"]["tool_parser"] or find_parser(args)
-    return read_config({CONFIG_KEY: given})
+    config = read_config({CONFIG_KEY: given})
+    if config.record.file is not None:
+        check_folder(Path(config.record.file))
+    return config
 
 
 def _check_parser(option: str, name: str | None, known: Sequence[str]) -> None:

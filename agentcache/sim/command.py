@@ -15,7 +15,6 @@ from agentcache.jobs.loader import check_fit, describe_jobs, load_jobs
 from agentcache.jobs.recorded_job import RecordedJob
 from agentcache.jobs.tokenizer import LocalTokenizer
 from agentcache.models.catalog import resolve_model
-from agentcache.policy.presets import find_cost_profile, find_step_cost
 from agentcache.report.builder import write_report
 from agentcache.report.events import EventWriter, PolicyEvent, RunRecord
 from agentcache.report.summary import Summary
@@ -25,8 +24,9 @@ from agentcache.run.folder import ENGINE_LOG, begin_run, find_versions
 from agentcache.run.output import divert_output
 from agentcache.sim.clairvoyance import make_clairvoyant
 from agentcache.sim.clock import VirtualClock
+from agentcache.sim.costs import find_costs, name_costs
 from agentcache.sim.engine import EngineShape, SimulatedEngine, make_config
-from agentcache.sim.front_end import MEASURED_FRONT_END
+from agentcache.sim.front_end import MEASURED_FRONT_END, FrontEnd
 from agentcache.sim.gpu import StepModel
 from agentcache.sim.prompts import PromptWriter
 from agentcache.sim.routing import make_routing
@@ -67,7 +67,11 @@ class Simulation:
         tokenizer = LocalTokenizer(path)
         self.jobs, self.notes = load_jobs(settings.jobs, tokenizer)
         self._prompts = PromptWriter(tokenizer)
-        self._gpu: StepModel = find_step_cost(settings.model, settings.gpu, settings.tensor_parallel_size)
+        # The waits of a recording are from engine to engine: the way to the client and back is in them.
+        self._front_end = FrontEnd() if settings.jobs.kind == "recording" else MEASURED_FRONT_END
+        self._gpu: StepModel = find_costs(
+            settings.model, settings.gpu, settings.tensor_parallel_size, settings.profile
+        )[0]
         self._shape = EngineShape(
             model_path=path,
             cache_tokens=settings.cache_tokens,
@@ -80,7 +84,7 @@ class Simulation:
             host_tokens=settings.cpu_tokens,
             host_is_lazy=settings.cpu_lazy,
             # The policy's costs are those of the GPU that is simulated, not of the one at hand.
-            knobs={**settings.knobs, "gpu": settings.gpu},
+            knobs={**settings.knobs, **name_costs(settings.gpu, settings.profile)},
         )
         max_tokens = make_config(self._shape, "lru").model_config.max_model_len
         check_fit(self.jobs, settings.jobs, cache_tokens=settings.cache_tokens, max_tokens=max_tokens)
@@ -109,10 +113,14 @@ class Simulation:
                 writer=writer,
                 display=display,
                 future=future,
-                front_end=MEASURED_FRONT_END,
+                front_end=self._front_end,
                 routing=make_routing(self._routing, engines),
             )
-            runner.run(self.jobs)
+            try:
+                runner.run(self.jobs)
+            finally:
+                for engine in engines:
+                    engine.close()
         return PolicyEvent(
             policy=policy,
             block_size=engines[0].block_size,
@@ -136,7 +144,7 @@ def _add_evictions(engines: Sequence[SimulatedEngine]) -> dict[str, int] | None:
 
 
 def _begin(settings: SimulationSettings, simulation: Simulation) -> None:
-    profile = find_cost_profile(settings.model, settings.gpu, settings.tensor_parallel_size)
+    _, profile = find_costs(settings.model, settings.gpu, settings.tensor_parallel_size, settings.profile)
     kind = "measured" if profile.measured else "analytic"
     record = RunRecord(
         command=settings.command,

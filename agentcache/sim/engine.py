@@ -192,6 +192,11 @@ class SimulatedEngine:
         self.scheduler.finish_requests(request_id, RequestStatus.FINISHED_ABORTED)
         del self._replies[request_id], self._times[request_id]
 
+    def close(self) -> None:
+        """Write what is still to be recorded, if anything is."""
+        if self.scheduler.recorder is not None:
+            self.scheduler.recorder.close()
+
     def begin_step(self) -> float:
         """Schedule a batch and return when it will be done. There must be room for a step."""
         assert len(self._steps) < self._most_steps

@@ -12,8 +12,9 @@ from agentcache.errors import InputError
 from agentcache.jobs.settings import JobSettings
 from agentcache.models.catalog import SHAPE_PREFIX
 from agentcache.models.shapes import SMALL
-from agentcache.policy.presets import find_step_cost
+from agentcache.policy.presets import PRESETS, estimate_kv_tokens
 from agentcache.run.checks import CLAIRVOYANT, check_kv_tokens, check_out, check_policies
+from agentcache.sim.costs import find_costs
 
 DEFAULT_MODEL = "llama-3.1-8b"
 DEFAULT_GPU = "h200"
@@ -40,7 +41,8 @@ class SimulationSettings:
     policies: tuple[str, ...]
     model: str
     gpu: str
-    kv_tokens: int
+    kv_tokens: int | None = None
+    profile: Path | None = None
     tensor_parallel_size: int = 1
     block_size: int = DEFAULT_BLOCK_SIZE
     max_num_batched_tokens: int = DEFAULT_MAX_NUM_BATCHED_TOKENS
@@ -57,9 +59,9 @@ class SimulationSettings:
             raise InputError("simulate: give at least one --policy")
         self.jobs.check()
         check_policies(self.policies)
-        check_kv_tokens(self.kv_tokens)
         check_out(self.out, self.overwrite)
-        find_step_cost(self.model, self.gpu, self.tensor_parallel_size)
+        find_costs(self.model, self.gpu, self.tensor_parallel_size, self.profile)
+        check_kv_tokens(self.cache_tokens if self.kv_tokens is None else self.kv_tokens)
         read_config({CONFIG_KEY: self.knobs})
         for flag, value in (
             ("--block-size", self.block_size),
@@ -88,9 +90,22 @@ class SimulationSettings:
     @property
     def model_name(self) -> str:
         """The model as `resolve_model` knows it."""
-        return self.model if self.model in SMALL else SHAPE_PREFIX + self.model
+        return name_model(self.model)
 
     @property
     def cache_tokens(self) -> int:
-        """The tokens that the cache holds, in whole blocks."""
-        return self.kv_tokens // self.block_size * self.block_size
+        """The tokens that the cache holds, in whole blocks; None takes what the GPU has room for."""
+        room = find_room(self.model, self.gpu, self.tensor_parallel_size) if self.kv_tokens is None else self.kv_tokens
+        return room // self.block_size * self.block_size
+
+
+def name_model(preset: str) -> str:
+    """Return a preset's model as `resolve_model` knows it; any other is a name or folder as for vLLM."""
+    return SHAPE_PREFIX + preset if preset in PRESETS and preset not in SMALL else preset
+
+
+def find_room(model: str, gpu: str, ranks: int) -> int:
+    """Return the tokens that the cache of one engine has room for. Raises InputError where that is not known."""
+    if model not in PRESETS:
+        raise InputError(f"--kv-tokens: give it, what a GPU has room for beside {model} is not known")
+    return estimate_kv_tokens(model, gpu, ranks)

@@ -61,7 +61,7 @@ class JobTracker:
         self._waiting = waiting
         self._factors = factors
         self._turn_cost = turn_cost
-        self._tool_reader = tool_reader
+        self.tool_reader = tool_reader
         self._count_waiting = count_waiting
         self._store = store
         self._classes = FinishClasses()
@@ -92,6 +92,11 @@ class JobTracker:
         self._states[request.request_id] = state
         self._without_token.add(request.request_id)
         self._waiting.guard(request, state)
+
+    def job_of(self, request: Request) -> str | None:
+        """Return the job that a request is of which has come and not ended."""
+        state = self._states.get(request.request_id)
+        return None if state is None else state.job
 
     def priority_of(self, request: Request) -> QueuePriority:
         """Return where the request stands in the queue."""
@@ -278,7 +283,7 @@ class JobTracker:
     def _finish_turn(self, request: Request, state: RequestState) -> tuple[int, ToolKey | None]:
         """Book the turn. Return its finish class and what its job waits for: None if it is over or was cut off."""
         whole = is_whole(request)
-        calls = calls_of(request, self._tool_reader) if whole else []
+        calls = calls_of(request, self.tool_reader) if whole else []
         self.stats.add_turn(state.job, view_turn(request, state, calls, self.clock()))
         if not whole:
             self.runtime.failed(state.job, state.request)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 from vllm.config import VllmConfig
@@ -44,6 +45,8 @@ class ToolReader:
             raise InputError(f"runtime.tool_parser: {parser_name} is unknown; choose from {', '.join(known)}")
         self._model = vllm_config.model_config
         self._reported: set[str] = set()
+        # Tracker and recorder ask for the same reply, one after the other.
+        self._last: tuple[weakref.ref[Request], list[ToolKey]] | None = None
         # Loaded by the core before it makes the scheduler.
         self._tokenizer: Any = cached_tokenizer_from_config(self._model)
         if self._tokenizer is None:
@@ -56,6 +59,11 @@ class ToolReader:
         """Read the calls of a finished request's reply, in order; none where the parser cannot make sense of it."""
         if self._tokenizer is None:
             return []
+        if self._last is None or self._last[0]() is not request:
+            self._last = weakref.ref(request), self._read(request)
+        return self._last[1]
+
+    def _read(self, request: Request) -> list[ToolKey]:
         try:
             with reading_again():
                 calls = self._parse(*self._decode(request), _ask_as(request))

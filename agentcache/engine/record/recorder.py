@@ -1,0 +1,178 @@
+"""Follows the engine's requests from their arrival to their end, for a recording. Works under any policy."""
+
+from __future__ import annotations
+
+import datetime
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from vllm.config import VllmConfig
+from vllm.v1.request import Request, RequestStatus
+
+from agentcache.config import CONFIG_KEY, AgentCacheConfig
+from agentcache.engine.jobs.names import job_name
+from agentcache.engine.jobs.request_state import is_whole
+from agentcache.engine.record.line_file import LineFile
+from agentcache.engine.record.line_writer import LineWriter
+from agentcache.engine.record.salted_line import EndedRequest, LineMaker
+from agentcache.engine.replies.tool_reader import ToolReader, calls_of
+from agentcache.errors import InputError
+from workloads.recording.line import VERSION, End, Header
+
+_MEGABYTE = 10**6
+
+
+@dataclass(slots=True)
+class _Running:
+    """A request that is not over. `session` is its job's name, None where nobody knows one."""
+
+    arrived_s: float
+    session: str | None
+    first_token_s: float | None = None
+    cached_tokens: int | None = None
+
+
+class RequestRecorder:
+    """Costs O(blocks of the request) when it ends, and nothing in steps in which none begins or ends."""
+
+    def __init__(
+        self,
+        writer: LineWriter,
+        *,
+        hashes_per_block: int,
+        tool_reader: ToolReader | None,
+        clock: Callable[[], float],
+    ) -> None:
+        """`hashes_per_block` of vLLM's block hashes make one block of the recording."""
+        self._writer = writer
+        self._hashes_per_block = hashes_per_block
+        self._tool_reader = tool_reader
+        self._clock = clock
+        self._running: dict[str, _Running] = {}
+        self._without_token: set[str] = set()
+
+    @property
+    def awaits_tokens(self) -> bool:
+        """Tell whether any request still waits for its first token."""
+        return bool(self._without_token)
+
+    def arrived(self, request: Request, job: str | None) -> None:
+        """Note a request that has come. `job` is the one that the agent runtime takes it for, if there is one."""
+        if job is None and request.session_id:
+            job = job_name(request.session_id, request.cache_salt)
+        self._running[request.request_id] = _Running(self._clock(), job)
+        self._without_token.add(request.request_id)
+
+    def admitted(self, request: Request) -> None:
+        """Note what the request found cached when it began. What it finds after a preemption does not count."""
+        running = self._running.get(request.request_id)
+        if running is not None and running.cached_tokens is None and request.prefill_stats is not None:
+            running.cached_tokens = request.prefill_stats.num_cached_tokens
+
+    def got_tokens(self, request_id: str) -> None:
+        """Note a new token. Called for every request of a step that has one, while any waits for its first."""
+        if request_id in self._without_token:
+            self._without_token.discard(request_id)
+            self._running[request_id].first_token_s = self._clock()
+
+    def ended(self, request: Request) -> None:
+        """Record a request that is over."""
+        running = self._running.pop(request.request_id, None)
+        self._without_token.discard(request.request_id)
+        if running is None:
+            return
+        now_s = self._clock()
+        if running.first_token_s is None and request.num_output_tokens:
+            # The first was the last as well.
+            running.first_token_s = now_s
+        calls = calls_of(request, self._tool_reader) if is_whole(request) else []
+        step = self._hashes_per_block
+        self._writer.write(
+            EndedRequest(
+                arrived_s=running.arrived_s,
+                first_token_s=running.first_token_s,
+                ended_s=now_s,
+                prompt_tokens=request.num_prompt_tokens,
+                output_tokens=request.num_output_tokens,
+                cached_tokens=running.cached_tokens or 0,
+                hashes=request.block_hashes[step - 1 :: step],
+                session=running.session,
+                tools=[call.tool for call in calls],
+                end=_describe_end(request, calls_tools=bool(calls)),
+                name=request.request_id,
+            )
+        )
+
+    def close(self) -> None:
+        """Write what waits: the engine stops."""
+        self._writer.close()
+
+
+def make_recorder(
+    vllm_config: VllmConfig,
+    config: AgentCacheConfig,
+    *,
+    hash_block_size: int,
+    tool_reader: ToolReader | None,
+    clock: Callable[[], float],
+) -> RequestRecorder | None:
+    """Make the recorder, None if nothing is to be recorded. Raises InputError for what cannot be recorded."""
+    record = config.record
+    if record.file is None:
+        return None
+    _check(vllm_config, record.block_tokens, hash_block_size)
+    path = find_file(record.file, vllm_config.parallel_config.data_parallel_index)
+    check_folder(path)
+
+    header = Header(
+        version=VERSION,
+        id=secrets.token_hex(8),
+        block_tokens=record.block_tokens,
+        model=vllm_config.model_config.model,
+        policy=config.policy,
+        started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    )
+    lines = LineMaker(block_tokens=record.block_tokens, tool_names=record.tool_names, started_s=clock())
+    file = LineFile(path, max_bytes=record.max_mb * _MEGABYTE, files=record.files)
+    return RequestRecorder(
+        LineWriter(file, lines, header),
+        hashes_per_block=record.block_tokens // hash_block_size,
+        tool_reader=tool_reader,
+        clock=clock,
+    )
+
+
+def find_file(file: str, rank: int) -> Path:
+    """Return where the data-parallel engine `rank` records: engines side by side share no file."""
+    path = Path(file)
+    return path.with_name(f"{path.stem}-rank{rank}{path.suffix}") if rank else path
+
+
+def check_folder(path: Path) -> None:
+    """Raise InputError if no file can be made there."""
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        problem = "is a folder" if path.is_dir() else "its folder does not exist"
+        raise InputError(f"{CONFIG_KEY}.record.file (--record) {path}: {problem}; name a file in a folder that exists")
+
+
+def _check(vllm_config: VllmConfig, block_tokens: int, hash_block_size: int) -> None:
+    if block_tokens % hash_block_size:
+        raise InputError(
+            f"{CONFIG_KEY}.record.block_tokens {block_tokens}: give a multiple of the engine's block, which has "
+            f"{hash_block_size} tokens"
+        )
+    if not vllm_config.cache_config.enable_prefix_caching:
+        raise InputError(
+            f"{CONFIG_KEY}.record.file: a recording is made of the prefix cache's block hashes; leave out "
+            "--no-enable-prefix-caching"
+        )
+
+
+def _describe_end(request: Request, *, calls_tools: bool) -> End:
+    if is_whole(request):
+        return "calls" if calls_tools else "answer"
+    if request.status in (RequestStatus.FINISHED_LENGTH_CAPPED, RequestStatus.FINISHED_REPETITION):
+        return "length"
+    return "aborted" if request.status == RequestStatus.FINISHED_ABORTED else "failed"

@@ -1,0 +1,94 @@
+"""What `agentcache plan` is to answer, as the user gave it."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agentcache.config import CONFIG_KEY, read_config
+from agentcache.errors import InputError
+from agentcache.output_folder import check_writable
+from agentcache.plan.cell import Cell
+from agentcache.run.checks import check_kv_tokens, check_policies
+from agentcache.sim.costs import find_costs
+from agentcache.sim.settings import DEFAULT_BLOCK_SIZE, find_room
+
+DEFAULT_POLICIES = ("vllm", "agentcache")
+DEFAULT_REQUESTS = 3_000
+# Of what one engine has room for.
+_DEFAULT_SHARES = (1.0, 0.5, 2.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanSettings:
+    """One field per option of `agentcache plan`, which documents them. `command` is the line that was typed.
+
+    Empty `kv_tokens` and `cpu_tokens` stand for the defaults, `target_s` None for no question of how many GPUs.
+    """
+
+    command: str
+    recording: Path
+    out: Path
+    model: str
+    gpu: str
+    policies: tuple[str, ...] = ()
+    kv_tokens: tuple[int, ...] = ()
+    cpu_tokens: tuple[int, ...] = ()
+    tensor_parallel_size: int = 1
+    profile: Path | None = None
+    block_size: int = DEFAULT_BLOCK_SIZE
+    requests: int = DEFAULT_REQUESTS
+    target_s: float | None = None
+    max_gpus: int = 16
+    workers: int | None = None
+    knobs: Mapping[str, Any] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """Raise InputError for what is wrong on its own, before anything is loaded."""
+        check_policies(self.policies)
+        for tokens in self.kv_tokens:
+            check_kv_tokens(tokens)
+        for flag, tokens in (*(("--cpu-tokens", each) for each in self.cpu_tokens),):
+            if tokens < 0 or 0 < tokens < 2 * self.block_size:
+                raise InputError(f"{flag} {tokens}: give 0, or at least two blocks of {self.block_size} tokens each")
+        for flag, value in (
+            ("--requests", self.requests),
+            ("--block-size", self.block_size),
+            ("--max-gpus", self.max_gpus),
+            ("--workers", self.count_workers()),
+        ):
+            if value < 1:
+                raise InputError(f"{flag} {value}: give at least 1")
+        if self.target_s is not None and not (math.isfinite(self.target_s) and self.target_s > 0):
+            raise InputError(f"--target {self.target_s:g}: give a mean job latency in seconds, above 0")
+        check_writable(self.out)
+        find_costs(self.model, self.gpu, self.tensor_parallel_size, self.profile)
+        read_config({CONFIG_KEY: self.knobs})
+        self.list_cells()
+
+    def count_workers(self) -> int:
+        """Return how many simulations run at once: one a core by default."""
+        return len(os.sched_getaffinity(0)) if self.workers is None else self.workers
+
+    @property
+    def room(self) -> int:
+        """The tokens that one engine's cache has room for. Raises InputError where that is not known."""
+        return find_room(self.model, self.gpu, self.tensor_parallel_size)
+
+    def list_cells(self) -> list[Cell]:
+        """List what to simulate, with what matters most first: an interrupted plan has that."""
+        sizes = self.kv_tokens or tuple(int(self.room * share) for share in _DEFAULT_SHARES)
+        caches = [(tokens, host) for host in self.cpu_tokens or (0,) for tokens in sizes]
+        if not self.cpu_tokens:
+            # As much DRAM as there is cache: what a host usually has to spare.
+            caches.append((sizes[0], sizes[0]))
+        policies = self.policies or DEFAULT_POLICIES
+        return [
+            Cell(policy, tokens // self.block_size * self.block_size, host)
+            for tokens, host in caches
+            for policy in policies
+        ]

@@ -1,0 +1,126 @@
+"""Runs the cells of a plan side by side, with a progress bar; Ctrl-C keeps what is done."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from agentcache.errors import InputError
+from agentcache.plan.cell import Cell, Outcome
+from agentcache.plan.settings import PlanSettings
+from agentcache.plan.worker import run_cell, start_worker
+from tool_runtime.agent.job import Job
+
+
+@dataclass(slots=True)
+class Sweep:
+    """What was simulated so far, in the order of the cells."""
+
+    cells: list[Cell] = field(default_factory=list)
+    done: dict[Cell, Outcome] = field(default_factory=dict)
+    # By policy, how many engines meet the target.
+    fewest: dict[str, int | None] = field(default_factory=dict)
+    interrupted: bool = False
+
+    @property
+    def outcomes(self) -> list[Outcome]:
+        """The outcomes in the order of their cells."""
+        return [self.done[cell] for cell in self.cells if cell in self.done]
+
+
+class Pool:
+    """Processes that simulate. Leaving it ends them, also what they are at."""
+
+    def __init__(self, settings: PlanSettings, jobs: Sequence[Job], console: Console, sweep: Sweep) -> None:
+        self._sweep = sweep
+        # Not forked: vLLM and PyTorch have threads.
+        self._executor = ProcessPoolExecutor(
+            settings.count_workers(), multiprocessing.get_context("spawn"), start_worker, (settings, jobs)
+        )
+        self._progress = Progress(
+            TextColumn("[bold]simulating"),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[latest]}"),
+            TimeElapsedColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._console = console
+        self._task = self._progress.add_task("cells", total=0, latest="")
+
+    def run(self, cells: Sequence[Cell]) -> None:
+        """Simulate cells that were not yet; their outcomes are in the sweep as soon as they are there."""
+        new = [cell for cell in dict.fromkeys(cells) if cell not in self._sweep.done]
+        self._sweep.cells += new
+        self._progress.update(self._task, total=len(self._sweep.cells))
+        waiting = {self._executor.submit(run_cell, cell) for cell in new}
+        while waiting:
+            ended, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+            for future in ended:
+                self._book(future)
+
+    def run_one(self, cell: Cell) -> Outcome:
+        """Simulate a cell, unless it was."""
+        self.run([cell])
+        return self._sweep.done[cell]
+
+    def _book(self, future: Future[Outcome]) -> None:
+        try:
+            outcome = future.result()
+        except BrokenProcessPool:
+            raise InputError(
+                "--workers: a process that simulated was ended, perhaps for want of memory; give fewer, or --requests"
+            ) from None
+        self._sweep.done[outcome.cell] = outcome
+        name = describe_cell(outcome.cell)
+        self._progress.update(self._task, advance=1, latest=name)
+        if not self._console.is_terminal:
+            self._console.print(f"{len(self._sweep.done)}/{len(self._sweep.cells)} simulated: {name}", highlight=False)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Show progress, and end the processes at the end."""
+        self._progress.start()
+        try:
+            yield
+        finally:
+            self._progress.stop()
+            self._executor.shutdown(wait=False, cancel_futures=True)
+            for process in multiprocessing.active_children():
+                process.terminate()
+
+
+def describe_cell(cell: Cell) -> str:
+    """Name a cell in a line."""
+    host = f" + {cell.cpu_tokens:,} in DRAM" if cell.cpu_tokens else ""
+    engines = f", {cell.engines} engines" if cell.engines > 1 else ""
+    return f"{cell.policy}, {cell.kv_tokens:,} tokens{host}{engines}"
+
+
+def find_fewest(run: Callable[[Cell], Outcome], cell: Cell, target_s: float, most: int) -> int | None:
+    """Find the fewest engines, at most `most`, whose jobs take `target_s` in the mean; None if none are enough.
+
+    Doubles until they are enough, then halves the gap: more engines are taken to be no slower.
+    """
+
+    def is_enough(engines: int) -> bool:
+        outcome = run(replace(cell, engines=engines))
+        return outcome.mean_s is not None and outcome.mean_s <= target_s
+
+    too_few, enough = 0, 1
+    while not is_enough(enough):
+        if enough == most:
+            return None
+        too_few, enough = enough, min(2 * enough, most)
+    while enough - too_few > 1:
+        middle = (too_few + enough) // 2
+        too_few, enough = (too_few, middle) if is_enough(middle) else (middle, enough)
+    return enough

@@ -1,0 +1,143 @@
+"""Simulates cells of a plan, one after the other, in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+
+from agentcache.errors import AgentCacheError
+from agentcache.jobs.context_job import ContextJob, ContextWriter, find_ordinary_tokens
+from agentcache.jobs.tokenizer import LocalTokenizer
+from agentcache.models.catalog import resolve_model
+from agentcache.plan.bounds import bound_hits
+from agentcache.plan.cell import Cell, Outcome
+from agentcache.plan.settings import PlanSettings
+from agentcache.report.events import Event, JobEvent, RequestEvent
+from agentcache.run.checks import CLAIRVOYANT
+from agentcache.run.display import ReplayDisplay
+from agentcache.sim.clairvoyance import make_clairvoyant
+from agentcache.sim.clock import VirtualClock
+from agentcache.sim.costs import find_costs, name_costs
+from agentcache.sim.engine import EngineShape, SimulatedEngine, make_config
+from agentcache.sim.prompts import PromptWriter
+from agentcache.sim.runner import SimulationRunner
+from agentcache.sim.settings import (
+    DEFAULT_MAX_NUM_BATCHED_TOKENS,
+    DEFAULT_MAX_NUM_SEQS,
+    name_model,
+)
+from tool_runtime.agent.job import Job
+
+_worker: Worker | None = None
+
+
+@dataclass(slots=True)
+class _Events:
+    """Keeps the events of a run that a plan needs."""
+
+    requests: list[RequestEvent] = field(default_factory=list)
+    jobs: list[JobEvent] = field(default_factory=list)
+
+    def write(self, event: Event) -> None:
+        if isinstance(event, RequestEvent):
+            self.requests.append(event)
+        elif isinstance(event, JobEvent):
+            self.jobs.append(event)
+
+
+class Worker:
+    """Has loaded model and jobs, whatever the cell."""
+
+    def __init__(self, settings: PlanSettings, jobs: Sequence[Job]) -> None:
+        """Make or find the model's folder. Raises InputError."""
+        self._settings = settings
+        self._path = resolve_model(name_model(settings.model)).path
+        tokenizer = LocalTokenizer(self._path)
+        writer = ContextWriter(find_ordinary_tokens(tokenizer))
+        self._jobs = [ContextJob(job, writer) for job in jobs]
+        self._prompts = PromptWriter(tokenizer)
+        self._gpu, _ = find_costs(settings.model, settings.gpu, settings.tensor_parallel_size, settings.profile)
+
+    def find_max_tokens(self) -> int:
+        """Return the longest context that the model takes."""
+        length: int = make_config(self._shape(Cell("lru", self._settings.block_size)), "lru").model_config.max_model_len
+        return length
+
+    def run(self, cell: Cell) -> Outcome:
+        """Simulate the cell on the first engine's share of the jobs."""
+        jobs = self._jobs[:: cell.engines]
+        bound = bound_hits([recorded.job for recorded in jobs], self._settings.block_size)
+        events = _Events()
+        try:
+            self._simulate(cell, jobs, events)
+        except AgentCacheError as error:
+            return Outcome(cell, len(jobs), None, None, None, 0.0, bound, problem=str(error))
+        return summarise(cell, jobs, events.requests, events.jobs, bound)
+
+    def _simulate(self, cell: Cell, jobs: Sequence[ContextJob], events: _Events) -> None:
+        knows_future = cell.policy == CLAIRVOYANT
+        engine = SimulatedEngine(self._shape(cell), "lru" if knows_future else cell.policy, self._gpu, VirtualClock())
+        future = make_clairvoyant(engine, jobs, self._prompts, self._gpu) if knows_future else None
+        with Path(os.devnull).open("w") as nowhere:
+            runner = SimulationRunner(
+                cell.policy,
+                engine,
+                prompts=self._prompts,
+                writer=events,
+                display=ReplayDisplay(cell.policy, len(jobs), Console(file=nowhere)),
+                future=future,
+                checks_tokens=False,
+            )
+            runner.run(jobs)
+
+    def _shape(self, cell: Cell) -> EngineShape:
+        settings = self._settings
+        return EngineShape(
+            model_path=self._path,
+            cache_tokens=cell.kv_tokens,
+            block_size=settings.block_size,
+            max_num_batched_tokens=DEFAULT_MAX_NUM_BATCHED_TOKENS,
+            max_num_seqs=DEFAULT_MAX_NUM_SEQS,
+            tensor_parallel_size=settings.tensor_parallel_size,
+            async_scheduling=settings.gpu != "cpu",
+            host_tokens=cell.cpu_tokens,
+            knobs={**settings.knobs, **name_costs(settings.gpu, settings.profile)},
+        )
+
+
+def summarise(
+    cell: Cell, jobs: Sequence[ContextJob], requests: Sequence[RequestEvent], ends: Sequence[JobEvent], bound: float
+) -> Outcome:
+    """Summarise a run. Pauses of people are no part of a job's latency: they are as recorded under every policy."""
+    paused_s = {recorded.job.id: sum(turn.pause_s for turn in recorded.job.turns[:-1]) for recorded in jobs}
+    latencies = [each.finished_s - each.started_s - paused_s[each.job] for each in ends if each.status == "finished"]
+    ttfts = [each.ttft_s for each in requests if each.ttft_s is not None]
+    total = sum(each.prompt_tokens for each in requests)
+    return Outcome(
+        cell,
+        len(jobs),
+        float(np.mean(latencies)) if latencies else None,
+        float(np.percentile(latencies, 90)) if latencies else None,
+        float(np.percentile(ttfts, 99)) if ttfts else None,
+        sum(each.cached_tokens or 0 for each in requests) / total if total else 0.0,
+        bound,
+    )
+
+
+def start_worker(settings: PlanSettings, jobs: Sequence[Job]) -> None:
+    """Make this process a worker. Ctrl-C is its parent's: that one ends it."""
+    global _worker  # noqa: PLW0603 (a pool's processes have nothing else to keep it in)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _worker = Worker(settings, jobs)
+
+
+def run_cell(cell: Cell) -> Outcome:
+    """Simulate a cell in a process that is a worker."""
+    assert _worker is not None
+    return _worker.run(cell)

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from agentcache.engine.record.line_file import LineFile
+from agentcache.engine.record.salted_line import EndedRequest, LineMaker
+
+
+def _make(**changes: object) -> EndedRequest:
+    request = {
+        "arrived_s": 12.0,
+        "first_token_s": 12.5,
+        "ended_s": 14.0,
+        "prompt_tokens": 25,
+        "output_tokens": 20,
+        "cached_tokens": 16,
+        "hashes": [b"one", b"two", b"three", b"four"],
+        "session": "secret session",
+        "tools": ["secret_tool"],
+        "end": "calls",
+        "name": "request",
+    }
+    return EndedRequest(**{**request, **changes})  # type: ignore[arg-type]
+
+
+def _read(maker: LineMaker, request: EndedRequest) -> dict[str, object]:
+    line = maker.make(request, 0, None)
+    assert line.endswith(b"}\n")
+    assert line.count(b"\n") == 1
+    return dict(json.loads(line))
+
+
+def _maker(*, tool_names: bool = False) -> LineMaker:
+    return LineMaker(block_tokens=10, tool_names=tool_names, started_s=10.0)
+
+
+def test_a_line_has_times_sizes_and_blocks() -> None:
+    line = _read(_maker(), _make())
+    assert (line["timestamp"], line["ttft_ms"], line["latency_ms"]) == (2000, 500, 2000)
+    assert (line["input_length"], line["output_length"], line["cached_length"]) == (25, 20, 16)
+    assert isinstance(line["hash_ids"], list)
+    assert isinstance(line["reply_ids"], list)
+    assert (len(line["hash_ids"]), len(line["reply_ids"])) == (3, 1)
+    assert all(0 <= number < 2**53 for number in line["hash_ids"])
+
+
+def test_equal_blocks_have_equal_ids_in_one_recording() -> None:
+    maker = _maker()
+    first, second = (_read(maker, _make(name=name)) for name in "ab")
+    assert first == second
+    other = _read(maker, _make(hashes=[b"one", b"else"]))
+    assert isinstance(other["hash_ids"], list)
+    assert isinstance(first["hash_ids"], list)
+    assert [mine == theirs for mine, theirs in zip(first["hash_ids"], other["hash_ids"], strict=True)] == [
+        True,
+        False,
+        False,
+    ]
+
+
+def test_two_recordings_share_no_id() -> None:
+    first, second = _read(_maker(), _make()), _read(_maker(), _make())
+    for field in ("hash_ids", "reply_ids", "called"):
+        assert not {*first[field]} & {*second[field]}  # type: ignore[misc]
+    assert first["session"] != second["session"]
+
+
+def test_names_stand_in_no_line_unless_asked_for() -> None:
+    line = _maker().make(_make(), 0, None)
+    assert b"secret" not in line
+    assert _read(_maker(tool_names=True), _make())["called"] == ["secret_tool"]
+
+
+def test_a_prompt_that_fills_no_block_has_an_id_of_its_own() -> None:
+    maker = _maker()
+    first, second = (_read(maker, _make(prompt_tokens=5, output_tokens=2, hashes=[], name=name)) for name in "ab")
+    assert first["hash_ids"] != second["hash_ids"]
+    assert "reply_ids" not in first
+
+
+def test_full_files_move_on_and_the_last_is_lost(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    path.write_bytes(b"before\n")
+    file = LineFile(path, max_bytes=8, files=3)
+    begins = []
+    for number in range(8):
+        begins.append(file.begins_file)
+        file.write(b"line%d\n" % number)
+    file.close()
+    assert begins == [True, False] * 4
+    contents = {each.name: each.read_bytes() for each in tmp_path.iterdir()}
+    assert contents == {
+        "r.jsonl": b"line6\nline7\n",
+        "r.jsonl.1": b"line4\nline5\n",
+        "r.jsonl.2": b"line2\nline3\n",
+    }
+
+
+def test_a_line_that_does_not_fit_the_disk_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "r.jsonl"
+    file = LineFile(path, max_bytes=100, files=1)
+    file.write(b"whole\n")
+    opened = file._file
+    assert opened is not None
+
+    class Full:
+        def write(self, line: bytes) -> int:
+            return opened.write(line[:3])
+
+        def truncate(self, size: int) -> int:
+            return opened.truncate(size)
+
+    monkeypatch.setattr(file, "_file", Full())
+    with pytest.raises(OSError, match="takes no more"):
+        file.write(b"too much\n")
+    assert path.read_bytes() == b"whole\n"

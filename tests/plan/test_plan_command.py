@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import re
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_command import make_settings
+from recorded_lines import make_line, write_recording
+
+from agentcache.errors import InputError
+from agentcache.plan.cell import Cell, Outcome
+from agentcache.plan.command import plan
+from agentcache.plan.settings import PlanSettings
+from agentcache.plan.stretch import find_busiest
+from agentcache.plan.sweep import Pool, find_fewest
+from agentcache.plan.worker import Worker
+from agentcache.sim.command import simulate
+from workloads.recording.line import Line
+
+
+def _settings(recording: Path, out: Path, **changes: Any) -> PlanSettings:
+    defaults: dict[str, Any] = {
+        "command": "agentcache plan ...",
+        "model": "llama-3.1-8b",
+        "gpu": "h200",
+        "policies": ("vllm", "agentcache"),
+        "kv_tokens": (7_000, 14_000),
+        "cpu_tokens": (0,),
+        "workers": 1,
+    }
+    return PlanSettings(recording=recording, out=out, **{**defaults, **changes})
+
+
+class _InProcess:
+    """An executor of this process: to start others takes longer than to simulate."""
+
+    def __init__(self, _workers: int, _context: object, _initializer: object, initargs: tuple[Any, ...]) -> None:
+        self._worker = Worker(*initargs)
+
+    def submit(self, _: object, cell: Cell) -> Any:
+        future: Future[Outcome] = Future()
+        future.set_result(self._worker.run(cell))
+        return future
+
+    def shutdown(self, **_: object) -> None:
+        """There is nothing to end."""
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twenty jobs in a cache that is too small for them."""
+    folder = tmp_path_factory.mktemp("recorded")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("agentcache.report.html.render_svg", lambda _figure, name: f'<svg id="{name}"/>')
+        knobs = {"record": {"file": str(folder / "r.jsonl"), "block_tokens": 64}}
+        assert simulate(make_settings(folder / "run", policies=("vllm",), knobs=knobs))[0] == 0
+    return folder / "r.jsonl"
+
+
+@pytest.fixture(autouse=True)
+def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agentcache.plan.sweep.ProcessPoolExecutor", _InProcess)
+
+
+def test_a_plan_shows_each_policy_with_each_cache(
+    recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert plan(_settings(recording, tmp_path / "out")) == 0
+    page = (tmp_path / "out" / "plan.html").read_text()
+    assert len(re.findall(r"<td[^>]*>(?:7,000|14,000|6,992|13,984)</td>", page)) == 4
+    assert "Known error of the simulator" in page
+    assert "is predicted" in page
+    shown = capsys.readouterr().out
+    assert shown.count("agentcache") >= 2
+    assert "plan.html" in shown
+
+
+def test_hits_stay_below_those_of_an_endless_cache(recording: Path, tmp_path: Path) -> None:
+    seen: list[Outcome] = []
+    kept = Pool._book
+
+    def book(pool: Pool, future: Any) -> None:
+        seen.append(future.result())
+        kept(pool, future)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Pool, "_book", book)
+        plan(_settings(recording, tmp_path, policies=("lru",), kv_tokens=(7_000, 1_000_000)))
+    small, large = sorted(seen, key=lambda outcome: outcome.cell.kv_tokens)
+    assert small.hit_rate < large.hit_rate <= large.most_hits
+    assert large.hit_rate == pytest.approx(large.most_hits, abs=0.02)
+
+
+def test_ctrl_c_leaves_what_is_done_as_a_page(recording: Path, tmp_path: Path) -> None:
+    run, cells = Worker.run, []
+
+    def interrupt(worker: Worker, cell: Cell) -> Outcome:
+        cells.append(cell)
+        if len(cells) == 1:
+            return run(worker, cell)
+        raise KeyboardInterrupt
+
+    kept = Pool.run
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Worker, "run", interrupt)
+        # One after the other, as processes would be done.
+        patch.setattr(Pool, "run", lambda pool, wanted: [kept(pool, [cell]) for cell in wanted] and None)
+        assert plan(_settings(recording, tmp_path)) == 130
+    page = (tmp_path / "plan.html").read_text()
+    assert "The plan was interrupted" in page
+    assert page.count("<td>vllm</td>") + page.count('<td class="best">vllm</td>') == 1
+
+
+def test_gpus_are_counted_for_a_target(recording: Path, tmp_path: Path) -> None:
+    settings = _settings(recording, tmp_path, policies=("lru",), kv_tokens=(7_000,), max_gpus=4)
+    assert plan(replace(settings, target_s=1e6)) == 0
+    assert "lru: 1 GPU for a mean job latency of 1e+06 s" in (tmp_path / "plan.html").read_text()
+    assert plan(replace(settings, target_s=1e-3)) == 0
+    assert "lru: more than 4 for a mean job latency of 0.001 s" in (tmp_path / "plan.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("needed", "most", "found"), [(1, 16, 1), (5, 16, 5), (16, 16, 16), (9, 11, 9), (12, 11, None)]
+)
+def test_the_fewest_engines_are_found(needed: int, most: int, found: int | None) -> None:
+    asked = []
+
+    def run(cell: Cell) -> Outcome:
+        asked.append(cell.engines)
+        return Outcome(cell, 1, 1.0 if cell.engines >= needed else 3.0, None, None, 0.0, 0.0)
+
+    assert find_fewest(run, Cell("lru", 1000), 2.0, most) == found
+    assert len(asked) <= 9
+
+
+def test_the_busiest_stretch_takes_the_least_time(tmp_path: Path) -> None:
+    requests = [Line.model_validate(make_line(time, 5, 5, [1])) for time in (0, 50, 100, 101, 102, 500)]
+    assert [each.timestamp for each in find_busiest(requests, 3)] == [100, 101, 102]
+    assert find_busiest(requests, 6) is requests
+    path = write_recording(tmp_path / "r.jsonl", *(make_line(time, 5, 5, [time]) for time in (0, 1000, 1001)))
+    plan(_settings(path, tmp_path, policies=("lru",), kv_tokens=(7_000,), requests=2))
+    assert "the 2 requests of the busiest stretch, of 3" in (tmp_path / "plan.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"policies": ("nope",)}, "nope"),
+        ({"kv_tokens": (0,)}, "--kv-tokens 0: give"),
+        ({"cpu_tokens": (5,)}, "--cpu-tokens 5: give 0, or at least two blocks of 16 tokens each"),
+        ({"requests": 0}, "--requests 0: give at least 1"),
+        ({"target_s": 0.0}, "--target 0: give a mean job latency in seconds, above 0"),
+        ({"gpu": "tpu"}, "no preset for model llama-3.1-8b on gpu tpu"),
+        ({"kv_tokens": (16,)}, "the longest has"),
+    ],
+)
+def test_a_plan_that_cannot_be_is_refused(
+    changes: dict[str, Any], message: str, recording: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=re.escape(message)):
+        plan(_settings(recording, tmp_path / "out", **changes))
+    assert not (tmp_path / "out").exists()
