@@ -165,8 +165,8 @@ def _add_jobs(parser: argparse.ArgumentParser) -> None:
     jobs.add_argument("--results", type=Path, metavar="FILE", help="bfcl: an official result file to replay instead")
     jobs.add_argument(
         "--tool-latency",
-        help="where a recording has none: seconds, lognormal:MEAN,SD or exponential:MEAN "
-        "(default bfcl: mean 1.9 s, deviation 2.1 s)",
+        help="where a recording has none: seconds, lognormal:MEAN,SD, exponential:MEAN or tracelab, Claude Code's, "
+        "mostly short and some of minutes (default bfcl: mean 1.9 s, deviation 2.1 s)",
     )
     jobs.add_argument(
         "--max-context", type=int, metavar="N", help="agent_traces, mooncake: end a session before it exceeds N tokens"
@@ -183,6 +183,18 @@ def _add_jobs(parser: argparse.ArgumentParser) -> None:
         type=float,
         metavar="R",
         help="rate of sessions over the rate of turns in a session" + _defaults("dispersion"),
+    )
+    jobs.add_argument(
+        "--concurrency",
+        type=int,
+        metavar="N",
+        help="agent_traces: a closed loop of N lanes, each of which begins a session when its last has ended",
+    )
+    jobs.add_argument(
+        "--duration", type=float, metavar="S", dest="duration_s", help="seconds to measure such a loop (default 1800)"
+    )
+    jobs.add_argument(
+        "--warm-up", type=int, metavar="N", help="requests of each lane after the first, before that (default 10)"
     )
     jobs.add_argument("--turns", type=int, metavar="N", help="turns of a session" + _defaults("turns"))
 

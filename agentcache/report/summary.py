@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from agentcache.report.events import JobEvent, RequestEvent, RunRecord, ToolCallEvent
 from agentcache.report.policy_run import PolicyRun
+from agentcache.report.throughput import Throughput, measure_throughput
 
 
 class _Figures(BaseModel):
@@ -49,6 +50,7 @@ class PolicySummary(_Figures):
     engine_startup_s: float | None
     prefill_s: float | None = None
     evictions: dict[str, int] | None = None
+    throughput: Throughput | None = None
 
     @property
     def finished(self) -> int:
@@ -95,6 +97,7 @@ def summarize_policy(run: PolicyRun) -> PolicySummary:
         engine_startup_s=run.end.engine_startup_s if run.end else None,
         prefill_s=run.end.prefill_s if run.end else None,
         evictions=run.end.evictions if run.end else None,
+        throughput=measure_throughput(run),
     )
 
 

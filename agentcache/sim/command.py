@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import datetime
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
 from agentcache.config import list_knobs
-from agentcache.jobs.loader import check_fit, describe_jobs, load_jobs
-from agentcache.jobs.recorded_job import RecordedJob
+from agentcache.jobs.loader import LoadedRun, check_fit, describe_jobs, load_run
 from agentcache.jobs.tokenizer import LocalTokenizer
 from agentcache.models.catalog import resolve_model
 from agentcache.policy.presets import find_cost_profile, find_step_cost
@@ -61,7 +59,8 @@ class Simulation:
         self._policies = settings.policies
         path = resolve_model(settings.model_name).path
         tokenizer = LocalTokenizer(path)
-        self.jobs, self.notes = load_jobs(settings.jobs, tokenizer)
+        self.loaded = load_run(settings.jobs, tokenizer)
+        self.jobs = self.loaded.jobs
         self._prompts = PromptWriter(tokenizer)
         self._gpu: StepModel = find_step_cost(settings.model, settings.gpu, settings.tensor_parallel_size)
         self._shape = EngineShape(
@@ -93,7 +92,8 @@ class Simulation:
         return 0
 
     def _run_policy(self, policy: str, writer: EventWriter, console: Console) -> PolicyEvent:
-        with ReplayDisplay(policy, len(self.jobs), console) as display:
+        lanes = self.loaded.loop.begin() if self.loaded.loop else None
+        with ReplayDisplay(policy, None if lanes else len(self.jobs), console) as display:
             knows_future = policy == CLAIRVOYANT
             engine = SimulatedEngine(self._shape, "lru" if knows_future else policy, self._gpu, VirtualClock())
             future = make_clairvoyant(engine, self.jobs, self._prompts, self._gpu) if knows_future else None
@@ -107,7 +107,10 @@ class Simulation:
                 future=future,
                 front_end=MEASURED_FRONT_END,
             )
-            runner.run(self.jobs)
+            if lanes is None:
+                runner.run(self.jobs)
+            else:
+                runner.run_lanes(lanes)
         return PolicyEvent(
             policy=policy,
             block_size=engine.block_size,
@@ -115,6 +118,8 @@ class Simulation:
             preemptions=engine.preemptions,
             evictions=engine.evictions,
             prefill_s=engine.prefill_s,
+            gpus=self._shape.tensor_parallel_size,
+            window_s=lanes.window_s if lanes else None,
         )
 
 
@@ -128,11 +133,12 @@ def _begin(settings: SimulationSettings, simulation: Simulation) -> None:
         model=settings.model,
         device=f"simulated {_device(settings.gpu)} ({kind} cost model)",
         seed=settings.jobs.seed,
-        jobs=len(simulation.jobs),
+        jobs=simulation.loaded.expected,
+        lanes=settings.jobs.concurrency,
         cache_tokens=settings.cache_tokens,
-        settings=_describe(settings, simulation.jobs),
+        settings=_describe(settings, simulation.loaded),
         versions=find_versions(),
-        notes=(*simulation.notes, _GPU_NOTE.format(profile.source)),
+        notes=(*simulation.loaded.notes, _GPU_NOTE.format(profile.source)),
     )
     begin_run(settings.out, record)
 
@@ -141,9 +147,9 @@ def _device(gpu: str) -> str:
     return "CPU" if gpu == "cpu" else f"NVIDIA {gpu.upper()}"
 
 
-def _describe(settings: SimulationSettings, jobs: Sequence[RecordedJob]) -> dict[str, str | int | float | bool | None]:
+def _describe(settings: SimulationSettings, loaded: LoadedRun) -> dict[str, str | int | float | bool | None]:
     return {
-        **describe_jobs(settings.jobs, jobs),
+        **describe_jobs(settings.jobs, loaded.jobs),
         "gpu": settings.gpu,
         "tensor_parallel_size": settings.tensor_parallel_size,
         "block_size": settings.block_size,

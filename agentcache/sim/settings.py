@@ -13,7 +13,7 @@ from agentcache.jobs.settings import JobSettings
 from agentcache.models.catalog import SHAPE_PREFIX
 from agentcache.models.shapes import SMALL
 from agentcache.policy.presets import find_step_cost
-from agentcache.run.checks import check_kv_tokens, check_out, check_policies
+from agentcache.run.checks import CLAIRVOYANT, check_kv_tokens, check_out, check_policies
 
 DEFAULT_MODEL = "llama-3.1-8b"
 DEFAULT_GPU = "h200"
@@ -52,6 +52,8 @@ class SimulationSettings:
             raise InputError("simulate: give at least one --policy")
         self.jobs.check()
         check_policies(self.policies)
+        if CLAIRVOYANT in self.policies and self.jobs.concurrency is not None:
+            raise InputError(f"--policy {CLAIRVOYANT}: not with --concurrency, where what comes depends on the policy")
         check_kv_tokens(self.kv_tokens)
         check_out(self.out, self.overwrite)
         find_step_cost(self.model, self.gpu, self.tensor_parallel_size)
