@@ -1,4 +1,4 @@
-"""The command line: serve, replay, simulate, profile, report, doctor."""
+"""The command line: serve, replay, simulate, profile, report, doctor, knobs."""
 
 from __future__ import annotations
 
@@ -56,7 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _profile(options, engine_options)
         if options.command == "doctor":
             return _doctor(options)
-        return _simulate(options, given) if options.command == "simulate" else _report(options)
+        if options.command == "simulate":
+            return _simulate(options, given)
+        return _knobs(options) if options.command == "knobs" else _report(options)
     except AgentCacheError as error:
         sys.stderr.write(f"agentcache: {error}\n")
         return _USAGE_ERROR
@@ -79,6 +81,8 @@ def _build_parser() -> argparse.ArgumentParser:
     add_profile_arguments(commands.add_parser("profile", help="measure this machine for policies and simulate"))
     _add_report(commands.add_parser("report", help="make the report of a run again, or compare runs"))
     _add_doctor(commands.add_parser("doctor", help="why a running server's prompts were not cached, and what to do"))
+    knobs = commands.add_parser("knobs", help="list every knob of the engine, its default and where that comes from")
+    knobs.add_argument("name", nargs="?", metavar="NAME", help="one knob, as in pins.budget, or a group, as in pins")
     return parser
 
 
@@ -148,7 +152,7 @@ def _add_knobs(parser: argparse._ActionsContainer) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="a knob of agentcache/config.py, as in segments.enabled=false; may be given several times",
+        help="a knob, as in segments.enabled=false; may be given several times; agentcache knobs lists them",
     )
 
 
@@ -326,6 +330,13 @@ def _doctor(options: argparse.Namespace) -> int:
     from agentcache.doctor.command import examine, print_diagnosis
 
     print_diagnosis(examine(options.url, options.api_key or os.environ.get("VLLM_API_KEY")))
+    return 0
+
+
+def _knobs(options: argparse.Namespace) -> int:
+    from agentcache.knobs import list_knobs
+
+    sys.stdout.write("".join(f"{knob}\n" for knob in list_knobs(options.name)))
     return 0
 
 

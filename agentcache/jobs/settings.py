@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from agentcache.closest_name import suggest
 from agentcache.errors import InputError
 from workloads.arrivals import ArrivalKind
 from workloads.bfcl.result_file import count_entries
@@ -150,7 +151,8 @@ class JobSettings:
     def check(self) -> None:
         """Raise InputError, which names the flag, for an option that cannot work. The path must exist."""
         if self.kind not in WORKLOADS:
-            raise InputError(f"workload {self.kind}: unknown; choose from {', '.join(map(write_usage, WORKLOADS))}")
+            choices = ", ".join(map(write_usage, WORKLOADS))
+            raise InputError(f"workload {self.kind}: unknown; choose from {choices}{suggest(self.kind, WORKLOADS)}")
         self._check_path()
         if self.seed < 0:
             raise InputError(f"--seed {self.seed}: give 0 or more")
