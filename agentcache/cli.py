@@ -54,11 +54,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _replay(options, engine_options, given)
         if options.command == "profile":
             return _profile(options, engine_options)
-        if options.command == "doctor":
-            return _doctor(options)
         if options.command == "simulate":
             return _simulate(options, given)
-        return _knobs(options) if options.command == "knobs" else _report(options)
+        others = {"doctor": _doctor, "knobs": _knobs, "report": _report}
+        return others[options.command](options)
     except AgentCacheError as error:
         sys.stderr.write(f"agentcache: {error}\n")
         return _USAGE_ERROR
