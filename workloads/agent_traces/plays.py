@@ -39,7 +39,7 @@ class SessionPlays:
         """Return a play: every session once before any is played again, each round in an order of its own."""
         round_number, place = divmod(number, len(self._sessions))
         order = np.random.default_rng([self._seed, round_number]).permutation(len(self._sessions))
-        job = self._sessions[order[place]]
+        job = self._sessions[int(order[place])]
         if not round_number:
             return job
         turns = (replace(turn, context=self._renumber(_context(turn), round_number)) for turn in job.turns)
