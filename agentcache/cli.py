@@ -1,4 +1,4 @@
-"""The command line: serve, replay, simulate, plan, profile, report, doctor."""
+"""The command line: serve, replay, simulate, plan, profile, report, doctor, knobs."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from agentcache import __version__
 from agentcache.config import read_knobs
 from agentcache.errors import AgentCacheError, InputError
-from agentcache.jobs.settings import WORKLOADS, JobSettings, write_usage
+from agentcache.jobs.arguments import add_arguments as add_job_arguments
+from agentcache.jobs.settings import JobSettings
 from agentcache.models.catalog import check_model
 from agentcache.plan.settings import DEFAULT_REQUESTS, PlanSettings
 from agentcache.policy.registry import DEFAULT_POLICY, POLICIES, find_policy
@@ -33,7 +34,6 @@ from agentcache.sim.settings import (
     ROUTINGS,
     SimulationSettings,
 )
-from workloads.arrivals import ArrivalKind
 
 if TYPE_CHECKING:
     from agentcache.report.summary import Summary
@@ -62,6 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "profile": lambda: _profile(options, engine_options),
             "report": lambda: _report(options),
             "doctor": lambda: _doctor(options),
+            "knobs": lambda: _knobs(options),
         }
         return run[options.command]()
     except AgentCacheError as error:
@@ -87,6 +88,8 @@ def _build_parser() -> argparse.ArgumentParser:
     _add_plan(commands.add_parser("plan", help="what policies and caches would make of recorded traffic"))
     _add_report(commands.add_parser("report", help="make the report of a run again, or compare runs"))
     _add_doctor(commands.add_parser("doctor", help="why a running server's prompts were not cached, and what to do"))
+    knobs = commands.add_parser("knobs", help="list every knob of the engine, its default and where that comes from")
+    knobs.add_argument("name", nargs="?", metavar="NAME", help="one knob, as in pins.budget, or a group, as in pins")
     return parser
 
 
@@ -114,7 +117,7 @@ def _add_replay(parser: argparse.ArgumentParser) -> None:
     target.add_argument("--base-url", help="replay against a server that runs already: http://host:8000/v1")
     target.add_argument("--request-timeout", type=float, default=600.0, metavar="S", help="per read (default 600)")
     _add_knobs(target)
-    _add_jobs(parser)
+    add_job_arguments(parser)
     _add_output(parser)
 
 
@@ -159,7 +162,7 @@ def _add_simulate(parser: argparse.ArgumentParser) -> None:
         help=f"which of them gets a request: {', '.join(ROUTINGS)} (default first)",
     )
     _add_knobs(target)
-    _add_jobs(parser)
+    add_job_arguments(parser)
     _add_output(parser)
 
 
@@ -207,50 +210,8 @@ def _add_knobs(parser: argparse._ActionsContainer) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="a knob of agentcache/config.py, as in segments.enabled=false; may be given several times",
+        help="a knob, as in segments.enabled=false; may be given several times; agentcache knobs lists them",
     )
-
-
-def _add_jobs(parser: argparse.ArgumentParser) -> None:
-    usage = "; ".join(f"{write_usage(kind)}: {workload.summary}" for kind, workload in WORKLOADS.items())
-    parser.add_argument("workload", metavar="WORKLOAD", help=usage)
-    jobs = parser.add_argument_group("jobs")
-    jobs.add_argument("--jobs", type=int, help="how many (default: 24 of bfcl, all that a file has)")
-    jobs.add_argument("--rate", type=float, help="jobs per second" + _defaults("rate"))
-    jobs.add_argument("--arrival", choices=get_args(ArrivalKind), help="pattern of arrivals" + _defaults("arrival"))
-    jobs.add_argument("--cv", type=float, help="coefficient of variation of gamma gaps" + _defaults("cv"))
-    jobs.add_argument("--scale", type=float, help="factor on the recorded sizes, in tokens (default 1)")
-    jobs.add_argument("--seed", type=int, default=0, help="of jobs, arrivals, tool times and engine (default 0)")
-    jobs.add_argument("--results", type=Path, metavar="FILE", help="bfcl: an official result file to replay instead")
-    jobs.add_argument(
-        "--tool-latency",
-        help="where a recording has none: seconds, lognormal:MEAN,SD or exponential:MEAN "
-        "(default bfcl: mean 1.9 s, deviation 2.1 s)",
-    )
-    jobs.add_argument(
-        "--max-context", type=int, metavar="N", help="agent_traces, mooncake: end a session before it exceeds N tokens"
-    )
-    jobs.add_argument(
-        "--max-gap",
-        type=float,
-        metavar="S",
-        dest="max_gap_s",
-        help="longest pause within a session" + _defaults("max_gap_s"),
-    )
-    jobs.add_argument(
-        "--dispersion",
-        type=float,
-        metavar="R",
-        help="rate of sessions over the rate of turns in a session" + _defaults("dispersion"),
-    )
-    jobs.add_argument("--turns", type=int, metavar="N", help="turns of a session" + _defaults("turns"))
-
-
-def _defaults(option: str) -> str:
-    """Collect what the workloads take for an option that is not given."""
-    taken = {kind: workload.options[option] for kind, workload in WORKLOADS.items() if option in workload.options}
-    values = (f"{kind}: {'as recorded' if value is None else value}" for kind, value in taken.items())
-    return f" ({', '.join(values)})"
 
 
 def _add_output(parser: argparse.ArgumentParser) -> None:
@@ -408,6 +369,13 @@ def _doctor(options: argparse.Namespace) -> int:
     from agentcache.doctor.command import examine, print_diagnosis
 
     print_diagnosis(examine(options.url, options.api_key or os.environ.get("VLLM_API_KEY")))
+    return 0
+
+
+def _knobs(options: argparse.Namespace) -> int:
+    from agentcache.knobs import list_knobs
+
+    sys.stdout.write("".join(f"{knob}\n" for knob in list_knobs(options.name)))
     return 0
 
 

@@ -18,14 +18,16 @@ is learnt of by itself, not with its tool, from its eighth end on (engine/jobs/f
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic.fields import FieldInfo
 
+from agentcache.closest_name import suggest
 from agentcache.errors import InputError
 from agentcache.policy.presets import GPUS
-from agentcache.policy.registry import DEFAULT_POLICY, find_policy
+from agentcache.policy.registry import DEFAULT_POLICY, find_policy, with_evictor
 
 CONFIG_KEY = "agentcache"
 
@@ -268,6 +270,11 @@ class AgentCacheConfig(BaseModel):
         "which blocks to evict; see agentcache.policy.registry",
         'measured: a mean job latency of three quarters of vLLM\'s (docs/results/bfcl.md, "Twenty other seeds")',
     )
+    evictor: str | None = _knob(
+        None,
+        "policy whose evictor takes the place of the policy's own, under the same pins, order and reuse; for ablations",
+        _BY_POLICY,
+    )
     forced_replies: bool = _knob(
         False, "let clients prescribe the reply tokens, for replays; not for a server that strangers reach", _OPT_IN
     )
@@ -339,6 +346,11 @@ class AgentCacheConfig(BaseModel):
             raise InputError(f"additional_config: {CONFIG_KEY}.gpu: {name} is unknown; choose from {', '.join(GPUS)}")
         return name
 
+    @model_validator(mode="after")
+    def _known_evictor(self) -> Self:
+        with_evictor(find_policy(self.policy), self.evictor)
+        return self
+
     @field_validator("policy")
     @classmethod
     def _known_policy(cls, name: str) -> str:
@@ -358,7 +370,19 @@ def read_config(additional_config: object) -> AgentCacheConfig:
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in (CONFIG_KEY, *first["loc"]))
-        raise InputError(f"additional_config: {field}: {first['msg']}") from None
+        meant = ""
+        if first["type"] == "extra_forbidden":
+            meant = suggest(field.removeprefix(f"{CONFIG_KEY}."), dict(iterate_knobs(AgentCacheConfig)))
+        raise InputError(f"additional_config: {field}: {first['msg']}{meant}") from None
+
+
+def iterate_knobs(model: type[BaseModel], parents: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """Yield each knob by its dotted name, in the order of this file."""
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from iterate_knobs(field.annotation, f"{parents}{name}.")
+        else:
+            yield parents + name, field
 
 
 def read_knobs(pairs: Sequence[str]) -> dict[str, Any]:

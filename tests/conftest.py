@@ -11,6 +11,7 @@ import os
 import random
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -77,6 +78,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if terminalreporter.stats.get("failed"):
         profile, seed = settings.get_current_profile_name(), config.option.hypothesis_seed
         terminalreporter.write_line(f"Repeat with: --hypothesis-profile={profile} --hypothesis-seed={seed}")
+
+
+@pytest.fixture(scope="session")
+def wheel_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel's contents, in a folder that `wheel_install.without_checkout` puts on a process's path."""
+    from wheel_install import install_wheel
+
+    return install_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="session")

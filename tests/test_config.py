@@ -1,14 +1,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from agentcache.config import AgentCacheConfig, read_config, read_knobs
+from agentcache.config import AgentCacheConfig, iterate_knobs, read_config, read_knobs
 from agentcache.errors import InputError
 from agentcache.policy.registry import DEFAULT_POLICY
 
@@ -17,15 +16,7 @@ ORIGIN = re.compile(r"(paper|measured|chosen|not tuned): \S|assumed(;|$)")
 SECTION = re.compile(r'docs/([\w/-]+\.md), "([^"]+)"')
 
 
-def list_knobs(model: type[BaseModel], parents: str = "") -> Iterator[tuple[str, FieldInfo]]:
-    for name, field in model.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            yield from list_knobs(field.annotation, f"{parents}{name}.")
-        else:
-            yield parents + name, field
-
-
-KNOBS = dict(list_knobs(AgentCacheConfig))
+KNOBS = dict(iterate_knobs(AgentCacheConfig))
 
 
 def origin_of(field: FieldInfo) -> str:
@@ -67,6 +58,15 @@ def test_what_is_given_is_read_and_survives_a_round_trip() -> None:
     ("ours", "message"),
     [
         ({"polcy": "lru"}, "additional_config: agentcache.polcy: Extra inputs are not permitted"),
+        ({"polcy": "lru"}, "additional_config: agentcache.polcy: Extra inputs are not permitted; did you mean policy?"),
+        (
+            {"pins": {"budgt": 1}},
+            "additional_config: agentcache.pins.budgt: Extra inputs are not permitted; did you mean pins.budget?",
+        ),
+        ({"budget": 1}, "additional_config: agentcache.budget: Extra inputs are not permitted; did you mean pins.bud"),
+        ({"policy": "asymcahe"}, "--policy asymcahe: unknown; choose from "),
+        ({"evictor": "vllm"}, "evictor=vllm: no policy's evictor; choose from lru, agentcache"),
+        ({"policy": "vllm", "evictor": "lru"}, "evictor=lru: policy vllm leaves vLLM's free list as it is"),
         ({"policy": 7}, "additional_config: agentcache.policy: Input should be a valid string"),
         ({"policy": "fifo"}, "--policy fifo: unknown; choose from "),
         (

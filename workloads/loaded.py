@@ -21,10 +21,14 @@ Seconds = Annotated[float, Field(ge=0)]
 
 @dataclass(frozen=True, slots=True)
 class LoadedJobs:
-    """Jobs in order of arrival. `notes` are for the report: what is recorded, what is ours, what is left out."""
+    """Jobs in order of arrival. `notes` are for the report: what is recorded, what is ours, what is left out.
+
+    `shared_blocks` are those blocks of jobs without text that may be in any of them: the heads of their prompts.
+    """
 
     jobs: list[Job]
     notes: tuple[str, ...]
+    shared_blocks: frozenset[int] = frozenset()
 
 
 class Record(BaseModel):

@@ -25,6 +25,7 @@ from vllm.v1.request import Request, RequestStatus
 
 from agentcache._evictor import FreeContext
 from agentcache.config import AgentCacheConfig, is_on, read_config
+from agentcache.engine.banner import write_banner
 from agentcache.engine.blocks.block_queue import BlockQueue, replace_queue
 from agentcache.engine.blocks.checkpoints import BEGINNING, SUPERSEDED, Checkpoints, has_checkpoints
 from agentcache.engine.blocks.evictor_inputs import build_inputs
@@ -45,7 +46,7 @@ from agentcache.errors import InputError, IntegrityError
 from agentcache.models.geometry import read_geometry
 from agentcache.policy.evictor import Evictor
 from agentcache.policy.inputs import EvictorInputs
-from agentcache.policy.registry import Policy, find_policy
+from agentcache.policy.registry import Policy, find_policy, with_evictor
 from agentcache.policy.runtime_policy import RuntimePolicy, Victim
 
 logger = init_logger("vllm.agentcache")
@@ -106,7 +107,7 @@ class AgentScheduler(MultiSegmentScheduler):
         policy = find_policy(self.config.policy)
         obstacle = self._find_cost_obstacle()
         if obstacle is None or policy.name in _POLICIES_FOR_ANY_MODEL:
-            return policy
+            return with_evictor(policy, self.config.evictor)
         logger.warning(
             "%s: policy %s cannot tell what its blocks are worth, which are evicted least recently used first, without "
             "pins or an order of jobs.",
@@ -160,6 +161,8 @@ class AgentScheduler(MultiSegmentScheduler):
             self.fill_gaps(
                 lambda: SegmentCosts(get_inputs().recompute_cost, segments.row_s, self.block_size), segments.max_gaps
             )
+        obstacle = find_engine_obstacle(self) if has_segments else None
+        logger.info(write_banner(self.vllm_config, config, policy, fills_gaps=fills_gaps, obstacle=obstacle))
         if tier is not None:
             self._steer_tier(tier, policy, get_inputs())
         if (

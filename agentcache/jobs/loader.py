@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from agentcache.errors import InputError
 from agentcache.jobs.context_job import ContextJob, ContextWriter, find_ordinary_tokens
+from agentcache.jobs.lanes import ClosedLoop
 from agentcache.jobs.recorded_job import RecordedJob, record_text
 from agentcache.jobs.settings import JobSettings
 from agentcache.jobs.tokenizer import Tokenizer
 from workloads.agent_traces import sessions as agent_traces
+from workloads.agent_traces.plays import SessionPlays
 from workloads.arrivals import draw_arrivals
 from workloads.bfcl.multi_turn import load_shapes
 from workloads.bfcl.result_file import count_entries, read_result_file
@@ -30,6 +33,11 @@ _RESULTS_NOTE = "Tool times are drawn from a distribution: BFCL result files rec
 _TOKENS_NOTE = (
     "The recording has no text: every block of it stands as tokens that were drawn for it, equal where the recorded "
     "blocks are equal."
+)
+_LANES_NOTE = (
+    "Closed loop: a lane begins the next session when its last has ended; its first session begins midway. Figures are "
+    "of the requests that were answered within the measured time, which begins when all lanes have had their warm-up. "
+    "Sessions that were under way at its end count as interrupted."
 )
 
 
@@ -51,6 +59,48 @@ def load_jobs(settings: JobSettings, tokenizer: Tokenizer) -> tuple[list[Recorde
         return [*record_text(loaded.jobs, tokenizer)], loaded.notes
     writer = ContextWriter(find_ordinary_tokens(tokenizer))
     return [ContextJob(job, writer) for job in loaded.jobs], (*loaded.notes, _TOKENS_NOTE)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedRun:
+    """The jobs of a run and the notes that a report of them must carry. `loop` plays them in lanes, if there is one."""
+
+    jobs: Sequence[RecordedJob]
+    notes: tuple[str, ...]
+    loop: ClosedLoop | None = None
+
+    @property
+    def expected(self) -> int:
+        """Return how many jobs there will be at least."""
+        return self.loop.lanes if self.loop else len(self.jobs)
+
+
+def load_run(settings: JobSettings, tokenizer: Tokenizer) -> LoadedRun:
+    """Load jobs, or the sessions of a closed loop where the settings ask for lanes. Raises InputError."""
+    if settings.concurrency is None:
+        return LoadedRun(*load_jobs(settings, tokenizer))
+    return _load_closed_loop(settings, tokenizer, settings.options())
+
+
+def _load_closed_loop(settings: JobSettings, tokenizer: Tokenizer, options: dict[str, Any]) -> LoadedRun:
+    loaded = agent_traces.load_sessions(
+        settings.path,
+        jobs=settings.jobs,
+        arrivals=lambda count: [0.0] * count,
+        scale=options["scale"],
+        max_context=options["max_context"],
+        max_gap_s=options["max_gap_s"],
+    )
+    writer = ContextWriter(find_ordinary_tokens(tokenizer))
+    loop = ClosedLoop(
+        sessions=[ContextJob(job, writer) for job in loaded.jobs],
+        plays=SessionPlays(loaded.jobs, loaded.shared_blocks, settings.seed),
+        writer=writer,
+        lanes=options["concurrency"],
+        duration_s=options["duration_s"],
+        warm_up=options["warm_up"],
+    )
+    return LoadedRun(loop.sessions, (*loaded.notes, _TOKENS_NOTE, _LANES_NOTE), loop)
 
 
 def check_fit(

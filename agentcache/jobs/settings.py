@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from agentcache.closest_name import suggest
 from agentcache.errors import InputError
 from workloads.arrivals import ArrivalKind
 from workloads.bfcl.result_file import count_entries
@@ -16,8 +17,9 @@ from workloads.tool_latency import parse_tool_latency
 
 Option = str | int | float | Path | None
 
-_LEAST = {"jobs": 1, "max_context": 1, "max_gap_s": 0, "turns": 1}
+_LEAST = {"jobs": 1, "max_context": 1, "max_gap_s": 0, "turns": 1, "concurrency": 1, "warm_up": 0}
 _ABOVE_ZERO = {
+    "duration_s": "the seconds to measure",
     "rate": "jobs per second",
     "cv": "the coefficient of variation of the gaps",
     "scale": "the factor on the recorded sizes",
@@ -110,12 +112,29 @@ WORKLOADS: dict[str, Workload] = {
     ),
 }
 
+# A closed loop has no arrivals. Its defaults are AgentX's, which docs/closed-loop.md compares.
+_CLOSED_LOOPS: dict[str, Workload] = {
+    "agent_traces": replace(
+        WORKLOADS["agent_traces"],
+        options={
+            "jobs": None,
+            "concurrency": None,
+            "duration_s": 1800.0,
+            "warm_up": 10,
+            "scale": 1.0,
+            "max_context": None,
+            "max_gap_s": 300.0,
+        },
+    )
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSettings:
     """One field per option, which the command line documents. None takes the workload's own value.
 
-    `workload` is its name, and a colon and a path where it needs one. `rate` is jobs per second.
+    `workload` is its name, and a colon and a path where it needs one. `rate` is jobs per second. With `concurrency`,
+    the jobs are a closed loop of so many lanes.
     """
 
     workload: str
@@ -131,11 +150,15 @@ class JobSettings:
     max_gap_s: float | None = None
     dispersion: float | None = None
     turns: int | None = None
+    concurrency: int | None = None
+    duration_s: float | None = None
+    warm_up: int | None = None
 
     def check(self) -> None:
         """Raise InputError, which names the flag, for an option that cannot work. The path must exist."""
         if self.kind not in WORKLOADS:
-            raise InputError(f"workload {self.kind}: unknown; choose from {', '.join(map(write_usage, WORKLOADS))}")
+            choices = ", ".join(map(write_usage, WORKLOADS))
+            raise InputError(f"workload {self.kind}: unknown; choose from {choices}{suggest(self.kind, WORKLOADS)}")
         self._check_path()
         if self.seed < 0:
             raise InputError(f"--seed {self.seed}: give 0 or more")
@@ -159,8 +182,9 @@ class JobSettings:
 
     @property
     def taken(self) -> Workload:
-        """The workload's description."""
-        return WORKLOADS[self.kind]
+        """The workload's description, as a closed loop where it is one."""
+        loops = _CLOSED_LOOPS if self.concurrency is not None else WORKLOADS
+        return loops.get(self.kind, WORKLOADS[self.kind])
 
     def options(self) -> dict[str, Option]:
         """Return the workload's options, as given or by default."""
@@ -186,12 +210,20 @@ class JobSettings:
     def _check_option(self, name: str, value: Any) -> None:
         flag = "--" + name.removesuffix("_s").replace("_", "-")
         if name not in self.taken.options:
-            takers = [kind for kind, workload in WORKLOADS.items() if name in workload.options]
-            raise InputError(f"{flag}: only for {', '.join(takers)}")
+            raise InputError(f"{flag}: {self._say_who_takes(name)}")
         if name in _LEAST and not (math.isfinite(value) and value >= _LEAST[name]):
             raise InputError(f"{flag} {value:g}: give at least {_LEAST[name]}")
         if name in _ABOVE_ZERO and not (math.isfinite(value) and value > 0):
             raise InputError(f"{flag} {value:g}: give a number above 0, {_ABOVE_ZERO[name]}")
+
+    def _say_who_takes(self, name: str) -> str:
+        if name in WORKLOADS[self.kind].options:
+            return "not with --concurrency, where a session begins when another has ended; leave it out"
+        if self.kind in _CLOSED_LOOPS and name in _CLOSED_LOOPS[self.kind].options:
+            return "only with --concurrency"
+        both = (*WORKLOADS.items(), *_CLOSED_LOOPS.items())
+        takers = dict.fromkeys(kind for kind, workload in both if name in workload.options)
+        return f"only for {', '.join(takers)}"
 
     def _check_bfcl(self) -> None:
         if self.results is not None:

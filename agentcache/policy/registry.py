@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 
+from agentcache.closest_name import suggest
 from agentcache.errors import InputError
 from agentcache.policy.asymcache import AsymCacheEvictor
 from agentcache.policy.asymcache_linear import AsymCacheLinearEvictor
@@ -153,4 +154,17 @@ def find_policy(name: str) -> Policy:
     try:
         return POLICIES[name]
     except KeyError:
-        raise InputError(f"--policy {name}: unknown; choose from {', '.join(POLICIES)}") from None
+        choices = ", ".join(POLICIES)
+        raise InputError(f"--policy {name}: unknown; choose from {choices}{suggest(name, POLICIES)}") from None
+
+
+def with_evictor(policy: Policy, name: str | None) -> Policy:
+    """Return the policy with the evictor of another one; itself for None. Raises InputError if one of them has none."""
+    if name is None:
+        return policy
+    if policy.make_evictor is None:
+        raise InputError(f"evictor={name}: policy {policy.name} leaves vLLM's free list as it is; give another policy")
+    owners = [owner.name for owner in POLICIES.values() if owner.make_evictor is not None]
+    if name not in owners:
+        raise InputError(f"evictor={name}: no policy's evictor; choose from {', '.join(owners)}{suggest(name, owners)}")
+    return replace(policy, make_evictor=POLICIES[name].make_evictor)

@@ -37,12 +37,13 @@ _SHARED_ENGINE_NOTE = "A policy without an engine start-up ran on the engine of 
 class Target:
     """A running server. What only an embedded engine knows of itself is None for other servers.
 
-    `startup_s` is also None if the engine has served another policy before.
+    `startup_s` is also None if the engine has served another policy before. `gpus` is 1 for a server that is not ours.
     """
 
     endpoint: Endpoint
     startup_s: float | None = None
     model_runner: Literal["V1", "V2"] | None = None
+    gpus: int = 1
 
 
 class Backend(Protocol):
@@ -141,7 +142,8 @@ class EmbeddedBackend:
             runner: Literal["V1", "V2"] = "V2" if server.vllm_config.use_v2_model_runner else "V1"
             with closing(await asyncio.to_thread(Endpoint, f"{server.url}/v1", "embedded")) as endpoint:
                 await asyncio.to_thread(_warm_up, endpoint)
-                yield Target(endpoint, startup_s, runner)
+                parallel = server.vllm_config.parallel_config
+                yield Target(endpoint, startup_s, runner, parallel.world_size * parallel.data_parallel_size)
         except BaseException:
             # Whatever went wrong must not affect the next policy.
             await self.aclose()

@@ -6,7 +6,6 @@ import asyncio
 import datetime
 import os
 import signal
-from collections.abc import Sequence
 from contextlib import aclosing
 from pathlib import Path
 
@@ -14,8 +13,7 @@ from rich.console import Console
 
 from agentcache.config import list_knobs
 from agentcache.errors import ServerError
-from agentcache.jobs.loader import check_fit, describe_jobs, load_jobs
-from agentcache.jobs.recorded_job import RecordedJob
+from agentcache.jobs.loader import LoadedRun, check_fit, describe_jobs, load_run
 from agentcache.replay.backends import Backend, EmbeddedBackend, ExternalBackend
 from agentcache.replay.runner import ReplayRunner
 from agentcache.replay.settings import ReplaySettings
@@ -38,15 +36,15 @@ def replay(settings: ReplaySettings) -> tuple[int, Summary]:
     # What vLLM logs while it checks its options is of no use; errors are raised.
     with divert_output(Path(os.devnull)):
         backend: Backend = ExternalBackend(settings) if settings.base_url else EmbeddedBackend(settings)
-        jobs, notes = load_jobs(settings.jobs, backend.tokenizer)
-        check_fit(jobs, settings.jobs, cache_tokens=backend.cache_tokens, max_tokens=backend.max_tokens)
-    _begin(settings, backend, jobs, notes)
+        loaded = load_run(settings.jobs, backend.tokenizer)
+        check_fit(loaded.jobs, settings.jobs, cache_tokens=backend.cache_tokens, max_tokens=backend.max_tokens)
+    _begin(settings, backend, loaded)
     with divert_output(settings.out / ENGINE_LOG) as terminal:
-        status = _run_policies(settings, backend, jobs, Console(file=terminal))
+        status = _run_policies(settings, backend, loaded, Console(file=terminal))
     return status, write_report([settings.out], settings.out).summary
 
 
-def _begin(settings: ReplaySettings, backend: Backend, jobs: Sequence[RecordedJob], notes: tuple[str, ...]) -> None:
+def _begin(settings: ReplaySettings, backend: Backend, loaded: LoadedRun) -> None:
     record = RunRecord(
         command=settings.command,
         started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -54,23 +52,24 @@ def _begin(settings: ReplaySettings, backend: Backend, jobs: Sequence[RecordedJo
         model=backend.model,
         device=backend.device,
         seed=settings.jobs.seed,
-        jobs=len(jobs),
+        jobs=loaded.expected,
+        lanes=settings.jobs.concurrency,
         cache_tokens=backend.cache_tokens,
         settings={
-            **describe_jobs(settings.jobs, jobs),
+            **describe_jobs(settings.jobs, loaded.jobs),
             **list_knobs(settings.knobs),
             **({"engine_options": " ".join(settings.engine_options)} if settings.engine_options else {}),
         },
         versions=find_versions(),
-        notes=(*notes, *backend.notes),
+        notes=(*loaded.notes, *backend.notes),
     )
     begin_run(settings.out, record)
 
 
-def _run_policies(settings: ReplaySettings, backend: Backend, jobs: Sequence[RecordedJob], console: Console) -> int:
+def _run_policies(settings: ReplaySettings, backend: Backend, loaded: LoadedRun, console: Console) -> int:
     """Run the policies and return the exit status."""
     with EventWriter(settings.out) as writer:
-        all_finished = asyncio.run(_Run(settings, backend, jobs, writer, console).run())
+        all_finished = asyncio.run(_Run(settings, backend, loaded, writer, console).run())
     if all_finished is None:
         console.print("interrupted: the jobs that finished are in the report")
         return _INTERRUPTED
@@ -84,13 +83,13 @@ class _Run:
         self,
         settings: ReplaySettings,
         backend: Backend,
-        jobs: Sequence[RecordedJob],
+        loaded: LoadedRun,
         writer: EventWriter,
         console: Console,
     ) -> None:
         self._settings = settings
         self._backend = backend
-        self._jobs = jobs
+        self._loaded = loaded
         self._writer = writer
         self._console = console
         self._interrupted = False
@@ -131,7 +130,8 @@ class _Run:
 
     async def _run_policy(self, policy: str) -> int:
         """Run one policy and return how many jobs failed."""
-        with ReplayDisplay(policy, len(self._jobs), self._console) as display:
+        lanes = self._loaded.loop.begin() if self._loaded.loop else None
+        with ReplayDisplay(policy, None if lanes else len(self._loaded.jobs), self._console) as display:
             async with self._backend.open(policy) as target:
                 before = await asyncio.to_thread(target.endpoint.read_cache_facts)
                 display.engine_ready(target.startup_s)
@@ -143,7 +143,7 @@ class _Run:
                     block_size=before.block_size,
                     request_timeout_s=self._settings.request_timeout_s,
                 )
-                failed = await runner.run(self._jobs)
+                failed = await (runner.run_lanes(lanes) if lanes else runner.run(self._loaded.jobs))
                 after = await asyncio.to_thread(target.endpoint.read_cache_facts)
         counted = after.count_since(before)
         self._writer.write(
@@ -155,6 +155,8 @@ class _Run:
                 evictions=counted.evictions,
                 engine_startup_s=target.startup_s,
                 model_runner=target.model_runner,
+                gpus=target.gpus,
+                window_s=lanes.window_s if lanes else None,
             )
         )
         return failed

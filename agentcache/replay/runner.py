@@ -12,10 +12,11 @@ from openai import AsyncOpenAI, Timeout
 from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT
 from agentcache.engine.replies.forced_calls import write_forced_calls
 from agentcache.jobs.context_job import ContextJob
+from agentcache.jobs.lanes import Lanes
 from agentcache.jobs.recorded_job import RecordedJob
 from agentcache.replay.endpoint import Endpoint
 from agentcache.replay.recorded_tools import recorded_tools
-from agentcache.report.events import EventWriter
+from agentcache.report.events import MEASURED, EventWriter
 from agentcache.run.display import ReplayDisplay
 from agentcache.run.recorder import JobRecorder
 from tool_runtime.agent.agent_loop import AgentLoop
@@ -25,6 +26,8 @@ from tool_runtime.agent.trace_loop import TraceLoop
 
 # A tool takes the time that was recorded or drawn; this only ends a sleep that went wrong.
 _TOOL_TIMEOUT_S = 3600.0
+# How often to look whether all lanes are warm.
+_WARM_UP_POLL_S = 0.05
 
 
 class ReplayRunner:
@@ -52,26 +55,51 @@ class ReplayRunner:
 
     async def run(self, jobs: Sequence[RecordedJob]) -> int:
         """Run the jobs and return how many failed. Cancelling ends running jobs and records them as interrupted."""
-        timeout = Timeout(self._request_timeout_s, connect=30)
-        endpoint = self._endpoint
-        async with (
-            AsyncOpenAI(base_url=endpoint.base_url, api_key=endpoint.api_key, timeout=timeout) as client,
-            asyncio.TaskGroup() as group,
-        ):
+        async with self._connect() as client, asyncio.TaskGroup() as group:
             tasks = [group.create_task(self._run_job(client, recorded)) for recorded in jobs]
         return sum(not task.result() for task in tasks)
 
-    async def _run_job(self, client: AsyncOpenAI, recorded: RecordedJob) -> bool:
+    async def run_lanes(self, lanes: Lanes) -> int:
+        """Run a closed loop until it has been measured, and return how many sessions failed.
+
+        The sessions under way are then recorded as interrupted. A lane whose session fails begins no other.
+        """
+        async with self._connect() as client, asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._run_lane(client, lanes, recorded)) for recorded in lanes.start()]
+            watch = group.create_task(self._end_measured(lanes, tasks))
+            await asyncio.wait(tasks)
+            watch.cancel()
+        return sum(not task.cancelled() for task in tasks)
+
+    def _connect(self) -> AsyncOpenAI:
+        timeout = Timeout(self._request_timeout_s, connect=30)
+        return AsyncOpenAI(base_url=self._endpoint.base_url, api_key=self._endpoint.api_key, timeout=timeout)
+
+    async def _run_lane(self, client: AsyncOpenAI, lanes: Lanes, recorded: RecordedJob) -> None:
+        """Run one session after another until one fails."""
+        while await self._run_job(client, recorded, lanes):
+            recorded = lanes.follow()
+
+    async def _end_measured(self, lanes: Lanes, tasks: Sequence[asyncio.Task[None]]) -> None:
+        while (window_s := lanes.window_s) is None:
+            await asyncio.sleep(_WARM_UP_POLL_S)
+        while not lanes.is_measured(self._clock()):
+            await asyncio.sleep(max(0.0, window_s[1] - self._clock()))
+        for task in tasks:
+            task.cancel()
+
+    async def _run_job(self, client: AsyncOpenAI, recorded: RecordedJob, lanes: Lanes | None = None) -> bool:
         """Run one job and tell whether it finished as recorded."""
         job = recorded.job
-        recorder = JobRecorder(self._policy, recorded, self._writer, self._block_size)
+        recorder = JobRecorder(self._policy, recorded, self._writer, self._block_size, lanes)
         loop = self._make_loop(client, recorded, recorder)
         await asyncio.sleep(job.arrival_s - self._clock())
         self._display.job_started()
         try:
             outcome = await loop.run(job)
         except asyncio.CancelledError:
-            recorder.job_interrupted(self._clock())
+            measured = lanes is not None and lanes.is_measured(self._clock())
+            recorder.job_interrupted(self._clock(), *([MEASURED] if measured else []))
             raise
         event = recorder.job_ended(outcome)
         self._display.job_ended(event)

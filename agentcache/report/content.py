@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from agentcache.report.events import EVENTS_FILE, RUN_FILE, RunRecord
+from agentcache.report.events import EVENTS_FILE, MEASURED, RUN_FILE, RunRecord
 from agentcache.report.policy_run import PolicyRun
 from agentcache.report.summary import PolicySummary, Summary
 from agentcache.report.table import NO_DATA, format_number
@@ -56,7 +56,7 @@ def describe_runs(report: Report) -> Iterator[str]:
             f"{record.cache_tokens:,} tokens" if record.cache_tokens is not None else "the size that the engine chose"
         )
         yield (
-            f"{prefix}{_count(record.jobs, 'job')} of {record.workload} on {record.model}, "
+            f"{prefix}{_describe_load(record)} of {record.workload} on {record.model}, "
             f"{record.device}, with a KV cache of {cache}."
         )
     yield (
@@ -64,6 +64,10 @@ def describe_runs(report: Report) -> Iterator[str]:
         if report.policies
         else "No events were recorded, so there is nothing to compare."
     )
+
+
+def _describe_load(record: RunRecord) -> str:
+    return _count(record.jobs, "job") if record.lanes is None else f"A closed loop of {_count(record.lanes, 'lane')}"
 
 
 def warnings(report: Report) -> Iterator[str]:
@@ -79,10 +83,14 @@ def warnings(report: Report) -> Iterator[str]:
 def _doubts(run: PolicyRun, figures: PolicySummary) -> Iterator[str]:
     if run.end is None:
         yield f"the run broke before this policy ended, with {_count(len(run.open_jobs), 'job')} begun and not ended"
-    lost = {"failed": figures.failed, "interrupted": figures.interrupted}
+    # The end of a closed loop finds its lanes at work.
+    interrupted = 0 if figures.throughput else figures.interrupted
+    lost = {"failed": figures.failed, "interrupted": interrupted}
     losses = [f"{number:,} {status}" for status, number in lost.items() if number]
     if losses:
         yield f"of {_count(figures.jobs, 'job')} {' and '.join(losses)}"
+    if figures.throughput:
+        return
     if figures.finished == 0:
         yield "no job finished, so there is no job latency"
     elif losses or run.open_jobs:
@@ -143,7 +151,7 @@ def list_failures(report: Report) -> Listing:
         (policy, job.job, job.status, _clip(job.error or "no cause recorded"))
         for policy, run in report.policies.items()
         for job in run.jobs
-        if job.status != "finished"
+        if job.status != "finished" and job.error != MEASURED
     ]
     return _cap(("Policy", "Job", "Status", "Cause"), rows)
 

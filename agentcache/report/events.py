@@ -17,6 +17,8 @@ from agentcache.errors import InputError
 
 RUN_FILE = "run.json"
 EVENTS_FILE = "events.jsonl"
+# The error of a session that was under way when a closed loop had been measured.
+MEASURED = "the time to measure was over"
 
 
 class _Record(BaseModel):
@@ -43,6 +45,10 @@ class RequestEvent(_Record):
     )
     reusable_tokens: int = Field(
         default=0, description="prompt tokens, in whole blocks, whose KV this job's previous turn had in the cache"
+    )
+    infinite_tokens: int | None = Field(
+        default=None,
+        description="closed loops: prompt tokens that a cache without evictions would serve, whosever they were",
     )
     retries: int = Field(default=0, description="connection errors that were tried again")
     diverged_at: int | None = Field(
@@ -111,10 +117,17 @@ class PolicyEvent(_Record):
         default=None, description="modelled seconds of work of each engine, of a simulation"
     )
     model_runner: Literal["V1", "V2"] | None = None
+    gpus: int = Field(default=1, description="of the engine; 1 where the server is not ours")
+    window_s: tuple[float, float] | None = Field(
+        default=None, description="closed loops: begin and end of the time that is measured"
+    )
 
 
 class RunRecord(_Record):
-    """The facts of a run, for the head of the report. `device` is a GPU's name or "CPU backend"."""
+    """The facts of a run, for the head of the report. `device` is a GPU's name or "CPU backend".
+
+    `jobs` is how many there are, at least, in a closed loop of so many `lanes`.
+    """
 
     command: str
     started_at: str
@@ -123,6 +136,7 @@ class RunRecord(_Record):
     device: str
     seed: int
     jobs: int
+    lanes: int | None = None
     cache_tokens: int | None
     settings: dict[str, str | int | float | bool | None]
     versions: dict[str, str]

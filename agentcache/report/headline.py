@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from agentcache.report.summary import PolicySummary
 from agentcache.report.table import format_number
+from agentcache.report.throughput import Throughput
 
 # What a reader looks for, where it was run.
 _OURS = "agentcache"
@@ -20,9 +21,20 @@ def write_headline(policies: Mapping[str, PolicySummary]) -> str | None:
         return None
     first, shown = names[0], _OURS if _OURS in names[1:] else names[-1]
     base, ours = policies[first], policies[shown]
+    if base.throughput and ours.throughput:
+        return _compare_throughput(first, base.throughput, shown, ours.throughput)
     if not base.job_latency_s.mean or ours.job_latency_s.mean is None:
         return None
     return f"{_compare_latency(first, base, shown, ours)}{_explain(base, ours)}."
+
+
+def _compare_throughput(first: str, base: Throughput, shown: str, ours: Throughput) -> str:
+    change = f" ({ours.total_tok_s / base.total_tok_s - 1:+.0%})" if base.total_tok_s else ""
+    before, after = (format_number(each.interactivity_p50 or 0.0) for each in (base, ours))
+    return (
+        f"{shown} served {ours.total_tok_s:,.0f} tokens per second and GPU, {first} {base.total_tok_s:,.0f}{change}; "
+        f"the median reply came at {after} tokens a second, under {first} at {before}."
+    )
 
 
 def _compare_latency(first: str, base: PolicySummary, shown: str, ours: PolicySummary) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -19,12 +20,15 @@ class PolicyRun:
 
     @property
     def answered(self) -> list[RequestEvent]:
-        """Requests without error."""
-        return [request for request in self.requests if request.error is None]
+        """Requests without error; of a closed loop, those whose reply was complete within the measured time."""
+        begin_s, end_s = self.end.window_s if self.end and self.end.window_s else (-math.inf, math.inf)
+        return [each for each in self.requests if each.error is None and begin_s <= each.finished_s <= end_s]
 
     @property
     def finished_jobs(self) -> list[JobEvent]:
-        """Return the jobs that finished."""
+        """Return the jobs that finished; none of a closed loop, where policies do not finish the same ones."""
+        if self.end is not None and self.end.window_s is not None:
+            return []
         return [job for job in self.jobs if job.status == "finished"]
 
     @property

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from agentcache.report.events import JobEvent, RequestEvent, RunRecord, ToolCallEvent
 from agentcache.report.policy_run import PolicyRun
+from agentcache.report.throughput import Throughput, measure_throughput
 
 
 class _Figures(BaseModel):
@@ -50,6 +51,7 @@ class PolicySummary(_Figures):
     prefill_s: float | None = None
     evictions: dict[str, int] | None = None
     busiest_over_mean: float | None = None
+    throughput: Throughput | None = None
 
     @property
     def finished(self) -> int:
@@ -97,6 +99,7 @@ def summarize_policy(run: PolicyRun) -> PolicySummary:
         prefill_s=run.end.prefill_s if run.end else None,
         evictions=run.end.evictions if run.end else None,
         busiest_over_mean=_find_imbalance(run.end.busy_s) if run.end else None,
+        throughput=measure_throughput(run),
     )
 
 

@@ -5,7 +5,7 @@ Metrics are rows and policies columns; every policy after the first also has its
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,7 +24,7 @@ _POLICIES_A_BLOCK = 3
 class Metric:
     """A row of the table. A metric with a better direction has a best value and ratios; a plain count has neither.
 
-    `rare` is left out where no policy has a value.
+    `rare` is left out where no policy has a value, `of_jobs` in closed loops.
     """
 
     name: str
@@ -33,6 +33,7 @@ class Metric:
     format: Callable[[float], str]
     better: Literal["lower", "higher"] | None
     rare: bool = False
+    of_jobs: bool = False
 
     @property
     def header(self) -> str:
@@ -72,18 +73,33 @@ def _format_percent(value: float) -> str:
     return f"{100 * value:.1f}"
 
 
+def _of_loop(name: str, unit: str, part: str, format_value: Callable[[float], str] = format_number) -> Metric:
+    def value(policy: PolicySummary) -> float | None:
+        return getattr(policy.throughput, part) if policy.throughput else None
+
+    return Metric(name, unit, value, format_value, "higher", rare=True)
+
+
 METRICS: tuple[Metric, ...] = (
-    Metric("Job latency, mean", "s", lambda p: p.job_latency_s.mean, format_number, "lower"),
-    Metric("Job latency, P50", "s", lambda p: p.job_latency_s.p50, format_number, "lower"),
-    Metric("Job latency, P90", "s", lambda p: p.job_latency_s.p90, format_number, "lower"),
-    Metric("Job latency, P95", "s", lambda p: p.job_latency_s.p95, format_number, "lower"),
-    Metric("Job latency, P99", "s", lambda p: p.job_latency_s.p99, format_number, "lower"),
-    Metric("Job latency, worst", "s", lambda p: p.job_latency_s.max, format_number, "lower"),
+    _of_loop("Throughput per GPU", "tok/s", "total_tok_s"),
+    _of_loop("Input per GPU", "tok/s", "input_tok_s"),
+    _of_loop("Output per GPU", "tok/s", "output_tok_s"),
+    _of_loop("Interactivity, P50", "tok/s/user", "interactivity_p50"),
+    _of_loop("Interactivity, P90", "tok/s/user", "interactivity_p90"),
+    _of_loop("with the TTFT, P50", "tok/s/user", "normalized_p50"),
+    _of_loop("with the TTFT, P90", "tok/s/user", "normalized_p90"),
+    Metric("Job latency, mean", "s", lambda p: p.job_latency_s.mean, format_number, "lower", of_jobs=True),
+    Metric("Job latency, P50", "s", lambda p: p.job_latency_s.p50, format_number, "lower", of_jobs=True),
+    Metric("Job latency, P90", "s", lambda p: p.job_latency_s.p90, format_number, "lower", of_jobs=True),
+    Metric("Job latency, P95", "s", lambda p: p.job_latency_s.p95, format_number, "lower", of_jobs=True),
+    Metric("Job latency, P99", "s", lambda p: p.job_latency_s.p99, format_number, "lower", of_jobs=True),
+    Metric("Job latency, worst", "s", lambda p: p.job_latency_s.max, format_number, "lower", of_jobs=True),
     Metric("TTFT, mean", "s", lambda p: p.ttft_s.mean, format_number, "lower"),
     Metric("TTFT, P99", "s", lambda p: p.ttft_s.p99, format_number, "lower"),
     Metric("TPOT, mean", "s", lambda p: p.tpot_s.mean, format_number, "lower"),
     Metric("Makespan", "s", lambda p: p.makespan_s, format_number, "lower"),
     Metric("Token hit rate", "%", lambda p: p.token_hit_rate, _format_percent, "higher"),
+    _of_loop("of an infinite cache", "%", "infinite_hit_rate", _format_percent),
     Metric("Block hit rate", "%", lambda p: p.block_hit_rate, _format_percent, "higher"),
     Metric("Request hit rate", "%", lambda p: p.request_hit_rate, _format_percent, "higher"),
     Metric("Tokens recomputed", "", lambda p: p.recomputed_tokens, _format_count, "lower"),
@@ -100,7 +116,12 @@ METRICS: tuple[Metric, ...] = (
 def build_rows(policies: Mapping[str, PolicySummary]) -> list[Row]:
     """Build the table's body, one row a metric."""
     values = [(metric, [metric.value(policy) for policy in policies.values()]) for metric in METRICS]
-    return [_build_row(metric, row) for metric, row in values if not metric.rare or any(v is not None for v in row)]
+    is_loop = any(policy.throughput for policy in policies.values())
+    return [_build_row(metric, row) for metric, row in values if _is_shown(metric, row, is_loop)]
+
+
+def _is_shown(metric: Metric, values: Sequence[float | None], is_loop: bool) -> bool:
+    return not (metric.rare and all(value is None for value in values)) and not (metric.of_jobs and is_loop)
 
 
 def _build_row(metric: Metric, values: list[float | None]) -> Row:

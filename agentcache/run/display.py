@@ -13,9 +13,12 @@ _LINES_PER_RUN = 10
 
 
 class ReplayDisplay:
-    """Shows one policy's run, as a context manager; it is told of every job that starts or ends."""
+    """Shows one policy's run, as a context manager; it is told of every job that starts or ends.
 
-    def __init__(self, policy: str, jobs: int, console: Console) -> None:
+    `jobs` is None where nobody knows how many there will be.
+    """
+
+    def __init__(self, policy: str, jobs: int | None, console: Console) -> None:
         self._policy = policy
         self._jobs = jobs
         self._console = console
@@ -67,8 +70,12 @@ class ReplayDisplay:
         self._bar.advance(self._task)
         self._show()
         done = len(self._latencies) + self._failed
-        if not self._console.is_terminal and (done == self._jobs or done % max(1, self._jobs // _LINES_PER_RUN) == 0):
-            self._console.print(f"{self._policy}: {done}/{self._jobs} jobs, {self._state()}")
+        if not self._console.is_terminal and (done == self._jobs or done % self._jobs_a_line() == 0):
+            of = "" if self._jobs is None else f"/{self._jobs}"
+            self._console.print(f"{self._policy}: {done}{of} jobs, {self._state()}")
+
+    def _jobs_a_line(self) -> int:
+        return _LINES_PER_RUN if self._jobs is None else max(1, self._jobs // _LINES_PER_RUN)
 
     def _show(self) -> None:
         self._bar.update(self._task, state=self._state())

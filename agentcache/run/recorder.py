@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agentcache.jobs.context_job import ContextJob
+from agentcache.jobs.lanes import Lanes
 from agentcache.jobs.recorded_job import RecordedJob
 from agentcache.jobs.recorded_reply import find_divergence
 from agentcache.report.events import EventSink, JobEvent, RequestEvent, ToolCallEvent
@@ -16,12 +17,16 @@ from tool_runtime.agent.model_client import RequestOutcome
 
 @dataclass(slots=True)
 class JobRecorder:
-    """Observes the agent loop of one job under one policy. `block_size` None counts tokens instead of blocks."""
+    """Observes the agent loop of one job under one policy. `block_size` None counts tokens instead of blocks.
+
+    `lanes` are those of a closed loop, which are told of what ends.
+    """
 
     policy: str
     recorded: RecordedJob
     writer: EventSink
     block_size: int | None
+    lanes: Lanes | None = None
     # Prompt and output of the last turn: what the next prompt must begin with.
     _known: tuple[int, ...] = ()
     _turns: int = 0
@@ -32,6 +37,7 @@ class JobRecorder:
         """Write the request and whether its prompt extends what was known."""
         self._started_s = outcome.sent_s if self._started_s is None else self._started_s
         prompt = outcome.prompt_token_ids or ()
+        reusable = self._count_reusable(prompt)
         self.writer.write(
             RequestEvent(
                 policy=self.policy,
@@ -46,7 +52,8 @@ class JobRecorder:
                 prompt_tokens=outcome.prompt_tokens or 0,
                 output_tokens=outcome.output_tokens or 0,
                 cached_tokens=outcome.cached_tokens,
-                reusable_tokens=self._count_reusable(prompt),
+                reusable_tokens=reusable,
+                infinite_tokens=None if outcome.error else self._count_infinite(outcome.turn, reusable),
                 retries=outcome.retries,
                 diverged_at=self._find_divergence(outcome.turn, prompt) if prompt else None,
                 error=outcome.error,
@@ -56,6 +63,8 @@ class JobRecorder:
             self._turns += 1
             self._check_reply(outcome)
             self._known = (*prompt, *(outcome.output_token_ids or ()))
+        if self.lanes is not None:
+            self.lanes.request_ended(outcome.job_id, outcome.finished_s)
 
     def tool_call_ended(self, job_id: str, turn: int, executed: ExecutedCall) -> None:
         """Write the tool call."""
@@ -84,9 +93,11 @@ class JobRecorder:
             error=error,
         )
         self.writer.write(event)
+        if self.lanes is not None:
+            self.lanes.session_ended(outcome.job_id, outcome.finished_s)
         return event
 
-    def job_interrupted(self, now_s: float) -> None:
+    def job_interrupted(self, now_s: float, cause: str = "the run was interrupted") -> None:
         """Record the interruption of a job, unless it had not begun: none of its requests was answered."""
         if self._started_s is None:
             return
@@ -98,7 +109,7 @@ class JobRecorder:
                 finished_s=now_s,
                 turns=self._turns,
                 status="interrupted",
-                error="the run was interrupted",
+                error=cause,
             )
         )
 
@@ -116,7 +127,16 @@ class JobRecorder:
             return 0
         differs_at = find_divergence(self._known, prompt)
         shared = len(self._known) - 1 if differs_at is None else differs_at
-        tokens = max(0, min(shared, len(prompt) - 1))
+        return self._in_blocks(max(0, min(shared, len(prompt) - 1)))
+
+    def _count_infinite(self, turn: int, reusable: int) -> int | None:
+        """Count those that a cache without evictions would serve, of this job's last turn or of any request before."""
+        context = self.recorded.job.turns[turn].context
+        if self.lanes is None or context is None:
+            return None
+        return max(reusable, self._in_blocks(self.lanes.infinite_cache.count_hits(context)))
+
+    def _in_blocks(self, tokens: int) -> int:
         return tokens - tokens % (self.block_size or 1)
 
     def _find_lost_call(self, outcome: JobOutcome) -> str | None:

@@ -9,6 +9,8 @@ from vllm.entrypoints.launchers.launcher import create_server_socket, create_ser
 
 from agentcache.errors import InputError
 
+REPORT_PATH = "/agentcache/report"
+
 
 def check_address(args: Namespace) -> None:
     """Check that vLLM can listen at --host and --port, or at --uds. Raises InputError when it cannot."""
@@ -20,6 +22,15 @@ def check_address(args: Namespace) -> None:
     else:
         # vLLM runs a server for each data-parallel engine, and they share the port.
         _try_port(args.host, args.port, shared=(args.api_server_count or args.data_parallel_size) > 1)
+
+
+def write_report_url(args: Namespace) -> str | None:
+    """Return where the live report will be; None where there is no server, or none at a port of its own."""
+    if args.headless or args.api_server_count == 0 or args.uds:
+        return None
+    host = "127.0.0.1" if args.host in (None, "", "0.0.0.0", "::") else args.host
+    scheme = "https" if args.ssl_certfile else "http"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{args.port}{args.root_path or ''}{REPORT_PATH}"
 
 
 def _try_port(host: str | None, port: int, *, shared: bool) -> None:

@@ -11,8 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from agentcache.config import list_knobs
-from agentcache.jobs.loader import check_fit, describe_jobs, load_jobs
-from agentcache.jobs.recorded_job import RecordedJob
+from agentcache.jobs.loader import LoadedRun, check_fit, describe_jobs, load_run
 from agentcache.jobs.tokenizer import LocalTokenizer
 from agentcache.models.catalog import resolve_model
 from agentcache.report.builder import write_report
@@ -65,7 +64,8 @@ class Simulation:
         self._routing = settings.routing
         path = resolve_model(settings.model_name).path
         tokenizer = LocalTokenizer(path)
-        self.jobs, self.notes = load_jobs(settings.jobs, tokenizer)
+        self.loaded = load_run(settings.jobs, tokenizer)
+        self.jobs = self.loaded.jobs
         self._prompts = PromptWriter(tokenizer)
         # The waits of a recording are from engine to engine: the way to the client and back is in them.
         self._front_end = FrontEnd() if settings.jobs.kind == "recording" else MEASURED_FRONT_END
@@ -101,7 +101,8 @@ class Simulation:
         return 0
 
     def _run_policy(self, policy: str, writer: EventWriter, console: Console) -> PolicyEvent:
-        with ReplayDisplay(policy, len(self.jobs), console) as display:
+        lanes = self.loaded.loop.begin() if self.loaded.loop else None
+        with ReplayDisplay(policy, None if lanes else len(self.jobs), console) as display:
             knows_future = policy == CLAIRVOYANT
             engines = self._make_engines("lru" if knows_future else policy)
             future = make_clairvoyant(engines[0], self.jobs, self._prompts, self._gpu) if knows_future else None
@@ -117,7 +118,10 @@ class Simulation:
                 routing=make_routing(self._routing, engines),
             )
             try:
-                runner.run(self.jobs)
+                if lanes is None:
+                    runner.run(self.jobs)
+                else:
+                    runner.run_lanes(lanes)
             finally:
                 for engine in engines:
                     engine.close()
@@ -129,6 +133,8 @@ class Simulation:
             evictions=_add_evictions(engines),
             prefill_s=sum(engine.prefill_s for engine in engines),
             busy_s=tuple(engine.busy_s for engine in engines),
+            gpus=self._shape.tensor_parallel_size * self._replicas,
+            window_s=lanes.window_s if lanes else None,
         )
 
     def _make_engines(self, policy: str) -> list[SimulatedEngine]:
@@ -153,11 +159,12 @@ def _begin(settings: SimulationSettings, simulation: Simulation) -> None:
         model=settings.model,
         device=f"simulated {_device(settings.gpu)} ({kind} cost model)",
         seed=settings.jobs.seed,
-        jobs=len(simulation.jobs),
+        jobs=simulation.loaded.expected,
+        lanes=settings.jobs.concurrency,
         cache_tokens=settings.cache_tokens,
-        settings=_describe(settings, simulation.jobs),
+        settings=_describe(settings, simulation.loaded),
         versions=find_versions(),
-        notes=(*simulation.notes, _GPU_NOTE.format(profile.source)),
+        notes=(*simulation.loaded.notes, _GPU_NOTE.format(profile.source)),
     )
     begin_run(settings.out, record)
 
@@ -166,9 +173,9 @@ def _device(gpu: str) -> str:
     return "CPU" if gpu == "cpu" else f"NVIDIA {gpu.upper()}"
 
 
-def _describe(settings: SimulationSettings, jobs: Sequence[RecordedJob]) -> dict[str, str | int | float | bool | None]:
+def _describe(settings: SimulationSettings, loaded: LoadedRun) -> dict[str, str | int | float | bool | None]:
     return {
-        **describe_jobs(settings.jobs, jobs),
+        **describe_jobs(settings.jobs, loaded.jobs),
         "gpu": settings.gpu,
         "tensor_parallel_size": settings.tensor_parallel_size,
         "block_size": settings.block_size,

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
 from agentcache.errors import IntegrityError
+from agentcache.jobs.lanes import Lanes
 from agentcache.jobs.recorded_job import RecordedJob
-from agentcache.report.events import EventSink
+from agentcache.report.events import MEASURED, EventSink
 from agentcache.run.display import ReplayDisplay
 from agentcache.run.recorder import JobRecorder
 from agentcache.sim.clock import VirtualClock
@@ -24,6 +27,8 @@ from tool_runtime.agent.executor import ExecutedCall
 from tool_runtime.agent.job import ToolCall, ToolResult
 from tool_runtime.agent.model_client import RequestOutcome
 
+# While no request is under way, all that is planned is brought forward so that the next comes within this time.
+_IDLE_CAP_S = 10.0
 # No policy may hold back all requests for longer, while nothing else happens.
 PATIENCE_S = 600.0
 
@@ -41,6 +46,17 @@ class Timeline:
     def plan(self, time_s: float, action: _Action) -> None:
         """Plan an action for a time, which must not have passed."""
         heapq.heappush(self._events, (time_s, next(self._numbers), action))
+
+    @property
+    def next_s(self) -> float:
+        """The time of the next event; infinite when nothing is planned."""
+        return self._events[0][0] if self._events else math.inf
+
+    def bring_forward(self, time_s: float) -> None:
+        """Bring all that is planned forward by one time, such that the next event is at `time_s` or earlier."""
+        if self._events and (early_s := self._events[0][0] - time_s) > 0:
+            # Their order stays, so this is still a heap.
+            self._events = [(at_s - early_s, number, action) for at_s, number, action in self._events]
 
     def advance(self) -> bool:
         """Let time go on to the next event and do all that is planned for then; False when nothing is planned."""
@@ -118,24 +134,48 @@ class SimulationRunner:
         self._running: dict[str, _JobRun] = {}
         self._asking: dict[str, _JobRun] = {}
         self._idle_since_s: float | None = None
+        self._lanes: Lanes | None = None
 
     def run(self, jobs: Sequence[RecordedJob]) -> None:
         """Run to the end of the last job. After KeyboardInterrupt the running jobs are recorded as interrupted."""
         for recorded in jobs:
             self._timeline.plan(recorded.job.arrival_s, partial(self._start_job, recorded))
             self._tell_due(recorded, 0, recorded.job.arrival_s)
-        try:
+        with self._recording_interrupted():
             while self._timeline.advance():
-                for engine in self._engines:
-                    while engine.can_begin:
-                        self._timeline.plan(engine.begin_step(), partial(self._end_step, engine))
+                self._begin_steps()
+
+    def run_lanes(self, lanes: Lanes) -> None:
+        """Run a closed loop until it has been measured. The sessions under way are recorded as interrupted."""
+        self._lanes = lanes
+        for recorded in lanes.start():
+            self._timeline.plan(0.0, partial(self._start_job, recorded))
+        with self._recording_interrupted():
+            while not lanes.is_measured(self._timeline.next_s) and self._timeline.advance():
+                self._begin_steps()
+                if not self._asking:
+                    self._timeline.bring_forward(self._clock.now() + _IDLE_CAP_S)
+        if lanes.window_s is not None:
+            self._clock.advance_to(lanes.window_s[1])
+        for run in self._running.values():
+            run.recorder.job_interrupted(self._clock.now(), MEASURED)
+
+    def _begin_steps(self) -> None:
+        for engine in self._engines:
+            while engine.can_begin:
+                self._timeline.plan(engine.begin_step(), partial(self._end_step, engine))
+
+    @contextmanager
+    def _recording_interrupted(self) -> Iterator[None]:
+        try:
+            yield
         except KeyboardInterrupt:
             for run in self._running.values():
                 run.recorder.job_interrupted(self._clock.now())
             raise
 
     def _start_job(self, recorded: RecordedJob) -> None:
-        recorder = JobRecorder(self._policy, recorded, self._writer, self._engines[0].block_size)
+        recorder = JobRecorder(self._policy, recorded, self._writer, self._engines[0].block_size, self._lanes)
         run = _JobRun(recorded, recorder, self._prompts.write(recorded), self._clock.now())
         self._running[recorded.job.id] = run
         self._display.job_started()
@@ -226,6 +266,8 @@ class SimulationRunner:
             status="finished",
         )
         self._display.job_ended(run.recorder.job_ended(outcome))
+        if self._lanes is not None:
+            self._start_job(self._lanes.follow())
 
     def _tell_due(self, recorded: RecordedJob, turn: int, time_s: float) -> None:
         if self._future is not None:

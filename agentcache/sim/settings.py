@@ -59,6 +59,8 @@ class SimulationSettings:
             raise InputError("simulate: give at least one --policy")
         self.jobs.check()
         check_policies(self.policies)
+        if CLAIRVOYANT in self.policies and self.jobs.concurrency is not None:
+            raise InputError(f"--policy {CLAIRVOYANT}: not with --concurrency, where what comes depends on the policy")
         check_out(self.out, self.overwrite)
         find_costs(self.model, self.gpu, self.tensor_parallel_size, self.profile)
         check_kv_tokens(self.cache_tokens if self.kv_tokens is None else self.kv_tokens)

@@ -18,7 +18,7 @@ from agentcache.policy.lifespan import LambdaBounds
 from agentcache.policy.lru import LruEvictor
 from agentcache.policy.max_score import MaxScoreEvictor
 from agentcache.policy.pensieve import PensieveEvictor
-from agentcache.policy.registry import DEFAULT_POLICY, POLICIES, Policy, find_policy
+from agentcache.policy.registry import DEFAULT_POLICY, POLICIES, Policy, find_policy, with_evictor
 from agentcache.policy.return_time import Learning, ReturnTimeEvictor
 from agentcache.policy.runtime_policy import PinRank, PinWait, RuntimePolicy, Ttl, Victim
 
@@ -45,7 +45,7 @@ def test_only_vllm_keeps_the_stock_free_list() -> None:
 def test_an_unknown_policy_is_answered_with_the_choices(name: str) -> None:
     with pytest.raises(InputError) as caught:
         find_policy(name)
-    assert str(caught.value) == f"--policy {name}: unknown; choose from {', '.join(POLICIES)}"
+    assert str(caught.value).startswith(f"--policy {name}: unknown; choose from {', '.join(POLICIES)}")
 
 
 def test_policies_and_config_load_without_the_engine() -> None:
@@ -168,3 +168,18 @@ def test_stock_policies_follow_no_jobs_others_have_our_queue() -> None:
         "pensieve",
     }
     assert all(policy.make_evictor is not None for policy in POLICIES.values() if policy.runtime is not None)
+
+
+@pytest.mark.parametrize(("name", "meant"), [("agentcahe", "agentcache"), ("continum-code", "continuum-code")])
+def test_a_mistyped_policy_is_guessed(name: str, meant: str) -> None:
+    with pytest.raises(InputError, match=f"; did you mean {meant}\\?$"):
+        find_policy(name)
+
+
+def test_a_policy_takes_the_evictor_of_another() -> None:
+    ours = find_policy("agentcache")
+    mixed = with_evictor(ours, "lru")
+    assert (mixed.make_evictor, mixed.runtime) == (find_policy("lru").make_evictor, ours.runtime)
+    assert with_evictor(ours, None) is ours
+    with pytest.raises(InputError, match="evictor=lru: policy vllm leaves vLLM's free list as it is"):
+        with_evictor(find_policy("vllm"), "lru")

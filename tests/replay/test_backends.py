@@ -26,7 +26,9 @@ POLICIES = ("asymcache", "vllm", "lru")
 class FakeEngines:
     """What is done to the engines, in order; `refused` are policies that a running engine does not take."""
 
-    vllm_config = SimpleNamespace(use_v2_model_runner=False)
+    vllm_config = SimpleNamespace(
+        use_v2_model_runner=False, parallel_config=SimpleNamespace(world_size=1, data_parallel_size=1)
+    )
 
     def __init__(self, server: FakeServer) -> None:
         self.url = server.url.removesuffix("/v1")

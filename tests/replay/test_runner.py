@@ -7,14 +7,25 @@ from pathlib import Path
 
 import pytest
 from fake_server import MODEL, REPLY_ARGUMENT, FakeServer, encode
-from made_job import make_job, make_turn, record
+from made_job import CharacterTokenizer, make_job, make_turn, record
+from made_traces import make_trace
 from rich.console import Console
 
 from agentcache.jobs.context_job import ContextJob, ContextWriter
+from agentcache.jobs.loader import load_run
 from agentcache.jobs.recorded_job import RecordedJob
+from agentcache.jobs.settings import JobSettings
 from agentcache.replay.endpoint import Endpoint
 from agentcache.replay.runner import ReplayRunner
-from agentcache.report.events import EVENTS_FILE, EventWriter, JobEvent, RequestEvent, ToolCallEvent, read_events
+from agentcache.report.events import (
+    EVENTS_FILE,
+    MEASURED,
+    EventWriter,
+    JobEvent,
+    RequestEvent,
+    ToolCallEvent,
+    read_events,
+)
 from agentcache.report.policy_run import PolicyRun, group_by_policy
 from agentcache.run.display import ReplayDisplay
 from tool_runtime.agent.job import Context, Job, Message, ToolCall, ToolResult, Turn
@@ -219,3 +230,30 @@ def test_a_job_without_text_that_the_server_refuses_has_failed(server: FakeServe
     failed, made = run(server, tmp_path, [ContextJob(Job("job-0", (), turns=turns), ContextWriter(range(100, 900)))])
     assert failed == 1
     assert made.status_of("job-0").error == "HTTP 500: the engine is on fire"
+
+
+def test_lanes_take_sessions_until_the_time_is_over(server: FakeServer, tmp_path: Path) -> None:
+    for number in range(3):
+        prompts = [tuple(range(1, 3 + turn)) for turn in range(8 + number)]
+        make_trace(tmp_path / f"trace_{number:04}.json", *prompts, output=3, wait_s=0.01)
+    settings = JobSettings(workload=f"agent_traces:{tmp_path}", concurrency=2, duration_s=0.5, warm_up=1)
+    loop = load_run(settings, CharacterTokenizer()).loop
+    assert loop is not None
+    lanes = loop.begin()
+    made = Run(server, tmp_path, 0)
+    assert asyncio.run(made.runner.run_lanes(lanes)) == 0
+    jobs = made.events.jobs
+    assert [job.error for job in jobs if job.status == "interrupted"] == [MEASURED] * 2
+    assert sum(job.status == "finished" for job in jobs) >= 2
+    assert lanes.window_s is not None
+    assert max(job.finished_s for job in jobs) >= lanes.window_s[1] >= 0.5
+
+
+def test_a_lane_whose_session_fails_takes_no_other(server: FakeServer, tmp_path: Path) -> None:
+    make_trace(tmp_path / "trace_0001.json", (1,), (1, 2))
+    settings = JobSettings(workload=f"agent_traces:{tmp_path}", concurrency=2, duration_s=60.0)
+    loop = load_run(settings, CharacterTokenizer()).loop
+    assert loop is not None
+    server.refused_jobs = {"trace_0001", "trace_0001-again-1"}
+    made = Run(server, tmp_path, 0)
+    assert asyncio.run(made.runner.run_lanes(loop.begin())) == 2

@@ -16,6 +16,7 @@ import httpx
 import psutil
 import pytest
 from background_server import OPTIONS
+from wheel_install import without_checkout
 
 from agentcache.cli import main
 from agentcache.engine.constants import REPLY_ARGUMENT
@@ -28,8 +29,8 @@ from tool_runtime.learning.tool_key import HUMAN
 pytestmark = pytest.mark.engine
 
 
-def test_serve_takes_a_replay_and_saves_at_sigterm(tmp_path: Path, tiny_model_path: str) -> None:
-    """In the time that is the default, and while a client is still told its reply."""
+def test_serve_takes_a_replay_and_saves_at_sigterm(tmp_path: Path, tiny_model_path: str, wheel_site: Path) -> None:
+    """In the time that is the default, and while a client is still told its reply. From the wheel, as users have it."""
     encoder = ReplyEncoder(LocalTokenizer(tiny_model_path))
     durations = tmp_path / "durations.json"
     with socket.create_server(("127.0.0.1", 0)) as probe:
@@ -39,6 +40,8 @@ def test_serve_takes_a_replay_and_saves_at_sigterm(tmp_path: Path, tiny_model_pa
     with (tmp_path / "serve.log").open("wb") as log:
         process = subprocess.Popen(
             [*command, "--host", "127.0.0.1", "--port", str(port), *options],
+            env=without_checkout(wheel_site),
+            cwd=tmp_path,
             stdout=log,
             stderr=log,
             start_new_session=True,
@@ -63,6 +66,9 @@ def test_serve_takes_a_replay_and_saves_at_sigterm(tmp_path: Path, tiny_model_pa
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
+    said = [line for line in (tmp_path / "serve.log").read_text().splitlines() if "agentcache: " in line]
+    assert len([line for line in said if "policy agentcache; tool calls read by hermes; " in line]) == 1
+    assert len([line for line in said if f"http://127.0.0.1:{port}/agentcache/report" in line]) == 1
     _, alive = psutil.wait_procs(group, timeout=15)
     assert alive == []
     states, problem = load_durations(durations)

@@ -1,4 +1,4 @@
-"""Our scheduler on vLLM's own server, as `vllm serve --scheduler-cls` starts it: without our command and our routes."""
+"""Our scheduler on vLLM's own server, as `vllm serve --scheduler-cls` starts it: from the wheel, without our routes."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ import pytest
 from background_server import ONE_PROCESS, OPTIONS
 from openai import OpenAI
 from told_snapshot import PATH
+from wheel_install import without_checkout
 
 from agentcache.engine.constants import FORCED_REPLY_PROCESSOR, REPLY_ARGUMENT, SCHEDULER_CLASS
 from agentcache.jobs.recorded_reply import ReplyEncoder
@@ -35,7 +36,7 @@ ANSWER = Turn("It rains.")
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def url(tmp_path_factory: pytest.TempPathFactory, wheel_site: Path) -> Iterator[str]:
     tiny = resolve_model("tiny")
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
@@ -46,12 +47,14 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         *("--logits-processors", FORCED_REPLY_PROCESSOR),
         *("--additional-config", json.dumps({"agentcache": {"forced_replies": True}})),
     )
-    environment = {name: value for name, value in os.environ.items() if name != "VLLM_PLUGINS"}
+    environment = without_checkout(wheel_site, Path(__file__).parent)
+    environment.pop("VLLM_PLUGINS", None)
     log_path = tmp_path_factory.mktemp("server") / "log"
     with log_path.open("wb") as log:
         process = subprocess.Popen(
             [*COMMAND, "--model", tiny.path, *tiny.options, *OPTIONS, *ONE_PROCESS, *options],
-            env=environment | {"PYTHONPATH": str(Path(__file__).parent)},
+            env=environment,
+            cwd=log_path.parent,
             stdout=log,
             stderr=log,
             start_new_session=True,
@@ -63,8 +66,10 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         finally:
             os.killpg(process.pid, signal.SIGINT)
             process.wait(timeout=60)
+    said = [line for line in log_path.read_text().splitlines() if "agentcache" in line]
+    assert any("agentcache: policy agentcache; tool calls read by hermes; costs " in line for line in said)
     # Nothing is missing, so nobody is told to set anything.
-    assert "Tool calls are not read" not in log_path.read_text()
+    assert not [line for line in said if "WARNING" in line]
 
 
 def wait_until_up(url: str, process: subprocess.Popen[bytes], log: Path) -> None:

@@ -30,6 +30,11 @@ class BlockNumbers:
         self._unused = count()
         self._heads: defaultdict[tuple[int, ...], int] = defaultdict(self._unused.__next__)
 
+    @property
+    def shared(self) -> frozenset[int]:
+        """Return the numbers of shared heads."""
+        return frozenset(self._heads.values())
+
     def number(self, threads: Sequence[Thread], block_tokens: int) -> list[list[tuple[int, ...]]]:
         """Give numbers to the blocks of the threads' requests: those recorded, and one for a tail that is not full."""
         numbers = self._number_heads(threads, block_tokens)

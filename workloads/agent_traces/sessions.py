@@ -45,6 +45,7 @@ def load_sessions(
     return LoadedJobs(
         jobs=[replace(job, arrival_s=arrival_s) for job, arrival_s in zip(loaded, times, strict=True)],
         notes=tuple(tally.describe(scale=scale, max_context=max_context, max_gap_s=max_gap_s)),
+        shared_blocks=loader.shared_blocks,
     )
 
 
@@ -55,6 +56,10 @@ class _Loader:
         self._max_context = max_context
         self._max_gap_s = max_gap_s
         self._numbers = BlockNumbers()
+
+    @property
+    def shared_blocks(self) -> frozenset[int]:
+        return self._numbers.shared
 
     def load(self, paths: Sequence[Path]) -> Iterator[Job]:
         for path in paths:

@@ -45,15 +45,27 @@ def build_inputs(
 
 def find_cost_model(vllm_config: VllmConfig, config: AgentCacheConfig) -> CostModel:
     """Find the profile that the user names, else one that comes with agentcache, else an analytic cost model."""
-    if (own := load_own_profile(vllm_config, config)) is not None:
-        return own.cost_model
+    if (profile := _find_profile(vllm_config, config)) is not None:
+        return profile.cost_model
     geometry, gpu = read_geometry(vllm_config.model_config.hf_text_config), config.gpu or _find_gpu()
     ranks = vllm_config.parallel_config.tensor_parallel_size
-    name = next((name for name, known in SHAPES.items() if known.geometry == geometry), None)
-    measured = find_measured_profile(name, gpu, ranks) if name else None
-    if measured is not None:
-        return measured.cost_model
     return estimate_cost_model(estimate_step_cost(geometry, GPUS[gpu], ranks)).cost_model
+
+
+def describe_costs(vllm_config: VllmConfig, config: AgentCacheConfig) -> str:
+    """Say where that cost model comes from."""
+    if (profile := _find_profile(vllm_config, config)) is not None:
+        return f"measured ({config.cost_profile or profile.source})"
+    return f"estimated from the data sheet of {config.gpu or _find_gpu()} (agentcache profile measures them)"
+
+
+def _find_profile(vllm_config: VllmConfig, config: AgentCacheConfig) -> CostProfile | None:
+    if (own := load_own_profile(vllm_config, config)) is not None:
+        return own
+    geometry = read_geometry(vllm_config.model_config.hf_text_config)
+    name = next((name for name, known in SHAPES.items() if known.geometry == geometry), None)
+    ranks = vllm_config.parallel_config.tensor_parallel_size
+    return find_measured_profile(name, config.gpu or _find_gpu(), ranks) if name else None
 
 
 def load_own_profile(vllm_config: VllmConfig, config: AgentCacheConfig) -> CostProfile | None:

@@ -1,0 +1,27 @@
+"""What an engine says of itself once it is ready: one line of the log."""
+
+from __future__ import annotations
+
+from vllm.config import VllmConfig
+
+from agentcache.config import AgentCacheConfig
+from agentcache.engine.blocks.evictor_inputs import describe_costs
+from agentcache.policy.registry import Policy
+
+
+def write_banner(
+    vllm_config: VllmConfig, config: AgentCacheConfig, policy: Policy, *, fills_gaps: bool, obstacle: str | None
+) -> str:
+    """Write policy, tool-call parser, cost model and its source, and whether or why not segments are reused."""
+    parts = [f"agentcache: policy {policy.name}"]
+    if config.evictor is not None:
+        parts[0] += f" with the evictor of {config.evictor}"
+    if policy.runtime is not None:
+        parts.append(f"tool calls read by {config.runtime.tool_parser or 'nobody, for want of a --tool-call-parser'}")
+    if policy.name not in ("vllm", "lru"):
+        parts.append(f"costs {describe_costs(vllm_config, config)}")
+    if fills_gaps:
+        parts.append("multi-segment reuse on")
+    elif obstacle is not None:
+        parts.append(f"prefix reuse only: {obstacle}")
+    return "; ".join(parts) + "."

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from made_trace import make_request, make_trace, write_traces
+
+from tool_runtime.agent.job import Context, Job, ToolResult, Turn
+from workloads.agent_traces.plays import SessionPlays
+from workloads.agent_traces.sessions import load_sessions
+
+BLOCK = 16
+
+
+def make_session(name: str, turns: int, first_block: int) -> Job:
+    """A session that grows by a block a turn, behind block 0, which all sessions have."""
+    return Job(
+        name,
+        (),
+        turns=tuple(
+            Turn(
+                pause_s=3.0,
+                context=Context((0, *range(first_block, first_block + turn + 1)), BLOCK, (turn + 2) * BLOCK, 7),
+            )
+            for turn in range(turns)
+        ),
+    )
+
+
+SESSIONS = [make_session(f"session-{number}", 8 + number, 1 + 100 * number) for number in range(5)]
+
+
+def blocks(job: Job) -> set[int]:
+    return {block for turn in job.turns if turn.context for block in turn.context.blocks}
+
+
+@given(st.integers(0, 3), st.integers(0, 2**32))
+def test_every_session_is_played_once_a_round(round_number: int, seed: int) -> None:
+    plays = SessionPlays(SESSIONS, {0}, seed)
+    played = [plays.play(round_number * len(SESSIONS) + place) for place in range(len(SESSIONS))]
+    assert sorted(len(job.turns) for job in played) == [len(job.turns) for job in SESSIONS]
+    assert len({job.id for job in played}) == len(SESSIONS)
+
+
+@given(st.integers(0, 2**32))
+def test_two_plays_share_nothing_but_the_heads(seed: int) -> None:
+    plays = SessionPlays(SESSIONS, {0}, seed)
+    played = [plays.play(number) for number in range(3 * len(SESSIONS))]
+    assert len({job.id for job in played}) == len(played)
+    for number, job in enumerate(played):
+        assert all(blocks(job) & blocks(other) == {0} for other in played[:number])
+
+
+def test_the_seed_gives_the_order_and_the_starts() -> None:
+    def play(seed: int) -> list[str]:
+        plays = SessionPlays(SESSIONS, {0}, seed)
+        return [f"{plays.play(number).id} {plays.play_midway(number, 2)}" for number in range(10)]
+
+    assert play(1) == play(1) != play(2)
+
+
+@given(st.integers(0, 40), st.integers(0, 20), st.integers(0, 2**32))
+def test_a_midway_session_warms_up_and_then_goes_on(number: int, warm_up: int, seed: int) -> None:
+    plays = SessionPlays(SESSIONS, {0}, seed)
+    whole, entered = plays.play(number), plays.play_midway(number, warm_up)
+    turns = entered.job.turns
+    first = len(whole.turns) - len(turns)
+    assert len(whole.turns) // 4 <= first <= len(whole.turns) * 3 // 4
+    assert entered.warm_up == min(warm_up + 1, len(turns) - 1)
+    assert turns[entered.warm_up :] == whole.turns[first + entered.warm_up :]
+    warm = turns[: entered.warm_up]
+    assert all(turn.context is not None and turn.context.reply_tokens == 1 for turn in warm)
+    assert [turn.pause_s for turn in warm] == [0.0] * (len(warm) - 1) + [3.0] * bool(warm)
+
+
+def test_tools_of_the_warm_up_take_no_time() -> None:
+    turn = Turn(results=(ToolResult("", 5.0),), context=Context((1,), BLOCK, BLOCK, 7))
+    entered = SessionPlays([Job("only", (), turns=(turn,) * 20)], (), 0).play_midway(0, 1).job
+    assert [turn.results[0].duration_s for turn in entered.turns[:4]] == [0.0, 5.0, 5.0, 5.0]
+
+
+def test_heads_of_equal_length_are_shared_blocks(tmp_path) -> None:
+    session = make_trace([make_request(0, [1, 2, 3])], tool_tokens=64, system_tokens=64)
+    loaded = load_sessions(
+        write_traces(tmp_path, session, session),
+        jobs=None,
+        arrivals=lambda count: [0.0] * count,
+        scale=1.0,
+        max_context=None,
+        max_gap_s=60.0,
+    )
+    first, second = map(blocks, loaded.jobs)
+    assert first & second == loaded.shared_blocks
+    assert len(loaded.shared_blocks) == 2
