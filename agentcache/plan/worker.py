@@ -87,7 +87,7 @@ class Worker:
         with Path(os.devnull).open("w") as nowhere:
             runner = SimulationRunner(
                 cell.policy,
-                engine,
+                [engine],
                 prompts=self._prompts,
                 writer=events,
                 display=ReplayDisplay(cell.policy, len(jobs), Console(file=nowhere)),

@@ -107,7 +107,7 @@ def _align_pages(config: VllmConfig, attention: AttentionSpec, recurrent: MambaS
 
 
 def _narrow(attention: AttentionSpec, layer_type: str, hf_config: Any) -> AttentionSpec:
-    shared = {
+    shared: dict[str, Any] = {
         "block_size": attention.block_size,
         "num_kv_heads": attention.num_kv_heads,
         "head_size": attention.head_size,

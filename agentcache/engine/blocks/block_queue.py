@@ -94,7 +94,8 @@ class BlockQueue(_evictor.FreeQueue):
     @contextmanager
     def note_freed(self) -> Iterator[list[KVCacheBlock]]:
         """List the blocks with reusable KV that are freed inside."""
-        self._noted = noted = []
+        noted: list[KVCacheBlock] = []
+        self._noted = noted
         try:
             yield noted
         finally:
