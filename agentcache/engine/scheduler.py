@@ -117,6 +117,9 @@ class AgentScheduler(MultiSegmentScheduler):
         return find_policy("lru")
 
     def _find_cost_obstacle(self) -> str | None:
+        if self.has_mamba_layers:
+            # Simulated, jobs end no sooner with what blocks of such models cost: docs/results/families.md.
+            return "The model has recurrent layers"
         try:
             read_geometry(self.vllm_config.model_config.hf_text_config)
         except InputError as error:

@@ -28,8 +28,8 @@ class Order:
     bare order of jobs.
 
     While tools run, a new job leaves as much again as is pinned free, up to the share `reserve` of the cache: jobs come
-    back with more than they left, and what they lack then is taken from other jobs. It waits for that as for pins, no
-    longer than its patience.
+    back with more than they left, and what they lack then is taken from other jobs. It waits for that for as long as
+    computing it again would cost, no longer than its patience.
     """
 
     seniority_s: float = math.inf

@@ -189,13 +189,24 @@ def test_a_job_under_way_needs_no_more_than_its_own_room() -> None:
 
 def test_a_new_job_waits_for_that_room_for_its_patience() -> None:
     tracked = make_waiting(pinned=6, order=RESERVED)
-    # Nothing runs that taking the pins would hold up: they are not worth a wait, the room is.
-    tracked.running = 0
     request = tracked.ask("new", ASKED)
     tracked.clock.now_s += 7.9
-    assert tracked.tracker.should_defer(request, available=6)
+    assert tracked.tracker.should_defer(request, available=BLOCKS_ASKED + 6)
     tracked.clock.now_s += 0.1
-    assert not tracked.tracker.should_defer(request, available=6)
+    assert not tracked.tracker.should_defer(request, available=BLOCKS_ASKED + 6)
+
+
+@pytest.mark.parametrize(("spare", "wait_s"), [(0, 4.0), (3, 1.0)])
+def test_a_new_job_waits_while_taking_that_room_costs_more(spare: int, wait_s: float) -> None:
+    tracked = make_waiting(pinned=6, order=RESERVED)
+    # A second for each block of the room.
+    tracked.running = round(1 / LOSS_S)
+    request = tracked.ask("new", ASKED)
+    tracked.clock.now_s += wait_s - 0.01
+    assert tracked.tracker.should_defer(request, available=BLOCKS_ASKED + 6 + spare)
+    tracked.clock.now_s += 0.02
+    tracked.tracker.step()
+    assert not tracked.tracker.should_defer(request, available=BLOCKS_ASKED + 6 + spare)
 
 
 def make_held(model_path: str, blocks: int, **knobs: Any) -> LoneScheduler:

@@ -27,6 +27,8 @@ from agentcache.engine.constants import SCHEDULER_CLASS
 from agentcache.models.geometry import read_geometry
 from agentcache.policy.lru import LruEvictor
 
+# The name and level of our warnings.
+WARNED = ("vllm.agentcache", "WARNING")
 ATTENTION: dict[str, Any] = {"block_size": BLOCK_SIZE, "num_kv_heads": 2, "head_size": 32, "dtype": torch.float32}
 FULL = FullAttentionSpec(**ATTENTION)
 WINDOW = SlidingWindowSpec(**ATTENTION, sliding_window=4 * BLOCK_SIZE)
@@ -71,6 +73,20 @@ def test_a_waiting_request_keeps_its_hits_in_every_group(tiny_model_path: str) -
     lone.scheduler.check_integrity()
 
 
+@pytest.mark.parametrize(("specs", "blocks"), [([FULL, RECURRENT], 40), ([RECURRENT], 8)], ids=["hybrid", "recurrent"])
+def test_recurrent_models_are_served_as_by_lru(
+    tiny_model_path: str, specs: list[KVCacheSpec], blocks: int, vllm_log: pytest.LogCaptureFixture
+) -> None:
+    lone = make_lone(tiny_model_path, specs, blocks=blocks, policy="agentcache")
+    (line,) = [record.message for record in vllm_log.records if (record.name, record.levelname) == WARNED]
+    assert line.startswith("The model has recurrent layers: policy agentcache cannot tell what its blocks are worth, ")
+    assert isinstance(lone.scheduler.evictor, LruEvictor)
+    assert (lone.scheduler.tracker, lone.scheduler.gap_filler, lone.scheduler.chunking) == (None, None, None)
+    stock = make_lone(tiny_model_path, specs, blocks=blocks, policy="vllm")
+    assert run_jobs(lone) == run_jobs(stock)
+    assert lone.scheduler.tracker is None
+
+
 def run_jobs(lone: LoneScheduler) -> list[tuple[dict[str, int], list[int]]]:
     """Jobs that come back, in a cache that holds half of them: hits and evictions, step by step."""
     steps = []
@@ -101,7 +117,7 @@ def test_a_config_without_what_costs_need_is_served_as_by_lru(
 ) -> None:
     monkeypatch.setattr(scheduler, "read_geometry", lambda _: read_geometry(SimpleNamespace(hidden_size=128)))
     lone = make_lone(tiny_model_path, [FULL], blocks=40, policy="agentcache")
-    (line,) = [record.message for record in vllm_log.records if record.name == "vllm.agentcache"]
+    (line,) = [record.message for record in vllm_log.records if (record.name, record.levelname) == WARNED]
     assert line.startswith("The model's config (SimpleNamespace) has no num_hidden_layers: policy agentcache cannot ")
     assert isinstance(lone.scheduler.evictor, LruEvictor)
     stock = make_lone(tiny_model_path, [FULL], blocks=40, policy="vllm")

@@ -57,7 +57,7 @@ def test_what_a_turn_left_and_the_next_does_not_find_was_lost() -> None:
     assert (turn.recomputed_tokens, turn.diverged_at) == (3 * BLOCK, None)
     assert tracked.tracker.count().recomputed_tokens == 3 * BLOCK
     assert tracked.runtime.load.evicted_wait_s == 2.0
-    assert tracked.runtime.load.price(1.0) == pytest.approx(3 * LOSS_S * math.log(2) / 60)
+    assert tracked.runtime.load.price(1.0, queued=False) == pytest.approx(3 * LOSS_S * math.log(2) / 60)
 
 
 def test_nothing_was_lost_when_all_that_can_be_hit_is_hit() -> None:
@@ -71,7 +71,7 @@ def test_nothing_was_lost_when_all_that_can_be_hit_is_hit() -> None:
     tracked.admit(request, cached_tokens=4 * BLOCK)
     tracked.reply(request)
     assert [turn.recomputed_tokens for turn in tracked.tracker.view_session("s")[0].turns] == [0, 0, 0]
-    assert tracked.runtime.load.price(1.0) == 0
+    assert tracked.runtime.load.price(1.0, queued=False) == 0
 
 
 @pytest.mark.parametrize("session", ["s", None])
@@ -172,7 +172,7 @@ def test_hash_blocks_smaller_than_kv_blocks_count_by_their_size() -> None:
     turn = tracked.tracker.view_session("s")[0].turns[1]
     # The turn left 19 tokens, so 18 in whole blocks of two.
     assert (turn.recomputed_tokens, turn.diverged_at) == (10, None)
-    assert tracked.runtime.load.price(1.0) == pytest.approx(10 / BLOCK * LOSS_S * math.log(2) / 60)
+    assert tracked.runtime.load.price(1.0, queued=False) == pytest.approx(10 / BLOCK * LOSS_S * math.log(2) / 60)
     edited = tracked.ask("c", [*SYSTEM, *[7] * 9], session="s")
     tracked.reply(edited)
     tracked.turn("d", [*edited.all_token_ids][:15], session="s")

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcache.errors import InputError
-from agentcache.models.shapes import SHAPES
+from agentcache.models.published import PublishedShape
+from agentcache.models.shapes import SHAPES, Shape
 from agentcache.policy import presets
 from agentcache.policy.presets import (
     GPUS,
@@ -26,7 +27,8 @@ from agentcache.policy.presets import (
     find_step_cost,
 )
 
-PAIRS = [(model, gpu, 8 if "70b" in model else 1) for model, (_, gpus) in PRESETS.items() for gpu in gpus]
+MEASURABLE = {model: pair for model, pair in PRESETS.items() if isinstance(pair[0], Shape)}
+PAIRS = [(model, gpu, 8 if "70b" in model else 1) for model, (_, gpus) in MEASURABLE.items() for gpu in gpus]
 each_preset = pytest.mark.parametrize(("model", "gpu", "ranks"), PAIRS)
 COST = StepCost(
     overhead_s=1.0, weights_read_s=10.0, token_s=0.1, token_link_s=0.01, head_s=0.5, pair_s=1e-3, kv_read_s=0.02
@@ -186,10 +188,21 @@ def test_the_cost_profile_says_that_nothing_was_measured(model: str, gpu: str, r
 def test_a_missing_preset_is_answered_with_what_exists(model: str, gpu: str) -> None:
     with pytest.raises(InputError) as caught:
         find_cost_profile(model, gpu)
-    assert str(caught.value) == (
+    complaint = str(caught.value)
+    assert complaint.startswith(
         f"no preset for model {model} on gpu {gpu}; there are: llama-3.1-8b on h20, h100, h200; "
-        "llama-3.1-70b on h20, h100, h200; tiny on cpu; demo on cpu"
     )
+    assert complaint.endswith("; tiny on cpu; demo on cpu")
+
+
+PUBLISHED = [name for name, shape in SHAPES.items() if isinstance(shape, PublishedShape)]
+
+
+@pytest.mark.parametrize("model", PUBLISHED)
+def test_published_models_have_costs_from_their_geometry(model: str) -> None:
+    cost = estimate_step_cost(SHAPES[model].geometry, GPUS["h200"])
+    assert 0 < cost.prefill_s(1024) < cost.prefill_s(8192) < cost.prefill_s(8192, 65_536)
+    assert 0 < cost.decode_s([1024]) < cost.decode_s([1024] * 64)
 
 
 @pytest.mark.parametrize("ranks", [0, -1, 3])

@@ -75,7 +75,7 @@ def assert_eventful(crowd: Crowd) -> None:
     """Gaps were filled, requests preempted, the cache reset, and blocks hit: replies must be the same either way."""
     stats = crowd.engine.scheduler.segment_stats
     assert len(crowd.turns) == 24
-    assert stats.fill_tokens > 5 * BLOCK
+    assert stats.fill_tokens >= 5 * BLOCK
     assert sum(stats.segments.values()) > 2
     assert crowd.preempted
     assert crowd.resets

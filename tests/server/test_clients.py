@@ -87,7 +87,7 @@ def test_every_door_counts_alike(server: Server, door: Door, stream: bool) -> No
 
 
 @pytest.mark.parametrize("door", [Chat(), Responses(), Messages()], ids=["chat", "responses", "messages"])
-def test_a_nameless_job_is_one_though_its_reply_comes_back_changed(server: Server, door: Door) -> None:
+def test_a_nameless_job_survives_a_reply_that_comes_back_changed(server: Server, door: Door) -> None:
     before = server.count()
     question = f"What is the weather, {uuid4()}?"
     server.post(door, door.first(question), Turn("Let me think. " * 20, CALLS.tool_calls))

@@ -76,8 +76,11 @@ class AdmissionControl:
             return self._held_back
         lacking = cdiv(request.num_tokens, self._block_size) - (available - pinned)
         if self._reserve and state.turn == 0:
+            room = min(pinned, self._reserve)
             # A smaller new job behind this one waits as well.
-            self._holds_new_jobs = self._holds_new_jobs or lacking + min(pinned, self._reserve) > 0
+            self._holds_new_jobs = self._holds_new_jobs or (
+                lacking + room > 0 and now_s - state.arrived_s < self._find_cost(min(lacking + room, room), request)
+            )
             if self._holds_new_jobs:
                 return True
         if not self._held_back:
@@ -95,9 +98,14 @@ class AdmissionControl:
             return True
         if self._held_since_s is None:
             self._held_since_s = now_s
-        # Whose they are is not looked at: a pinned context is taken to be about as long as the request's.
-        cost_s = blocks * self._recompute_cost.at(request.num_tokens / 2) * self._count_running()
-        return now_s - self._held_since_s < cost_s
+        return now_s - self._held_since_s < self._find_cost(blocks, request)
+
+    def _find_cost(self, blocks: int, request: Request) -> float:
+        """Return the seconds for which all that runs together would stand still while so many blocks are computed.
+
+        Whose they are is not looked at: a pinned context is taken to be about as long as the request's.
+        """
+        return blocks * self._recompute_cost.at(request.num_tokens / 2) * self._count_running()
 
     def admitted(self, request: Request, state: RequestState) -> None:
         """Note that the request runs, for the first time."""
