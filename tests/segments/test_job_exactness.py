@@ -21,7 +21,7 @@ ENGINES: dict[str, dict[str, Any]] = {
     "pensieve": {"policy": "pensieve"},
     # Between two turns of a job lie some hundred looks at the clock.
     "agentcache": {"policy": "agentcache", "look_s": 0.01},
-    "agentcache, small steps": {"policy": "agentcache", "look_s": 0.01, "max_num_batched_tokens": 3 * BLOCK},
+    "agentcache, small steps": {"policy": "agentcache", "look_s": 0.05, "max_num_batched_tokens": 3 * BLOCK},
     "continuum+asymcache": {"policy": "continuum+asymcache", "look_s": 0.05},
 }
 
