@@ -72,4 +72,4 @@ test-gpu: setup
 demo: setup
 	$(BIN)/agentcache replay bfcl --model demo --policy vllm --policy agentcache --jobs 44 --rate 10 --arrival poisson \
 	  --scale 0.05 --tool-latency lognormal:0.6,0.66 --kv-tokens 12500 --seed 0 --out runs/demo --overwrite
-	$(BIN)/python benchmarks/loads.py --rates 0.2 0.6 1.2 --seeds 0 1 2 --jobs 12 --kv-tokens 60000
+	$(BIN)/python benchmarks/loads.py --rates 0.1 0.3 0.6 --seeds 0 1 2 --jobs 16 --kv-tokens 90000
