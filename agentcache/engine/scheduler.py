@@ -132,7 +132,8 @@ class AgentScheduler(MultiSegmentScheduler):
         has_segments = is_on(config.segments.enabled, policy.segments)
         tier = find_tier(self, config.tier) if has_segments and policy.tier_order and config.tier.enabled else None
         self.steers_tier = tier is not None
-        fills_gaps = has_segments and find_engine_obstacle(self) is None
+        obstacle = find_engine_obstacle(self) if has_segments else None
+        fills_gaps = has_segments and obstacle is None
         num_blocks, block_size = pool.num_gpu_blocks, self.block_size
         # Evictor, segments and runtime ask for the same; making them fits a cost model.
         get_inputs = cache(
@@ -164,16 +165,11 @@ class AgentScheduler(MultiSegmentScheduler):
             self.fill_gaps(
                 lambda: SegmentCosts(get_inputs().recompute_cost, segments.row_s, self.block_size), segments.max_gaps
             )
-        obstacle = find_engine_obstacle(self) if has_segments else None
         logger.info(write_banner(self.vllm_config, config, policy, fills_gaps=fills_gaps, obstacle=obstacle))
         if tier is not None:
             self._steer_tier(tier, policy, get_inputs())
-        if (
-            self.gap_filler is not None
-            or self.checkpoints is not None
-            or self._victim != "last"
-            or self.tracker is not None
-        ):
+        # Another victim than vLLM's comes with a tracker.
+        if self.gap_filler is not None or self.checkpoints is not None or self.tracker is not None:
             wrap_allocate_slots(self.kv_cache_manager, self._note_taker, self._make_room, self._choose_victim)
         # Measurements change it.
         self.chunking = config.chunking if is_on(config.chunking.enabled, policy.chunking) else None

@@ -116,8 +116,8 @@ class SimulationRunner:
     ) -> None:
         """Run on `engines`, which share a clock. `routing` None sends all to the first.
 
-        Each engine has an API server of its own, as vLLM starts them. `checks_tokens` False saves a third of the time:
-        events then do not tell what of a prompt was reusable.
+        Each engine has an API server of its own, as vLLM starts them. `checks_tokens` False saves time: events
+        then do not tell what of a prompt was reusable.
         """
         self._policy = policy
         self._engines = engines
