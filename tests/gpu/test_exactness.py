@@ -9,19 +9,16 @@ block is seen: in float16, whose last bits are worth an eighth of bfloat16's, it
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from crowd import BLOCKS, Crowd, assert_eventful, note_preemptions
-from live_engine import BLOCK, LiveEngine, Reply, make_prompt
-
-from agentcache.models.catalog import resolve_model
+from live_engine import BLOCK, LiveEngine
+from served import PROMPT, SERVED, assert_near, find_distance
 
 pytestmark = pytest.mark.engine
 
-# As an engine is served: CUDA graphs, and steps scheduled while others run.
-SERVED: dict[str, Any] = {"dtype": "float16", "enforce_eager": False, "max_num_seqs": 8}
 POLICIES: dict[str, dict[str, Any]] = {
     "agentcache": {"policy": "agentcache", "look_s": 0.01},
     "asymcache": {"policy": "asymcache"},
@@ -32,34 +29,6 @@ POLICIES: dict[str, dict[str, Any]] = {
         "max_num_batched_tokens": 6 * BLOCK,
     },
 }
-PROMPT = make_prompt(seed=1, tokens=20 * BLOCK + 7)
-# Ours may be so many times as far from a cold engine's as that is from itself.
-MARGIN = 3.0
-# Of the replies: after another token at a near tie, whose chance grows with the length, a reply has its own way.
-MOST_OTHER = 0.25
-
-
-@pytest.fixture(scope="session")
-def model() -> str:
-    return resolve_model("demo").path
-
-
-@pytest.fixture(scope="session")
-def cold(model: str) -> LiveEngine:
-    """The oracle: stock vLLM that computes every prompt."""
-    return LiveEngine(model, scheduler=None, enable_prefix_caching=False, **SERVED)
-
-
-@pytest.fixture(scope="session")
-def tolerance(cold: LiveEngine) -> float:
-    """The most that a token's logprob may differ: what stock vLLM's own batches make, times the margin."""
-    prompts = [make_prompt(seed, tokens=100 + 70 * seed) for seed in range(12)]
-    alone = [cold.ask(prompt, 24) for prompt in prompts]
-    names = [cold.add(prompt, 24) for prompt in prompts]
-    cold.finish()
-    own = max(find_distance(cold.reply(name), reply) for name, reply in zip(names, alone, strict=True))
-    assert own < 0.1, "the kernels do not repeat themselves well enough for this test"
-    return MARGIN * max(own, 0.005)
 
 
 @pytest.fixture(scope="session")
@@ -75,25 +44,6 @@ def take_engine(model: str, cold: LiveEngine) -> Callable[..., LiveEngine]:  # n
         return engines[key]
 
     return take
-
-
-def find_distance(reply: Reply, expected: Reply) -> float:
-    """Find the largest difference between logprobs of chosen tokens, up to the first that is another token."""
-    distance = 0.0
-    chosen = zip(reply.tokens, reply.logprobs, expected.tokens, expected.logprobs, strict=True)
-    for token, logprob, other, other_logprob in chosen:
-        distance = max(distance, abs(logprob - other_logprob))
-        if token != other:
-            break
-    return distance
-
-
-def assert_near(pairs: Iterable[tuple[Reply, Reply]], tolerance: float) -> None:
-    """At the first other token both were almost as likely: each engine's best then has nearly the same logprob."""
-    pairs = list(pairs)
-    assert max(find_distance(reply, expected) for reply, expected in pairs) <= tolerance
-    other = sum(reply.tokens != expected.tokens for reply, expected in pairs)
-    assert other <= max(1, MOST_OTHER * len(pairs))
 
 
 def test_the_engine_is_as_it_is_served(take_engine: Callable[..., LiveEngine]) -> None:

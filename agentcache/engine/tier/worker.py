@@ -39,20 +39,44 @@ class TierWorker(SimpleCPUOffloadWorker):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._completed_loads: dict[int, int] = {}
+        self._step_before: torch.Event | None = None
+
+    def bind_connector_metadata(self, metadata: SimpleCPUOffloadMetadata) -> None:
+        """Take the step's copies, before the step itself is launched."""
+        super().bind_connector_metadata(metadata)
+        self._step_before = self._mark_step_before()
+
+    def _mark_step_before(self) -> torch.Event | None:
+        """Return an event that all steps launched so far precede.
+
+        Under async scheduling the step before may still write to blocks of a request that was preempted or aborted, and
+        they are free already: to be stored as what they will be, or to be fetched into.
+        """
+        event = torch.Event()
+        event.record(torch.cuda.current_stream())
+        return event
 
     def start_load_kv(self) -> None:
         """Begin the step's copies: all of them, where our scheduler asks for them."""
-        super().start_load_kv()
         metadata = self._connector_metadata
-        if isinstance(metadata, TierMetadata) and metadata.store_gpu_blocks:
-            assert self._backend is not None
-            self._backend.launch_copy(
-                metadata.store_gpu_blocks,
-                metadata.store_cpu_blocks,
-                is_store=True,
-                event_idx=metadata.store_event,
-                events_list=self._store_events,
-            )
+        if not isinstance(metadata, TierMetadata):
+            super().start_load_kv()
+            return
+        if metadata.load_cpu_blocks:
+            self._launch(metadata.load_cpu_blocks, metadata.load_gpu_blocks, metadata.load_event, is_store=False)
+        if metadata.store_gpu_blocks:
+            self._launch(metadata.store_gpu_blocks, metadata.store_cpu_blocks, metadata.store_event, is_store=True)
+
+    def _launch(self, sources: list[int], targets: list[int], number: int, *, is_store: bool) -> None:
+        assert self._backend is not None
+        self._backend.launch_copy(
+            sources,
+            targets,
+            is_store=is_store,
+            event_idx=number,
+            events_list=self._store_events if is_store else self._load_events,
+            wait_event=self._step_before,
+        )
 
     def wait_for_save(self) -> None:
         """Begin the step's stores where vLLM's own scheduler asks for them, behind the step that computes them."""
@@ -111,6 +135,9 @@ class CpuTierWorker(TierWorker):
             name: torch.zeros((self.num_cpu_blocks, *cache.shape[1:]), dtype=cache.dtype)
             for name, cache in unique_gpu_caches.items()
         }
+
+    def _mark_step_before(self) -> None:
+        """Mark nothing: a step has ended when the next one begins."""
 
     def start_load_kv(self) -> None:
         """Copy to the cache."""

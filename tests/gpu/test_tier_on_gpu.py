@@ -1,0 +1,109 @@
+"""Replies over two caches, the GPU's and the host's, equal those of an engine that computes every prompt."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from crowd import BLOCKS, Crowd, note_preemptions
+from live_engine import BLOCK, LiveEngine, make_prompt
+from served import PROMPT, SERVED, assert_near, find_distance
+from transformers import AutoConfig
+from vllm.distributed.kv_transfer import ensure_kv_transfer_shutdown, get_kv_transfer_group
+
+from agentcache.engine.tier.options import make_transfer_config
+from tool_runtime.agent.job import ToolCall
+
+pytestmark = pytest.mark.engine
+
+SEARCH = ToolCall("search", "{}")
+
+
+@contextmanager
+def start_tiered(model_path: str, host_blocks: int) -> Iterator[LiveEngine]:
+    """Everything is worth a fetch. vLLM has one worker's connector a process, so no other engine may run meanwhile."""
+    engine = LiveEngine(
+        model_path,
+        policy="agentcache",
+        knobs={"tier": {"enabled": True, "latency_s": 0.0, "link_gb_s": 1e6}},
+        kv_transfer_config=make_transfer_config(host_blocks * find_block_bytes(model_path), steered=True, lazy=False),
+        num_gpu_blocks_override=BLOCKS,
+        **SERVED,
+    )
+    # Between two turns of a job lie some hundred looks at the clock.
+    engine.scheduler.clock = itertools.count(1.0, 0.01).__next__
+    try:
+        yield engine
+    finally:
+        ensure_kv_transfer_shutdown()
+
+
+def find_block_bytes(model_path: str) -> int:
+    """Of keys and values in float16."""
+    config = AutoConfig.from_pretrained(model_path)
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return int(2 * 2 * config.num_hidden_layers * config.num_key_value_heads * head_dim * BLOCK)
+
+
+def settle(engine: LiveEngine) -> None:
+    """Go on as an engine does in its own process, until nothing is left to be copied."""
+    while engine.scheduler.has_requests():
+        engine.step()
+
+
+def push_out(engine: LiveEngine) -> None:
+    """Other jobs use the cache."""
+    for seed in range(2, 5):
+        settle(engine)
+        engine.ask(make_prompt(seed, tokens=30 * BLOCK), 4, session=f"other-{seed}", calls=[SEARCH])
+
+
+@pytest.mark.parametrize(("host_blocks", "seed"), [(30, 9), (300, 9), (300, 10)])
+def test_replies_of_jobs_over_two_caches(
+    *,
+    host_blocks: int,
+    seed: int,
+    cold: LiveEngine,
+    model: str,
+    tolerance: float,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with start_tiered(model, host_blocks) as engine:
+        tier = engine.scheduler.tier
+        assert engine.schedules_ahead
+        assert tier.host.num_blocks == host_blocks
+        crowd = Crowd(engine, random.Random(seed))
+        note_preemptions(engine, crowd.preempted, monkeypatch)
+        crowd.run(jobs=6, turns=4)
+    names = [cold.add(prompt, length) for prompt, length, _ in crowd.turns]
+    cold.finish()
+    assert_near(((reply, cold.reply(name)) for name, (*_, reply) in zip(names, crowd.turns, strict=True)), tolerance)
+    assert tier.fetched_blocks > 10
+    assert tier.storing.stats.stored > 10
+
+
+@pytest.mark.parametrize("is_wrong", [False, True], ids=["as stored", "one wrong block"])
+def test_what_is_fetched(*, is_wrong: bool, cold: LiveEngine, model: str, tolerance: float) -> None:
+    expected = cold.ask(PROMPT, 16)
+    with start_tiered(model, 300) as engine:
+        engine.ask(PROMPT, 16, session="mine", calls=[SEARCH])
+        push_out(engine)
+        settle(engine)
+        if is_wrong:
+            (block,) = engine.scheduler.tier.host.map.find_blocks([engine.block_keys(PROMPT)[10]])
+            worker: Any = get_kv_transfer_group()
+            for cache in worker.worker_handler.cpu_kv_caches.values():
+                cache[block.block_id] = torch.randint_like(cache[block.block_id], 100)
+        before = engine.scheduler.tier.fetched_blocks
+        reply = engine.ask(PROMPT, 16, session="mine", calls=[SEARCH])
+        assert engine.scheduler.tier.fetched_blocks - before > 10
+    assert reply.cached == 20 * BLOCK
+    if is_wrong:
+        assert find_distance(reply, expected) > 2 * tolerance
+    else:
+        assert_near([(reply, expected)], tolerance)
