@@ -26,6 +26,7 @@ class Crowd:
     turns: list[tuple[list[int], int, Reply]] = field(default_factory=list)
     preempted: list[str] = field(default_factory=list)
     resets: int = 0
+    resets_running: bool = True
 
     def run(self, jobs: int, turns: int) -> None:
         prompts = {job: SYSTEM + self._tokens(250) for job in range(jobs)}
@@ -41,7 +42,7 @@ class Crowd:
             # At least once.
             is_due = len(self.turns) > 12 and not self.resets
             if self.chance.random() < (0.5 if is_due else 0.01):
-                self.resets += self.engine.reset(running=self.chance.random() < 0.7)
+                self.resets += self.engine.reset(running=self.chance.random() < 0.7 and self.resets_running)
             if self.chance.random() < 0.2:
                 self.engine.pool.evict_blocks({self.chance.randrange(1, BLOCKS)})
             for output in self.engine.step():
