@@ -151,12 +151,6 @@ class OrderConfig(BaseModel):
         _BY_POLICY,
         **_NOT_NEGATIVE,
     )
-    backlog: float | None = _knob(
-        None,
-        "a request is patient for so many times the prefill seconds that wait before it, or more; None: the policy's",
-        _BY_POLICY,
-        **_NOT_NEGATIVE,
-    )
     reserve: float | None = _knob(
         None,
         "share of the cache, and at most as much as is pinned, that new jobs leave free for those under way to grow; "

@@ -210,7 +210,7 @@ class AgentScheduler(MultiSegmentScheduler):
                 logger.warning("Requests keep the order of --scheduling-policy %s.", self.policy.value)
                 return
             self._victim = runtime_policy.victim
-            self.waiting = JobQueue(self.tracker.priority_of, self.now)
+            self.waiting = JobQueue(self.tracker.priority_of, self.tracker.patience_s, self.now)
 
     def _find_hits(self, request: Request) -> list[KVCacheBlock]:
         """Find the cached blocks that the request would reuse if it were admitted now."""

@@ -27,9 +27,6 @@ class Order:
     goes before all others but preempted ones, and takes pinned blocks, so nobody waits for ever; both infinite is the
     bare order of jobs.
 
-    A request is patient for at least `backlog` times the seconds of prefill that wait before it when it comes. Where
-    the queue takes longer than `patience_s`, everybody would be out of patience, and none would find its cache again.
-
     While tools run, a new job leaves as much again as is pinned free, up to the share `reserve` of the cache: jobs come
     back with more than they left, and what they lack then is taken from other jobs. It waits for that for as long as
     computing it again would cost, no longer than its patience.
@@ -37,7 +34,6 @@ class Order:
 
     seniority_s: float = math.inf
     patience_s: float = math.inf
-    backlog: float = 0.0
     reserve: float = 0.0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,8 +10,7 @@ import pytest
 from lone_scheduler import LoneScheduler
 from test_steered_scheduler import do_turn_in_no_time, make_lone, run_until_idle, tokens_of
 from tracked_requests import ASKED, BLOCK, LOSS_S, Tracked
-from vllm.v1.core.kv_cache_utils import KVCacheBlock
-from vllm.v1.request import Request, RequestStatus
+from vllm.v1.request import RequestStatus
 
 from agentcache.policy.runtime_policy import Order, RuntimePolicy
 from tool_runtime.agent.job import ToolCall
@@ -97,34 +97,7 @@ def test_policies_that_do_not_wait_for_pins(runtime_policy: RuntimePolicy) -> No
     tracked = make_waiting(pinned=6)
     other = Tracked(runtime_policy, pins=tracked.pins)
     assert not other.tracker.should_defer(other.ask("a", ASKED), available=0)
-
-
-def test_patience_grows_with_the_prefill_that_waits() -> None:
-    tracked = make_waiting(pinned=6, order=Order(patience_s=8.0, backlog=2.0))
-    tracked.hits = [KVCacheBlock(0)]
-    first, second = tracked.ask("first", [1] * 7 * BLOCK), tracked.ask("second", [2] * 5 * BLOCK)
-    # Of 7 and of 5 blocks, one is cached.
-    third = tracked.ask("third", ASKED)
-    assert due_after(tracked, first) == 8.0
-    assert due_after(tracked, second) == 8.0
-    assert due_after(tracked, third) == 2.0 * 10 * LOSS_S
-    tracked.tracker.admitted(first)
-    assert due_after(tracked, tracked.ask("fourth", ASKED)) == 8.0
-    tracked.clock.now_s += 8.5
-    assert not tracked.tracker.should_defer(second, available=6)
-    assert tracked.tracker.should_defer(third, available=6)
-
-
-def test_who_leaves_the_queue_is_no_backlog() -> None:
-    tracked = make_waiting(pinned=6, order=Order(patience_s=1.0, backlog=1.0))
-    aborted = tracked.ask("aborted", [1] * 50 * BLOCK)
-    aborted.status = RequestStatus.FINISHED_ABORTED
-    tracked.tracker.on_free(aborted)
-    assert due_after(tracked, tracked.ask("next", ASKED)) == 1.0
-
-
-def due_after(tracked: Tracked, request: Request) -> float:
-    return tracked.tracker.priority_of(request).due_s - tracked.clock.now_s
+    assert other.tracker.patience_s == math.inf
 
 
 def test_preempted_requests_and_nobody_s_turns_do_not_wait() -> None:

@@ -32,12 +32,6 @@ def test_place_at_10_s_of_a_job_that_came_at_3_s(order: Order, pinned: bool, ran
     assert find_priority(order, 3.0, 10.0, pinned=pinned) == QueuePriority(rank, time_s, 10.0)
 
 
-@pytest.mark.parametrize(("backlog_s", "due_s"), [(0.0, 15.0), (2.4, 15.0), (4.0, 18.0)])
-def test_a_request_is_due_later_behind_a_long_queue(backlog_s: float, due_s: float) -> None:
-    order = Order(patience_s=5.0, backlog=2.0)
-    assert find_priority(order, 3.0, 10.0, pinned=False, backlog_s=backlog_s).due_s == due_s
-
-
 @given(
     seniority_s=st.integers(0, 40),
     idle_s=st.integers(0, 100),
@@ -66,7 +60,7 @@ def test_nobody_is_passed_by_one_that_comes_a_patience_later(
     """Pinned or not. Each request comes some seconds after the one before, then some are served."""
     clock, order = Clock(), Order(seniority_s=seniority_s, patience_s=patience_s)
     places: dict[str, QueuePriority] = {}
-    queue = JobQueue(lambda request: places[request.request_id], clock)
+    queue = JobQueue(lambda request: places[request.request_id], patience_s, clock)
     for number, (gap_s, age_s, pinned, served) in enumerate([*arrivals, (100, 0, False, len(arrivals))]):
         clock.now_s += gap_s
         places[f"{number}"] = find_priority(order, clock.now_s - age_s, clock.now_s, pinned=pinned)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import pytest
 from hand_clock import Clock
@@ -18,15 +19,15 @@ def make_request(name: str, arrival_time: float = 0.0) -> Request:
     return Request(name, [1, 2, 3], SamplingParams(max_tokens=4), None, arrival_time=arrival_time)
 
 
-def make_queue(clock: Clock | None = None, **places: QueuePriority) -> JobQueue:
-    return JobQueue(lambda request: places[request.request_id], clock or Clock())
+def make_queue(patience_s: float = math.inf, clock: Clock | None = None, **places: QueuePriority) -> JobQueue:
+    return JobQueue(lambda request: places[request.request_id], patience_s, clock or Clock())
 
 
 def names(queue: JobQueue) -> str:
     return "".join(request.request_id for request in queue)
 
 
-def test_preempted_then_pinned_then_by_due_of_the_job() -> None:
+def test_preempted_then_pinned_then_by_arrival_of_the_job() -> None:
     places = {
         "a": QueuePriority(ORDINARY, 1.0, 0.0),
         "b": QueuePriority(ORDINARY, 5.0, 0.0),
@@ -94,13 +95,13 @@ def test_requests_that_wait_elsewhere_may_be_removed_with_others() -> None:
 
 
 def test_departed_requests_do_not_pile_up() -> None:
-    queue = JobQueue(lambda _: QueuePriority(ORDINARY, 0.0, 0.0), Clock())
+    queue = JobQueue(lambda _: QueuePriority(ORDINARY, 0.0, 0.0), math.inf, Clock())
     for number in range(1000):
         request = make_request(f"{number}")
         queue.add_request(request)
         queue.peek_request()
         queue.remove_request(request)
-    assert len(queue._by_priority) + len(queue._by_due) <= 4
+    assert len(queue._by_priority) + len(queue._by_arrival) <= 4
     assert len(queue._numbers) <= 2
 
 
@@ -112,19 +113,19 @@ def test_requests_skipped_at_every_step_do_not_pile_up() -> None:
     for _ in range(1000):
         skipped = [queue.pop_request() for _ in range(5)]
         queue.prepend_requests(reversed(skipped))
-    assert max(len(queue._by_priority), len(queue._by_due)) < 100
+    assert max(len(queue._by_priority), len(queue._by_arrival)) < 100
     assert [queue.pop_request().request_id for _ in places] == [*"01234", "stays"]
 
 
 def test_out_of_patience_goes_between_preempted_and_pinned() -> None:
     clock = Clock()
     places = {
-        "due": QueuePriority(ORDINARY, 1000.0, 1000.0, 1010.0),
-        "later": QueuePriority(ORDINARY, 500.0, 1006.0, 1016.0),
-        "pinned": QueuePriority(PINNED, 100.0, 1008.0, 1018.0),
-        "preempted": QueuePriority(ORDINARY, 900.0, 1009.0, 1019.0),
+        "due": QueuePriority(ORDINARY, 1000.0, 1000.0),
+        "later": QueuePriority(ORDINARY, 500.0, 1006.0),
+        "pinned": QueuePriority(PINNED, 100.0, 1008.0),
+        "preempted": QueuePriority(ORDINARY, 900.0, 1009.0),
     }
-    queue = make_queue(clock, **places)
+    queue = make_queue(10.0, clock, **places)
     requests = {name: make_request(name) for name in places}
     for name in ("due", "later", "pinned"):
         queue.add_request(requests[name])
@@ -144,7 +145,7 @@ def test_out_of_patience_goes_between_preempted_and_pinned() -> None:
 
 def test_pop_takes_what_peek_showed_although_time_passes() -> None:
     clock = Clock()
-    queue = make_queue(clock, a=QueuePriority(ORDINARY, 1000.0, 1000.0, 1010.0), b=QueuePriority(PINNED, 1.0, 1001.0))
+    queue = make_queue(10.0, clock, a=QueuePriority(ORDINARY, 1000.0, 1000.0), b=QueuePriority(PINNED, 1.0, 1001.0))
     for name in "ab":
         queue.add_request(make_request(name))
     shown = queue.peek_request()
@@ -174,18 +175,18 @@ class JobQueueMachine(RuleBasedStateMachine):
         self.running: list[Request] = []
         self.shown: Request | None = None
         self.clock = Clock()
-        self.queue = JobQueue(lambda request: self.places[request.request_id], self.clock)
+        self.queue = JobQueue(lambda request: self.places[request.request_id], 4.0, self.clock)
 
-    def key(self, request: Request) -> tuple[float, ...]:
+    def key(self, request: Request) -> tuple[int, float, float, float, int]:
         place = self.places[request.request_id]
         rank = PREEMPTED if request.status == RequestStatus.PREEMPTED else place.rank
-        return rank, *place[1:], request.arrival_time, self.numbers[request.request_id]
+        return rank, place.time_s, place.arrival_s, request.arrival_time, self.numbers[request.request_id]
 
     def first(self) -> Request:
         """Out of patience or by place."""
         first = min(self.waiting, key=self.key)
-        oldest = min(self.waiting, key=lambda request: (self.priority(request).due_s, self.key(request)[-1]))
-        is_due = self.clock.now_s >= self.priority(oldest).due_s
+        oldest = min(self.waiting, key=lambda request: (self.priority(request).arrival_s, self.key(request)[-1]))
+        is_due = self.clock.now_s - self.priority(oldest).arrival_s >= 4.0
         return oldest if is_due and self.key(first)[0] != PREEMPTED else first
 
     def priority(self, request: Request) -> QueuePriority:
@@ -195,16 +196,10 @@ class JobQueueMachine(RuleBasedStateMachine):
     def wait(self, seconds: int) -> None:
         self.clock.now_s += seconds
 
-    @rule(
-        rank=st.sampled_from([PINNED, ORDINARY]),
-        time_s=st.integers(0, 3),
-        arrival_time=st.integers(0, 2),
-        patience_s=st.integers(2, 6),
-    )
-    def add(self, rank: int, time_s: int, arrival_time: int, patience_s: int) -> None:
-        name, now_s = next(self.names), self.clock.now_s
-        self.places[name] = QueuePriority(rank, time_s, now_s, now_s + patience_s)
-        self.numbers[name] = len(self.numbers)
+    @rule(rank=st.sampled_from([PINNED, ORDINARY]), time_s=st.integers(0, 3), arrival_time=st.integers(0, 2))
+    def add(self, rank: int, time_s: int, arrival_time: int) -> None:
+        name = next(self.names)
+        self.places[name], self.numbers[name] = QueuePriority(rank, time_s, self.clock.now_s), len(self.numbers)
         request = make_request(name, arrival_time)
         self.queue.add_request(request)
         self.waiting.append(request)

@@ -22,7 +22,7 @@ from agentcache.engine.jobs.reuse_factors import ReuseFactors
 from agentcache.engine.jobs.stats import JobStats, hide_takers, view_job
 from agentcache.engine.jobs.views import JobView, RuntimeCounts
 from agentcache.engine.order.admission import AdmissionControl
-from agentcache.engine.order.job_queue import QueuePriority, find_priority
+from agentcache.engine.order.job_queue import ORDINARY, QueuePriority, find_priority
 from agentcache.engine.replies.tool_reader import ToolReader, calls_of
 from agentcache.policy.runtime_policy import RuntimePolicy
 from tool_runtime.learning.job_table import Gap, JobEntry
@@ -85,14 +85,13 @@ class JobTracker:
         continues = gap.request if gap is not None else None
         overlap = self._prefixes.compare(continues, request)
         entry = self._entry_of(job)
-        order, backlog_s = self._runtime_policy.order, self._waiting.backlog_s
-        priority = find_priority(order, entry.arrival_s, now_s, pinned=pinned, backlog_s=backlog_s)
+        priority = find_priority(self._runtime_policy.order, entry.arrival_s, now_s, pinned=pinned)
         turn = entry.turns + entry.failures + len(entry.running) - 1
         state = RequestState(name, job, turn, now_s, priority, pinned, continues, overlap, entry.number)
         state.change = describe_change(request, overlap, self._hash_block_size)
         self._states[request.request_id] = state
         self._without_token.add(request.request_id)
-        self._waiting.arrived(request, state)
+        self._waiting.guard(request, state)
 
     def job_of(self, request: Request) -> str | None:
         """Return the job that a request is of which has come and not ended."""
@@ -102,7 +101,12 @@ class JobTracker:
     def priority_of(self, request: Request) -> QueuePriority:
         """Return where the request stands in the queue."""
         state = self._states.get(request.request_id)
-        return state.priority if state is not None else find_priority(None, 0.0, self.clock(), pinned=False)
+        return state.priority if state is not None else QueuePriority(ORDINARY, self.clock(), self.clock())
+
+    @property
+    def patience_s(self) -> float:
+        """The seconds after which a request goes before those of older jobs."""
+        return self._waiting.patience_s
 
     def should_defer(self, request: Request, available: int) -> bool:
         """Tell whether the request is not to be admitted in this step, because it would take pinned blocks.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from vllm.utils.math_utils import cdiv
 from vllm.v1.core.kv_cache_utils import KVCacheBlock
@@ -29,9 +29,8 @@ class AdmissionControl:
         count_running: Callable[[], int],
     ) -> None:
         order = runtime_policy.order or Order()
-        self._measures_backlog = order.backlog > 0
-        # Seconds of prefill of each waiting request, as found when it came.
-        self._prefill_s: dict[str, float] = {}
+        self.patience_s = order.patience_s
+        """From its arrival on: after so long a request goes before those of older jobs, and takes pinned blocks."""
         self._guarded = pins if runtime_policy.protect_waiting else None
         self._respected = pins if runtime_policy.wait_for_pins != "none" else None
         self._weighs = runtime_policy.wait_for_pins == "weighed"
@@ -45,11 +44,6 @@ class AdmissionControl:
         # Since when the pins have kept requests from being admitted.
         self._held_since_s: float | None = None
 
-    @property
-    def backlog_s(self) -> float:
-        """The seconds of prefill that wait; 0 where nobody's patience depends on it."""
-        return sum(self._prefill_s.values())
-
     def step(self, waiting: int) -> None:
         """Note that a step is scheduled next, and how many requests wait."""
         self._held_back = self._holds_new_jobs = False
@@ -57,19 +51,11 @@ class AdmissionControl:
             # The last one that was held back was aborted.
             self._held_since_s = None
 
-    def arrived(self, request: Request, state: RequestState) -> None:
-        """Note that the request waits, and keep what it will hit against those that come behind it in the queue."""
-        if self._guarded is None and not self._measures_backlog:
-            return
-        hits = self._find_hits(request)
-        if self._measures_backlog:
-            self._prefill_s[request.request_id] = self._find_prefill(request, len(hits))
-        self._guard(request, state, hits)
-
-    def _guard(self, request: Request, state: RequestState, hits: Iterable[KVCacheBlock]) -> None:
+    def guard(self, request: Request, state: RequestState) -> None:
+        """Keep what the request will hit, against those that come behind it in the queue."""
         if self._guarded is None:
             return
-        free = [block.block_id for block in hits if block.ref_cnt == 0]
+        free = [block.block_id for block in self._find_hits(request) if block.ref_cnt == 0]
         if free:
             self._guarded.guard(request.request_id, free, max(0.0, LATEST_S - state.priority.time_s))
 
@@ -80,11 +66,11 @@ class AdmissionControl:
 
         While it waits, nothing behind it without a pin is admitted either: small requests would keep a large one
         waiting for ever. A new job leaves room for those under way to grow (`Order`), and holds back new jobs alone.
-        Whoever is due goes, however many wait with it.
+        Whoever has waited for `patience_s` goes, however many wait with it.
         """
         if self._respected is None or state.pinned or request.status == RequestStatus.PREEMPTED:
             return False
-        if now_s >= state.priority.due_s:
+        if now_s - state.arrived_s >= self.patience_s:
             return False
         if not (pinned := self._respected.blocks):
             return self._held_back
@@ -114,11 +100,6 @@ class AdmissionControl:
             self._held_since_s = now_s
         return now_s - self._held_since_s < self._find_cost(blocks, request)
 
-    def _find_prefill(self, request: Request, hits: int) -> float:
-        """Return the seconds of prefill of what is not cached, taken to be the end of the prompt."""
-        lacking = max(0, cdiv(request.num_tokens, self._block_size) - hits)
-        return lacking * self._recompute_cost.at(request.num_tokens - lacking * self._block_size / 2)
-
     def _find_cost(self, blocks: int, request: Request) -> float:
         """Return the seconds for which all that runs together would stand still while so many blocks are computed.
 
@@ -134,6 +115,5 @@ class AdmissionControl:
 
     def end(self, request: Request) -> None:
         """Note that the request waits no longer."""
-        self._prefill_s.pop(request.request_id, None)
         if self._guarded is not None:
             self._guarded.drop_guard(request.request_id)

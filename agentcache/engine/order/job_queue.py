@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
@@ -16,15 +15,11 @@ from agentcache.policy.runtime_policy import Order
 
 
 class QueuePriority(NamedTuple):
-    """Lower ones are served first, but from `due_s` on a request goes before all that are not preempted.
-
-    It stays the same while the request waits.
-    """
+    """Lower ones are served first. A request's priority stays the same while it waits."""
 
     rank: int
     time_s: float
     arrival_s: float
-    due_s: float = math.inf
 
 
 PREEMPTED, PINNED, ORDINARY = range(3)
@@ -32,18 +27,11 @@ PREEMPTED, PINNED, ORDINARY = range(3)
 _SURPLUS = 64
 
 
-def find_priority(
-    order: Order | None, job_arrival_s: float, now_s: float, *, pinned: bool, backlog_s: float = 0.0
-) -> QueuePriority:
-    """Find the priority of a request that comes now; None is first come, first served.
-
-    `pinned`: its job has a pin. `backlog_s` is the prefill that waits before it.
-    """
+def find_priority(order: Order | None, job_arrival_s: float, now_s: float, *, pinned: bool) -> QueuePriority:
+    """Find the priority of a request that comes now; None is first come, first served. `pinned`: its job has a pin."""
     if order is None:
         return QueuePriority(ORDINARY, now_s, now_s)
-    due_s = now_s + max(order.patience_s, order.backlog * backlog_s)
-    rank = PINNED if pinned else ORDINARY
-    return QueuePriority(rank, max(job_arrival_s, now_s - order.seniority_s), now_s, due_s)
+    return QueuePriority(PINNED if pinned else ORDINARY, max(job_arrival_s, now_s - order.seniority_s), now_s)
 
 
 class _Entry(NamedTuple):
@@ -54,18 +42,21 @@ class _Entry(NamedTuple):
 
 
 class JobQueue(RequestQueue):
-    """Preempted requests first, then those that are due, the longest first, then by priority. O(log n) each.
+    """Preempted requests first, then those out of patience as they came, then by priority. O(log n) each.
 
     A request that is put back, preempted or skipped, goes where its priority is.
     """
 
-    def __init__(self, find_priority: Callable[[Request], QueuePriority], clock: Callable[[], float]) -> None:
+    def __init__(
+        self, find_priority: Callable[[Request], QueuePriority], patience_s: float, clock: Callable[[], float]
+    ) -> None:
         self._find_priority = find_priority
+        self._patience_s = patience_s
         self._clock = clock
-        # The same entries by priority and by when they are due. Those of requests that left stay until they come up, so
-        # they hold names: a request has its whole prompt.
+        # The same entries by priority and by arrival. Those of requests that left stay until they come up, so they hold
+        # names: a request has its whole prompt.
         self._by_priority: list[_Entry] = []
-        self._by_due: list[tuple[float, int, _Entry]] = []
+        self._by_arrival: list[tuple[float, int, _Entry]] = []
         self._waiting: dict[str, tuple[_Entry, Request]] = {}
         self._front: str | None = None
         # Of the first addition: requests that are put back stay in the order in which they came.
@@ -81,14 +72,15 @@ class JobQueue(RequestQueue):
         entry = _Entry(priority, request.arrival_time, number, request.request_id)
         self._waiting[request.request_id] = entry, request
         heapq.heappush(self._by_priority, entry)
-        heapq.heappush(self._by_due, (priority.due_s, number, entry))
+        heapq.heappush(self._by_arrival, (priority.arrival_s, number, entry))
         self._drop_surplus()
 
     def peek_request(self) -> Request:
         """Return the next request, and note it for `pop_request`. Raises IndexError when nothing waits."""
         self._drop_departed()
-        first, oldest = self._by_priority[0], self._by_due[0][2]
-        is_due = self._clock() >= oldest.priority.due_s and first.priority.rank != PREEMPTED
+        first, oldest = self._by_priority[0], self._by_arrival[0][2]
+        waited_s = self._clock() - oldest.priority.arrival_s
+        is_due = waited_s >= self._patience_s and first.priority.rank != PREEMPTED
         self._front = oldest.request_id if is_due else first.request_id
         return self._waiting[self._front][1]
 
@@ -134,17 +126,17 @@ class JobQueue(RequestQueue):
     def _drop_departed(self) -> None:
         while self._by_priority and not self._is_waiting(self._by_priority[0]):
             heapq.heappop(self._by_priority)
-        while self._by_due and not self._is_waiting(self._by_due[0][2]):
-            heapq.heappop(self._by_due)
+        while self._by_arrival and not self._is_waiting(self._by_arrival[0][2]):
+            heapq.heappop(self._by_arrival)
 
     def _drop_surplus(self) -> None:
         """Drop dead entries below one that stays: vLLM takes out and puts back whoever it skips, every step."""
         if len(self._by_priority) > 2 * len(self._waiting) + _SURPLUS:
             self._by_priority = [entry for entry, _ in self._waiting.values()]
             heapq.heapify(self._by_priority)
-        if len(self._by_due) > 2 * len(self._waiting) + _SURPLUS:
-            self._by_due = [(entry.priority.due_s, entry.number, entry) for entry, _ in self._waiting.values()]
-            heapq.heapify(self._by_due)
+        if len(self._by_arrival) > 2 * len(self._waiting) + _SURPLUS:
+            self._by_arrival = [(entry.priority.arrival_s, entry.number, entry) for entry, _ in self._waiting.values()]
+            heapq.heapify(self._by_arrival)
 
     def _is_waiting(self, entry: _Entry) -> bool:
         waiting = self._waiting.get(entry.request_id)
