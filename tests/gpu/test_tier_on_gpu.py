@@ -40,7 +40,15 @@ def start_tiered(model_path: str, host_blocks: int) -> Iterator[LiveEngine]:
     try:
         yield engine
     finally:
+        # vLLM leaves its host memory registered, and what comes to lie there next could not be copied to the GPU.
+        for cache in host_caches():
+            torch.cuda.cudart().cudaHostUnregister(cache.data_ptr())
         ensure_kv_transfer_shutdown()
+
+
+def host_caches() -> list[torch.Tensor]:
+    worker: Any = get_kv_transfer_group()
+    return list(worker.worker_handler.cpu_kv_caches.values())
 
 
 def find_block_bytes(model_path: str) -> int:
@@ -97,8 +105,7 @@ def test_what_is_fetched(*, is_wrong: bool, cold: LiveEngine, model: str, tolera
         settle(engine)
         if is_wrong:
             (block,) = engine.scheduler.tier.host.map.find_blocks([engine.block_keys(PROMPT)[10]])
-            worker: Any = get_kv_transfer_group()
-            for cache in worker.worker_handler.cpu_kv_caches.values():
+            for cache in host_caches():
                 cache[block.block_id] = torch.randint_like(cache[block.block_id], 100)
         before = engine.scheduler.tier.fetched_blocks
         reply = engine.ask(PROMPT, 16, session="mine", calls=[SEARCH])
