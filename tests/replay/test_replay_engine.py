@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from background_server import KEY, SharedServer
+from background_server import KEY, ONE_PROCESS, SharedServer
 from made_traces import make_trace
 
 from agentcache.cli import main
@@ -33,7 +33,8 @@ def one_engine_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     policies = [word for policy in POLICIES for word in ("--policy", policy)]
     options = [*policies, "--jobs", "4", "--scale", "0.05", "--tool-latency", "0"]
     pace = ["--arrival", "even", "--rate", "0.2", "--kv-tokens", "3500", "--seed", "3"]
-    done = subprocess.run([*REPLAY, *options, *pace, "--out", str(out)], capture_output=True, text=True, check=False)
+    command = [*REPLAY, *options, *pace, "--out", str(out), "--", *ONE_PROCESS]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr + (out / ENGINE_LOG).read_text()[-3000:]
     assert "Job latency, mean" in done.stdout
     return out
