@@ -56,8 +56,8 @@ def make_config(
     return config
 
 
-def make_scheduler(config: VllmConfig, num_blocks: int) -> Any:
-    """What the engine core does at its start, for one full-attention layer."""
+def make_scheduler(config: VllmConfig, num_blocks: int, **options: Any) -> Any:
+    """What the engine core does at its start, for one full-attention layer. `options` are our scheduler's own."""
     spec = FullAttentionSpec(block_size=BLOCK_SIZE, num_kv_heads=2, head_size=32, dtype=torch.float32)
     config.cache_config.num_gpu_blocks = num_blocks
     return config.scheduler_config.get_scheduler_cls()(
@@ -66,6 +66,7 @@ def make_scheduler(config: VllmConfig, num_blocks: int) -> Any:
         structured_output_manager=StructuredOutputManager(config),
         block_size=BLOCK_SIZE,
         hash_block_size=BLOCK_SIZE,
+        **options,
     )
 
 

@@ -96,10 +96,12 @@ def test_policies_vllm_and_lru_equal_stock_vllm_step_by_step(
 
 
 def run_under_counted_time(tiny_model_path: str, policy: str, seed: int) -> JobMix:
-    """A look at the clock is a second, so that policies which know of time see it pass, the same in every run."""
-    scheduler = make_scheduler(make_config(tiny_model_path, SCHEDULER_CLASS, policy=policy, lifespan_s=200), NUM_BLOCKS)
-    assert isinstance(scheduler, AgentScheduler)
-    scheduler.clock = itertools.count(1.0).__next__
+    """A look at the clock is a second, so that policies which know of time see it pass, the same in every run.
+
+    From the start on: of a clock that is set later, gaps would be rounded by when that was.
+    """
+    config = make_config(tiny_model_path, SCHEDULER_CLASS, policy=policy, lifespan_s=200)
+    scheduler = make_scheduler(config, NUM_BLOCKS, clock=itertools.count(1.0).__next__)
     return run_mix(scheduler, seed, in_flight=1)
 
 
