@@ -1,8 +1,8 @@
 # make setup          a virtual environment with everything in it; does nothing when nothing changed
 # make check          setup, then linters and types
-# make test           setup and check, then all tests
+# make test           setup and check, and beside mypy all tests
 # make test-fast      setup, then the tests that start no engine
-# make test-thorough  setup and check, then all tests at their full size
+# make test-thorough  the same, with all tests at their full size
 # make test-gpu ENGINE=cuda  setup, then the tests that need an NVIDIA GPU, which are in none of the others
 # make demo           setup, then BFCL web-search jobs under stock vLLM's policy and ours, on a real engine on the CPU, with a
 #                     report in runs/demo/report.html; then the same on a simulated H200 under three loads

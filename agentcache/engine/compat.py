@@ -170,6 +170,7 @@ _TIER_ATTRIBUTES: dict[str, tuple[str, ...]] = {
         "_backend",
         "_completed_store_events",
         "_connector_metadata",
+        "_load_events",
         "_load_hwm",
         "_pending_load_event_indices",
         "_store_events",
