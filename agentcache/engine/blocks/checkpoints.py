@@ -13,6 +13,7 @@ that no such checkpoint needs are superseded: they are free first. vLLM itself i
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import chain
 
@@ -27,8 +28,6 @@ from agentcache.engine.jobs.finish_classes import SHARED
 from agentcache.engine.patches import replace
 
 SUPERSEDED = FreeContext(superseded=True)
-# Of what several jobs have begun with: it is nobody's.
-BEGINNING = FreeContext(finish_class=SHARED, prefix_only=True)
 # Hashes of such blocks; a prompt of a million tokens has as many.
 _MOST_BEGINNINGS = 65_536
 
@@ -53,7 +52,11 @@ class Checkpoints:
         queue: BlockQueue,
         *,
         find_request: Callable[[str], Request | None],
+        is_fill_request: Callable[[str], bool],
+        fills_gaps: bool,
     ) -> None:
+        # Of what several jobs have begun with: it is nobody's.
+        self.beginning = FreeContext(finish_class=SHARED, prefix_only=not fills_gaps)
         self._manager = manager
         self._queue = queue
         self._find_request = find_request
@@ -71,7 +74,7 @@ class Checkpoints:
         ) -> None:
             with queue.free_with(SUPERSEDED), queue.note_freed() as freed:
                 remove_skipped_blocks(request_id, processed_computed_tokens, num_prompt_tokens)
-            if freed:
+            if freed and not is_fill_request(request_id):
                 self._hold(request_id, freed)
             if processed_computed_tokens >= self._shared.get(request_id, processed_computed_tokens + 1):
                 self._keep_shared(request_id)
@@ -84,6 +87,10 @@ class Checkpoints:
         self._held.clear()
         self._supersede(held)
         return bool(held)
+
+    def count_held(self) -> Counter[int]:
+        """Count how often each block is held, by its id."""
+        return Counter(block.block_id for block in chain.from_iterable(self._held.values()))
 
     def _hold(self, request_id: str, freed: list[KVCacheBlock]) -> None:
         """Hold the last block of each group in place of the one before it."""
@@ -161,7 +168,7 @@ class Checkpoints:
         held = {block.block_id for block in self._held.get(request_id, ())}
         blocks = [block for block in needed if block.ref_cnt == 0]
         if blocks and held.isdisjoint(block.block_id for block in needed):
-            self.revive(blocks, BEGINNING)
+            self.revive(blocks, self.beginning)
             del self._shared[request_id]
 
 
