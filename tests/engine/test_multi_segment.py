@@ -226,11 +226,14 @@ class Soak:
             options = {"cache_salt": self.rng.choice([None, None, None, "tenant"]), "priority": self.rng.randrange(3)}
             self.lone.add(name, list(self.chats[chat]), output_tokens=self.rng.randint(1, 40), **options)
         if self.rng.random() < 0.5:
-            drop_blocks(self.lone, self.rng.randrange(28))
+            self.lose_blocks(self.rng.randrange(28))
         if live and self.rng.random() < 0.02:
             self.lone.abort(self.rng.choice(live))
         if self.rng.random() < 0.004:
             self.lone.scheduler.reset_prefix_cache(reset_running_requests=self.rng.random() < 0.5)
+
+    def lose_blocks(self, index: int) -> None:
+        drop_blocks(self.lone, index)
 
     def _tokens(self, most: int) -> list[int]:
         return [self.rng.randrange(8000) for _ in range(self.rng.randint(most // 2, most))]
