@@ -15,7 +15,7 @@ from vllm.v1.kv_cache_interface import ChunkedLocalAttentionSpec, KVCacheSpec, S
 
 
 class ShadowCache:
-    """Runs each step as a worker does: all rows write first, then every row reads what its layers see before its end."""
+    """Runs each step as a worker does: all rows write first, then every row reads what its layers see."""
 
     def __init__(self, num_blocks: int, specs: Sequence[KVCacheSpec]) -> None:
         self._specs = specs
@@ -59,7 +59,7 @@ class ShadowCache:
             if name in old.resumed_req_ids:
                 self._tables[name] = [[] for _ in self._specs]
             for table, added in zip(self._tables[name], blocks or (), strict=False):
-                table += added
+                table.extend(added)
             rows.append((name, computed))
         return [(name, computed, output.num_scheduled_tokens[name]) for name, computed in rows]
 

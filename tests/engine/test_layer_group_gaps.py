@@ -61,7 +61,7 @@ def test_a_gap_is_filled_from_the_last_place_to_go_on(tiny_model_path: str) -> N
 
 
 def test_an_island_ends_where_its_last_window_does(tiny_model_path: str) -> None:
-    """A window is there at block 9 and at the end: two gaps, and what lies behind block 9 is computed with the second."""
+    """Windows are there at block 9 and at the end: two gaps; what lies behind block 9 is computed with the second."""
     lone = make_filling(tiny_model_path, "gpt-oss", policy="asymcache")
     cache_prompt(lone)
     drop(lone, 0, *range(5), *range(9, 14))
@@ -80,7 +80,7 @@ def test_without_a_window_there_is_no_island(tiny_model_path: str) -> None:
     drop(lone, 1, 5)
     lone.add("job", PROMPT, output_tokens=1)
     steps = run_until_idle(lone)
-    assert [rows_of(step) for step in steps if step.scheduled][0] == {"job": (96, 0)}
+    assert next(rows_of(step) for step in steps if step.scheduled) == {"job": (96, 0)}
     assert lone.scheduler.segment_stats.fill_tokens == 0
 
 
@@ -109,21 +109,21 @@ class WindowedSoak(Soak):
 
 
 @pytest.mark.parametrize(
-    ("family", "policy", "seed", "in_flight", "blocks", "engine"),
+    ("family", "seed", "blocks", "options"),
     [
-        ("gpt-oss", "asymcache", 0, 1, 110, {}),
-        ("gpt-oss", "agentcache", 1, 2, 110, {}),
-        ("gpt-oss", "asymcache", 18, 2, 100, PRIORITIES),
-        ("gemma", "agentcache", 2, 2, 200, {}),
-        ("two windows", "asymcache", 3, 1, 250, FEW_SLOTS),
-        ("llama-4", "asymcache", 4, 2, 170, {}),
-        ("llama-4", "agentcache", 5, 1, 150, PRIORITIES),
+        ("gpt-oss", 0, 110, {"policy": "asymcache"}),
+        ("gpt-oss", 1, 110, {"policy": "agentcache", "in_flight": 2}),
+        ("gpt-oss", 18, 100, {"policy": "asymcache", "in_flight": 2, "engine": PRIORITIES}),
+        ("gemma", 2, 200, {"policy": "agentcache", "in_flight": 2}),
+        ("two windows", 3, 250, {"policy": "asymcache", "engine": FEW_SLOTS}),
+        ("llama-4", 4, 170, {"policy": "asymcache", "in_flight": 2}),
+        ("llama-4", 5, 150, {"policy": "agentcache", "engine": PRIORITIES}),
     ],
 )
 def test_soak_of_families_reads_only_own_values(
-    tiny_model_path: str, family: str, policy: str, seed: int, in_flight: int, blocks: int, engine: dict[str, Any]
+    tiny_model_path: str, family: str, seed: int, blocks: int, options: dict[str, Any]
 ) -> None:
-    lone = make_filling(tiny_model_path, family, blocks, in_flight=in_flight, engine=engine, policy=policy)
+    lone = make_filling(tiny_model_path, family, blocks, **options)
     soak = WindowedSoak(lone, seed)
     soak.run(pick_size(1000, 2000))
     assert sum(lone.scheduler.segment_stats.segments.values()) > 5

@@ -44,11 +44,14 @@ class Crowd:
             if self.chance.random() < (0.5 if is_due else 0.01):
                 self.resets += self.engine.reset(running=self.chance.random() < 0.7 and self.resets_running)
             if self.chance.random() < 0.2:
-                self.engine.pool.evict_blocks({self.chance.randrange(1, BLOCKS)})
+                self.lose_block()
             for output in self.engine.step():
                 if output.finished:
                     job = next(job for job, (name, _) in running.items() if name == output.request_id)
                     self._take(prompts, job, *running.pop(job))
+
+    def lose_block(self) -> None:
+        self.engine.pool.evict_blocks({self.chance.randrange(1, BLOCKS)})
 
     def _ask(self, job: int, prompt: list[int], length: int, *, is_last: bool) -> str:
         priority = self.chance.randint(0, 2)

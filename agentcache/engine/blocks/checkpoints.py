@@ -94,15 +94,17 @@ class Checkpoints:
 
     def _hold(self, request_id: str, freed: list[KVCacheBlock]) -> None:
         """Hold the last block of each group in place of the one before it."""
-        held = {get_group_id(block.block_hash): block for block in self._held.pop(request_id, []) if block.block_hash}
-        before = dict(held)
+        last = self._held.pop(request_id, [])
+        before = {get_group_id(block.block_hash): block for block in last if block.block_hash}
+        held = dict(before)
         for block in freed:
             assert block.block_hash is not None
             group = get_group_id(block.block_hash)
             if group not in held or _position(block) > _position(held[group]):
                 held[group] = block
         self._manager.block_pool.touch([block for group, block in held.items() if before.get(group) is not block])
-        self._supersede([block for group, block in before.items() if held[group] is not block])
+        # Those whose hash was taken from them in the meantime are of no use.
+        self._supersede([block for block in last if block not in held.values()])
         self._held[request_id] = list(held.values())
 
     def _supersede(self, blocks: list[KVCacheBlock]) -> None:
