@@ -7,21 +7,25 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 from lone_scheduler import BLOCK_SIZE, LoneScheduler
 from sizes import pick_size
 from test_checkpoints import CHUNKED, find_hits
 from test_layer_groups import FULL, RECURRENT, WINDOW, make_lone
 from test_multi_segment import FEW_SLOTS, PRIORITIES, PROMPT, Soak, rows_of, run_until_idle
 from vllm.v1.core.kv_cache_utils import get_group_id
-from vllm.v1.kv_cache_interface import KVCacheSpec
+from vllm.v1.kv_cache_interface import KVCacheSpec, MLAAttentionSpec
 from vllm.v1.request import RequestStatus
 
 NARROW = replace(WINDOW, sliding_window=20)
+# On the CPU vLLM has no prefix caching for it.
+LATENT = MLAAttentionSpec(block_size=BLOCK_SIZE, num_kv_heads=1, head_size=64, dtype=torch.float32)
 FAMILIES: dict[str, list[KVCacheSpec]] = {
     "gpt-oss": [WINDOW, FULL],
     "gemma": [WINDOW, WINDOW, FULL, WINDOW],
     "two windows": [FULL, WINDOW, NARROW, FULL],
     "llama-4": [CHUNKED, CHUNKED, FULL],
+    "deepseek": [LATENT],
 }
 # The window takes four blocks.
 ALL_ISLANDS = {"row_s": 0.0}
@@ -117,6 +121,7 @@ class WindowedSoak(Soak):
         ("gemma", 2, 200, {"policy": "agentcache", "in_flight": 2}),
         ("two windows", 3, 250, {"policy": "asymcache", "engine": FEW_SLOTS}),
         ("llama-4", 4, 170, {"policy": "asymcache", "in_flight": 2}),
+        ("deepseek", 6, 70, {"policy": "agentcache", "in_flight": 2}),
         ("llama-4", 5, 150, {"policy": "agentcache", "engine": PRIORITIES}),
     ],
 )

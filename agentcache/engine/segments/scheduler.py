@@ -133,7 +133,8 @@ def find_engine_obstacle(scheduler: MultiSegmentScheduler) -> str | None:
     steers_tier = scheduler.steers_tier and len(scheduler.kv_cache_config.kv_cache_groups) == 1
     obstacles = {
         "prefix caching is off": not scheduler.kv_cache_manager.enable_caching,
-        "speculative decoding is on": scheduler.num_spec_tokens > 0,
+        # Others draft with a cache of their own, in which a fill request's last token would have a wrong successor.
+        "speculative decoding is on, and not by ngram": _draft_method(scheduler) not in (None, "ngram"),
         "a KV connector is in use": scheduler.connector is not None and not steers_tier,
         # What belongs to a gap's tokens is made in the fill request, of which the client hears nothing.
         "routed experts are returned": scheduler.aux_output_connector is not None,
@@ -144,6 +145,11 @@ def find_engine_obstacle(scheduler: MultiSegmentScheduler) -> str | None:
     }
     found = next((obstacle for obstacle, holds in obstacles.items() if holds), None)
     return found or find_rule_obstacle(scheduler.kv_cache_config)
+
+
+def _draft_method(scheduler: MultiSegmentScheduler) -> str | None:
+    speculative = scheduler.vllm_config.speculative_config
+    return None if speculative is None else speculative.method
 
 
 def _count_gaps_as_computed(
