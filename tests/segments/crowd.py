@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from live_engine import BLOCK, LiveEngine, Reply, assert_same, make_prompt
+from vllm.v1.core.kv_cache_utils import get_group_id
 
 from tool_runtime.agent.job import ToolCall
 
@@ -65,6 +66,15 @@ class Crowd:
 
     def _tokens(self, most: int) -> list[int]:
         return make_prompt(self.chance.randrange(10**6), self.chance.randint(most // 2, most))
+
+
+class WindowedCrowd(Crowd):
+    """What is lost at random is full attention's: without a window there is nothing to fill a gap for."""
+
+    def lose_block(self) -> None:
+        full = self.engine.scheduler.gap_filler.finder.rule.full
+        ids = [b.block_id for b in self.engine.pool.blocks if b.block_hash and get_group_id(b.block_hash) in full]
+        self.engine.pool.evict_blocks({self.chance.choice(ids)} if ids else set())
 
 
 def assert_equal_to_cold(crowd: Crowd, cold: LiveEngine) -> None:

@@ -35,8 +35,9 @@ COMMON: dict[str, Any] = {
 WINDOW = 2 * BLOCK + 5
 
 
-def _gpt_oss() -> PreTrainedModel:
-    return GptOssForCausalLM(GptOssConfig(**COMMON, num_local_experts=4, num_experts_per_tok=2, sliding_window=WINDOW))
+def _gpt_oss(**changes: Any) -> PreTrainedModel:
+    geometry = {**COMMON, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": WINDOW, **changes}
+    return GptOssForCausalLM(GptOssConfig(**geometry))
 
 
 def _gemma() -> PreTrainedModel:
@@ -72,7 +73,7 @@ def _mistral() -> PreTrainedModel:
     return MistralForCausalLM(MistralConfig(**COMMON, sliding_window=WINDOW))
 
 
-FAMILIES: dict[str, Callable[[], PreTrainedModel]] = {
+FAMILIES: dict[str, Callable[..., PreTrainedModel]] = {
     "gpt-oss": _gpt_oss,
     "gemma": _gemma,
     "llama-4": _llama4,
@@ -80,8 +81,9 @@ FAMILIES: dict[str, Callable[[], PreTrainedModel]] = {
 }
 
 
-def make_model(name: str, folder: Path) -> str:
+def make_model(name: str, folder: Path, **changes: Any) -> str:
+    """`changes` are to gpt-oss's geometry."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        FAMILIES[name]().save_pretrained(folder)
+        FAMILIES[name](**changes).save_pretrained(folder)
     return str(folder)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from crowd import Crowd, assert_equal_to_cold
+from crowd import WindowedCrowd, assert_equal_to_cold
 from family_models import make_model
 from live_engine import BLOCK, LiveEngine, assert_same, make_prompt
-from vllm.v1.core.kv_cache_utils import get_group_id
 
 pytestmark = pytest.mark.engine
 
@@ -23,15 +23,6 @@ OPTIONS: dict[str, Any] = {
 }
 # 18 full blocks and a tail.
 PROMPT = make_prompt(seed=1, tokens=18 * BLOCK + 7)
-
-
-class FamilyCrowd(Crowd):
-    """What is lost at random is full attention's: without a window there is nothing to fill a gap for."""
-
-    def lose_block(self) -> None:
-        full = self.engine.scheduler.gap_filler.finder.rule.full
-        ids = [b.block_id for b in self.engine.pool.blocks if b.block_hash and get_group_id(b.block_hash) in full]
-        self.engine.pool.evict_blocks({self.chance.choice(ids)} if ids else set())
 
 
 class Pair(NamedTuple):
@@ -84,7 +75,7 @@ def test_a_wrong_block_of_either_kind_is_seen(pair: Pair) -> None:
 def test_replies_of_jobs_of_families_equal_cold_ones(pair: Pair, policy: dict[str, Any]) -> None:
     engine, cold, *_ = pair
     engine.use(**policy)
-    crowd = FamilyCrowd(engine, random.Random(4))
+    crowd = WindowedCrowd(engine, random.Random(4))
     crowd.run(jobs=6, turns=4)
     assert_equal_to_cold(crowd, cold)
     stats = engine.scheduler.segment_stats
@@ -92,3 +83,18 @@ def test_replies_of_jobs_of_families_equal_cold_ones(pair: Pair, policy: dict[st
     assert crowd.resets
     assert not engine.scheduler.gap_filler.rows
     assert engine.pool.get_num_free_blocks() == engine.pool.num_gpu_blocks - 1
+
+
+def test_layers_that_vllm_does_not_tell_apart(tmp_path: Path) -> None:
+    """Those with a window keep all tokens then: each block's end is a place to go on from."""
+    path = make_model("gpt-oss", tmp_path)
+    cold = LiveEngine(path, scheduler=None, enable_prefix_caching=False, num_gpu_blocks_override=200, **OPTIONS)
+    engine = LiveEngine(path, num_gpu_blocks_override=60, disable_hybrid_kv_cache_manager=True, **OPTIONS)
+    assert len(engine.scheduler.kv_cache_config.kv_cache_groups) == 1
+    assert engine.scheduler.checkpoints is None
+    expected = cold.ask(PROMPT, 16)
+    assert_same(engine.ask(PROMPT, 16), expected)
+    engine.forget(PROMPT, [3, 4, 11])
+    reply = engine.ask(PROMPT, 16)
+    assert_same(reply, expected)
+    assert (reply.cached, engine.fill_tokens) == (15 * BLOCK, 3 * BLOCK)

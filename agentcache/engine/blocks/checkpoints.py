@@ -33,14 +33,11 @@ _MOST_BEGINNINGS = 65_536
 
 
 def has_checkpoints(config: KVCacheConfig) -> bool:
-    """Tell whether any layers of the model keep less than all tokens: else every block's end is a checkpoint."""
-    specs = [group.kv_cache_spec for group in config.kv_cache_groups]
-    return any(
-        not isinstance(spec, FullAttentionSpec)
-        or spec.sliding_window is not None
-        or spec.attention_chunk_size is not None
-        for spec in specs
-    )
+    """Tell whether any layers of the model keep less than all tokens: else every block's end is a checkpoint.
+
+    Layers that a window narrows keep all, too, under --disable-hybrid-kv-cache-manager.
+    """
+    return not all(isinstance(group.kv_cache_spec, FullAttentionSpec) for group in config.kv_cache_groups)
 
 
 class Checkpoints:
