@@ -121,6 +121,15 @@ def find_rule_obstacle(config: KVCacheConfig) -> str | None:
     return "groups of layers have blocks of several sizes" if len({spec.block_size for spec in specs}) > 1 else None
 
 
+def has_full_attention_alone(config: KVCacheConfig) -> bool:
+    """Tell whether all layers see and keep all tokens."""
+    specs = [group.kv_cache_spec for group in config.kv_cache_groups]
+    return len(specs) == 1 and all(
+        isinstance(spec, FullAttentionSpec) and spec.sliding_window is None and spec.attention_chunk_size is None
+        for spec in specs
+    )
+
+
 def make_rule(config: KVCacheConfig) -> LayerRule:
     """Make the rule of a model with these groups, for which there must be no obstacle."""
     specs = [group.kv_cache_spec for group in config.kv_cache_groups]

@@ -18,7 +18,7 @@ from agentcache.engine.segments.fill_request import find_obstacle
 from agentcache.engine.segments.filling_queue import FillingQueue
 from agentcache.engine.segments.gap_filler import GapFiller, SegmentStats
 from agentcache.engine.segments.hit_finder import HitFinder
-from agentcache.engine.segments.layer_rule import find_rule_obstacle, make_rule
+from agentcache.engine.segments.layer_rule import find_rule_obstacle, has_full_attention_alone, make_rule
 from agentcache.engine.segments.plan import SegmentCosts
 from agentcache.engine.vllm_scheduler import VllmScheduler
 
@@ -130,12 +130,14 @@ class MultiSegmentScheduler(VllmScheduler):
 
 def find_engine_obstacle(scheduler: MultiSegmentScheduler) -> str | None:
     """Find why this engine cannot have gaps; None if it can."""
-    steers_tier = scheduler.steers_tier and len(scheduler.kv_cache_config.kv_cache_groups) == 1
+    method = _draft_method(scheduler)
     obstacles = {
         "prefix caching is off": not scheduler.kv_cache_manager.enable_caching,
         # Others draft with a cache of their own, in which a fill request's last token would have a wrong successor.
-        "speculative decoding is on, and not by ngram": _draft_method(scheduler) not in (None, "ngram"),
-        "a KV connector is in use": scheduler.connector is not None and not steers_tier,
+        "speculative decoding is on, and not by ngram": method not in (None, "ngram"),
+        # Ours was tried with layers of one kind, and without drafts.
+        "a KV connector is in use": scheduler.connector is not None
+        and not (scheduler.steers_tier and method is None and has_full_attention_alone(scheduler.kv_cache_config)),
         # What belongs to a gap's tokens is made in the fill request, of which the client hears nothing.
         "routed experts are returned": scheduler.aux_output_connector is not None,
         # A request may be in one half of a step's batch and read what its fill request, in the other, has yet to write.
