@@ -102,7 +102,11 @@ _ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "vllm.v1.core.kv_cache_coordinator:KVCacheCoordinator": ("single_type_managers",),
     "vllm.v1.request:Request": ("shared_prefix_boundary",),
     _MANAGER: ("block_pool", "coordinator", "enable_caching", "watermark_blocks"),
-    "vllm.v1.core.single_type_kv_cache_manager:SingleTypeKVCacheManager": ("block_size", "req_to_blocks"),
+    "vllm.v1.core.single_type_kv_cache_manager:SingleTypeKVCacheManager": (
+        "block_size",
+        "max_admission_blocks_per_request",
+        "req_to_blocks",
+    ),
     _SCHEDULER: (
         "connector",
         "deferred_frees",

@@ -27,7 +27,7 @@ from agentcache._evictor import FreeContext
 from agentcache.config import AgentCacheConfig, is_on, read_config
 from agentcache.engine.banner import write_banner
 from agentcache.engine.blocks.block_queue import BlockQueue, replace_queue
-from agentcache.engine.blocks.checkpoints import BEGINNING, SUPERSEDED, Checkpoints, has_checkpoints
+from agentcache.engine.blocks.checkpoints import SUPERSEDED, Checkpoints, has_checkpoints
 from agentcache.engine.blocks.evictor_inputs import build_inputs
 from agentcache.engine.jobs.setup import TrackerSetup, is_of_a_job
 from agentcache.engine.jobs.tracker import JobTracker
@@ -37,7 +37,6 @@ from agentcache.engine.patches import wrap_allocate_slots
 from agentcache.engine.record.recorder import RequestRecorder, make_recorder
 from agentcache.engine.replies.parser_choice import make_reader
 from agentcache.engine.replies.stop_strings import StopStrings
-from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP
 from agentcache.engine.segments.plan import SegmentCosts
 from agentcache.engine.segments.scheduler import MultiSegmentScheduler, find_engine_obstacle
 from agentcache.engine.tier.setup import TierSetup, find_tier
@@ -159,6 +158,8 @@ class AgentScheduler(MultiSegmentScheduler):
                     self.kv_cache_manager,
                     self.block_queue,
                     find_request=self.requests.get,
+                    is_fill_request=self.is_fill_request,
+                    fills_gaps=fills_gaps,
                 )
         if has_segments:
             segments = config.segments
@@ -202,7 +203,7 @@ class AgentScheduler(MultiSegmentScheduler):
             find_hits=self._find_hits,
             count_requests=self.get_request_counts,
             clock=self.now,
-            keeps_parts=has_checkpoints(self.kv_cache_config),
+            keeps_whole=has_checkpoints(self.kv_cache_config) and not get_inputs().fills_gaps,
         )
         self.evictor, self.tracker = setup.make(self.evictor)
         if is_on(self.config.order.enabled, runtime_policy.order is not None):
@@ -220,9 +221,8 @@ class AgentScheduler(MultiSegmentScheduler):
             find = self.kv_cache_manager.coordinator.find_longest_cache_hit
             groups, _, _ = find(request.block_hashes, request.num_tokens - 1)
             return [block for block in chain.from_iterable(groups) if not block.is_null]
-        pool = self.kv_cache_manager.block_pool
-        found = (pool.get_cached_block(block_hash, [KV_CACHE_GROUP]) for block_hash in request.block_hashes)
-        return [blocks[0] for blocks in found if blocks]
+        assert self.gap_filler is not None
+        return self.gap_filler.finder.find_reusable(request)
 
     def now(self) -> float:
         """Return the time in seconds."""
@@ -249,6 +249,8 @@ class AgentScheduler(MultiSegmentScheduler):
         filled = self.gap_filler.filled if self.gap_filler is not None else {}
         for admitted in output.scheduled_new_reqs:
             request = self.requests[admitted.req_id]
+            if self.is_fill_request(admitted.req_id):
+                continue
             if self.checkpoints is not None and (self.tracker is None or self.tracker.begins_job(request)):
                 self.checkpoints.begin(request, admitted.num_computed_tokens)
             if self.tracker is not None:
@@ -333,13 +335,15 @@ class AgentScheduler(MultiSegmentScheduler):
     def _free_request_blocks(self, request: Request) -> None:
         if self.recorder is not None and request.is_finished():
             self.recorder.ended(request)
-        if self.block_queue is None or self.is_fill_request(request.request_id):
+        is_ours = self.is_fill_request(request.request_id)
+        if self.block_queue is None or (is_ours and self.checkpoints is None):
             super()._free_request_blocks(request)
             return
-        if self.checkpoints is not None:
+        if self.checkpoints is not None and not is_ours:
             self._leave_checkpoint(request, self.checkpoints)
             return
-        context = self._find_context(request, self._blocks_of(request))
+        # What the gap was filled for is held for its parent: the rest are windows on the way, and copies.
+        context = SUPERSEDED if is_ours else self._find_context(request, self._blocks_of(request))
         deferred = len(self.deferred_frees)
         with self.block_queue.free_with(context):
             super()._free_request_blocks(request)
@@ -354,7 +358,7 @@ class AgentScheduler(MultiSegmentScheduler):
         context = self._find_context(request, kept + begins)
         can_be_freed = self._request_blocks_can_be_freed(request)
         self.kv_cache_manager.pop_blocks_for_free(request)
-        for blocks, what in ((superseded, SUPERSEDED), (begins, BEGINNING), (kept, context)):
+        for blocks, what in ((superseded, SUPERSEDED), (begins, checkpoints.beginning), (kept, context)):
             if can_be_freed:
                 assert self.block_queue is not None
                 with self.block_queue.free_with(what):
@@ -367,7 +371,7 @@ class AgentScheduler(MultiSegmentScheduler):
 
     def _find_context(self, request: Request, blocks: list[KVCacheBlock]) -> FreeContext:
         prefix_only = self.gap_filler is not None and not self.fills_gaps_of(request)
-        whole = self.checkpoints is not None
+        whole = self.checkpoints is not None and not self.fills_gaps_of(request)
         if self.tracker is None:
             return FreeContext(prefix_only=prefix_only, whole=whole)
         context = self.tracker.on_free(request, blocks, prefix_only=prefix_only, whole=whole)
@@ -423,16 +427,19 @@ class AgentScheduler(MultiSegmentScheduler):
         if self.block_queue is not None:
             self.block_queue.check_integrity()
         if self.gap_filler is not None:
-            copied = Counter[int]() if self.tier is None else self.tier.count_held()
-            self._check_references(self.gap_filler.count_held() + copied)
+            held = self.gap_filler.count_held()
+            held.update(Counter[int]() if self.tier is None else self.tier.count_held())
+            held.update(Counter[int]() if self.checkpoints is None else self.checkpoints.count_held())
+            self._check_references(held)
         if self.tier is not None:
             self.tier.check_integrity()
         if self.tracker is not None:
             self.tracker.check_integrity()
 
     def _check_references(self, held: Counter[int]) -> None:
-        (manager,) = self.kv_cache_manager.coordinator.single_type_managers
-        owned = Counter(block.block_id for blocks in manager.req_to_blocks.values() for block in blocks)
+        managers = self.kv_cache_manager.coordinator.single_type_managers
+        tables = chain.from_iterable(manager.req_to_blocks.values() for manager in managers)
+        owned = Counter(block.block_id for block in chain.from_iterable(tables))
         late = chain((blocks for _, blocks in self.deferred_frees), (each.blocks for each in self._deferred_frees))
         owned.update(block.block_id for block in chain.from_iterable(late))
         expected = owned + held

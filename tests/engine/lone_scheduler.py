@@ -90,7 +90,9 @@ class LoneScheduler:
 
     def __init__(self, scheduler: AsyncScheduler, in_flight: int = 1, *, shadow: bool = False) -> None:
         self.scheduler = scheduler
-        self.shadow = ShadowCache(scheduler.kv_cache_config.num_blocks, BLOCK_SIZE) if shadow else None
+        config = scheduler.kv_cache_config
+        specs = [group.kv_cache_spec for group in config.kv_cache_groups]
+        self.shadow = ShadowCache(config.num_blocks, specs) if shadow else None
         self.pool = scheduler.kv_cache_manager.block_pool
         self.in_flight = in_flight
         self._outputs: deque[tuple[SchedulerOutput, ModelRunnerOutput]] = deque()

@@ -4,26 +4,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 from vllm.v1.core.kv_cache_utils import BlockHash, KVCacheBlock, make_block_hash_with_group_id
 
-from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP, CachedBlockMap, WatchedBlockMap
+from agentcache.engine.segments.cached_blocks import CachedBlockMap, WatchedBlockMap
 
 HASHES = [BlockHash(bytes([number]) * 32) for number in range(8)]
 
 
-@given(st.lists(st.tuples(st.booleans(), st.integers(0, 9), st.integers(0, 3))))
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 19), st.integers(0, 3))))
 def test_hit_map_follows_every_change_of_the_cache(changes: list[tuple[bool, int, int]]) -> None:
     cache = WatchedBlockMap()
     blocks = [KVCacheBlock(number) for number in range(4)]
     keys = [
-        make_block_hash_with_group_id(block_hash, KV_CACHE_GROUP)
+        make_block_hash_with_group_id(block_hash, group)
+        for group in range(2)
         for block_hash in [*HASHES, BlockHash(b"a" * 32), BlockHash(b"b" * 32)]
     ]
-    watched = cache.watchers["early"] = CachedBlockMap(HASHES, cache)
+    watched = cache.watchers["early"] = CachedBlockMap(HASHES, cache, groups=2)
     for inserted, key, block in changes:
         if inserted:
             cache.insert(keys[key], blocks[block])
         else:
             cache.pop(keys[key], block)
-        assert watched.cached == CachedBlockMap(HASHES, cache).cached
-        present = [key for key, held in zip(keys, watched.cached, strict=False) if held]
+        assert watched.cached == CachedBlockMap(HASHES, cache, groups=2).cached
+        present = [
+            key
+            for keys, group in zip(watched.keys, watched.cached, strict=True)
+            for key, held in zip(keys, group, strict=True)
+            if held
+        ]
         found = cache.find_blocks(present)
         assert all(cache.contain(key, block.block_id) for key, block in zip(present, found, strict=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -41,8 +42,17 @@ RECURRENT = MambaSpec(
 )
 
 
-def make_lone(model_path: str, specs: list[KVCacheSpec], blocks: int = 101, **knobs: Any) -> LoneScheduler:
-    config = make_config(model_path, SCHEDULER_CLASS, **knobs)
+def make_lone(
+    model_path: str,
+    specs: list[KVCacheSpec],
+    blocks: int = 101,
+    *,
+    in_flight: int = 1,
+    shadow: bool = False,
+    engine: Mapping[str, Any] | None = None,
+    **knobs: Any,
+) -> LoneScheduler:
+    config = make_config(model_path, SCHEDULER_CLASS, engine, **knobs)
     config.cache_config.num_gpu_blocks = blocks
     config.cache_config.mamba_cache_mode = "align"
     groups = [KVCacheGroupSpec([f"layer {number}"], spec) for number, spec in enumerate(specs)]
@@ -54,7 +64,7 @@ def make_lone(model_path: str, specs: list[KVCacheSpec], blocks: int = 101, **kn
         hash_block_size=BLOCK_SIZE,
     )
     scheduler.clock = Clock()
-    return LoneScheduler(scheduler)
+    return LoneScheduler(scheduler, in_flight, shadow=shadow)
 
 
 def test_a_waiting_request_keeps_its_hits_in_every_group(tiny_model_path: str) -> None:
@@ -66,8 +76,8 @@ def test_a_waiting_request_keeps_its_hits_in_every_group(tiny_model_path: str) -
     request = lone.scheduler.requests["again"]
     blocks, tokens, _ = lone.scheduler.kv_cache_manager.get_computed_blocks(request)
     assert tokens == 12 * BLOCK_SIZE
-    hits = [block for group in blocks.blocks for block in group if not block.is_null]
-    assert lone.scheduler._find_hits(request) == hits
+    hits = {block.block_id for group in blocks.blocks for block in group if not block.is_null}
+    assert {block.block_id for block in lone.scheduler._find_hits(request)} == hits
     assert lone.scheduler.evictor.adopted == len(hits) == 12 + 4
     run_until_idle(lone)
     lone.scheduler.check_integrity()

@@ -226,11 +226,14 @@ class Soak:
             options = {"cache_salt": self.rng.choice([None, None, None, "tenant"]), "priority": self.rng.randrange(3)}
             self.lone.add(name, list(self.chats[chat]), output_tokens=self.rng.randint(1, 40), **options)
         if self.rng.random() < 0.5:
-            drop_blocks(self.lone, self.rng.randrange(28))
+            self.lose_blocks(self.rng.randrange(28))
         if live and self.rng.random() < 0.02:
             self.lone.abort(self.rng.choice(live))
         if self.rng.random() < 0.004:
             self.lone.scheduler.reset_prefix_cache(reset_running_requests=self.rng.random() < 0.5)
+
+    def lose_blocks(self, index: int) -> None:
+        drop_blocks(self.lone, index)
 
     def _tokens(self, most: int) -> list[int]:
         return [self.rng.randrange(8000) for _ in range(self.rng.randint(most // 2, most))]
@@ -297,3 +300,17 @@ def test_some_engines_leave_gaps_alone(
     scheduler = make_scheduler(config, 64)
     assert scheduler.gap_filler is None
     assert f"Cached blocks are reused as prefixes only: {obstacle}." in vllm_log.messages
+
+
+@pytest.mark.parametrize(("method", "fills"), [("ngram", True), ("suffix", False), ("eagle", False)])
+def test_only_drafts_by_ngram_leave_gaps_on(
+    tiny_model_path: str, vllm_log: pytest.LogCaptureFixture, method: str, fills: bool
+) -> None:
+    """A drafter with a cache of its own would have it filled with a wrong token at the end of each gap."""
+    drafts = {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 2}
+    config = make_config(tiny_model_path, SCHEDULER_CLASS, {"speculative_config": drafts}, policy="asymcache")
+    config.speculative_config.method = method
+    scheduler = make_scheduler(config, 64)
+    assert (scheduler.gap_filler is not None) is fills
+    line = "Cached blocks are reused as prefixes only: speculative decoding is on, and not by ngram."
+    assert (line in vllm_log.messages) is not fills

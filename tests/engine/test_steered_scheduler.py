@@ -153,10 +153,7 @@ def test_a_pinned_turn_is_hit_whole_though_others_wanted_it(tiny_model_path: str
 
 @pytest.mark.parametrize("fills_gaps", [True, False])
 def test_a_pin_loses_first_what_is_worth_least_to_its_engine(tiny_model_path: str, fills_gaps: bool) -> None:
-    drafts = {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 2}
-    engine = None if fills_gaps else {"speculative_config": drafts}
-    # The shadow cache knows nothing of drafts.
-    lone = LoneScheduler(make_lone(tiny_model_path, "agentcache", 44, engine=engine, pins={"budget": 1.0}).scheduler)
+    lone = make_lone(tiny_model_path, "agentcache", 44, segments={"enabled": fills_gaps}, pins={"budget": 1.0})
     assert (lone.scheduler.gap_filler is not None) is fills_gaps
     learn_that_tools_are_fast(lone)
     prompt = tokens_of(1, 20 * BLOCK_SIZE)

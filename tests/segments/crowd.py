@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from live_engine import BLOCK, LiveEngine, Reply, assert_same, make_prompt
+from vllm.v1.core.kv_cache_utils import get_group_id
 
 from tool_runtime.agent.job import ToolCall
 
@@ -44,11 +45,14 @@ class Crowd:
             if self.chance.random() < (0.5 if is_due else 0.01):
                 self.resets += self.engine.reset(running=self.chance.random() < 0.7 and self.resets_running)
             if self.chance.random() < 0.2:
-                self.engine.pool.evict_blocks({self.chance.randrange(1, BLOCKS)})
+                self.lose_block()
             for output in self.engine.step():
                 if output.finished:
                     job = next(job for job, (name, _) in running.items() if name == output.request_id)
                     self._take(prompts, job, *running.pop(job))
+
+    def lose_block(self) -> None:
+        self.engine.pool.evict_blocks({self.chance.randrange(1, BLOCKS)})
 
     def _ask(self, job: int, prompt: list[int], length: int, *, is_last: bool) -> str:
         priority = self.chance.randint(0, 2)
@@ -62,6 +66,15 @@ class Crowd:
 
     def _tokens(self, most: int) -> list[int]:
         return make_prompt(self.chance.randrange(10**6), self.chance.randint(most // 2, most))
+
+
+class WindowedCrowd(Crowd):
+    """What is lost at random is full attention's: without a window there is nothing to fill a gap for."""
+
+    def lose_block(self) -> None:
+        full = self.engine.scheduler.gap_filler.finder.rule.full
+        ids = [b.block_id for b in self.engine.pool.blocks if b.block_hash and get_group_id(b.block_hash) in full]
+        self.engine.pool.evict_blocks({self.chance.choice(ids)} if ids else set())
 
 
 def assert_equal_to_cold(crowd: Crowd, cold: LiveEngine) -> None:

@@ -204,12 +204,14 @@ class LiveEngine:
         return self._engine.reset_prefix_cache(reset_running_requests=running)
 
     def forget(self, prompt: list[int], blocks: Iterable[int], **identity: Any) -> None:
-        """Make gaps: these blocks of the prompt are cached no longer. `identity` is its salt and LoRA."""
+        """Make gaps: these blocks of the prompt are cached no longer. `identity`: as of `block_keys`."""
         keys = self.block_keys(prompt, **identity)
         found = [self.pool.cached_block_hash_to_block.get_one_block(keys[index]) for index in blocks]
         self.pool.evict_blocks({block.block_id for block in found})
 
-    def block_keys(self, prompt: list[int], salt: str | None = None, lora: LoRARequest | None = None) -> list[Any]:
+    def block_keys(
+        self, prompt: list[int], salt: str | None = None, lora: LoRARequest | None = None, group: int = 0
+    ) -> list[Any]:
         request = Request(
             "keys",
             prompt,
@@ -219,7 +221,7 @@ class LiveEngine:
             cache_salt=salt,
             block_hasher=self._core.request_block_hasher,
         )
-        return [make_block_hash_with_group_id(block_hash, 0) for block_hash in request.block_hashes]
+        return [make_block_hash_with_group_id(block_hash, group) for block_hash in request.block_hashes]
 
     def _make_recorder(self, vllm_config: VllmConfig, engine_index: int = 0) -> StatsRecorder:
         self.stats.append(StatsRecorder(vllm_config, engine_index))

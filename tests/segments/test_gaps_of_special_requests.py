@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from live_engine import BLOCK, LiveEngine, Reply, assert_same, make_prompt
+from drafting import FEW_TOKENS, GAP, OTHERS, PROMPT, ask_with_drafts
+from live_engine import BLOCK, LiveEngine, Reply, assert_same
 from safetensors.torch import save_file
 from vllm.lora.request import LoRARequest
 from vllm.sampling_params import StructuredOutputsParams
@@ -18,8 +21,6 @@ from agentcache.models.shapes import TINY
 
 pytestmark = pytest.mark.engine
 
-PROMPT = make_prompt(seed=1, tokens=20 * BLOCK + 7)
-GAP = [2, 3, 9]
 RANK = 8
 
 
@@ -87,3 +88,16 @@ def test_requests_with_a_grammar_have_their_gaps_filled(
     assert_same(reply, expected)
     assert engine.fill_tokens == len(GAP) * BLOCK
     assert reply.cached == 17 * BLOCK
+
+
+def test_gaps_beside_drafts_that_repeat_the_prompt(tiny_model_path: str, cold: LiveEngine) -> None:
+    """Drafts by ngram need no cache. In a process of its own: what vLLM loads for them is in other engines' way."""
+    expected = [cold.ask(prompt, 60, allowed_token_ids=FEW_TOKENS) for prompt in (PROMPT, *OTHERS)]
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        seen = pool.submit(ask_with_drafts, tiny_model_path).result()
+    for replies in seen.replies:
+        for reply, cold_reply in zip(replies, expected, strict=True):
+            assert_same(reply, cold_reply)
+        assert replies[0].cached == 17 * BLOCK
+    assert seen.fill_tokens == len(seen.replies) * len(GAP) * BLOCK
+    assert seen.accepted > 20

@@ -13,6 +13,7 @@ that no such checkpoint needs are superseded: they are free first. vLLM itself i
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import chain
 
@@ -27,21 +28,16 @@ from agentcache.engine.jobs.finish_classes import SHARED
 from agentcache.engine.patches import replace
 
 SUPERSEDED = FreeContext(superseded=True)
-# Of what several jobs have begun with: it is nobody's.
-BEGINNING = FreeContext(finish_class=SHARED, prefix_only=True)
 # Hashes of such blocks; a prompt of a million tokens has as many.
 _MOST_BEGINNINGS = 65_536
 
 
 def has_checkpoints(config: KVCacheConfig) -> bool:
-    """Tell whether any layers of the model keep less than all tokens: else every block's end is a checkpoint."""
-    specs = [group.kv_cache_spec for group in config.kv_cache_groups]
-    return any(
-        not isinstance(spec, FullAttentionSpec)
-        or spec.sliding_window is not None
-        or spec.attention_chunk_size is not None
-        for spec in specs
-    )
+    """Tell whether any layers of the model keep less than all tokens: else every block's end is a checkpoint.
+
+    Layers that a window narrows keep all, too, under --disable-hybrid-kv-cache-manager.
+    """
+    return not all(isinstance(group.kv_cache_spec, FullAttentionSpec) for group in config.kv_cache_groups)
 
 
 class Checkpoints:
@@ -53,7 +49,11 @@ class Checkpoints:
         queue: BlockQueue,
         *,
         find_request: Callable[[str], Request | None],
+        is_fill_request: Callable[[str], bool],
+        fills_gaps: bool,
     ) -> None:
+        # Of what several jobs have begun with: it is nobody's.
+        self.beginning = FreeContext(finish_class=SHARED, prefix_only=not fills_gaps)
         self._manager = manager
         self._queue = queue
         self._find_request = find_request
@@ -71,7 +71,7 @@ class Checkpoints:
         ) -> None:
             with queue.free_with(SUPERSEDED), queue.note_freed() as freed:
                 remove_skipped_blocks(request_id, processed_computed_tokens, num_prompt_tokens)
-            if freed:
+            if freed and not is_fill_request(request_id):
                 self._hold(request_id, freed)
             if processed_computed_tokens >= self._shared.get(request_id, processed_computed_tokens + 1):
                 self._keep_shared(request_id)
@@ -85,17 +85,23 @@ class Checkpoints:
         self._supersede(held)
         return bool(held)
 
+    def count_held(self) -> Counter[int]:
+        """Count how often each block is held, by its id."""
+        return Counter(block.block_id for block in chain.from_iterable(self._held.values()))
+
     def _hold(self, request_id: str, freed: list[KVCacheBlock]) -> None:
         """Hold the last block of each group in place of the one before it."""
-        held = {get_group_id(block.block_hash): block for block in self._held.pop(request_id, []) if block.block_hash}
-        before = dict(held)
+        last = self._held.pop(request_id, [])
+        before = {get_group_id(block.block_hash): block for block in last if block.block_hash}
+        held = dict(before)
         for block in freed:
             assert block.block_hash is not None
             group = get_group_id(block.block_hash)
             if group not in held or _position(block) > _position(held[group]):
                 held[group] = block
         self._manager.block_pool.touch([block for group, block in held.items() if before.get(group) is not block])
-        self._supersede([block for group, block in before.items() if held[group] is not block])
+        # Those whose hash was taken from them in the meantime are of no use.
+        self._supersede([block for block in last if block not in held.values()])
         self._held[request_id] = list(held.values())
 
     def _supersede(self, blocks: list[KVCacheBlock]) -> None:
@@ -161,7 +167,7 @@ class Checkpoints:
         held = {block.block_id for block in self._held.get(request_id, ())}
         blocks = [block for block in needed if block.ref_cnt == 0]
         if blocks and held.isdisjoint(block.block_id for block in needed):
-            self.revive(blocks, BEGINNING)
+            self.revive(blocks, self.beginning)
             del self._shared[request_id]
 
 

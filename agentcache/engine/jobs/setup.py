@@ -34,7 +34,7 @@ def is_of_a_job(request: Request) -> bool:
 class TrackerSetup:
     """`clock` gives seconds. `hash_block_size` is that of a request's block hashes, None where it is `block_size`.
 
-    `keeps_parts`: some layers of the model keep less than all tokens.
+    `keeps_whole`: a part of what a turn leaves is worth nothing.
     """
 
     vllm_config: VllmConfig
@@ -46,7 +46,7 @@ class TrackerSetup:
     count_requests: Callable[[], tuple[int, int]]
     clock: Callable[[], float]
     hash_block_size: int | None = None
-    keeps_parts: bool = False
+    keeps_whole: bool = False
 
     def make(self, evictor: Evictor) -> tuple[Evictor, JobTracker]:
         """Make the tracker, and the evictor to use in place of the given one: it knows pins if the policy has any."""
@@ -102,7 +102,7 @@ class TrackerSetup:
             budget_blocks=budget_blocks,
             tenant_blocks=int(self.config.pins.tenant_budget * budget_blocks),
             clock=self.clock,
-            whole=self.keeps_parts,
+            whole=self.keeps_whole,
         )
 
     def _make_factors(self, evictor: Evictor, runtime: AgentRuntime) -> ReuseFactors:

@@ -9,28 +9,32 @@ from vllm.v1.core.kv_cache_utils import BlockHash, BlockHashWithGroupId, KVCache
 
 from agentcache.engine.patches import replace
 
-# Gaps need a model with one group of layers, so the group's number is always this.
+# The only group of models that the host's memory and measurements take.
 KV_CACHE_GROUP = 0
-# What vLLM puts behind a block's hash to tell groups apart.
-_GROUP_SUFFIX = make_block_hash_with_group_id(BlockHash(b""), KV_CACHE_GROUP)
 
 
 class CachedBlockMap:
-    """`cached[i]` is 1 while the request's block i is in the cache."""
+    """`cached[g][i]` is 1 while the cache has the request's block i of group g of the layers, whose key `keys` has."""
 
-    def __init__(self, hashes: Sequence[BlockHash], cache: WatchedBlockMap) -> None:
-        self.keys = [BlockHashWithGroupId(block_hash + _GROUP_SUFFIX) for block_hash in hashes]
-        self.cached = bytearray(map(cache.holds, self.keys))
-        self._index: dict[BlockHashWithGroupId, int] = {}
+    def __init__(self, hashes: Sequence[BlockHash], cache: WatchedBlockMap, groups: int = 1) -> None:
+        # What vLLM puts behind a block's hash to tell groups apart.
+        suffixes = [make_block_hash_with_group_id(BlockHash(b""), group) for group in range(groups)]
+        self.keys = [[BlockHashWithGroupId(block_hash + suffix) for block_hash in hashes] for suffix in suffixes]
+        self.cached = [bytearray(map(cache.holds, keys)) for keys in self.keys]
+        self._index: dict[BlockHashWithGroupId, tuple[bytearray, int]] = {}
 
     def note(self, key: BlockHashWithGroupId, cached: bool) -> None:
         """Note that the cache has got or lost its (last) block with this hash."""
         if not self._index:
             # Most requests are admitted before anything changes, and need no index.
-            self._index = {key: index for index, key in enumerate(self.keys)}
-        index = self._index.get(key)
-        if index is not None:
-            self.cached[index] = cached
+            self._index = {
+                key: (group, index)
+                for keys, group in zip(self.keys, self.cached, strict=True)
+                for index, key in enumerate(keys)
+            }
+        if (place := self._index.get(key)) is not None:
+            group, index = place
+            group[index] = cached
 
 
 class WatchedBlockMap(BlockHashToBlockMap):

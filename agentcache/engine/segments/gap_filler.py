@@ -14,17 +14,23 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from vllm import SamplingParams
 from vllm.utils.math_utils import cdiv
 from vllm.v1.core.kv_cache_manager import KVCacheManager
-from vllm.v1.core.kv_cache_utils import BlockHashWithGroupId, KVCacheBlock
+from vllm.v1.core.kv_cache_utils import KVCacheBlock
 from vllm.v1.request import Request, RequestStatus
 
-from agentcache.engine.constants import FILL_MARK
-from agentcache.engine.segments.cached_blocks import CachedBlockMap, WatchedBlockMap, watch_cache
-from agentcache.engine.segments.plan import Hits, Interval, SegmentCosts, find_hits, plan_segments
+from agentcache.engine.segments.cached_blocks import CachedBlockMap
+from agentcache.engine.segments.fill_request import (
+    FillRequest,
+    Parent,
+    Place,
+    find_obstacle,
+    is_startable,
+    make_fill_request,
+)
+from agentcache.engine.segments.hit_finder import HitFinder, Prefix, PrefixHit
+from agentcache.engine.segments.plan import Hits, SegmentCosts, plan_segments
 
-_STARTABLE = (RequestStatus.WAITING, RequestStatus.PREEMPTED)
 _NO_ROOM = "no room"
 
 
@@ -38,31 +44,6 @@ class SegmentStats:
     fallbacks: Counter[str] = field(default_factory=Counter)
 
 
-@dataclass(slots=True, eq=False)
-class FillRequest:
-    """`request` computes the blocks `gap` of `parent`."""
-
-    request: Request
-    parent: Parent
-    gap: Interval
-
-
-@dataclass(slots=True, eq=False)
-class Parent:
-    """A waiting request with gaps. `held` are its blocks that nobody may evict until it is admitted, by their index.
-
-    Of its blocks, fill requests computed `filled`, and `fetched` came from the host's memory.
-    """
-
-    request: Request
-    rows: list[FillRequest] = field(default_factory=list)
-    held: dict[int, KVCacheBlock] = field(default_factory=dict)
-    filled: set[int] = field(default_factory=set)
-    fetched: set[int] = field(default_factory=set)
-    dropped: int = 0
-    lacked_room: bool = False
-
-
 class Brought(NamedTuple):
     """Tokens that an admitted request hit, but only because we had them computed or fetched for it."""
 
@@ -73,7 +54,7 @@ class Brought(NamedTuple):
 class GapFiller:
     """Plan fill requests for the request that is next in the queue, and keep account of them."""
 
-    def __init__(self, manager: KVCacheManager, block_size: int, costs: SegmentCosts, max_gaps: int) -> None:
+    def __init__(self, manager: KVCacheManager, finder: HitFinder, costs: SegmentCosts, max_gaps: int) -> None:
         self.stats = SegmentStats()
         # Fill requests under way by their request's id, and parents by theirs.
         self.rows: dict[str, FillRequest] = {}
@@ -81,13 +62,12 @@ class GapFiller:
         self._planned: FillRequest | None = None
         # The blocks, by index, that were computed for each request that this step has admitted.
         self.filled: dict[str, set[int]] = {}
-        # Whose look-up comes next, and the keys of the blocks that it hits.
-        self._prefix: tuple[Request, list[BlockHashWithGroupId]] | None = None
+        # The request whose look-up comes next, and what it will find.
+        self._prefix: tuple[Request, Prefix] | None = None
         self._looked_at: str | None = None
         self._manager = manager
         self._pool = manager.block_pool
-        self.cache: WatchedBlockMap = watch_cache(self._pool)
-        self._block_size = block_size
+        self.finder = finder
         self.costs = costs
         # Measurements change it.
         self.max_gaps = max_gaps
@@ -98,45 +78,47 @@ class GapFiller:
     def next_row(self, request: Request) -> Request:
         """Return what must be scheduled next so that `request` gets on: a fill request, or the request itself."""
         self._planned = self._prefix = None
-        if request.num_computed_tokens or not _is_startable(request) or find_obstacle(request) is not None:
+        if request.num_computed_tokens or not is_startable(request) or find_obstacle(request) is not None:
             return request
         block_map, hits = self.look(request)
-        prefix = block_map.keys[: hits.prefix]
+        parent = self._parents.get(request.request_id)
+        prefix = Prefix(block_map, hits.prefix, {} if parent is None else parent.held)
         self._prefix = request, prefix
         if self.awaits_fill(request) or self.awaits_tier(request, block_map) or not hits.islands:
             return request
-        parent = self._parents.get(request.request_id) or Parent(request)
+        parent = parent or Parent(request)
         plan = plan_segments(hits, self.costs, max(0, self.max_gaps - len(parent.rows)))
         parent.dropped = max(parent.dropped, plan.dropped)
         self._parents[request.request_id] = parent
         if not plan.gaps:
             return request
-        if not self.has_room(request, block_map):
+        places = list(self.finder.find_places(plan.kept))
+        if not self.has_room(request, block_map, places):
             parent.lacked_room = True
             return request
-        self.hold_cached(request, block_map, list(itertools.chain.from_iterable(range(*run) for run in plan.kept)))
-        fill = _make_request(parent, plan.gaps[0], self._block_size, next(self._numbers))
+        self.hold_cached(request, block_map, places)
+        fill = make_fill_request(request, plan.gaps[0], self.finder.block_size, next(self._numbers))
         self._planned = FillRequest(fill, parent, plan.gaps[0])
-        self._prefix = fill, prefix
+        self._prefix = fill, prefix._replace(held=parent.held)
         return fill
 
     def is_planned(self, request: Request) -> bool:
         """Tell whether this is the fill request that `next_row` gave last."""
         return self._planned is not None and self._planned.request is request
 
-    def find_prefix(self, request: Request) -> list[KVCacheBlock] | None:
+    def find_prefix(self, request: Request) -> PrefixHit | None:
         """Find the cached blocks that the request begins with, if it is the one that `next_row` gave last."""
         if self._prefix is None or self._prefix[0] is not request:
             return None
-        return self.cache.find_blocks(self._prefix[1])
+        return self.finder.find_prefix(self._prefix[1], self.finder.limit_of(request))
 
     def awaits_fill(self, request: Request) -> bool:
         """Tell whether a fill request still has to compute some of its gap, so that `request` must wait a step."""
         parent = self._parents.get(request.request_id)
         if parent is None or not parent.rows or parent.rows[-1].request.request_id not in self.rows:
             return False
-        block_map = self.cache.watchers[request.request_id]
-        return not block_map.cached[parent.rows[-1].gap.end - 1]
+        full = self.finder.rule.find_full(self.finder.cache.watchers[request.request_id].cached)
+        return not full[parent.rows[-1].gap.end - 1]
 
     def admit(self, request: Request, hit_tokens: int) -> Brought | None:
         """Note that the request has its blocks and runs in this step.
@@ -150,7 +132,7 @@ class GapFiller:
             row.parent.filled.update(range(*row.gap))
             self.rows[request.request_id] = row
             return None
-        self.cache.watchers.pop(request.request_id, None)
+        self.finder.cache.watchers.pop(request.request_id, None)
         if (obstacle := find_obstacle(request)) is not None:
             self.stats.fallbacks[obstacle] += 1
         parent = self._parents.pop(request.request_id, None)
@@ -159,9 +141,9 @@ class GapFiller:
         self._release(parent)
         if parent.filled:
             self.filled[request.request_id] = parent.filled
-        hit_blocks = hit_tokens // self._block_size
+        hit_blocks = hit_tokens // self.finder.block_size
         filled, fetched = (
-            sum(index < hit_blocks for index in brought) * self._block_size
+            sum(index < hit_blocks for index in brought) * self.finder.block_size
             for brought in (parent.filled, parent.fetched - parent.filled)
         )
         self._count(parent, filled)
@@ -172,12 +154,15 @@ class GapFiller:
         for row in self.rows.values():
             if row.parent.request.request_id not in self._parents:
                 continue
-            blocks = self._manager.get_blocks(row.request.request_id).blocks[0]
-            new = [
-                index for index in range(row.gap.start, min(row.gap.end, len(blocks))) if index not in row.parent.held
-            ]
-            self._pool.touch([blocks[index] for index in new])
-            row.parent.held.update((index, blocks[index]) for index in new)
+            groups = self._manager.get_blocks(row.request.request_id).blocks
+            new = {
+                (index, group): groups[group][index]
+                for group in self.finder.rule.full
+                for index in range(row.gap.start, min(row.gap.end, len(groups[group])))
+                if (index, group) not in row.parent.held
+            }
+            self._pool.touch(list(new.values()))
+            row.parent.held.update(new)
 
     def take_ended(self) -> list[FillRequest]:
         """Forget and return the fill requests that have finished, or lost their blocks, since the last call."""
@@ -191,7 +176,7 @@ class GapFiller:
         needless = []
         self._planned = self._prefix = None
         for request in requests:
-            self.cache.watchers.pop(request.request_id, None)
+            self.finder.cache.watchers.pop(request.request_id, None)
             parent = self._parents.pop(request.request_id, None)
             if parent is not None:
                 self._release(parent)
@@ -212,23 +197,23 @@ class GapFiller:
             self._release(parent)
         return bool(others)
 
-    def hold_cached(self, request: Request, block_map: CachedBlockMap, indices: Sequence[int]) -> None:
-        """Hold blocks of a waiting request that are cached, by their index, until it is admitted."""
-        blocks = self.cache.find_blocks([block_map.keys[index] for index in indices])
-        self.hold(request, dict(zip(indices, blocks, strict=True)))
+    def hold_cached(self, request: Request, block_map: CachedBlockMap, places: Sequence[Place]) -> None:
+        """Hold blocks of a waiting request that are cached until it is admitted."""
+        blocks = self.finder.cache.find_blocks([block_map.keys[group][index] for index, group in places])
+        self.hold(request, dict(zip(places, blocks, strict=True)))
 
-    def hold(self, request: Request, blocks: Mapping[int, KVCacheBlock], *, fetched: bool = False) -> None:
-        """Hold blocks of a waiting request, by their index, until it is admitted."""
+    def hold(self, request: Request, blocks: Mapping[Place, KVCacheBlock], *, fetched: bool = False) -> None:
+        """Hold blocks of a waiting request until it is admitted."""
         parent = self._parents.setdefault(request.request_id, Parent(request))
         if fetched:
-            parent.fetched.update(blocks)
-        new = {index: block for index, block in blocks.items() if index not in parent.held}
+            parent.fetched.update(index for index, _ in blocks)
+        new = {place: block for place, block in blocks.items() if place not in parent.held}
         self._pool.touch(list(new.values()))
         parent.held.update(new)
 
     def begin_anew(self) -> None:
         """Begin anew: the prefix cache was reset, and vLLM made a new map."""
-        self.cache = watch_cache(self._pool)
+        self.finder.watch()
         self._parents.clear()
 
     def count_running(self) -> int:
@@ -241,16 +226,12 @@ class GapFiller:
 
     def look(self, request: Request) -> tuple[CachedBlockMap, Hits]:
         """Look up what is cached of the request: O(blocks) the first time, then kept up to date while it waits."""
-        block_map = self.cache.watchers.get(request.request_id) or CachedBlockMap(request.block_hashes, self.cache)
-        hits = find_hits(block_map.cached, self.limit_of(request))
+        block_map = self.finder.cache.watchers.get(request.request_id) or self.finder.map(request)
+        hits = self.finder.find_hits(block_map, self.finder.limit_of(request))
         if hits.islands or self._looked_at == request.request_id:
-            self.cache.watchers[request.request_id] = block_map
+            self.finder.cache.watchers[request.request_id] = block_map
         self._looked_at = request.request_id
         return block_map, hits
-
-    def limit_of(self, request: Request) -> int:
-        """Return how many of the request's blocks can be reused: its last token is computed in any case."""
-        return (request.num_tokens - 1) // self._block_size
 
     def _count(self, parent: Parent, filled_tokens: int) -> None:
         if parent.rows:
@@ -260,57 +241,32 @@ class GapFiller:
         self.stats.islands_dropped += parent.dropped
         self.stats.fill_tokens += filled_tokens
 
-    def has_room(self, request: Request, block_map: CachedBlockMap) -> bool:
-        """Tell whether the whole request fits beside what runs: else filling would only keep blocks from others."""
+    def has_room(self, request: Request, block_map: CachedBlockMap, places: Iterable[Place] = ()) -> bool:
+        """Tell whether the whole request fits beside what runs: else filling would only keep blocks from others.
+
+        `places` are to be held. Of groups that keep a part, a request computes with blocks of its own.
+        """
+        full = self.finder.rule.full
         parent = self._parents.get(request.request_id)
-        wanted = cdiv(request.num_tokens, self._block_size)
+        held: Mapping[Place, KVCacheBlock] = {} if parent is None else parent.held
+        wanted = sum(self._count_wanted(request, group) for group in range(self.finder.rule.groups))
+        wanted += sum(group not in full and (index, group) not in held for index, group in places)
         free = self._pool.get_num_free_blocks() - self._manager.watermark_blocks
-        if wanted - (len(parent.held) if parent is not None else 0) <= free:
+        if wanted - sum(group in full for _, group in held) <= free:
             return True
-        if wanted - block_map.cached.count(1) > free:
+        if wanted - sum(block_map.cached[group].count(1) for group in full) > free:
             return False
-        hit_blocks = self.cache.find_blocks(list(itertools.compress(block_map.keys, block_map.cached)))
+        keys = [itertools.compress(block_map.keys[group], block_map.cached[group]) for group in full]
+        hit_blocks = self.finder.cache.find_blocks(list(itertools.chain.from_iterable(keys)))
         return wanted - sum(block.ref_cnt > 0 for block in hit_blocks) <= free
+
+    def _count_wanted(self, request: Request, group: int) -> int:
+        """Count the blocks of a group that the request and its fill requests have at a time, at most."""
+        most = self._manager.coordinator.single_type_managers[group].max_admission_blocks_per_request
+        wanted = cdiv(request.num_tokens, self.finder.block_size)
+        return wanted if most is None else min(wanted, most)
 
     def _release(self, parent: Parent) -> None:
         # The last first, as vLLM frees a request's blocks.
         self._pool.free_blocks([parent.held[index] for index in sorted(parent.held, reverse=True)])
         parent.held.clear()
-
-
-def _is_startable(request: Request) -> bool:
-    if request.status != RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR:
-        return request.status in _STARTABLE
-    waits_for = request.structured_output_request
-    return waits_for is not None and waits_for.grammar is not None and not isinstance(waits_for.grammar, Exception)
-
-
-def find_obstacle(request: Request) -> str | None:
-    """Find why the request can have no gaps; None if it can."""
-    if request.skip_reading_prefix_cache:
-        return "cache not read"
-    if request.pooling_params is not None:
-        return "pooling"
-    if request.prompt_embeds is not None:
-        return "prompt embeddings"
-    if request.has_encoder_inputs:
-        return "multi-modal input"
-    return "streaming input" if request.resumable else None
-
-
-def _make_request(parent: Parent, gap: Interval, block_size: int, number: int) -> Request:
-    whole = parent.request
-    fill = Request(
-        request_id=f"{whole.request_id}{FILL_MARK}{number}",
-        prompt_token_ids=whole.all_token_ids[: gap.end * block_size],
-        # One token is sampled, because vLLM ends no request before; it is thrown away.
-        sampling_params=SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True, detokenize=False),
-        pooling_params=None,
-        client_index=whole.client_index,
-        arrival_time=whole.arrival_time,
-        lora_request=whole.lora_request,
-        cache_salt=whole.cache_salt,
-        priority=whole.priority,
-    )
-    fill.block_hashes = whole.block_hashes[: gap.end]
-    return fill

@@ -9,14 +9,16 @@ from vllm.logger import init_logger
 from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.engine import EngineCoreOutputs
-from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm.v1.metrics.stats import SchedulerStats
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
 from agentcache.engine.patches import replace
+from agentcache.engine.segments.fill_request import find_obstacle
 from agentcache.engine.segments.filling_queue import FillingQueue
-from agentcache.engine.segments.gap_filler import GapFiller, SegmentStats, find_obstacle
+from agentcache.engine.segments.gap_filler import GapFiller, SegmentStats
+from agentcache.engine.segments.hit_finder import HitFinder
+from agentcache.engine.segments.layer_rule import find_rule_obstacle, has_full_attention_alone, make_rule
 from agentcache.engine.segments.plan import SegmentCosts
 from agentcache.engine.vllm_scheduler import VllmScheduler
 
@@ -37,11 +39,12 @@ class MultiSegmentScheduler(VllmScheduler):
         if (obstacle := find_engine_obstacle(self)) is not None:
             logger.warning("Cached blocks are reused as prefixes only: %s.", obstacle)
             return
-        self.gap_filler = filler = GapFiller(self.kv_cache_manager, self.block_size, get_costs(), max_gaps)
+        finder = HitFinder(self.kv_cache_manager.block_pool, make_rule(self.kv_cache_config), self.block_size)
+        self.gap_filler = filler = GapFiller(self.kv_cache_manager, finder, get_costs(), max_gaps)
         self.waiting = FillingQueue(self.waiting, filler)
         _count_gaps_as_computed(self.kv_cache_manager, filler, self._register_row)
         if not self.enable_kv_cache_events:
-            _look_up_once(self.kv_cache_manager, filler, self.block_size)
+            _look_up_once(self.kv_cache_manager, filler)
 
     def fills_gaps_of(self, request: Request) -> bool:
         """Tell whether a later request with the same tokens can reuse cached blocks of this one behind a gap."""
@@ -127,14 +130,14 @@ class MultiSegmentScheduler(VllmScheduler):
 
 def find_engine_obstacle(scheduler: MultiSegmentScheduler) -> str | None:
     """Find why this engine cannot have gaps; None if it can."""
-    groups = scheduler.kv_cache_config.kv_cache_groups
-    spec = groups[0].kv_cache_spec if len(groups) == 1 else None
-    full = isinstance(spec, FullAttentionSpec) and spec.sliding_window is None and spec.attention_chunk_size is None
+    method = _draft_method(scheduler)
     obstacles = {
         "prefix caching is off": not scheduler.kv_cache_manager.enable_caching,
-        "the model's layers are not all full attention": not full,
-        "speculative decoding is on": scheduler.num_spec_tokens > 0,
-        "a KV connector is in use": scheduler.connector is not None and not scheduler.steers_tier,
+        # Others draft with a cache of their own, in which a fill request's last token would have a wrong successor.
+        "speculative decoding is on, and not by ngram": method not in (None, "ngram"),
+        # Ours was tried with layers of one kind, and without drafts.
+        "a KV connector is in use": scheduler.connector is not None
+        and not (scheduler.steers_tier and method is None and has_full_attention_alone(scheduler.kv_cache_config)),
         # What belongs to a gap's tokens is made in the fill request, of which the client hears nothing.
         "routed experts are returned": scheduler.aux_output_connector is not None,
         # A request may be in one half of a step's batch and read what its fill request, in the other, has yet to write.
@@ -142,7 +145,13 @@ def find_engine_obstacle(scheduler: MultiSegmentScheduler) -> str | None:
         "the cache is split over a context-parallel group": scheduler.dcp_world_size * scheduler.pcp_world_size > 1,
         "blocks are hashed in another size than they are kept in": scheduler.hash_block_size != scheduler.block_size,
     }
-    return next((obstacle for obstacle, holds in obstacles.items() if holds), None)
+    found = next((obstacle for obstacle, holds in obstacles.items() if holds), None)
+    return found or find_rule_obstacle(scheduler.kv_cache_config)
+
+
+def _draft_method(scheduler: MultiSegmentScheduler) -> str | None:
+    speculative = scheduler.vllm_config.speculative_config
+    return None if speculative is None else speculative.method
 
 
 def _count_gaps_as_computed(
@@ -165,16 +174,14 @@ def _count_gaps_as_computed(
     replace(manager, "record_prefix_cache_stats", record_admission)
 
 
-def _look_up_once(manager: KVCacheManager, filler: GapFiller, block_size: int) -> None:
+def _look_up_once(manager: KVCacheManager, filler: GapFiller) -> None:
     """Schedule with the blocks that were looked up to plan a fill request, in place of a second look-up."""
     get_computed_blocks = manager.get_computed_blocks
 
     def get_known_blocks(request: Request) -> tuple[KVCacheBlocks, int, int]:
-        blocks = filler.find_prefix(request)
-        if blocks is None:
+        if (prefix := filler.find_prefix(request)) is None:
             return get_computed_blocks(request)
-        # No layer keeps but a part of the prefix: there is no boundary to pin.
-        return manager.create_kv_cache_blocks((blocks,)), len(blocks) * block_size, 0
+        return manager.create_kv_cache_blocks(prefix.groups), prefix.tokens, prefix.boundary
 
     replace(manager, "get_computed_blocks", get_known_blocks)
 

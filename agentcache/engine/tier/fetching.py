@@ -15,7 +15,7 @@ from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_utils import BlockHashWithGroupId, KVCacheBlock
 from vllm.v1.request import Request
 
-from agentcache.engine.segments.cached_blocks import CachedBlockMap
+from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP, CachedBlockMap
 from agentcache.engine.segments.gap_filler import GapFiller
 from agentcache.engine.segments.plan import Interval, SegmentCosts, find_hits, plan_segments
 from agentcache.engine.tier.host_cache import HostCache
@@ -86,15 +86,17 @@ class Fetching:
         Returns:
             None while all of it is under way already.
         """
-        new = [index for index in wanted if on_gpu.keys[index] not in self._coming]
-        hits = [index for index, cached in enumerate(on_gpu.cached) if cached]
+        on_gpu_keys = on_gpu.keys[KV_CACHE_GROUP]
+        new = [index for index in wanted if on_gpu_keys[index] not in self._coming]
+        hits = [(index, KV_CACHE_GROUP) for index, cached in enumerate(on_gpu.cached[KV_CACHE_GROUP]) if cached]
         self._filler.hold_cached(request, on_gpu, hits)
         if not new or self._postpones(request, len(new)):
             return None
-        keys = [on_gpu.keys[index] for index in new]
+        keys = [on_gpu_keys[index] for index in new]
         sources = self._host.begin_reading(keys)
         blocks = self._pool.get_new_blocks(len(new))
-        self._filler.hold(request, dict(zip(new, blocks, strict=True)), fetched=True)
+        places = [(index, KV_CACHE_GROUP) for index in new]
+        self._filler.hold(request, dict(zip(places, blocks, strict=True)), fetched=True)
         self._coming.update(keys)
         return Fetch(frozenset([request.request_id]), sources, blocks, keys)
 
@@ -122,8 +124,8 @@ class Fetching:
         here = self._find_here(on_gpu)
         if 1 not in here:
             return []
-        either = bytearray(a | b for a, b in zip(here, on_gpu.cached, strict=True))
-        hits = find_hits(either, self._filler.limit_of(request))
+        either = bytearray(a | b for a, b in zip(here, on_gpu.cached[KV_CACHE_GROUP], strict=True))
+        hits = find_hits(either, self._filler.finder.limit_of(request))
         plan = plan_segments(hits, self._costs, self._filler.max_gaps)
         used = [Interval(0, hits.prefix), *plan.kept]
         wanted = [index for index in chain.from_iterable(range(*run) for run in used) if here[index]]
@@ -132,4 +134,5 @@ class Fetching:
 
     def _find_here(self, on_gpu: CachedBlockMap) -> bytearray:
         holds = self._host.map.holds
-        return bytearray(not cached and holds(key) for key, cached in zip(on_gpu.keys, on_gpu.cached, strict=True))
+        keys, cached = on_gpu.keys[KV_CACHE_GROUP], on_gpu.cached[KV_CACHE_GROUP]
+        return bytearray(not is_cached and holds(key) for key, is_cached in zip(keys, cached, strict=True))

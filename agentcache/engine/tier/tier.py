@@ -11,7 +11,8 @@ from vllm.v1.request import Request
 
 from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.segments.cached_blocks import CachedBlockMap
-from agentcache.engine.segments.gap_filler import GapFiller, find_obstacle
+from agentcache.engine.segments.fill_request import find_obstacle
+from agentcache.engine.segments.gap_filler import GapFiller
 from agentcache.engine.segments.plan import SegmentCosts
 from agentcache.engine.tier.fetching import Fetch, Fetching, Link
 from agentcache.engine.tier.host_cache import HostCache

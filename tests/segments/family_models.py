@@ -1,0 +1,89 @@
+"""Small models of several families, with random weights, so that all that differs is how their layers keep tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from live_engine import BLOCK
+from transformers import (
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    GptOssConfig,
+    GptOssForCausalLM,
+    Llama4ForCausalLM,
+    Llama4TextConfig,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedModel,
+)
+
+COMMON: dict[str, Any] = {
+    "vocab_size": 8192,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 32,
+    "max_position_embeddings": 1024,
+    "initializer_range": 0.3,
+    "dtype": "float32",
+}
+WINDOW = 2 * BLOCK + 5
+
+
+def _gpt_oss(**changes: Any) -> PreTrainedModel:
+    geometry = {**COMMON, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": WINDOW, **changes}
+    return GptOssForCausalLM(GptOssConfig(**geometry))
+
+
+def _gemma() -> PreTrainedModel:
+    """Three layers with a window, one without: groups of one layer each."""
+    types = ["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"]
+    config = Gemma3TextConfig(**COMMON, sliding_window=WINDOW, layer_types=types, query_pre_attn_scalar=32)
+    model = Gemma3ForCausalLM(config)
+    # They are the output head, too: else each token would repeat itself, whatever it sees.
+    model.get_input_embeddings().weight.data.mul_(0.05)
+    # Else what the last layer adds to this token's own, alike for all, decides.
+    for layer in model.model.layers:
+        layer.post_attention_layernorm.weight.data.add_(4.0)
+    return model
+
+
+def _llama4() -> PreTrainedModel:
+    """Every other layer sees its chunk alone."""
+    config = Llama4TextConfig(
+        **COMMON,
+        num_local_experts=4,
+        num_experts_per_tok=1,
+        intermediate_size_mlp=128,
+        attention_chunk_size=4 * BLOCK,
+        no_rope_layers=[1, 0, 1, 0],
+        interleave_moe_layer_step=2,
+    )
+    config.architectures = ["Llama4ForCausalLM"]
+    return Llama4ForCausalLM(config)
+
+
+def _mistral() -> PreTrainedModel:
+    """All layers have a window."""
+    return MistralForCausalLM(MistralConfig(**COMMON, sliding_window=WINDOW))
+
+
+FAMILIES: dict[str, Callable[..., PreTrainedModel]] = {
+    "gpt-oss": _gpt_oss,
+    "gemma": _gemma,
+    "llama-4": _llama4,
+    "mistral": _mistral,
+}
+
+
+def make_model(name: str, folder: Path, **changes: Any) -> str:
+    """`changes` are to gpt-oss's geometry."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        FAMILIES[name](**changes).save_pretrained(folder)
+    return str(folder)
