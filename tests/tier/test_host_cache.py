@@ -7,21 +7,29 @@ from vllm.v1.core.kv_cache_utils import BlockHash, make_block_hash_with_group_id
 
 from agentcache._evictor import FreeContext
 from agentcache.engine.tier.host_cache import HostCache, LastUse, StoredBlock
+from agentcache.policy.asymcache import AsymCacheEvictor
+from agentcache.policy.evictor import Evictor
 from agentcache.policy.lru import LruEvictor
 
 
-def make_host(blocks: int = 5) -> HostCache:
-    return HostCache(blocks, 16, LruEvictor(), Clock())
+def make_host(blocks: int = 5, evictor: Evictor | None = None) -> HostCache:
+    return HostCache(blocks, 16, LruEvictor() if evictor is None else evictor, Clock())
+
+
+def by_value(blocks: int) -> Evictor:
+    options = {"alpha_s": 10.0, "beta_s": 1e4, "tau0_s": 60.0, "slope_s": 0.0, "base_s": 1.0, "floor_s": 1e-6}
+    return AsymCacheEvictor(num_blocks=blocks, **options)
 
 
 def key_of(number: int) -> bytes:
     return make_block_hash_with_group_id(BlockHash(number.to_bytes(4, "big")), 0)
 
 
-def store(host: HostCache, *numbers: int, freed_s: float = 0.0) -> None:
+def store(host: HostCache, *numbers: int, freed_s: float = 0.0, stays: bool = False) -> None:
     last_use = LastUse(FreeContext(), freed_s)
     blocks = host.reserve(len(numbers))
-    host.put(StoredBlock(block, key_of(number), 16, last_use) for block, number in zip(blocks, numbers, strict=True))
+    filled = zip(blocks, numbers, strict=True)
+    host.put([StoredBlock(block, key_of(number), 16, last_use, stays) for block, number in filled])
     host.check_integrity()
 
 
@@ -38,6 +46,30 @@ def test_least_valuable_blocks_go_when_others_are_stored() -> None:
     assert held(host, range(9)) == [2, 3, 4, 5]
     assert host.evictions.blocks == 1
     assert host.used_blocks == 4
+
+
+def test_what_stays_on_the_gpu_goes_before_older_blocks() -> None:
+    host = make_host(5, by_value(5))
+    store(host, 1, 2, freed_s=990.0)
+    store(host, 3, 4, freed_s=995.0, stays=True)
+    store(host, 5, freed_s=999.0)
+    assert {1, 2, 5} < set(held(host, range(9)))
+
+
+def test_room_is_what_holds_nothing_and_is_not_copied_to() -> None:
+    host = make_host()
+    assert host.room == 4
+    store(host, 1)
+    assert host.room == 3
+    targets = host.reserve(2)
+    assert host.room == 1
+    host.give_back(targets)
+    assert host.room == 3
+    # What was stored twice leaves an empty block.
+    store(host, 1)
+    assert host.room == 3
+    store(host, 2, 3, 4, 5)
+    assert host.room == 0
 
 
 def test_block_stored_twice_is_kept_once() -> None:

@@ -60,6 +60,17 @@ def test_evicted_turn_is_fetched_not_computed(tiny_model_path: str) -> None:
     assert lone.scheduler.tier.fetched_blocks >= len(PROMPT) // BLOCK_SIZE
 
 
+def test_what_a_turn_leaves_is_stored_at_once_where_there_is_room(tiny_model_path: str) -> None:
+    lone = make_tiered(tiny_model_path)
+    # Else all free blocks are about to be evicted.
+    lone.scheduler.tier.storing._margin = 2
+    ask(lone, "mine/0", PROMPT)
+    ask(lone, "other/0", make_tokens(1, 40), tokens=20)
+    lone.run_until_idle()
+    assert lone.scheduler.tier.host.used_blocks >= len(PROMPT) // BLOCK_SIZE
+    assert not lone.scheduler.block_queue.evictions["capacity"].blocks
+
+
 def test_new_jobs_are_held_back_for_less_time_than_without(tiny_model_path: str) -> None:
     assert make_tiered(tiny_model_path).scheduler.tracker.patience_s == 8.0
     assert find_policy("agentcache").runtime.order.patience_s == 30.0

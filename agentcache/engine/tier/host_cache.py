@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -29,12 +29,16 @@ UNKNOWN_USE = LastUse(UNKNOWN_REQUEST, 0.0)
 
 
 class StoredBlock(NamedTuple):
-    """A block of the host's memory that a copy has filled, with what its evictor is to know."""
+    """A block of the host's memory that a copy has filled, with what its evictor is to know.
+
+    `stays`: the GPU does not lose it soon, so it is the first to go here.
+    """
 
     block: KVCacheBlock
     key: BlockHashWithGroupId
     tokens: int
     last_use: LastUse
+    stays: bool
 
 
 class HostCache:
@@ -46,6 +50,8 @@ class HostCache:
         self._pool = BlockPool(num_blocks, enable_caching=True, hash_block_size=hash_block_size)
         self._queue: BlockQueue = replace_queue(self._pool, evictor, clock, notes_reuse=False)
         self.map: WatchedBlockMap = watch_cache(self._pool)
+        # So many blocks are being copied to.
+        self._filling = 0
         # Blocks that are on the GPU as well, or were when they were read.
         self._copied: set[int] = set()
         # By the block's id, as they were when it was put here.
@@ -57,6 +63,12 @@ class HostCache:
         return len(self.map)
 
     @property
+    def room(self) -> int:
+        """Return how many blocks hold nothing and nothing is being copied to."""
+        # One is the placeholder.
+        return self.num_blocks - 1 - len(self.map) - self._filling
+
+    @property
     def evictions(self) -> Evictions:
         """Return what was lost from here for want of room."""
         return self._queue.evictions["capacity"]
@@ -65,22 +77,28 @@ class HostCache:
         """Take up to `count` blocks to copy to: empty ones, then those that are worth least."""
         blocks = self._pool.get_new_blocks(min(count, self._pool.get_num_free_blocks()))
         self._copied.difference_update(block.block_id for block in blocks)
+        self._filling += len(blocks)
         return blocks
 
-    def put(self, stored: Iterable[StoredBlock]) -> None:
+    def put(self, stored: Sequence[StoredBlock]) -> None:
         """Take over blocks that copies have filled. What was stored twice is kept once."""
-        for last_use, group in groupby(stored, key=lambda one: one.last_use):
+        self._filling -= len(stored)
+        for (last_use, stays), group in groupby(stored, key=lambda one: (one.last_use, one.stays)):
             blocks = []
             for one in group:
                 if not self.map.holds(one.key):
                     self._pool._insert_block_hash(one.key, one.block, num_tokens=one.tokens)
                 self._last_uses[one.block.block_id] = last_use
                 blocks.append(one.block)
-            with self._queue.free_with(last_use.context, last_use.freed_s):
-                self._pool.free_blocks(blocks)
+            if stays:
+                self._free_copied(blocks)
+            else:
+                with self._queue.free_with(last_use.context, last_use.freed_s):
+                    self._pool.free_blocks(blocks)
 
     def give_back(self, blocks: Sequence[KVCacheBlock]) -> None:
         """Take back blocks that no copy has filled."""
+        self._filling -= len(blocks)
         self._pool.free_blocks(blocks)
 
     def begin_reading(self, keys: Sequence[BlockHashWithGroupId]) -> list[KVCacheBlock]:
@@ -95,6 +113,9 @@ class HostCache:
 
     def end_reading(self, blocks: Sequence[KVCacheBlock]) -> None:
         """Note that blocks were copied to the GPU: until it loses them they are the first to go."""
+        self._free_copied(blocks)
+
+    def _free_copied(self, blocks: Sequence[KVCacheBlock]) -> None:
         self._copied.update(block.block_id for block in blocks)
         with self._queue.free_with(FreeContext(factor=_COPY_FACTOR)):
             self._pool.free_blocks(blocks)

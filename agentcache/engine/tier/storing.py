@@ -1,5 +1,8 @@
 """What is copied to the host's memory: the blocks that the GPU evicts next, before they are lost.
 
+While that memory has empty blocks, what requests leave is copied at once, and goes first there once it is full: a
+copy of what the GPU still has. So with room for everything nothing is lost because its copy came too late.
+
 Nothing is held while it is copied. A block that the GPU takes for other tokens meanwhile is told of by the map of
 cached blocks, and its copy is thrown away. What is copied was free when the step was scheduled: only a later step can
 write over it.
@@ -7,6 +10,7 @@ write over it.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -34,12 +38,16 @@ class StoreStats:
 
 @dataclass(slots=True, eq=False)
 class Store:
-    """Copies of one step, from the GPU's `blocks` to the host's `targets`. `keys` are those of `blocks`."""
+    """Copies of one step, from the GPU's `blocks` to the host's `targets`. `keys` are those of `blocks`.
+
+    The first `victims` of them are about to be evicted.
+    """
 
     blocks: Sequence[KVCacheBlock]
     targets: Sequence[KVCacheBlock]
     keys: Sequence[BlockHashWithGroupId]
     last_uses: Sequence[LastUse]
+    victims: int
     abandoned: bool = False
 
 
@@ -73,6 +81,8 @@ class Storing:
         self._evicted = 0
         # Whether blocks were freed since the last look.
         self.awaits_look = False
+        # What requests have left since, in the order in which they did, for as long as the host's memory has room.
+        self._fresh: deque[KVCacheBlock] = deque()
         # So many victims more are asked for.
         self._wanted = 0
 
@@ -88,6 +98,8 @@ class Storing:
         for block in blocks:
             self._last_uses[block.block_id] = last_use
         self._passed_over.difference_update(block.block_id for block in blocks)
+        if self._host.room > 0:
+            self._fresh.extend(blocks)
 
     def last_use_of(self, block: KVCacheBlock) -> LastUse:
         """Return who used the GPU's block last."""
@@ -113,11 +125,14 @@ class Storing:
 
         `idle`: the step has no tokens. Then everything is copied that is to be, so that the engine can rest.
         """
-        if not self._is_due() and not (idle and self.awaits_look):
-            return None
-        self._looked_s, self._evicted = self._clock(), self._queue.evictions["capacity"].blocks
-        self.awaits_look = False
-        blocks = self._choose()
+        chosen: dict[BlockHashWithGroupId, KVCacheBlock] = {}
+        if self._is_due() or (idle and self.awaits_look):
+            self._looked_s, self._evicted = self._clock(), self._queue.evictions["capacity"].blocks
+            self.awaits_look = False
+            chosen = self._choose()
+        victims = len(chosen)
+        self._add_fresh(chosen)
+        blocks = list(chosen.values())
         if not blocks:
             return None
         targets = self._host.reserve(len(blocks))
@@ -125,7 +140,7 @@ class Storing:
         if not blocks:
             return None
         keys = [key for block in blocks if (key := block.block_hash) is not None]
-        store = Store(blocks, targets, keys, [self.last_use_of(block) for block in blocks])
+        store = Store(blocks, targets, keys, [self.last_use_of(block) for block in blocks], victims)
         # A block may be read by two copies at once, of which the first is of what it held before.
         self._map.copying.update((block.block_id, store) for block in blocks)
         return store
@@ -134,19 +149,22 @@ class Storing:
         """Take over what the copies have brought, but for blocks that were written over meanwhile."""
         copying = self._map.copying
         stored, lost, safe = [], [], []
-        for block, target, key, last_use in zip(store.blocks, store.targets, store.keys, store.last_uses, strict=True):
+        copies = zip(store.blocks, store.targets, store.keys, store.last_uses, strict=True)
+        for index, (block, target, key, last_use) in enumerate(copies):
             is_intact = copying.get(block.block_id) is store
             if is_intact:
                 del copying[block.block_id]
             if is_intact and not store.abandoned:
-                safe.append(block)
-                stored.append(StoredBlock(target, key, block.block_hash_num_tokens or 0, last_use))
+                stays = index >= store.victims
+                if not stays:
+                    safe.append(block)
+                stored.append(StoredBlock(target, key, block.block_hash_num_tokens or 0, last_use, stays))
             else:
                 lost.append(target)
         self._host.give_back(lost)
         self._host.put(stored)
         self._queue.reprice(safe, self._fetch_s)
-        self._usefulness.note_stored(one.last_use.context.finish_class for one in stored)
+        self._usefulness.note_stored(one.last_use.context.finish_class for one in stored if not one.stays)
         self.stats.stored += len(stored)
         self.stats.overwritten += len(lost)
 
@@ -159,7 +177,20 @@ class Storing:
     def _is_useful(self, block: KVCacheBlock) -> bool:
         return self._usefulness.is_useful(self._last_uses[block.block_id].context.finish_class)
 
-    def _choose(self) -> list[KVCacheBlock]:
+    def _add_fresh(self, chosen: dict[BlockHashWithGroupId, KVCacheBlock]) -> None:
+        """Add what requests have left, as many as a few steps take: into room that is empty, nothing is lost."""
+        holds, copying = self._host.map.holds, self._map.copying
+        most = min(self._margin, self._host.room)
+        while self._fresh and len(chosen) < most:
+            block = self._fresh.popleft()
+            key = block.block_hash
+            if key is None or block.block_id in copying or holds(key) or not self._is_useful(block):
+                continue
+            chosen.setdefault(key, block)
+        if self._host.room <= 0:
+            self._fresh.clear()
+
+    def _choose(self) -> dict[BlockHashWithGroupId, KVCacheBlock]:
         holds, copying = self._host.map.holds, self._map.copying
         chosen: dict[BlockHashWithGroupId, KVCacheBlock] = {}
         avoided, safe = set(), []
@@ -180,4 +211,4 @@ class Storing:
         self.stats.avoided += len(avoided)
         self._usefulness.note_avoided(len(avoided))
         self._passed_over |= avoided
-        return list(chosen.values())
+        return chosen
