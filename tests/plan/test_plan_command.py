@@ -171,7 +171,17 @@ def test_the_busiest_stretch_takes_the_least_time(tmp_path: Path) -> None:
     assert find_busiest(requests, 6) is requests
     path = write_recording(tmp_path / "r.jsonl", *(make_line(time, 5, 5, [time]) for time in (0, 1000, 1001)))
     plan(_settings(path, tmp_path, policies=("lru",), kv_tokens=(7_000,), requests=2))
-    assert "the 2 requests of the busiest stretch, of 3" in (tmp_path / "plan.html").read_text()
+    page = (tmp_path / "plan.html").read_text()
+    assert "the 2 requests of the busiest stretch, of 3" in page
+    assert "would hit 0.0 % of their tokens, and 0.0 % of all (--requests takes more)." in page
+
+
+def test_the_page_says_what_the_cut_off_beginning_costs(tmp_path: Path) -> None:
+    ids = [1, 2, 3, 4]
+    path = write_recording(tmp_path / "r.jsonl", *(make_line(time, 40, 5, ids) for time in (0, 5000, 5001)))
+    plan(_settings(path, tmp_path, policies=("lru",), kv_tokens=(7_000,), requests=2))
+    # In blocks of 16, the last token aside: 32 of 40 from the second request on.
+    assert "would hit 40.0 % of their tokens, and 53.3 % of all" in (tmp_path / "plan.html").read_text()
 
 
 @pytest.mark.parametrize(
