@@ -168,7 +168,12 @@ def _add_simulate(parser: argparse.ArgumentParser) -> None:
 
 def _add_plan(parser: argparse.ArgumentParser) -> None:
     parser.description = "Simulates a recording (serve --record FILE) under policies x cache sizes x DRAM sizes."
-    parser.add_argument("recording", type=Path, metavar="FILE", help="the recording; full files beside it are read too")
+    parser.add_argument(
+        "recording",
+        type=Path,
+        metavar="FILE",
+        help="the recording, or spans of OpenTelemetry; full files beside it are read too",
+    )
     parser.add_argument("--model", default=DEFAULT_MODEL, help="as for simulate (default llama-3.1-8b)")
     parser.add_argument("--gpu", default=DEFAULT_GPU, help="as for simulate (default h200)")
     parser.add_argument("--tensor-parallel-size", type=int, default=1, metavar="N", help="GPUs per engine (default 1)")

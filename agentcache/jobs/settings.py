@@ -105,7 +105,7 @@ WORKLOADS: dict[str, Workload] = {
         path="a folder of *.jsonl, or one of them",
     ),
     "recording": Workload(
-        "your own traffic, as serve --record wrote it",
+        "your own traffic, as serve --record wrote it, or spans of OpenTelemetry",
         {"jobs": None, "max_context": None, "max_gap_s": None},
         size_flag="--max-context",
         path="a recording",

@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from agentcache.errors import InputError
+from agentcache.plan.bounds import bound_hits
 from agentcache.plan.cell import Cell
 from agentcache.plan.known_error import KNOWN_ERROR
 from agentcache.plan.page import Plan, list_fewest, write_headline, write_page
@@ -88,11 +89,7 @@ def _make_plan(
 ) -> Plan:
     notes = list(loaded.notes)
     if len(requests) < len(recording.requests):
-        notes.insert(
-            0,
-            f"Simulated are the {len(requests):,} requests of the busiest stretch, of {len(recording.requests):,}; "
-            "what was cached before it is not there at its beginning (--requests takes more).",
-        )
+        notes.insert(0, _describe_stretch(settings, recording, requests))
     _, profile = find_costs(settings.model, settings.gpu, settings.tensor_parallel_size, settings.profile)
     seconds = (requests[-1].timestamp - requests[0].timestamp) / 1000
     header = recording.header
@@ -115,6 +112,18 @@ def _make_plan(
         notes=notes,
         interrupted=sweep.interrupted,
     )
+
+
+def _describe_stretch(settings: PlanSettings, recording: Recording, requests: Sequence[Line]) -> str:
+    """Say what part is simulated, and by how much its empty cache at the beginning understates hits."""
+    part, whole = (
+        bound_hits(build_jobs(recording, lines).jobs, settings.block_size) for lines in (requests, recording.requests)
+    )
+    return (
+        f"Simulated are the {len(requests):,} requests of the busiest stretch, of {len(recording.requests):,}; what "
+        "was cached before it is not there at its beginning. So a cache without end would hit "
+        f"{part:.1%} of their tokens, and {whole:.1%} of all (--requests takes more)."
+    ).replace("%", " %")
 
 
 def _show(made: Plan, page: Path) -> None:

@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 
 from agentcache.plan.cell import Outcome
 from agentcache.plan.known_error import KNOWN_ERROR, MEAN_SHARE
-from agentcache.plan.table import COLUMNS, build_rows
+from agentcache.plan.table import COLUMNS, group_rows
 from agentcache.report.figure import add_legend, count_format, create_figure, in_style, pick_mark, render_svg, say_empty
 from agentcache.report.html import find_template
 
@@ -39,13 +39,14 @@ class Plan:
 
 def write_headline(plan: Plan) -> str | None:
     """Say in a sentence what the lowest mean is of, beside the first policy with the same caches."""
-    first = plan.outcomes[0] if plan.outcomes else None
+    single = [outcome for outcome in plan.outcomes if outcome.cell.engines == 1]
+    first = single[0] if single else None
     if first is None or first.mean_s is None:
         return None
     caches = first.cell.kv_tokens, first.cell.cpu_tokens
     rivals = [
         (each.mean_s, each.cell.policy)
-        for each in plan.outcomes
+        for each in single
         if (each.cell.kv_tokens, each.cell.cpu_tokens) == caches and each.mean_s is not None
     ]
     best_s, policy = min(rivals)
@@ -83,8 +84,9 @@ def _render(plan: Plan) -> str:
         title=f"Plan for {Path(plan.recording).name}",
         headline=write_headline(plan),
         warnings=["The plan was interrupted: only what was simulated by then is here."] if plan.interrupted else [],
-        columns=COLUMNS,
-        rows=list(build_rows(single)),
+        # Those of the caches are the groups' names.
+        columns=COLUMNS[2:],
+        groups=group_rows(single),
         known_error=KNOWN_ERROR,
         fewest=list_fewest(plan),
         plots=[
@@ -127,6 +129,7 @@ def _plot(outcomes: Sequence[Outcome], name: str) -> Figure:
         say_empty(axes, "no job finished")
     elif name == "hits":
         axes.axhline(100 * shown[0].most_hits, linestyle=":", color="#999999")
+    axes.margins(y=0.15)
     axes.set_ylim(bottom=0)
     axes.xaxis.set_major_formatter(count_format())
     add_legend(figure, list(lines.values()), list(lines))

@@ -55,6 +55,16 @@ def build_rows(outcomes: Sequence[Outcome]) -> Iterator[Row]:
         )
 
 
+def group_rows(outcomes: Sequence[Outcome]) -> dict[str, list[Row]]:
+    """Group the rows by their caches, which the cells then leave out."""
+    groups: dict[str, list[Row]] = {}
+    for row in build_rows(outcomes):
+        cache, host, *cells = row.cells
+        name = f"Cache of {cache} tokens" + ("" if host == NO_DATA else f", and {host} in DRAM")
+        groups.setdefault(name, []).append(Row(tuple(cells), row.best))
+    return groups
+
+
 def terminal_table(outcomes: Sequence[Outcome]) -> Table:
     """Build the table for the terminal."""
     table = Table(box=None, pad_edge=False)

@@ -19,12 +19,10 @@ from agentcache.plan.bounds import bound_hits
 from agentcache.plan.cell import Cell, Outcome
 from agentcache.plan.settings import PlanSettings
 from agentcache.report.events import Event, JobEvent, RequestEvent
-from agentcache.run.checks import CLAIRVOYANT
 from agentcache.run.display import ReplayDisplay
-from agentcache.sim.clairvoyance import make_clairvoyant
-from agentcache.sim.clock import VirtualClock
 from agentcache.sim.costs import find_costs, name_costs
-from agentcache.sim.engine import EngineShape, SimulatedEngine, make_config
+from agentcache.sim.engine import EngineShape, make_config
+from agentcache.sim.engines import make_engines
 from agentcache.sim.prompts import PromptWriter
 from agentcache.sim.runner import SimulationRunner
 from agentcache.sim.settings import (
@@ -81,13 +79,11 @@ class Worker:
         return summarise(cell, jobs, events.requests, events.jobs, bound)
 
     def _simulate(self, cell: Cell, jobs: Sequence[ContextJob], events: _Events) -> None:
-        knows_future = cell.policy == CLAIRVOYANT
-        engine = SimulatedEngine(self._shape(cell), "lru" if knows_future else cell.policy, self._gpu, VirtualClock())
-        future = make_clairvoyant(engine, jobs, self._prompts, self._gpu) if knows_future else None
+        engines, future = make_engines(cell.policy, self._shape(cell), self._gpu, jobs, self._prompts)
         with Path(os.devnull).open("w") as nowhere:
             runner = SimulationRunner(
                 cell.policy,
-                [engine],
+                engines,
                 prompts=self._prompts,
                 writer=events,
                 display=ReplayDisplay(cell.policy, len(jobs), Console(file=nowhere)),

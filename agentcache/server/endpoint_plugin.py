@@ -25,11 +25,15 @@ from agentcache.engine.rpc.snapshot import SNAPSHOT_METHOD
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.errors import CompatibilityError
 from agentcache.server.job_reader import JobReader
+from agentcache.server.live_page import page_router
 from agentcache.server.live_report import LiveReport
 from agentcache.server.routes import PREFIX, MetricsRoute, router
 from agentcache.server.session_headers import SessionHeaders, watch_sessions
 from agentcache.server.session_router import SessionRouter
 from agentcache.server.snapshot_reader import SnapshotReader
+
+# With the slash: the page that asks for the key is beside these paths.
+_GUARDED = f"{PREFIX}/"
 
 
 class AgentCacheEndpoints:
@@ -45,10 +49,11 @@ class AgentCacheEndpoints:
         mark_declared_tools()
         tell_prompts()
         watch_sessions()
-        if PREFIX not in authenticate.GUARDED_PREFIX:
+        if _GUARDED not in authenticate.GUARDED_PREFIX:
             # vLLM's own middleware then asks for the API key as it does for /v1.
-            authenticate.GUARDED_PREFIX = (*authenticate.GUARDED_PREFIX, PREFIX)  # type: ignore[assignment]
+            authenticate.GUARDED_PREFIX = (*authenticate.GUARDED_PREFIX, _GUARDED)  # type: ignore[assignment]
         app.include_router(router)
+        app.include_router(page_router)
         # vLLM adds its middleware later, so it wraps ours: requests without the API key never get here.
         app.add_middleware(SessionHeaders)
         # vLLM puts this route in place of its own.

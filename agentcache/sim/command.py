@@ -17,14 +17,12 @@ from agentcache.models.catalog import resolve_model
 from agentcache.report.builder import write_report
 from agentcache.report.events import EventWriter, PolicyEvent, RunRecord
 from agentcache.report.summary import Summary
-from agentcache.run.checks import CLAIRVOYANT
 from agentcache.run.display import ReplayDisplay
 from agentcache.run.folder import ENGINE_LOG, begin_run, find_versions
 from agentcache.run.output import divert_output
-from agentcache.sim.clairvoyance import make_clairvoyant
-from agentcache.sim.clock import VirtualClock
 from agentcache.sim.costs import find_costs, name_costs
 from agentcache.sim.engine import EngineShape, SimulatedEngine, make_config
+from agentcache.sim.engines import make_engines
 from agentcache.sim.front_end import MEASURED_FRONT_END, FrontEnd
 from agentcache.sim.gpu import StepModel
 from agentcache.sim.prompts import PromptWriter
@@ -103,9 +101,9 @@ class Simulation:
     def _run_policy(self, policy: str, writer: EventWriter, console: Console) -> PolicyEvent:
         lanes = self.loaded.loop.begin() if self.loaded.loop else None
         with ReplayDisplay(policy, None if lanes else len(self.jobs), console) as display:
-            knows_future = policy == CLAIRVOYANT
-            engines = self._make_engines("lru" if knows_future else policy)
-            future = make_clairvoyant(engines[0], self.jobs, self._prompts, self._gpu) if knows_future else None
+            engines, future = make_engines(
+                policy, self._shape, self._gpu, self.jobs, self._prompts, count=self._replicas
+            )
             display.engine_ready(None)
             runner = SimulationRunner(
                 policy,
@@ -136,10 +134,6 @@ class Simulation:
             gpus=self._shape.tensor_parallel_size * self._replicas,
             window_s=lanes.window_s if lanes else None,
         )
-
-    def _make_engines(self, policy: str) -> list[SimulatedEngine]:
-        clock = VirtualClock()
-        return [SimulatedEngine(self._shape, policy, self._gpu, clock) for _ in range(self._replicas)]
 
 
 def _add_evictions(engines: Sequence[SimulatedEngine]) -> dict[str, int] | None:

@@ -38,6 +38,7 @@ from agentcache.policy.presets import Row
 from agentcache.sim.clock import VirtualClock
 from agentcache.sim.gpu import StepModel
 from agentcache.sim.host_link import HostLink
+from agentcache.sim.known_hashes import KnownHashes
 from agentcache.sim.layer_groups import count_blocks, make_layer_groups
 from tool_runtime.agent.job import ToolCall
 
@@ -140,7 +141,8 @@ class SimulatedEngine:
         hash_function = get_hash_fn_by_name(config.cache_config.prefix_caching_hash_algo)
         init_none_hash(hash_function)
         self._hash_function = hash_function
-        self._hasher = get_request_block_hasher(self.scheduler.hash_block_size, hash_function)
+        hash_tokens = self.scheduler.hash_block_size
+        self._known_hashes = KnownHashes(get_request_block_hasher(hash_tokens, hash_function), hash_tokens)
         self._replies: dict[str, Sequence[int]] = {}
         self._times: dict[str, RequestTimes] = {}
         # In the order of their ends.
@@ -175,9 +177,11 @@ class SimulatedEngine:
         now_s = self.clock.now()
         dictated = {REPLY_ARGUMENT: reply, CALLS_ARGUMENT: write_forced_calls(calls)}
         params = SamplingParams(max_tokens=len(reply), ignore_eos=True, extra_args=dictated)
+        hash_blocks = self._known_hashes.hash_blocks
         request = Request(
-            request_id, prompt, params, None, arrival_time=now_s, block_hasher=self._hasher, session_id=session_id
+            request_id, prompt, params, None, arrival_time=now_s, block_hasher=hash_blocks, session_id=session_id
         )
+        self._known_hashes.remember(request)
         self._replies[request_id] = reply
         self._times[request_id] = RequestTimes(request_id, now_s)
         self.scheduler.add_request(request)
@@ -191,6 +195,10 @@ class SimulatedEngine:
         """Abort a request as if its client had gone."""
         self.scheduler.finish_requests(request_id, RequestStatus.FINISHED_ABORTED)
         del self._replies[request_id], self._times[request_id]
+
+    def end_session(self, session_id: str) -> None:
+        """Forget what was kept for a session's next request."""
+        self._known_hashes.forget(session_id)
 
     def close(self) -> None:
         """Write what is still to be recorded, if anything is."""

@@ -256,6 +256,8 @@ class SimulationRunner:
         job = run.recorded.job
         del self._running[job.id]
         self._routing.ended(job.id)
+        for engine in self._engines:
+            engine.end_session(job.id)
         if self._future is not None:
             self._future.ended(job.id)
         outcome = JobOutcome(

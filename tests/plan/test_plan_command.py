@@ -13,6 +13,7 @@ from recorded_lines import make_line, write_recording
 from agentcache.errors import InputError
 from agentcache.plan.cell import Cell, Outcome
 from agentcache.plan.command import plan
+from agentcache.plan.page import Plan, write_headline
 from agentcache.plan.settings import PlanSettings
 from agentcache.plan.stretch import find_busiest
 from agentcache.plan.sweep import Pool, find_fewest
@@ -70,7 +71,14 @@ def test_a_plan_shows_each_policy_with_each_cache(
 ) -> None:
     assert plan(_settings(recording, tmp_path / "out")) == 0
     page = (tmp_path / "out" / "plan.html").read_text()
-    assert len(re.findall(r"<td[^>]*>(?:7,000|14,000|6,992|13,984)</td>", page)) == 4
+    assert re.findall(r"Cache of [\d,]+ tokens|(?<=>)(?:vllm|agentcache)(?=</th>)", page) == [
+        "Cache of 6,992 tokens",
+        "vllm",
+        "agentcache",
+        "Cache of 14,000 tokens",
+        "vllm",
+        "agentcache",
+    ]
     assert "Known error of the simulator" in page
     assert "is predicted" in page
     shown = capsys.readouterr().out
@@ -111,7 +119,8 @@ def test_ctrl_c_leaves_what_is_done_as_a_page(recording: Path, tmp_path: Path) -
         assert plan(_settings(recording, tmp_path)) == 130
     page = (tmp_path / "plan.html").read_text()
     assert "The plan was interrupted" in page
-    assert page.count("<td>vllm</td>") + page.count('<td class="best">vllm</td>') == 1
+    assert page.count(">vllm</th>") == 1
+    assert page.count(">agentcache</th>") == 0
 
 
 def test_gpus_are_counted_for_a_target(recording: Path, tmp_path: Path) -> None:
@@ -120,6 +129,26 @@ def test_gpus_are_counted_for_a_target(recording: Path, tmp_path: Path) -> None:
     assert "lru: 1 GPU for a mean job latency of 1e+06 s" in (tmp_path / "plan.html").read_text()
     assert plan(replace(settings, target_s=1e-3)) == 0
     assert "lru: more than 4 for a mean job latency of 0.001 s" in (tmp_path / "plan.html").read_text()
+
+
+def test_the_headline_is_of_one_engine_alone() -> None:
+    outcomes = [
+        Outcome(Cell(policy, 1000, engines=engines), 1, mean_s, None, None, 0.0, 0.0)
+        for policy, engines, mean_s in (("vllm", 1, 4.0), ("agentcache", 1, 3.0), ("vllm", 8, 1.0))
+    ]
+    made = Plan(
+        command="",
+        recording="r.jsonl",
+        facts={},
+        outcomes=outcomes,
+        target_s=1.0,
+        fewest={},
+        max_gpus=8,
+        gpus_per_engine=1,
+        notes=(),
+        interrupted=False,
+    )
+    assert "agentcache is predicted to end the mean job 25% sooner than vllm" in (write_headline(made) or "")
 
 
 @pytest.mark.parametrize(
@@ -142,7 +171,17 @@ def test_the_busiest_stretch_takes_the_least_time(tmp_path: Path) -> None:
     assert find_busiest(requests, 6) is requests
     path = write_recording(tmp_path / "r.jsonl", *(make_line(time, 5, 5, [time]) for time in (0, 1000, 1001)))
     plan(_settings(path, tmp_path, policies=("lru",), kv_tokens=(7_000,), requests=2))
-    assert "the 2 requests of the busiest stretch, of 3" in (tmp_path / "plan.html").read_text()
+    page = (tmp_path / "plan.html").read_text()
+    assert "the 2 requests of the busiest stretch, of 3" in page
+    assert "would hit 0.0 % of their tokens, and 0.0 % of all (--requests takes more)." in page
+
+
+def test_the_page_says_what_the_cut_off_beginning_costs(tmp_path: Path) -> None:
+    ids = [1, 2, 3, 4]
+    path = write_recording(tmp_path / "r.jsonl", *(make_line(time, 40, 5, ids) for time in (0, 5000, 5001)))
+    plan(_settings(path, tmp_path, policies=("lru",), kv_tokens=(7_000,), requests=2))
+    # In blocks of 16, the last token aside: 32 of 40 from the second request on.
+    assert "would hit 40.0 % of their tokens, and 53.3 % of all" in (tmp_path / "plan.html").read_text()
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
 import logging
+import re
 from argparse import Namespace
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -12,6 +15,7 @@ from unittest.mock import Mock
 
 import pytest
 from fastapi import FastAPI, Request
+from fastapi.routing import APIRoute
 from made_engine import FakeCore, make_engine, make_job, make_turn
 from starlette.datastructures import State
 from starlette.testclient import TestClient
@@ -28,6 +32,7 @@ from agentcache.engine.constants import RELEASE_METHOD, SCHEDULER_CLASS
 from agentcache.engine.rpc.snapshot import SNAPSHOT_METHOD
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.errors import CompatibilityError
+from agentcache.server.address import LIVE_PATH
 from agentcache.server.endpoint_plugin import AgentCacheEndpoints
 from agentcache.server.job_reader import JobReader
 from agentcache.server.live_report import LiveReport
@@ -185,3 +190,27 @@ def test_only_an_engine_with_our_scheduler_is_asked(scheduler: str | type[Any] |
     with TestClient(app) as client:
         assert client.get("/agentcache/state").status_code == status
     assert bool(core.calls) == (status == 200)
+
+
+def test_every_route_of_ours_but_one_page_is_guarded() -> None:
+    app = make_guarded_app(FakeCore((make_engine(), [])))
+    paths = [route.path for route in app.routes if isinstance(route, APIRoute) and "agentcache" in route.path]
+    guarded = authenticate.GUARDED_PREFIX
+    assert [path for path in paths if not path.startswith(guarded)] == [LIVE_PATH]
+    assert len(paths) > 4
+
+
+def test_the_page_that_asks_for_the_key_tells_nothing() -> None:
+    core = FakeCore((make_engine(), [make_job("mine", make_turn(0, 1.0))]))
+    with TestClient(make_guarded_app(core)) as client:
+        answer = client.get(LIVE_PATH)
+    assert answer.status_code == 200
+    assert core.calls == []
+    assert "mine" not in answer.text
+    assert 'type="password"' in answer.text
+    (script,) = re.findall(r"<script>(.*?)</script>", answer.text, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    rules = answer.headers["content-security-policy"]
+    assert f"script-src 'sha256-{digest}'" in rules, "a browser runs this script and no other"
+    assert "connect-src 'self'" in rules
+    assert not re.search(r"""(?:src|href)=["'](?!#|data:)""", answer.text)

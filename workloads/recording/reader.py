@@ -12,6 +12,8 @@ from typing import Any
 from agentcache.errors import InputError
 from workloads.loaded import parse_record, read_lines
 from workloads.recording.line import VERSION, Header, Line
+from workloads.recording.span_lines import ASSUMPTION, read_traced
+from workloads.recording.spans import TOP
 
 # Broken lines that a note names.
 _NAMED = 3
@@ -23,13 +25,14 @@ _ROUNDING_MS = 0.01
 class Recording:
     """`requests` in the order in which they came. `broken` lines were skipped: their places, with what is wrong.
 
-    `lost` requests were never written.
+    `lost` requests were never written. `assumption` is what the file does not tell, and was taken to be so.
     """
 
     header: Header
     requests: tuple[Line, ...]
     broken: tuple[str, ...]
     lost: int
+    assumption: str | None = None
 
     def describe_losses(self) -> Iterator[str]:
         """Say what is missing."""
@@ -43,9 +46,13 @@ class Recording:
 def read_recording(path: Path) -> Recording:
     """Read FILE and the full files beside it, FILE.1 the latest of them, as far as they are of the same start.
 
-    Raises InputError, which names the file and the line, for one that is empty, of another version, or out of order.
+    A file of OpenTelemetry's spans is read alone. Raises InputError, which names the file and the line, for one that is
+    empty, of another version, or out of order.
     """
     broken: list[str] = []
+    if _has_spans(path):
+        header, traced = read_traced(path, broken)
+        return Recording(header, tuple(traced), tuple(broken), 0, ASSUMPTION)
     header = _read_header(path)
     parts = [path, *(part for part in _find_full(path) if _is_of(part, header))]
     lines = [line for part in reversed(parts) for line in _read_part(part, header, broken)]
@@ -53,6 +60,12 @@ def read_recording(path: Path) -> Recording:
         raise InputError(f"{path}: holds no whole line; the first is broken so: {broken[0]}")
     requests = sorted(lines, key=lambda line: line.timestamp)
     return Recording(header, tuple(requests), tuple(broken), sum(line.lost for line in lines))
+
+
+def _has_spans(path: Path) -> bool:
+    """Tell whether the file is of spans, by its first line, perhaps broken."""
+    _, text = next(read_lines(path))
+    return text.lstrip().startswith(b"{") and f'"{TOP}"'.encode() in text[:200]
 
 
 def _find_full(path: Path) -> Iterator[Path]:

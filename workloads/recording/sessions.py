@@ -42,7 +42,7 @@ def build_jobs(
     whole = sum(len(thread.requests) for thread in threads)
     kept = [cut for thread in threads if (cut := _cut(thread, max_context)).requests]
     first_ms = min((thread.requests[0].timestamp for thread in kept), default=0.0)
-    notes = [_RECORDED_NOTE.format(size), *recording.describe_losses()]
+    notes = [recording.assumption or _RECORDED_NOTE.format(size), *recording.describe_losses()]
     if len(answered) < len(requests):
         notes.append(f"Requests that ended without a reply are left out: {len(requests) - len(answered)}.")
     if beyond := whole - sum(len(thread.requests) for thread in kept):

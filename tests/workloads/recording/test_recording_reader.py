@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from recorded_lines import BLOCK, HEADER, make_line, write_recording
 
 from agentcache.errors import InputError
+from workloads.recording.line import Line
 from workloads.recording.reader import read_recording
 from workloads.recording.sessions import build_jobs, load_sessions
 
@@ -159,3 +160,13 @@ def test_any_bytes_are_read_or_refused(text: bytes) -> None:
         file.write(json.dumps({"recording": HEADER, **make_line(0, 5, 5, [1])}).encode() + b"\n" + text)
         file.flush()
         assert read_recording(Path(file.name)).requests[0].input_length == 5
+
+
+def test_aiperf_finds_a_mooncake_request_in_a_line() -> None:
+    """Of AIPerf 0.13's `MooncakeTrace`: one of four kinds of input, and fields that change what it sends."""
+    needed = {"timestamp": 7.5, "input_length": 600, "output_length": 9, "hash_ids": [4, 5]}
+    line = Line(**needed, latency_ms=3.0, end="answer", session="s", called=["look"], reply_ids=[])
+    written = json.loads(line.model_dump_json(exclude_defaults=True))
+    assert {name: written[name] for name in needed} == needed
+    others = {"type", "text_input", "messages", "tools", "payload", "delay", "session_id", "extra"}
+    assert not others & {*Line.model_fields}, "it would take these for its own"

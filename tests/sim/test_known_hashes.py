@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from made_simulation import make_engine
+from vllm import SamplingParams
+from vllm.utils.hashing import sha256
+from vllm.v1.core.kv_cache_utils import BlockHash, get_request_block_hasher, init_none_hash
+from vllm.v1.request import Request
+
+from agentcache.sim.known_hashes import KnownHashes, count_same
+
+BLOCK = 4
+
+
+class Counted:
+    """vLLM's hasher; `hashed` counts blocks."""
+
+    def __init__(self) -> None:
+        init_none_hash(sha256)
+        self._hash_blocks = get_request_block_hasher(BLOCK, sha256)
+        self.hashed = 0
+
+    def __call__(self, request: Request) -> list[BlockHash]:
+        found = self._hash_blocks(request)
+        self.hashed += len(found)
+        return found
+
+
+def make_request(prompt: Sequence[int], hasher: KnownHashes, session: str | None = "s") -> Request:
+    params = SamplingParams(max_tokens=100)
+    return Request("r", list(prompt), params, None, block_hasher=hasher.hash_blocks, session_id=session)
+
+
+def hash_alone(tokens: Sequence[int]) -> list[BlockHash]:
+    return make_request(tokens, KnownHashes(Counted(), BLOCK)).block_hashes
+
+
+TOKENS = st.lists(st.integers(0, 1), min_size=1, max_size=40)
+
+
+@given(st.lists(st.tuples(TOKENS, TOKENS, st.sampled_from("ab")), min_size=1, max_size=6))
+def test_hashes_are_those_of_the_request_alone(turns: list[tuple[list[int], list[int], str]]) -> None:
+    hasher = KnownHashes(Counted(), BLOCK)
+    for prompt, reply, session in turns:
+        request = make_request(prompt, hasher, session)
+        hasher.remember(request)
+        request.append_output_token_ids(reply)
+        assert request.block_hashes == hash_alone([*prompt, *reply])
+
+
+def test_only_what_a_turn_adds_is_hashed() -> None:
+    counted = Counted()
+    hasher = KnownHashes(counted, BLOCK)
+    first = make_request(range(40), hasher)
+    hasher.remember(first)
+    first.append_output_token_ids([40, 41, 42, 43])
+    assert counted.hashed == 11
+    make_request(range(52), hasher)
+    assert counted.hashed == 13
+    make_request(range(52), hasher, session=None)
+    assert counted.hashed == 26
+    hasher.forget("s")
+    make_request(range(52), hasher)
+    assert counted.hashed == 39
+
+
+@pytest.mark.parametrize("place", [0, 1023, 1024, 2500, 3000])
+def test_the_first_difference_is_found(place: int) -> None:
+    one = list(range(3000))
+    assert count_same(one, [*one[:place], -1, *one[place + 1 :]]) == place
+    assert count_same(one, one[:place]) == place
+
+
+def test_an_engine_forgets_sessions_that_are_over(tiny_model_path: str) -> None:
+    engine = make_engine(tiny_model_path)
+    engine.add("first", list(range(64)), [1], session_id="s")
+    assert engine._known_hashes._latest.keys() == {"s"}
+    engine.end_session("s")
+    assert not engine._known_hashes._latest
