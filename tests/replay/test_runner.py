@@ -243,7 +243,9 @@ def test_lanes_take_sessions_until_the_time_is_over(server: FakeServer, tmp_path
     made = Run(server, tmp_path, 0)
     assert asyncio.run(made.runner.run_lanes(lanes)) == 0
     jobs = made.events.jobs
-    assert [job.error for job in jobs if job.status == "interrupted"] == [MEASURED] * 2
+    interrupted = [job.error for job in jobs if job.status == "interrupted"]
+    # A lane may be between two sessions.
+    assert interrupted in ([MEASURED], [MEASURED] * 2)
     assert sum(job.status == "finished" for job in jobs) >= 2
     assert lanes.window_s is not None
     assert max(job.finished_s for job in jobs) >= lanes.window_s[1] >= 0.5

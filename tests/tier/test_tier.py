@@ -60,7 +60,7 @@ def test_evicted_turn_is_fetched_not_computed(tiny_model_path: str) -> None:
     assert lone.scheduler.tier.fetched_blocks >= len(PROMPT) // BLOCK_SIZE
 
 
-def test_what_a_turn_leaves_is_stored_at_once_where_there_is_room(tiny_model_path: str) -> None:
+def test_a_turn_is_stored_at_once_where_there_is_room(tiny_model_path: str) -> None:
     lone = make_tiered(tiny_model_path)
     # Else all free blocks are about to be evicted.
     lone.scheduler.tier.storing._margin = 2
