@@ -5,12 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 from live_engine import LiveEngine, make_prompt
-from served import SERVED, find_distance
+from served import MARGIN, SERVED, find_distance
 
 from agentcache.models.catalog import resolve_model
-
-# Ours may be so many times as far from a cold engine's as that is from itself.
-MARGIN = 3.0
 
 
 def pytest_configure() -> None:

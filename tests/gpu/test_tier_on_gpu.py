@@ -11,17 +11,15 @@ from typing import Any
 import pytest
 import torch
 from crowd import BLOCKS, Crowd, note_preemptions
-from live_engine import BLOCK, LiveEngine, make_prompt
+from live_engine import BLOCK, LiveEngine
+from pushed_out import SEARCH, push_out, settle
 from served import PROMPT, SERVED, assert_near, find_distance
 from transformers import AutoConfig
 from vllm.distributed.kv_transfer import ensure_kv_transfer_shutdown, get_kv_transfer_group
 
 from agentcache.engine.tier.options import make_transfer_config
-from tool_runtime.agent.job import ToolCall
 
 pytestmark = pytest.mark.engine
-
-SEARCH = ToolCall("search", "{}")
 
 
 @contextmanager
@@ -56,19 +54,6 @@ def find_block_bytes(model_path: str) -> int:
     config = AutoConfig.from_pretrained(model_path)
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return int(2 * 2 * config.num_hidden_layers * config.num_key_value_heads * head_dim * BLOCK)
-
-
-def settle(engine: LiveEngine) -> None:
-    """Go on as an engine does in its own process, until nothing is left to be copied."""
-    while engine.scheduler.has_requests():
-        engine.step()
-
-
-def push_out(engine: LiveEngine) -> None:
-    """Other jobs use the cache."""
-    for seed in range(2, 5):
-        settle(engine)
-        engine.ask(make_prompt(seed, tokens=30 * BLOCK), 4, session=f"other-{seed}", calls=[SEARCH])
 
 
 @pytest.mark.parametrize(("host_blocks", "seed"), [(30, 9), (300, 9), (300, 10)])

@@ -9,7 +9,7 @@ import pytest
 from crowd import WindowedCrowd
 from family_models import make_model
 from live_engine import BLOCK, LiveEngine, make_prompt
-from test_exactness import MARGIN, assert_near, find_distance
+from served import MARGIN, assert_near, find_distance
 
 pytestmark = pytest.mark.engine
 

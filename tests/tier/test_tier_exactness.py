@@ -14,16 +14,15 @@ import torch
 from crowd import BLOCKS, Crowd, assert_equal_to_cold, note_preemptions
 from disk_engine import make_disk_config
 from live_engine import BLOCK, LiveEngine, assert_same, make_prompt
+from pushed_out import SEARCH, push_out
 from vllm.distributed.kv_transfer import ensure_kv_transfer_shutdown, get_kv_transfer_group
 
 from agentcache.engine.tier.options import make_transfer_config
-from tool_runtime.agent.job import ToolCall
 
 pytestmark = pytest.mark.engine
 
 # Of the tiny model, in float32: two layers of two heads of 32, keys and values.
 BLOCK_BYTES = 2 * 2 * 2 * 32 * 4 * BLOCK
-SEARCH = ToolCall("search", "{}")
 PROMPT = make_prompt(seed=1, tokens=20 * BLOCK + 7)
 
 
@@ -49,19 +48,6 @@ def start_tiered(model_path: str, host_blocks: int) -> Iterator[LiveEngine]:
         yield engine
     finally:
         ensure_kv_transfer_shutdown()
-
-
-def settle(engine: LiveEngine) -> None:
-    """Go on as an engine does in its own process, until nothing is left to be copied."""
-    while engine.scheduler.has_requests():
-        engine.step()
-
-
-def push_out(engine: LiveEngine) -> None:
-    """Other jobs use the cache."""
-    for seed in range(2, 5):
-        settle(engine)
-        engine.ask(make_prompt(seed, tokens=30 * BLOCK), 4, session=f"other-{seed}", calls=[SEARCH])
 
 
 # With these seeds no reply happens to end at the token that ends a recorded one.
