@@ -1,7 +1,7 @@
 """What is copied to the host's memory: the blocks that the GPU evicts next, before they are lost.
 
-While that memory has empty blocks, what requests leave is copied at once, and goes first there once it is full: a
-copy of what the GPU still has. So with room for everything nothing is lost because its copy came too late.
+While that memory has empty blocks, what requests leave is copied at once. Once it is full such copies are the first to
+go there, as the GPU still has the blocks.
 
 Nothing is held while it is copied. A block that the GPU takes for other tokens meanwhile is told of by the map of
 cached blocks, and its copy is thrown away. What is copied was free when the step was scheduled: only a later step can
