@@ -172,7 +172,10 @@ class TierConfig(BaseModel):
         _OPT_IN + ": exact on CPU and GPU; measured on a GPU with one seed (docs/host-memory.md)",
     )
     link_gb_s: float = _knob(
-        50.0, "gigabytes a second between the host's memory and each GPU", "assumed; measured on one H200: 33 to 52, 27 each way at once", **_POSITIVE
+        50.0,
+        "gigabytes a second between the host's memory and each GPU",
+        "assumed; measured on one H200: 33 to 52, 27 each way at once",
+        **_POSITIVE,
     )
     latency_s: float = _knob(
         0.01,
