@@ -13,6 +13,7 @@ import pytest
 import torch
 from vllm import RequestOutput, SamplingParams
 from vllm.config import VllmConfig
+from vllm.distributed import parallel_state
 from vllm.engine.arg_utils import EngineArgs
 from vllm.lora.request import LoRARequest
 from vllm.platforms import current_platform
@@ -65,6 +66,12 @@ def configure(policy: str, segments: Mapping[str, Any]) -> dict[str, Any]:
     return {"policy": policy, "lifespan_s": 200, "segments": segments, "forced_replies": True}
 
 
+def add_group_of_experts() -> None:
+    """vLLM makes a process's groups with its first engine, and that of experts only if this engine has some."""
+    if parallel_state.model_parallel_is_initialized() and parallel_state._EP is None:
+        parallel_state._EP = parallel_state.get_tp_group()
+
+
 class LiveEngine:
     """Greedy replies of a fixed length; `check_integrity` after every step."""
 
@@ -99,6 +106,7 @@ class LiveEngine:
             environment.setattr(torch, "set_num_threads", torch.set_num_threads)
             # Two threads that wait for each other on busy cores take fifty times as long.
             torch.set_num_threads(1)
+            add_group_of_experts()
             self._engine = LLMEngine.from_engine_args(arguments, stat_loggers=[self._make_recorder])
         client: Any = self._engine.engine_core
         # The first engine to go would take from the others what they share: the process's communication groups.
