@@ -29,6 +29,7 @@ from agentcache.engine.banner import write_banner
 from agentcache.engine.blocks.block_queue import BlockQueue, replace_queue
 from agentcache.engine.blocks.checkpoints import SUPERSEDED, Checkpoints, has_checkpoints
 from agentcache.engine.blocks.evictor_inputs import build_inputs
+from agentcache.engine.blocks.lru_comparison import LruComparison
 from agentcache.engine.jobs.setup import TrackerSetup, is_of_a_job
 from agentcache.engine.jobs.tracker import JobTracker
 from agentcache.engine.order.chunking import prefill_budget
@@ -37,6 +38,7 @@ from agentcache.engine.patches import wrap_allocate_slots
 from agentcache.engine.record.recorder import RequestRecorder, make_recorder
 from agentcache.engine.replies.parser_choice import make_reader
 from agentcache.engine.replies.stop_strings import StopStrings
+from agentcache.engine.segments.layer_rule import has_full_attention_alone
 from agentcache.engine.segments.plan import SegmentCosts
 from agentcache.engine.segments.scheduler import MultiSegmentScheduler, find_engine_obstacle
 from agentcache.engine.tier.setup import TierSetup, find_tier
@@ -47,6 +49,7 @@ from agentcache.policy.evictor import Evictor
 from agentcache.policy.inputs import EvictorInputs
 from agentcache.policy.registry import Policy, find_policy, with_evictor
 from agentcache.policy.runtime_policy import RuntimePolicy, Victim
+from agentcache.policy.shadow_lru import ShadowLru
 
 logger = init_logger("vllm.agentcache")
 
@@ -80,6 +83,8 @@ class AgentScheduler(MultiSegmentScheduler):
         # None where every block's end is a checkpoint, and for policies that evict by age.
         self.checkpoints: Checkpoints | None = None
         self.tier: Tier | None = None
+        # None under vLLM's own policy, and where it could not tell.
+        self.comparison: LruComparison | None = None
         self._stop_strings = StopStrings(self.vllm_config.model_config)
         # Prompt tokens that the last step could have had; None while nothing limits them.
         self.prefill_budget: int | None = None
@@ -161,20 +166,35 @@ class AgentScheduler(MultiSegmentScheduler):
                     is_fill_request=self.is_fill_request,
                     fills_gaps=fills_gaps,
                 )
+        get_costs = cache(lambda: SegmentCosts(get_inputs().recompute_cost, config.segments.row_s, block_size))
         if has_segments:
-            segments = config.segments
-            self.fill_gaps(
-                lambda: SegmentCosts(get_inputs().recompute_cost, segments.row_s, self.block_size), segments.max_gaps
-            )
+            self.fill_gaps(get_costs, config.segments.max_gaps)
         logger.info(write_banner(self.vllm_config, config, policy, fills_gaps=fills_gaps, obstacle=obstacle))
         if tier is not None:
             self._steer_tier(tier, policy, get_inputs())
+        self.comparison = self._make_comparison(policy, get_costs)
         # Another victim than vLLM's comes with a tracker.
         if self.gap_filler is not None or self.checkpoints is not None or self.tracker is not None:
             wrap_allocate_slots(self.kv_cache_manager, self._note_taker, self._make_room, self._choose_victim)
         # Measurements change it.
         self.chunking = config.chunking if is_on(config.chunking.enabled, policy.chunking) else None
         self._step_tokens = self.max_num_scheduled_tokens
+
+    def _make_comparison(self, policy: Policy, get_costs: Callable[[], SegmentCosts]) -> LruComparison | None:
+        """Make it, where a request's block hashes and their prices tell what LRU would have hit and saved."""
+        can_compare = (
+            policy.make_evictor is not None
+            and self.kv_cache_manager.enable_caching
+            and has_full_attention_alone(self.kv_cache_config)
+            and self.hash_block_size == self.block_size
+            # What a connector of vLLM's brings, it would bring under LRU as well, but not the same.
+            and (self.connector is None or self.tier is not None)
+            and self._find_cost_obstacle() is None
+        )
+        if not can_compare:
+            return None
+        # One block is vLLM's placeholder.
+        return LruComparison(ShadowLru(self.kv_cache_manager.block_pool.num_gpu_blocks - 1), get_costs())
 
     def _steer_tier(self, tier: TierSetup, policy: Policy, inputs: EvictorInputs) -> None:
         assert self.block_queue is not None
@@ -255,6 +275,8 @@ class AgentScheduler(MultiSegmentScheduler):
                 self.checkpoints.begin(request, admitted.num_computed_tokens)
             if self.tracker is not None:
                 self.tracker.admitted(request, filled.get(admitted.req_id, ()))
+            if self.comparison is not None:
+                self.comparison.admitted(request, filled.get(admitted.req_id, ()))
             if self.recorder is not None:
                 self.recorder.admitted(request)
         return output
@@ -335,6 +357,8 @@ class AgentScheduler(MultiSegmentScheduler):
     def _free_request_blocks(self, request: Request) -> None:
         if self.recorder is not None and request.is_finished():
             self.recorder.ended(request)
+        if self.comparison is not None and request.is_finished():
+            self.comparison.ended(request)
         is_ours = self.is_fill_request(request.request_id)
         if self.block_queue is None or (is_ours and self.checkpoints is None):
             super()._free_request_blocks(request)
@@ -400,6 +424,8 @@ class AgentScheduler(MultiSegmentScheduler):
             self.block_queue.forget_kv()
         if succeeded and self.tracker is not None:
             self.tracker.reset()
+        if succeeded and self.comparison is not None:
+            self.comparison.reset()
         return succeeded
 
     def shutdown(self) -> None:
@@ -435,6 +461,8 @@ class AgentScheduler(MultiSegmentScheduler):
             self.tier.check_integrity()
         if self.tracker is not None:
             self.tracker.check_integrity()
+        if self.comparison is not None:
+            self.comparison.check_integrity()
 
     def _check_references(self, held: Counter[int]) -> None:
         managers = self.kv_cache_manager.coordinator.single_type_managers

@@ -9,7 +9,7 @@ from functools import reduce
 from typing import Any
 
 from agentcache.engine.jobs.views import HistogramCounts, PinCounts, RuntimeCounts, ToolCounts
-from agentcache.engine.rpc.snapshot import EngineSnapshot
+from agentcache.engine.rpc.snapshot import ComparisonCounts, EngineSnapshot
 from agentcache.report.content import MAX_LISTED, Listing
 from agentcache.report.table import NO_DATA, format_number
 from agentcache.server.client_sessions import find_job_path
@@ -28,7 +28,13 @@ class Tile:
 def build_tiles(engines: Sequence[EngineSnapshot]) -> list[Tile]:
     """Add up all engines."""
     runtimes = [engine.runtime for engine in engines if engine.runtime is not None]
-    return [*_tiles_of_jobs(engines, runtimes), *_tiles_of_tokens(runtimes), *_tiles_of_blocks(engines, runtimes)]
+    compared = [engine.comparison for engine in engines if engine.comparison is not None]
+    return [
+        *_tiles_of_jobs(engines, runtimes),
+        *_tiles_of_tokens(runtimes),
+        *_tiles_of_comparison(compared),
+        *_tiles_of_blocks(engines, runtimes),
+    ]
 
 
 def _tiles_of_jobs(engines: Sequence[EngineSnapshot], runtimes: Sequence[RuntimeCounts]) -> Iterator[Tile]:
@@ -70,6 +76,25 @@ def _tiles_of_tokens(runtimes: Sequence[RuntimeCounts]) -> Iterator[Tile]:
     yield Tile("Tokens missed", f"{prompt - hit:,}", missed if prompt else "no prompt yet")
     found = [one.found_jobs for one in runtimes]
     yield Tile("Requests of jobs", f"{sum(sum(one.values()) for one in found):,}", _list_causes(found))
+
+
+def _tiles_of_comparison(compared: Sequence[ComparisonCounts]) -> Iterator[Tile]:
+    """Yield nothing if no engine has a shadow LRU."""
+    if not compared:
+        return
+    prompt, reused, lru = (
+        sum(getattr(one, name) for one in compared) for name in ("prompt_tokens", "reused_tokens", "lru_tokens")
+    )
+    saved_s = sum(one.saved_s - one.lost_s for one in compared)
+    detail = (
+        f"estimate: a shadow LRU of the same requests, at the same times, would have hit {_show_share(lru, prompt)} "
+        f"of the prompt tokens; {_show_share(reused, prompt)} were reused"
+    )
+    yield Tile(
+        "Prefill saved against LRU",
+        f"{'−' if saved_s < 0 else ''}{format_number(abs(saved_s))} s" if prompt else NO_DATA,
+        detail if prompt else "no prompt yet",
+    )
 
 
 def _tiles_of_blocks(engines: Sequence[EngineSnapshot], runtimes: Sequence[RuntimeCounts]) -> Iterator[Tile]:

@@ -8,7 +8,7 @@ from prometheus_client import generate_latest
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from agentcache.engine.rpc.snapshot import EngineSnapshot, TierCounts
+from agentcache.engine.rpc.snapshot import ComparisonCounts, EngineSnapshot, TierCounts
 from agentcache.server.metric_families import PREFIX, GetSamples, Histogram, by_reason, counter, gauge, histogram
 from agentcache.server.runtime_metrics import RUNTIME_METRICS
 from agentcache.server.snapshot_reader import Reading
@@ -26,7 +26,7 @@ class ReadingCollector(Collector):
         """Yield the metrics, and how old they are."""
         engines = self._reading.engines if self._reading is not None else ()
         yield _describe_policy(engines)
-        yield from (make(engines) for make in (*_CACHE_METRICS, *_TIER_METRICS, *RUNTIME_METRICS))
+        yield from (make(engines) for make in (*_CACHE_METRICS, *_TIER_METRICS, *_COMPARISON_METRICS, *RUNTIME_METRICS))
         age = GaugeMetricFamily(f"{PREFIX}snapshot_age_seconds", "Seconds since the engines told these values.")
         if self._reading is not None:
             age.add_metric((), self._reading.age_s)
@@ -52,6 +52,10 @@ def _count_up_to(counts: Mapping[int, int], most: int) -> int:
 
 def _of_tier(get: Callable[[TierCounts], float]) -> GetSamples:
     return lambda one: [((), get(one.tier))] if one.tier is not None else ()
+
+
+def _against_lru(get: Callable[[ComparisonCounts], float]) -> GetSamples:
+    return lambda one: [((), get(one.comparison))] if one.comparison is not None else ()
 
 
 _CACHE_METRICS = (
@@ -112,6 +116,27 @@ _TIER_METRICS = (
     ),
     counter("fetched_blocks_total", "Blocks copied back to the GPU.", _of_tier(lambda tier: tier.fetched)),
     counter("host_evicted_blocks_total", "Blocks lost from the host's memory.", _of_tier(lambda tier: tier.evicted)),
+)
+
+_COMPARISON_METRICS = (
+    counter(
+        "reused_tokens_total", "Prompt tokens that were not computed.", _against_lru(lambda one: one.reused_tokens)
+    ),
+    counter(
+        "lru_tokens_total",
+        "Prompt tokens that a shadow LRU of the same requests would have hit.",
+        _against_lru(lambda one: one.lru_tokens),
+    ),
+    counter(
+        "prefill_saved_seconds_total",
+        "Seconds of prefill that requests computed less than under that LRU, estimated.",
+        _against_lru(lambda one: one.saved_s),
+    ),
+    counter(
+        "prefill_lost_seconds_total",
+        "Seconds of prefill that other requests computed more than under that LRU, estimated.",
+        _against_lru(lambda one: one.lost_s),
+    ),
 )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 from vllm.v1.engine.core import EngineCoreProc
 
+from agentcache.engine.blocks.lru_comparison import LruComparison
 from agentcache.engine.jobs.views import RuntimeCounts
 from agentcache.engine.patches import replace
 from agentcache.engine.scheduler import AgentScheduler
@@ -51,6 +52,16 @@ class TierCounts(_Counts):
     evicted: int = Field(description="lost from here since the start")
 
 
+class ComparisonCounts(_Counts):
+    """Requests admitted since the start, against a shadow LRU that was given the same at the same times."""
+
+    prompt_tokens: int
+    reused_tokens: int = Field(description="that were not computed, those from the host's memory included")
+    lru_tokens: int = Field(description="that the shadow LRU would have hit")
+    saved_s: float = Field(description="seconds of prefill that requests computed less than under LRU, estimated")
+    lost_s: float = Field(description="seconds of prefill that other requests computed more, estimated")
+
+
 class BlockCounts(_Counts):
     """Blocks of the KV cache, now. Free ones may hold KV that is reused."""
 
@@ -79,6 +90,7 @@ class Snapshot(_Counts):
     prefill_budget: int | None = Field(description="prompt tokens that the last step could have had")
     blocks: BlockCounts
     tier: TierCounts | None = Field(default=None, description="None where the policy steers no tier")
+    comparison: ComparisonCounts | None = Field(default=None, description="None where there is no shadow LRU")
     requests: RequestCounts
     runtime: RuntimeCounts | None = Field(default=None, description="of the agent runtime; None where there is none")
 
@@ -106,6 +118,7 @@ def make_snapshot(scheduler: AgentScheduler) -> Snapshot:
         prefill_budget=scheduler.prefill_budget,
         blocks=_count_blocks(scheduler),
         tier=_count_tier(scheduler.tier) if scheduler.tier is not None else None,
+        comparison=_count_comparison(scheduler.comparison) if scheduler.comparison is not None else None,
         requests=_count_requests(scheduler),
         runtime=scheduler.tracker.count() if scheduler.tracker is not None else None,
     )
@@ -151,6 +164,17 @@ def _count_tier(tier: Tier) -> TierCounts:
         avoided=stats.avoided,
         fetched=tier.fetched_blocks,
         evicted=tier.host.evictions.blocks,
+    )
+
+
+def _count_comparison(comparison: LruComparison) -> ComparisonCounts:
+    stats = comparison.stats
+    return ComparisonCounts(
+        prompt_tokens=stats.prompt_tokens,
+        reused_tokens=stats.reused_tokens,
+        lru_tokens=stats.lru_tokens,
+        saved_s=stats.saved_s,
+        lost_s=stats.lost_s,
     )
 
 

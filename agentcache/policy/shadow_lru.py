@@ -1,0 +1,120 @@
+"""What stock vLLM's prefix cache would hold after the same requests: block hashes without blocks."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Sequence
+from itertools import chain, islice
+from typing import NamedTuple
+
+from agentcache.errors import IntegrityError
+
+
+class _Held(NamedTuple):
+    """What a running request keeps: hashed blocks, of which it has hit the first `hits`, and blocks without a hash."""
+
+    hashes: tuple[bytes, ...]
+    hits: int
+    unhashed: int
+
+
+class ShadowLru:
+    """A cache of `num_blocks` blocks that evicts the least recently used, told of requests as they come and end.
+
+    A request hits the longest prefix of its blocks that is here. It takes room for its whole prompt when it is
+    admitted, and keeps it until it ends, however often it is preempted. Then its blocks become the most recently used,
+    its first block the most of all. What a request uses is never evicted: if that is more than the cache has room for,
+    the shadow overflows until requests end.
+
+    Where it differs from vLLM it mostly hits more: a prompt's blocks are here at once and not chunk by chunk, a reply
+    takes room only when it ends, and a block is here once though vLLM may have computed it twice.
+
+    Both calls cost O(blocks of the request).
+    """
+
+    def __init__(self, num_blocks: int) -> None:
+        self._num_blocks = num_blocks
+        # Blocks that no request uses, the next victim first.
+        self._free: OrderedDict[bytes, None] = OrderedDict()
+        # How many requests use a block.
+        self._users: dict[bytes, int] = {}
+        self._held: dict[str, _Held] = {}
+        self._unhashed = 0
+
+    def __contains__(self, name: object) -> bool:
+        """Tell whether a request of this name has been admitted and has not ended."""
+        return name in self._held
+
+    def admit(self, name: str, hashes: Sequence[bytes], *, num_blocks: int, most_hits: int) -> int:
+        """Admit a request of `num_blocks` blocks, the first of which have these hashes. Return how many it hits."""
+        if name in self._held:
+            raise ValueError(f"{name} has been admitted already")
+        free, users = self._free, self._users
+        hits = 0
+        for block_hash in islice(hashes, most_hits):
+            if block_hash not in users and block_hash not in free:
+                break
+            hits += 1
+        for block_hash in hashes:
+            if block_hash in users:
+                users[block_hash] += 1
+            else:
+                users[block_hash] = 1
+                free.pop(block_hash, None)
+        self._held[name] = _Held(tuple(hashes), hits, num_blocks - len(hashes))
+        self._unhashed += num_blocks - len(hashes)
+        self._evict()
+        return hits
+
+    def end(self, name: str, hashes: Sequence[bytes], *, num_blocks: int) -> None:
+        """End a request of `num_blocks` blocks by now, the first of which have these hashes and are computed.
+
+        Blocks of its prompt that were not computed are forgotten. Nothing happens if the request is not here.
+        """
+        held = self._held.pop(name, None)
+        if held is None:
+            return
+        grown = max(0, num_blocks - len(held.hashes) - held.unhashed)
+        self._unhashed += grown
+        self._evict()
+        self._unhashed -= grown + held.unhashed
+        free, users = self._free, self._users
+        for block_hash in held.hashes:
+            if users[block_hash] > 1:
+                users[block_hash] -= 1
+            else:
+                del users[block_hash]
+        left = hashes if len(hashes) > held.hits else held.hashes[: held.hits]
+        for block_hash in reversed(left):
+            if block_hash not in users:
+                free[block_hash] = None
+                free.move_to_end(block_hash)
+        self._evict()
+
+    def clear(self) -> None:
+        """Forget everything, running requests included: the prefix cache was reset."""
+        self._free.clear()
+        self._users.clear()
+        self._held.clear()
+        self._unhashed = 0
+
+    def list_free(self) -> list[bytes]:
+        """List the blocks that may be evicted, the next victim first."""
+        return list(self._free)
+
+    def check_integrity(self) -> None:
+        """Raise IntegrityError unless each block is free or used, as often as requests say, and all have room."""
+        used = Counter(chain.from_iterable(held.hashes for held in self._held.values()))
+        if used != self._users or self._unhashed != sum(held.unhashed for held in self._held.values()):
+            raise IntegrityError("the shadow LRU's used blocks are not those of its requests")
+        if both := self._users.keys() & self._free.keys():
+            raise IntegrityError(f"blocks of the shadow LRU that are both free and used: {list(both)[:20]}")
+        if self._free and self._count() > self._num_blocks:
+            raise IntegrityError(f"the shadow LRU has {self._count()} blocks, and room for {self._num_blocks}")
+
+    def _count(self) -> int:
+        return len(self._free) + len(self._users) + self._unhashed
+
+    def _evict(self) -> None:
+        for _ in range(min(self._count() - self._num_blocks, len(self._free))):
+            self._free.popitem(last=False)
