@@ -108,6 +108,11 @@ def run_jobs(lone: LoneScheduler) -> list[tuple[dict[str, int], list[int]]]:
     return [(step.hit_tokens, step.evicted) for step in steps]
 
 
+def test_layers_that_do_not_keep_all_tokens_have_no_shadow_lru(tiny_model_path: str) -> None:
+    for policy in ("lru", "agentcache"):
+        assert make_lone(tiny_model_path, [WINDOW, FULL], policy=policy).scheduler.comparison is None
+
+
 def test_a_model_of_recurrent_layers_alone_starts(tiny_model_path: str, tmp_path: Path) -> None:
     """Its configuration knows no attention heads, of which costs are made."""
     for file in Path(tiny_model_path).glob("tokenizer*"):

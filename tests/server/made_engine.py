@@ -23,6 +23,7 @@ from agentcache.engine.jobs.views import (
 from agentcache.engine.rpc.snapshot import (
     SNAPSHOT_METHOD,
     BlockCounts,
+    ComparisonCounts,
     EngineSnapshot,
     EvictionCounts,
     RequestCounts,
@@ -68,6 +69,9 @@ def make_engine(engine: int = 0, **changes: Any) -> EngineSnapshot:
         "lambda_value": 0.25,
         "prefill_budget": 512,
         "blocks": BlockCounts(total=1000, used=40, free=960, tokens_per_block=16),
+        "comparison": ComparisonCounts(
+            prompt_tokens=12_000, reused_tokens=7_680, lru_tokens=4_800, saved_s=3.5, lost_s=0.25
+        ),
         "requests": RequestCounts(running=1, waiting=0),
         "runtime": make_runtime(),
     }

@@ -42,6 +42,11 @@ def test_tiles_add_up_all_engines() -> None:
     assert tiles["Answer latency, mean"] == ("3.25 s", "question to answer, tools included; 16 answers")
     assert tiles["Job latency, mean"] == ("6.75 s", "3.50 turns a job")
     assert tiles["Token hit rate"] == ("75.0 %", "15,000 of 20,000 prompt tokens")
+    assert tiles["Prefill saved against LRU"] == (
+        "6.50 s",
+        "estimate: a shadow LRU of the same requests, at the same times, would have hit 40.0 % of the prompt tokens; "
+        "64.0 % were reused",
+    )
     assert tiles["Pins"] == ("4", "80 of 1,000 blocks that they may keep")
     assert tiles["Pins ended"] == ("14", "12 returned, 2 job over")
     assert tiles["Blocks evicted"] == ("16", "16 capacity; 2.50 s after their last use")
@@ -49,6 +54,25 @@ def test_tiles_add_up_all_engines() -> None:
         ("(human)", "2", "30.0", "60.0"),
         ("search", "8", "1.50", "12.0"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "value"),
+    [
+        ({"saved_s": 0.25, "lost_s": 1.5}, "−1.25 s"),
+        ({"saved_s": 0.0, "lost_s": 0.0}, "0 s"),
+        ({"prompt_tokens": 0, "saved_s": 0.0, "lost_s": 0.0}, "–"),
+    ],
+)
+def test_a_loss_against_lru_is_shown_as_one(changes: dict[str, Any], value: str) -> None:
+    comparison = make_engine().comparison
+    assert comparison is not None
+    tiles = build_tiles([make_engine(comparison=comparison.model_copy(update=changes))])
+    assert [tile.value for tile in tiles if "LRU" in tile.name] == [value]
+
+
+def test_without_a_shadow_lru_nothing_is_said_of_it() -> None:
+    assert not [tile for tile in build_tiles([make_engine(comparison=None)]) if "LRU" in tile.name]
 
 
 def test_without_pins_there_are_no_tiles_of_pins() -> None:
@@ -88,6 +112,7 @@ def test_the_page_shows_jobs_loads_nothing_else_and_escapes_text() -> None:
         "What each job did",
         "waits for its human",
         "Policy agentcache",
+        '<dt>Prefill saved against LRU</dt><dd class="value">3.25 s</dd>',
     ):
         assert text in page
     assert page.count("<svg ") == 5

@@ -55,6 +55,19 @@ def test_counts_of_the_runtime_come_out_as_they_are() -> None:
     assert {key: samples.get(key) for key in expected} == expected
 
 
+def test_what_is_saved_and_lost_are_counters_of_their_own() -> None:
+    samples = find_samples(make_engine(2), make_engine(3, comparison=None))
+    rank = (("engine", "2"),)
+    expected = {
+        "reused_tokens_total": 7_680,
+        "lru_tokens_total": 4_800,
+        "prefill_saved_seconds_total": 3.5,
+        "prefill_lost_seconds_total": 0.25,
+    }
+    found = {(name, labels): value for (name, labels), value in samples.items() if name in expected}
+    assert found == {(name, rank): value for name, value in expected.items()}
+
+
 def test_each_engine_has_its_series_and_one_without_runtime_none() -> None:
     samples = find_samples(make_engine(0), make_engine(1, runtime=None), make_engine(2, runtime=make_runtime(jobs=8)))
     ours = {labels: value for (name, labels), value in samples.items() if name == "jobs"}

@@ -58,6 +58,9 @@ def test_evicted_turn_is_fetched_not_computed(tiny_model_path: str) -> None:
         hits.update(lone.step().hit_tokens)
     assert hits == {"mine/1": len(PROMPT) // BLOCK_SIZE * BLOCK_SIZE}
     assert lone.scheduler.tier.fetched_blocks >= len(PROMPT) // BLOCK_SIZE
+    stats = lone.scheduler.comparison.stats
+    assert stats.reused_tokens == hits["mine/1"], "LRU has no tier"
+    assert stats.lru_tokens == 0 < stats.saved_s
 
 
 def test_a_turn_is_stored_at_once_where_there_is_room(tiny_model_path: str) -> None:
