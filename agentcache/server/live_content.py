@@ -87,8 +87,8 @@ def _tiles_of_comparison(compared: Sequence[ComparisonCounts]) -> Iterator[Tile]
     )
     saved_s = sum(one.saved_s - one.lost_s for one in compared)
     detail = (
-        f"estimate: a shadow LRU of the same requests, at the same times, would have hit {_show_share(lru, prompt)} "
-        f"of the prompt tokens; {_show_share(reused, prompt)} were reused"
+        f"estimate, against a shadow LRU of the same requests: it would have hit {_show_share(lru, prompt)} of the "
+        f"prompt tokens, {_show_share(reused, prompt)} were reused"
     )
     yield Tile(
         "Prefill saved against LRU",

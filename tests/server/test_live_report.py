@@ -44,8 +44,8 @@ def test_tiles_add_up_all_engines() -> None:
     assert tiles["Token hit rate"] == ("75.0 %", "15,000 of 20,000 prompt tokens")
     assert tiles["Prefill saved against LRU"] == (
         "6.50 s",
-        "estimate: a shadow LRU of the same requests, at the same times, would have hit 40.0 % of the prompt tokens; "
-        "64.0 % were reused",
+        "estimate, against a shadow LRU of the same requests: it would have hit 40.0 % of the prompt tokens, 64.0 % "
+        "were reused",
     )
     assert tiles["Pins"] == ("4", "80 of 1,000 blocks that they may keep")
     assert tiles["Pins ended"] == ("14", "12 returned, 2 job over")
