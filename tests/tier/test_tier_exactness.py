@@ -108,6 +108,7 @@ def test_vllms_tier_on_disk_works_under_our_policy(cold: LiveEngine, tiny_model_
         push_out(engine)
         reply = engine.ask(PROMPT, 16, session="mine", calls=[SEARCH])
         engine.scheduler.check_integrity()
+        assert engine.scheduler.comparison is None, "LRU would have that tier as well"
     finally:
         ensure_kv_transfer_shutdown()
     assert reply.cached == 20 * BLOCK
