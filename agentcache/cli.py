@@ -17,7 +17,7 @@ from agentcache.config import read_knobs
 from agentcache.errors import AgentCacheError, InputError
 from agentcache.jobs.arguments import add_arguments as add_job_arguments
 from agentcache.jobs.settings import JobSettings
-from agentcache.models.catalog import check_model
+from agentcache.models.catalog import check_servable
 from agentcache.plan.settings import DEFAULT_REQUESTS, PlanSettings
 from agentcache.policy.registry import DEFAULT_POLICY, POLICIES, find_policy
 from agentcache.profile.settings import add_arguments as add_profile_arguments
@@ -241,7 +241,7 @@ def _serve(options: argparse.Namespace, vllm_options: list[str], behind_dashes: 
         refuse_clairvoyant(options.policy)
         find_policy(options.policy)
     knobs = read_knobs([*options.agentcache, *_file_knobs(options)])
-    check_model(options.model)
+    check_servable(options.model)
     from agentcache.engine.compat import check_vllm
 
     check_vllm()

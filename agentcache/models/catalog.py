@@ -19,6 +19,8 @@ from agentcache.models.shapes import SHAPES, SMALL, Shape
 SHAPE_PREFIX = "shape:"
 # How no name on a hub begins.
 _OF_PATHS = ("/", "./", "../", "~")
+# vLLM takes no chat template and no tool-call parser for them but its own.
+_WITH_OWN_CHAT = ("gpt_oss",)
 _HERMES = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
 # The CPU backend reserves most of the memory by default; this is a quarter of a million tokens or more. Two
 # layers gain nothing from compilation, which would take longer than most runs.
@@ -49,6 +51,17 @@ def check_model(name: str) -> None:
         raise InputError(f"model {name}: there is no such folder; give the folder that holds the model's files")
     if (folder := Path(name)).is_dir() and not is_made_here(name) and not (folder / "config.json").is_file():
         raise InputError(f"model {name}: the folder has no config.json; give the folder that holds the model's files")
+
+
+def check_servable(name: str) -> None:
+    """Raise InputError for what `check_model` refuses, and for a shape whose chats only its own tokenizer can write."""
+    check_model(name)
+    shape = SHAPES.get(name.removeprefix(SHAPE_PREFIX)) if name.startswith(SHAPE_PREFIX) else None
+    if shape is not None and shape.model_type in _WITH_OWN_CHAT:
+        raise InputError(
+            f"model {name}: vLLM writes its chats by Harmony, which needs the model's own tokenizer, "
+            "so it can be simulated but not served; serve the published model"
+        )
 
 
 def resolve_model(name: str) -> Model:

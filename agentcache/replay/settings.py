@@ -10,7 +10,7 @@ from typing import Any
 from agentcache.config import CONFIG_KEY, read_config
 from agentcache.errors import InputError
 from agentcache.jobs.settings import JobSettings
-from agentcache.models.catalog import check_model
+from agentcache.models.catalog import check_servable
 from agentcache.run.checks import check_kv_tokens, check_out, check_policies, refuse_clairvoyant
 
 
@@ -50,5 +50,5 @@ class ReplaySettings:
             check_kv_tokens(self.kv_tokens)
         read_config({CONFIG_KEY: self.knobs})
         if self.base_url is None and self.model:
-            check_model(self.model)
+            check_servable(self.model)
         check_out(self.out, self.overwrite)

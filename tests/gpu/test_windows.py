@@ -21,6 +21,9 @@ SERVED: dict[str, Any] = {
     "max_model_len": 26 * BLOCK,
     "max_num_batched_tokens": 4 * BLOCK,
 }
+# Of the cold engine, which is made first. Experts' kernels use scratch memory of the process. The next engine replaces
+# it, and CUDA graphs of the first would go on writing to where it was.
+WITHOUT_GRAPHS: dict[str, Any] = {"compilation_config": {"cudagraph_mode": "NONE"}}
 GEOMETRY: dict[str, Any] = {
     "hidden_size": 256,
     "intermediate_size": 256,
@@ -45,7 +48,8 @@ class Pair(NamedTuple):
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     path = make_model("gpt-oss", tmp_path_factory.mktemp("gpt-oss"), **GEOMETRY)
-    cold = LiveEngine(path, scheduler=None, enable_prefix_caching=False, num_gpu_blocks_override=200, **SERVED)
+    options = SERVED | WITHOUT_GRAPHS
+    cold = LiveEngine(path, scheduler=None, enable_prefix_caching=False, num_gpu_blocks_override=200, **options)
     prompts = [make_prompt(seed, tokens=100 + 40 * seed) for seed in range(12)]
     alone = [cold.ask(prompt, 24) for prompt in prompts]
     names = [cold.add(prompt, 24) for prompt in prompts]
@@ -59,7 +63,7 @@ def test_reply_behind_gaps_before_a_window(gap: list[int], pair: Pair) -> None:
     engine, cold, tolerance = pair
     engine.use()
     expected = cold.ask(PROMPT, 16)
-    engine.ask(PROMPT, 16)
+    assert_near([(engine.ask(PROMPT, 16), expected)], tolerance)
     engine.forget(PROMPT, gap, group=engine.scheduler.gap_filler.finder.rule.full[0])
     reply = engine.ask(PROMPT, 16)
     assert engine.fill_tokens >= len(gap) * BLOCK

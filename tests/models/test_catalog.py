@@ -13,7 +13,7 @@ import pytest
 
 from agentcache.errors import InputError
 from agentcache.models import catalog
-from agentcache.models.catalog import Model, check_model, resolve_model
+from agentcache.models.catalog import Model, check_model, check_servable, resolve_model
 from agentcache.models.shapes import SHAPES, TINY, Shape
 
 LLAMA_8B = "shape:llama-3.1-8b"
@@ -152,6 +152,16 @@ def test_unknown_shape_is_answered_with_the_choices(home: Path) -> None:
     assert choices.startswith("shape:llama-3.1-8b, shape:llama-3.1-70b, shape:qwen3-30b-a3b, ")
     assert str(caught.value) == f"model shape:llama-9: unknown shape; choose from {choices}"
     assert not home.exists()
+
+
+def test_shape_whose_chats_need_its_tokenizer_is_not_served() -> None:
+    check_model("shape:gpt-oss-20b")
+    with pytest.raises(InputError, match=r"^model shape:gpt-oss-20b: .*can be simulated but not served; serve the"):
+        check_servable("shape:gpt-oss-20b")
+    check_servable("shape:gemma-3-12b")
+    check_servable("openai/gpt-oss-20b")
+    with pytest.raises(InputError, match="unknown shape"):
+        check_servable("shape:llama-9")
 
 
 def test_folder_without_a_config_is_refused(tmp_path: Path) -> None:

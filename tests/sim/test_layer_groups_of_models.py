@@ -41,6 +41,7 @@ BILLIONS = {
     "qwen3-next-80b-a3b": 80,
     "gpt-oss-20b": 20.9,
     "gpt-oss-120b": 117,
+    "gemma-3-12b": 11.8,
     "kimi-k2": 1026,
     "glm-4.5-air": 107,
     "minimax-m2": 229,
