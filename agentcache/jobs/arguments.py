@@ -56,6 +56,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--warm-up", type=int, metavar="N", help="requests of each lane after the first, before that (default 10)"
     )
     jobs.add_argument("--turns", type=int, metavar="N", help="turns of a session" + _defaults("turns"))
+    jobs.add_argument(
+        "--reply-tokens",
+        type=int,
+        metavar="N",
+        help="lengthen replies that have fewer tokens" + _defaults("reply_tokens"),
+    )
 
 
 def _defaults(option: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain, islice
 from pathlib import Path
@@ -14,7 +14,7 @@ from agentcache.errors import InputError
 from tool_runtime.agent.job import Job, Message, Turn
 from workloads.arrivals import draw_arrivals
 from workloads.conversation.documents import SUMMARIZE, Exchange, Thread, read_threads
-from workloads.filler import Encode
+from workloads.filler import Encode, write_filler
 from workloads.loaded import LoadedJobs, check_enough, check_options
 
 # AsymCache, section "Workloads".
@@ -40,6 +40,7 @@ def load_sessions(
     cv: float = PAPER_CV,
     dispersion: float,
     turns: int,
+    reply_tokens: int | None = None,
     encode: Encode,
     scale: float,
     seed: int,
@@ -48,7 +49,9 @@ def load_sessions(
 
     First turns come as a Gamma process of `rate` a second with coefficient of variation `cv`. The pauses behind the
     replies are drawn from another with the same cv and a mean of `dispersion / rate` seconds. `scale`, at most 1, is
-    the share of each document that is kept. Job n is the same for every `jobs` above n. Raises InputError.
+    the share of each document that is kept. Replies that are shorter than `reply_tokens` go on with text of ours until
+    they have as many, within 1 %: recorded answers are far shorter than what the paper's models wrote.
+    Job n is the same for every `jobs` above n. Raises InputError.
     """
     _check(jobs, scale, turns, dispersion)
     threads = read_threads(path, scale)
@@ -59,11 +62,13 @@ def load_sessions(
     arrivals = draw_arrivals("gamma", count, rate, cv, seed)
     built = []
     for number, job_seed in enumerate(np.random.SeedSequence(seed).spawn(count)):
-        pauses = len(sessions[number].exchanges) - 1
-        pauses_s = np.random.default_rng(job_seed).gamma(1 / cv**2, cv**2 * dispersion / rate, pauses)
+        rng = np.random.default_rng(job_seed)
+        pauses_s = rng.gamma(1 / cv**2, cv**2 * dispersion / rate, len(sessions[number].exchanges) - 1)
+        if reply_tokens is not None:
+            sessions[number] = _lengthen_replies(sessions[number], reply_tokens, encode, rng)
         built.append(_build_job(number, sessions[number], arrivals[number], pauses_s.tolist()))
     notes = [
-        *_describe_data(sessions, encode),
+        *_describe_data(sessions, encode, reply_tokens),
         f"Arrivals and pauses (mean {dispersion / rate:g} s) are drawn from Gamma distributions with a coefficient of "
         f"variation of {cv:g}, not recorded.",
     ]
@@ -96,6 +101,14 @@ def _open_sessions(threads: Sequence[Thread], turns: int, offset: int) -> Iterat
                 yield _Session(thread.opening, thread.exchanges[start : start + turns])
 
 
+def _lengthen_replies(session: _Session, tokens: int, encode: Encode, rng: np.random.Generator) -> _Session:
+    def lengthen(answer: str) -> str:
+        more = write_filler(tokens, encode, rng, wrap=lambda text: f"{answer} {text}")
+        return f"{answer} {more}" if more else answer
+
+    return replace(session, exchanges=[replace(one, answer=lengthen(one.answer)) for one in session.exchanges])
+
+
 def _write_message(exchange: Exchange, opening: str) -> Message:
     parts = (opening, exchange.document, exchange.question)
     return {"role": "user", "content": "\n\n".join(part for part in parts if part)}
@@ -113,7 +126,7 @@ def _build_job(number: int, session: _Session, arrival_s: float, pauses_s: Seque
     )
 
 
-def _describe_data(sessions: Sequence[_Session], encode: Encode) -> Iterator[str]:
+def _describe_data(sessions: Sequence[_Session], encode: Encode, reply_tokens: int | None) -> Iterator[str]:
     count = cache(lambda text: len(encode(text)) if text else 0)
     prompts = replies = requests = 0
     for session in sessions:
@@ -127,7 +140,12 @@ def _describe_data(sessions: Sequence[_Session], encode: Encode) -> Iterator[str
     yield (
         f"{len(sessions)} conversations, {requests} requests: documents, questions and answers are the data set's; "
         f"a prompt has {prompts / requests:.0f} tokens on average, without the chat template, and a reply "
-        f"{replies / requests:.0f}, as short as the recorded answers are."
+        f"{replies / requests:.0f}, "
+        + (
+            "as short as the recorded answers are."
+            if reply_tokens is None
+            else f"because shorter answers go on with text of ours up to {reply_tokens} tokens."
+        )
     )
     if any(exchange.question == SUMMARIZE for session in sessions for exchange in session.exchanges):
         yield f'Entries without a question are asked "{SUMMARIZE}", which is ours.'

@@ -23,7 +23,7 @@ def _write(folder, *questions):
     return path
 
 
-def _load(path, *, jobs=None, rate=0.5, cv=0.25, dispersion=5.0, turns=2, scale=1.0, seed=0):
+def _load(path, *, jobs=None, rate=0.5, cv=0.25, dispersion=5.0, turns=2, reply_tokens=None, scale=1.0, seed=0):
     return load_sessions(
         path,
         jobs=jobs,
@@ -31,6 +31,7 @@ def _load(path, *, jobs=None, rate=0.5, cv=0.25, dispersion=5.0, turns=2, scale=
         cv=cv,
         dispersion=dispersion,
         turns=turns,
+        reply_tokens=reply_tokens,
         encode=str.split,
         scale=scale,
         seed=seed,
@@ -72,6 +73,23 @@ def test_every_question_is_asked_once_and_begins_one_session(tmp_path_factory, q
     assert len({job.messages[0]["content"] for job in every}) == sum(questions)
     assert max(len(job.turns) for job in every) <= turns
     assert every[: len(once)] == _load(path, jobs=len(once), turns=turns).jobs
+
+
+@given(tokens=st.integers(1, 400), seed=st.integers(0, 9))
+def test_short_replies_go_on_up_to_the_tokens(tmp_path_factory, tokens, seed):
+    path = _write(tmp_path_factory.mktemp("data"), 3, 2)
+    recorded, longer = (_load(path, turns=3, reply_tokens=most, seed=seed) for most in (None, tokens))
+    for job, long_job in zip(recorded.jobs, longer.jobs, strict=True):
+        assert _asked(job) == _asked(long_job)
+        assert (job.arrival_s, [turn.pause_s for turn in job.turns]) == (
+            long_job.arrival_s,
+            [turn.pause_s for turn in long_job.turns],
+        )
+        for turn, long_turn in zip(job.turns, long_job.turns, strict=True):
+            assert long_turn.content.startswith(turn.content)
+            assert len(long_turn.content.split()) == pytest.approx(max(1, tokens), rel=0.01, abs=2)
+    assert longer.jobs[:1] == _load(path, jobs=1, turns=3, reply_tokens=tokens, seed=seed).jobs
+    assert "go on with text of ours" in longer.notes[0]
 
 
 def test_repeated_sessions_are_told(tmp_path):
