@@ -57,6 +57,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     jobs.add_argument("--turns", type=int, metavar="N", help="turns of a session" + _defaults("turns"))
     jobs.add_argument(
+        "--least-turns",
+        type=int,
+        metavar="N",
+        help="let each session have from N to --turns turns, at random (default: all have --turns)",
+    )
+    jobs.add_argument(
         "--reply-tokens",
         type=int,
         metavar="N",

@@ -17,7 +17,16 @@ from workloads.tool_latency import parse_tool_latency
 
 Option = str | int | float | Path | None
 
-_LEAST = {"jobs": 1, "max_context": 1, "max_gap_s": 0, "turns": 1, "reply_tokens": 1, "concurrency": 1, "warm_up": 0}
+_LEAST = {
+    "jobs": 1,
+    "max_context": 1,
+    "max_gap_s": 0,
+    "turns": 1,
+    "least_turns": 1,
+    "reply_tokens": 1,
+    "concurrency": 1,
+    "warm_up": 0,
+}
 _ABOVE_ZERO = {
     "duration_s": "the seconds to measure",
     "rate": "jobs per second",
@@ -80,7 +89,16 @@ WORKLOADS: dict[str, Workload] = {
     ),
     "conversation": Workload(
         "questions about long documents",
-        {"jobs": None, "rate": 0.2, "cv": 0.25, "scale": 1.0, "dispersion": 5.0, "turns": 8, "reply_tokens": None},
+        {
+            "jobs": None,
+            "rate": 0.2,
+            "cv": 0.25,
+            "scale": 1.0,
+            "dispersion": 5.0,
+            "turns": 8,
+            "least_turns": None,
+            "reply_tokens": None,
+        },
         path="a file of documents",
     ),
     "mooncake": Workload(
@@ -150,6 +168,7 @@ class JobSettings:
     max_gap_s: float | None = None
     dispersion: float | None = None
     turns: int | None = None
+    least_turns: int | None = None
     reply_tokens: int | None = None
     concurrency: int | None = None
     duration_s: float | None = None

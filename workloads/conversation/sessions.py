@@ -40,6 +40,7 @@ def load_sessions(
     cv: float = PAPER_CV,
     dispersion: float,
     turns: int,
+    least_turns: int | None = None,
     reply_tokens: int | None = None,
     encode: Encode,
     scale: float,
@@ -49,11 +50,12 @@ def load_sessions(
 
     First turns come as a Gamma process of `rate` a second with coefficient of variation `cv`. The pauses behind the
     replies are drawn from another with the same cv and a mean of `dispersion / rate` seconds. `scale`, at most 1, is
-    the share of each document that is kept. Replies that are shorter than `reply_tokens` go on with text of ours until
+    the share of each document that is kept. With `least_turns` each conversation ends after a number of turns drawn
+    evenly from there to `turns`. Replies that are shorter than `reply_tokens` go on with text of ours until
     they have as many, within 1 %: recorded answers are far shorter than what the paper's models wrote.
     Job n is the same for every `jobs` above n. Raises InputError.
     """
-    _check(jobs, scale, turns, dispersion)
+    _check(jobs, scale, turns, least_turns, dispersion)
     threads = read_threads(path, scale)
     rounds = [list(_open_sessions(threads, turns, offset)) for offset in range(turns)]
     check_enough(jobs, sum(map(len, rounds)), path)
@@ -63,6 +65,9 @@ def load_sessions(
     built = []
     for number, job_seed in enumerate(np.random.SeedSequence(seed).spawn(count)):
         rng = np.random.default_rng(job_seed)
+        if least_turns is not None:
+            ends = int(rng.integers(least_turns, turns, endpoint=True))
+            sessions[number] = replace(sessions[number], exchanges=sessions[number].exchanges[:ends])
         pauses_s = rng.gamma(1 / cv**2, cv**2 * dispersion / rate, len(sessions[number].exchanges) - 1)
         if reply_tokens is not None:
             sessions[number] = _lengthen_replies(sessions[number], reply_tokens, encode, rng)
@@ -79,12 +84,14 @@ def load_sessions(
     return LoadedJobs(built, tuple(notes))
 
 
-def _check(jobs: int | None, scale: float, turns: int, dispersion: float) -> None:
+def _check(jobs: int | None, scale: float, turns: int, least_turns: int | None, dispersion: float) -> None:
     check_options(jobs, scale)
     if scale > 1:
         raise InputError(f"--scale {scale:g}: give at most 1, documents can only be cut")
     if turns < 1:
         raise InputError(f"--turns {turns}: give at least 1")
+    if least_turns is not None and not 1 <= least_turns <= turns:
+        raise InputError(f"--least-turns {least_turns}: give from 1 to --turns, {turns}")
     if not 0 < dispersion < float("inf"):
         raise InputError(f"--dispersion {dispersion:g}: give a number above 0")
 

@@ -23,7 +23,19 @@ def _write(folder, *questions):
     return path
 
 
-def _load(path, *, jobs=None, rate=0.5, cv=0.25, dispersion=5.0, turns=2, reply_tokens=None, scale=1.0, seed=0):
+def _load(
+    path,
+    *,
+    jobs=None,
+    rate=0.5,
+    cv=0.25,
+    dispersion=5.0,
+    turns=2,
+    least_turns=None,
+    reply_tokens=None,
+    scale=1.0,
+    seed=0,
+):
     return load_sessions(
         path,
         jobs=jobs,
@@ -31,6 +43,7 @@ def _load(path, *, jobs=None, rate=0.5, cv=0.25, dispersion=5.0, turns=2, reply_
         cv=cv,
         dispersion=dispersion,
         turns=turns,
+        least_turns=least_turns,
         reply_tokens=reply_tokens,
         encode=str.split,
         scale=scale,
@@ -122,6 +135,17 @@ def test_arrivals_and_pauses_have_the_asked_means_and_cv(tmp_path):
     assert pauses.std() / pauses.mean() == pytest.approx(0.25, rel=0.05)
 
 
+def test_conversations_end_after_some_of_their_turns(tmp_path):
+    path = _write(tmp_path, *[6] * 200)
+    whole, some = _load(path, turns=6), _load(path, turns=6, least_turns=3)
+    lengths = [len(job.turns) for job in some.jobs]
+    assert {3, 4, 5, 6} == set(lengths)
+    assert np.mean(lengths) == pytest.approx(4.5, abs=0.3)
+    for job, full in zip(some.jobs, whole.jobs, strict=True):
+        assert job.messages == full.messages
+        assert [turn.content for turn in job.turns] == [turn.content for turn in full.turns[: len(job.turns)]]
+
+
 def test_only_the_seed_changes_the_times(tmp_path):
     path = _write(tmp_path, 4, 4)
     assert _load(path, seed=1).jobs == _load(path, seed=1).jobs
@@ -141,6 +165,8 @@ def test_the_note_has_the_mean_sizes(tmp_path):
         ({"jobs": 0}, "--jobs 0"),
         ({"scale": 1.5}, "--scale 1.5"),
         ({"turns": 0}, "--turns 0"),
+        ({"turns": 4, "least_turns": 5}, "--least-turns 5"),
+        ({"turns": 4, "least_turns": 0}, "--least-turns 0"),
         ({"dispersion": 0.0}, "--dispersion 0"),
         ({"rate": 0.0}, "--rate 0"),
         ({"cv": 0.0}, "--cv 0"),
