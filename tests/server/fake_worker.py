@@ -1,6 +1,7 @@
 """A server as a router sees it, in a process that starts at once and can be killed: `python fake_worker.py PORT`.
 
-A chat is answered with the port and the session's header. One that streams gets a piece, and its end after /release.
+A chat is answered with the port and the session's header, "named by PORT" in the answer's if it has none. One that
+streams gets a piece, and its end after /release.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ class Worker(BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
+        if not self.headers.get("X-Session-ID"):
+            self.send_header("X-Session-ID", f"named by {self.server.server_port}")  # type: ignore[attr-defined]
         self.end_headers()
         self.wfile.write(body)
 

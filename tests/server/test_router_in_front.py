@@ -108,10 +108,21 @@ def test_turns_of_a_session_come_to_one_server_by_its_header(fleet: Fleet) -> No
         assert (answer["port"], answer["session"]) == (home, session)
 
 
-def test_requests_without_a_session_all_go_to_one_server(fleet: Fleet) -> None:
-    """docs/replicas.md says so: a client that names none must not be sent this way."""
-    answers = [httpx.post(f"{fleet.url}/v1/chat/completions", json=CHAT).json() for _ in range(6)]
-    assert len({answer["port"] for answer in answers}) == 1
+def test_requests_without_that_header_all_go_to_one_server(fleet: Fleet) -> None:
+    """docs/replicas.md says so: such clients must not be sent this way."""
+    ports = set()
+    for number in range(6):
+        name = f"session {number}"
+        for header in ("x-claude-code-session-id", "session-id", "x-session-affinity", "anything"):
+            body = CHAT | {"prompt_cache_key": name}
+            answer = httpx.post(f"{fleet.url}/v1/chat/completions", json=body, headers={header: name})
+            ports.add(answer.json()["port"])
+    assert len(ports) == 1
+
+
+def test_a_name_that_a_server_gives_comes_to_the_client(fleet: Fleet) -> None:
+    answer = httpx.post(f"{fleet.url}/v1/chat/completions", json=CHAT)
+    assert answer.headers["X-Session-ID"] == f"named by {answer.json()['port']}"
 
 
 def test_a_killed_server_s_sessions_go_on_at_the_other(fleet: Fleet) -> None:
