@@ -31,7 +31,7 @@ CHAT: dict[str, Any] = {"model": "any", "messages": [{"role": "user", "content":
 
 pytestmark = [
     pytest.mark.engine,
-    pytest.mark.skipif(find_spec("vllm_router") is None, reason="vllm-router is not installed: the extra `router` brings it"),
+    pytest.mark.skipif(find_spec("vllm_router") is None, reason="no vllm-router: the extra `router` brings it"),
 ]
 
 

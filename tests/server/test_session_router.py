@@ -8,8 +8,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
 from threading import Thread
 
 import httpx
@@ -107,7 +107,7 @@ def worker_url() -> Iterator[str]:
 
 
 @pytest.mark.engine
-@pytest.mark.skipif(find_spec("vllm_router") is None, reason="vllm-router is not installed: the extra `router` brings it")
+@pytest.mark.skipif(find_spec("vllm_router") is None, reason="no vllm-router: the extra `router` brings it")
 def test_a_real_router_takes_what_it_is_told(worker_url: str, vllm_log: pytest.LogCaptureFixture) -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
