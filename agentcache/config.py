@@ -219,6 +219,9 @@ class RouterConfig(BaseModel):
         _OPT_IN,
         pattern=r"^https?://[^/]+$",
     )
+    name_sessions: bool = _knob(
+        False, "chats without a session get one, named by how they begin; the answer's X-Session-ID tells it", _OPT_IN
+    )
 
 
 class RuntimeConfig(BaseModel):

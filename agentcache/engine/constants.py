@@ -31,6 +31,10 @@ CONTINUES_ARGUMENT = "agentcache_continues"
 # In the id of a fill request, between the id of the request that it is for and a number.
 FILL_MARK = "#fill-"
 
+# Behind the id of a request whose reply is whole and calls no tool, among the ids of finished requests that an engine
+# sends to a data-parallel client. vLLM passes over ids that it does not know.
+ANSWER_MARK = "#answered"
+
 # Methods of the engine core that a front end calls by name (vLLM's utility calls).
 JOB_METHOD = "agentcache_job"
 JOBS_METHOD = "agentcache_jobs"

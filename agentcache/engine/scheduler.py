@@ -30,6 +30,7 @@ from agentcache.engine.blocks.block_queue import BlockQueue, replace_queue
 from agentcache.engine.blocks.checkpoints import SUPERSEDED, Checkpoints, has_checkpoints
 from agentcache.engine.blocks.evictor_inputs import build_inputs
 from agentcache.engine.blocks.lru_comparison import LruComparison
+from agentcache.engine.constants import ANSWER_MARK
 from agentcache.engine.jobs.setup import TrackerSetup, is_of_a_job
 from agentcache.engine.jobs.tracker import JobTracker
 from agentcache.engine.order.chunking import prefill_budget
@@ -291,6 +292,8 @@ class AgentScheduler(MultiSegmentScheduler):
                 for outputs in by_client.values():
                     for output in outputs.outputs:
                         observer.got_tokens(output.request_id)
+        if self.tracker is not None and (answered := self.tracker.take_answered()):
+            _mark_answers(by_client.values(), answered)
         return by_client
 
     def _observers(self) -> Iterator[JobTracker | RequestRecorder]:
@@ -478,3 +481,10 @@ class AgentScheduler(MultiSegmentScheduler):
         ]
         if wrong:
             raise IntegrityError(f"blocks with another reference count than their owners give: {wrong[:20]}")
+
+
+def _mark_answers(all_outputs: Iterable[EngineCoreOutputs], answered: set[str]) -> None:
+    """Tell data-parallel clients, who alone get finished requests, which of these were final answers."""
+    for outputs in all_outputs:
+        if outputs.finished_requests:
+            outputs.finished_requests |= {name + ANSWER_MARK for name in answered & outputs.finished_requests}

@@ -29,6 +29,7 @@ from agentcache.server.live_page import page_router
 from agentcache.server.live_report import LiveReport
 from agentcache.server.routes import PREFIX, MetricsRoute, router
 from agentcache.server.session_headers import SessionHeaders, watch_sessions
+from agentcache.server.session_names import SessionNames
 from agentcache.server.session_router import SessionRouter
 from agentcache.server.snapshot_reader import SnapshotReader
 
@@ -55,6 +56,8 @@ class AgentCacheEndpoints:
         app.include_router(router)
         app.include_router(page_router)
         # vLLM adds its middleware later, so it wraps ours: requests without the API key never get here.
+        # The one added last comes first: it knows the headers of other clients.
+        app.add_middleware(SessionNames)
         app.add_middleware(SessionHeaders)
         # vLLM puts this route in place of its own.
         app.add_api_route("/metrics", MetricsRoute(_find_metrics_route(app)).serve, methods=["GET"])
@@ -73,6 +76,7 @@ class AgentCacheEndpoints:
         placer = place_requests(core, engine_client.vllm_config) if is_ours else None
         state.agentcache_snapshots = SnapshotReader(ask)
         state.agentcache_jobs = JobReader(core.call_utility_all_async, placer, _find_router(engine_client.vllm_config))
+        state.agentcache_names_sessions = read_config(engine_client.vllm_config.additional_config).router.name_sessions
         state.agentcache_report = LiveReport(state.agentcache_jobs)
         # By now the server's parser is loaded.
         shorten_parser_errors()

@@ -22,8 +22,8 @@ class Routing(Protocol):
     def got_token(self, request: str) -> None:
         """Note that a request has its first token."""
 
-    def finished(self, request: str, reply: Sequence[int]) -> None:
-        """Note that a request is over."""
+    def finished(self, request: str, reply: Sequence[int], *, answered: bool) -> None:
+        """Note that a request is over, and whether its reply calls no tool."""
 
     def ended(self, job: str) -> None:
         """Note that a job is over."""
@@ -39,7 +39,7 @@ class OneEngine:
     def got_token(self, request: str) -> None:
         """Do nothing."""
 
-    def finished(self, request: str, reply: Sequence[int]) -> None:
+    def finished(self, request: str, reply: Sequence[int], *, answered: bool) -> None:
         """Do nothing."""
 
     def ended(self, job: str) -> None:
@@ -103,7 +103,7 @@ class Sticky(OneEngine):
 
 
 class ByCost(OneEngine):
-    """As our API server chooses. It is not told of the end of jobs: most clients do not say."""
+    """As our API server chooses: told of replies without a tool call, not of the end of jobs."""
 
     def __init__(self, engines: Sequence[SimulatedEngine]) -> None:
         first = engines[0]
@@ -129,9 +129,9 @@ class ByCost(OneEngine):
         """Note that a request has its first token."""
         self.placement.got_token(request)
 
-    def finished(self, request: str, reply: Sequence[int]) -> None:
+    def finished(self, request: str, reply: Sequence[int], *, answered: bool) -> None:
         """Note that a request is over."""
-        self.placement.finished(request, reply, self._clock.now())
+        self.placement.finished(request, reply, self._clock.now(), answered=answered)
 
 
 def make_routing(name: str, engines: Sequence[SimulatedEngine]) -> Routing:

@@ -201,7 +201,8 @@ class SimulationRunner:
             self._routing.got_token(times.request_id)
         for times in outcome.finished:
             run = self._asking.pop(times.request_id)
-            self._routing.finished(times.request_id, run.reply)
+            answered = not run.recorded.job.turns[run.turn].tool_calls
+            self._routing.finished(times.request_id, run.reply, answered=answered)
             self._after(self._front_end.reply_delay_s(self._count_beside()), partial(self._end_request, run, times))
 
     def _count_beside(self) -> int:

@@ -10,7 +10,7 @@ from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, EngineCoreReques
 from vllm.v1.engine.core_client import DPLBAsyncMPClient
 
 from agentcache.config import AgentCacheConfig
-from agentcache.engine.constants import RELEASE_METHOD
+from agentcache.engine.constants import ANSWER_MARK, RELEASE_METHOD
 from agentcache.engine.replicas.client import _make_release, keeps_jobs_home, watch_clients
 from agentcache.engine.replicas.placer import Placer
 from agentcache.policy.cost import RecomputeCost
@@ -54,8 +54,8 @@ def make_client(placer: Placer | None) -> DPLBAsyncMPClient:
     return client
 
 
-def finish(client: DPLBAsyncMPClient, request: str, reply: list[int]) -> None:
-    outputs = EngineCoreOutputs(outputs=[EngineCoreOutput(request, reply)], finished_requests={request})
+def finish(client: DPLBAsyncMPClient, request: str, reply: list[int], *marked: str) -> None:
+    outputs = EngineCoreOutputs(outputs=[EngineCoreOutput(request, reply)], finished_requests={request, *marked})
     asyncio.run(DPLBAsyncMPClient.process_engine_outputs(client, outputs))
 
 
@@ -79,6 +79,16 @@ def test_turns_without_a_session_come_to_one_engine() -> None:
     again = make_request("3", [1] * 40 + [7] * 8 + [3] * 9)
     assert client.get_core_engine_for_request(again) == first
     assert placer.placement.placed == {"new": 2, "home": 1}
+
+
+def test_a_job_that_its_engine_calls_answered_leaves_the_load() -> None:
+    placer = make_placer()
+    client = make_client(placer)
+    for request, mark in (("1", []), ("2", ["2" + ANSWER_MARK])):
+        client.get_core_engine_for_request(make_request(request, [1] * 40, session_id="one"))
+        finish(client, request, [7] * 8, *mark)
+        assert sum(load.live_tokens for load in placer.placement._loads) == (0 if mark else 48)
+    assert (client.reqs_in_flight, sum(client.engine_inflight.values())) == ({}, 0), "vLLM passes over the mark"
 
 
 def test_tenants_and_adapters_do_not_share_a_chain() -> None:

@@ -71,6 +71,7 @@ class JobTracker:
         self.misses = MissLog(hash_block_size, turn_cost.num_blocks, clock, self._name_session)
         self._states: dict[str, RequestState] = {}
         self._without_token: set[str] = set()
+        self._answered: set[str] = set()
 
     def arrived(self, request: Request) -> None:
         """Book a client's request that has come."""
@@ -142,6 +143,11 @@ class JobTracker:
         if request_id in self._without_token:
             self._without_token.discard(request_id)
             self._states[request_id].first_token_s = self.clock()
+
+    def take_answered(self) -> set[str]:
+        """Return the requests whose replies were whole and called no tool, of those that ended since the last call."""
+        answered, self._answered = self._answered, set()
+        return answered
 
     @property
     def awaits_tokens(self) -> bool:
@@ -289,6 +295,8 @@ class JobTracker:
             self.runtime.failed(state.job, state.request)
             self._prefixes.note_cut(request, state.job, state.request)
             return UNKNOWN, None
+        if not calls:
+            self._answered.add(request.request_id)
         pending = self.runtime.finished(state.job, state.request, calls)
         if pending is None:
             self._prefixes.forget(state.job)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 
 from vllm.v1.engine import EngineCoreOutputs, EngineCoreRequest
 
+from agentcache.engine.constants import ANSWER_MARK
 from agentcache.engine.jobs.names import job_name
 from agentcache.policy.replicas.chain import Chain
 from agentcache.policy.replicas.job_homes import JobHome
@@ -50,9 +51,11 @@ class Placer:
                 if not reply:
                     self.placement.got_token(output.request_id)
                 reply.extend(output.new_token_ids)
-        for request in outputs.finished_requests or ():
+        finished = outputs.finished_requests or set()
+        for request in finished:
             if (reply := self._replies.pop(request, None)) is not None:
-                self.placement.finished(request, reply, self._clock())
+                answered = request + ANSWER_MARK in finished
+                self.placement.finished(request, reply, self._clock(), answered=answered)
 
     def end_session(self, session: str, tenants: Collection[str | None] | None) -> None:
         """Forget the session's jobs of these tenants. None of all is read as none: their names are not known here."""

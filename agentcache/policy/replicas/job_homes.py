@@ -9,7 +9,10 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class JobHome:
-    """A job's engine. `open` are its requests under way; `reason` is that of its latest placement."""
+    """A job's engine. `open` are its requests under way; `reason` is that of its latest placement.
+
+    `answered`: its latest reply called no tool, so it may be over.
+    """
 
     job: str
     engine: int
@@ -17,6 +20,7 @@ class JobHome:
     moves: int = 0
     reason: str = "new"
     open: int = 0
+    answered: bool = False
 
 
 class JobHomes:

@@ -85,8 +85,8 @@ class Placement:
             owner = self._owners.find(chain.hashes)
             job = request if owner is None else owner.session
         home = self._homes.find(job)
-        if home is not None and not home.open:
-            self._live.learn_pause(now_s - home.last_active_s)
+        if home is not None:
+            self._learn_return(home, now_s)
         engine, reason = self._choose(home, chain)
         moved_from = None
         if home is None:
@@ -105,8 +105,8 @@ class Placement:
         if (open_request := self._open.get(request)) is not None:
             self._loads[open_request.engine].computed(request)
 
-    def finished(self, request: str, reply: Sequence[int], now_s: float) -> None:
-        """Note that a request is over, with the tokens that it got."""
+    def finished(self, request: str, reply: Sequence[int], now_s: float, *, answered: bool = False) -> None:
+        """Note that a request is over, with the tokens that it got. `answered`: whole, and they call no tool."""
         over = self._open.pop(request, None)
         if over is None:
             return
@@ -118,7 +118,14 @@ class Placement:
             return
         self._known[over.engine].use(chain.hashes)
         self._owners.note(chain.hashes, over.prompt_tokens, self.block_tokens, session=home.job, request=request)
-        self._settle(home, chain.tokens, now_s)
+        home.answered = answered and not home.open
+        if home.answered:
+            self._live.learn_answer()
+        if home.answered and not self._live.go_on:
+            self._homes.touch(home, now_s)
+            self._leave(home)
+        else:
+            self._settle(home, chain.tokens, now_s)
 
     def end_job(self, job: str) -> bool:
         """Forget a job that is over. Return False if it is not known."""
@@ -171,6 +178,13 @@ class Placement:
         hit_tokens = self._known[engine].count_hits(chain.hashes) * self.block_tokens
         crowding = load.crowding + (chain.tokens / load.capacity_tokens if comes else 0.0)
         return load.queued_s + self._cost.of(chain.tokens, hit_tokens) + crowding * self._cost.of(chain.tokens)
+
+    def _learn_return(self, home: JobHome, now_s: float) -> None:
+        if not home.open:
+            self._live.learn_pause(now_s - home.last_active_s)
+        if home.answered:
+            home.answered = False
+            self._live.learn_return()
 
     def _begin(self, request: str, home: JobHome, chain: Chain, now_s: float) -> None:
         known, load = self._known[home.engine], self._loads[home.engine]

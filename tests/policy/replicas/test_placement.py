@@ -27,16 +27,16 @@ class Front:
         self.prompts[request] = prompt
         return self.placement.place(request, Chain(prompt, BLOCK), self.now_s, job=job)
 
-    def answer(self, request: str) -> list[int]:
-        """The request's prompt with its reply."""
+    def answer(self, request: str, *, answered: bool = False) -> list[int]:
+        """The request's prompt with its reply, `answered` if that calls no tool."""
         reply = [100 + len(self.prompts)] * BLOCK
         self.placement.got_token(request)
-        self.placement.finished(request, reply, self.now_s)
+        self.placement.finished(request, reply, self.now_s, answered=answered)
         return self.prompts[request] + reply
 
-    def turn(self, request: str, prompt: list[int], job: str | None = None) -> Placed:
+    def turn(self, request: str, prompt: list[int], job: str | None = None, *, answered: bool = False) -> Placed:
         placed = self.ask(request, prompt, job)
-        self.prompts[request] = self.answer(request)
+        self.prompts[request] = self.answer(request, answered=answered)
         return placed
 
     def crowd(self, engine: int, blocks: int) -> None:
@@ -138,6 +138,32 @@ def test_idle_jobs_make_room_and_keep_their_homes() -> None:
     assert front.turn("3", front.prompts["1"], "job").engine == home
 
 
+def test_a_job_with_a_final_answer_makes_room_and_keeps_its_home() -> None:
+    front = Front()
+    home = front.turn("1", [2] * 40, "job").engine
+    front.turn("2", front.prompts["1"], "job", answered=True)
+    assert front.placement._loads[home].live_tokens == 0
+    front.crowd(home, blocks=5)
+    assert front.turn("3", front.prompts["2"], "job").engine == home
+    assert front.placement._loads[home].live_tokens == len(front.prompts["3"])
+
+
+def test_where_jobs_go_on_after_answers_they_count() -> None:
+    """As where a human writes again, or calls are not read."""
+    front = Front()
+    home = front.turn("1", [2] * 40, "job", answered=True).engine
+    for turn in range(2, 5):
+        front.turn(str(turn), front.prompts[str(turn - 1)], "job", answered=True)
+    assert front.placement._loads[home].live_tokens == len(front.prompts["4"])
+
+
+def test_an_answer_beside_other_turns_ends_nothing() -> None:
+    front = Front()
+    home = front.ask("main", [2] * 40, "job").engine
+    front.turn("sub", [3] * 40, "job", answered=True)
+    assert front.placement._loads[home].live_tokens > 0
+
+
 def test_a_job_that_is_over_begins_anew() -> None:
     front = Front()
     front.turn("1", [2] * 40, "job")
@@ -155,7 +181,8 @@ def test_only_the_latest_jobs_are_remembered() -> None:
 
 
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["ask", "token", "end", "close", "open", "over"]), st.integers(0, 5)), max_size=60
+    st.tuples(st.sampled_from(["ask", "token", "end", "answer", "close", "open", "over"]), st.integers(0, 5)),
+    max_size=60,
 )
 
 
@@ -172,8 +199,8 @@ def test_no_load_is_left_and_closed_engines_get_nothing(steps: list[tuple[str, i
             assert placed.engine not in closed
         elif what == "token" and opened:
             front.placement.got_token(opened[which % len(opened)])
-        elif what == "end" and opened:
-            front.answer(opened.pop(which % len(opened)))
+        elif what in ("end", "answer") and opened:
+            front.answer(opened.pop(which % len(opened)), answered=what == "answer")
         elif what == "close" and len(closed | {which % 3}) < 3:
             front.placement.close(which % 3)
             closed.add(which % 3)
