@@ -172,15 +172,16 @@ class TierConfig(BaseModel):
         _OPT_IN + ": exact on CPU and GPU; measured on a GPU with one seed (docs/host-memory.md)",
     )
     link_gb_s: float = _knob(
-        50.0,
-        "gigabytes a second between the host's memory and each GPU",
-        "assumed; measured on one H200: 33 to 52, 27 each way at once",
+        42.0,
+        "gigabytes a second between the host's memory and each GPU, one way",
+        "measured on one H200 with 1,024 blocks; 33 to 52 by their number, 26 each way at once "
+        "(docs/results/host-memory.md)",
         **_POSITIVE,
     )
     latency_s: float = _knob(
-        0.01,
+        0.00006,
         "seconds until copies begin; blocks that save less by being fetched are computed",
-        "assumed",
+        "measured on the same H200 (docs/results/host-memory.md)",
         **_NOT_NEGATIVE,
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from itertools import chain
@@ -49,6 +49,7 @@ from agentcache.models.geometry import read_geometry
 from agentcache.policy.evictor import Evictor
 from agentcache.policy.inputs import EvictorInputs
 from agentcache.policy.registry import Policy, find_policy, with_evictor
+from agentcache.policy.return_price import ReturnPrice
 from agentcache.policy.runtime_policy import RuntimePolicy, Victim
 from agentcache.policy.shadow_lru import ShadowLru
 
@@ -150,15 +151,14 @@ class AgentScheduler(MultiSegmentScheduler):
             self.evictor = policy.make_evictor(
                 get_inputs if tier is None else lambda: tier.price_evictions(get_inputs())
             )
-            if tier is None:
-                self._steer(policy.runtime, get_inputs)
-            elif policy.runtime is not None:
-                runtime = replace(policy.runtime, order=policy.tier_order)
-                self._steer(runtime, lambda: tier.price_returns(get_inputs()))
+            price = None if tier is None else tier.price_returns(get_inputs())
+            fetch_order = None if tier is None else policy.tier_order
+            if policy.runtime is not None:
+                self._steer(replace(policy.runtime, fetch_order=fetch_order), get_inputs, price)
             is_told = self.tracker is not None
             self.block_queue = replace_queue(pool, self.evictor, self.now, notes_reuse=not is_told)
             if self.tracker is not None:
-                self.block_queue.on_taken = self.tracker.misses.note_taken
+                self.block_queue.on_taken = self._note_taken
             if policy.segments and has_checkpoints(self.kv_cache_config) and self.kv_cache_manager.enable_caching:
                 self.checkpoints = Checkpoints(
                     self.kv_cache_manager,
@@ -171,8 +171,8 @@ class AgentScheduler(MultiSegmentScheduler):
         if has_segments:
             self.fill_gaps(get_costs, config.segments.max_gaps)
         logger.info(write_banner(self.vllm_config, config, policy, fills_gaps=fills_gaps, obstacle=obstacle))
-        if tier is not None:
-            self._steer_tier(tier, policy, get_inputs())
+        if tier is not None and price is not None:
+            self._steer_tier(tier, policy, get_inputs(), price)
         self.comparison = self._make_comparison(policy, get_costs)
         # Another victim than vLLM's comes with a tracker.
         if self.gap_filler is not None or self.checkpoints is not None or self.tracker is not None:
@@ -197,7 +197,7 @@ class AgentScheduler(MultiSegmentScheduler):
         # One block is vLLM's placeholder.
         return LruComparison(ShadowLru(self.kv_cache_manager.block_pool.num_gpu_blocks - 1), get_costs())
 
-    def _steer_tier(self, tier: TierSetup, policy: Policy, inputs: EvictorInputs) -> None:
+    def _steer_tier(self, tier: TierSetup, policy: Policy, inputs: EvictorInputs, price: ReturnPrice) -> None:
         assert self.block_queue is not None
         assert self.gap_filler is not None
         assert policy.make_evictor is not None
@@ -206,14 +206,15 @@ class AgentScheduler(MultiSegmentScheduler):
             queue=self.block_queue,
             filler=self.gap_filler,
             evictor=policy.make_evictor(lambda: tier.price_losses(inputs)),
+            price=price,
             costs=self.gap_filler.costs,
             clock=self.now,
         )
 
-    def _steer(self, runtime_policy: RuntimePolicy | None, get_inputs: Callable[[], EvictorInputs]) -> None:
+    def _steer(
+        self, runtime_policy: RuntimePolicy, get_inputs: Callable[[], EvictorInputs], price: ReturnPrice | None
+    ) -> None:
         assert self.evictor is not None
-        if runtime_policy is None:
-            return
         setup = TrackerSetup(
             vllm_config=self.vllm_config,
             config=self.config,
@@ -224,15 +225,17 @@ class AgentScheduler(MultiSegmentScheduler):
             find_hits=self._find_hits,
             count_requests=self.get_request_counts,
             clock=self.now,
+            price=price,
             keeps_whole=has_checkpoints(self.kv_cache_config) and not get_inputs().fills_gaps,
         )
-        self.evictor, self.tracker = setup.make(self.evictor)
+        self.evictor, tracker = setup.make(self.evictor)
+        self.tracker = tracker
         if is_on(self.config.order.enabled, runtime_policy.order is not None):
             if self.policy is not SchedulingPolicy.FCFS:
                 logger.warning("Requests keep the order of --scheduling-policy %s.", self.policy.value)
                 return
             self._victim = runtime_policy.victim
-            self.waiting = JobQueue(self.tracker.priority_of, self.tracker.patience_s, self.now)
+            self.waiting = JobQueue(tracker.priority_of, lambda: tracker.patience_s, self.now)
 
     def _find_hits(self, request: Request) -> list[KVCacheBlock]:
         """Find the cached blocks that the request would reuse if it were admitted now."""
@@ -311,6 +314,13 @@ class AgentScheduler(MultiSegmentScheduler):
         stopped = [name for name in names if name in self.requests and self._stop_strings.ended(self.requests[name])]
         ended = super().finish_requests(stopped, RequestStatus.FINISHED_STOPPED)
         return ended + super().finish_requests(names, finished_status)
+
+    def _note_taken(self, blocks: Sequence[KVCacheBlock]) -> None:
+        """Note blocks that are evicted, and still have their hashes."""
+        if self.tracker is not None:
+            self.tracker.misses.note_taken(blocks)
+        if self.tier is not None:
+            self.tier.storing.note_taken(blocks)
 
     def _note_taker(self, request: Request) -> None:
         """Note for whom blocks are evicted if any are."""

@@ -41,6 +41,9 @@ class Order:
 class RuntimePolicy:
     """`order` None is first come, first served. `factors`: correction factors and lifespans go to the evictor.
 
+    `fetch_order` is the order where nothing that is evicted need be computed again; where some of it must, the order is
+    between the two (`agentcache/policy/return_price.py`). None: `order` holds always.
+
     `protect_waiting`: what waiting requests will hit is kept for them. `wait_for_pins`: whether, while anything runs,
     a request without a pin of its own leaves pinned blocks alone.
     """
@@ -50,5 +53,6 @@ class RuntimePolicy:
     wait_for_pins: PinWait = "none"
     protect_waiting: bool = False
     order: Order | None = None
+    fetch_order: Order | None = None
     victim: Victim = "last"
     factors: bool = False

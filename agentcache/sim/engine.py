@@ -44,8 +44,6 @@ from tool_runtime.agent.job import ToolCall
 
 # An engine whose scheduler holds every request back looks again after this time.
 IDLE_STEP_S = 0.001
-# Until a copy begins: a thread's wake-up and the copies' description.
-_COPY_LATENCY_S = 0.002
 # What a fill request samples is thrown away.
 _FILL_TOKEN = 0
 
@@ -128,7 +126,7 @@ class SimulatedEngine:
         self.scheduler = _make_scheduler(config, groups, count_blocks(config, groups, self.cache_tokens), clock)
         link = find_link(self.scheduler, self.scheduler.config.tier) if shape.host_tokens else None
         self._link = (
-            HostLink(block_s=link.block_s, latency_s=_COPY_LATENCY_S, workers=shape.tensor_parallel_size)
+            HostLink(block_s=link.block_s, latency_s=link.latency_s, workers=shape.tensor_parallel_size)
             if link is not None
             else None
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,27 +13,33 @@ from vllm.v1.simple_kv_offload.metadata import SimpleCPUOffloadMetadata
 
 from agentcache.engine.tier.worker import CopiesDone, TierMetadata
 
+# Of its own speed, what a direction keeps while the other copies too: 26 of 42 GB/s, measured with 1,024 blocks on an
+# H200 (docs/results/host-memory.md).
+_SHARED_SPEED = 26 / 42
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)
 class _Copy:
-    """`requests` wait for it, if it is one of vLLM's own loads."""
+    """`requests` wait for it, if it is one of vLLM's own loads. `left_s`: so long it takes the link alone."""
 
     number: int
     is_store: bool
     requests: Sequence[str]
-    ended_s: float
+    begins_s: float
+    left_s: float
 
 
 class HostLink:
-    """Each direction copies one after the other, at full speed beside the other, as vLLM's two streams do."""
+    """Each direction copies one after the other, as vLLM's two streams do, and slows the other down."""
 
     def __init__(self, *, block_s: float, latency_s: float, workers: int) -> None:
         """Take the seconds that a block takes, those until a copy begins, and how many workers make each copy."""
         self._workers = workers
         self._block_s = block_s
         self._latency_s = latency_s
-        self._copies: deque[_Copy] = deque()
-        self._free_s = {True: 0.0, False: 0.0}
+        self._queues: tuple[deque[_Copy], deque[_Copy]] = deque(), deque()
+        self._ended: list[_Copy] = []
+        self._now_s = 0.0
 
     def begin(self, metadata: KVConnectorMetadata | None, started_s: float, ended_s: float) -> None:
         """Begin what a step asks for: loads beside the step, vLLM's own stores behind it."""
@@ -46,11 +53,11 @@ class HostLink:
             self._add(metadata.store_event, True, (), len(metadata.store_gpu_blocks), ready_s)
 
     def end(self, now_s: float) -> KVConnectorOutput | None:
-        """Return what has ended by now, as a worker reports it; None if nothing has."""
-        ended = [copy for copy in self._copies if copy.ended_s <= now_s]
+        """Return what has ended by now, as a worker reports it; None if nothing has. `now_s` never goes back."""
+        self._advance(now_s)
+        ended, self._ended = self._ended, []
         if not ended:
             return None
-        self._copies = deque(copy for copy in self._copies if copy.ended_s > now_s)
         return KVConnectorOutput(
             finished_recving={name for copy in ended for name in copy.requests} or None,
             kv_connector_worker_meta=CopiesDone(
@@ -60,6 +67,24 @@ class HostLink:
         )
 
     def _add(self, number: int, is_store: bool, requests: Sequence[str], blocks: int, ready_s: float) -> None:
-        begun_s = max(self._free_s[is_store], ready_s + self._latency_s)
-        self._free_s[is_store] = begun_s + blocks * self._block_s
-        self._copies.append(_Copy(number, is_store, requests, self._free_s[is_store]))
+        copy = _Copy(number, is_store, requests, ready_s + self._latency_s, blocks * self._block_s)
+        self._queues[is_store].append(copy)
+
+    def _advance(self, to_s: float) -> None:
+        """Let the link copy until `to_s`, from one beginning or end of a copy to the next."""
+        while self._now_s < to_s:
+            heads = [queue[0] for queue in self._queues if queue]
+            active = [copy for copy in heads if copy.begins_s <= self._now_s]
+            if not heads:
+                self._now_s = to_s
+                return
+            speed = _SHARED_SPEED if len(active) > 1 else 1.0
+            begins_s = min((copy.begins_s for copy in heads if copy.begins_s > self._now_s), default=math.inf)
+            first = min(active, key=lambda copy: copy.left_s, default=None)
+            ends_s = math.inf if first is None else self._now_s + first.left_s / speed
+            next_s = min(begins_s, ends_s, to_s)
+            for copy in active:
+                copy.left_s -= (next_s - self._now_s) * speed
+            self._now_s = next_s
+            if first is not None and ends_s == next_s:
+                self._ended.append(self._queues[first.is_store].popleft())

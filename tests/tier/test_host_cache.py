@@ -101,11 +101,11 @@ def test_copy_of_what_the_gpu_has_goes_first_until_it_is_renewed() -> None:
     # With an order by value the copy's factor makes it the first; here its time of freeing does.
     store(host, 1, 2, 3, freed_s=5.0)
     host.end_reading(host.begin_reading([key_of(2)]))
-    host.renew(key_of(2), LastUse(FreeContext(), 9.0))
+    host.renew([(key_of(2), LastUse(FreeContext(), 9.0))])
     store(host, 4)
     assert 2 in held(host, range(9))
     # Not a copy: what its last use was stays.
-    host.renew(key_of(3), LastUse(FreeContext(), 99.0))
+    host.renew([(key_of(3), LastUse(FreeContext(), 99.0))])
 
 
 def test_reset_forgets_all_but_what_is_written() -> None:
@@ -118,3 +118,40 @@ def test_reset_forgets_all_but_what_is_written() -> None:
     host.give_back(blocks)
     store(host, 1)
     assert held(host, range(9)) == [1]
+
+
+def test_what_nobody_comes_back_to_is_room_and_goes_first() -> None:
+    host = make_host(5, by_value(5))
+    host.is_useful = lambda finish_class: finish_class != 7
+    blocks = host.reserve(2)
+    useless = LastUse(FreeContext(finish_class=7), 999.0)
+    host.put([StoredBlock(block, key_of(n), 16, useless, False) for n, block in enumerate(blocks, start=1)])
+    assert host.room == 4
+    store(host, 3, freed_s=1.0)
+    store(host, 4, freed_s=1.0, stays=True)
+    assert host.room == 2
+    store(host, 5, 6, freed_s=2.0)
+    assert held(host, range(9)) == [3, 4, 5, 6]
+    assert host.room == 0
+
+
+def test_copy_of_what_the_gpu_loses_is_worth_its_last_use() -> None:
+    host = make_host(4, by_value(4))
+    store(host, 1, 2, freed_s=990.0, stays=True)
+    store(host, 3, freed_s=990.0)
+    host.renew([(key_of(1), LastUse(FreeContext(), 995.0))])
+    store(host, 4, freed_s=999.0)
+    assert held(host, range(9)) == [1, 3, 4]
+    host.check_integrity()
+
+
+def test_block_that_is_read_is_no_room() -> None:
+    host = make_host()
+    host.is_useful = lambda _: False
+    store(host, 1, 2)
+    assert host.room == 4
+    reading = host.begin_reading([key_of(1)])
+    assert host.room == 3
+    host.end_reading(reading)
+    host.reset()
+    assert host.room == 4

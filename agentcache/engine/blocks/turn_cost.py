@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from agentcache.engine.jobs.request_state import RequestState
-from agentcache.policy.cost import RecomputeCost
+from agentcache.policy.return_price import BlockPrice
 
 
 @dataclass(frozen=True, slots=True)
 class TurnCost:
     """Seconds of prefill. `recompute_cost` is that of a block of `block_size` tokens; the cache has `num_blocks`."""
 
-    recompute_cost: RecomputeCost
+    recompute_cost: BlockPrice
     block_size: int
     num_blocks: int
 

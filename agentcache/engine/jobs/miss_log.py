@@ -28,6 +28,8 @@ class MissLog:
     ) -> None:
         self.asks = ""
         """The id of the request for which blocks are allocated."""
+        self.on_lost: Callable[[int], None] | None = None
+        """Told how many evicted blocks a request that was admitted computes again."""
         self._block_size = block_size
         self._clock = clock
         self._name_session = name_session
@@ -53,6 +55,8 @@ class MissLog:
         hashes = reusable_hashes(request, size)
         missed = find_missed(len(hashes), state.cached_tokens // size, filled)
         evicted = self._evicted.take(hashes, missed)
+        if self.on_lost is not None:
+            self.on_lost(len(evicted))
         state.misses = explain_misses(missed, missed_tokens, evicted, state.overlap, size)
         state.lost_to = view_losses(evicted, self._clock(), size)
 

@@ -20,6 +20,7 @@ from agentcache.engine.replies.parser_choice import make_reader
 from agentcache.policy.evictor import Evictor
 from agentcache.policy.inputs import EvictorInputs
 from agentcache.policy.pinned import PinnedEvictor
+from agentcache.policy.return_price import ReturnPrice
 from agentcache.policy.runtime_policy import Order, RuntimePolicy
 from tool_runtime.learning.runtime import AgentRuntime
 from tool_runtime.learning.ttl import ContinuumCode, ContinuumPaper, HazardTtl, TtlEstimator
@@ -34,6 +35,7 @@ def is_of_a_job(request: Request) -> bool:
 class TrackerSetup:
     """`clock` gives seconds. `hash_block_size` is that of a request's block hashes, None where it is `block_size`.
 
+    `price` is that of evicted blocks where they may be kept in the host's memory; None: they must be computed.
     `keeps_whole`: a part of what a turn leaves is worth nothing.
     """
 
@@ -47,10 +49,12 @@ class TrackerSetup:
     clock: Callable[[], float]
     hash_block_size: int | None = None
     keeps_whole: bool = False
+    price: ReturnPrice | None = None
 
     def make(self, evictor: Evictor) -> tuple[Evictor, JobTracker]:
         """Make the tracker, and the evictor to use in place of the given one: it knows pins if the policy has any."""
         config, inputs, runtime_policy = self.config, self.inputs, self._runtime_policy()
+        price = self.price
         pins = None
         if is_on(config.pins.enabled, runtime_policy.ttl != "none" or runtime_policy.protect_waiting):
             # A pin under pressure keeps a prefix, unless gaps can be filled.
@@ -71,18 +75,21 @@ class TrackerSetup:
                 pins,
                 num_blocks=inputs.num_blocks,
                 block_size=self.block_size,
-                recompute_cost=inputs.recompute_cost,
+                recompute_cost=price or inputs.recompute_cost,
                 find_hits=self.find_hits,
                 count_running=lambda: self.count_requests()[0],
+                lost_share=(lambda: 1.0) if price is None else (lambda: price.lost_share),
             ),
             factors=self._make_factors(evictor, runtime) if runtime_policy.factors else None,
-            turn_cost=TurnCost(inputs.recompute_cost, self.block_size, inputs.num_blocks),
+            turn_cost=TurnCost(price or inputs.recompute_cost, self.block_size, inputs.num_blocks),
             hash_block_size=self.block_size if self.hash_block_size is None else self.hash_block_size,
             tool_reader=make_reader(self.vllm_config, config.runtime),
             count_waiting=lambda: self.count_requests()[1],
             store=self._make_store(runtime),
             clock=self.clock,
         )
+        if price is not None:
+            tracker.misses.on_lost = price.note_lost
         return evictor, tracker
 
     def _runtime_policy(self) -> RuntimePolicy:
@@ -92,7 +99,12 @@ class TrackerSetup:
             runtime_policy = replace(runtime_policy, ttl="hazard")
         if is_on(order.enabled, runtime_policy.order is not None):
             given = order.model_dump(exclude={"enabled"}, exclude_none=True)
-            return replace(runtime_policy, order=replace(runtime_policy.order or Order(), **given))
+            fetch_order = runtime_policy.fetch_order
+            return replace(
+                runtime_policy,
+                order=replace(runtime_policy.order or Order(), **given),
+                fetch_order=None if fetch_order is None else replace(fetch_order, **given),
+            )
         return replace(runtime_policy, order=None)
 
     def _make_pins(self, evictor: PinnedEvictor) -> Pins:

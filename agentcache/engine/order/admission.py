@@ -10,7 +10,7 @@ from vllm.v1.request import Request, RequestStatus
 
 from agentcache.engine.blocks.pins import LATEST_S, Pins
 from agentcache.engine.jobs.request_state import RequestState
-from agentcache.policy.cost import RecomputeCost
+from agentcache.policy.return_price import BlockPrice
 from agentcache.policy.runtime_policy import Order, RuntimePolicy
 
 
@@ -24,17 +24,19 @@ class AdmissionControl:
         *,
         num_blocks: int,
         block_size: int,
-        recompute_cost: RecomputeCost,
+        recompute_cost: BlockPrice,
         find_hits: Callable[[Request], list[KVCacheBlock]],
         count_running: Callable[[], int],
+        lost_share: Callable[[], float] = lambda: 1.0,
     ) -> None:
-        order = runtime_policy.order or Order()
-        self.patience_s = order.patience_s
-        """From its arrival on: after so long a request goes before those of older jobs, and takes pinned blocks."""
+        """`lost_share` is that of evicted blocks which must be computed again: it is between the policy's orders."""
+        self._order = runtime_policy.order or Order()
+        self._fetch_order = runtime_policy.fetch_order or self._order
+        self._lost_share = lost_share
+        self._num_blocks = num_blocks
         self._guarded = pins if runtime_policy.protect_waiting else None
         self._respected = pins if runtime_policy.wait_for_pins != "none" else None
         self._weighs = runtime_policy.wait_for_pins == "weighed"
-        self._reserve = int(order.reserve * num_blocks)
         self._block_size = block_size
         self._recompute_cost = recompute_cost
         self._find_hits = find_hits
@@ -43,6 +45,19 @@ class AdmissionControl:
         self._held_back = self._holds_new_jobs = False
         # Since when the pins have kept requests from being admitted.
         self._held_since_s: float | None = None
+
+    @property
+    def patience_s(self) -> float:
+        """From its arrival on: after so long a request goes before those of older jobs, and takes pinned blocks."""
+        return self._between(self._fetch_order.patience_s, self._order.patience_s)
+
+    @property
+    def _reserve(self) -> int:
+        return int(self._between(self._fetch_order.reserve, self._order.reserve) * self._num_blocks)
+
+    def _between(self, fetched: float, computed: float) -> float:
+        # Both may be infinite.
+        return computed if fetched == computed else fetched + self._lost_share() * (computed - fetched)
 
     def step(self, waiting: int) -> None:
         """Note that a step is scheduled next, and how many requests wait."""

@@ -48,10 +48,13 @@ class JobQueue(RequestQueue):
     """
 
     def __init__(
-        self, find_priority: Callable[[Request], QueuePriority], patience_s: float, clock: Callable[[], float]
+        self,
+        find_priority: Callable[[Request], QueuePriority],
+        get_patience_s: Callable[[], float],
+        clock: Callable[[], float],
     ) -> None:
         self._find_priority = find_priority
-        self._patience_s = patience_s
+        self._get_patience_s = get_patience_s
         self._clock = clock
         # The same entries by priority and by arrival. Those of requests that left stay until they come up, so they hold
         # names: a request has its whole prompt.
@@ -80,7 +83,7 @@ class JobQueue(RequestQueue):
         self._drop_departed()
         first, oldest = self._by_priority[0], self._by_arrival[0][2]
         waited_s = self._clock() - oldest.priority.arrival_s
-        is_due = waited_s >= self._patience_s and first.priority.rank != PREEMPTED
+        is_due = waited_s >= self._get_patience_s() and first.priority.rank != PREEMPTED
         self._front = oldest.request_id if is_due else first.request_id
         return self._waiting[self._front][1]
 

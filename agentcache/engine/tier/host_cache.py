@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
+from operator import itemgetter
 from typing import NamedTuple
 
 from vllm.v1.core.block_pool import BlockPool
@@ -46,6 +47,10 @@ class HostCache:
 
     def __init__(self, num_blocks: int, hash_block_size: int, evictor: Evictor, clock: Callable[[], float]) -> None:
         """Make an empty cache. vLLM's pool keeps one of the blocks as a placeholder."""
+        self.is_useful: Callable[[int], bool] = lambda _: True
+        """Tells of a finish class whether blocks of such requests are worth a copy."""
+        # Blocks that are here alone, and not worth it.
+        self._useless: set[int] = set()
         self.num_blocks = num_blocks
         self._pool = BlockPool(num_blocks, enable_caching=True, hash_block_size=hash_block_size)
         self._queue: BlockQueue = replace_queue(self._pool, evictor, clock, notes_reuse=False)
@@ -57,6 +62,10 @@ class HostCache:
         # By the block's id, as they were when it was put here.
         self._last_uses: list[LastUse] = [UNKNOWN_USE] * num_blocks
 
+    def watch_losses(self, note_lost: Callable[[Sequence[KVCacheBlock]], None]) -> None:
+        """Have `note_lost` told of blocks that go from here, before they lose their hashes."""
+        self._queue.on_taken = note_lost
+
     @property
     def used_blocks(self) -> int:
         """Return how many blocks hold KV."""
@@ -64,9 +73,9 @@ class HostCache:
 
     @property
     def room(self) -> int:
-        """Return how many blocks hold nothing and nothing is being copied to."""
+        """Return how many blocks hold nothing that is of use, and nothing is being copied to."""
         # One is the placeholder.
-        return self.num_blocks - 1 - len(self.map) - self._filling
+        return self.num_blocks - 1 - len(self.map) - self._filling + len(self._useless)
 
     @property
     def evictions(self) -> Evictions:
@@ -77,6 +86,7 @@ class HostCache:
         """Take up to `count` blocks to copy to: empty ones, then those that are worth least."""
         blocks = self._pool.get_new_blocks(min(count, self._pool.get_num_free_blocks()))
         self._copied.difference_update(block.block_id for block in blocks)
+        self._useless.difference_update(block.block_id for block in blocks)
         self._filling += len(blocks)
         return blocks
 
@@ -93,8 +103,7 @@ class HostCache:
             if stays:
                 self._free_copied(blocks)
             else:
-                with self._queue.free_with(last_use.context, last_use.freed_s):
-                    self._pool.free_blocks(blocks)
+                self._free_alone(blocks, last_use)
 
     def give_back(self, blocks: Sequence[KVCacheBlock]) -> None:
         """Take back blocks that no copy has filled."""
@@ -105,6 +114,7 @@ class HostCache:
         """Return the blocks with these keys, all of which must be held; they stay until `end_reading`."""
         blocks = self.map.find_blocks(keys)
         self._pool.touch(blocks)
+        self._useless.difference_update(block.block_id for block in blocks)
         return blocks
 
     def last_use_of(self, block: KVCacheBlock) -> LastUse:
@@ -120,21 +130,31 @@ class HostCache:
         with self._queue.free_with(FreeContext(factor=_COPY_FACTOR)):
             self._pool.free_blocks(blocks)
 
-    def renew(self, key: BlockHashWithGroupId, last_use: LastUse) -> None:
-        """Note that the GPU is about to lose a block that is here: it is worth what its last use says."""
-        (block,) = self.map.find_blocks([key])
-        if block.ref_cnt or block.block_id not in self._copied:
-            return
-        self._copied.discard(block.block_id)
-        self._pool.touch([block])
-        with self._queue.free_with(last_use.context, last_use.freed_s):
-            self._pool.free_blocks([block])
+    def _free_alone(self, blocks: Sequence[KVCacheBlock], last_use: LastUse) -> None:
+        context = last_use.context
+        if not self.is_useful(context.finish_class):
+            context = FreeContext(superseded=True)
+            self._useless.update(block.block_id for block in blocks if block.block_hash is not None)
+        with self._queue.free_with(context, last_use.freed_s):
+            self._pool.free_blocks(blocks)
+
+    def renew(self, losses: Iterable[tuple[BlockHashWithGroupId, LastUse]]) -> None:
+        """Note that the GPU loses blocks that are here, or is about to: they are worth what their last uses say."""
+        for last_use, group in groupby(losses, key=itemgetter(1)):
+            here = self.map.find_blocks([key for key, _ in group])
+            blocks = [block for block in here if not block.ref_cnt and block.block_id in self._copied]
+            self._copied.difference_update(block.block_id for block in blocks)
+            for block in blocks:
+                self._last_uses[block.block_id] = last_use
+            self._pool.touch(blocks)
+            self._free_alone(blocks, last_use)
 
     def reset(self) -> None:
         """Forget everything. Blocks that copies write to stay in use; none may be read."""
         self._pool.evict_blocks({block.block_id for block in self._pool.blocks if block.block_hash is not None})
         self._queue.forget_kv()
         self._copied.clear()
+        self._useless.clear()
 
     def find_used(self) -> set[int]:
         """Find the blocks that copies read or write, by their id."""

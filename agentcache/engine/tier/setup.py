@@ -10,8 +10,10 @@ from vllm.v1.core.sched.scheduler import Scheduler
 
 from agentcache.config import TierConfig
 from agentcache.engine.blocks.block_queue import BlockQueue
+from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP
 from agentcache.engine.segments.gap_filler import GapFiller
 from agentcache.engine.segments.plan import SegmentCosts
+from agentcache.engine.tier.computed_blocks import ComputedBlocks
 from agentcache.engine.tier.connector import TierConnector
 from agentcache.engine.tier.fetching import Link
 from agentcache.engine.tier.host_cache import HostCache
@@ -19,6 +21,7 @@ from agentcache.engine.tier.tier import Tier
 from agentcache.policy.cost import RecomputeCost
 from agentcache.policy.evictor import Evictor
 from agentcache.policy.inputs import EvictorInputs
+from agentcache.policy.return_price import ReturnPrice
 
 # Steps whose new tokens take blocks that are copied already: a copy is known to have been made some three steps after
 # it was asked for. Of 2, 4, 8 and 16, simulated on BFCL's seed 0 (docs/results/host-memory.md).
@@ -40,10 +43,10 @@ class TierSetup:
         cost = inputs.recompute_cost
         return replace(inputs, recompute_cost=RecomputeCost(slope_s=0.0, base_s=cost.at(0), floor_s=cost.floor_s))
 
-    def price_returns(self, inputs: EvictorInputs) -> EvictorInputs:
-        """Return the inputs of a runtime that weighs fetching what a job left, not computing it."""
-        floor_s = inputs.recompute_cost.floor_s
-        return replace(inputs, recompute_cost=RecomputeCost(slope_s=0.0, base_s=self.link.block_s, floor_s=floor_s))
+    def price_returns(self, inputs: EvictorInputs) -> ReturnPrice:
+        """Return what a runtime weighs: fetching what a job left, or computing what the host's memory loses of it."""
+        ratio = self.connector.host_blocks / inputs.num_blocks
+        return ReturnPrice(inputs.recompute_cost, self.link.block_s, size_ratio=ratio)
 
     def price_losses(self, inputs: EvictorInputs) -> EvictorInputs:
         """Return the inputs of the evictor of the host's memory: what it loses is computed."""
@@ -56,6 +59,7 @@ class TierSetup:
         queue: BlockQueue,
         filler: GapFiller,
         evictor: Evictor,
+        price: ReturnPrice,
         costs: SegmentCosts,
         clock: Callable[[], float],
     ) -> Tier:
@@ -64,6 +68,12 @@ class TierSetup:
             pool=scheduler.kv_cache_manager.block_pool,
             queue=queue,
             filler=filler,
+            computed=ComputedBlocks(
+                lambda: scheduler.running,
+                lambda name: scheduler.kv_cache_manager.get_blocks(name).blocks[KV_CACHE_GROUP],
+                scheduler.block_size,
+            ),
+            price=price,
             host=HostCache(self.connector.host_blocks, scheduler.hash_block_size, evictor, clock),
             costs=costs,
             link=self.link,

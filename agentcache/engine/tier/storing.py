@@ -20,9 +20,12 @@ from vllm.v1.core.kv_cache_utils import BlockHashWithGroupId, KVCacheBlock
 from agentcache._evictor import FreeContext
 from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.segments.cached_blocks import WatchedBlockMap
+from agentcache.engine.tier.computed_blocks import ComputedBlocks
 from agentcache.engine.tier.host_cache import UNKNOWN_USE, HostCache, LastUse, StoredBlock
 from agentcache.engine.tier.usefulness import Usefulness
 
+# While a block is copied it goes last: its loss can be avoided, however little it is worth.
+_COPYING_S = 1e3
 # Even where nothing is evicted the order changes as time goes by.
 _LOOK_AGAIN_S = 0.5
 
@@ -60,14 +63,19 @@ class Storing:
         queue: BlockQueue,
         host: HostCache,
         usefulness: Usefulness,
+        computed: ComputedBlocks,
         *,
         margin: int,
         fetch_s: float,
+        compute_s: float,
         clock: Callable[[], float],
     ) -> None:
         self._fetch_s = fetch_s
+        self._compute_s = compute_s
+        host.watch_losses(self._note_lost_copies)
         self.stats = StoreStats()
         self._usefulness = usefulness
+        self._computed = computed
         self._pool = pool
         self._queue = queue
         self._host = host
@@ -101,6 +109,22 @@ class Storing:
         if self._host.room > 0:
             self._fresh.extend(blocks)
 
+    def note_taken(self, blocks: Sequence[KVCacheBlock]) -> None:
+        """Note that the GPU loses these blocks now: those that are stored are worth what their last use says.
+
+        They need not have been among the victims of the last look: what a request frees may go at once.
+        """
+        holds = self._host.map.holds
+        keyed = ((block.block_hash, self._last_uses[block.block_id]) for block in blocks)
+        self._host.renew((key, last_use) for key, last_use in keyed if key is not None and holds(key))
+
+    def _note_lost_copies(self, copies: Sequence[KVCacheBlock]) -> None:
+        """Note that the host's memory loses these: the GPU's own are dear again."""
+        on_gpu = self._map.holds
+        keys = [key for copy in copies if (key := copy.block_hash) is not None and on_gpu(key)]
+        blocks = self._map.find_blocks(keys)
+        self._queue.reprice(blocks, self._compute_s)
+
     def last_use_of(self, block: KVCacheBlock) -> LastUse:
         """Return who used the GPU's block last."""
         return self._last_uses[block.block_id]
@@ -131,6 +155,7 @@ class Storing:
             self.awaits_look = False
             chosen = self._choose()
         victims = len(chosen)
+        self._note_computed()
         self._add_fresh(chosen)
         blocks = list(chosen.values())
         if not blocks:
@@ -143,6 +168,7 @@ class Storing:
         store = Store(blocks, targets, keys, [self.last_use_of(block) for block in blocks], victims)
         # A block may be read by two copies at once, of which the first is of what it held before.
         self._map.copying.update((block.block_id, store) for block in blocks)
+        self._queue.reprice(blocks, _COPYING_S)
         return store
 
     def end(self, store: Store) -> None:
@@ -156,8 +182,7 @@ class Storing:
                 del copying[block.block_id]
             if is_intact and not store.abandoned:
                 stays = index >= store.victims
-                if not stays:
-                    safe.append(block)
+                safe.append(block)
                 stored.append(StoredBlock(target, key, block.block_hash_num_tokens or 0, last_use, stays))
             else:
                 lost.append(target)
@@ -177,6 +202,18 @@ class Storing:
     def _is_useful(self, block: KVCacheBlock) -> bool:
         return self._usefulness.is_useful(self._last_uses[block.block_id].context.finish_class)
 
+    def _note_computed(self) -> None:
+        """Add what running requests have computed: what they leave may be lost in the step in which they end."""
+        computed = self._computed.take()
+        if self._host.room <= 0:
+            return
+        holds = self._host.map.holds
+        for block in computed:
+            if block.block_hash is not None and not holds(block.block_hash):
+                # Whoever used the block before, it was for other tokens.
+                self._last_uses[block.block_id] = UNKNOWN_USE
+                self._fresh.append(block)
+
     def _add_fresh(self, chosen: dict[BlockHashWithGroupId, KVCacheBlock]) -> None:
         """Add what requests have left, as many as a few steps take: into room that is empty, nothing is lost."""
         holds, copying = self._host.map.holds, self._map.copying
@@ -193,7 +230,7 @@ class Storing:
     def _choose(self) -> dict[BlockHashWithGroupId, KVCacheBlock]:
         holds, copying = self._host.map.holds, self._map.copying
         chosen: dict[BlockHashWithGroupId, KVCacheBlock] = {}
-        avoided, safe = set(), []
+        avoided, safe, kept = set(), [], []
         count, self._wanted = self._margin + self._wanted, 0
         for block in self._queue.list_victims(count):
             key = block.block_hash
@@ -201,12 +238,13 @@ class Storing:
                 continue
             last_use = self._last_uses[block.block_id]
             if holds(key):
-                self._host.renew(key, last_use)
+                kept.append((key, last_use))
                 safe.append(block)
             elif self._is_useful(block):
                 chosen[key] = block
             elif block.block_id not in self._passed_over:
                 avoided.add(block.block_id)
+        self._host.renew(kept)
         self._queue.reprice(safe, self._fetch_s)
         self.stats.avoided += len(avoided)
         self._usefulness.note_avoided(len(avoided))

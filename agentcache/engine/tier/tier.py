@@ -14,12 +14,14 @@ from agentcache.engine.segments.cached_blocks import CachedBlockMap
 from agentcache.engine.segments.fill_request import find_obstacle
 from agentcache.engine.segments.gap_filler import GapFiller
 from agentcache.engine.segments.plan import SegmentCosts
+from agentcache.engine.tier.computed_blocks import ComputedBlocks
 from agentcache.engine.tier.fetching import Fetch, Fetching, Link
 from agentcache.engine.tier.host_cache import HostCache
 from agentcache.engine.tier.storing import Store, Storing
 from agentcache.engine.tier.usefulness import Usefulness
 from agentcache.engine.tier.worker import TierMetadata
 from agentcache.errors import IntegrityError
+from agentcache.policy.return_price import ReturnPrice
 
 # Of all tiers of this process: vLLM's workers outlive a scheduler, and take a number that they have seen for done.
 _NUMBERS = itertools.count()
@@ -35,6 +37,8 @@ class Tier:
         queue: BlockQueue,
         filler: GapFiller,
         host: HostCache,
+        computed: ComputedBlocks,
+        price: ReturnPrice,
         costs: SegmentCosts,
         link: Link,
         margin: int,
@@ -48,6 +52,8 @@ class Tier:
             queue: Its free blocks.
             filler: Holds blocks of waiting requests.
             host: The cache in the host's memory.
+            computed: Lists what running requests have computed.
+            price: Is told what was fetched.
             costs: What computing a block costs.
             link: What copying it costs.
             margin: How many of the GPU's next victims are kept copied.
@@ -56,7 +62,18 @@ class Tier:
         """
         self.host = host
         self.usefulness = usefulness = Usefulness(link.block_s / costs.block_s(0))
-        self.storing = Storing(pool, queue, host, usefulness, margin=margin, fetch_s=link.block_s, clock=clock)
+        host.is_useful = usefulness.is_useful
+        self.storing = Storing(
+            pool,
+            queue,
+            host,
+            usefulness,
+            computed,
+            margin=margin,
+            fetch_s=link.block_s,
+            compute_s=costs.recompute_cost.at(0),
+            clock=clock,
+        )
         self.fetching = Fetching(
             pool=pool,
             host=host,
@@ -68,6 +85,7 @@ class Tier:
         )
         self.fetched_blocks = 0
         self._filler = filler
+        self._price = price
         self._workers = workers
         self._stores: dict[int, Store] = {}
         self._fetches: dict[int, Fetch] = {}
@@ -133,6 +151,7 @@ class Tier:
             self.fetching.end(fetch)
             self.storing.inherit(fetch.blocks, map(self.host.last_use_of, fetch.sources))
             self.fetched_blocks += len(fetch.blocks)
+            self._price.note_kept(len(fetch.blocks))
 
     @property
     def is_fetching(self) -> bool:

@@ -1,0 +1,43 @@
+"""What running requests have computed: it can be copied long before it is freed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from vllm.v1.core.kv_cache_utils import KVCacheBlock
+from vllm.v1.request import Request
+
+
+class ComputedBlocks:
+    """Gives each full block of each running request once. O(running requests) a step."""
+
+    def __init__(
+        self,
+        list_running: Callable[[], Sequence[Request]],
+        blocks_of: Callable[[str], Sequence[KVCacheBlock]],
+        block_size: int,
+    ) -> None:
+        """Take what lists the running requests, and the blocks of one by its id, in order."""
+        self._list_running = list_running
+        self._blocks_of = blocks_of
+        self._block_size = block_size
+        # By the request's id, how many of its blocks were given.
+        self._given: dict[str, int] = {}
+
+    def take(self) -> list[KVCacheBlock]:
+        """Return what was computed before the step that has just been scheduled, and was not given before.
+
+        A request that this step has admitted gives nothing: what it hits may be computed in this very step, as part of
+        another request.
+        """
+        given, new = {}, []
+        for request in self._list_running():
+            name = request.request_id
+            if (before := self._given.get(name)) is None:
+                given[name] = 0
+                continue
+            given[name] = computed = request.num_computed_tokens // self._block_size
+            if computed > before:
+                new += self._blocks_of(name)[before:computed]
+        self._given = given
+        return new
