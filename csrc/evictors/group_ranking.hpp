@@ -87,6 +87,8 @@ class GroupRanking {
   static constexpr double kShortestS = 1.0 / 1024;
   // To score a group in the order of the bounds takes about as long as to score so many in a row.
   static constexpr std::size_t kWalkCost = 64;
+  // More blocks at once pay for scoring every group; bounds that hold for a few calls would not.
+  static constexpr std::size_t kFew = 16;
   static constexpr std::size_t kMostSkipped = 255;
 
   static Candidate score(const Group& group, std::vector<InverseWait>& waits, double now_s) {
@@ -125,7 +127,7 @@ class GroupRanking {
       revision_ = revision;
       return false;
     }
-    if (count * kWalkCost >= groups.size()) return false;
+    if (count > kFew || count * kWalkCost >= groups.size()) return false;
     if (skip_ > 0) --skip_;
     return skip_ == 0;
   }
