@@ -101,10 +101,20 @@ py::tuple to_tuple(const Evictions& evictions) {
   return py::make_tuple(evictions.blocks, evictions.age_s);
 }
 
-// vLLM removes blocks one by one; pybind11 would take as long to find this function as it takes to run.
+// The queue in a Python object of its class, or null before __init__. pybind11's own cast looks the class up each time.
+PythonQueue* queue_in(PyObject* self) {
+  const auto* instance = reinterpret_cast<py::detail::instance*>(self);
+  return instance->simple_layout ? static_cast<PythonQueue*>(instance->simple_value_holder[0])
+                                 : py::cast<PythonQueue*>(py::handle(self));
+}
+
+// vLLM removes blocks one by one; pybind11 would take as long to find this function as it takes to run. Python has
+// checked `self` against the class that the function was made for.
 PyObject* remove_block(PyObject* self, PyObject* block) {
   try {
-    py::cast<PythonQueue&>(py::handle(self)).remove(block);
+    PythonQueue* queue = queue_in(self);
+    require_argument(queue != nullptr, "the queue was not initialised");
+    queue->remove(block);
     Py_RETURN_NONE;
   } catch (const NotFree&) {
     PyErr_Format(PyExc_RuntimeError, "remove() called on an invalid block: %S", block);

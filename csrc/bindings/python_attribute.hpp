@@ -22,19 +22,29 @@ class Attribute {
     if (member->type == T_OBJECT_EX) offset_ = member->offset;
   }
 
-  /// Returns the attribute of one object.
+  /// Calls `read(value)` with the attribute of one object.
   /// \throws error_already_set (AttributeError) if it has none.
-  pybind11::object of(PyObject* object) const {
-    if (offset_ > 0 && Py_IS_TYPE(object, reinterpret_cast<PyTypeObject*>(type_.ptr()))) {
-      PyObject* value = *reinterpret_cast<PyObject**>(reinterpret_cast<char*>(object) + offset_);
-      if (value != nullptr) return pybind11::reinterpret_borrow<pybind11::object>(value);
-    }
-    PyObject* value = PyObject_GetAttr(object, name_.ptr());
-    if (value == nullptr) throw pybind11::error_already_set();
-    return pybind11::reinterpret_steal<pybind11::object>(value);
+  template <typename Read>
+  auto read(PyObject* object, const Read& read) const {
+    // Borrowed from a slot: to count a reference would write to memory that is far away.
+    if (PyObject* value = in_slot(object)) return read(value);
+    const pybind11::object value = pybind11::reinterpret_steal<pybind11::object>(PyObject_GetAttr(object, name_.ptr()));
+    if (!value) throw pybind11::error_already_set();
+    return read(value.ptr());
+  }
+
+  /// Asks the memory for the attribute, for the caller that reads those of many objects.
+  void prefetch(PyObject* object) const {
+    if (PyObject* value = in_slot(object)) __builtin_prefetch(value);
   }
 
  private:
+  // Null if it is not in a slot, or not set.
+  PyObject* in_slot(PyObject* object) const {
+    if (offset_ == 0 || !Py_IS_TYPE(object, reinterpret_cast<PyTypeObject*>(type_.ptr()))) return nullptr;
+    return *reinterpret_cast<PyObject**>(reinterpret_cast<char*>(object) + offset_);
+  }
+
   pybind11::type type_;
   pybind11::str name_;
   Py_ssize_t offset_ = 0;  // 0: not in a slot.

@@ -40,6 +40,10 @@ class PythonQueue {
   void free_n(const py::object& blocks, double now_s) {
     const Items items(blocks);
     if (items.size() == 0) return;
+    for (PyObject* block : items) {
+      id_.prefetch(block);
+      position_.prefetch(block);
+    }
     const std::vector<BlockId> ids = read_ids(items);
     std::vector<std::int64_t> positions;
     positions.reserve(items.size());
@@ -78,12 +82,12 @@ class PythonQueue {
   const Evictions& by_reset() const { return queue_.by_reset(); }
 
  private:
-  BlockId read_id(PyObject* block) const { return to_integer<BlockId>(id_.of(block).ptr()); }
+  BlockId read_id(PyObject* block) const { return id_.read(block, to_integer<BlockId>); }
 
   // Without a hash, a block comes here only from a connector that may still read it: nothing to recompute.
   std::int64_t read_position(PyObject* block) const {
-    const py::object position = position_.of(block);
-    return position.is_none() ? 0 : to_integer<std::int64_t>(position.ptr());
+    return position_.read(
+        block, [](PyObject* position) { return position == Py_None ? 0 : to_integer<std::int64_t>(position); });
   }
 
   std::vector<BlockId> read_ids(const Items& blocks) const {
@@ -93,13 +97,17 @@ class PythonQueue {
     return ids;
   }
 
+  // Blocks lie all over the memory: all are asked for before the first is waited for.
   static py::list find_blocks(const py::list& blocks, const std::vector<BlockId>& ids) {
+    PyObject** items = reinterpret_cast<PyListObject*>(blocks.ptr())->ob_item;
     for (const BlockId id : ids) {
       if (id < 0 || index(id) >= blocks.size()) throw py::index_error("no block has the id " + std::to_string(id));
+      __builtin_prefetch(&items[id]);
     }
     py::list found(ids.size());
+    for (const BlockId id : ids) __builtin_prefetch(items[id], 1);
     for (std::size_t i = 0; i < ids.size(); ++i) {
-      PyObject* block = PyList_GET_ITEM(blocks.ptr(), ids[i]);
+      PyObject* block = items[ids[i]];
       Py_INCREF(block);
       PyList_SET_ITEM(found.ptr(), static_cast<Py_ssize_t>(i), block);
     }

@@ -34,6 +34,8 @@ class Groups {
   /// Makes room for blocks with the ids from 0 to `num_blocks` - 1.
   explicit Groups(std::size_t num_blocks) : lists_(num_blocks) {}
 
+  /// Returns how many groups there are. O(1).
+  std::size_t size() const { return groups_.size(); }
   /// Iterates over the groups, in no order. Valid until the next change.
   auto begin() const { return groups_.begin(); }
   auto end() const { return groups_.end(); }
@@ -95,6 +97,10 @@ class Groups {
   /// Returns the block behind `id`.
   /// \pre `id` is in a group, and not its last block.
   Ranked next(BlockId id) const { return lists_.ranked(lists_.next(id)); }
+
+  /// Asks the memory for a block, and for the one behind it, as RankedLists does.
+  void prefetch(BlockId id) const { lists_.prefetch(id); }
+  void prefetch_next(BlockId id) const { lists_.prefetch_next(id); }
 
   /// Takes a block out of its group, which ends with its last block. O(1).
   /// \pre `id` is in a group.

@@ -32,6 +32,10 @@ class CandidateHeap {
   /// Tells whether no candidate is left.
   bool empty() const { return candidates_.empty(); }
 
+  /// Iterates over the candidates, in the order of the heap. Valid until the next change.
+  auto begin() const { return candidates_.begin(); }
+  auto end() const { return candidates_.end(); }
+
   /// Takes every candidate out, and keeps the memory.
   void clear() { candidates_.clear(); }
   /// Adds a candidate, in no order yet.
@@ -41,6 +45,12 @@ class CandidateHeap {
   void order_first(std::size_t count) {
     if (count < candidates_.size()) select_least(candidates_, count, spare_);
     std::make_heap(candidates_.begin(), candidates_.end(), std::greater<>());
+  }
+
+  /// Adds a candidate to those that are in order. O(log candidates).
+  void push(const Candidate& candidate) {
+    candidates_.push_back(candidate);
+    std::push_heap(candidates_.begin(), candidates_.end(), std::greater<>());
   }
 
   /// Returns the candidate that goes first.

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "core/block.hpp"
@@ -34,9 +35,11 @@ class LearnedWaits {
     refit();
   }
 
-  /// Returns the worth of a group by its age. It changes with `know` alone. O(1).
-  /// \pre The class is known.
-  double at(FinishClass finish_class, double age_s) const { return waits_[index(finish_class)].at(age_s); }
+  /// The worth of a group by its age, of each class. It changes with `know` alone: the revision tells.
+  /// \note To ask for a worth computes it at first. What must change nothing asks a copy.
+  std::vector<InverseWait>& waits() { return waits_; }
+  const std::vector<InverseWait>& waits() const { return waits_; }
+  std::uint64_t revision() const { return revision_; }
 
   /// Learns that a share `weight` of a group left at `age_s`: it returned, or was evicted. O(1), now and then
   /// O(classes).
@@ -83,6 +86,7 @@ class LearnedWaits {
       waits_[i] = InverseWait(tables_[i].hazard(of_all, learning_.prior_returns), learning_.least_wait_s);
     }
     refit_at_ = total_ * (1 + kRefitShare);
+    ++revision_;
   }
 
   void halve() {
@@ -94,6 +98,7 @@ class LearnedWaits {
   Learning learning_;
   double total_ = 0.0;  // Groups observed.
   double refit_at_ = 0.0;
+  std::uint64_t revision_ = 0;
   std::vector<SurvivalTable> tables_;  // of each class
   std::vector<InverseWait> waits_;     // of each class
 };

@@ -15,13 +15,15 @@
 #include "core/rank_freed.hpp"
 #include "core/returns.hpp"
 #include "evictors/candidate_heap.hpp"
+#include "evictors/group_ranking.hpp"
 #include "evictors/learned_waits.hpp"
 #include "evictors/recompute_cost.hpp"
 #include "evictors/shared_block_owners.hpp"
 
 namespace agentcache {
 
-/// The least cost × expected inverse wait goes first. To evict n blocks takes O(groups + n log n).
+/// The least cost × expected inverse wait goes first. To evict n blocks takes O(groups + n log n), and mostly O(n log
+/// groups) if n is small and the call before was not long ago.
 ///
 /// It learns from what leaves: removed blocks have returned, evicted ones had not returned until then. Each block
 /// counts as its share of its group, so that a few blocks of a system prompt, which others use, hardly count as a
@@ -72,7 +74,10 @@ class ReturnTimeEvictor final : public CheckedEvictor {
     }
     rank_freed(freed, [this](std::int64_t position) { return cost_.at(position); }, ranked_);
     hand_over_shared(freed.last_s, freed.context);
-    if (!ranked_.empty()) owners_.begin_group(freed.context.job, groups_.add(ranked_, freed.last_s, freed.context));
+    if (ranked_.empty()) return;
+    const GroupId group = groups_.add(ranked_, freed.last_s, freed.context);
+    owners_.begin_group(freed.context.job, group);
+    note_change(group);
   }
 
   void insert_empty(std::span<const BlockId> ids) override {
@@ -90,16 +95,9 @@ class ReturnTimeEvictor final : public CheckedEvictor {
   void take(std::size_t count, double now_s, std::vector<BlockId>& victims) override {
     learn_returns(now_s);
     if (count == 0) return;  // Empty blocks were enough.
-    rank_groups(now_s, count, candidates_);
-    for (; count > 0; --count) {
-      const BlockId id = pop_first(candidates_);
-      victims.push_back(id);
-      const Group& group = groups_.of(id);
-      waits_.observe(group.context.finish_class, now_s - group.freed_s, group.share(), false);
-      owners_.forget(id);
-      groups_.note_loss(group.id);
-      leave_group(id);
-    }
+    const std::vector<BlockId>& first = ranking_.find(groups_, waits_.waits(), waits_.revision(), now_s, count);
+    for (const BlockId id : first) lose(id, now_s);
+    victims.insert(victims.end(), first.begin(), first.end());
   }
 
   std::vector<BlockId> order_with_kv(double now_s) const override { return first_with_kv(size(), now_s); }
@@ -108,8 +106,8 @@ class ReturnTimeEvictor final : public CheckedEvictor {
     CandidateHeap candidates;
     std::vector<BlockId> first;
     if (count == 0) return first;
-    rank_groups(now_s, count, candidates);
-    while (!candidates.empty() && first.size() < count) first.push_back(pop_first(candidates));
+    std::vector<InverseWait> waits = waits_.waits();
+    GroupRanking::rank_all(groups_, waits, now_s, count, candidates, first);
     return first;
   }
 
@@ -129,7 +127,10 @@ class ReturnTimeEvictor final : public CheckedEvictor {
         is_over = groups_.at(id).first.id == block.id && groups_.is_last(block.id);
         groups_.erase(block.id);
       }
+      // A list's id is given again as soon as it is over.
+      if (is_over) ranking_.note_end(id);
       const GroupId target = groups_.split(blocks, group);
+      note_change(target);
       if (is_over) owners_.move_group(group.context.job, id, target);
     }
   }
@@ -137,6 +138,7 @@ class ReturnTimeEvictor final : public CheckedEvictor {
   void check_with_kv() const override {
     groups_.check_integrity();
     owners_.check_integrity(groups_);
+    ranking_.check_integrity(groups_, waits_.waits(), waits_.revision());
   }
 
  private:
@@ -148,8 +150,8 @@ class ReturnTimeEvictor final : public CheckedEvictor {
     require_argument(share >= 0 && std::isfinite(share), "share must be finite and at least 0");
   }
 
-  double worth_of(double freed_s, const FreeContext& context, double now_s) const {
-    return waits_.at(context.finish_class, now_s - freed_s) * context.factor;
+  double worth_of(double freed_s, const FreeContext& context, double now_s) {
+    return waits_.waits()[index(context.finish_class)].at(now_s - freed_s) * context.factor;
   }
 
   // Blocks of ranked_ that are worth more to another job that waits for them go to its group.
@@ -168,39 +170,34 @@ class ReturnTimeEvictor final : public CheckedEvictor {
       if (group) handed_over[*group].push_back(block);
       return group.has_value();
     });
-    for (const auto& [group, blocks] : handed_over) groups_.join(group, blocks);
+    for (const auto& [group, blocks] : handed_over) {
+      groups_.join(group, blocks);
+      note_change(group);
+    }
   }
 
-  void leave_group(BlockId id) {
+  void lose(BlockId id, double now_s) {
     const Group& group = groups_.of(id);
-    if (group.first.id == id && groups_.is_last(id)) owners_.end_group(group.context.job, group.id);
+    waits_.observe(group.context.finish_class, now_s - group.freed_s, group.share(), false);
+    owners_.forget(id);
+    groups_.note_loss(group.id);
+    const GroupId lossy = group.id;
+    if (!leave_group(id)) note_change(lossy);
+  }
+
+  // Returns whether it was the last of its group.
+  bool leave_group(BlockId id) {
+    const Group& group = groups_.of(id);
+    const bool is_over = group.first.id == id && groups_.is_last(id);
+    if (is_over) {
+      owners_.end_group(group.context.job, group.id);
+      ranking_.note_end(group.id);
+    }
     groups_.erase(id);
+    return is_over;
   }
 
-  // The first `count` blocks are of as many groups at most: of those whose first blocks go before other groups'.
-  void rank_groups(double now_s, std::size_t count, CandidateHeap& candidates) const {
-    candidates.clear();
-    for (const Group& group : groups_) {
-      const double worth = worth_of(group.freed_s, group.context, now_s);
-      candidates.add({worth * group.first.key, worth, group.first.sequence, group.first.id});
-    }
-    candidates.order_first(count);
-  }
-
-  // The next block of its group takes its place among the candidates.
-  BlockId pop_first(CandidateHeap& candidates) const {
-    const Candidate first = candidates.first();
-    if (groups_.is_last(first.id)) {
-      candidates.pop();
-    } else {
-      const Ranked next = groups_.next(first.id);
-      const Group& group = groups_.of(first.id);
-      // The first loss is the one that counts.
-      const double worth = first.worth * (group.first.id == first.id ? Groups::value_after_loss(group) : 1.0);
-      candidates.replace_first({worth * next.key, worth, next.sequence, next.id});
-    }
-    return first.id;
-  }
+  void note_change(GroupId group) { ranking_.note_change(groups_.at(group), waits_.waits()); }
 
   void learn_returns(double now_s) {
     returns_.settle(now_s, [this](FinishClass finish_class, double age_s, double share) {
@@ -213,9 +210,8 @@ class ReturnTimeEvictor final : public CheckedEvictor {
   RecomputeCost cost_;
   LearnedWaits waits_;
   Returns returns_;
-  // Kept for their memory.
-  std::vector<Ranked> ranked_;
-  CandidateHeap candidates_;
+  GroupRanking ranking_;
+  std::vector<Ranked> ranked_;  // Kept for its memory.
 };
 
 }  // namespace agentcache

@@ -17,11 +17,13 @@ namespace agentcache {
 struct Damage {
   static void check_that_it_is_found() {
     damage_heap();
+    damage_bounds();
     damage_list();
     damage_runs();
     damage_asymcache();
     damage_groups();
     damage_return_time();
+    damage_ranking();
     damage_pins();
     damage_reservations();
     damage_pinned();
@@ -56,6 +58,18 @@ struct Damage {
     expect_found("a heap's index that points elsewhere", make,
                  [](auto& heap) { std::swap(heap.entries_[2], heap.entries_[3]); });
     expect_found("a heap's index with one block too many", make, [](auto& heap) { heap.entries_.pop_back(); });
+  }
+
+  static void damage_bounds() {
+    const auto make = [] {
+      auto heap = std::make_unique<BoundHeap>();
+      for (GroupId group = 0; group < 6; ++group) heap->push(group, 1.0 * group);
+      return heap;
+    };
+    expect_found("a heap of bounds out of order", make, [](auto& heap) { heap.entries_[0].bound = 9.0; });
+    expect_found("a heap of bounds whose index points elsewhere", make,
+                 [](auto& heap) { std::swap(heap.entries_[2], heap.entries_[3]); });
+    expect_found("a heap of bounds whose index knows too many", make, [](auto& heap) { heap.entries_.pop_back(); });
   }
 
   static void damage_list() {
@@ -123,6 +137,21 @@ struct Damage {
     expect_found("a free block that no group has", make, [](auto& return_time) { return_time.erase(1); });
     expect_found("a job whose group is another's", make,
                  [](auto& return_time) { return_time.owners_.begin_group(7, 0); });
+  }
+
+  static void damage_ranking() {
+    const auto make = [] {
+      auto return_time = std::make_unique<ReturnTimeEvictor>(300, kCost, kLearning);
+      for (BlockId id = 0; id < 300; ++id) return_time->add(Ids{id}, Positions{16 + 4096 * id}, 0.0);
+      for (int call = 0; call < 3; ++call) return_time->evict(1, 1.0);
+      return return_time;
+    };
+    expect_found("a bound above a score", make, [](auto& return_time) { return_time.ranking_.bounds_.move(200, 1.0); });
+    expect_found("a group without a bound", make, [](auto& return_time) { return_time.ranking_.bounds_.erase(200); });
+    expect_found("a bound of another group", make, [](auto& return_time) {
+      return_time.ranking_.bounds_.erase(200);
+      return_time.ranking_.bounds_.push(300, 0.0);
+    });
   }
 
   static void damage_pins() {
