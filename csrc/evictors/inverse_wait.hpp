@@ -88,7 +88,7 @@ class InverseWait {
 
   double least_wait_s_;
   bool knows_staying_ = false;
-  Hazard staying_;                            // The hazard until `know_staying`, then the chance to stay through each bin.
+  Hazard staying_;  // The hazard until `know_staying`, then the chance to stay through each bin.
   std::array<Line, AgeBins::kCount> lines_;  // of each bin; kUnknown until asked for
 };
 
