@@ -174,14 +174,14 @@ class TierConfig(BaseModel):
     link_gb_s: float = _knob(
         42.0,
         "gigabytes a second between the host's memory and each GPU, one way",
-        "measured on one H200 with 1,024 blocks; 33 to 52 by their number, 26 each way at once "
-        "(docs/results/host-memory.md)",
+        "measured: one H200, 1,024 blocks; 33 to 52 by their number, 26 each way at once "
+        '(docs/results/host-memory.md, "On a GPU")',
         **_POSITIVE,
     )
     latency_s: float = _knob(
         0.00006,
         "seconds until copies begin; blocks that save less by being fetched are computed",
-        "measured on the same H200 (docs/results/host-memory.md)",
+        'measured: the same H200 (docs/results/host-memory.md, "On a GPU")',
         **_NOT_NEGATIVE,
     )
 

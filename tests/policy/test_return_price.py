@@ -17,7 +17,7 @@ def make_price(size_ratio: float) -> ReturnPrice:
     return ReturnPrice(COMPUTE, FETCH_S, size_ratio=size_ratio)
 
 
-def test_without_room_losses_are_computed_and_with_twice_the_room_fetched() -> None:
+def test_small_hosts_lose_all_and_roomy_ones_nothing() -> None:
     assert make_price(0.0).at(1000) == pytest.approx(COMPUTE.at(1000))
     assert make_price(2.0).at(1000) == pytest.approx(FETCH_S)
     assert make_price(5.0).lost_share == 0.0
