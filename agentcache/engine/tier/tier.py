@@ -75,13 +75,7 @@ class Tier:
             clock=clock,
         )
         self.fetching = Fetching(
-            pool=pool,
-            host=host,
-            filler=filler,
-            storing=self.storing,
-            usefulness=usefulness,
-            costs=costs,
-            link=link,
+            pool=pool, host=host, filler=filler, storing=self.storing, usefulness=usefulness, costs=costs, link=link
         )
         self.fetched_blocks = 0
         self._filler = filler
