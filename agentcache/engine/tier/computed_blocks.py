@@ -30,7 +30,8 @@ class ComputedBlocks:
         A request that this step has admitted gives nothing: what it hits may be computed in this very step, as part of
         another request.
         """
-        given, new = {}, []
+        given: dict[str, int] = {}
+        new: list[KVCacheBlock] = []
         for request in self._list_running():
             name = request.request_id
             if (before := self._given.get(name)) is None:
