@@ -28,7 +28,7 @@ class Policy:
     It asks for the inputs only if it needs them: a policy that knows no costs serves models without a cost model too.
     `segments` and `chunking`: whether multi-segment reuse and adaptive chunking come with it. `runtime` is what the
     agent runtime does; None is no runtime at all. `tier_order` is its order where the policy steers a second cache in
-    the host's memory; None: it cannot steer one.
+    the host's memory that loses nothing, the more it loses the nearer to `runtime`'s; None: it cannot steer one.
     """
 
     name: str
@@ -100,7 +100,7 @@ _AGENTCACHE = Policy(
     segments=True,
     chunking=True,
     runtime=_OURS,
-    # What new jobs evict is fetched then, not computed, so holding them back gains little: docs/results/host-memory.md.
+    # Where what new jobs evict is fetched, not computed, holding them back gains little: docs/results/host-memory.md.
     tier_order=_FOR_FIRST_TOKENS,
 )
 

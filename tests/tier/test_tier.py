@@ -74,9 +74,43 @@ def test_a_turn_is_stored_at_once_where_there_is_room(tiny_model_path: str) -> N
     assert not lone.scheduler.block_queue.evictions["capacity"].blocks
 
 
-def test_new_jobs_are_held_back_for_less_time_than_without(tiny_model_path: str) -> None:
-    assert make_tiered(tiny_model_path).scheduler.tracker.patience_s == 8.0
+def test_new_jobs_are_held_back_by_what_the_host_loses(tiny_model_path: str) -> None:
     assert find_policy("agentcache").runtime.order.patience_s == 30.0
+    roomy = make_tiered(tiny_model_path).scheduler.tracker
+    assert roomy.patience_s == 8.0
+    roomy.misses.on_lost(1_000_000)
+    assert roomy.patience_s == pytest.approx(30.0, abs=0.5)
+    small = make_tiered(tiny_model_path, blocks=200, host_blocks=100).scheduler.tracker
+    assert 8.0 < small.patience_s < 30.0
+
+
+def test_interactive_jobs_wait_for_8_s_at_most_whatever_is_lost(tiny_model_path: str) -> None:
+    tracker = make_tiered(tiny_model_path, policy="agentcache-interactive").scheduler.tracker
+    tracker.misses.on_lost(1_000_000)
+    assert tracker.patience_s == 8.0
+
+
+def test_what_runs_is_copied_before_it_ends(tiny_model_path: str) -> None:
+    lone = make_tiered(tiny_model_path)
+    ask(lone, "mine/0", PROMPT, tokens=20)
+    for _ in range(6):
+        lone.step()
+    assert lone.scheduler.running
+    assert lone.scheduler.tier.host.used_blocks >= len(PROMPT) // BLOCK_SIZE
+
+
+def test_block_is_dear_again_when_the_host_loses_its_copy(tiny_model_path: str) -> None:
+    lone = make_tiered(tiny_model_path)
+    ask(lone, "mine/0", PROMPT, last=True)
+    lone.run_until_idle()
+    queue, storing = lone.scheduler.block_queue, lone.scheduler.tier.storing
+    cached = [block for block in queue.get_all_free_blocks() if block.block_hash is not None]
+    queue.reprice(cached, storing._fetch_s)
+    copy = lone.scheduler.tier.host.map.find_blocks([cached[0].block_hash])
+    storing._note_lost_copies(copy)
+    order = queue.get_all_free_blocks()
+    # The GPU's is the only one now, so it is dearer than those that are stored.
+    assert order[-1] is cached[0]
 
 
 def test_others_pass_a_request_that_waits_for_its_blocks(tiny_model_path: str) -> None:
