@@ -68,8 +68,7 @@ class GroupRanking {
   void check_integrity(const Groups& groups, std::vector<InverseWait> waits, std::uint64_t revision) const {
     bounds_.check_integrity();
     if (!is_kept_) return;
-    require_integrity(bounds_.size() == groups.size(),
-                      "the bounds are not of as many groups as there are");
+    require_integrity(bounds_.size() == groups.size(), "the bounds are not of as many groups as there are");
     for (const Group& group : groups) {
       require_integrity(bounds_.holds(group.id), "a group has no bound");
       if (revision != revision_) continue;
@@ -92,8 +91,7 @@ class GroupRanking {
   static constexpr std::size_t kMostSkipped = 255;
 
   static Candidate score(const Group& group, std::vector<InverseWait>& waits, double now_s) {
-    const double worth =
-        waits[index(group.context.finish_class)].at(now_s - group.freed_s) * group.context.factor;
+    const double worth = waits[index(group.context.finish_class)].at(now_s - group.freed_s) * group.context.factor;
     return {worth * group.first.key, worth, group.first.sequence, group.first.id};
   }
 
