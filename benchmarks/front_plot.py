@@ -3,12 +3,13 @@
 python benchmarks/front_plot.py RUNS --out docs/front.png
 
 RUNS has a folder for each arm, named as the arm is to be called, and in it finished runs of one policy each, in
-folders that end in "rRATE-sSEED". All arms of a load must have the same seeds.
+folders that end in "rRATE-sSEED". All arms of a load must have the same seeds, and one of them must be "vllm".
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import re
 from collections import defaultdict
@@ -27,7 +28,7 @@ Points = Mapping[str, Mapping[int, tuple[float, float]]]
 
 
 def read_loads(folder: Path) -> dict[float, Points]:
-    """Read all runs. Raises SystemExit where arms have other seeds than others, or jobs were lost."""
+    """Read all runs. Raises SystemExit where arms have other seeds than others, there is no BASE, or jobs were lost."""
     loads: dict[float, dict[str, dict[int, tuple[float, float]]]] = defaultdict(lambda: defaultdict(dict))
     for path in sorted(folder.glob("*/*/summary.json")):
         named = re.search(r"r([\d.]+)-s(\d+)$", path.parent.name)
@@ -39,6 +40,8 @@ def read_loads(folder: Path) -> dict[float, Points]:
         point = figures["ttft_s"]["max"], figures["job_latency_s"]["mean"]
         loads[float(named[1])][path.parent.parent.name][int(named[2])] = point
     for rate, arms in loads.items():
+        if BASE not in arms:
+            raise SystemExit(f"{rate:g} jobs/s: no arm {BASE}, with which the others are compared")
         if len({frozenset(points) for points in arms.values()}) > 1:
             seeds = {arm: sorted(points) for arm, points in arms.items()}
             raise SystemExit(f"{rate:g} jobs/s: not the same seeds for all: {seeds}")
@@ -60,7 +63,7 @@ def draw_load(axes: Axes, arms: Points) -> None:
     """Draw one panel; arms called "patience ..." are joined by a line, shortest first."""
     line = []
     order = sorted(arms, key=lambda arm: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", arm)])
-    for arm, marker in zip(order, "osD^v<>pP*Xhd", strict=False):
+    for arm, marker in zip(order, itertools.cycle("osD^v<>pP*Xhd"), strict=False):
         worst, worst_error = find_range([point[0] for point in arms[arm].values()])
         job, job_error = find_range(compare(arms[arm], arms[BASE]))
         style = {"fmt": marker, "elinewidth": 0.5, "markersize": 7, "label": arm}
