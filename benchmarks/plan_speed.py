@@ -25,7 +25,7 @@ from typing import Any
 from agentcache.plan.cell import Cell
 from agentcache.plan.settings import PlanSettings
 from agentcache.plan.stretch import find_busiest
-from agentcache.plan.worker import Worker
+from agentcache.plan.worker import Worker, without_collection
 from workloads.recording.line import VERSION
 from workloads.recording.reader import read_recording
 from workloads.recording.sessions import build_jobs
@@ -134,7 +134,8 @@ def measure(path: Path, options: argparse.Namespace) -> None:
         cell = Cell(policy, (options.kv_tokens or settings.room) // 16 * 16, options.cpu_tokens)
         profiler = cProfile.Profile(time.process_time)
         began_s = time.process_time()
-        outcome = profiler.runcall(worker.run, cell) if options.profile else worker.run(cell)
+        with without_collection():
+            outcome = profiler.runcall(worker.run, cell) if options.profile else worker.run(cell)
         seconds = time.process_time() - began_s
         _say(f"{policy}: {seconds:.1f} s, {1000 * seconds / len(requests):.2f} s by 1,000 requests\n{outcome}")
         if options.profile:

@@ -40,6 +40,7 @@ from agentcache.sim.gpu import StepModel
 from agentcache.sim.host_link import HostLink
 from agentcache.sim.known_hashes import KnownHashes
 from agentcache.sim.layer_groups import count_blocks, make_layer_groups
+from agentcache.sim.quick_pool import quicken
 from tool_runtime.agent.job import ToolCall
 
 # An engine whose scheduler holds every request back looks again after this time.
@@ -124,6 +125,7 @@ class SimulatedEngine:
         self.block_size = config.cache_config.block_size
         self.cache_tokens = shape.cache_tokens // self.block_size * self.block_size
         self.scheduler = _make_scheduler(config, groups, count_blocks(config, groups, self.cache_tokens), clock)
+        quicken(self.scheduler)
         link = find_link(self.scheduler, self.scheduler.config.tier) if shape.host_tokens else None
         self._link = (
             HostLink(block_s=link.block_s, latency_s=link.latency_s, workers=shape.tensor_parallel_size)

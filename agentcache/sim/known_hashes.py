@@ -31,6 +31,9 @@ class KnownHashes:
 
     def hash_blocks(self, request: Request) -> list[BlockHash]:
         """Return the hashes of the request's full blocks that it has none of yet."""
+        if request.num_tokens < (len(request.block_hashes) + 1) * self._block_tokens:
+            # Most tokens of a reply fill no block.
+            return []
         known = self._latest.get(request.session_id) if request.session_id is not None else None
         if known is None or request.block_hashes:
             return self._hash_blocks(request)

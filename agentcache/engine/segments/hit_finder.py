@@ -9,6 +9,7 @@ from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_utils import KVCacheBlock
 from vllm.v1.request import Request
 
+from agentcache.engine.blocks.block_keys import BlockKeys
 from agentcache.engine.segments.cached_blocks import CachedBlockMap, WatchedBlockMap, watch_cache
 from agentcache.engine.segments.fill_request import Place
 from agentcache.engine.segments.layer_rule import LayerRule
@@ -41,6 +42,7 @@ class HitFinder:
         self.rule = rule
         self.block_size = block_size
         self._pool = pool
+        self._keys = BlockKeys(rule.groups)
         self.cache: WatchedBlockMap = watch_cache(pool)
 
     def watch(self) -> None:
@@ -49,7 +51,7 @@ class HitFinder:
 
     def map(self, request: Request) -> CachedBlockMap:
         """Look up which of the request's blocks are cached."""
-        return CachedBlockMap(request.block_hashes, self.cache, self.rule.groups)
+        return CachedBlockMap(self._keys.find(request), self.cache)
 
     def limit_of(self, request: Request) -> int:
         """Return how many of the request's blocks can be reused: its last token is computed in any case."""
