@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,6 +23,7 @@ from agentcache.run.display import ReplayDisplay
 from agentcache.sim.costs import find_costs, name_costs
 from agentcache.sim.engine import EngineShape, make_config
 from agentcache.sim.engines import make_engines
+from agentcache.sim.known_hashes import MadeHashes
 from agentcache.sim.prompts import PromptWriter
 from agentcache.sim.runner import SimulationRunner
 from agentcache.sim.settings import (
@@ -62,6 +61,7 @@ class Worker:
         writer = ContextWriter(find_ordinary_tokens(tokenizer))
         self._jobs = [ContextJob(job, writer) for job in jobs]
         self._prompts = PromptWriter(tokenizer)
+        self._hashes: dict[str, MadeHashes] = {}
         self._gpu, _ = find_costs(settings.model, settings.gpu, settings.tensor_parallel_size, settings.profile)
 
     def find_max_tokens(self) -> int:
@@ -81,7 +81,9 @@ class Worker:
         return summarise(cell, jobs, events.requests, events.jobs, bound)
 
     def _simulate(self, cell: Cell, jobs: Sequence[ContextJob], events: _Events) -> None:
-        engines, future = make_engines(cell.policy, self._shape(cell), self._gpu, jobs, self._prompts)
+        engines, future = make_engines(
+            cell.policy, self._shape(cell), self._gpu, jobs, self._prompts, hashes=self._hashes
+        )
         with Path(os.devnull).open("w") as nowhere:
             runner = SimulationRunner(
                 cell.policy,
@@ -135,19 +137,7 @@ def start_worker(settings: PlanSettings, jobs: Sequence[Job]) -> None:
     _worker = Worker(settings, jobs)
 
 
-@contextmanager
-def without_collection() -> Iterator[None]:
-    """Leave Python's garbage until the end: looking for circles takes a fifth of a simulation, and finds few."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-        gc.collect()
-
-
 def run_cell(cell: Cell) -> Outcome:
     """Simulate a cell in a process that is a worker."""
     assert _worker is not None
-    with without_collection():
-        return _worker.run(cell)
+    return _worker.run(cell)

@@ -8,11 +8,12 @@ layers all keep all tokens. Whatever is out of the ordinary is left to vLLM's ow
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from vllm.v1.core.kv_cache_utils import BlockHashWithGroupId, KVCacheBlock
-from vllm.v1.request import Request
+from vllm.v1.request import Request, RequestStatus
 
 from agentcache.engine.blocks.block_keys import BlockKeys
 from agentcache.engine.patches import replace
@@ -26,9 +27,9 @@ _GROUP = 0
 class QuickPool:
     """The methods that take the place of those of `pool`."""
 
-    def __init__(self, pool: BlockPool) -> None:
+    def __init__(self, pool: BlockPool, keys: BlockKeys) -> None:
         self._pool = pool
-        self._keys = BlockKeys()
+        self._keys = keys
         self._cache_full_blocks = pool.cache_full_blocks
         self._get_new_blocks = pool.get_new_blocks
 
@@ -45,6 +46,7 @@ class QuickPool:
         self,
         request: Request,
         blocks: list[KVCacheBlock],
+        *,
         num_cached_blocks: int,
         num_full_blocks: int,
         block_size: int,
@@ -52,7 +54,7 @@ class QuickPool:
         block_mask: list[bool] | None = None,
     ) -> None:
         """Register full blocks of a request."""
-        if block_mask is not None:
+        if block_mask is not None or self._pool.enable_kv_cache_events:
             self._cache_full_blocks(
                 request, blocks, num_cached_blocks, num_full_blocks, block_size, kv_cache_group_id, block_mask
             )
@@ -90,6 +92,8 @@ class QuickPool:
                 del held[key]
                 block._block_hash = block._block_hash_num_tokens = None
                 lost.append(key)
+                if pool.enable_kv_cache_events:
+                    pool._emit_block_removed_events([key])
             elif key is not None or block.block_id in others:
                 pool._maybe_evict_cached_block(block)
         if watched:
@@ -97,8 +101,11 @@ class QuickPool:
         return taken
 
 
-def quicken(scheduler: AgentScheduler) -> bool:
-    """Put quick methods in the place of vLLM's, on a scheduler that has seen no request; False where they do not suit."""
+def quicken(scheduler: AgentScheduler) -> BlockKeys | None:
+    """Put quick methods in the place of vLLM's, on a scheduler that has seen no request, unless they do not suit it.
+
+    Returns what they and the scheduler call blocks by, which may be told which request goes on from which.
+    """
     manager = scheduler.kv_cache_manager
     pool = manager.block_pool
     if (
@@ -108,14 +115,16 @@ def quicken(scheduler: AgentScheduler) -> bool:
         or scheduler.hash_block_size != scheduler.block_size
         or not has_full_attention_alone(scheduler.kv_cache_config)
     ):
-        return False
-    quick = QuickPool(pool)
+        return None
+    keys = BlockKeys() if scheduler.gap_filler is None else scheduler.gap_filler.finder.keys
+    quick = QuickPool(pool, keys)
     replace(pool, "cache_full_blocks", quick.cache_full_blocks)
     replace(pool, "get_new_blocks", quick.get_new_blocks)
     replace(manager, "estimate_cached_tokens", lambda request: _find_most_tokens(manager, request))
+    _allocate_quickly(manager, scheduler.block_size)
     if scheduler.gap_filler is None:
         _look_up_quickly(manager, quick, scheduler.block_size)
-    return True
+    return keys
 
 
 def _look_up_quickly(manager: KVCacheManager, quick: QuickPool, block_size: int) -> None:
@@ -130,7 +139,33 @@ def _look_up_quickly(manager: KVCacheManager, quick: QuickPool, block_size: int)
     replace(manager, "get_computed_blocks", find_computed_blocks)
 
 
+def _allocate_quickly(manager: KVCacheManager, block_size: int) -> None:
+    """Leave out what is only looked for: most tokens of replies begin no block, and fill none."""
+    allocate = manager.allocate_slots
+    (group,) = manager.coordinator.single_type_managers
+
+    def allocate_slots(request: Request, num_new_tokens: int, *args: Any, **options: Any) -> KVCacheBlocks | None:
+        name = request.request_id
+        cached = group.num_cached_block.get(name)
+        if (
+            cached is None
+            or args
+            or request.status != RequestStatus.RUNNING
+            or not num_new_tokens
+            or any(options.values())
+            or name in group._partial_hit_reqs
+        ):
+            return allocate(request, num_new_tokens, *args, **options)
+        tokens = request.num_computed_tokens + num_new_tokens
+        full_blocks = min(tokens, request.num_tokens) // block_size
+        if tokens > len(group.req_to_blocks[name]) * block_size or full_blocks > cached:
+            return allocate(request, num_new_tokens, *args, **options)
+        return manager.empty_kv_cache_blocks
+
+    replace(manager, "allocate_slots", allocate_slots)
+
+
 def _find_most_tokens(manager: KVCacheManager, request: Request) -> int:
     """Find how many tokens the last of a request's cached blocks stands for."""
     blocks: Sequence[KVCacheBlock] = manager.get_blocks(request.request_id).blocks[_GROUP]
-    return max((block._block_hash_num_tokens or 0 for block in blocks), default=0)
+    return max([block._block_hash_num_tokens or 0 for block in blocks], default=0)

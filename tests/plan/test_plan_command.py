@@ -20,6 +20,8 @@ from agentcache.plan.sweep import Pool, find_fewest
 from agentcache.plan.worker import Worker
 from agentcache.sim.command import simulate
 from workloads.recording.line import Line
+from workloads.recording.reader import read_recording
+from workloads.recording.sessions import build_jobs
 
 
 def _settings(recording: Path, out: Path, **changes: Any) -> PlanSettings:
@@ -84,6 +86,27 @@ def test_a_plan_shows_each_policy_with_each_cache(
     shown = capsys.readouterr().out
     assert shown.count("agentcache") >= 2
     assert "plan.html" in shown
+
+
+@pytest.mark.parametrize("host", [0, 14_000])
+@pytest.mark.parametrize("policy", ["vllm", "agentcache"])
+def test_what_saves_time_changes_no_outcome(
+    recording: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str, host: int
+) -> None:
+    """The oracle is vLLM's own block pool, with hashes that are made anew and everything that is counted."""
+    settings = _settings(recording, tmp_path)
+    read = read_recording(recording)
+    jobs = build_jobs(read, read.requests, max_context=7_000).jobs
+    cell = Cell(policy, 6_992, host)
+    worker = Worker(settings, jobs)
+    found = [worker.run(cell), worker.run(cell)]
+    replaced = []
+    monkeypatch.setattr("agentcache.sim.engine.quicken", replaced.append)
+    monkeypatch.setattr("agentcache.sim.engine._leave_out_counts", replaced.append)
+    assert found == [Worker(settings, jobs).run(cell)] * 2
+    assert len(replaced) == 2
+    assert found[0].mean_s is not None
+    assert 0 < found[0].hit_rate < found[0].most_hits
 
 
 def test_hits_stay_below_those_of_an_endless_cache(recording: Path, tmp_path: Path) -> None:

@@ -18,6 +18,21 @@ class BlockKeys:
         self._suffixes = [make_block_hash_with_group_id(BlockHash(b""), group) for group in range(groups)]
         self._known: WeakKeyDictionary[Request, list[Keys]] = WeakKeyDictionary()
 
+    def follow(self, request: Request, earlier: Request) -> None:
+        """Take over the keys of an earlier request for the blocks that both begin with, if that still has any."""
+        known = self._known.get(earlier)
+        if known is None:
+            return
+        low, high = 0, min(len(request.block_hashes), len(earlier.block_hashes), *map(len, known))
+        # Hashes are chained: after the first difference all differ.
+        while low < high:
+            middle = (low + high + 1) // 2
+            if request.block_hashes[middle - 1] == earlier.block_hashes[middle - 1]:
+                low = middle
+            else:
+                high = middle - 1
+        self._known[request] = [keys[:low] for keys in known]
+
     def find(self, request: Request) -> list[Keys]:
         """Return the keys of the request's full blocks, group by group. They are not to be changed."""
         hashes = request.block_hashes

@@ -74,7 +74,7 @@ class WatchedBlockMap(BlockHashToBlockMap):
 
     def find_blocks(self, keys: Sequence[BlockHashWithGroupId]) -> list[KVCacheBlock]:
         """Find one block for each hash, all of which must be held."""
-        found = [self._cache[key] for key in keys]
+        found = list(map(self._cache.__getitem__, keys))
         return [block if isinstance(block, KVCacheBlock) else next(iter(block.values())) for block in found]
 
 
