@@ -88,7 +88,7 @@ class QuickPool:
             assert block.ref_cnt == 0
             block.ref_cnt = 1
             key = block._block_hash
-            if held.get(key) is block and block.block_id not in others:
+            if key is not None and held.get(key) is block and block.block_id not in others:
                 del held[key]
                 block._block_hash = block._block_hash_num_tokens = None
                 lost.append(key)

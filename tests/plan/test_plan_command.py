@@ -163,6 +163,7 @@ def test_the_headline_is_of_one_engine_alone() -> None:
         command="",
         recording="r.jsonl",
         facts={},
+        scope="",
         outcomes=outcomes,
         target_s=1.0,
         fewest={},
@@ -196,6 +197,7 @@ def test_the_busiest_stretch_takes_the_least_time(tmp_path: Path) -> None:
     plan(_settings(path, tmp_path, policies=("lru",), kv_tokens=(7_000,), requests=2))
     page = (tmp_path / "plan.html").read_text()
     assert "the 2 requests of the busiest stretch, of 3" in page
+    assert "All figures are of the busiest 2 of 3 recorded requests, in a row: 66.7 % of them." in page
     assert "would hit 0.0 % of their tokens, and 0.0 % of all (--requests takes more)." in page
 
 
