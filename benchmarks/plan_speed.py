@@ -2,6 +2,7 @@
 
     python benchmarks/plan_speed.py --requests 100000 --write day.jsonl      # then: time agentcache plan day.jsonl ...
     python benchmarks/plan_speed.py --simulate 3000 --policy vllm --policy agentcache [--profile]
+    python benchmarks/plan_speed.py --simulate 3000 --sweep                 # all cells of a plan, one after the other
 
 The agents are made up after Claude Code's: a system prompt that all share, turns that add some thousand tokens, short
 replies, tools of seconds, and people who come back after minutes. Most come in the middle of the day.
@@ -48,6 +49,7 @@ def main() -> None:
     parser.add_argument("--policy", action="append")
     parser.add_argument("--kv-tokens", type=int)
     parser.add_argument("--cpu-tokens", type=int, default=0)
+    parser.add_argument("--sweep", action="store_true")
     parser.add_argument("--profile", action="store_true")
     options = parser.parse_args()
     lines = make_day(options.requests, options.hours * 3600, options.seed)
@@ -130,15 +132,23 @@ def measure(path: Path, options: argparse.Namespace) -> None:
     began_s = time.perf_counter()
     worker = Worker(settings, jobs)
     _say(f"a worker's start: {time.perf_counter() - began_s:.1f} s, {len(jobs):,} jobs")
-    for policy in options.policy or ("vllm", "agentcache"):
-        cell = Cell(policy, (options.kv_tokens or settings.room) // 16 * 16, options.cpu_tokens)
+    total_s = 0.0
+    for cell in settings.list_cells() if options.sweep else list_cells(options, settings.room):
         profiler = cProfile.Profile(time.process_time)
         began_s = time.process_time()
         outcome = profiler.runcall(worker.run, cell) if options.profile else worker.run(cell)
         seconds = time.process_time() - began_s
-        _say(f"{policy}: {seconds:.1f} s, {1000 * seconds / len(requests):.2f} s by 1,000 requests\n{outcome}")
+        total_s += seconds
+        _say(f"{cell.policy}: {seconds:.1f} s, {1000 * seconds / len(requests):.2f} s by 1,000 requests\n{outcome}")
         if options.profile:
             pstats.Stats(profiler).sort_stats("tottime").print_stats(45)
+    _say(f"all cells: {total_s:.1f} s, {1000 * total_s / len(requests):.2f} s by 1,000 requests")
+
+
+def list_cells(options: argparse.Namespace, room: int) -> list[Cell]:
+    """List a cell for each policy that was asked for."""
+    tokens = (options.kv_tokens or room) // 16 * 16
+    return [Cell(policy, tokens, options.cpu_tokens) for policy in options.policy or ("vllm", "agentcache")]
 
 
 def _say(text: str) -> None:

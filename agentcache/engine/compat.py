@@ -33,6 +33,18 @@ _TIER_CONNECTOR = "vllm.distributed.kv_transfer.kv_connector.v1.simple_cpu_offlo
 # What we call or replace, with the leading parameters that we pass or take. By name: the version is looked at first.
 _SIGNATURES: dict[str, tuple[str, ...]] = {
     "vllm.v1.core.sched.async_scheduler:AsyncScheduler.__init__": ("self", "args", "kwargs"),
+    "vllm.v1.core.block_pool:BlockPool._emit_block_removed_events": ("self", "block_hashes"),
+    "vllm.v1.core.block_pool:BlockPool._maybe_evict_cached_block": ("self", "block"),
+    "vllm.v1.core.block_pool:BlockPool.cache_full_blocks": (
+        "self",
+        "request",
+        "blocks",
+        "num_cached_blocks",
+        "num_full_blocks",
+        "block_size",
+        "kv_cache_group_id",
+        "block_mask",
+    ),
     "vllm.v1.core.block_pool:BlockPool.free_blocks": ("self", "ordered_blocks"),
     "vllm.v1.core.block_pool:BlockPool.get_new_blocks": ("self", "num_blocks"),
     "vllm.v1.core.block_pool:BlockPool.evict_blocks": ("self", "block_ids"),
@@ -98,13 +110,23 @@ _SIGNATURES: dict[str, tuple[str, ...]] = {
 _ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "vllm.sampling_params:SamplingParams": ("_eos_token_id",),
     "vllm.v1.core.block_pool:BlockHashToBlockMap": ("_cache",),
-    "vllm.v1.core.block_pool:BlockPool": ("cached_block_hash_to_block", "free_block_queue", "null_block"),
+    "vllm.v1.core.block_pool:BlockPool": (
+        "_reuse_watchers",
+        "cached_block_hash_to_block",
+        "cached_block_hashes_by_block",
+        "free_block_queue",
+        "metrics_collector",
+        "null_block",
+    ),
+    "vllm.v1.core.kv_cache_utils:KVCacheBlock": ("_block_hash", "ref_cnt", "is_null"),
     "vllm.v1.core.kv_cache_coordinator:KVCacheCoordinator": ("single_type_managers",),
     "vllm.v1.request:Request": ("shared_prefix_boundary",),
     _MANAGER: ("block_pool", "coordinator", "enable_caching", "watermark_blocks"),
     "vllm.v1.core.single_type_kv_cache_manager:SingleTypeKVCacheManager": (
         "block_size",
+        "_partial_hit_reqs",
         "max_admission_blocks_per_request",
+        "num_cached_block",
         "req_to_blocks",
     ),
     _SCHEDULER: (

@@ -21,10 +21,13 @@ REPLACED = {
     # In the engine core, of one scheduler's objects.
     "BlockPool.free_block_queue": "an evictor chooses the victims",
     "BlockPool.cached_block_hash_to_block": "waiting requests are told which of their blocks come and go",
+    "BlockPool.cache_full_blocks": "simulations do the same with fewer calls",
+    "BlockPool.get_new_blocks": "simulations do the same with fewer calls",
     "KVCacheCoordinator.remove_skipped_blocks": "windows and states that a request has left behind go first",
     "KVCacheManager.allocate_slots": "we learn for whom; who lacks room gets held blocks, or the policy's choice goes",
     "KVCacheManager.record_prefix_cache_stats": "gaps that fill requests computed count as computed, not as cached",
-    "KVCacheManager.get_computed_blocks": "what was looked up to plan a fill request is not looked up again",
+    "KVCacheManager.estimate_cached_tokens": "simulations do the same with fewer calls",
+    "KVCacheManager.get_computed_blocks": "what was looked up for a fill request is known; simulations look up quickly",
     "Scheduler.schedule": "a measurement notes when steps begin",
     "Scheduler.update_from_output": "a measurement notes when steps end",
     # In processes that take requests, once their engine names agentcache.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import islice
@@ -61,6 +61,15 @@ class ContextJob:
     def prompt(self, turn: int) -> list[int]:
         """Return the ids of the turn's prompt."""
         return self.writer.write(self._context(turn))
+
+    def prompts(self) -> Iterator[list[int]]:
+        """Write the ids of all turns' prompts, one after the other; what is as in the prompt before is copied."""
+        before: list[int] = []
+        for turn in range(len(self.job.turns)):
+            context = self._context(turn)
+            goes_on = turn > 0 and _goes_on(self._context(turn - 1), context)
+            before = [*before, *self.writer.write(context, len(before))] if goes_on else self.writer.write(context)
+            yield before
 
     def reply(self, turn: int) -> list[int]:
         """Return what follows this prompt in the next one, if that extends it; filler for the rest."""

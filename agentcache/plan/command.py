@@ -88,8 +88,13 @@ def _make_plan(
     sweep: Sweep,
 ) -> Plan:
     notes = list(loaded.notes)
+    scope = f"All figures are of all {len(requests):,} requests that were recorded."
     if len(requests) < len(recording.requests):
         notes.insert(0, _describe_stretch(settings, recording, requests))
+        scope = (
+            f"All figures are of the busiest {len(requests):,} of {len(recording.requests):,} recorded requests, in a "
+            f"row: {len(requests) / len(recording.requests):.1%} of them."
+        ).replace("%", " %")
     _, profile = find_costs(settings.model, settings.gpu, settings.tensor_parallel_size, settings.profile)
     seconds = (requests[-1].timestamp - requests[0].timestamp) / 1000
     header = recording.header
@@ -104,6 +109,7 @@ def _make_plan(
             "tokens": f"{sum(request.input_length for request in requests):,} of prompts, "
             f"{sum(request.output_length for request in requests):,} of replies",
         },
+        scope=scope,
         outcomes=sweep.outcomes,
         target_s=settings.target_s,
         fewest=sweep.fewest,
@@ -128,6 +134,7 @@ def _describe_stretch(settings: PlanSettings, recording: Recording, requests: Se
 
 def _show(made: Plan, page: Path) -> None:
     console = Console()
+    console.print(made.scope, markup=False, highlight=False, soft_wrap=True)
     console.print(terminal_table([each for each in made.outcomes if each.cell.engines == 1]))
     lines = [*list_fewest(made), *made.notes, KNOWN_ERROR, write_headline(made), f"plan: {page}"]
     if made.interrupted:

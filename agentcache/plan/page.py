@@ -23,11 +23,15 @@ _NOTICED = 0.005
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """All that the page says. `fewest` has how many engines meet the target under a policy: None if not enough do."""
+    """All that the page says. `scope` is what part of the recording its figures are of.
+
+    `fewest` has how many engines meet the target under a policy: None if not enough do.
+    """
 
     command: str
     recording: str
     facts: Mapping[str, str]
+    scope: str
     outcomes: Sequence[Outcome]
     target_s: float | None
     fewest: Mapping[str, int | None]
@@ -84,6 +88,7 @@ def _render(plan: Plan) -> str:
         title=f"Plan for {Path(plan.recording).name}",
         headline=write_headline(plan),
         warnings=["The plan was interrupted: only what was simulated by then is here."] if plan.interrupted else [],
+        scope=plan.scope,
         # Those of the caches are the groups' names.
         columns=COLUMNS[2:],
         groups=group_rows(single),

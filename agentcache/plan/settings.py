@@ -18,7 +18,7 @@ from agentcache.sim.costs import find_costs
 from agentcache.sim.settings import DEFAULT_BLOCK_SIZE, find_room
 
 DEFAULT_POLICIES = ("vllm", "agentcache")
-DEFAULT_REQUESTS = 3_000
+DEFAULT_REQUESTS = 5_000
 # Of what one engine has room for.
 _DEFAULT_SHARES = (1.0, 0.5, 2.0)
 

@@ -23,6 +23,7 @@ from agentcache.run.display import ReplayDisplay
 from agentcache.sim.costs import find_costs, name_costs
 from agentcache.sim.engine import EngineShape, make_config
 from agentcache.sim.engines import make_engines
+from agentcache.sim.known_hashes import MadeHashes
 from agentcache.sim.prompts import PromptWriter
 from agentcache.sim.runner import SimulationRunner
 from agentcache.sim.settings import (
@@ -60,6 +61,7 @@ class Worker:
         writer = ContextWriter(find_ordinary_tokens(tokenizer))
         self._jobs = [ContextJob(job, writer) for job in jobs]
         self._prompts = PromptWriter(tokenizer)
+        self._hashes: dict[str, MadeHashes] = {}
         self._gpu, _ = find_costs(settings.model, settings.gpu, settings.tensor_parallel_size, settings.profile)
 
     def find_max_tokens(self) -> int:
@@ -79,7 +81,9 @@ class Worker:
         return summarise(cell, jobs, events.requests, events.jobs, bound)
 
     def _simulate(self, cell: Cell, jobs: Sequence[ContextJob], events: _Events) -> None:
-        engines, future = make_engines(cell.policy, self._shape(cell), self._gpu, jobs, self._prompts)
+        engines, future = make_engines(
+            cell.policy, self._shape(cell), self._gpu, jobs, self._prompts, hashes=self._hashes
+        )
         with Path(os.devnull).open("w") as nowhere:
             runner = SimulationRunner(
                 cell.policy,

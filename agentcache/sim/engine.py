@@ -38,8 +38,9 @@ from agentcache.policy.presets import Row
 from agentcache.sim.clock import VirtualClock
 from agentcache.sim.gpu import StepModel
 from agentcache.sim.host_link import HostLink
-from agentcache.sim.known_hashes import KnownHashes
+from agentcache.sim.known_hashes import KnownHashes, MadeHashes
 from agentcache.sim.layer_groups import count_blocks, make_layer_groups
+from agentcache.sim.quick_pool import quicken
 from tool_runtime.agent.job import ToolCall
 
 # An engine whose scheduler holds every request back looks again after this time.
@@ -116,14 +117,27 @@ class SimulatedEngine:
         scheduled 1, 2              3 (with all that came during step 1)
     """
 
-    def __init__(self, shape: EngineShape, policy: str, gpu: StepModel, clock: VirtualClock) -> None:
-        """Make the engine. Raises InputError for what vLLM refuses."""
+    def __init__(
+        self,
+        shape: EngineShape,
+        policy: str,
+        gpu: StepModel,
+        clock: VirtualClock,
+        *,
+        hashes: dict[str, MadeHashes] | None = None,
+    ) -> None:
+        """Make the engine. Raises InputError for what vLLM refuses.
+
+        `hashes` are kept from simulation to simulation of the same requests.
+        """
         config = make_config(shape, policy)
         groups = make_layer_groups(config)
         # Recurrent layers make it longer.
         self.block_size = config.cache_config.block_size
         self.cache_tokens = shape.cache_tokens // self.block_size * self.block_size
         self.scheduler = _make_scheduler(config, groups, count_blocks(config, groups, self.cache_tokens), clock)
+        self._block_keys = quicken(self.scheduler)
+        _leave_out_counts(self.scheduler)
         link = find_link(self.scheduler, self.scheduler.config.tier) if shape.host_tokens else None
         self._link = (
             HostLink(block_s=link.block_s, latency_s=link.latency_s, workers=shape.tensor_parallel_size)
@@ -140,7 +154,7 @@ class SimulatedEngine:
         init_none_hash(hash_function)
         self._hash_function = hash_function
         hash_tokens = self.scheduler.hash_block_size
-        self._known_hashes = KnownHashes(get_request_block_hasher(hash_tokens, hash_function), hash_tokens)
+        self._known_hashes = KnownHashes(get_request_block_hasher(hash_tokens, hash_function), hash_tokens, hashes)
         self._replies: dict[str, Sequence[int]] = {}
         self._times: dict[str, RequestTimes] = {}
         # In the order of their ends.
@@ -179,7 +193,9 @@ class SimulatedEngine:
         request = Request(
             request_id, prompt, params, None, arrival_time=now_s, block_hasher=hash_blocks, session_id=session_id
         )
-        self._known_hashes.remember(request)
+        earlier = self._known_hashes.remember(request)
+        if earlier is not None and self._block_keys is not None:
+            self._block_keys.follow(request, earlier)
         self._replies[request_id] = reply
         self._times[request_id] = RequestTimes(request_id, now_s)
         self.scheduler.add_request(request)
@@ -193,6 +209,7 @@ class SimulatedEngine:
         """Abort a request as if its client had gone."""
         self.scheduler.finish_requests(request_id, RequestStatus.FINISHED_ABORTED)
         del self._replies[request_id], self._times[request_id]
+        self._known_hashes.ended(request_id)
 
     def end_session(self, session_id: str) -> None:
         """Forget what was kept for a session's next request."""
@@ -291,6 +308,7 @@ class SimulatedEngine:
                 times.finished_s = now_s
                 finished.append(times)
                 del self._replies[reply.request_id], self._times[reply.request_id]
+                self._known_hashes.ended(reply.request_id)
         return tuple(first), tuple(finished)
 
 
@@ -358,6 +376,15 @@ def _make_scheduler(
         hash_block_size=hash_block_size,
         clock=clock.now,
     )
+
+
+def _leave_out_counts(scheduler: AgentScheduler) -> None:
+    """Leave out what only counts and explains, in ways that a simulation has no use for: it takes long."""
+    scheduler.comparison = None
+    if scheduler.tracker is not None and scheduler.tier is None:
+        # The host's memory learns from what was evicted and is missed; without it nobody does.
+        assert scheduler.block_queue is not None
+        scheduler.block_queue.on_taken = None
 
 
 def _make_spec(config: VllmConfig) -> FullAttentionSpec:

@@ -10,6 +10,7 @@ from agentcache.sim.clairvoyance import make_clairvoyant
 from agentcache.sim.clock import VirtualClock
 from agentcache.sim.engine import EngineShape, SimulatedEngine
 from agentcache.sim.gpu import StepModel
+from agentcache.sim.known_hashes import MadeHashes
 from agentcache.sim.prompts import PromptWriter
 from agentcache.sim.runner import Future
 
@@ -22,12 +23,15 @@ def make_engines(
     prompts: PromptWriter,
     *,
     count: int = 1,
+    hashes: dict[str, MadeHashes] | None = None,
 ) -> tuple[list[SimulatedEngine], Future | None]:
     """Make `count` engines, and what the runner must tell of these jobs, if the policy knows the future.
 
-    That policy knows the first engine's alone. Raises InputError for what vLLM refuses.
+    That policy knows the first engine's alone. `hashes` are kept from run to run of the same jobs. Raises InputError
+    for what vLLM refuses.
     """
     knows_future = policy == CLAIRVOYANT
     clock = VirtualClock()
-    engines = [SimulatedEngine(shape, "lru" if knows_future else policy, gpu, clock) for _ in range(count)]
+    name = "lru" if knows_future else policy
+    engines = [SimulatedEngine(shape, name, gpu, clock, hashes=hashes) for _ in range(count)]
     return engines, make_clairvoyant(engines[0], jobs, prompts, gpu) if knows_future else None

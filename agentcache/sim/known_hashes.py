@@ -1,9 +1,9 @@
-"""Block hashes of a session's last request, which its next one need not compute again: its beginning is the same."""
+"""Block hashes that need not be computed again: a session's next request begins as its last, in any simulation."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 from vllm.v1.core.kv_cache_utils import BlockHash
 from vllm.v1.request import Request
@@ -13,36 +13,73 @@ HashBlocks = Callable[[Request], list[BlockHash]]
 _COMPARED = 1024
 
 
-class _Known(NamedTuple):
-    tokens: Sequence[int]
-    hashes: Sequence[BlockHash]
+@dataclass(frozen=True, slots=True)
+class MadeHashes:
+    """What a request's blocks hash to: the first `same` as in the session's request before it, then `own`."""
+
+    same: int
+    own: list[BlockHash] = field(default_factory=list)
 
 
 class KnownHashes:
     """A request's block hasher, as vLLM calls it, around its own. The hashes are the same, token by token.
 
-    Sessions are remembered until they are forgotten.
+    Sessions are remembered until they are forgotten. `kept` has the hashes of earlier simulations by their requests'
+    id, and gets those of this one: the tokens of a request that comes again must be the same, and its session, too.
     """
 
-    def __init__(self, hash_blocks: HashBlocks, block_tokens: int) -> None:
+    def __init__(self, hash_blocks: HashBlocks, block_tokens: int, kept: dict[str, MadeHashes] | None = None) -> None:
         self._hash_blocks = hash_blocks
         self._block_tokens = block_tokens
-        self._latest: dict[str, _Known] = {}
+        self._kept = kept
+        self._latest: dict[str, Request] = {}
+        # Of the requests that have begun, by their id.
+        self._made: dict[str, MadeHashes] = {}
 
     def hash_blocks(self, request: Request) -> list[BlockHash]:
         """Return the hashes of the request's full blocks that it has none of yet."""
-        known = self._latest.get(request.session_id) if request.session_id is not None else None
-        if known is None or request.block_hashes:
-            return self._hash_blocks(request)
-        same = count_same(known.tokens, request.all_token_ids)
-        # Here, so that what is hashed goes on from them.
-        request.block_hashes.extend(known.hashes[: same // self._block_tokens])
-        return self._hash_blocks(request)
+        hashes = request.block_hashes
+        full_blocks = request.num_tokens // self._block_tokens
+        if not request.num_output_tokens:
+            # vLLM asks for the first time when it makes the request: the prompt is all there is.
+            earlier = self._latest.get(request.session_id) if request.session_id is not None else None
+            made = self._begin(request, earlier)
+            if earlier is not None:
+                # Here, so that what is hashed goes on from them.
+                hashes.extend(earlier.block_hashes[: made.same])
+        elif full_blocks == len(hashes):
+            # Most tokens of a reply fill no block.
+            return []
+        else:
+            made = self._made[request.request_id]
+        done = len(hashes) - made.same
+        wanted = full_blocks - made.same
+        if wanted > len(made.own):
+            assert done == len(made.own)
+            made.own.extend(self._hash_blocks(request))
+        return made.own[done:wanted]
 
-    def remember(self, request: Request) -> None:
-        """Remember a request with its reply, instead of the one before it in its session."""
-        if request.session_id is not None:
-            self._latest[request.session_id] = _Known(request.all_token_ids, request.block_hashes)
+    def _begin(self, request: Request, earlier: Request | None) -> MadeHashes:
+        made = None if self._kept is None else self._kept.get(request.request_id)
+        if made is None:
+            same = 0 if earlier is None else count_same(earlier.all_token_ids, request.all_token_ids)
+            made = MadeHashes(same // self._block_tokens)
+            if self._kept is not None:
+                self._kept[request.request_id] = made
+        self._made[request.request_id] = made
+        return made
+
+    def remember(self, request: Request) -> Request | None:
+        """Remember a request with its reply, instead of the one before it in its session, which is returned."""
+        if request.session_id is None:
+            return None
+        earlier = self._latest.get(request.session_id)
+        self._latest[request.session_id] = request
+        return earlier
+
+    def ended(self, request_id: str) -> None:
+        """Note that a request is over: no more of its tokens will come."""
+        self._made.pop(request_id, None)
 
     def forget(self, session_id: str) -> None:
         """Forget a session that is over."""

@@ -30,7 +30,7 @@ class PromptWriter:
     def write(self, recorded: RecordedJob) -> Iterator[list[int]]:
         """Write the prompt of each turn. A chat is as a server renders it, and is rendered once for all policies."""
         if isinstance(recorded, ContextJob):
-            yield from map(recorded.prompt, range(len(recorded.job.turns)))
+            yield from recorded.prompts()
         else:
             yield from self._write_chat(recorded)
 

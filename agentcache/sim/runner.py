@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
@@ -216,9 +216,7 @@ class SimulationRunner:
             action()
 
     def _end_request(self, run: _JobRun, times: RequestTimes) -> None:
-        outcome = _request_outcome(run, times, self._clock.now())
-        if not self._checks_tokens:
-            outcome = replace(outcome, prompt_token_ids=None, output_token_ids=None)
+        outcome = _request_outcome(run, times, self._clock.now(), with_tokens=self._checks_tokens)
         run.recorder.request_ended(outcome)
         turn = run.recorded.job.turns[run.turn]
         if run.turn == len(run.recorded.job.turns) - 1:
@@ -286,7 +284,7 @@ class SimulationRunner:
             raise IntegrityError(f"policy {self._policy}: requests wait, and none has run for {waited_s:.0f} s")
 
 
-def _request_outcome(run: _JobRun, times: RequestTimes, now_s: float) -> RequestOutcome:
+def _request_outcome(run: _JobRun, times: RequestTimes, now_s: float, *, with_tokens: bool) -> RequestOutcome:
     """Return what a client measures that has the whole reply now."""
     assert times.scheduled_s is not None
     assert times.first_token_s is not None
@@ -304,8 +302,8 @@ def _request_outcome(run: _JobRun, times: RequestTimes, now_s: float) -> Request
         queue_s=times.scheduled_s - times.added_s,
         prefill_s=times.first_token_s - times.scheduled_s,
         decode_s=times.finished_s - times.first_token_s,
-        prompt_token_ids=tuple(run.prompt),
-        output_token_ids=tuple(run.reply),
+        prompt_token_ids=tuple(run.prompt) if with_tokens else None,
+        output_token_ids=tuple(run.reply) if with_tokens else None,
         finish_reason="stop",
         retries=0,
         error=None,

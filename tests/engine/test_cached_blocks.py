@@ -18,13 +18,14 @@ def test_hit_map_follows_every_change_of_the_cache(changes: list[tuple[bool, int
         for group in range(2)
         for block_hash in [*HASHES, BlockHash(b"a" * 32), BlockHash(b"b" * 32)]
     ]
-    watched = cache.watchers["early"] = CachedBlockMap(HASHES, cache, groups=2)
+    wanted = [[make_block_hash_with_group_id(each, group) for each in HASHES] for group in range(2)]
+    watched = cache.watchers["early"] = CachedBlockMap(wanted, cache)
     for inserted, key, block in changes:
         if inserted:
             cache.insert(keys[key], blocks[block])
         else:
             cache.pop(keys[key], block)
-        assert watched.cached == CachedBlockMap(HASHES, cache, groups=2).cached
+        assert watched.cached == CachedBlockMap(wanted, cache).cached
         present = [
             key
             for keys, group in zip(watched.keys, watched.cached, strict=True)

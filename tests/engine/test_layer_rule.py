@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lone_scheduler import BLOCK_SIZE, LoneScheduler
 from test_layer_group_gaps import FAMILIES
 from test_layer_groups import make_lone
-from vllm.v1.core.kv_cache_utils import BlockHash
+from vllm.v1.core.kv_cache_utils import BlockHash, make_block_hash_with_group_id
 
 from agentcache.engine.segments.cached_blocks import CachedBlockMap
 from agentcache.engine.segments.layer_rule import Chunk, LayerRule, Window
@@ -76,7 +76,7 @@ def test_prefix_is_the_one_that_vllm_finds(tiny_model_path: str, family: str, da
     finder = scheduler.gap_filler.finder
     caches = data.draw(make_caches(finder.rule.groups))
     limit = data.draw(st.integers(0, BLOCKS))
-    keys = CachedBlockMap(HASHES, finder.cache, finder.rule.groups).keys
+    keys = [[make_block_hash_with_group_id(each, group) for each in HASHES] for group in range(finder.rule.groups)]
     blocks = iter(scheduler.kv_cache_manager.block_pool.blocks[1:])
     held = {
         key: next(blocks)
@@ -86,7 +86,7 @@ def test_prefix_is_the_one_that_vllm_finds(tiny_model_path: str, family: str, da
     }
     for key, block in held.items():
         finder.cache.insert(key, block)
-    block_map = CachedBlockMap(HASHES, finder.cache, finder.rule.groups)
+    block_map = CachedBlockMap(keys, finder.cache)
     _, found, _ = scheduler.kv_cache_manager.coordinator.find_longest_cache_hit(HASHES, limit * BLOCK_SIZE)
     for key, block in held.items():
         finder.cache.pop(key, block.block_id)

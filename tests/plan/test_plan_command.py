@@ -20,6 +20,8 @@ from agentcache.plan.sweep import Pool, find_fewest
 from agentcache.plan.worker import Worker
 from agentcache.sim.command import simulate
 from workloads.recording.line import Line
+from workloads.recording.reader import read_recording
+from workloads.recording.sessions import build_jobs
 
 
 def _settings(recording: Path, out: Path, **changes: Any) -> PlanSettings:
@@ -86,6 +88,27 @@ def test_a_plan_shows_each_policy_with_each_cache(
     assert "plan.html" in shown
 
 
+@pytest.mark.parametrize("host", [0, 14_000])
+@pytest.mark.parametrize("policy", ["vllm", "agentcache"])
+def test_what_saves_time_changes_no_outcome(
+    recording: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str, host: int
+) -> None:
+    """The oracle is vLLM's own block pool, with hashes that are made anew and everything that is counted."""
+    settings = _settings(recording, tmp_path)
+    read = read_recording(recording)
+    jobs = build_jobs(read, read.requests, max_context=7_000).jobs
+    cell = Cell(policy, 6_992, host)
+    worker = Worker(settings, jobs)
+    found = [worker.run(cell), worker.run(cell)]
+    replaced = []
+    monkeypatch.setattr("agentcache.sim.engine.quicken", replaced.append)
+    monkeypatch.setattr("agentcache.sim.engine._leave_out_counts", replaced.append)
+    assert found == [Worker(settings, jobs).run(cell)] * 2
+    assert len(replaced) == 2
+    assert found[0].mean_s is not None
+    assert 0 < found[0].hit_rate < found[0].most_hits
+
+
 def test_hits_stay_below_those_of_an_endless_cache(recording: Path, tmp_path: Path) -> None:
     seen: list[Outcome] = []
     kept = Pool._book
@@ -140,6 +163,7 @@ def test_the_headline_is_of_one_engine_alone() -> None:
         command="",
         recording="r.jsonl",
         facts={},
+        scope="",
         outcomes=outcomes,
         target_s=1.0,
         fewest={},
@@ -173,6 +197,7 @@ def test_the_busiest_stretch_takes_the_least_time(tmp_path: Path) -> None:
     plan(_settings(path, tmp_path, policies=("lru",), kv_tokens=(7_000,), requests=2))
     page = (tmp_path / "plan.html").read_text()
     assert "the 2 requests of the busiest stretch, of 3" in page
+    assert "All figures are of the busiest 2 of 3 recorded requests, in a row: 66.7 % of them." in page
     assert "would hit 0.0 % of their tokens, and 0.0 % of all (--requests takes more)." in page
 
 

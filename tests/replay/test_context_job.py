@@ -55,6 +55,18 @@ def test_tokens_of_a_block_never_change() -> None:
     assert WRITER.fill("job-0/1", 3) == [1586, 2656, 1169]
 
 
+@given(st.data())
+def test_prompts_in_a_row_are_those_written_alone(data: st.DataObject) -> None:
+    made = [data.draw(contexts())]
+    for _ in range(data.draw(st.integers(0, 4))):
+        before = made[-1]
+        kept = before.blocks[: data.draw(st.integers(0, len(before.blocks)))]
+        ids = (*kept, *data.draw(blocks))
+        made.append(Context(ids, BLOCK, len(ids) * BLOCK - data.draw(st.integers(0, BLOCK - 1)), 1))
+    job = make_job(*made)
+    assert list(job.prompts()) == [job.prompt(turn) for turn in range(len(made))]
+
+
 def test_the_reply_is_what_the_next_prompt_has_behind_this_one() -> None:
     job = make_job(Context((1, 2), BLOCK, 20, 10), Context((1, 2, 3), BLOCK, 40, 5))
     known = job.prompt(0) + job.reply(0)

@@ -11,7 +11,7 @@ from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import BlockHash, get_request_block_hasher, init_none_hash
 from vllm.v1.request import Request
 
-from agentcache.sim.known_hashes import KnownHashes, count_same
+from agentcache.sim.known_hashes import KnownHashes, MadeHashes, count_same
 
 BLOCK = 4
 
@@ -30,9 +30,9 @@ class Counted:
         return found
 
 
-def make_request(prompt: Sequence[int], hasher: KnownHashes, session: str | None = "s") -> Request:
+def make_request(prompt: Sequence[int], hasher: KnownHashes, session: str | None = "s", name: str = "r") -> Request:
     params = SamplingParams(max_tokens=100)
-    return Request("r", list(prompt), params, None, block_hasher=hasher.hash_blocks, session_id=session)
+    return Request(name, list(prompt), params, None, block_hasher=hasher.hash_blocks, session_id=session)
 
 
 def hash_alone(tokens: Sequence[int]) -> list[BlockHash]:
@@ -66,6 +66,27 @@ def test_only_what_a_turn_adds_is_hashed() -> None:
     hasher.forget("s")
     make_request(range(52), hasher)
     assert counted.hashed == 39
+
+
+@given(st.lists(st.tuples(TOKENS, TOKENS), min_size=1, max_size=6))
+def test_nothing_is_hashed_again_in_another_simulation(turns: list[tuple[list[int], list[int]]]) -> None:
+    kept: dict[str, MadeHashes] = {}
+    seen, hashed = [], []
+    for _ in range(2):
+        counted = Counted()
+        hasher = KnownHashes(counted, BLOCK, kept)
+        requests = []
+        for number, (prompt, reply) in enumerate(turns):
+            request = make_request(prompt, hasher, name=f"r{number}")
+            hasher.remember(request)
+            for token in reply:
+                request.append_output_token_ids(token)
+            hasher.ended(request.request_id)
+            requests.append(request)
+        seen.append([request.block_hashes for request in requests])
+        hashed.append(counted.hashed)
+    assert seen == [[hash_alone([*prompt, *reply]) for prompt, reply in turns]] * 2
+    assert hashed[1] == 0
 
 
 @pytest.mark.parametrize("place", [0, 1023, 1024, 2500, 3000])

@@ -156,8 +156,8 @@ class Pins:
         Returns:
             None if `decide` says not to keep them, or there is nothing to keep or no budget.
         """
-        hold = decide(0.0, sum(block.ref_cnt == 1 for block in blocks))
-        block_ids = [block.block_id for block in blocks if block.block_hash]
+        hold = decide(0.0, [block.ref_cnt for block in blocks].count(1))
+        block_ids = [block.block_id for block in blocks if block._block_hash]
         if hold.ttl_s <= 0 or not self.budget_blocks or not block_ids:
             return None
         now_s, number = self._clock(), next(self._numbers)

@@ -112,7 +112,7 @@ class TurnChains:
 
 
 def _abbreviate(hashes: Sequence[bytes]) -> bytes:
-    return b"".join(each[:_HASH_BYTES] for each in hashes)
+    return b"".join([each[:_HASH_BYTES] for each in hashes])
 
 
 def _count_shared(one: bytes, other: bytes) -> int:

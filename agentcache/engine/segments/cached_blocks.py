@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from vllm.v1.core.block_pool import BlockHashToBlockMap, BlockPool
-from vllm.v1.core.kv_cache_utils import BlockHash, BlockHashWithGroupId, KVCacheBlock, make_block_hash_with_group_id
+from vllm.v1.core.kv_cache_utils import BlockHashWithGroupId, KVCacheBlock
 
+from agentcache.engine.blocks.block_keys import Keys
 from agentcache.engine.patches import replace
 
 # The only group of models that the host's memory and measurements take.
@@ -16,11 +17,10 @@ KV_CACHE_GROUP = 0
 class CachedBlockMap:
     """`cached[g][i]` is 1 while the cache has the request's block i of group g of the layers, whose key `keys` has."""
 
-    def __init__(self, hashes: Sequence[BlockHash], cache: WatchedBlockMap, groups: int = 1) -> None:
-        # What vLLM puts behind a block's hash to tell groups apart.
-        suffixes = [make_block_hash_with_group_id(BlockHash(b""), group) for group in range(groups)]
-        self.keys = [[BlockHashWithGroupId(block_hash + suffix) for block_hash in hashes] for suffix in suffixes]
-        self.cached = [bytearray(map(cache.holds, keys)) for keys in self.keys]
+    def __init__(self, keys: Sequence[Keys], cache: WatchedBlockMap) -> None:
+        # Others grow as the request does.
+        self.keys = [list(group) for group in keys]
+        self.cached = [bytearray(map(cache.holds, group)) for group in self.keys]
         self._index: dict[BlockHashWithGroupId, tuple[bytearray, int]] = {}
 
     def note(self, key: BlockHashWithGroupId, cached: bool) -> None:
@@ -66,9 +66,15 @@ class WatchedBlockMap(BlockHashToBlockMap):
             watcher.note(key, key in self._cache)
         return block
 
+    def tell(self, keys: Sequence[BlockHashWithGroupId]) -> None:
+        """Tell those that watch that blocks with these hashes came or went."""
+        for watcher in self.watchers.values():
+            for key in keys:
+                watcher.note(key, key in self._cache)
+
     def find_blocks(self, keys: Sequence[BlockHashWithGroupId]) -> list[KVCacheBlock]:
         """Find one block for each hash, all of which must be held."""
-        found = [self._cache[key] for key in keys]
+        found = list(map(self._cache.__getitem__, keys))
         return [block if isinstance(block, KVCacheBlock) else next(iter(block.values())) for block in found]
 
 

@@ -9,6 +9,7 @@ from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_utils import KVCacheBlock
 from vllm.v1.request import Request
 
+from agentcache.engine.blocks.block_keys import BlockKeys, Keys
 from agentcache.engine.segments.cached_blocks import CachedBlockMap, WatchedBlockMap, watch_cache
 from agentcache.engine.segments.fill_request import Place
 from agentcache.engine.segments.layer_rule import LayerRule
@@ -41,6 +42,7 @@ class HitFinder:
         self.rule = rule
         self.block_size = block_size
         self._pool = pool
+        self.keys = BlockKeys(rule.groups)
         self.cache: WatchedBlockMap = watch_cache(pool)
 
     def watch(self) -> None:
@@ -49,7 +51,7 @@ class HitFinder:
 
     def map(self, request: Request) -> CachedBlockMap:
         """Look up which of the request's blocks are cached."""
-        return CachedBlockMap(request.block_hashes, self.cache, self.rule.groups)
+        return CachedBlockMap(self.keys.find(request), self.cache)
 
     def limit_of(self, request: Request) -> int:
         """Return how many of the request's blocks can be reused: its last token is computed in any case."""
@@ -69,8 +71,13 @@ class HitFinder:
         """Find the cached blocks that the request would reuse if all gaps before them were filled."""
         block_map = self.map(request)
         hits = self.find_hits(block_map, len(request.block_hashes))
-        places = self.find_places([Interval(0, hits.prefix), *hits.islands])
-        return self.cache.find_blocks([block_map.keys[group][index] for index, group in places])
+        keys: Keys = []
+        for run in (Interval(0, hits.prefix), *hits.islands):
+            for group in self.rule.full:
+                keys += block_map.keys[group][run.start : run.end]
+            for group, needed in self.rule.needed_at(run.end):
+                keys += block_map.keys[group][needed.start : needed.stop]
+        return self.cache.find_blocks(keys)
 
     def find_prefix(self, prefix: Prefix, limit: int) -> PrefixHit:
         """Find the blocks of a prefix as vLLM's look-up does for a request with that limit."""

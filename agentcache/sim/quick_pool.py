@@ -1,0 +1,171 @@
+"""vLLM's block pool with its loops over blocks in fewer steps: what it does is the same, block by block.
+
+A prompt of an agent has thousands of blocks, and vLLM calls several functions for each of them. That is little beside
+what a GPU takes for them, and most of a simulation. Here stand the same loops without these calls, for models whose
+layers all keep all tokens. Whatever is out of the ordinary is left to vLLM's own methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from vllm.v1.core.block_pool import BlockPool
+from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
+from vllm.v1.core.kv_cache_utils import BlockHashWithGroupId, KVCacheBlock
+from vllm.v1.request import Request, RequestStatus
+
+from agentcache.engine.blocks.block_keys import BlockKeys
+from agentcache.engine.patches import replace
+from agentcache.engine.scheduler import AgentScheduler
+from agentcache.engine.segments.cached_blocks import WatchedBlockMap
+from agentcache.engine.segments.layer_rule import has_full_attention_alone
+
+_GROUP = 0
+
+
+class QuickPool:
+    """The methods that take the place of those of `pool`."""
+
+    def __init__(self, pool: BlockPool, keys: BlockKeys) -> None:
+        self._pool = pool
+        self._keys = keys
+        self._cache_full_blocks = pool.cache_full_blocks
+        self._get_new_blocks = pool.get_new_blocks
+
+    def find_hits(self, request: Request, limit: int) -> list[KVCacheBlock]:
+        """Find the cached blocks that the request begins with, at most `limit`."""
+        found = []
+        for block in map(self._pool.cached_block_hash_to_block._cache.get, self._keys.find(request)[_GROUP][:limit]):
+            if block is None:
+                break
+            found.append(block if isinstance(block, KVCacheBlock) else next(iter(block.values())))
+        return found
+
+    def cache_full_blocks(
+        self,
+        request: Request,
+        blocks: list[KVCacheBlock],
+        *,
+        num_cached_blocks: int,
+        num_full_blocks: int,
+        block_size: int,
+        kv_cache_group_id: int,
+        block_mask: list[bool] | None = None,
+    ) -> None:
+        """Register full blocks of a request."""
+        if block_mask is not None or self._pool.enable_kv_cache_events:
+            self._cache_full_blocks(
+                request, blocks, num_cached_blocks, num_full_blocks, block_size, kv_cache_group_id, block_mask
+            )
+            return
+        pool, cache = self._pool, self._pool.cached_block_hash_to_block
+        held, others = cache._cache, pool.cached_block_hashes_by_block
+        keys = self._keys.find(request)[_GROUP]
+        new = []
+        for index in range(num_cached_blocks, num_full_blocks):
+            block, key = blocks[index], keys[index]
+            if key in held or block._block_hash is not None or block.is_null or block.block_id in others:
+                self._cache_full_blocks(request, blocks, index, index + 1, block_size, kv_cache_group_id)
+                continue
+            block._block_hash = key
+            block._block_hash_num_tokens = (index + 1) * block_size
+            held[key] = block
+            new.append(key)
+        if isinstance(cache, WatchedBlockMap):
+            cache.tell(new)
+
+    def get_new_blocks(self, num_blocks: int) -> list[KVCacheBlock]:
+        """Take blocks from the free ones; what was in them is lost."""
+        pool, cache = self._pool, self._pool.cached_block_hash_to_block
+        watched = cache if isinstance(cache, WatchedBlockMap) else None
+        if num_blocks > pool.get_num_free_blocks() or pool._reuse_watchers or (watched and watched.copying):
+            return self._get_new_blocks(num_blocks)
+        held, others = cache._cache, pool.cached_block_hashes_by_block
+        taken: list[KVCacheBlock] = pool.free_block_queue.popleft_n(num_blocks)
+        lost: list[BlockHashWithGroupId] = []
+        for block in taken:
+            assert block.ref_cnt == 0
+            block.ref_cnt = 1
+            key = block._block_hash
+            if key is not None and held.get(key) is block and block.block_id not in others:
+                del held[key]
+                block._block_hash = block._block_hash_num_tokens = None
+                lost.append(key)
+                if pool.enable_kv_cache_events:
+                    pool._emit_block_removed_events([key])
+            elif key is not None or block.block_id in others:
+                pool._maybe_evict_cached_block(block)
+        if watched:
+            watched.tell(lost)
+        return taken
+
+
+def quicken(scheduler: AgentScheduler) -> BlockKeys | None:
+    """Put quick methods in the place of vLLM's, on a scheduler that has seen no request, unless they do not suit it.
+
+    Returns what they and the scheduler call blocks by, which may be told which request goes on from which.
+    """
+    manager = scheduler.kv_cache_manager
+    pool = manager.block_pool
+    if (
+        not manager.enable_caching
+        or pool.enable_kv_cache_events
+        or pool.metrics_collector is not None
+        or scheduler.hash_block_size != scheduler.block_size
+        or not has_full_attention_alone(scheduler.kv_cache_config)
+    ):
+        return None
+    keys = BlockKeys() if scheduler.gap_filler is None else scheduler.gap_filler.finder.keys
+    quick = QuickPool(pool, keys)
+    replace(pool, "cache_full_blocks", quick.cache_full_blocks)
+    replace(pool, "get_new_blocks", quick.get_new_blocks)
+    replace(manager, "estimate_cached_tokens", lambda request: _find_most_tokens(manager, request))
+    _allocate_quickly(manager, scheduler.block_size)
+    if scheduler.gap_filler is None:
+        _look_up_quickly(manager, quick, scheduler.block_size)
+    return keys
+
+
+def _look_up_quickly(manager: KVCacheManager, quick: QuickPool, block_size: int) -> None:
+    get_computed_blocks = manager.get_computed_blocks
+
+    def find_computed_blocks(request: Request) -> tuple[KVCacheBlocks, int, int]:
+        if not manager.prefix_cache_lookup_enabled(request):
+            return get_computed_blocks(request)
+        found = quick.find_hits(request, (request.num_tokens - 1) // block_size)
+        return manager.create_kv_cache_blocks((found,)), len(found) * block_size, 0
+
+    replace(manager, "get_computed_blocks", find_computed_blocks)
+
+
+def _allocate_quickly(manager: KVCacheManager, block_size: int) -> None:
+    """Leave out what is only looked for: most tokens of replies begin no block, and fill none."""
+    allocate = manager.allocate_slots
+    (group,) = manager.coordinator.single_type_managers
+
+    def allocate_slots(request: Request, num_new_tokens: int, *args: Any, **options: Any) -> KVCacheBlocks | None:
+        name = request.request_id
+        cached = group.num_cached_block.get(name)
+        if (
+            cached is None
+            or args
+            or request.status != RequestStatus.RUNNING
+            or not num_new_tokens
+            or any(options.values())
+            or name in group._partial_hit_reqs
+        ):
+            return allocate(request, num_new_tokens, *args, **options)
+        tokens = request.num_computed_tokens + num_new_tokens
+        full_blocks = min(tokens, request.num_tokens) // block_size
+        if tokens > len(group.req_to_blocks[name]) * block_size or full_blocks > cached:
+            return allocate(request, num_new_tokens, *args, **options)
+        return manager.empty_kv_cache_blocks
+
+    replace(manager, "allocate_slots", allocate_slots)
+
+
+def _find_most_tokens(manager: KVCacheManager, request: Request) -> int:
+    """Find how many tokens the last of a request's cached blocks stands for."""
+    blocks: Sequence[KVCacheBlock] = manager.get_blocks(request.request_id).blocks[_GROUP]
+    return max([block._block_hash_num_tokens or 0 for block in blocks], default=0)
