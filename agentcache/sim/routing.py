@@ -118,7 +118,7 @@ class ByCost(OneEngine):
         )
 
     def choose(self, request: str, prompt: Sequence[int], job: str) -> int:
-        """Return the engine where the turn will cost least, and release what the job leaves behind."""
+        """Return the turn's engine, and release what the job leaves behind."""
         chain = Chain(prompt, self.placement.block_tokens)
         placed = self.placement.place(request, chain, self._clock.now(), job=job)
         if placed.moved_from is not None and (tracker := self._engines[placed.moved_from].scheduler.tracker):

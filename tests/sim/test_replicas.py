@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,13 @@ def test_jobs_stay_at_engines_that_share_the_work(
     assert all(len(set(engines)) == 1 for engines in homes.values())
     assert len({id(engines[0]) for engines in homes.values()}) == 2
     assert 1 <= (figures.busiest_over_mean or 0) < 2
+
+
+def test_new_jobs_use_all_engines_alike(tmp_path: Path, homes: dict[str, list[SimulatedEngine]]) -> None:
+    """BFCL's jobs share most of their first prompt, and come sooner than any of them ends."""
+    run(tmp_path, routing="agentcache", replicas=8, jobs=24, rate=1000.0)
+    begun = Counter(id(engines[0]) for engines in homes.values())
+    assert sorted(begun.values()) == [3] * 8
 
 
 def test_the_least_loaded_engine_is_anybodys(tmp_path: Path, homes: dict[str, list[SimulatedEngine]]) -> None:

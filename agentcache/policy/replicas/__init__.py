@@ -1,4 +1,4 @@
-"""Replicas: at which of several engines a turn will cost least, and when a job leaves the engine that has its KV.
+"""Replicas: at which of several engines a job begins, and when it leaves the engine that has its KV.
 
 `placement.py` decides. `chain.py` turns tokens into block hashes, `chain_owners.py` tells whose chain a prompt goes on
 from; `known_blocks.py` estimates what each engine has cached, `engine_load.py` what waits and lives there;

@@ -36,6 +36,11 @@ class EngineLoad:
         self._jobs: dict[str, int] = {}
 
     @property
+    def jobs(self) -> int:
+        """How many jobs live here."""
+        return len(self._jobs)
+
+    @property
     def crowding(self) -> float:
         """How many times the cache would be full with all jobs that live here."""
         return self.live_tokens / self.capacity_tokens

@@ -1,4 +1,4 @@
-"""Decides which engine gets a turn: its job's home, or, for a new job, the one where it will cost least."""
+"""Decides which engine gets a turn: its job's home, or, for a new job, the one where the fewest jobs live."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ class Placement:
             raise ValueError("every engine is down or draining")
         if home is None or home.engine in self._closed:
             reason: Reason = "new" if home is None else "engine closed"
-            return min(usable, key=lambda engine: self._cost_at(engine, chain, comes=True)), reason
+            return self._choose_home(usable, chain), reason
         if home.moves or home.open:
             return home.engine, "home"
         roomy = [each for each in usable if each != home.engine and self._loads[each].has_room(chain.tokens)]
@@ -168,6 +168,16 @@ class Placement:
         cheapest = min(roomy, key=costs_s.__getitem__)
         moves = stay_s > self._spill.factor * costs_s[cheapest]
         return (cheapest, "cheaper") if moves else (home.engine, "home")
+
+    def _choose_home(self, usable: Sequence[int], chain: Chain) -> int:
+        """Return the engine with the fewest live jobs, and of several the one where this turn costs least.
+
+        A first prompt says little of what its job will be. Weighed by seconds, the cached system prompt would be most
+        of such a turn, and would draw all new jobs to the few engines that have it.
+        """
+        fewest = min(self._loads[engine].jobs for engine in usable)
+        tied = [engine for engine in usable if self._loads[engine].jobs == fewest]
+        return min(tied, key=lambda engine: self._cost_at(engine, chain, comes=True))
 
     def _cost_at(self, engine: int, chain: Chain, *, comes: bool) -> float:
         """Return the seconds until the first token, and what sharing the cache will cost.

@@ -67,16 +67,27 @@ def test_a_shared_system_prompt_makes_nobody_a_job() -> None:
     assert front.turn("2", [*SYSTEM, *[3] * 8]).job == "2"
 
 
-def test_new_jobs_go_where_their_system_prompt_is() -> None:
+def test_of_engines_with_as_many_jobs_the_one_with_the_system_prompt_gets_a_new_one() -> None:
     front = Front()
-    first = front.turn("1", [*SYSTEM, *[2] * 8], "one")
-    assert front.turn("2", [*SYSTEM, *[3] * 8], "two").engine == first.engine
+    front.crowd(0, blocks=100)
+    assert front.turn("1", [*SYSTEM, *[2] * 8], "one", answered=True).engine == 1
+    front.placement.got_token("crowd of 0")
+    assert front.turn("2", [*SYSTEM, *[3] * 8], "two").engine == 1
 
 
-def test_a_shared_system_prompt_does_not_collect_all_jobs() -> None:
-    front = Front(engines=4)
-    engines = [front.turn(str(job), [*SYSTEM, *[job + 2] * 40], f"job {job}").engine for job in range(16)]
-    assert {engines.count(engine) for engine in range(4)} <= {3, 4, 5}
+def test_a_shared_system_prompt_does_not_collect_the_jobs() -> None:
+    """Weighed by seconds they all went to the engine that has it: their own prompts are short."""
+    front = Front(engines=16, capacity=10_000)
+    engines = [front.turn(str(job), [*SYSTEM, *[job + 2] * BLOCK], f"job {job}").engine for job in range(64)]
+    assert [engines.count(engine) for engine in range(16)] == [4] * 16
+
+
+def test_jobs_of_an_engine_that_closes_spread() -> None:
+    front = Front(engines=3, capacity=10_000)
+    first = {f"job {job}": front.turn(str(job), [job + 2] * 8, f"job {job}").engine for job in range(18)}
+    front.placement.close(0)
+    moved = [front.turn(f"{job} again", [9] * 8, job).engine for job, engine in first.items() if engine == 0]
+    assert sorted(moved) == [1] * 3 + [2] * 3
 
 
 def test_a_job_moves_once_when_home_costs_far_more() -> None:
@@ -218,3 +229,36 @@ def test_no_load_is_left_and_closed_engines_get_nothing(steps: list[tuple[str, i
     loads: list[EngineLoad] = front.placement._loads
     assert sorted(load.live_tokens for load in loads) == [0, 0, 8]
     assert [load.queued_s for load in loads] == [0.0] * 3
+
+
+BEGINNINGS = st.lists(
+    st.tuples(st.sampled_from(["begins", "begins", "begins", "answered", "over"]), st.integers(0, 40), st.booleans()),
+    max_size=60,
+)
+
+
+@given(st.integers(1, 9), BEGINNINGS)
+def test_a_new_job_goes_to_an_engine_with_the_fewest_jobs(engines: int, steps: list[tuple[str, int, bool]]) -> None:
+    """Whatever prompt it has, shares, and finds waiting; counted here from what became of each job."""
+    front = Front(engines=engines, capacity=10_000)
+    living: dict[str, int] = {}
+    for number, (what, size, waits) in enumerate(steps):
+        job = f"job {number}"
+        if what == "begins":
+            counts = [list(living.values()).count(engine) for engine in range(engines)]
+            living[job] = front.ask(job, [*SYSTEM, *[number + 2] * size], job).engine
+            assert counts[living[job]] == min(counts)
+            if not waits:
+                front.answer(job)
+        elif living:
+            over = list(living)[size % len(living)]
+            if what == "answered":
+                # Its latest turn, if that waits, is over as well.
+                front.answer(over)
+                front.turn(f"{over} at {number}", front.prompts[over], over, answered=True)
+            else:
+                front.placement.end_job(over)
+            del living[over]
+    assert [load.jobs for load in front.placement._loads] == [
+        list(living.values()).count(engine) for engine in range(engines)
+    ]
