@@ -48,7 +48,7 @@ from agentcache.errors import InputError, IntegrityError
 from agentcache.models.geometry import read_geometry
 from agentcache.policy.evictor import Evictor
 from agentcache.policy.inputs import EvictorInputs
-from agentcache.policy.registry import Policy, find_policy, with_evictor
+from agentcache.policy.registry import Policy, find_policy, with_evictor, without_holds
 from agentcache.policy.return_price import ReturnPrice
 from agentcache.policy.runtime_policy import RuntimePolicy, Victim
 from agentcache.policy.shadow_lru import ShadowLru
@@ -113,6 +113,8 @@ class AgentScheduler(MultiSegmentScheduler):
         policy = find_policy(self.config.policy)
         obstacle = self._find_cost_obstacle()
         if obstacle is None or policy.name in _POLICIES_FOR_ANY_MODEL:
+            if self.has_mamba_layers and policy.tier_order:
+                policy = without_holds(policy)
             return with_evictor(policy, self.config.evictor)
         logger.warning(
             "%s: policy %s cannot tell what its blocks are worth, which are evicted least recently used first, without "
@@ -123,9 +125,6 @@ class AgentScheduler(MultiSegmentScheduler):
         return find_policy("lru")
 
     def _find_cost_obstacle(self) -> str | None:
-        if self.has_mamba_layers:
-            # Simulated, jobs end no sooner with what blocks of such models cost: docs/results/families.md.
-            return "The model has recurrent layers"
         try:
             read_geometry(self.vllm_config.model_config.hf_text_config)
         except InputError as error:

@@ -25,8 +25,10 @@ from vllm.v1.structured_output import StructuredOutputManager
 
 from agentcache.engine import scheduler
 from agentcache.engine.constants import SCHEDULER_CLASS
+from agentcache.engine.order.job_queue import JobQueue
 from agentcache.models.geometry import read_geometry
 from agentcache.policy.lru import LruEvictor
+from agentcache.policy.pinned import PinnedEvictor
 
 # The name and level of our warnings.
 WARNED = ("vllm.agentcache", "WARNING")
@@ -84,17 +86,28 @@ def test_a_waiting_request_keeps_its_hits_in_every_group(tiny_model_path: str) -
 
 
 @pytest.mark.parametrize(("specs", "blocks"), [([FULL, RECURRENT], 40), ([RECURRENT], 8)], ids=["hybrid", "recurrent"])
-def test_recurrent_models_are_served_as_by_lru(
-    tiny_model_path: str, specs: list[KVCacheSpec], blocks: int, vllm_log: pytest.LogCaptureFixture
+@pytest.mark.parametrize("policy", ["agentcache", "agentcache-interactive"])
+def test_recurrent_models_are_served_by_lru(
+    tiny_model_path: str, specs: list[KVCacheSpec], blocks: int, policy: str
 ) -> None:
-    lone = make_lone(tiny_model_path, specs, blocks=blocks, policy="agentcache")
-    (line,) = [record.message for record in vllm_log.records if (record.name, record.levelname) == WARNED]
-    assert line.startswith("The model has recurrent layers: policy agentcache cannot tell what its blocks are worth, ")
+    lone = make_lone(tiny_model_path, specs, blocks=blocks, policy=policy)
     assert isinstance(lone.scheduler.evictor, LruEvictor)
-    assert (lone.scheduler.tracker, lone.scheduler.gap_filler, lone.scheduler.chunking) == (None, None, None)
+    assert lone.scheduler.tracker.pins is None
+    assert not isinstance(lone.scheduler.waiting, JobQueue)
+    assert lone.scheduler.gap_filler is None
     stock = make_lone(tiny_model_path, specs, blocks=blocks, policy="vllm")
-    assert run_jobs(lone) == run_jobs(stock)
-    assert lone.scheduler.tracker is None
+    assert count_hits(run_jobs(lone)) >= count_hits(run_jobs(stock))
+
+
+def test_recurrent_models_with_pins_on_demand(tiny_model_path: str) -> None:
+    lone = make_lone(
+        tiny_model_path, [FULL, RECURRENT], policy="agentcache", evictor="agentcache", pins={"enabled": True}
+    )
+    assert lone.scheduler.tracker.pins is not None
+    assert isinstance(lone.scheduler.evictor, PinnedEvictor)
+    do_turn_in_no_time(lone, "one", tokens_of(1, 100), calls=(SEARCH,))
+    assert len(lone.scheduler.tracker.pins) == 1
+    lone.scheduler.check_integrity()
 
 
 def run_jobs(lone: LoneScheduler) -> list[tuple[dict[str, int], list[int]]]:
@@ -106,6 +119,10 @@ def run_jobs(lone: LoneScheduler) -> list[tuple[dict[str, int], list[int]]]:
             steps += run_until_idle(lone)
     assert any(step.evicted for step in steps)
     return [(step.hit_tokens, step.evicted) for step in steps]
+
+
+def count_hits(steps: list[tuple[dict[str, int], list[int]]]) -> int:
+    return sum(sum(hits.values()) for hits, _ in steps)
 
 
 def test_layers_that_do_not_keep_all_tokens_have_no_shadow_lru(tiny_model_path: str) -> None:

@@ -18,6 +18,8 @@ from transformers import (
     MistralConfig,
     MistralForCausalLM,
     PreTrainedModel,
+    Qwen3NextConfig,
+    Qwen3NextForCausalLM,
 )
 
 COMMON: dict[str, Any] = {
@@ -73,11 +75,25 @@ def _mistral() -> PreTrainedModel:
     return MistralForCausalLM(MistralConfig(**COMMON, sliding_window=WINDOW))
 
 
+def _qwen3_next() -> PreTrainedModel:
+    """Three layers with a recurrent state, one with attention, whose blocks of 64 tokens are as large as a state.
+
+    vLLM's CPU kernels want bfloat16 and states of 128 by 128.
+    """
+    attention = {"num_key_value_heads": 2, "head_dim": 256, "dtype": "bfloat16"}
+    state = {"linear_num_key_heads": 1, "linear_num_value_heads": 1}
+    sizes = {"linear_key_head_dim": 128, "linear_value_head_dim": 128}
+    experts = {"num_experts": 4, "num_experts_per_tok": 1, "moe_intermediate_size": 32}
+    config = Qwen3NextConfig(**COMMON | attention | state | sizes | experts, shared_expert_intermediate_size=32)
+    return Qwen3NextForCausalLM(config).to(torch.bfloat16)
+
+
 FAMILIES: dict[str, Callable[..., PreTrainedModel]] = {
     "gpt-oss": _gpt_oss,
     "gemma": _gemma,
     "llama-4": _llama4,
     "mistral": _mistral,
+    "qwen3-next": _qwen3_next,
 }
 
 

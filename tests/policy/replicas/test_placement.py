@@ -67,7 +67,7 @@ def test_a_shared_system_prompt_makes_nobody_a_job() -> None:
     assert front.turn("2", [*SYSTEM, *[3] * 8]).job == "2"
 
 
-def test_of_engines_with_as_many_jobs_the_one_with_the_system_prompt_gets_a_new_one() -> None:
+def test_the_system_prompt_breaks_ties_of_engines() -> None:
     front = Front()
     front.crowd(0, blocks=100)
     assert front.turn("1", [*SYSTEM, *[2] * 8], "one", answered=True).engine == 1
