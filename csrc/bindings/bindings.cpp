@@ -78,7 +78,9 @@ void bind_pinned(py::module_& module) {
            py::arg("num_blocks"), py::arg("cheapest_first"))
       .def(
           "reserve",
-          [](PinnedEvictor& evictor, PinId pin, const py::object& ids) { evictor.reserve(pin, to_integers<BlockId>(ids)); },
+          [](PinnedEvictor& evictor, PinId pin, const py::object& ids) {
+            evictor.reserve(pin, to_integers<BlockId>(ids));
+          },
           py::arg("pin"), py::arg("block_ids"))
       .def("set_value", &PinnedEvictor::set_value, py::arg("pin"), py::arg("value"))
       .def("release_some", &PinnedEvictor::release_some, py::arg("pin"), py::arg("count"), py::arg("now_s"))
