@@ -48,7 +48,7 @@ from agentcache.errors import InputError, IntegrityError
 from agentcache.models.geometry import read_geometry
 from agentcache.policy.evictor import Evictor
 from agentcache.policy.inputs import EvictorInputs
-from agentcache.policy.registry import Policy, find_policy, with_evictor, without_holds
+from agentcache.policy.registry import Policy, find_policy, for_recurrent_layers, with_evictor
 from agentcache.policy.return_price import ReturnPrice
 from agentcache.policy.runtime_policy import RuntimePolicy, Victim
 from agentcache.policy.shadow_lru import ShadowLru
@@ -113,8 +113,8 @@ class AgentScheduler(MultiSegmentScheduler):
         policy = find_policy(self.config.policy)
         obstacle = self._find_cost_obstacle()
         if obstacle is None or policy.name in _POLICIES_FOR_ANY_MODEL:
-            if self.has_mamba_layers and policy.tier_order:
-                policy = without_holds(policy)
+            if self.has_mamba_layers:
+                policy = for_recurrent_layers(policy)
             return with_evictor(policy, self.config.evictor)
         logger.warning(
             "%s: policy %s cannot tell what its blocks are worth, which are evicted least recently used first, without "

@@ -170,18 +170,14 @@ def with_evictor(policy: Policy, name: str | None) -> Policy:
     return replace(policy, make_evictor=POLICIES[name].make_evictor)
 
 
-def without_holds(policy: Policy) -> Policy:
-    """Return the policy without pins and order of jobs, and with LRU's evictor: for models with recurrent layers.
+def for_recurrent_layers(policy: Policy) -> Policy:
+    """Return ours without pins and order of jobs, and with LRU's evictor; other policies as they are.
 
-    What no later turn needs still goes first. Simulated, that alone is what such models gain from, and holding states
-    or new jobs back makes jobs end later where the cache is small (docs/results/families.md).
+    What no later turn needs still goes first. Simulated, that alone is what models with recurrent layers gain from, and
+    holding states or new jobs back makes jobs end later where the cache is small (docs/results/families.md).
     """
-    runtime = replace(
-        policy.runtime or RuntimePolicy(),
-        ttl="none",
-        wait_for_pins="none",
-        protect_waiting=False,
-        order=None,
-        victim="last",
-    )
-    return replace(policy, make_evictor=_make_lru, runtime=runtime, tier_order=None)
+    runtime = policy.runtime
+    if runtime is None or runtime.ttl != "hazard":
+        return policy
+    alone = replace(runtime, ttl="none", wait_for_pins="none", protect_waiting=False, order=None, victim="last")
+    return replace(policy, make_evictor=_make_lru, runtime=alone, tier_order=None)

@@ -154,3 +154,10 @@ def test_a_config_without_what_costs_need_is_served_as_by_lru(
     assert isinstance(lone.scheduler.evictor, LruEvictor)
     stock = make_lone(tiny_model_path, [FULL], blocks=40, policy="vllm")
     assert run_jobs(lone) == run_jobs(stock)
+
+
+@pytest.mark.parametrize("policy", ["continuum-code", "continuum-paper"])
+def test_recurrent_models_keep_the_pins_of_continuum(tiny_model_path: str, policy: str) -> None:
+    lone = make_lone(tiny_model_path, [FULL, RECURRENT], policy=policy)
+    assert lone.scheduler.tracker.pins is not None
+    assert isinstance(lone.scheduler.waiting, JobQueue)
