@@ -55,6 +55,7 @@ class TrackerSetup:
         """Make the tracker, and the evictor to use in place of the given one: it knows pins if the policy has any."""
         config, inputs, runtime_policy = self.config, self.inputs, self._runtime_policy()
         price = self.price
+        block_price = price or inputs.recompute_cost
         pins = None
         if is_on(config.pins.enabled, runtime_policy.ttl != "none" or runtime_policy.protect_waiting):
             # A pin under pressure keeps a prefix, unless gaps can be filled.
@@ -75,13 +76,13 @@ class TrackerSetup:
                 pins,
                 num_blocks=inputs.num_blocks,
                 block_size=self.block_size,
-                recompute_cost=price or inputs.recompute_cost,
+                recompute_cost=block_price,
                 find_hits=self.find_hits,
                 count_running=lambda: self.count_requests()[0],
                 lost_share=(lambda: 1.0) if price is None else (lambda: price.lost_share),
             ),
             factors=self._make_factors(evictor, runtime) if runtime_policy.factors else None,
-            turn_cost=TurnCost(price or inputs.recompute_cost, self.block_size, inputs.num_blocks),
+            turn_cost=TurnCost(block_price, self.block_size, inputs.num_blocks),
             hash_block_size=self.block_size if self.hash_block_size is None else self.hash_block_size,
             tool_reader=make_reader(self.vllm_config, config.runtime),
             count_waiting=lambda: self.count_requests()[1],

@@ -27,7 +27,7 @@ class AdmissionControl:
         recompute_cost: BlockPrice,
         find_hits: Callable[[Request], list[KVCacheBlock]],
         count_running: Callable[[], int],
-        lost_share: Callable[[], float] = lambda: 1.0,
+        lost_share: Callable[[], float],
     ) -> None:
         """`lost_share` is that of evicted blocks which must be computed again: it is between the policy's orders."""
         self._order = runtime_policy.order or Order()
