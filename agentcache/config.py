@@ -171,16 +171,17 @@ class TierConfig(BaseModel):
         "whether policies that can (agentcache, agentcache-interactive) steer it, or leave it to vLLM",
         _OPT_IN + ": exact on CPU and GPU; measured on a GPU with one seed (docs/host-memory.md)",
     )
-    link_gb_s: float = _knob(
-        42.0,
-        "gigabytes a second between the host's memory and each GPU, one way",
+    link_gb_s: float | None = _knob(
+        None,
+        "gigabytes a second between the host's memory and each GPU, one way; None takes them from the profile, or 42",
         "measured: one H200, 1,024 blocks; 33 to 52 by their number, 26 each way at once "
         '(docs/results/host-memory.md, "On a GPU")',
         **_POSITIVE,
     )
-    latency_s: float = _knob(
-        0.00006,
-        "seconds until copies begin; blocks that save less by being fetched are computed",
+    latency_s: float | None = _knob(
+        None,
+        "seconds until copies begin; blocks that save less by being fetched are computed; None takes them from the "
+        "profile, or 0.00006",
         'measured: the same H200 (docs/results/host-memory.md, "On a GPU")',
         **_NOT_NEGATIVE,
     )

@@ -6,13 +6,20 @@ from vllm.config import VllmConfig
 
 from agentcache.config import AgentCacheConfig
 from agentcache.engine.blocks.evictor_inputs import describe_costs
+from agentcache.engine.tier.link_costs import describe_link
 from agentcache.policy.registry import Policy
 
 
 def write_banner(
-    vllm_config: VllmConfig, config: AgentCacheConfig, policy: Policy, *, fills_gaps: bool, obstacle: str | None
+    vllm_config: VllmConfig,
+    config: AgentCacheConfig,
+    policy: Policy,
+    *,
+    fills_gaps: bool,
+    obstacle: str | None,
+    steers_tier: bool,
 ) -> str:
-    """Write policy, tool-call parser, cost model and its source, and whether or why not segments are reused."""
+    """Write policy, tool-call parser, cost model and its source, whether or why not segments are reused, the link."""
     parts = [f"agentcache: policy {policy.name}"]
     if config.evictor is not None:
         parts[0] += f" with the evictor of {config.evictor}"
@@ -24,4 +31,6 @@ def write_banner(
         parts.append("multi-segment reuse on")
     elif obstacle is not None:
         parts.append(f"prefix reuse only: {obstacle}")
+    if steers_tier:
+        parts.append(f"blocks in the host's memory {describe_link(vllm_config, config)}")
     return "; ".join(parts) + "."

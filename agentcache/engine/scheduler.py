@@ -135,7 +135,7 @@ class AgentScheduler(MultiSegmentScheduler):
     def _use_policy(self, policy: Policy, config: AgentCacheConfig) -> None:
         pool = self.kv_cache_manager.block_pool
         has_segments = is_on(config.segments.enabled, policy.segments)
-        tier = find_tier(self, config.tier) if has_segments and policy.tier_order and config.tier.enabled else None
+        tier = find_tier(self, config) if has_segments and policy.tier_order and config.tier.enabled else None
         self.steers_tier = tier is not None
         obstacle = find_engine_obstacle(self) if has_segments else None
         fills_gaps = has_segments and obstacle is None
@@ -169,7 +169,8 @@ class AgentScheduler(MultiSegmentScheduler):
         get_costs = cache(lambda: SegmentCosts(get_inputs().recompute_cost, config.segments.row_s, block_size))
         if has_segments:
             self.fill_gaps(get_costs, config.segments.max_gaps)
-        logger.info(write_banner(self.vllm_config, config, policy, fills_gaps=fills_gaps, obstacle=obstacle))
+        facts = {"fills_gaps": fills_gaps, "steers_tier": tier is not None}
+        logger.info(write_banner(self.vllm_config, config, policy, **facts, obstacle=obstacle))
         if tier is not None and price is not None:
             self._steer_tier(tier, policy, get_inputs(), price)
         self.comparison = self._make_comparison(policy, get_costs)

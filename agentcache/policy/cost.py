@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from agentcache.errors import InputError, in_one_line
+from agentcache.policy.link_profile import LinkProfile
 from agentcache.policy.step_cost import StepCost
 
 DEFAULT_FLOOR_S = 1e-9
@@ -205,7 +206,8 @@ class StepProfile(BaseModel):
 class CostProfile(BaseModel):
     """A cost model with where it comes from: `measured` is False for analytic presets, `source` says more.
 
-    `steps` is what a simulator needs; a profile without it serves policies only.
+    `steps` is what a simulator needs; a profile without it serves policies only. `link` is what KV in the host's memory
+    needs; None where it was not measured.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -217,6 +219,7 @@ class CostProfile(BaseModel):
     r_squared: float = Field(le=1)
     cost_model: CostModel
     steps: StepProfile | None = None
+    link: LinkProfile | None = None
 
 
 def save_profile(profile: CostProfile, folder: Path) -> Path:

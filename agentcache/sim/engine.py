@@ -31,8 +31,8 @@ from agentcache.engine.compat import check_vllm
 from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT, SCHEDULER_CLASS
 from agentcache.engine.replies.forced_calls import write_forced_calls
 from agentcache.engine.scheduler import AgentScheduler
+from agentcache.engine.tier.link_costs import find_links
 from agentcache.engine.tier.options import is_steered, make_transfer_config
-from agentcache.engine.tier.setup import find_link
 from agentcache.errors import InputError, in_one_line
 from agentcache.policy.presets import Row
 from agentcache.sim.clock import VirtualClock
@@ -138,10 +138,9 @@ class SimulatedEngine:
         self.scheduler = _make_scheduler(config, groups, count_blocks(config, groups, self.cache_tokens), clock)
         self._block_keys = quicken(self.scheduler)
         _leave_out_counts(self.scheduler)
-        link = find_link(self.scheduler, self.scheduler.config.tier) if shape.host_tokens else None
         self._link = (
-            HostLink(block_s=link.block_s, latency_s=link.latency_s, workers=shape.tensor_parallel_size)
-            if link is not None
+            HostLink(find_links(self.scheduler, self.scheduler.config), workers=shape.tensor_parallel_size)
+            if shape.host_tokens
             else None
         )
         self.clock = clock

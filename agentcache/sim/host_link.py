@@ -11,11 +11,8 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadat
 from vllm.v1.outputs import KVConnectorOutput
 from vllm.v1.simple_kv_offload.metadata import SimpleCPUOffloadMetadata
 
+from agentcache.engine.tier.link_costs import Links
 from agentcache.engine.tier.worker import CopiesDone, TierMetadata
-
-# Of its own speed, what a direction keeps while the other copies too: 26 of 42 GB/s, measured with 1,024 blocks on an
-# H200 (docs/results/host-memory.md).
-_SHARED_SPEED = 26 / 42
 
 
 @dataclass(slots=True)
@@ -32,11 +29,10 @@ class _Copy:
 class HostLink:
     """Each direction copies one after the other, as vLLM's two streams do, and slows the other down."""
 
-    def __init__(self, *, block_s: float, latency_s: float, workers: int) -> None:
-        """Take the seconds that a block takes, those until a copy begins, and how many workers make each copy."""
+    def __init__(self, links: Links, *, workers: int) -> None:
+        """Take what a copy costs, and how many workers make each copy."""
         self._workers = workers
-        self._block_s = block_s
-        self._latency_s = latency_s
+        self._links = links
         self._queues: tuple[deque[_Copy], deque[_Copy]] = deque(), deque()
         self._ended: list[_Copy] = []
         self._now_s = 0.0
@@ -67,7 +63,8 @@ class HostLink:
         )
 
     def _add(self, number: int, is_store: bool, requests: Sequence[str], blocks: int, ready_s: float) -> None:
-        copy = _Copy(number, is_store, requests, ready_s + self._latency_s, blocks * self._block_s)
+        link = self._links.store if is_store else self._links.fetch
+        copy = _Copy(number, is_store, requests, ready_s + link.latency_s, blocks * link.block_s)
         self._queues[is_store].append(copy)
 
     def _advance(self, to_s: float) -> None:
@@ -78,7 +75,7 @@ class HostLink:
             if not heads:
                 self._now_s = to_s
                 return
-            speed = _SHARED_SPEED if len(active) > 1 else 1.0
+            speed = self._links.both_share if len(active) > 1 else 1.0
             begins_s = min((copy.begins_s for copy in heads if copy.begins_s > self._now_s), default=math.inf)
             first = min(active, key=lambda copy: copy.left_s, default=None)
             ends_s = math.inf if first is None else self._now_s + first.left_s / speed

@@ -6,10 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentcache.engine.tier.fetching import Link
+from agentcache.engine.tier.link_costs import Links
 from agentcache.engine.tier.worker import TierMetadata
-from agentcache.sim.host_link import _SHARED_SPEED, HostLink
+from agentcache.sim.host_link import HostLink
 
-BLOCK_S, LATENCY_S = 1.0, 0.25
+BLOCK_S, LATENCY_S, BOTH_SHARE = 1.0, 0.25, 0.625
+_WAY = Link(LATENCY_S, BLOCK_S)
 
 
 def ask(link: HostLink, number: int, *, fetch: int = 0, store: int = 0, at_s: float = 0.0) -> None:
@@ -34,8 +37,8 @@ def find_end(link: HostLink, number: int, until_s: float = 100.0, step_s: float 
     raise AssertionError("it never ends")
 
 
-def make_link() -> HostLink:
-    return HostLink(block_s=BLOCK_S, latency_s=LATENCY_S, workers=1)
+def make_link(store: Link = _WAY) -> HostLink:
+    return HostLink(Links(_WAY, store, BOTH_SHARE), workers=1)
 
 
 def test_one_way_alone_has_the_whole_link() -> None:
@@ -54,9 +57,17 @@ def test_copies_of_one_way_come_one_after_the_other() -> None:
 def test_both_ways_at_once_slow_each_other_down_while_both_go_on() -> None:
     link = make_link()
     ask(link, 1, fetch=2, store=4)
-    both_s = 2 * BLOCK_S / _SHARED_SPEED
+    both_s = 2 * BLOCK_S / BOTH_SHARE
     # What is left of the store has the link to itself.
     assert find_end(link, 101) == pytest.approx(LATENCY_S + both_s + 2 * BLOCK_S, abs=0.02)
+
+
+def test_each_way_has_its_own_speed() -> None:
+    link = make_link(store=Link(0.5, 2.0))
+    ask(link, 1, fetch=3)
+    ask(link, 2, store=3, at_s=20)
+    assert find_end(link, 1) == pytest.approx(LATENCY_S + 3 * BLOCK_S, abs=0.02)
+    assert find_end(link, 102) == pytest.approx(20 + 0.5 + 3 * 2.0, abs=0.02)
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(0, 9)), max_size=6), st.data())

@@ -45,7 +45,7 @@ def build_inputs(
 
 def find_cost_model(vllm_config: VllmConfig, config: AgentCacheConfig) -> CostModel:
     """Find the profile that the user names, else one that comes with agentcache, else an analytic cost model."""
-    if (profile := _find_profile(vllm_config, config)) is not None:
+    if (profile := find_profile(vllm_config, config)) is not None:
         return profile.cost_model
     geometry, gpu = read_geometry(vllm_config.model_config.hf_text_config), config.gpu or _find_gpu()
     ranks = vllm_config.parallel_config.tensor_parallel_size
@@ -54,12 +54,13 @@ def find_cost_model(vllm_config: VllmConfig, config: AgentCacheConfig) -> CostMo
 
 def describe_costs(vllm_config: VllmConfig, config: AgentCacheConfig) -> str:
     """Say where that cost model comes from."""
-    if (profile := _find_profile(vllm_config, config)) is not None:
+    if (profile := find_profile(vllm_config, config)) is not None:
         return f"measured ({config.cost_profile or profile.source})"
     return f"estimated from the data sheet of {config.gpu or _find_gpu()} (agentcache profile measures them)"
 
 
-def _find_profile(vllm_config: VllmConfig, config: AgentCacheConfig) -> CostProfile | None:
+def find_profile(vllm_config: VllmConfig, config: AgentCacheConfig) -> CostProfile | None:
+    """Find the profile that the user names, else one that comes with agentcache; None without either."""
     if (own := load_own_profile(vllm_config, config)) is not None:
         return own
     geometry = read_geometry(vllm_config.model_config.hf_text_config)

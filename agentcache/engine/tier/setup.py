@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from vllm.utils.math_utils import cdiv
 from vllm.v1.core.sched.scheduler import Scheduler
 
-from agentcache.config import TierConfig
+from agentcache.config import AgentCacheConfig
 from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP
 from agentcache.engine.segments.gap_filler import GapFiller
@@ -17,6 +17,7 @@ from agentcache.engine.tier.computed_blocks import ComputedBlocks
 from agentcache.engine.tier.connector import TierConnector
 from agentcache.engine.tier.fetching import Link
 from agentcache.engine.tier.host_cache import HostCache
+from agentcache.engine.tier.link_costs import find_links
 from agentcache.engine.tier.tier import Tier
 from agentcache.policy.cost import RecomputeCost
 from agentcache.policy.evictor import Evictor
@@ -30,7 +31,7 @@ _STEPS_AHEAD = 8
 
 @dataclass(frozen=True, slots=True)
 class TierSetup:
-    """A connector that can be steered, and what a copy costs."""
+    """A connector that can be steered, and what a copy to the GPU costs."""
 
     connector: TierConnector
     link: Link
@@ -85,16 +86,12 @@ class TierSetup:
         return tier
 
 
-def find_tier(scheduler: Scheduler, config: TierConfig) -> TierSetup | None:
-    """Find the connector to steer; None where there is none, or vLLM's own way must do."""
+def find_tier(scheduler: Scheduler, config: AgentCacheConfig) -> TierSetup | None:
+    """Find the connector to steer; None where there is none, or vLLM's own way must do.
+
+    Raises InputError for a cost profile that cannot be used.
+    """
     connector = scheduler.connector
     if not isinstance(connector, TierConnector) or not connector.host_blocks or scheduler.enable_kv_cache_events:
         return None
-    return TierSetup(connector, find_link(scheduler, config))
-
-
-def find_link(scheduler: Scheduler, config: TierConfig) -> Link:
-    """Find what a copy costs: all layers of a block lie in one allocation of each GPU."""
-    cache = scheduler.kv_cache_config
-    block_bytes = cache.kv_cache_tensors[0].size / cache.num_blocks
-    return Link(config.latency_s, block_bytes / (config.link_gb_s * 1e9))
+    return TierSetup(connector, find_links(scheduler, config).fetch)

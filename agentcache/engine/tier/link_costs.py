@@ -1,0 +1,57 @@
+"""What a copy between the host's memory and the GPU costs: the user's knobs, else a profile's, else what is assumed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vllm.config import VllmConfig
+from vllm.v1.core.sched.scheduler import Scheduler
+
+from agentcache.config import AgentCacheConfig
+from agentcache.engine.blocks.evictor_inputs import find_profile
+from agentcache.engine.tier.fetching import Link
+from agentcache.policy.link_profile import ASSUMED_LINK, LinkSpeed, LinkSpeeds
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """Both directions, and what a direction keeps of its speed while the other copies too."""
+
+    fetch: Link
+    store: Link
+    both_share: float
+
+
+def find_links(scheduler: Scheduler, config: AgentCacheConfig) -> Links:
+    """Find what copies of the scheduler's blocks cost: all layers of a block lie in one allocation of each GPU.
+
+    Raises InputError for a cost profile that cannot be used.
+    """
+    cache = scheduler.kv_cache_config
+    block_bytes = cache.kv_cache_tensors[0].size / cache.num_blocks
+    speeds = find_speeds(scheduler.vllm_config, config)
+
+    def make(speed: LinkSpeed) -> Link:
+        return Link(speed.latency_s, block_bytes / (speed.gb_s * 1e9))
+
+    return Links(make(speeds.fetch), make(speeds.store), speeds.both_share)
+
+
+def find_speeds(vllm_config: VllmConfig, config: AgentCacheConfig) -> LinkSpeeds:
+    """Find the speeds. A knob goes for both directions; the share that both keep is never a knob."""
+    profile = find_profile(vllm_config, config)
+    speeds = ASSUMED_LINK if profile is None or profile.link is None else profile.link.speeds
+    return speeds.override(config.tier.latency_s, config.tier.link_gb_s)
+
+
+def describe_link(vllm_config: VllmConfig, config: AgentCacheConfig) -> str:
+    """Say how fast blocks come back, and who says so."""
+    fetch = find_speeds(vllm_config, config).fetch
+    knobs = config.tier.link_gb_s, config.tier.latency_s
+    profile = find_profile(vllm_config, config)
+    origin = "assumed" if profile is None or profile.link is None else "measured"
+    if None not in knobs:
+        origin = "as set"
+    elif any(knob is not None for knob in knobs):
+        origin = f"as set, the other {origin}"
+    return f"fetched at {fetch.gb_s:.3g} GB/s after {1e3 * fetch.latency_s:.2g} ms ({origin})"

@@ -1,0 +1,51 @@
+"""How fast KV is copied between the host's memory and a GPU: as it is assumed, and as a profile has it measured."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class LinkSpeed(BaseModel):
+    """One direction, while the other is idle: seconds until a copy begins, and gigabytes a second from then on."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    latency_s: float = Field(ge=0)
+    gb_s: float = Field(ge=1e-6)
+
+
+class LinkSpeeds(BaseModel):
+    """Both directions. `both_share`: of its own speed, what a direction keeps while the other copies too."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    fetch: LinkSpeed
+    store: LinkSpeed
+    both_share: float = Field(ge=1e-6, le=1)
+
+    def override(self, latency_s: float | None, gb_s: float | None) -> LinkSpeeds:
+        """Return the same with what is not None in place of what either direction has."""
+        given = {"latency_s": latency_s, "gb_s": gb_s}
+        changes = {name: value for name, value in given.items() if value is not None}
+        return LinkSpeeds(
+            fetch=self.fetch.model_copy(update=changes),
+            store=self.store.model_copy(update=changes),
+            both_share=self.both_share,
+        )
+
+
+class LinkProfile(BaseModel):
+    """Measured speeds with where they come from: copies of blocks in so many pieces, one a layer, of so many bytes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    source: str = Field(min_length=1)
+    pieces: int = Field(ge=1)
+    piece_bytes: int = Field(ge=1)
+    speeds: LinkSpeeds
+
+
+# Where no profile says more: one H200, 42 GB/s with 1,024 blocks of 2 MiB and 26 each way at once
+# (docs/results/host-memory.md, "On a GPU").
+_ONE_WAY = LinkSpeed(latency_s=0.00006, gb_s=42.0)
+ASSUMED_LINK = LinkSpeeds(fetch=_ONE_WAY, store=_ONE_WAY, both_share=26 / 42)
