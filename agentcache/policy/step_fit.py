@@ -127,7 +127,7 @@ class _Fit:
         return coefficients
 
     def _solve(self, coefficients: FloatArray, overlap: float) -> FloatArray:
-        solution: FloatArray = np.minimum(_solve_non_negative(self._gradients(coefficients, overlap)), self._bounds)
+        solution: FloatArray = np.minimum(solve_non_negative(self._gradients(coefficients, overlap)), self._bounds)
         return solution
 
     def _error(self, coefficients: FloatArray, overlap: float) -> float:
@@ -162,7 +162,7 @@ def _shares(one_s: FloatArray, other_s: FloatArray, overlap: float) -> tuple[Flo
     return one ** (overlap - 1) * whole, other ** (overlap - 1) * whole
 
 
-def _solve_non_negative(columns: FloatArray) -> FloatArray:
+def solve_non_negative(columns: FloatArray) -> FloatArray:
     """Solve columns @ x = 1 for x >= 0 by least squares: the best of the solutions on every subset of the columns."""
     scales = np.where((largest := np.abs(columns).max(axis=0)) > 0, largest, 1.0)
     scaled = columns / scales

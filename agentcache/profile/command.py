@@ -34,6 +34,7 @@ from agentcache.policy.step_cost import StepCost
 from agentcache.policy.step_fit import FittedStepCost, MeasuredStep, fit_step_cost
 from agentcache.profile.bench_engine import BenchEngine, make_bench_config
 from agentcache.profile.display import print_estimate, print_fits, show_progress
+from agentcache.profile.link import MeasuredLink, measure_link
 from agentcache.profile.measurer import Measurer, Sample
 from agentcache.profile.plot import plot_fits
 from agentcache.profile.points import Limits, Point, PointSource
@@ -60,7 +61,7 @@ class Measured:
 def profile(settings: ProfileSettings) -> int:
     """Return the exit status: 0, or 130 after Ctrl-C, when the fits are made of what was measured until then.
 
-    Writes the profile, the points it is made of and a plot to `settings.out`. Raises InputError or ServerError.
+    Writes the profile, what it is made of and a plot to `settings.out`. Raises InputError or ServerError.
     """
     settings.check()
     check_vllm()
@@ -68,9 +69,12 @@ def profile(settings: ProfileSettings) -> int:
         config = make_bench_config(settings.model, settings.engine_options)
     settings.out.mkdir(parents=True, exist_ok=True)
     key = make_profile_key(settings.model_name, None, config)
-    points_file = settings.out / Path(key.file_name).with_suffix(".points.jsonl")
+    path = settings.out / key.file_name
+    points_file = path.with_suffix(".points.jsonl")
     with divert_output(settings.out / ENGINE_LOG) as terminal:
         console = Console(file=terminal)
+        # Before the engine takes the GPU's memory.
+        link = measure_link(config, path.with_suffix(".link.jsonl"), console)
         console.print(f"{key}: starting the engine (its log: {settings.out / ENGINE_LOG})", markup=False)
         measured = _measure(settings, config, points_file, console)
         if len(measured.batches) < MIN_BATCHES:
@@ -81,9 +85,9 @@ def profile(settings: ProfileSettings) -> int:
         prefills, steps = fit_cost_model(measured.batches), fit_step_cost(measured.steps)
         print_fits(console, prefills, steps)
         print_estimate(console, steps, _estimate(config, key))
-        path = save_profile(_make_profile(key, prefills, steps, measured.points), settings.out)
-        picture = path.with_suffix(".png")
-        plot_fits(prefills, steps, f"{key}, measured with vLLM {vllm.__version__}").savefig(picture, dpi=130)
+        save_profile(_make_profile(key, prefills, steps, measured.points, link), settings.out)
+        picture, title = path.with_suffix(".png"), f"{key}, measured with vLLM {vllm.__version__}"
+        plot_fits(prefills, steps, title, None if link is None else link.fitted).savefig(picture, dpi=130)
         console.print(f"profile: {path}\nplot: {picture}\npoints: {points_file}", markup=False, highlight=False)
     return _INTERRUPTED if measured.interrupted else 0
 
@@ -156,7 +160,9 @@ def _estimate(config: VllmConfig, key: ProfileKey) -> StepCost | None:
     return estimate_step_cost(geometry, GPUS[key.gpu], key.tensor_parallel_size)
 
 
-def _make_profile(key: ProfileKey, prefills: FittedCostModel, steps: FittedStepCost, points: int) -> CostProfile:
+def _make_profile(
+    key: ProfileKey, prefills: FittedCostModel, steps: FittedStepCost, points: int, link: MeasuredLink | None
+) -> CostProfile:
     device = "CPU backend" if current_platform.is_cpu() else current_platform.get_device_name()
     return CostProfile(
         key=key,
@@ -166,6 +172,7 @@ def _make_profile(key: ProfileKey, prefills: FittedCostModel, steps: FittedStepC
         r_squared=prefills.r_squared,
         cost_model=prefills.cost_model,
         steps=StepProfile(count=len(steps.residuals), r_squared=steps.r_squared, step_cost=steps.step_cost),
+        link=None if link is None else link.section,
     )
 
 

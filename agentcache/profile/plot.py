@@ -1,15 +1,17 @@
-"""Predicted against measured seconds."""
+"""Predicted against measured seconds, and the link's speed by the blocks that are copied."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from agentcache.policy.cost import FittedCostModel
+from agentcache.policy.link_profile import LinkSpeed
 from agentcache.policy.step_fit import FittedStepCost, MeasuredStep
+from agentcache.profile.link_fit import FittedLink, predict_s
 from agentcache.report.figure import GREY, count_format, create_figure, in_style, pick_mark
 
 _HEIGHT_IN = 5.2
@@ -21,10 +23,12 @@ class _Series(NamedTuple):
 
 
 @in_style
-def plot_fits(prefills: FittedCostModel, steps: FittedStepCost, title: str) -> Figure:
-    """Plot two panels, on logarithmic axes: whole prefills, and single steps by what is in them."""
+def plot_fits(prefills: FittedCostModel, steps: FittedStepCost, title: str, link: FittedLink | None = None) -> Figure:
+    """Plot panels on logarithmic axes: whole prefills, single steps by what is in them, and the link if measured."""
     figure = create_figure(_HEIGHT_IN)
-    left, right = figure.subplots(1, 2)
+    left, right, *rest = figure.subplots(1, 2 if link is None else 3)
+    if link is not None:
+        _draw_link(rest[0], link)
     kinds: dict[str, list[tuple[float, float]]] = {"nothing cached": [], "one cached part": [], "two cached parts": []}
     for batch, error in prefills.residuals:
         cached = (batch.l1 > 0) + (batch.l2 > 0)
@@ -42,6 +46,30 @@ def plot_fits(prefills: FittedCostModel, steps: FittedStepCost, title: str) -> F
     _draw(right, "steps, step cost", steps.r_squared, [_Series(*kind) for kind in rows.items()])
     figure.suptitle(title, fontsize=9.5)
     return figure
+
+
+def _draw_link(axes: Axes, link: FittedLink) -> None:
+    """Draw what was measured as marks, and what is fitted to a single direction as lines."""
+    rows = link.rows
+    counts = [row.blocks for row in rows]
+    series: dict[str, tuple[list[float], LinkSpeed | None]] = {
+        "fetch": ([row.fetch_s for row in rows], link.speeds.fetch),
+        "store": ([row.store_s for row in rows], link.speeds.store),
+        "both ways, each": ([row.both_s for row in rows], None),
+        "beside products": ([row.beside_s for row in rows], None),
+    }
+    for index, (label, (times, speed)) in enumerate(series.items()):
+        mark = pick_mark(index)
+        rates = [row.gb_s(seconds) for row, seconds in zip(rows, times, strict=True)]
+        look: dict[str, Any] = {"marker": mark.marker, "markerfacecolor": "none", "color": mark.colour}
+        axes.plot(counts, rates, linestyle="", label=label, **look)
+        if speed is not None:
+            fitted = [row.gb_s(predict_s(speed, row)) for row in rows]
+            axes.plot(counts, fitted, color=mark.colour, linestyle=mark.line_style, linewidth=1)
+    axes.set(xscale="log", xlabel="blocks", ylabel="GB/s", title="host's memory: copies, and the fits")
+    axes.set_ylim(bottom=0)
+    axes.xaxis.set_major_formatter(count_format())
+    axes.legend(frameon=False, loc="lower right")
 
 
 def _kind(step: MeasuredStep) -> str:

@@ -38,10 +38,15 @@ def check_size(config: VllmConfig, *, steered: bool) -> None:
 def _count_token_bytes(config: VllmConfig) -> int:
     """Count the bytes of a token's keys and values over all ranks, if every layer keeps them."""
     model = config.model_config
+    return model.get_total_num_hidden_layers() * count_layer_bytes(config, model.get_total_num_kv_heads())
+
+
+def count_layer_bytes(config: VllmConfig, kv_heads: int) -> int:
+    """Count the bytes that a token leaves in one layer's cache with so many KV heads."""
+    model = config.model_config
     cache_dtype = config.cache_config.cache_dtype
     dtype = model.dtype if cache_dtype == "auto" else STR_DTYPE_TO_TORCH_DTYPE[cache_dtype]
     # Latent attention keeps one vector for keys and values.
-    vectors = 1 if model.use_mla else 2 * model.get_total_num_kv_heads()
-    layers = model.get_total_num_hidden_layers()
+    vectors = 1 if model.use_mla else 2 * kv_heads
     assert isinstance(dtype, torch.dtype)
-    return int(vectors * model.get_head_size() * layers * dtype.itemsize)
+    return int(vectors * model.get_head_size() * dtype.itemsize)

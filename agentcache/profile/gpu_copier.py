@@ -1,0 +1,66 @@
+"""Copies between a GPU and the host's memory as vLLM's own workers make them, and matrix products beside them."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from vllm.v1.simple_kv_offload.cuda_mem_ops import BatchMemcpyParams, build_params, copy_blocks, pin_tensor
+
+from agentcache.profile.link_layout import LinkLayout
+
+_MATRIX = 8192
+_PRODUCTS = 20
+
+
+class GpuCopier:
+    """Two caches of the same blocks, one layer a tensor, and a stream for each direction.
+
+    Nothing unpins the host's cache: it goes with the process.
+    """
+
+    def __init__(self, layout: LinkLayout, blocks: int) -> None:
+        names = [str(layer) for layer in range(layout.pieces)]
+        shape = (blocks, layout.piece_bytes)
+        on_gpu = {name: torch.zeros(shape, dtype=torch.int8, device="cuda") for name in names}
+        on_host = {name: torch.zeros(shape, dtype=torch.int8) for name in names}
+        for tensor in on_host.values():
+            pin_tensor(tensor)
+        self._streams = [torch.cuda.Stream(), torch.cuda.Stream()]  # type: ignore[no-untyped-call]
+        self._fetch = build_params(on_host, on_gpu, self._streams[0])
+        self._store = build_params(on_gpu, on_host, self._streams[1])
+        # The copies know their addresses alone.
+        self._caches = on_gpu, on_host
+        self._order = np.random.default_rng(0).permutation(blocks).tolist()
+        self._matrix = torch.randn(_MATRIX, _MATRIX, dtype=torch.bfloat16, device="cuda")
+        self._multiplied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+
+    def fetch(self, blocks: int) -> None:
+        """Begin to copy so many blocks to the GPU."""
+        self._copy(blocks, self._fetch)
+
+    def store(self, blocks: int) -> None:
+        """Begin to copy so many blocks from the GPU."""
+        self._copy(blocks, self._store)
+
+    def multiply(self) -> None:
+        """Begin products of large matrices, as a prefill does."""
+        for _ in range(_PRODUCTS):
+            torch.mm(self._matrix, self._matrix)
+        self._multiplied.record()
+
+    def wait_for_copies(self) -> None:
+        """Wait until copies in both directions have ended."""
+        for stream in self._streams:
+            stream.synchronize()
+
+    def wait_for_products(self) -> None:
+        """Wait until the products have ended."""
+        self._multiplied.synchronize()
+
+    def wait_for_all(self) -> None:
+        """Wait until the GPU is idle."""
+        torch.cuda.synchronize()
+
+    def _copy(self, blocks: int, params: BatchMemcpyParams) -> None:
+        """Copy blocks from places that do not follow one another to such places."""
+        copy_blocks(self._order[:blocks], self._order[::-1][:blocks], params)

@@ -1,0 +1,60 @@
+"""A process of its own that measures the link: at its end GPU and host have their memory back, pinned or not."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from agentcache.errors import InputError
+from agentcache.profile.gpu_copier import GpuCopier
+from agentcache.profile.link_layout import LinkLayout
+from agentcache.profile.link_rows import LinkRow, LinkTimer, choose_counts, read_rows, write_rows
+
+# One tells latency and bandwidth not apart.
+_LEAST_ROWS = 2
+
+
+def run_link_process(layout: LinkLayout, rows_file: Path) -> list[LinkRow]:
+    """Measure with blocks that lie so, and write the rows to the file. Raises InputError when the process fails."""
+    command = [sys.executable, "-m", __name__, str(rows_file), str(layout.pieces), str(layout.piece_bytes)]
+    done = subprocess.run(command, check=False, stderr=subprocess.PIPE, text=True, errors="replace")
+    sys.stderr.write(done.stderr)
+    sys.stderr.flush()
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["nothing said"])[-1]
+        raise InputError(f"copying ended with status {done.returncode}: {last}")
+    return read_rows(rows_file)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure rows on the first GPU and write them."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("rows_file", type=Path)
+    parser.add_argument("pieces", type=int)
+    parser.add_argument("piece_bytes", type=int)
+    options = parser.parse_args(arguments)
+    layout = LinkLayout(options.pieces, options.piece_bytes)
+    room = _find_room()
+    counts = choose_counts(layout.block_bytes, room)
+    if len(counts) < _LEAST_ROWS:
+        parser.error(f"{room:,} bytes of memory are too few for blocks of {layout.block_bytes:,} bytes")
+    timer = LinkTimer(GpuCopier(layout, max(counts)))
+    write_rows([timer.measure(count, layout.block_bytes) for count in counts], options.rows_file)
+    return 0
+
+
+def _find_room() -> int:
+    """Find the bytes that a cache may take: half of the GPU's free memory, or a quarter of the host's if that is less."""
+    free, _ = torch.cuda.mem_get_info()
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min(int(free) // 2, machine // 4)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
