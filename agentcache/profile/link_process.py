@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _find_room() -> int:
-    """Find the bytes that a cache may take: half of the GPU's free memory, or a quarter of the host's if that is less."""
+    """Find the bytes that a cache may take: half of the GPU's free memory, at most a quarter of the host's."""
     free, _ = torch.cuda.mem_get_info()
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return min(int(free) // 2, machine // 4)

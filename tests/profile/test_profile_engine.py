@@ -30,6 +30,7 @@ def out(tmp_path_factory: pytest.TempPathFactory, tiny_model_path: str) -> Path:
     done = subprocess.run([sys.executable, "-c", PROFILE, str(folder)], capture_output=True, text=True, check=False)
     log = folder / ENGINE_LOG
     assert done.returncode == 0, done.stdout + done.stderr + (log.read_text()[-3000:] if log.exists() else "")
+    assert "host's memory: no link to measure, for the engine runs on no CUDA device" in done.stdout
     assert "measured 24 of 24 points" in done.stdout
     assert "cost model: 20 prefills, R²" in done.stdout
     assert "the analytic step cost, which serves without a profile, is off by " in done.stdout
@@ -61,6 +62,7 @@ def test_profile_and_plot_are_written(out: Path) -> None:
     key = ProfileKey(model="tiny", gpu="cpu", tensor_parallel_size=1, dtype="float32")
     profile = load_profile(out / key.file_name, key)
     assert profile.measured
+    assert profile.link is None
     assert profile.batches == 20
     assert profile.steps is not None
     assert profile.steps.count >= 32
