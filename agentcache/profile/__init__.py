@@ -1,1 +1,1 @@
-"""Measures prefills and decodes on the engine at hand and fits the cost models to them."""
+"""Measures prefills, decodes and the link to the host's memory on the machine at hand, and fits what costs they have."""

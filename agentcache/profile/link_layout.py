@@ -25,7 +25,10 @@ class LinkLayout:
 
 
 def find_layout(config: VllmConfig) -> LinkLayout:
-    """Find how the engine's blocks will lie. Raises InputError for a model whose blocks are not all alike."""
+    """Find how the engine's blocks will lie, unless its attention backend wants another block size at the start.
+
+    Raises InputError for a model whose blocks are not all alike.
+    """
     geometry = read_geometry(config.model_config.hf_text_config)
     if geometry.recurrent is not None or [layers.window for layers in geometry.attention] != [None]:
         raise InputError("no policy steers the host's memory of a model with windows or several kinds of layers")
