@@ -1,1 +1,1 @@
-"""Measures prefills, decodes and the link to the host's memory on the machine at hand, and fits what costs they have."""
+"""Measures prefills, decodes and the link to the host's memory on the machine at hand, and fits costs to them."""

@@ -52,7 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `agentcache profile`; those of vLLM stand behind --."""
     parser.description = (
         "Measures prefills, decodes and mixed batches on this machine and fits the cost model of the policies and the "
-        "step times of simulate to them; on a CUDA device also the link to the host's memory. Options behind -- go to vLLM, as in `agentcache profile MODEL -- -tp 2`."
+        "step times of simulate to them; on a CUDA device also the link to the host's memory. "
+        "Options behind -- go to vLLM, as in `agentcache profile MODEL -- -tp 2`."
     )
     parser.add_argument("model", metavar="MODEL", help="a name or path as for vllm serve; tiny; shape:llama-3.1-8b")
     parser.add_argument(

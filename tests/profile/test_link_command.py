@@ -146,9 +146,7 @@ class OneByOne:
         return lambda *_: None
 
 
-def test_the_process_is_asked_for_the_layout_and_its_rows_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_process_takes_the_layout_and_gives_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     layout = LinkLayout(3, 1000)
     commands: list[list[str]] = []
 

@@ -76,7 +76,7 @@ def find_end_s(links: Links, blocks: int) -> float:
 
 
 @given(latencies, st.floats(10.0, 60.0), st.floats(0.7, 1.0), st.floats(0.3, 1.0), st.booleans())
-def test_the_share_makes_the_simulated_link_take_as_long_as_the_measured_one(
+def test_with_the_share_the_simulated_link_takes_as_long(
     latency_s: float, fast: float, ratio: float, share: float, stores_faster: bool
 ) -> None:
     ways = [speed(latency_s, fast * ratio), speed(latency_s, fast)]
