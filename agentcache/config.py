@@ -153,8 +153,16 @@ class OrderConfig(BaseModel):
     )
     reserve: float | None = _knob(
         None,
-        "share of the cache, and at most as much as is pinned, that new jobs leave free for those under way to grow; "
-        "None leaves it to the policy",
+        "share of the cache, and at most as much as is pinned, that juniors leave free for other jobs to grow; None "
+        "leaves it to the policy",
+        _BY_POLICY,
+        ge=0,
+        le=1,
+    )
+    juniors: float | None = _knob(
+        None,
+        "of the jobs under way, the share with the fewest turns behind them, which leaves the reserve free as new jobs "
+        "do; None leaves it to the policy",
         _BY_POLICY,
         ge=0,
         le=1,

@@ -27,14 +27,16 @@ class Order:
     goes before all others but preempted ones, and takes pinned blocks, so nobody waits for ever; both infinite is the
     bare order of jobs.
 
-    While tools run, a new job leaves as much again as is pinned free, up to the share `reserve` of the cache: jobs come
-    back with more than they left, and what they lack then is taken from other jobs. It waits for that for as long as
-    computing it again would cost, no longer than its patience.
+    While tools run, juniors leave as much again as is pinned free, up to the share `reserve` of the cache: jobs come
+    back with more than they left, and what they lack then is taken from other jobs. They wait for that for as long as
+    computing it again would cost, at each turn no longer than their patience. Juniors are new jobs and, of those under
+    way, the share `juniors` that has the fewest turns behind it.
     """
 
     seniority_s: float = math.inf
     patience_s: float = math.inf
     reserve: float = 0.0
+    juniors: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -76,6 +76,7 @@ class Composition:
     seniority_s: float | None = None
     patience_s: float | None = None
     reserve: float = 0.0
+    juniors: float = 0.0
     victim: Victim = "last"
 
 
@@ -92,6 +93,7 @@ def compose(policy: Policy) -> Composition:
         seniority_s=runtime_policy.order.seniority_s if runtime_policy.order is not None else None,
         patience_s=runtime_policy.order.patience_s if runtime_policy.order is not None else None,
         reserve=runtime_policy.order.reserve if runtime_policy.order is not None else 0.0,
+        juniors=runtime_policy.order.juniors if runtime_policy.order is not None else 0.0,
         victim=runtime_policy.victim,
     )
 
@@ -116,15 +118,16 @@ AGENTCACHE = Composition(
     wait_for_pins="weighed",
     protect_waiting=True,
     seniority_s=12.0,
-    patience_s=30.0,
+    patience_s=15.0,
     reserve=0.25,
+    juniors=0.8,
     victim="cheapest",
 )
 COMPOSITIONS = {
     "vllm": Composition(),
     "lru": Composition(),
     "agentcache": AGENTCACHE,
-    "agentcache-interactive": replace(AGENTCACHE, patience_s=8.0, reserve=0.0),
+    "agentcache-interactive": replace(AGENTCACHE, patience_s=8.0),
     "asymcache": ASYMCACHE,
     "asymcache-linear": ASYMCACHE,
     "continuum-code": RELEASED,

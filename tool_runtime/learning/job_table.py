@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from itertools import count
 
-from tool_runtime.learning.tool_key import ToolKey, turn_key
+from tool_runtime.learning.tool_key import HUMAN, ToolKey, turn_key
+from tool_runtime.learning.turn_counts import TurnCounts
 
 MAX_ID = 64
 MAX_PENDING = 16
@@ -71,6 +72,12 @@ class JobEntry:
     running: dict[str, float] = field(default_factory=dict)
     pending: dict[str, PendingTurn] = field(default_factory=dict)
 
+    @property
+    def turns_behind(self) -> int | None:
+        """The turns that it has done, whatever came of them; None while nothing runs but, at most, a human thinks."""
+        is_under_way = self.running or any(turn.key != HUMAN for turn in self.pending.values())
+        return self.turns + self.failures if is_under_way else None
+
 
 @dataclass(frozen=True, slots=True)
 class Departed:
@@ -102,6 +109,7 @@ class JobTable:
         # Names of jobs by their client's session, in the order of their arrival.
         self._by_client: dict[str, dict[str, None]] = {}
         self._departed: deque[Departed] = deque(maxlen=max_jobs)
+        self.turn_counts = TurnCounts()
 
     def __len__(self) -> int:
         """Return the number of jobs."""
@@ -149,6 +157,7 @@ class JobTable:
         gap = self._take_gap(entry, parent, now_s)
         entry.running[request] = entry.last_active_s = now_s
         entry.is_final = False
+        self._count_turns(entry)
         return gap
 
     def finish(self, session: str, request: str, calls: Sequence[ToolKey] = ()) -> PendingTurn | None:
@@ -180,6 +189,7 @@ class JobTable:
             return False
         entry.is_final = True
         entry.pending.clear()
+        self._count_turns(entry)
         if not entry.running:
             self._drop(entry, Departure.ENDED)
         return True
@@ -208,6 +218,8 @@ class JobTable:
             raise RuntimeError(f"jobs both busy and idle: {sorted(both)[:5]}")
         if self._idle and len(self) > self._max_jobs:
             raise RuntimeError(f"{len(self)} jobs, of which {len(self._idle)} idle: at most {self._max_jobs}")
+        behind = {entry.number: entry.turns_behind for entry in self.jobs}
+        self.turn_counts.check_integrity({job: turns for job, turns in behind.items() if turns is not None})
         active = [entry.last_active_s for entry in self._idle.values()]
         if active != sorted(active):
             raise RuntimeError("idle jobs are not in the order of their last activity")
@@ -239,6 +251,7 @@ class JobTable:
 
     def _settle(self, entry: JobEntry) -> None:
         """File a job anew after one of its requests stopped."""
+        self._count_turns(entry)
         if entry.running:
             return
         if entry.is_final:
@@ -247,6 +260,13 @@ class JobTable:
         self._idle[entry.session] = self._busy.pop(entry.session)
         self._drop_surplus()
 
+    def _count_turns(self, entry: JobEntry) -> None:
+        turns = entry.turns_behind
+        if turns is None:
+            self.turn_counts.drop(entry.number)
+        else:
+            self.turn_counts.put(entry.number, turns)
+
     def _drop_surplus(self) -> None:
         while self._idle and len(self) > self._max_jobs:
             self._drop(next(iter(self._idle.values())), Departure.CAPACITY)
@@ -254,6 +274,7 @@ class JobTable:
     def _drop(self, entry: JobEntry, cause: Departure) -> None:
         if self._idle.pop(entry.session, None) is None:
             del self._busy[entry.session]
+        self.turn_counts.drop(entry.number)
         names = self._by_client[entry.client_session]
         del names[entry.session]
         if not names:

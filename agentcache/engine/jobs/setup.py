@@ -80,6 +80,7 @@ class TrackerSetup:
                 find_hits=self.find_hits,
                 count_running=lambda: self.count_requests()[0],
                 lost_share=(lambda: 1.0) if price is None else (lambda: price.lost_share),
+                find_turns=runtime.jobs.turn_counts.quantile,
             ),
             factors=self._make_factors(evictor, runtime) if runtime_policy.factors else None,
             turn_cost=TurnCost(block_price, self.block_size, inputs.num_blocks),

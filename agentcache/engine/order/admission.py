@@ -10,6 +10,7 @@ from vllm.v1.request import Request, RequestStatus
 
 from agentcache.engine.blocks.pins import LATEST_S, Pins
 from agentcache.engine.jobs.request_state import RequestState
+from agentcache.engine.order.juniors import Juniors
 from agentcache.policy.return_price import BlockPrice
 from agentcache.policy.runtime_policy import Order, RuntimePolicy
 
@@ -28,8 +29,12 @@ class AdmissionControl:
         find_hits: Callable[[Request], list[KVCacheBlock]],
         count_running: Callable[[], int],
         lost_share: Callable[[], float],
+        find_turns: Callable[[float], int],
     ) -> None:
-        """`lost_share` is that of evicted blocks which must be computed again: it is between the policy's orders."""
+        """`lost_share` is that of evicted blocks which must be computed again: it is between the policy's orders.
+
+        `find_turns` gives the number of turns that a share of the jobs under way have not behind them yet.
+        """
         self._order = runtime_policy.order or Order()
         self._fetch_order = runtime_policy.fetch_order or self._order
         self._lost_share = lost_share
@@ -41,8 +46,9 @@ class AdmissionControl:
         self._recompute_cost = recompute_cost
         self._find_hits = find_hits
         self._count_running = count_running
-        # In this step requests wait for pins; new jobs wait for room beside them.
-        self._held_back = self._holds_new_jobs = False
+        self._juniors = Juniors(lambda: self._between(self._fetch_order.juniors, self._order.juniors), find_turns)
+        # In this step requests wait for pins; juniors wait for room beside them.
+        self._held_back = self._holds_juniors = False
         # Since when the pins have kept requests from being admitted.
         self._held_since_s: float | None = None
 
@@ -61,7 +67,8 @@ class AdmissionControl:
 
     def step(self, waiting: int) -> None:
         """Note that a step is scheduled next, and how many requests wait."""
-        self._held_back = self._holds_new_jobs = False
+        self._held_back = self._holds_juniors = False
+        self._juniors.step()
         if not waiting:
             # The last one that was held back was aborted.
             self._held_since_s = None
@@ -80,25 +87,26 @@ class AdmissionControl:
         `available` blocks are free, or the request's already.
 
         While it waits, nothing behind it without a pin is admitted either: small requests would keep a large one
-        waiting for ever. A new job leaves room for those under way to grow (`Order`), and holds back new jobs alone.
-        Whoever has waited for `patience_s` goes, however many wait with it.
+        waiting for ever. A junior leaves room for the others to grow (`Order`), and holds back juniors alone. Whoever
+        has waited for `patience_s` goes, however many wait with it.
         """
-        if self._respected is None or state.pinned or request.status == RequestStatus.PREEMPTED:
+        if self._respected is None or request.status == RequestStatus.PREEMPTED:
             return False
         if now_s - state.arrived_s >= self.patience_s:
             return False
-        if not (pinned := self._respected.blocks):
-            return self._held_back
+        pinned = self._respected.blocks
         lacking = cdiv(request.num_tokens, self._block_size) - (available - pinned)
-        if self._reserve and state.turn == 0:
+        if pinned and self._reserve and self._juniors.include(state.turn):
             room = min(pinned, self._reserve)
-            # A smaller new job behind this one waits as well.
-            self._holds_new_jobs = self._holds_new_jobs or (
+            # A smaller request of a junior behind this one waits as well.
+            self._holds_juniors = self._holds_juniors or (
                 lacking + room > 0 and now_s - state.arrived_s < self._find_cost(min(lacking + room, room), request)
             )
-            if self._holds_new_jobs:
+            if self._holds_juniors:
                 return True
-        if not self._held_back:
+        if state.pinned:
+            return False
+        if pinned and not self._held_back:
             self._held_back = lacking > 0 and self._is_worth_waiting(min(lacking, pinned), request, now_s)
         return self._held_back
 

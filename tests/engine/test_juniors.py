@@ -1,0 +1,83 @@
+"""Which jobs are juniors, and that they leave room to the others at each of their turns."""
+
+from __future__ import annotations
+
+import pytest
+from test_admission import BLOCKS_ASKED, RESERVED, SEARCH, make_waiting
+from tracked_requests import ASKED, BLOCK, Tracked
+from vllm.v1.request import Request
+
+from agentcache.engine.order.juniors import Juniors
+from agentcache.policy.runtime_policy import Order
+
+# Three of four jobs are juniors.
+ORDER = Order(patience_s=RESERVED.patience_s, reserve=RESERVED.reserve, juniors=0.75)
+
+
+@pytest.mark.parametrize(
+    ("bound", "included", "excluded"), [(3, [0, 1, 2], [3, 4]), (1, [0], [1, 2]), (0, [0], [1, 2])]
+)
+def test_new_jobs_and_those_with_fewer_turns_than_most_are_juniors(
+    bound: int, included: list[int], excluded: list[int]
+) -> None:
+    juniors = Juniors(lambda: 0.5, lambda share: bound if share == 0.5 else -1)
+    assert [turn for turn in (*included, *excluded) if juniors.include(turn)] == included
+
+
+def test_turns_are_counted_once_a_step() -> None:
+    bounds = iter([2, 4])
+    juniors = Juniors(lambda: 0.5, lambda _: next(bounds))
+    assert [juniors.include(3), juniors.include(1)] == [False, True]
+    juniors.step()
+    assert [juniors.include(3), juniors.include(4)] == [True, False]
+
+
+def come_again(tracked: Tracked, session: str, turns: int) -> Request:
+    """Do so many turns of a job, then let its next request come."""
+    history = list(ASKED)
+    for number in range(turns):
+        history = tracked.turn(f"{session} {number}", history, session=session, calls=(SEARCH,))
+    return tracked.ask(f"{session} again", [*history, 5], session=session)
+
+
+@pytest.mark.parametrize(("turns", "waits"), [(1, True), (2, True), (3, True), (4, False)])
+def test_a_junior_under_way_leaves_room_to_those_that_have_come_further(turns: int, waits: bool) -> None:
+    tracked = make_waiting(pinned=6, order=ORDER)
+    for session, done in (("a", 1), ("b", 2), ("c", 3), ("d", 4)):
+        if done != turns:
+            come_again(tracked, session, done)
+    request = come_again(tracked, "e", turns)
+    tracked.tracker.step()
+    available = -(-request.num_tokens // BLOCK) + 6
+    assert tracked.tracker.should_defer(request, available=available) is waits
+    tracked.tracker.step()
+    assert not tracked.tracker.should_defer(request, available=available + 4), "there is room for both"
+
+
+def test_a_junior_waits_although_its_turn_is_pinned_and_a_senior_does_not() -> None:
+    tracked = make_waiting(pinned=6, order=ORDER)
+    tracked.pins.await_return = lambda _: True
+    senior, junior = come_again(tracked, "senior", 4), come_again(tracked, "junior", 1)
+    assert tracked.tracker.should_defer(junior, available=6)
+    assert not tracked.tracker.should_defer(senior, available=6)
+
+
+def test_a_junior_waits_at_each_turn_for_its_patience() -> None:
+    tracked = make_waiting(pinned=6, order=ORDER)
+    come_again(tracked, "senior", 4)
+    for turns in (1, 2):
+        request = come_again(tracked, f"junior {turns}", turns)
+        assert tracked.tracker.should_defer(request, available=6)
+        tracked.clock.now_s += 8
+        tracked.tracker.step()
+        assert not tracked.tracker.should_defer(request, available=6)
+
+
+def test_jobs_that_wait_for_a_human_are_not_compared_with() -> None:
+    tracked = make_waiting(pinned=6, order=ORDER)
+    for number in range(4):
+        tracked.reply(come_again(tracked, f"old {number}", 5))
+    request = come_again(tracked, "now", 2)
+    tracked.tracker.step()
+    assert not tracked.tracker.should_defer(request, available=-(-request.num_tokens // BLOCK) + 6)
+    assert tracked.tracker.should_defer(tracked.ask("new", ASKED), available=BLOCKS_ASKED + 6)

@@ -1,0 +1,41 @@
+"""How many turns jobs have behind them, against sorting all of them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tool_runtime.learning.turn_counts import TurnCounts
+
+JOBS = st.integers(0, 9)
+
+
+@given(
+    changes=st.lists(st.tuples(JOBS, st.none() | st.integers(0, 6)), max_size=60),
+    share=st.sampled_from((0.0, 1.0)) | st.floats(0, 1),
+)
+def test_a_quantile_is_that_of_all_jobs_in_order(changes: list[tuple[int, int | None]], share: float) -> None:
+    counts, expected = TurnCounts(), dict[int, int]()
+    for job, turns in changes:
+        if turns is None:
+            counts.drop(job)
+            expected.pop(job, None)
+        else:
+            counts.put(job, turns)
+            expected[job] = turns
+        counts.check_integrity(expected)
+        in_order = sorted(expected.values())
+        at = min(int(share * len(in_order)), len(in_order) - 1)
+        assert counts.quantile(share) == (in_order[at] if in_order else 0)
+        assert len(counts) == len(expected)
+
+
+def test_a_wrong_count_is_found() -> None:
+    counts = TurnCounts()
+    counts.put(1, 2)
+    with pytest.raises(RuntimeError, match="under way"):
+        counts.check_integrity({1: 3})
+    counts._jobs[2] += 1
+    with pytest.raises(RuntimeError, match="by turns"):
+        counts.check_integrity({1: 2})
