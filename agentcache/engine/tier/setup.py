@@ -10,9 +10,9 @@ from vllm.v1.core.sched.scheduler import Scheduler
 
 from agentcache.config import TierConfig
 from agentcache.engine.blocks.block_queue import BlockQueue
+from agentcache.engine.jobs.miss_log import MissLog
 from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP
 from agentcache.engine.segments.gap_filler import GapFiller
-from agentcache.engine.segments.plan import SegmentCosts
 from agentcache.engine.tier.computed_blocks import ComputedBlocks
 from agentcache.engine.tier.connector import TierConnector
 from agentcache.engine.tier.fetching import Link
@@ -60,10 +60,13 @@ class TierSetup:
         filler: GapFiller,
         evictor: Evictor,
         price: ReturnPrice,
-        costs: SegmentCosts,
+        misses: MissLog,
         clock: Callable[[], float],
     ) -> Tier:
-        """Make the tier and let it steer the connector. `evictor` is that of the host's memory."""
+        """Make the tier and let it steer the connector.
+
+        `evictor` is that of the host's memory. `misses` learns how blocks were lost.
+        """
         tier = Tier(
             pool=scheduler.kv_cache_manager.block_pool,
             queue=queue,
@@ -75,12 +78,14 @@ class TierSetup:
             ),
             price=price,
             host=HostCache(self.connector.host_blocks, scheduler.hash_block_size, evictor, clock),
-            costs=costs,
+            costs=filler.costs,
             link=self.link,
             margin=_STEPS_AHEAD * cdiv(scheduler.max_num_scheduled_tokens, scheduler.block_size),
+            block_bytes=int(find_block_bytes(scheduler)) * scheduler.parallel_config.world_size,
             workers=scheduler.parallel_config.world_size,
             clock=clock,
         )
+        misses.find_losses = tier.storing.losses.find
         self.connector.steer(tier)
         return tier
 
@@ -94,7 +99,11 @@ def find_tier(scheduler: Scheduler, config: TierConfig) -> TierSetup | None:
 
 
 def find_link(scheduler: Scheduler, config: TierConfig) -> Link:
-    """Find what a copy costs: all layers of a block lie in one allocation of each GPU."""
+    """Find what a copy costs."""
+    return Link(config.latency_s, find_block_bytes(scheduler) / (config.link_gb_s * 1e9))
+
+
+def find_block_bytes(scheduler: Scheduler) -> float:
+    """Find how large a block is on each GPU: all its layers lie in one allocation there."""
     cache = scheduler.kv_cache_config
-    block_bytes = cache.kv_cache_tensors[0].size / cache.num_blocks
-    return Link(config.latency_s, block_bytes / (config.link_gb_s * 1e9))
+    return cache.kv_cache_tensors[0].size / cache.num_blocks
