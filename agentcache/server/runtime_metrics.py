@@ -80,7 +80,7 @@ RUNTIME_METRICS = (
     counter("hit_tokens_total", "Those that came from the cache.", _one(lambda runtime: runtime.hit_tokens)),
     counter(
         "hit_tokens_by_place_total",
-        "The same, by where they were when the request came, where there is a cache in the host's memory.",
+        "The same, apart by whether they were hit on the GPU or fetched from the host's memory, where that is a cache.",
         _all(lambda runtime: by_reason(runtime.hits)),
         "place",
     ),

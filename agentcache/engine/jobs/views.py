@@ -81,7 +81,7 @@ class TurnView(_View):
     change: ChangeView | None = Field(default=None, description="None when the prompt goes on from the last turn")
     lost_to: tuple[LossView, ...] = Field(default=(), description="of the evicted, the largest losses first")
     hits: dict[HitPlace, int] = Field(
-        default={}, description="cached tokens, by where they were when the request came; empty without a second cache"
+        default={}, description="cached tokens; `host`: fetched for this request. Empty without a second cache"
     )
     evicted_from: dict[LossCause, int] = Field(
         default={}, description="evicted tokens, by how they were lost; empty without a second cache"
