@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
+from sizes import pick_size
 from tiered_scheduler import TieredScheduler, make_tiered
 
 from tool_runtime.agent.job import ToolCall
@@ -36,4 +38,43 @@ def make_evicted(model_path: str) -> TieredScheduler:
     lone.run_until_idle()
     push_out(lone, 1, 2, 3, 4)
     assert lone.find_blocks(PROMPT) == []
+    return lone
+
+
+def run_at_random(
+    model_path: str, seed: int, watch: Callable[[TieredScheduler], object] = lambda _: None
+) -> TieredScheduler:
+    """Jobs share a system prompt; the caches hold a fraction of them, and copies end whenever they like."""
+    chance = random.Random(seed)
+    lone = make_tiered(
+        model_path,
+        blocks=chance.choice([24, 40, 64]),
+        host_blocks=chance.choice([3, 20, 60, 200]),
+        in_flight=chance.choice([1, 2]),
+        pace=chance.choice([0.05, 0.3, 1.0]),
+        seed=seed,
+    )
+    watch(lone)
+    system = make_tokens(1000, 40)
+    prompts = {job: system + make_tokens(job, chance.randint(20, 200)) for job in range(8)}
+    turns = dict.fromkeys(prompts, 0)
+    for _ in range(pick_size(60, 200)):
+        job = chance.choice(list(prompts))
+        name = f"job-{job}/{turns[job]}"
+        if f"job-{job}/{turns[job] - 1}" in lone.scheduler.requests:
+            if chance.random() < 0.1:
+                lone.abort(f"job-{job}/{turns[job] - 1}")
+            continue
+        ask(lone, name, prompts[job], last=chance.random() < 0.1, tokens=chance.randint(1, 12))
+        turns[job] += 1
+        prompts[job] = (prompts[job] + make_tokens(chance.randrange(10**6), chance.randint(5, 60)))[:330]
+        for _ in range(chance.randint(0, 12)):
+            lone.step()
+        if chance.random() < 0.03:
+            lone.scheduler.reset_prefix_cache(
+                # What runs cannot be reset under a connector while a step is under way, in stock vLLM as well.
+                reset_running_requests=lone.in_flight == 1 and chance.random() < 0.5,
+                reset_connector=chance.random() < 0.5,
+            )
+    lone.run_until_idle()
     return lone

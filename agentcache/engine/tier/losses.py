@@ -79,8 +79,3 @@ class Losses:
             if self._is_on_host(make_block_hash_with_group_id(BlockHash(hashes[index]), KV_CACHE_GROUP)):
                 found[index] = Loss(0.0, "not fetched")
         return found
-
-    def clear(self) -> None:
-        """Forget all: a cache was emptied."""
-        self._lost.clear()
-        self._marks.clear()

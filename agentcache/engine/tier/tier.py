@@ -176,7 +176,6 @@ class Tier:
         for store in self._stores.values():
             store.abandoned = True
         self.host.reset()
-        self.storing.losses.clear()
         return True
 
     def count_held(self) -> Counter[int]:
