@@ -196,7 +196,6 @@ class Oracle:
     """Knows of every block, by its hash, whether the host's memory has had it since it was computed last."""
 
     def __init__(self, lone: TieredScheduler, patch: pytest.MonkeyPatch) -> None:
-        self.causes: Counter[str] = Counter()
         self._unsure: set[BlockHashWithGroupId] = set()
         self._gpu: WatchedBlockMap = lone.pool.cached_block_hash_to_block
         self._host: WatchedBlockMap = lone.scheduler.tier.host.map
@@ -241,15 +240,12 @@ class Oracle:
             had = self._had_before[key] if is_computed else key in self._had
             assert PLACE_OF[loss.cause] == ("host" if had else "gpu"), loss
             assert (loss.cause == "not fetched") == self._host.holds(key)
-        self.causes.update(loss.cause for loss in losses.values())
         return losses
 
 
 @pytest.mark.parametrize("seed", range(pick_size(6, 60)))
 def test_places_agree_with_an_oracle(seed: int, tiny_model_path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    oracles = []
-    lone = run_at_random(tiny_model_path, seed, lambda lone: oracles.append(Oracle(lone, monkeypatch)))
-    (oracle,) = oracles
+    lone = run_at_random(tiny_model_path, seed, lambda lone: Oracle(lone, monkeypatch))
     turns = [
         turn
         for job in (*lone.scheduler.tracker.view_jobs(), *lone.scheduler.tracker.view_ended())
