@@ -21,6 +21,14 @@ _REASONS = {
     "evicted": "evicted in the meantime",
     "behind a gap": "cached behind a gap, and not reused",
 }
+_LOSSES = {
+    "never chosen": "were lost by the GPU before they were chosen for a copy",
+    "not worth a copy": "were not worth a copy, as few like them were ever fetched",
+    "overwritten": "were lost by the GPU before their copy was made",
+    "no room": "found no room in the host's memory, whose blocks were all being copied to",
+    "evicted": "had been in the host's memory, and were evicted there",
+    "not fetched": "were in the host's memory, and not fetched",
+}
 _ADVICE = {
     "tools reordered": "The client lists its tools in another order each time: have it send them in one order.",
     "tools changed": "The client declares other tools from turn to turn: declare all of them at the first turn.",
@@ -64,11 +72,11 @@ def diagnose(engines: Sequence[Values], jobs: Sequence[Values]) -> Diagnosis:
     if not prompt:
         return Diagnosis(("No turn of a job has ended yet.",), tuple(_judge_setup(engines)))
     return Diagnosis(
-        tuple(_tell_tokens(prompt, hit, missed)),
+        (*_tell_tokens(prompt, hit, missed), *_tell_places(prompt, runtimes)),
         (
             *_judge_clients(runtimes, jobs),
             *_judge_matches(_add_up(runtimes, "found_jobs")),
-            *_judge_cache(prompt, missed),
+            *_judge_cache(prompt, missed, _add_up(runtimes, "evicted_from")),
             *_judge_setup(engines),
         ),
     )
@@ -85,6 +93,18 @@ def _tell_tokens(prompt: int, hit: int, missed: Counter[str]) -> Iterator[str]:
     yield f"{prompt:,} prompt tokens, of which {_share(hit, prompt)} came from the cache."
     for reason, tokens in missed.most_common():
         yield f"  {_share(tokens, prompt):>7} {_REASONS.get(reason, reason)}"
+
+
+def _tell_places(prompt: int, runtimes: Sequence[Values]) -> Iterator[str]:
+    """Tell nothing where there is one cache alone."""
+    hits, losses = _add_up(runtimes, "hits"), _add_up(runtimes, "evicted_from")
+    if hits:
+        gpu, host = _share(hits["gpu"], prompt), _share(hits["host"], prompt)
+        yield f"{gpu} were hit on the GPU, and {host} were fetched from the host's memory."
+    if losses:
+        yield "Of the evicted:"
+    for cause, tokens in losses.most_common():
+        yield f"  {_share(tokens, losses.total()):>7} {_LOSSES.get(cause, cause)}"
 
 
 def _judge_clients(runtimes: Sequence[Values], jobs: Sequence[Values]) -> Iterator[Finding]:
@@ -114,18 +134,25 @@ def _judge_matches(found: Counter[str]) -> Iterator[Finding]:
         )
 
 
-def _judge_cache(prompt: int, missed: Counter[str]) -> Iterator[Finding]:
+def _judge_cache(prompt: int, missed: Counter[str], losses: Counter[str]) -> Iterator[Finding]:
     if missed["evicted"] >= _LEAST_EVICTED * prompt:
         yield Finding(
             f"The cache is too small for these jobs: {_share(missed['evicted'], prompt)} of the prompt tokens had been "
             "evicted when they were wanted again.",
-            "Raise --gpu-memory-utilization, add --kv-offloading-size, serve fewer jobs at a time, or add a GPU.",
+            _advise_on_size(losses),
         )
     if missed["behind a gap"] >= _LEAST_BEHIND_GAP * prompt:
         yield Finding(
             f"{_share(missed['behind a gap'], prompt)} of the prompt tokens were cached, but behind a gap.",
             "Reuse segments: --policy agentcache, and segments.enabled not off.",
         )
+
+
+def _advise_on_size(losses: Counter[str]) -> str:
+    if losses["evicted"] > losses.total() / 2:
+        return "Most of these were evicted from the host's memory: raise --kv-offloading-size."
+    host = "" if losses else "add --kv-offloading-size, "
+    return f"Raise --gpu-memory-utilization, {host}serve fewer jobs at a time, or add a GPU."
 
 
 def _judge_setup(engines: Sequence[Values]) -> Iterator[Finding]:

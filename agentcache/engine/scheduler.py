@@ -144,8 +144,7 @@ class AgentScheduler(MultiSegmentScheduler):
         get_inputs = cache(
             partial(build_inputs, self.vllm_config, config, num_blocks, block_size, fills_gaps=fills_gaps)
         )
-        if not fills_gaps:
-            tier = None
+        tier = tier if fills_gaps else None
         if policy.make_evictor is not None:
             self.evictor = policy.make_evictor(
                 get_inputs if tier is None else lambda: tier.price_evictions(get_inputs())
@@ -200,6 +199,7 @@ class AgentScheduler(MultiSegmentScheduler):
     def _steer_tier(self, tier: TierSetup, policy: Policy, inputs: EvictorInputs, price: ReturnPrice) -> None:
         assert self.block_queue is not None
         assert self.gap_filler is not None
+        assert self.tracker is not None
         assert policy.make_evictor is not None
         self.tier = tier.make(
             self,
@@ -207,7 +207,7 @@ class AgentScheduler(MultiSegmentScheduler):
             filler=self.gap_filler,
             evictor=policy.make_evictor(lambda: tier.price_losses(inputs)),
             price=price,
-            costs=self.gap_filler.costs,
+            misses=self.tracker.misses,
             clock=self.now,
         )
 

@@ -153,6 +153,7 @@ class _Run:
                 cache_tokens=before.cache_tokens,
                 preemptions=counted.preemptions,
                 evictions=counted.evictions,
+                hit_tokens=counted.hit_tokens,
                 engine_startup_s=target.startup_s,
                 model_runner=target.model_runner,
                 gpus=target.gpus,

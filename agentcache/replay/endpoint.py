@@ -20,28 +20,39 @@ from tool_runtime.agent.job import Turn
 _PREEMPTIONS = "vllm:num_preemptions"
 _CACHE = "vllm:cache_config_info"
 _EVICTIONS = "agentcache:evicted_blocks"
+_HOST_BLOCKS = "agentcache:host_blocks"
+_PROMPT_TOKENS = "vllm:prompt_tokens_by_source"
+_PLACES = {"local_cache_hit": "gpu", "external_kv_transfer": "host"}
 
 
 @dataclass(frozen=True, slots=True)
 class CacheFacts:
-    """The size of the engine's KV cache, its preemptions so far, and blocks that lost reusable KV, by cause.
+    """The size of the engine's KV cache, its preemptions so far, blocks that lost reusable KV, by cause, and hits.
 
-    None if the server does not say: evictions are counted by agentcache's own block queue.
+    None if the server does not say: evictions are counted by agentcache's own block queue. `hit_tokens` are by place;
+    `has_host_cache` where agentcache steers one in the host's memory.
     """
 
     block_size: int | None
     cache_tokens: int | None
     preemptions: int | None
     evictions: dict[str, int] | None = None
+    hit_tokens: dict[str, int] | None = None
+    has_host_cache: bool = False
 
     def count_since(self, before: CacheFacts) -> CacheFacts:
         """Return the same with counts since `before` was read."""
-        preemptions = evictions = None
+        preemptions = evictions = hit_tokens = None
         if self.preemptions is not None and before.preemptions is not None:
             preemptions = self.preemptions - before.preemptions
         if self.evictions is not None and before.evictions is not None:
             evictions = {cause: blocks - before.evictions.get(cause, 0) for cause, blocks in self.evictions.items()}
-        return replace(self, preemptions=preemptions, evictions=evictions)
+        if self.hit_tokens is not None and before.hit_tokens is not None:
+            hit_tokens = {place: tokens - before.hit_tokens.get(place, 0) for place, tokens in self.hit_tokens.items()}
+            # Another cache of vLLM's is known by what came from it.
+            if not self.has_host_cache and not hit_tokens.get("host"):
+                hit_tokens = None
+        return replace(self, preemptions=preemptions, evictions=evictions, hit_tokens=hit_tokens)
 
 
 class Endpoint:
@@ -111,7 +122,9 @@ class Endpoint:
 def parse_cache_facts(families: Iterable[Metric]) -> CacheFacts:
     """Take block size and count from the labels of vLLM's info metric, and add up counts over engines."""
     block_size = cache_tokens = preemptions = None
+    has_host_cache = False
     evictions: Counter[str] = Counter()
+    hit_tokens: Counter[str] = Counter()
     for family in families:
         if family.name == _CACHE and family.samples:
             labels = family.samples[0].labels
@@ -123,4 +136,12 @@ def parse_cache_facts(families: Iterable[Metric]) -> CacheFacts:
         elif family.name == _EVICTIONS:
             for sample in family.samples:
                 evictions[sample.labels["cause"]] += int(sample.value)
-    return CacheFacts(block_size, cache_tokens, preemptions, dict(evictions) or None)
+        elif family.name == _HOST_BLOCKS:
+            has_host_cache = bool(family.samples)
+        elif family.name == _PROMPT_TOKENS:
+            for sample in family.samples:
+                if sample.name.endswith("_total") and (place := _PLACES.get(sample.labels["source"])):
+                    hit_tokens[place] += int(sample.value)
+    return CacheFacts(
+        block_size, cache_tokens, preemptions, dict(evictions) or None, dict(hit_tokens) or None, has_host_cache
+    )

@@ -111,6 +111,11 @@ class PolicyEvent(_Record):
     cache_tokens: int | None = None
     preemptions: int | None = None
     evictions: dict[str, int] | None = Field(default=None, description="blocks that lost reusable KV, by cause")
+    hit_tokens: dict[str, int] | None = Field(
+        default=None,
+        description="where there are two caches: prompt tokens of all requests that were hit on the GPU (`gpu`), and "
+        "that were fetched from elsewhere (`host`)",
+    )
     engine_startup_s: float | None = None
     prefill_s: float | None = Field(default=None, description="modelled seconds of prefill, of a simulation")
     busy_s: tuple[float, ...] | None = Field(

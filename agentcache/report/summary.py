@@ -38,6 +38,8 @@ class PolicySummary(_Figures):
     token_hit_rate: float | None
     block_hit_rate: float | None
     request_hit_rate: float | None
+    gpu_hit_rate: float | None = None
+    host_hit_rate: float | None = None
     recomputed_tokens: int | None
     jobs: int
     failed: int
@@ -76,6 +78,8 @@ def summarize_policy(run: PolicyRun) -> PolicySummary:
     answered = run.answered
     # Of the requests for which the server told what it cached: (cached, prompt) tokens.
     hits = [(request.cached_tokens, request.prompt_tokens) for request in answered if request.cached_tokens is not None]
+    token_hit_rate = _share(sum(cached for cached, _ in hits), sum(prompt for _, prompt in hits))
+    gpu_hit_rate, host_hit_rate = _split(token_hit_rate, run.end.hit_tokens if run.end else None)
     recomputed = [request.recomputed_tokens for request in answered if request.recomputed_tokens is not None]
     return PolicySummary(
         job_latency_s=_describe([job.finished_s - job.started_s for job in run.finished_jobs]),
@@ -83,7 +87,9 @@ def summarize_policy(run: PolicyRun) -> PolicySummary:
         tpot_s=_describe([request.tpot_s for request in answered]),
         queue_s=_describe([request.queue_s for request in answered]),
         tool_s=_describe([call.finished_s - call.started_s for call in run.tool_calls]),
-        token_hit_rate=_share(sum(cached for cached, _ in hits), sum(prompt for _, prompt in hits)),
+        token_hit_rate=token_hit_rate,
+        gpu_hit_rate=gpu_hit_rate,
+        host_hit_rate=host_hit_rate,
         block_hit_rate=_block_hit_rate(hits, run.end.block_size if run.end else None),
         request_hit_rate=_share(sum(cached > 0 for cached, _ in hits), len(hits)),
         recomputed_tokens=sum(recomputed) if recomputed else None,
@@ -113,6 +119,15 @@ def _describe(sample: Sequence[float | None]) -> Distribution:
 
 def _share(part: int, whole: int) -> float | None:
     return part / whole if whole else None
+
+
+def _split(hit_rate: float | None, hit_tokens: Mapping[str, int] | None) -> tuple[float | None, float | None]:
+    """Split the hit rate as the hits of all requests were, by place; None where there is one place."""
+    if hit_rate is None or hit_tokens is None:
+        return None, None
+    gpu, host = hit_tokens.get("gpu", 0), hit_tokens.get("host", 0)
+    of_host = host / (gpu + host) if host else 0.0
+    return hit_rate * (1 - of_host), hit_rate * of_host
 
 
 def _find_imbalance(busy_s: Sequence[float] | None) -> float | None:

@@ -70,12 +70,27 @@ def _tiles_of_tokens(runtimes: Sequence[RuntimeCounts]) -> Iterator[Tile]:
         _show_share(hit, prompt),
         f"{hit:,} of {prompt:,} prompt tokens" if prompt else "no prompt yet",
     )
+    yield from _tiles_of_places(prompt, runtimes)
     share = f"{_show_share(recomputed, prompt)} of the prompt tokens" if prompt else "no prompt yet"
     yield Tile("Tokens recomputed", f"{recomputed:,}", share)
     missed = _list_causes(one.missed_tokens for one in runtimes)
     yield Tile("Tokens missed", f"{prompt - hit:,}", missed if prompt else "no prompt yet")
     found = [one.found_jobs for one in runtimes]
     yield Tile("Requests of jobs", f"{sum(sum(one.values()) for one in found):,}", _list_causes(found))
+
+
+def _tiles_of_places(prompt: int, runtimes: Sequence[RuntimeCounts]) -> Iterator[Tile]:
+    """Yield nothing where no engine has a second cache."""
+    hits: Counter[str] = reduce(lambda sum_, one: sum_ + Counter(one.hits), runtimes, Counter())
+    if not hits:
+        return
+    yield Tile(
+        "Hit on the GPU, and fetched",
+        f"{_show_share(hits['gpu'], prompt)} + {_show_share(hits['host'], prompt)}",
+        f"{hits['host']:,} prompt tokens came from the host's memory",
+    )
+    losses = [one.evicted_from for one in runtimes]
+    yield Tile("Tokens evicted and missed", f"{sum(sum(one.values()) for one in losses):,}", _list_causes(losses))
 
 
 def _tiles_of_comparison(compared: Sequence[ComparisonCounts]) -> Iterator[Tile]:

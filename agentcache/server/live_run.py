@@ -69,7 +69,11 @@ def shorten_session(session: str) -> str:
 
 def build_run(policy: str, jobs: Sequence[NamedJob], block_size: int | None) -> PolicyRun:
     """Build a run of what is known of the jobs. A job that has not ended has no JobEvent."""
-    run = PolicyRun(end=PolicyEvent(policy=policy, block_size=block_size))
+    hits: Counter[str] = Counter()
+    for job in jobs:
+        for turn in job.view.turns:
+            hits.update(turn.hits)
+    run = PolicyRun(end=PolicyEvent(policy=policy, block_size=block_size, hit_tokens=dict(hits) or None))
     for job in jobs:
         run.requests += [_make_request(policy, job, turn) for turn in job.view.turns]
         run.tool_calls += _make_tool_calls(policy, job)

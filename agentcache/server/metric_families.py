@@ -8,6 +8,7 @@ from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
+from agentcache.engine.jobs.views import HistogramCounts
 from agentcache.engine.rpc.snapshot import EngineSnapshot
 
 PREFIX = "agentcache:"
@@ -53,6 +54,11 @@ def histogram(name: str, text: str, find: Callable[[EngineSnapshot], Histogram |
 def by_reason(counts: Mapping[Any, int]) -> Samples:
     """Make a sample for each reason or cause, with its words joined to one label value."""
     return [((reason.replace(" ", "_").replace("-", "_"),), count) for reason, count in sorted(counts.items())]
+
+
+def convert(counts: HistogramCounts) -> Histogram:
+    """Convert what the engine has counted."""
+    return Histogram(list(zip(counts.bounds, counts.buckets, strict=True)), counts.count, counts.total)
 
 
 def _fill(

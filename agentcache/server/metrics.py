@@ -9,7 +9,16 @@ from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from agentcache.engine.rpc.snapshot import ComparisonCounts, EngineSnapshot, TierCounts
-from agentcache.server.metric_families import PREFIX, GetSamples, Histogram, by_reason, counter, gauge, histogram
+from agentcache.server.metric_families import (
+    PREFIX,
+    GetSamples,
+    Histogram,
+    by_reason,
+    convert,
+    counter,
+    gauge,
+    histogram,
+)
 from agentcache.server.runtime_metrics import RUNTIME_METRICS
 from agentcache.server.snapshot_reader import Reading
 
@@ -105,6 +114,11 @@ _TIER_METRICS = (
     gauge("host_used_blocks", "Blocks of the host's memory that hold KV.", _of_tier(lambda tier: tier.used)),
     counter("stored_blocks_total", "Blocks copied to the host's memory.", _of_tier(lambda tier: tier.stored)),
     counter(
+        "stored_bytes_total",
+        "Bytes copied to the host's memory, from all GPUs of the engine.",
+        _of_tier(lambda tier: tier.stored * tier.block_bytes),
+    ),
+    counter(
         "overwritten_stores_total",
         "Blocks that the GPU reused before they were copied to the host's memory.",
         _of_tier(lambda tier: tier.overwritten),
@@ -115,6 +129,16 @@ _TIER_METRICS = (
         _of_tier(lambda tier: tier.avoided),
     ),
     counter("fetched_blocks_total", "Blocks copied back to the GPU.", _of_tier(lambda tier: tier.fetched)),
+    counter(
+        "fetched_bytes_total",
+        "Bytes copied back, to all GPUs of the engine.",
+        _of_tier(lambda tier: tier.fetched * tier.block_bytes),
+    ),
+    histogram(
+        "fetch_wait_seconds",
+        "Seconds that requests waited for blocks from the host's memory.",
+        lambda one: convert(one.tier.fetch_wait_s) if one.tier is not None else None,
+    ),
     counter("host_evicted_blocks_total", "Blocks lost from the host's memory.", _of_tier(lambda tier: tier.evicted)),
 )
 

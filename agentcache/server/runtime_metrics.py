@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from agentcache.engine.jobs.views import HistogramCounts, RuntimeCounts
+from agentcache.engine.jobs.views import PLACE_OF, HistogramCounts, LossCause, RuntimeCounts
 from agentcache.engine.rpc.snapshot import EngineSnapshot
-from agentcache.server.metric_families import GetSamples, Histogram, Samples, by_reason, counter, gauge, histogram
+from agentcache.server.metric_families import (
+    GetSamples,
+    Histogram,
+    Samples,
+    by_reason,
+    convert,
+    counter,
+    gauge,
+    histogram,
+)
 
 
 def _all(get: Callable[[RuntimeCounts], Samples]) -> GetSamples:
@@ -18,11 +27,15 @@ def _one(get: Callable[[RuntimeCounts], float]) -> GetSamples:
 
 
 def _of(get: Callable[[RuntimeCounts], HistogramCounts]) -> Callable[[EngineSnapshot], Histogram | None]:
-    return lambda one: _convert(get(one.runtime)) if one.runtime is not None else None
+    return lambda one: convert(get(one.runtime)) if one.runtime is not None else None
 
 
-def _convert(counts: HistogramCounts) -> Histogram:
-    return Histogram(list(zip(counts.bounds, counts.buckets, strict=True)), counts.count, counts.total)
+def _by_place(counts: Mapping[LossCause, int]) -> Samples:
+    return [
+        ((PLACE_OF[cause], *labels), value)
+        for cause in sorted(counts)
+        for labels, value in by_reason({cause: counts[cause]})
+    ]
 
 
 RUNTIME_METRICS = (
@@ -66,6 +79,12 @@ RUNTIME_METRICS = (
     counter("prompt_tokens_total", "Prompt tokens of jobs.", _one(lambda runtime: runtime.prompt_tokens)),
     counter("hit_tokens_total", "Those that came from the cache.", _one(lambda runtime: runtime.hit_tokens)),
     counter(
+        "hit_tokens_by_place_total",
+        "The same, apart by whether they were hit on the GPU or fetched from the host's memory, where that is a cache.",
+        _all(lambda runtime: by_reason(runtime.hits)),
+        "place",
+    ),
+    counter(
         "recomputed_tokens_total",
         "Prompt tokens that repeat the job's last turn and were no longer cached.",
         _one(lambda runtime: runtime.recomputed_tokens),
@@ -74,6 +93,13 @@ RUNTIME_METRICS = (
         "missed_tokens_total",
         "Prompt tokens of jobs that were not cached, by reason.",
         _all(lambda runtime: by_reason(runtime.missed_tokens)),
+        "reason",
+    ),
+    counter(
+        "evicted_tokens_total",
+        "Those that were evicted, by place and reason, where there is a cache in the host's memory.",
+        _all(lambda runtime: _by_place(runtime.evicted_from)),
+        "place",
         "reason",
     ),
     counter(

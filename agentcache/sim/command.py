@@ -129,6 +129,7 @@ class Simulation:
             cache_tokens=sum(engine.cache_tokens for engine in engines),
             preemptions=sum(engine.preemptions for engine in engines),
             evictions=_add_evictions(engines),
+            hit_tokens=_add_hits(engines),
             prefill_s=sum(engine.prefill_s for engine in engines),
             busy_s=tuple(engine.busy_s for engine in engines),
             gpus=self._shape.tensor_parallel_size * self._replicas,
@@ -141,6 +142,12 @@ def _add_evictions(engines: Sequence[SimulatedEngine]) -> dict[str, int] | None:
     if any(each is None for each in counts):
         return None
     return dict(sum((Counter(each) for each in counts), Counter[str]()))
+
+
+def _add_hits(engines: Sequence[SimulatedEngine]) -> dict[str, int] | None:
+    if not engines[0].has_host_cache:
+        return None
+    return dict(sum((engine.hit_tokens for engine in engines), Counter[str]()))
 
 
 def _begin(settings: SimulationSettings, simulation: Simulation) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -144,6 +144,9 @@ class SimulatedEngine:
             else None
         )
         self.clock = clock
+        self.has_host_cache = link is not None
+        # Prompt tokens by the cache that had them.
+        self.hit_tokens: Counter[str] = Counter()
         self.preemptions = 0
         self.prefill_s = 0.0
         self.busy_s = 0.0
@@ -303,6 +306,8 @@ class SimulatedEngine:
                 first.append(times)
             if reply.prefill_stats is not None:
                 times.cached_tokens = reply.prefill_stats.num_cached_tokens
+                self.hit_tokens["gpu"] += reply.prefill_stats.num_local_cached_tokens
+                self.hit_tokens["host"] += reply.prefill_stats.num_external_cached_tokens
             if reply.finished:
                 times.finished_s = now_s
                 finished.append(times)

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from made_engine import make_engine, make_runtime
 
-from agentcache.doctor.findings import diagnose
+from agentcache.doctor.findings import _LOSSES, diagnose
+from agentcache.engine.jobs.views import PLACE_OF
 
 PARSER = {"runtime": {"tool_parser": "hermes"}}
 
@@ -92,3 +93,29 @@ def test_a_server_without_turns_or_runtime_says_so() -> None:
     assert diagnose([read_engine(prompt_tokens=0)], []).facts == ("No turn of a job has ended yet.",)
     (finding,) = diagnose([make_engine(runtime=None, policy="lru").model_dump(mode="json")], []).findings
     assert finding.text == "Policy lru follows no jobs, so nothing is known of their misses."
+
+
+TIERED = {"missed_tokens": {"evicted": 1500, "new": 10}, "hits": {"gpu": 8000, "host": 500}}
+
+
+def test_a_host_cache_that_loses_most_is_to_be_larger() -> None:
+    (text,) = list_texts(read_engine(**TIERED, evicted_from={"evicted": 800, "never chosen": 700}))
+    assert text.endswith("Most of these were evicted from the host's memory: raise --kv-offloading-size.")
+    (text,) = list_texts(read_engine(**TIERED, evicted_from={"evicted": 700, "never chosen": 800}))
+    assert "kv-offloading-size" not in text, "it is there, and loses less than the GPU"
+    (text,) = list_texts(read_engine(missed_tokens={"evicted": 1500, "new": 10}))
+    assert "add --kv-offloading-size" in text
+
+
+def test_places_are_told_where_there_are_two_caches() -> None:
+    facts = diagnose([read_engine(**TIERED, evicted_from={"evicted": 800, "never chosen": 200})], []).facts
+    assert facts[-4:] == (
+        "80.0 % were hit on the GPU, and 5.0 % were fetched from the host's memory.",
+        "Of the evicted:",
+        "   80.0 % had been in the host's memory, and were evicted there",
+        "   20.0 % were lost by the GPU before they were chosen for a copy",
+    )
+
+
+def test_every_way_to_lose_a_block_has_words() -> None:
+    assert set(_LOSSES) == set(PLACE_OF)

@@ -133,6 +133,24 @@ def test_what_is_not_known_at_both_times_is_not_known(known: CacheFacts) -> None
     assert known.count_since(unknown) == unknown.count_since(known) == unknown
 
 
+def read_hits(gpu: int, host: int, *, steered: bool) -> CacheFacts:
+    text = "# TYPE vllm:prompt_tokens_by_source_total counter\n"
+    for source, tokens in {"local_compute": 99, "local_cache_hit": gpu, "external_kv_transfer": host}.items():
+        text += f'vllm:prompt_tokens_by_source_total{{engine="0",source="{source}"}} {tokens}.0\n'
+    text += "# TYPE agentcache:host_blocks gauge\n"
+    text += 'agentcache:host_blocks{engine="0"} 50.0\n' if steered else ""
+    return parse_cache_facts(text_string_to_metric_families(text))
+
+
+def test_hits_are_told_by_place_where_there_are_two_caches() -> None:
+    before = read_hits(10, 5, steered=True)
+    assert read_hits(30, 9, steered=True).count_since(before).hit_tokens == {"gpu": 20, "host": 4}
+    assert read_hits(30, 5, steered=True).count_since(before).hit_tokens == {"gpu": 20, "host": 0}
+    unsteered = read_hits(10, 5, steered=False)
+    assert read_hits(30, 9, steered=False).count_since(unsteered).hit_tokens == {"gpu": 20, "host": 4}
+    assert read_hits(30, 5, steered=False).count_since(unsteered).hit_tokens is None
+
+
 def test_metrics_without_a_cache_say_nothing() -> None:
     assert parse_cache_facts(text_string_to_metric_families("up 1\n")) == CacheFacts(None, None, None)
 

@@ -148,3 +148,12 @@ def test_a_server_that_hides_cached_tokens_has_no_hit_rate() -> None:
     figures = summarize_one([make_request("lru", "a", 0, 0.0, 1.0, prompt_tokens=100, cached_tokens=None)])
     assert figures.turns == 1
     assert (figures.token_hit_rate, figures.request_hit_rate, figures.recomputed_tokens) == (None, None, None)
+
+
+def test_hits_of_two_caches_split_the_hit_rate() -> None:
+    *events, end = small_run()
+    figures = summarize_one([*events, end.model_copy(update={"hit_tokens": {"gpu": 6, "host": 18}})])
+    assert figures.token_hit_rate == pytest.approx(24 / 200)
+    assert (figures.gpu_hit_rate, figures.host_hit_rate) == (pytest.approx(6 / 200), pytest.approx(18 / 200))
+    plain = summarize_one(small_run())
+    assert (plain.gpu_hit_rate, plain.host_hit_rate) == (None, None)

@@ -28,6 +28,7 @@ from agentcache.engine.rpc.snapshot import (
     EvictionCounts,
     RequestCounts,
     SegmentCounts,
+    TierCounts,
 )
 from agentcache.server.job_reader import EngineJob, JobReader
 from agentcache.server.live_report import LiveReport
@@ -76,6 +77,19 @@ def make_engine(engine: int = 0, **changes: Any) -> EngineSnapshot:
         "runtime": make_runtime(),
     }
     return EngineSnapshot(**{**found, **changes})
+
+
+def make_tiered_engine(engine: int = 0) -> EngineSnapshot:
+    """One with a cache in the host's memory."""
+    tier = TierCounts(
+        **{"total": 100, "used": 80, "stored": 60, "overwritten": 2, "avoided": 3, "fetched": 40, "evicted": 5},
+        block_bytes=1024,
+        fetch_wait_s=HistogramCounts(bounds=(0.1, 1.0), buckets=(3, 4), count=5, total=4.5),
+    )
+    runtime = make_runtime(
+        hits={"gpu": 7_000, "host": 500}, evicted_from={"evicted": 240, "never chosen": 96, "not worth a copy": 64}
+    )
+    return make_engine(engine, tier=tier, runtime=runtime)
 
 
 def make_turn(turn: int, arrived_s: float, **changes: Any) -> TurnView:

@@ -14,6 +14,7 @@ from made_engine import (
     make_job,
     make_pin,
     make_runtime,
+    make_tiered_engine,
     make_turn,
     on_engine,
     two_turns,
@@ -261,3 +262,14 @@ def test_the_page_draws_why_prompts_were_not_cached() -> None:
     assert ("evicted" in drawn, "behind a gap" in drawn) == (True, False)
     nothing = get_page(make_job("mine", make_turn(0, 1.0)))
     assert "no turn missed anything" in nothing
+
+
+def test_tiles_tell_places_where_there_are_two_caches() -> None:
+    tiles = {
+        tile.name: (tile.value, tile.detail) for tile in build_tiles([make_tiered_engine(0), make_tiered_engine(1)])
+    }
+    assert tiles["Hit on the GPU, and fetched"] == ("70.0 % + 5.0 %", "1,000 prompt tokens came from the host's memory")
+    assert tiles["Tokens evicted and missed"] == ("800", "480 evicted, 192 never chosen, 128 not worth a copy")
+    assert not {"Hit on the GPU, and fetched", "Tokens evicted and missed"} & {
+        tile.name for tile in build_tiles([make_engine()])
+    }

@@ -98,3 +98,11 @@ def test_lanes_show_the_last_active_jobs_and_mark_no_open_one() -> None:
         ("job 8", 100.0, "finished"),
         ("over", 200.0, "finished"),
     ]
+
+
+def test_hits_by_place_split_the_hit_rate() -> None:
+    turns = make_turn(0, 50.0, hits={"gpu": 48, "host": 16}), make_turn(1, 55.0, hits={"gpu": 64, "host": 0})
+    figures = summarize_policy(build_run("agentcache", name_jobs([on_engine(make_job("mine", *turns))]), 16))
+    assert (figures.token_hit_rate, figures.gpu_hit_rate, figures.host_hit_rate) == (0.64, 0.56, 0.08)
+    one = summarize_policy(build_run("agentcache", name_jobs([on_engine(two_turns("mine", 50.0))]), 16))
+    assert (one.gpu_hit_rate, one.host_hit_rate) == (None, None)

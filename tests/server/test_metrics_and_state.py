@@ -112,6 +112,6 @@ def test_served_metrics_are_the_documented_ones(url: str) -> None:
 
 def test_labels_name_neither_session_nor_prompt(url: str) -> None:
     ours = "\n".join(line for line in get_metrics(url).splitlines() if line.startswith("agentcache:"))
-    known = {"engine", "policy", "segments", "chunking", "cause", "reason", "tool", "how", "le"}
+    known = {"engine", "policy", "segments", "chunking", "cause", "reason", "tool", "how", "le", "place"}
     assert set(re.findall(r"(\w+)=\"", ours)) <= known
     assert SESSION not in ours

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import re
 
-from made_engine import make_engine, make_runtime
+from made_engine import make_engine, make_runtime, make_tiered_engine
 from prometheus_client.parser import text_string_to_metric_families
 
 from agentcache.engine.jobs.views import ToolCounts
@@ -10,7 +10,7 @@ from agentcache.engine.rpc.snapshot import EngineSnapshot
 from agentcache.server.metrics import render_metrics
 from agentcache.server.snapshot_reader import Reading
 
-LABELS = {"how", "engine", "policy", "segments", "chunking", "cause", "reason", "tool", "le"}
+LABELS = {"how", "engine", "policy", "segments", "chunking", "cause", "reason", "tool", "le", "place"}
 
 
 def find_samples(*engines: EngineSnapshot) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -84,5 +84,25 @@ def test_a_tool_of_any_name_is_one_label_value() -> None:
 
 
 def test_no_other_labels_than_the_documented() -> None:
-    text = render_metrics(Reading((make_engine(),), 0.0)).decode()
+    text = render_metrics(Reading((make_tiered_engine(),), 0.0)).decode()
     assert set(re.findall(r"(\w+)=\"", text)) == LABELS
+
+
+def test_two_caches_tell_places_bytes_and_waits() -> None:
+    rank, samples = ("engine", "1"), find_samples(make_tiered_engine(1))
+    of_host, of_gpu = ("place", "host"), ("place", "gpu")
+    expected = {
+        ("hit_tokens_by_place_total", (rank, of_gpu)): 7_000,
+        ("hit_tokens_by_place_total", (rank, of_host)): 500,
+        ("evicted_tokens_total", (rank, of_host, ("reason", "evicted"))): 240,
+        ("evicted_tokens_total", (rank, of_gpu, ("reason", "never_chosen"))): 96,
+        ("evicted_tokens_total", (rank, of_gpu, ("reason", "not_worth_a_copy"))): 64,
+        ("stored_bytes_total", (rank,)): 60 * 1024,
+        ("fetched_bytes_total", (rank,)): 40 * 1024,
+        ("fetch_wait_seconds_bucket", (rank, ("le", "0.1"))): 3,
+        ("fetch_wait_seconds_count", (rank,)): 5,
+        ("fetch_wait_seconds_sum", (rank,)): 4.5,
+    }
+    assert {key: samples.get(key) for key in expected} == expected
+    names = {name for name, _ in expected}
+    assert not names & {name for name, _ in find_samples(make_engine(1))}, "one cache has no places"

@@ -251,3 +251,23 @@ def test_a_broken_trace_leaves_nothing(tmp_path: Path) -> None:
         simulate(make_settings(tmp_path / "out", workload=f"mooncake:{path}", kv_tokens=2000))
     assert str(caught.value).startswith(f"{path}:2: ")
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_two_caches_split_the_hit_rate(tmp_path: Path) -> None:
+    out, knobs = tmp_path / "out", {"tier": {"enabled": True, "latency_s": 0.0, "link_gb_s": 1e4}}
+    _, summary = simulate(make_settings(out, policies=("vllm", "agentcache"), cpu_tokens=14_000, knobs=knobs))
+    for policy, run in read(out).items():
+        assert run.end is not None
+        assert run.end.hit_tokens is not None
+        assert sum(run.end.hit_tokens.values()) == sum(request.cached_tokens or 0 for request in run.requests)
+        assert run.end.hit_tokens["host"] > 0
+        figures = summary.policies[policy]
+        assert (figures.gpu_hit_rate or 0) + (figures.host_hit_rate or 0) == pytest.approx(figures.token_hit_rate)
+    assert "fetched from the host" in (out / MARKDOWN_FILE).read_text()
+
+
+def test_one_cache_is_no_reason_to_split(both: tuple[Path, Summary]) -> None:
+    out, summary = both
+    assert {run.end.hit_tokens for run in read(out).values() if run.end} == {None}
+    assert {figures.host_hit_rate for figures in summary.policies.values()} == {None}
+    assert "fetched from the host" not in (out / MARKDOWN_FILE).read_text()

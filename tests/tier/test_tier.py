@@ -2,45 +2,13 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 from lone_scheduler import BLOCK_SIZE
 from sizes import pick_size
+from tiered_jobs import PROMPT, ask, make_evicted, make_tokens, run_at_random
 from tiered_scheduler import TieredScheduler, make_tiered
 
 from agentcache.policy.registry import find_policy
-from tool_runtime.agent.job import ToolCall
-
-SEARCH = ToolCall("search", "{}")
-# Nine full blocks.
-PROMPT = list(range(1, 151))
-
-
-def ask(lone: TieredScheduler, name: str, prompt: list[int], *, last: bool = False, tokens: int = 3) -> None:
-    lone.add(name, prompt, output_tokens=tokens, calls=[] if last else [SEARCH], session_id=name.partition("/")[0])
-
-
-def make_tokens(seed: int, count: int) -> list[int]:
-    chance = random.Random(seed)
-    return [chance.randrange(8000) for _ in range(count)]
-
-
-def push_out(lone: TieredScheduler, *seeds: int) -> None:
-    """Other jobs use the GPU's cache."""
-    for seed in seeds:
-        ask(lone, f"other-{seed}/0", make_tokens(seed, 300))
-        lone.run_until_idle()
-
-
-def make_evicted(model_path: str) -> TieredScheduler:
-    """The first turn of job "mine", PROMPT, is in the host's memory alone."""
-    lone = make_tiered(model_path)
-    ask(lone, "mine/0", PROMPT)
-    lone.run_until_idle()
-    push_out(lone, 1, 2, 3, 4)
-    assert lone.find_blocks(PROMPT) == []
-    return lone
 
 
 def begin_fetch(lone: TieredScheduler) -> None:
@@ -184,36 +152,30 @@ def test_reset_waits_for_copies_and_then_forgets_all(tiny_model_path: str) -> No
 
 @pytest.mark.parametrize("seed", range(pick_size(6, 60)))
 def test_rows_read_their_own_keys_and_values(seed: int, tiny_model_path: str) -> None:
-    """Jobs share a system prompt; the caches hold a fraction of them, and copies end whenever they like."""
-    chance = random.Random(seed)
-    lone = make_tiered(
-        tiny_model_path,
-        blocks=chance.choice([24, 40, 64]),
-        host_blocks=chance.choice([3, 20, 60, 200]),
-        in_flight=chance.choice([1, 2]),
-        pace=chance.choice([0.05, 0.3, 1.0]),
-        seed=seed,
-    )
-    system = make_tokens(1000, 40)
-    prompts = {job: system + make_tokens(job, chance.randint(20, 200)) for job in range(8)}
-    turns = dict.fromkeys(prompts, 0)
-    for _ in range(pick_size(60, 200)):
-        job = chance.choice(list(prompts))
-        name = f"job-{job}/{turns[job]}"
-        if f"job-{job}/{turns[job] - 1}" in lone.scheduler.requests:
-            if chance.random() < 0.1:
-                lone.abort(f"job-{job}/{turns[job] - 1}")
-            continue
-        ask(lone, name, prompts[job], last=chance.random() < 0.1, tokens=chance.randint(1, 12))
-        turns[job] += 1
-        prompts[job] = (prompts[job] + make_tokens(chance.randrange(10**6), chance.randint(5, 60)))[:330]
-        for _ in range(chance.randint(0, 12)):
-            lone.step()
-        if chance.random() < 0.03:
-            lone.scheduler.reset_prefix_cache(
-                # What runs cannot be reset under a connector while a step is under way, in stock vLLM as well.
-                reset_running_requests=lone.in_flight == 1 and chance.random() < 0.5,
-                reset_connector=chance.random() < 0.5,
-            )
-    lone.run_until_idle()
+    lone = run_at_random(tiny_model_path, seed)
     assert lone.pool.get_num_free_blocks() == lone.pool.num_gpu_blocks - 1
+
+
+def test_block_goes_last_while_it_is_copied(tiny_model_path: str) -> None:
+    lone = make_tiered(tiny_model_path, blocks=24, host_blocks=4)
+    lone.scheduler.tier.storing._margin = 4
+    for seed in range(4):
+        ask(lone, f"other-{seed}/0", make_tokens(seed, 170), last=True)
+        lone.run_until_idle()
+    pool, queue, stats = lone.pool, lone.scheduler.block_queue, lone.scheduler.tier.storing.stats
+    stored = stats.stored
+    assert lone.scheduler.tier.reset()
+    lone.pace = 0.0
+    free = queue.get_all_free_blocks()
+    # What has no KV goes first, and is not copied.
+    cached = [block.block_id for block in free if block.block_hash is not None]
+    lone.step()
+    copied = {source for copy in lone.copies for source, _ in copy.left}
+    assert cached[0] in copied, "it would have gone next"
+    assert copied == {block.block_id for block in queue.get_all_free_blocks()[-len(copied) :]}
+    # Who takes all others leaves these to be copied.
+    pool.free_blocks(pool.get_new_blocks(len(free) - len(copied)))
+    lone.pace = 1.0
+    lone.run_until_idle()
+    assert stats.overwritten == 0
+    assert stats.stored - stored >= len(copied)

@@ -76,9 +76,24 @@ def test_what_is_fetched_is_what_was_stored(cold: LiveEngine, tiny_model_path: s
         push_out(engine)
         before = engine.scheduler.tier.fetched_blocks
         reply = engine.ask(PROMPT, 16, session="mine", calls=[SEARCH])
-        assert engine.scheduler.tier.fetched_blocks - before > 10
+        fetched = engine.scheduler.tier.fetched_blocks - before
+        (job,) = engine.scheduler.tracker.view_session("mine")
+    assert fetched > 10
+    assert job.turns[-1].hits == {"gpu": (20 - fetched) * BLOCK, "host": fetched * BLOCK}
     assert reply.cached == 20 * BLOCK
     assert_same(reply, expected)
+
+
+def test_what_the_host_lost_is_told(tiny_model_path: str) -> None:
+    with start_tiered(tiny_model_path, 12) as engine:
+        engine.ask(PROMPT, 16, session="mine", calls=[SEARCH])
+        push_out(engine)
+        engine.ask(PROMPT, 16, session="mine", calls=[SEARCH])
+        (job,) = engine.scheduler.tracker.view_session("mine")
+    turn = job.turns[-1]
+    assert turn.evicted_from.get("evicted"), turn
+    assert sum(turn.evicted_from.values()) == turn.misses["evicted"]
+    assert sum(turn.hits.values()) + sum(turn.misses.values()) == turn.prompt_tokens
 
 
 def test_one_wrong_block_in_the_hosts_memory_is_seen(cold: LiveEngine, tiny_model_path: str) -> None:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 
 from vllm.v1.core.kv_cache_utils import KVCacheBlock
 from vllm.v1.request import Request
 
 from agentcache.engine.constants import FILL_MARK
-from agentcache.engine.jobs.evicted_blocks import EvictedBlocks, Eviction
-from agentcache.engine.jobs.misses import explain_misses, find_missed, view_losses
+from agentcache.engine.jobs.evicted_blocks import EvictedBlocks, Eviction, FindLosses
+from agentcache.engine.jobs.misses import explain_misses, find_missed, view_losses, view_placed_losses
 from agentcache.engine.jobs.request_state import RequestState, reusable_hashes
-
-# Evicted blocks that are remembered, for each block of the cache and in all. One takes about 200 bytes.
-_CACHES = 4
-_MAX_BLOCKS = 500_000
 
 
 class MissLog:
@@ -30,10 +27,12 @@ class MissLog:
         """The id of the request for which blocks are allocated."""
         self.on_lost: Callable[[int], None] | None = None
         """Told how many evicted blocks a request that was admitted computes again."""
+        self.find_losses: FindLosses | None = None
+        """Finds how blocks were lost, where there is a second cache."""
         self._block_size = block_size
         self._clock = clock
         self._name_session = name_session
-        self._evicted = EvictedBlocks(min(_CACHES * num_blocks, _MAX_BLOCKS))
+        self._evicted: EvictedBlocks[Eviction] = EvictedBlocks.of_cache(num_blocks)
 
     def note_taken(self, blocks: Sequence[KVCacheBlock]) -> None:
         """Note blocks that were chosen to be evicted and still have their hashes."""
@@ -58,7 +57,13 @@ class MissLog:
         if self.on_lost is not None:
             self.on_lost(len(evicted))
         state.misses = explain_misses(missed, missed_tokens, evicted, state.overlap, size)
-        state.lost_to = view_losses(evicted, self._clock(), size)
+        if self.find_losses is None:
+            state.lost_to = view_losses(evicted, self._clock(), size)
+            return
+        losses = self.find_losses(hashes, evicted)
+        causes = Counter(loss.cause for loss in losses.values())
+        state.evicted_from = {cause: blocks * size for cause, blocks in causes.items()}
+        state.lost_to = view_placed_losses(evicted, losses, self._clock(), size)
 
     def reset(self) -> None:
         """Forget what was evicted: the cache was emptied."""

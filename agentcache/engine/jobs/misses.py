@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from agentcache.engine.jobs.evicted_blocks import Eviction
+from agentcache.engine.jobs.evicted_blocks import Eviction, Loss
 from agentcache.engine.jobs.turn_chains import Overlap
-from agentcache.engine.jobs.views import LossView, MissReason
+from agentcache.engine.jobs.views import HitPlace, LossView, MissReason
 
 _MAX_LOSSES = 3
+
+# Where blocks were lost, None where that is not known, and the session that got their room.
+_Who = tuple[HitPlace | None, str]
 
 
 def find_missed(blocks: int, cached: int, filled: Collection[int]) -> list[int]:
@@ -67,12 +70,35 @@ def explain_misses(
 
 def view_losses(evicted: Mapping[int, Eviction], now_s: float, block_size: int) -> tuple[LossView, ...]:
     """View the evictions that cost most, at most three, the largest first."""
-    tokens: Counter[str] = Counter()
-    latest_s: dict[str, float] = {}
-    for eviction in evicted.values():
-        tokens[eviction.taker] += block_size
-        latest_s[eviction.taker] = max(eviction.time_s, latest_s.get(eviction.taker, eviction.time_s))
+    return _view((((None, eviction.taker), eviction.time_s) for eviction in evicted.values()), now_s, block_size)
+
+
+def view_placed_losses(
+    evicted: Mapping[int, Eviction], losses: Mapping[int, Loss], now_s: float, block_size: int
+) -> tuple[LossView, ...]:
+    """View them where there is a second cache: what that had once was lost there, whoever made the GPU lose it.
+
+    What is there still was lost to nobody, and is left out.
+    """
+    lost: list[tuple[_Who, float]] = []
+    for index, eviction in evicted.items():
+        loss = losses.get(index)
+        if loss is None:
+            lost.append(((None, eviction.taker), eviction.time_s))
+        elif loss.cause == "evicted":
+            lost.append((("host", ""), loss.time_s))
+        elif loss.cause != "not fetched":
+            lost.append((("gpu", eviction.taker), eviction.time_s))
+    return _view(lost, now_s, block_size)
+
+
+def _view(lost: Iterable[tuple[_Who, float]], now_s: float, block_size: int) -> tuple[LossView, ...]:
+    tokens: Counter[_Who] = Counter()
+    latest_s: dict[_Who, float] = {}
+    for who, time_s in lost:
+        tokens[who] += block_size
+        latest_s[who] = max(time_s, latest_s.get(who, time_s))
     return tuple(
-        LossView(tokens=count, evicted_s=latest_s[taker], ago_s=now_s - latest_s[taker], taker=taker or None)
-        for taker, count in tokens.most_common(_MAX_LOSSES)
+        LossView(tokens=count, place=who[0], evicted_s=latest_s[who], ago_s=now_s - latest_s[who], taker=who[1] or None)
+        for who, count in tokens.most_common(_MAX_LOSSES)
     )

@@ -10,7 +10,7 @@ from vllm.v1.request import Request, RequestStatus
 
 from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT
 from agentcache.engine.jobs.turn_chains import Overlap
-from agentcache.engine.jobs.views import ChangeView, LossView, MissReason, TurnView
+from agentcache.engine.jobs.views import ChangeView, HitPlace, LossCause, LossView, MissReason, TurnView
 from agentcache.engine.order.job_queue import QueuePriority
 from tool_runtime.learning.tool_key import ToolKey
 
@@ -38,6 +38,8 @@ class RequestState:
     change: ChangeView | None = None
     misses: dict[MissReason, int] = field(default_factory=dict)
     lost_to: tuple[LossView, ...] = ()
+    hits: dict[HitPlace, int] = field(default_factory=dict)
+    evicted_from: dict[LossCause, int] = field(default_factory=dict)
 
     @property
     def lost_tokens(self) -> int:
@@ -81,6 +83,8 @@ def view_turn(request: Request, state: RequestState, calls: Sequence[ToolKey], n
         misses=state.misses,
         change=state.change,
         lost_to=state.lost_to,
+        hits=state.hits,
+        evicted_from=state.evicted_from,
     )
 
 

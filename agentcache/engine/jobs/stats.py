@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import accumulate
 
 from agentcache.engine.blocks.pins import Pin, Pins
+from agentcache.engine.histogram import Histogram
 from agentcache.engine.jobs.views import (
     ChangeCause,
     FoundBy,
-    HistogramCounts,
+    HitPlace,
     JobView,
+    LossCause,
     MissReason,
     PinCounts,
     PinView,
@@ -34,39 +34,20 @@ _LATENCY_BOUNDS_S = (1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600)
 _TURN_BOUNDS = (1, 2, 3, 5, 8, 12, 20, 30, 50, 100)
 
 
-class Histogram:
-    """Counts by upper bounds."""
-
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self._bounds = tuple(bounds)
-        self._counts = [0] * (len(bounds) + 1)
-        self._total = 0.0
-
-    def add(self, value: float) -> None:
-        """Count one value."""
-        self._counts[bisect_left(self._bounds, value)] += 1
-        self._total += value
-
-    def view(self) -> HistogramCounts:
-        """View the counts, cumulative by bound, with the sum of the values."""
-        cumulative = tuple(accumulate(self._counts))
-        return HistogramCounts(
-            bounds=self._bounds, buckets=cumulative[:-1], count=cumulative[-1], total=round(self._total, 6)
-        )
-
-
 @dataclass(slots=True)
 class JobRecord:
     """One job, beside what the job table knows of it.
 
     `asked_s` is the arrival of the first request since the job's last answer, None while there is none. `turns` and
-    `pins` are the latest, oldest first.
+    `pins` are the latest, oldest first; `hits` and `evicted_from` are of all turns.
     """
 
     finished_s: float
     asked_s: float | None = None
     turns: deque[TurnView] = field(default_factory=lambda: deque(maxlen=_MAX_TURNS))
     pins: deque[Pin] = field(default_factory=lambda: deque(maxlen=_MAX_PINS))
+    hits: Counter[HitPlace] = field(default_factory=Counter)
+    evicted_from: Counter[LossCause] = field(default_factory=Counter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +70,8 @@ class JobStats:
         self.turns = Histogram(_TURN_BOUNDS)
         self.prompt_tokens = self.hit_tokens = self.recomputed_tokens = 0
         self.missed_tokens: Counter[MissReason] = Counter()
+        self.hits: Counter[HitPlace] = Counter()
+        self.evicted_from: Counter[LossCause] = Counter()
         self.changes: Counter[ChangeCause] = Counter()
         self._gaps: dict[str, list[float]] = {}
         self._ended_jobs: deque[_EndedJob] = deque(maxlen=_MAX_ENDED_JOBS)
@@ -116,6 +99,9 @@ class JobStats:
         self.hit_tokens += turn.cached_tokens
         self.recomputed_tokens += turn.recomputed_tokens
         self.missed_tokens.update(turn.misses)
+        for counted in (self, record):
+            counted.hits.update(turn.hits)
+            counted.evicted_from.update(turn.evicted_from)
         if turn.change is not None:
             self.changes[turn.change.cause] += 1
 
@@ -166,6 +152,8 @@ class JobStats:
             hit_tokens=self.hit_tokens,
             recomputed_tokens=self.recomputed_tokens,
             missed_tokens=dict(self.missed_tokens),
+            hits=dict(self.hits),
+            evicted_from=dict(self.evicted_from),
             changed_prompts=dict(self.changes),
             found_jobs=dict(found),
         )
@@ -191,6 +179,8 @@ def view_job(record: JobRecord, entry: JobEntry, pins: Pins | None, now_s: float
         waits_for=tuple(turn.key.tool for turn in entry.pending.values() if turn.key != HUMAN),
         is_over=is_over,
         pins=tuple(_view_pin(pin, pins) for pin in record.pins),
+        hits=dict(record.hits),
+        evicted_from=dict(record.evicted_from),
     )
 
 

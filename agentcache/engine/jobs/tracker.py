@@ -128,6 +128,8 @@ class JobTracker:
         state.scheduled_s = self.clock()
         stats = request.prefill_stats
         state.cached_tokens = stats.num_cached_tokens if stats is not None else 0
+        if stats is not None and self.misses.find_losses is not None:
+            state.hits = {"gpu": stats.num_local_cached_tokens, "host": stats.num_external_cached_tokens}
         self.misses.explain(request, state, filled)
         self.runtime.load.admitted(state.scheduled_s - state.arrived_s, self._turn_cost.of_lost(state))
         self._waiting.admitted(request, state)

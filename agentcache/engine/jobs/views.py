@@ -5,6 +5,7 @@ Times are seconds on the engine's own monotonic clock; `now_s` of a view is when
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -15,6 +16,20 @@ class _View(BaseModel):
 
 
 MissReason = Literal["new", "changed", "evicted", "behind a gap"]
+# Of two caches, the one on the GPU and the one in the host's memory.
+HitPlace = Literal["gpu", "host"]
+# How an evicted block came to be computed again: it left the GPU without a copy, because it was never chosen for one,
+# was not worth one, was written over before its copy was made, or every block of the host's memory was being copied to;
+# its copy was evicted from the host's memory; or that is there, and was not fetched.
+LossCause = Literal["never chosen", "not worth a copy", "overwritten", "no room", "evicted", "not fetched"]
+PLACE_OF: Mapping[LossCause, HitPlace] = {
+    "never chosen": "gpu",
+    "not worth a copy": "gpu",
+    "overwritten": "gpu",
+    "no room": "gpu",
+    "evicted": "host",
+    "not fetched": "host",
+}
 # By the client's name, the response that it continues, or the tokens that it repeats; nothing was to be found for the
 # first request of a job without a name, and nothing was found though the prompt has an earlier reply.
 FoundBy = Literal["named", "response", "repeated", "first", "unmatched"]
@@ -32,12 +47,16 @@ class ChangeView(_View):
 
 
 class LossView(_View):
-    """Evictions of a turn's blocks whose room one session got."""
+    """Evictions of a turn's blocks from one place, whose room one session got."""
 
     tokens: int
+    place: HitPlace | None = Field(default=None, description="where their KV was last; None without a second cache")
     evicted_s: float = Field(description="the latest of them")
     ago_s: float = Field(description="from then until the turn was admitted")
-    taker: str | None = Field(description="the session; None where nobody's, or where it may not be shown")
+    taker: str | None = Field(
+        description="the session; None where nobody's, where it may not be shown, and for the host's memory, whose "
+        "room goes to copies for several sessions"
+    )
 
 
 class TurnView(_View):
@@ -61,6 +80,12 @@ class TurnView(_View):
     misses: dict[MissReason, int] = Field(default={}, description="prompt tokens that were not cached, by reason")
     change: ChangeView | None = Field(default=None, description="None when the prompt goes on from the last turn")
     lost_to: tuple[LossView, ...] = Field(default=(), description="of the evicted, the largest losses first")
+    hits: dict[HitPlace, int] = Field(
+        default={}, description="cached tokens; `host`: fetched for this request. Empty without a second cache"
+    )
+    evicted_from: dict[LossCause, int] = Field(
+        default={}, description="evicted tokens, by how they were lost; empty without a second cache"
+    )
 
 
 class PinView(_View):
@@ -93,6 +118,8 @@ class JobView(_View):
     waits_for: tuple[str, ...] = Field(description="tools that are out; a turn without calls waits for its human")
     is_over: bool
     pins: tuple[PinView, ...] = Field(description="the latest, oldest first")
+    hits: dict[HitPlace, int] = Field(default={}, description="as of its turns, of all of them")
+    evicted_from: dict[LossCause, int] = Field(default={}, description="as of its turns, of all of them")
 
 
 class HistogramCounts(_View):
@@ -138,6 +165,10 @@ class RuntimeCounts(_View):
     hit_tokens: int
     recomputed_tokens: int
     missed_tokens: dict[MissReason, int] = Field(default={}, description="prompt tokens not cached, by reason")
+    hits: dict[HitPlace, int] = Field(default={}, description="hit tokens by place; empty without a second cache")
+    evicted_from: dict[LossCause, int] = Field(
+        default={}, description="evicted tokens that were missed, by how they were lost; empty without a second cache"
+    )
     changed_prompts: dict[ChangeCause, int] = Field(
         default={}, description="turns whose prompt left the last turn, by cause"
     )

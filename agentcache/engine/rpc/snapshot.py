@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from vllm.v1.engine.core import EngineCoreProc
 
 from agentcache.engine.blocks.lru_comparison import LruComparison
-from agentcache.engine.jobs.views import RuntimeCounts
+from agentcache.engine.jobs.views import HistogramCounts, RuntimeCounts
 from agentcache.engine.patches import replace
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.engine.segments.scheduler import find_engine_obstacle
@@ -41,7 +41,7 @@ class EvictionCounts(_Counts):
 
 
 class TierCounts(_Counts):
-    """Counts of the cache in the host's memory, in blocks."""
+    """Counts of the cache in the host's memory, in blocks where nothing else is said."""
 
     total: int
     used: int = Field(description="hold KV now")
@@ -50,6 +50,8 @@ class TierCounts(_Counts):
     avoided: int = Field(description="were about to be evicted and not stored, because few like them were ever fetched")
     fetched: int = Field(description="copied to the GPU since the start")
     evicted: int = Field(description="lost from here since the start")
+    block_bytes: int = Field(description="of one block, on all GPUs of the engine together")
+    fetch_wait_s: HistogramCounts = Field(description="seconds that requests waited for fetches; one may wait twice")
 
 
 class ComparisonCounts(_Counts):
@@ -164,6 +166,8 @@ def _count_tier(tier: Tier) -> TierCounts:
         avoided=stats.avoided,
         fetched=tier.fetched_blocks,
         evicted=tier.host.evictions.blocks,
+        block_bytes=tier.block_bytes,
+        fetch_wait_s=tier.waits.view(),
     )
 
 

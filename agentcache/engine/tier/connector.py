@@ -69,6 +69,7 @@ class TierConnector(SimpleCPUOffloadConnector):
         """Let the request's blocks be freed: copies hold what they need."""
         if self.tier is None:
             return super().request_finished(request, block_ids)
+        self.tier.forget(request)
         return False, None
 
     def request_finished_all_groups(
@@ -77,6 +78,7 @@ class TierConnector(SimpleCPUOffloadConnector):
         """Do as `request_finished`."""
         if self.tier is None:
             return super().request_finished_all_groups(request, block_ids)
+        self.tier.forget(request)
         return False, None
 
     def has_pending_push_work(self) -> bool:

@@ -23,18 +23,20 @@ class Links:
 
 
 def find_links(scheduler: Scheduler, config: AgentCacheConfig) -> Links:
-    """Find what copies of the scheduler's blocks cost: all layers of a block lie in one allocation of each GPU.
-
-    Raises InputError for a cost profile that cannot be used.
-    """
-    cache = scheduler.kv_cache_config
-    block_bytes = cache.kv_cache_tensors[0].size / cache.num_blocks
+    """Find what copies of the scheduler's blocks cost. Raises InputError for a cost profile that cannot be used."""
+    block_bytes = find_block_bytes(scheduler)
     speeds = find_speeds(scheduler.vllm_config, config)
 
     def make(speed: LinkSpeed) -> Link:
         return Link(speed.latency_s, block_bytes / (speed.gb_s * 1e9))
 
     return Links(make(speeds.fetch), make(speeds.store), speeds.both_share)
+
+
+def find_block_bytes(scheduler: Scheduler) -> float:
+    """Find how large a block is on each GPU: all its layers lie in one allocation there."""
+    cache = scheduler.kv_cache_config
+    return cache.kv_cache_tensors[0].size / cache.num_blocks
 
 
 def find_speeds(vllm_config: VllmConfig, config: AgentCacheConfig) -> LinkSpeeds:

@@ -10,14 +10,14 @@ from vllm.v1.core.sched.scheduler import Scheduler
 
 from agentcache.config import AgentCacheConfig
 from agentcache.engine.blocks.block_queue import BlockQueue
+from agentcache.engine.jobs.miss_log import MissLog
 from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP
 from agentcache.engine.segments.gap_filler import GapFiller
-from agentcache.engine.segments.plan import SegmentCosts
 from agentcache.engine.tier.computed_blocks import ComputedBlocks
 from agentcache.engine.tier.connector import TierConnector
 from agentcache.engine.tier.fetching import Link
 from agentcache.engine.tier.host_cache import HostCache
-from agentcache.engine.tier.link_costs import find_links
+from agentcache.engine.tier.link_costs import find_block_bytes, find_links
 from agentcache.engine.tier.tier import Tier
 from agentcache.policy.cost import RecomputeCost
 from agentcache.policy.evictor import Evictor
@@ -61,10 +61,13 @@ class TierSetup:
         filler: GapFiller,
         evictor: Evictor,
         price: ReturnPrice,
-        costs: SegmentCosts,
+        misses: MissLog,
         clock: Callable[[], float],
     ) -> Tier:
-        """Make the tier and let it steer the connector. `evictor` is that of the host's memory."""
+        """Make the tier and let it steer the connector.
+
+        `evictor` is that of the host's memory. `misses` learns how blocks were lost.
+        """
         tier = Tier(
             pool=scheduler.kv_cache_manager.block_pool,
             queue=queue,
@@ -76,12 +79,14 @@ class TierSetup:
             ),
             price=price,
             host=HostCache(self.connector.host_blocks, scheduler.hash_block_size, evictor, clock),
-            costs=costs,
+            costs=filler.costs,
             link=self.link,
             margin=_STEPS_AHEAD * cdiv(scheduler.max_num_scheduled_tokens, scheduler.block_size),
+            block_bytes=int(find_block_bytes(scheduler)) * scheduler.parallel_config.world_size,
             workers=scheduler.parallel_config.world_size,
             clock=clock,
         )
+        misses.find_losses = tier.storing.losses.find
         self.connector.steer(tier)
         return tier
 

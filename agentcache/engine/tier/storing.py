@@ -22,6 +22,7 @@ from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.segments.cached_blocks import WatchedBlockMap
 from agentcache.engine.tier.computed_blocks import ComputedBlocks
 from agentcache.engine.tier.host_cache import UNKNOWN_USE, HostCache, LastUse, StoredBlock
+from agentcache.engine.tier.losses import Losses
 from agentcache.engine.tier.usefulness import Usefulness
 
 # While a block is copied it goes last: its loss can be avoided, however little it is worth.
@@ -73,6 +74,7 @@ class Storing:
         self._fetch_s = fetch_s
         self._compute_s = compute_s
         host.watch_losses(self._note_lost_copies)
+        self.losses = Losses(len(pool.blocks), host.map.holds, clock)
         self.stats = StoreStats()
         self._usefulness = usefulness
         self._computed = computed
@@ -106,6 +108,7 @@ class Storing:
         for block in blocks:
             self._last_uses[block.block_id] = last_use
         self._passed_over.difference_update(block.block_id for block in blocks)
+        self.losses.note_use(blocks)
         if self._host.room > 0:
             self._fresh.extend(blocks)
 
@@ -114,6 +117,7 @@ class Storing:
 
         They need not have been among the victims of the last look: what a request frees may go at once.
         """
+        self.losses.note_taken(blocks, self._map.copying)
         holds = self._host.map.holds
         keyed = ((block.block_hash, self._last_uses[block.block_id]) for block in blocks)
         self._host.renew((key, last_use) for key, last_use in keyed if key is not None and holds(key))
@@ -121,8 +125,9 @@ class Storing:
     def _note_lost_copies(self, copies: Sequence[KVCacheBlock]) -> None:
         """Note that the host's memory loses these: the GPU's own are dear again."""
         on_gpu = self._map.holds
-        keys = [key for copy in copies if (key := copy.block_hash) is not None and on_gpu(key)]
-        blocks = self._map.find_blocks(keys)
+        keys = [key for copy in copies if (key := copy.block_hash) is not None]
+        blocks = self._map.find_blocks([key for key in keys if on_gpu(key)])
+        self.losses.note_copies_lost(keys, blocks)
         self._queue.reprice(blocks, self._compute_s)
 
     def last_use_of(self, block: KVCacheBlock) -> LastUse:
@@ -161,6 +166,7 @@ class Storing:
         if not blocks:
             return None
         targets = self._host.reserve(len(blocks))
+        self.losses.note_not_copied((block.block_id for block in blocks[len(targets) :]), "no room")
         del blocks[len(targets) :]
         if not blocks:
             return None
@@ -230,7 +236,7 @@ class Storing:
     def _choose(self) -> dict[BlockHashWithGroupId, KVCacheBlock]:
         holds, copying = self._host.map.holds, self._map.copying
         chosen: dict[BlockHashWithGroupId, KVCacheBlock] = {}
-        avoided, safe, kept = set(), [], []
+        useless, safe, kept = set(), [], []
         count, self._wanted = self._margin + self._wanted, 0
         for block in self._queue.list_victims(count):
             key = block.block_hash
@@ -242,10 +248,12 @@ class Storing:
                 safe.append(block)
             elif self._is_useful(block):
                 chosen[key] = block
-            elif block.block_id not in self._passed_over:
-                avoided.add(block.block_id)
+            else:
+                useless.add(block.block_id)
         self._host.renew(kept)
         self._queue.reprice(safe, self._fetch_s)
+        self.losses.note_not_copied(useless, "not worth a copy")
+        avoided = useless - self._passed_over
         self.stats.avoided += len(avoided)
         self._usefulness.note_avoided(len(avoided))
         self._passed_over |= avoided

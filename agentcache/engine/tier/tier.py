@@ -19,6 +19,7 @@ from agentcache.engine.tier.fetching import Fetch, Fetching, Link
 from agentcache.engine.tier.host_cache import HostCache
 from agentcache.engine.tier.storing import Store, Storing
 from agentcache.engine.tier.usefulness import Usefulness
+from agentcache.engine.tier.waits import FetchWaits
 from agentcache.engine.tier.worker import TierMetadata
 from agentcache.errors import IntegrityError
 from agentcache.policy.return_price import ReturnPrice
@@ -42,6 +43,7 @@ class Tier:
         costs: SegmentCosts,
         link: Link,
         margin: int,
+        block_bytes: int,
         workers: int,
         clock: Callable[[], float],
     ) -> None:
@@ -57,6 +59,7 @@ class Tier:
             costs: What computing a block costs.
             link: What copying it costs.
             margin: How many of the GPU's next victims are kept copied.
+            block_bytes: What is copied for one block, by all workers together.
             workers: How many of vLLM's workers must have made a copy before it counts.
             clock: Gives seconds.
         """
@@ -78,6 +81,8 @@ class Tier:
             pool=pool, host=host, filler=filler, storing=self.storing, usefulness=usefulness, costs=costs, link=link
         )
         self.fetched_blocks = 0
+        self.block_bytes = block_bytes
+        self.waits = FetchWaits(clock)
         self._filler = filler
         self._price = price
         self._workers = workers
@@ -97,6 +102,17 @@ class Tier:
 
         A request without room is not made to wait: it waits for room, in its place.
         """
+        if self._must_wait(request):
+            self.waits.begin(request.request_id)
+            return True
+        self.forget(request)
+        return False
+
+    def forget(self, request: Request) -> None:
+        """Note that the request waits no more for what is fetched."""
+        self.waits.end([request.request_id])
+
+    def _must_wait(self, request: Request) -> bool:
         if request.request_id in self._filler.rows or self._filler.is_planned(request):
             return False
         if find_obstacle(request) is not None:
@@ -143,6 +159,7 @@ class Tier:
         for number in self._count(fetches):
             fetch = self._fetches.pop(number)
             self.fetching.end(fetch)
+            self.waits.end(fetch.request_ids)
             self.storing.inherit(fetch.blocks, map(self.host.last_use_of, fetch.sources))
             self.fetched_blocks += len(fetch.blocks)
             self._price.note_kept(len(fetch.blocks))
