@@ -29,7 +29,7 @@ from agentcache.engine.banner import write_banner
 from agentcache.engine.blocks.block_queue import BlockQueue, replace_queue
 from agentcache.engine.blocks.checkpoints import SUPERSEDED, Checkpoints, has_checkpoints
 from agentcache.engine.blocks.evictor_inputs import build_inputs
-from agentcache.engine.blocks.lru_comparison import LruComparison
+from agentcache.engine.blocks.lru_comparison import LruComparison, make_comparison
 from agentcache.engine.constants import ANSWER_MARK
 from agentcache.engine.jobs.setup import TrackerSetup, is_of_a_job
 from agentcache.engine.jobs.tracker import JobTracker
@@ -39,7 +39,6 @@ from agentcache.engine.patches import wrap_allocate_slots
 from agentcache.engine.record.recorder import RequestRecorder, make_recorder
 from agentcache.engine.replies.parser_choice import make_reader
 from agentcache.engine.replies.stop_strings import StopStrings
-from agentcache.engine.segments.layer_rule import has_full_attention_alone
 from agentcache.engine.segments.plan import SegmentCosts
 from agentcache.engine.segments.scheduler import MultiSegmentScheduler, find_engine_obstacle
 from agentcache.engine.tier.setup import TierSetup, find_tier
@@ -51,7 +50,6 @@ from agentcache.policy.inputs import EvictorInputs
 from agentcache.policy.registry import Policy, find_policy, for_recurrent_layers, with_evictor
 from agentcache.policy.return_price import ReturnPrice
 from agentcache.policy.runtime_policy import RuntimePolicy, Victim
-from agentcache.policy.shadow_lru import ShadowLru
 
 logger = init_logger("vllm.agentcache")
 
@@ -172,29 +170,16 @@ class AgentScheduler(MultiSegmentScheduler):
         logger.info(write_banner(self.vllm_config, config, policy, **facts, obstacle=obstacle))
         if tier is not None and price is not None:
             self._steer_tier(tier, policy, get_inputs(), price)
-        self.comparison = self._make_comparison(policy, get_costs)
+        # What a connector of vLLM's brings, it would bring under LRU as well, but not the same.
+        can_compare = policy.make_evictor is not None and (self.connector is None or self.tier is not None)
+        if can_compare and self._find_cost_obstacle() is None:
+            self.comparison = make_comparison(self, get_costs)
         # Another victim than vLLM's comes with a tracker.
         if self.gap_filler is not None or self.checkpoints is not None or self.tracker is not None:
             wrap_allocate_slots(self.kv_cache_manager, self._note_taker, self._make_room, self._choose_victim)
         # Measurements change it.
         self.chunking = config.chunking if is_on(config.chunking.enabled, policy.chunking) else None
         self._step_tokens = self.max_num_scheduled_tokens
-
-    def _make_comparison(self, policy: Policy, get_costs: Callable[[], SegmentCosts]) -> LruComparison | None:
-        """Make it, where a request's block hashes and their prices tell what LRU would have hit and saved."""
-        can_compare = (
-            policy.make_evictor is not None
-            and self.kv_cache_manager.enable_caching
-            and has_full_attention_alone(self.kv_cache_config)
-            and self.hash_block_size == self.block_size
-            # What a connector of vLLM's brings, it would bring under LRU as well, but not the same.
-            and (self.connector is None or self.tier is not None)
-            and self._find_cost_obstacle() is None
-        )
-        if not can_compare:
-            return None
-        # One block is vLLM's placeholder.
-        return LruComparison(ShadowLru(self.kv_cache_manager.block_pool.num_gpu_blocks - 1), get_costs())
 
     def _steer_tier(self, tier: TierSetup, policy: Policy, inputs: EvictorInputs, price: ReturnPrice) -> None:
         assert self.block_queue is not None

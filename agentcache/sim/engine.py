@@ -144,7 +144,7 @@ class SimulatedEngine:
             else None
         )
         self.clock = clock
-        self.has_host_cache = link is not None
+        self.has_host_cache = self._link is not None
         # Prompt tokens by the cache that had them.
         self.hit_tokens: Counter[str] = Counter()
         self.preemptions = 0

@@ -43,13 +43,13 @@ def test_a_turn_is_stored_at_once_where_there_is_room(tiny_model_path: str) -> N
 
 
 def test_new_jobs_are_held_back_by_what_the_host_loses(tiny_model_path: str) -> None:
-    assert find_policy("agentcache").runtime.order.patience_s == 30.0
+    assert find_policy("agentcache").runtime.order.patience_s == 15.0
     roomy = make_tiered(tiny_model_path).scheduler.tracker
     assert roomy.patience_s == 8.0
     roomy.misses.on_lost(1_000_000)
-    assert roomy.patience_s == pytest.approx(30.0, abs=0.5)
+    assert roomy.patience_s == pytest.approx(15.0, abs=0.5)
     small = make_tiered(tiny_model_path, blocks=200, host_blocks=100).scheduler.tracker
-    assert 8.0 < small.patience_s < 30.0
+    assert 8.0 < small.patience_s < 15.0
 
 
 def test_interactive_jobs_wait_for_8_s_at_most_whatever_is_lost(tiny_model_path: str) -> None:

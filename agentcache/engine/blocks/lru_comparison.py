@@ -6,12 +6,14 @@ requests would have come at others: of that it knows nothing.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from vllm.utils.math_utils import cdiv
+from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request
 
+from agentcache.engine.segments.layer_rule import has_full_attention_alone
 from agentcache.engine.segments.plan import Interval, SegmentCosts
 from agentcache.policy.shadow_lru import ShadowLru
 
@@ -93,3 +95,13 @@ def find_saving(costs: SegmentCosts, reused: int, filled: Collection[int], lru: 
     fill_requests = sum(index - 1 not in filled for index in filled)
     filled_s = sum(map(costs.block_s, filled)) + fill_requests * costs.row_s
     return (between_s if end > lru else -between_s) - filled_s
+
+
+def make_comparison(scheduler: Scheduler, get_costs: Callable[[], SegmentCosts]) -> LruComparison | None:
+    """Make it where a request's block hashes and their prices tell what LRU would have hit and saved, else None."""
+    manager = scheduler.kv_cache_manager
+    hashes_are_of_blocks = manager.enable_caching and scheduler.hash_block_size == scheduler.block_size
+    if not hashes_are_of_blocks or not has_full_attention_alone(scheduler.kv_cache_config):
+        return None
+    # One block is vLLM's placeholder.
+    return LruComparison(ShadowLru(manager.block_pool.num_gpu_blocks - 1), get_costs())
