@@ -29,7 +29,7 @@ def test_policy_chooses_the_connector(policy: str, expected: str, tiny_model_pat
         model=tiny_model_path,
         scheduler_cls=SCHEDULER_CLASS,
         kv_offloading_size=1,
-        additional_config={"agentcache": {"policy": policy, "tier": {"enabled": True}}},
+        additional_config={"agentcache": {"policy": policy}},
     )
     config = arguments.create_engine_config()
     assert config.kv_transfer_config is not None
@@ -37,13 +37,13 @@ def test_policy_chooses_the_connector(policy: str, expected: str, tiny_model_pat
     assert config.kv_transfer_config.kv_connector_extra_config["cpu_bytes_to_use"] == 2**30
 
 
-def test_tier_is_left_to_vllm_by_default(tiny_model_path: str) -> None:
+def test_tier_is_left_to_vllm_where_asked(tiny_model_path: str) -> None:
     watch_engine_arguments()
     arguments = EngineArgs(
         model=tiny_model_path,
         scheduler_cls=SCHEDULER_CLASS,
         kv_offloading_size=1,
-        additional_config={"agentcache": {}},
+        additional_config={"agentcache": {"tier": {"enabled": False}}},
     )
     transfer = arguments.create_engine_config().kv_transfer_config
     assert transfer is not None
@@ -82,7 +82,7 @@ def make_config(model: str, size_gib: float, policy: str = "agentcache") -> Vllm
         max_model_len=4096,
         scheduler_cls=SCHEDULER_CLASS,
         kv_offloading_size=size_gib,
-        additional_config={"agentcache": {"policy": policy, "tier": {"enabled": True}}},
+        additional_config={"agentcache": {"policy": policy}},
     ).create_engine_config()
 
 
