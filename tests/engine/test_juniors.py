@@ -17,7 +17,7 @@ ORDER = Order(patience_s=RESERVED.patience_s, reserve=RESERVED.reserve, juniors=
 @pytest.mark.parametrize(
     ("bound", "included", "excluded"), [(3, [0, 1, 2], [3, 4]), (1, [0], [1, 2]), (0, [0], [1, 2])]
 )
-def test_new_jobs_and_those_with_fewer_turns_than_most_are_juniors(
+def test_new_jobs_and_those_behind_most_are_juniors(
     bound: int, included: list[int], excluded: list[int]
 ) -> None:
     juniors = Juniors(lambda: 0.5, lambda share: bound if share == 0.5 else -1)
@@ -41,7 +41,7 @@ def come_again(tracked: Tracked, session: str, turns: int) -> Request:
 
 
 @pytest.mark.parametrize(("turns", "waits"), [(1, True), (2, True), (3, True), (4, False)])
-def test_a_junior_under_way_leaves_room_to_those_that_have_come_further(turns: int, waits: bool) -> None:
+def test_a_junior_leaves_room_to_those_that_have_come_further(turns: int, waits: bool) -> None:
     tracked = make_waiting(pinned=6, order=ORDER)
     for session, done in (("a", 1), ("b", 2), ("c", 3), ("d", 4)):
         if done != turns:
@@ -54,7 +54,7 @@ def test_a_junior_under_way_leaves_room_to_those_that_have_come_further(turns: i
     assert not tracked.tracker.should_defer(request, available=available + 4), "there is room for both"
 
 
-def test_a_junior_waits_although_its_turn_is_pinned_and_a_senior_does_not() -> None:
+def test_a_junior_waits_although_it_is_pinned_a_senior_does_not() -> None:
     tracked = make_waiting(pinned=6, order=ORDER)
     tracked.pins.await_return = lambda _: True
     senior, junior = come_again(tracked, "senior", 4), come_again(tracked, "junior", 1)
