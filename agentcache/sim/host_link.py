@@ -11,6 +11,8 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadat
 from vllm.v1.outputs import KVConnectorOutput
 from vllm.v1.simple_kv_offload.metadata import SimpleCPUOffloadMetadata
 
+from agentcache.engine.scheduler import AgentScheduler
+from agentcache.engine.tier.setup import find_link
 from agentcache.engine.tier.worker import CopiesDone, TierMetadata
 
 # Of its own speed, what a direction keeps while the other copies too: 26 of 42 GB/s, measured with 1,024 blocks on an
@@ -88,3 +90,10 @@ class HostLink:
             self._now_s = next_s
             if first is not None and ends_s == next_s:
                 self._ended.append(self._queues[first.is_store].popleft())
+
+
+def make_link(scheduler: AgentScheduler) -> HostLink:
+    """Make the link of the scheduler's GPUs, which all copy at once."""
+    link = find_link(scheduler, scheduler.config.tier)
+    workers = scheduler.parallel_config.tensor_parallel_size
+    return HostLink(block_s=link.block_s, latency_s=link.latency_s, workers=workers)

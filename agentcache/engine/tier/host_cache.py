@@ -66,6 +66,10 @@ class HostCache:
         """Have `note_lost` told of blocks that go from here, before they lose their hashes."""
         self._queue.on_taken = note_lost
 
+    def key_of(self, block_id: int) -> BlockHashWithGroupId | None:
+        """Return the hash of what a block holds; None if it holds nothing."""
+        return self._pool.blocks[block_id].block_hash
+
     @property
     def used_blocks(self) -> int:
         """Return how many blocks hold KV."""

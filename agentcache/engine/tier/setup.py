@@ -18,6 +18,7 @@ from agentcache.engine.tier.connector import TierConnector
 from agentcache.engine.tier.fetching import Link
 from agentcache.engine.tier.host_cache import HostCache
 from agentcache.engine.tier.tier import Tier
+from agentcache.engine.tier.usefulness import Usefulness
 from agentcache.policy.cost import RecomputeCost
 from agentcache.policy.evictor import Evictor
 from agentcache.policy.inputs import EvictorInputs
@@ -62,8 +63,12 @@ class TierSetup:
         price: ReturnPrice,
         costs: SegmentCosts,
         clock: Callable[[], float],
+        usefulness: Usefulness | None = None,
     ) -> Tier:
-        """Make the tier and let it steer the connector. `evictor` is that of the host's memory."""
+        """Make the tier and let it steer the connector. `evictor` is that of the host's memory.
+
+        `usefulness` tells what is worth a copy; None learns it.
+        """
         tier = Tier(
             pool=scheduler.kv_cache_manager.block_pool,
             queue=queue,
@@ -77,12 +82,18 @@ class TierSetup:
             host=HostCache(self.connector.host_blocks, scheduler.hash_block_size, evictor, clock),
             costs=costs,
             link=self.link,
-            margin=_STEPS_AHEAD * cdiv(scheduler.max_num_scheduled_tokens, scheduler.block_size),
+            margin=find_margin(scheduler),
             workers=scheduler.parallel_config.world_size,
             clock=clock,
+            usefulness=usefulness,
         )
         self.connector.steer(tier)
         return tier
+
+
+def find_margin(scheduler: Scheduler) -> int:
+    """Find how many of the GPU's next victims are kept copied."""
+    return _STEPS_AHEAD * cdiv(scheduler.max_num_scheduled_tokens, scheduler.block_size)
 
 
 def find_tier(scheduler: Scheduler, config: TierConfig) -> TierSetup | None:

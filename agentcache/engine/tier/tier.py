@@ -44,6 +44,7 @@ class Tier:
         margin: int,
         workers: int,
         clock: Callable[[], float],
+        usefulness: Usefulness | None = None,
     ) -> None:
         """Join the caches.
 
@@ -59,9 +60,10 @@ class Tier:
             margin: How many of the GPU's next victims are kept copied.
             workers: How many of vLLM's workers must have made a copy before it counts.
             clock: Gives seconds.
+            usefulness: Tells what is worth a copy; None learns it.
         """
         self.host = host
-        self.usefulness = usefulness = Usefulness(link.block_s / costs.block_s(0))
+        self.usefulness = usefulness = usefulness or Usefulness(link.block_s / costs.block_s(0))
         host.is_useful = usefulness.is_useful
         self.storing = Storing(
             pool,
