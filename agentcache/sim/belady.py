@@ -176,7 +176,8 @@ class BeladyEvictor(Evictor):
 
     def _find_costs(self, positions: NDArray[np.int64]) -> NDArray[np.float64]:
         linear_s = self._recompute_cost.slope_s * positions + self._recompute_cost.base_s
-        return np.maximum(linear_s, self._recompute_cost.floor_s)
+        costs_s: NDArray[np.float64] = np.maximum(linear_s, self._recompute_cost.floor_s)
+        return costs_s
 
 
 def evict_by_future(

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 from vllm.v1.core.kv_cache_utils import KVCacheBlock, get_block_hash
 from vllm.v1.request import Request
 
@@ -160,7 +161,7 @@ class ForeseenUse(Usefulness):
         now_s = self._clock()
         if self._found_s != now_s:
             self._least, self._found_s = self._find_least(now_s), now_s
-        return self._score([block], now_s)[0] > self._least
+        return bool(self._score([block], now_s)[0] > self._least)
 
     def _find_least(self, now_s: float) -> float:
         """Find the score above which the host's memory has room for all, of what is there and what may come."""
@@ -170,6 +171,6 @@ class ForeseenUse(Usefulness):
         both = np.append(self._on_host.scores(now_s), candidates)
         return float(np.partition(both, len(candidates) - 1)[len(candidates) - 1])
 
-    def _score(self, blocks: list[KVCacheBlock], now_s: float) -> np.ndarray:
+    def _score(self, blocks: list[KVCacheBlock], now_s: float) -> NDArray[np.float64]:
         hashes = [get_block_hash(key) for block in blocks if (key := block.block_hash) is not None]
         return self._on_host.score(hashes, [block.block_hash_num_tokens or 0 for block in blocks], now_s)

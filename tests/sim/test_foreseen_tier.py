@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from made_command import make_settings
 from rich.console import Console
 from sizes import pick_size
-from vllm.v1.core.kv_cache_utils import BlockHash, KVCacheBlock, make_block_hash_with_group_id
+from vllm.v1.core.kv_cache_utils import BlockHash, KVCacheBlock, get_block_hash, make_block_hash_with_group_id
 
 from agentcache._evictor import FreeContext
 from agentcache.errors import InputError
@@ -172,7 +172,7 @@ def test_what_is_stored_is_what_would_be_kept_of_both(
     candidates = [make_block(number, key) for number, key in enumerate(uses_s) if key[:1] in b"gn"]
     judge = ForeseenUse(future, evictor, lambda: candidates, lambda: 0.0)
     sole = sorted([use + 0.5 for use in host] + [float(use) for use in gpu])[: len(evictor)]
-    worth = [block.block_hash[:-4] for block in candidates if judge.is_worth(block, 0)]
+    worth = [get_block_hash(block.block_hash) for block in candidates if judge.is_worth(block, 0)]
     assert sorted(worth) == sorted(key for key, use in uses_s.items() if key.startswith(b"gpu") and use in sole)
 
 
