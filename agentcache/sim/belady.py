@@ -131,6 +131,11 @@ class BeladyEvictor(Evictor):
         """Return the scores of all free blocks, in no order. Empty ones have minus infinity."""
         return np.append(np.full(len(self._empty), -np.inf), self._score(np.flatnonzero(self._is_free), now_s))
 
+    def count_unused(self) -> int:
+        """Count the free blocks whose KV no request will use."""
+        next_use_s = self._future.next_use_s()[self._patterns[np.flatnonzero(self._is_free)]]
+        return int(np.count_nonzero(np.isinf(next_use_s)))
+
     def order(self, now_s: float) -> Iterator[int]:
         """Iterate over the free blocks, the next victim first."""
         return iter([*self._empty, *self._choose(self._free, now_s).tolist()])

@@ -12,12 +12,14 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 from vllm.v1.core.kv_cache_utils import KVCacheBlock, get_block_hash
+from vllm.v1.kv_cache_interface import KVCacheConfig
 from vllm.v1.request import Request
 
 from agentcache._evictor import FreeContext
 from agentcache.config import CONFIG_KEY, read_config
 from agentcache.engine.blocks.block_queue import replace_queue
 from agentcache.engine.scheduler import AgentScheduler
+from agentcache.engine.segments.layer_rule import has_full_attention_alone
 from agentcache.engine.tier.setup import TierSetup, find_margin
 from agentcache.engine.tier.usefulness import Usefulness
 from agentcache.errors import InputError
@@ -37,7 +39,8 @@ STEERED_AS = "agentcache"
 
 def check_foreseen_tier(shape: EngineShape) -> None:
     """Raise InputError for a model with which no tier can be steered."""
-    if len(make_layer_groups(make_config(shape, STEERED_AS))) > 1:
+    groups = make_layer_groups(make_config(shape, STEERED_AS))
+    if not has_full_attention_alone(KVCacheConfig(0, [], groups)):
         raise InputError(
             f"--cpu-tokens {shape.host_tokens}: {CLAIRVOYANT} takes it with models whose layers all keep all tokens; "
             "leave it out, or give another --policy"
@@ -107,6 +110,7 @@ class ForeseeingScheduler(AgentScheduler):
             usefulness=ForeseenUse(future, on_host, self._list_candidates, self.now),
         )
         queue.on_taken = self.tier.storing.note_taken
+        self.tier.host.count_needless = on_host.count_unused
 
     def _hash_on_gpu(self, block_id: int) -> bytes | None:
         key = self.kv_cache_manager.block_pool.blocks[block_id].block_hash

@@ -212,6 +212,19 @@ def test_prices_and_copies_order_as_a_slow_scan_does(
     assert list(evictor.order(0.0)) == expected
 
 
+def test_what_is_never_used_again_counts_as_room() -> None:
+    future = make_future({b"a": 1.0, b"b": 2.0, b"c": np.inf})
+    evictor = make_host(future, {0: b"a", 1: b"b", 2: b"c"})
+    evictor.add([0, 1, 2], [BLOCK] * 3, 0.0)
+    evictor.add_empty([3])
+    assert evictor.count_unused() == 1
+    future.ended("0")
+    assert evictor.count_unused() == 2
+    evictor.remove(2)
+    assert evictor.count_unused() == 1
+    assert evictor.evict(2, 0.0) == [3, 0]
+
+
 def test_layers_that_no_tier_takes_are_refused_before_anything_is_written(tmp_path: Path) -> None:
     changes: dict[str, Any] = {"model": "gpt-oss-20b", "cpu_tokens": 7_000, "policies": (CLAIRVOYANT,)}
     with pytest.raises(
