@@ -67,6 +67,7 @@ class BeladyEvictor(Evictor):
         self._patterns = np.full(num_blocks, NO_PATTERN)
         self._positions = np.zeros(num_blocks, np.int64)
         self._costs_s = np.zeros(num_blocks)
+        self._factors = np.ones(num_blocks)
         self._numbers = np.zeros(num_blocks, np.int64)
 
     def add(
@@ -74,7 +75,7 @@ class BeladyEvictor(Evictor):
         block_ids: Sequence[int],
         positions: Sequence[int],
         now_s: float,  # noqa: ARG002 (the past does not count here)
-        context: FreeContext = UNKNOWN_REQUEST,  # noqa: ARG002
+        context: FreeContext = UNKNOWN_REQUEST,
     ) -> None:
         """Free blocks with reusable KV."""
         if not block_ids:
@@ -83,8 +84,8 @@ class BeladyEvictor(Evictor):
         hashes = map(self._hash_of, block_ids)
         self._patterns[ids] = [NO_PATTERN if key is None else self._future.pattern_of(key) for key in hashes]
         self._positions[ids] = positions
-        linear_s = self._recompute_cost.slope_s * self._positions[ids] + self._recompute_cost.base_s
-        self._costs_s[ids] = np.maximum(linear_s, self._recompute_cost.floor_s)
+        self._costs_s[ids] = self._find_costs(self._positions[ids])
+        self._factors[ids] = context.factor
         self._numbers[ids] = np.arange(self._added, self._added + len(ids))
         self._is_free[ids] = 1
         self._added += len(ids)
@@ -116,6 +117,25 @@ class BeladyEvictor(Evictor):
         else:
             del self._empty[block_id]
 
+    def reprice(self, block_ids: Sequence[int], cost_s: float) -> None:
+        """Set what the loss of blocks costs until they are freed anew. With prefix hits costs do not count."""
+        self._costs_s[list(block_ids)] = cost_s
+
+    def score(self, hashes: Sequence[bytes], positions: Sequence[int], now_s: float) -> NDArray[np.float64]:
+        """Score blocks that are elsewhere as if they were free here; the lowest would go first."""
+        patterns = np.array([self._future.pattern_of(key) for key in hashes], np.int64)
+        costs_s = self._find_costs(np.array(positions, np.int64))
+        return self._weigh(self._future.next_use_s()[patterns], costs_s, np.ones(len(patterns)), now_s)
+
+    def scores(self, now_s: float) -> NDArray[np.float64]:
+        """Return the scores of all free blocks, in no order. Empty ones have minus infinity."""
+        return np.append(np.full(len(self._empty), -np.inf), self._score(np.flatnonzero(self._is_free), now_s))
+
+    def count_unused(self) -> int:
+        """Count the free blocks whose KV no request will use."""
+        next_use_s = self._future.next_use_s()[self._patterns[np.flatnonzero(self._is_free)]]
+        return int(np.count_nonzero(np.isinf(next_use_s)))
+
     def order(self, now_s: float) -> Iterator[int]:
         """Iterate over the free blocks, the next victim first."""
         return iter([*self._empty, *self._choose(self._free, now_s).tolist()])
@@ -144,11 +164,25 @@ class BeladyEvictor(Evictor):
 
     def _score(self, ids: NDArray[np.int64], now_s: float) -> NDArray[np.float64]:
         """Score the blocks; the lowest goes first."""
-        next_use_s: NDArray[np.float64] = self._future.next_use_s()[self._patterns[ids]]
+        next_use_s = self._future.next_use_s()[self._patterns[ids]]
+        return self._weigh(next_use_s, self._costs_s[ids], self._factors[ids], now_s)
+
+    def _weigh(
+        self,
+        next_use_s: NDArray[np.float64],
+        costs_s: NDArray[np.float64],
+        factors: NDArray[np.float64],
+        now_s: float,
+    ) -> NDArray[np.float64]:
         if not self._segments:
-            return -next_use_s
-        saved: NDArray[np.float64] = self._costs_s[ids] / np.maximum(next_use_s - now_s, _SOONEST_S)
+            return -next_use_s / factors
+        saved: NDArray[np.float64] = costs_s * factors / np.maximum(next_use_s - now_s, _SOONEST_S)
         return saved
+
+    def _find_costs(self, positions: NDArray[np.int64]) -> NDArray[np.float64]:
+        linear_s = self._recompute_cost.slope_s * positions + self._recompute_cost.base_s
+        costs_s: NDArray[np.float64] = np.maximum(linear_s, self._recompute_cost.floor_s)
+        return costs_s
 
 
 def evict_by_future(

@@ -9,6 +9,7 @@ from agentcache.jobs.recorded_job import RecordedJob
 from agentcache.policy.presets import Row
 from agentcache.sim.belady import evict_by_future
 from agentcache.sim.engine import SimulatedEngine
+from agentcache.sim.foreseen_tier import ForeseeingScheduler
 from agentcache.sim.future import FutureJob, FutureUses, hash_prompts
 from agentcache.sim.gpu import StepModel
 from agentcache.sim.prompts import PromptWriter
@@ -19,8 +20,11 @@ def make_clairvoyant(
 ) -> FutureUses:
     """Let the engine, which has seen no request, evict by the future of these jobs; the runner must tell it on."""
     future = FutureUses([_foresee(recorded, engine, prompts, gpu) for recorded in jobs])
-    has_gaps = engine.scheduler.gap_filler is not None
-    evict_by_future(engine.scheduler, future, engine.clock.now, segments=has_gaps)
+    scheduler = engine.scheduler
+    if isinstance(scheduler, ForeseeingScheduler):
+        scheduler.foresee(future)
+    else:
+        evict_by_future(scheduler, future, engine.clock.now, segments=scheduler.gap_filler is not None)
     return future
 
 

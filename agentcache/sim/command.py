@@ -17,12 +17,14 @@ from agentcache.models.catalog import resolve_model
 from agentcache.report.builder import write_report
 from agentcache.report.events import EventWriter, PolicyEvent, RunRecord
 from agentcache.report.summary import Summary
+from agentcache.run.checks import CLAIRVOYANT
 from agentcache.run.display import ReplayDisplay
 from agentcache.run.folder import ENGINE_LOG, begin_run, find_versions
 from agentcache.run.output import divert_output
 from agentcache.sim.costs import find_costs, name_costs
 from agentcache.sim.engine import EngineShape, SimulatedEngine, make_config
 from agentcache.sim.engines import make_engines
+from agentcache.sim.foreseen_tier import check_foreseen_tier
 from agentcache.sim.front_end import MEASURED_FRONT_END, FrontEnd
 from agentcache.sim.gpu import StepModel
 from agentcache.sim.prompts import PromptWriter
@@ -84,6 +86,8 @@ class Simulation:
             # The policy's costs are those of the GPU that is simulated, not of the one at hand.
             knobs={**settings.knobs, **name_costs(settings.gpu, settings.profile)},
         )
+        if settings.cpu_tokens and CLAIRVOYANT in settings.policies:
+            check_foreseen_tier(self._shape)
         max_tokens = make_config(self._shape, "lru").model_config.max_model_len
         check_fit(self.jobs, settings.jobs, cache_tokens=settings.cache_tokens, max_tokens=max_tokens)
 

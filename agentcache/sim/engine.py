@@ -31,13 +31,12 @@ from agentcache.engine.compat import check_vllm
 from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT, SCHEDULER_CLASS
 from agentcache.engine.replies.forced_calls import write_forced_calls
 from agentcache.engine.scheduler import AgentScheduler
-from agentcache.engine.tier.link_costs import find_links
 from agentcache.engine.tier.options import is_steered, make_transfer_config
 from agentcache.errors import InputError, in_one_line
 from agentcache.policy.presets import Row
 from agentcache.sim.clock import VirtualClock
 from agentcache.sim.gpu import StepModel
-from agentcache.sim.host_link import HostLink
+from agentcache.sim.host_link import make_link
 from agentcache.sim.known_hashes import KnownHashes, MadeHashes
 from agentcache.sim.layer_groups import count_blocks, make_layer_groups
 from agentcache.sim.quick_pool import quicken
@@ -125,8 +124,9 @@ class SimulatedEngine:
         clock: VirtualClock,
         *,
         hashes: dict[str, MadeHashes] | None = None,
+        scheduler: type[AgentScheduler] = AgentScheduler,
     ) -> None:
-        """Make the engine. Raises InputError for what vLLM refuses.
+        """Make the engine, with a scheduler of this class. Raises InputError for what vLLM refuses.
 
         `hashes` are kept from simulation to simulation of the same requests.
         """
@@ -135,14 +135,11 @@ class SimulatedEngine:
         # Recurrent layers make it longer.
         self.block_size = config.cache_config.block_size
         self.cache_tokens = shape.cache_tokens // self.block_size * self.block_size
-        self.scheduler = _make_scheduler(config, groups, count_blocks(config, groups, self.cache_tokens), clock)
+        blocks = count_blocks(config, groups, self.cache_tokens)
+        self.scheduler = _make_scheduler(scheduler, config, groups, blocks, clock)
         self._block_keys = quicken(self.scheduler)
         _leave_out_counts(self.scheduler)
-        self._link = (
-            HostLink(find_links(self.scheduler, self.scheduler.config), workers=shape.tensor_parallel_size)
-            if shape.host_tokens
-            else None
-        )
+        self._link = make_link(self.scheduler) if shape.host_tokens else None
         self.clock = clock
         self.has_host_cache = self._link is not None
         # Prompt tokens by the cache that had them.
@@ -350,7 +347,7 @@ def make_config(shape: EngineShape, policy: str) -> VllmConfig:
 
 
 def _make_scheduler(
-    config: VllmConfig, groups: list[KVCacheGroupSpec], blocks: int, clock: VirtualClock
+    kind: type[AgentScheduler], config: VllmConfig, groups: list[KVCacheGroupSpec], blocks: int, clock: VirtualClock
 ) -> AgentScheduler:
     """Make the scheduler as the engine core does, with so many blocks for all groups of layers.
 
@@ -372,7 +369,7 @@ def _make_scheduler(
     ]
     cache_config = KVCacheConfig(num_blocks, tensors, groups)
     scheduler_block_size, hash_block_size = resolve_kv_cache_block_sizes(cache_config, config)
-    return AgentScheduler(
+    return kind(
         vllm_config=config,
         kv_cache_config=cache_config,
         structured_output_manager=StructuredOutputManager(config),

@@ -9,6 +9,7 @@ from agentcache.run.checks import CLAIRVOYANT
 from agentcache.sim.clairvoyance import make_clairvoyant
 from agentcache.sim.clock import VirtualClock
 from agentcache.sim.engine import EngineShape, SimulatedEngine
+from agentcache.sim.foreseen_tier import STEERED_AS, ForeseeingScheduler, check_foreseen_tier, foresee_shape
 from agentcache.sim.gpu import StepModel
 from agentcache.sim.known_hashes import MadeHashes
 from agentcache.sim.prompts import PromptWriter
@@ -27,11 +28,18 @@ def make_engines(
 ) -> tuple[list[SimulatedEngine], Future | None]:
     """Make `count` engines, and what the runner must tell of these jobs, if the policy knows the future.
 
-    That policy knows the first engine's alone. `hashes` are kept from run to run of the same jobs. Raises InputError
-    for what vLLM refuses.
+    That policy knows the future of one engine, and gets one. `hashes` are kept from run to run of the same jobs.
+
+    Raises InputError for what vLLM refuses, and for a tier that cannot be steered by the future.
     """
-    knows_future = policy == CLAIRVOYANT
     clock = VirtualClock()
-    name = "lru" if knows_future else policy
-    engines = [SimulatedEngine(shape, name, gpu, clock, hashes=hashes) for _ in range(count)]
-    return engines, make_clairvoyant(engines[0], jobs, prompts, gpu) if knows_future else None
+    if policy != CLAIRVOYANT:
+        return [SimulatedEngine(shape, policy, gpu, clock, hashes=hashes) for _ in range(count)], None
+    if shape.host_tokens:
+        check_foreseen_tier(shape)
+        engine = SimulatedEngine(
+            foresee_shape(shape), STEERED_AS, gpu, clock, hashes=hashes, scheduler=ForeseeingScheduler
+        )
+    else:
+        engine = SimulatedEngine(shape, "lru", gpu, clock, hashes=hashes)
+    return [engine], make_clairvoyant(engine, jobs, prompts, gpu)

@@ -11,7 +11,8 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadat
 from vllm.v1.outputs import KVConnectorOutput
 from vllm.v1.simple_kv_offload.metadata import SimpleCPUOffloadMetadata
 
-from agentcache.engine.tier.link_costs import Links
+from agentcache.engine.scheduler import AgentScheduler
+from agentcache.engine.tier.link_costs import Links, find_links
 from agentcache.engine.tier.worker import CopiesDone, TierMetadata
 
 
@@ -85,3 +86,9 @@ class HostLink:
             self._now_s = next_s
             if first is not None and ends_s == next_s:
                 self._ended.append(self._queues[first.is_store].popleft())
+
+
+def make_link(scheduler: AgentScheduler) -> HostLink:
+    """Make the link of the scheduler's GPUs, which all copy at once."""
+    workers = scheduler.parallel_config.tensor_parallel_size
+    return HostLink(find_links(scheduler, scheduler.config), workers=workers)

@@ -17,9 +17,7 @@ ORDER = Order(patience_s=RESERVED.patience_s, reserve=RESERVED.reserve, juniors=
 @pytest.mark.parametrize(
     ("bound", "included", "excluded"), [(3, [0, 1, 2], [3, 4]), (1, [0], [1, 2]), (0, [0], [1, 2])]
 )
-def test_new_jobs_and_those_behind_most_are_juniors(
-    bound: int, included: list[int], excluded: list[int]
-) -> None:
+def test_new_jobs_and_those_behind_most_are_juniors(bound: int, included: list[int], excluded: list[int]) -> None:
     juniors = Juniors(lambda: 0.5, lambda share: bound if share == 0.5 else -1)
     assert [turn for turn in (*included, *excluded) if juniors.include(turn)] == included
 

@@ -109,6 +109,19 @@ def test_what_saves_time_changes_no_outcome(
     assert 0 < found[0].hit_rate < found[0].most_hits
 
 
+def test_a_clairvoyant_has_a_row_for_each_cache_and_uses_the_dram(
+    recording: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plans: list[Plan] = []
+    monkeypatch.setattr("agentcache.plan.command.write_page", lambda made, _: plans.append(made))
+    sizes = {"kv_tokens": (7_000,), "cpu_tokens": (0, 7_000)}
+    assert plan(_settings(recording, tmp_path, policies=("vllm", "belady-cost"), **sizes)) == 0
+    assert capsys.readouterr().out.count("belady-cost") >= 2
+    rates = {(each.cell.policy, each.cell.cpu_tokens): each.hit_rate for each in plans[0].outcomes}
+    assert rates["belady-cost", 0] < rates["belady-cost", 7_000] <= plans[0].outcomes[0].most_hits
+    assert rates["vllm", 7_000] < rates["belady-cost", 7_000]
+
+
 def test_hits_stay_below_those_of_an_endless_cache(recording: Path, tmp_path: Path) -> None:
     seen: list[Outcome] = []
     kept = Pool._book

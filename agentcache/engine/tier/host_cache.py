@@ -49,6 +49,8 @@ class HostCache:
         """Make an empty cache. vLLM's pool keeps one of the blocks as a placeholder."""
         self.is_useful: Callable[[int], bool] = lambda _: True
         """Tells of a finish class whether blocks of such requests are worth a copy."""
+        self.count_needless: Callable[[], int] = lambda: 0
+        """Counts blocks that turned out not to be worth their place: nobody who serves knows of any."""
         # Blocks that are here alone, and not worth it.
         self._useless: set[int] = set()
         self.num_blocks = num_blocks
@@ -66,6 +68,10 @@ class HostCache:
         """Have `note_lost` told of blocks that go from here, before they lose their hashes."""
         self._queue.on_taken = note_lost
 
+    def key_of(self, block_id: int) -> BlockHashWithGroupId | None:
+        """Return the hash of what a block holds; None if it holds nothing."""
+        return self._pool.blocks[block_id].block_hash
+
     @property
     def used_blocks(self) -> int:
         """Return how many blocks hold KV."""
@@ -75,7 +81,7 @@ class HostCache:
     def room(self) -> int:
         """Return how many blocks hold nothing that is of use, and nothing is being copied to."""
         # One is the placeholder.
-        return self.num_blocks - 1 - len(self.map) - self._filling + len(self._useless)
+        return self.num_blocks - 1 - len(self.map) - self._filling + len(self._useless) + self.count_needless()
 
     @property
     def evictions(self) -> Evictions:

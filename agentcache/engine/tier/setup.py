@@ -19,6 +19,7 @@ from agentcache.engine.tier.fetching import Link
 from agentcache.engine.tier.host_cache import HostCache
 from agentcache.engine.tier.link_costs import find_block_bytes, find_links
 from agentcache.engine.tier.tier import Tier
+from agentcache.engine.tier.usefulness import Usefulness
 from agentcache.policy.cost import RecomputeCost
 from agentcache.policy.evictor import Evictor
 from agentcache.policy.inputs import EvictorInputs
@@ -61,12 +62,14 @@ class TierSetup:
         filler: GapFiller,
         evictor: Evictor,
         price: ReturnPrice,
-        misses: MissLog,
+        misses: MissLog | None,
         clock: Callable[[], float],
+        usefulness: Usefulness | None = None,
     ) -> Tier:
         """Make the tier and let it steer the connector.
 
-        `evictor` is that of the host's memory. `misses` learns how blocks were lost.
+        `evictor` is that of the host's memory. `misses` learns how blocks were lost, if anybody is to know. `usefulness` tells what is worth a
+        copy; None learns it.
         """
         tier = Tier(
             pool=scheduler.kv_cache_manager.block_pool,
@@ -81,14 +84,21 @@ class TierSetup:
             host=HostCache(self.connector.host_blocks, scheduler.hash_block_size, evictor, clock),
             costs=filler.costs,
             link=self.link,
-            margin=_STEPS_AHEAD * cdiv(scheduler.max_num_scheduled_tokens, scheduler.block_size),
+            margin=find_margin(scheduler),
             block_bytes=int(find_block_bytes(scheduler)) * scheduler.parallel_config.world_size,
             workers=scheduler.parallel_config.world_size,
             clock=clock,
+            usefulness=usefulness,
         )
-        misses.find_losses = tier.storing.losses.find
+        if misses is not None:
+            misses.find_losses = tier.storing.losses.find
         self.connector.steer(tier)
         return tier
+
+
+def find_margin(scheduler: Scheduler) -> int:
+    """Find how many of the GPU's next victims are kept copied."""
+    return _STEPS_AHEAD * cdiv(scheduler.max_num_scheduled_tokens, scheduler.block_size)
 
 
 def find_tier(scheduler: Scheduler, config: AgentCacheConfig) -> TierSetup | None:

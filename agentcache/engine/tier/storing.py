@@ -206,7 +206,7 @@ class Storing:
         return self._queue.evictions["capacity"].blocks - self._evicted >= self._margin // 4
 
     def _is_useful(self, block: KVCacheBlock) -> bool:
-        return self._usefulness.is_useful(self._last_uses[block.block_id].context.finish_class)
+        return self._usefulness.is_worth(block, self._last_uses[block.block_id].context.finish_class)
 
     def _note_computed(self) -> None:
         """Add what running requests have computed: what they leave may be lost in the step in which they end."""

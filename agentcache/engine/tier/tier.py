@@ -46,6 +46,7 @@ class Tier:
         block_bytes: int,
         workers: int,
         clock: Callable[[], float],
+        usefulness: Usefulness | None = None,
     ) -> None:
         """Join the caches.
 
@@ -62,9 +63,10 @@ class Tier:
             block_bytes: What is copied for one block, by all workers together.
             workers: How many of vLLM's workers must have made a copy before it counts.
             clock: Gives seconds.
+            usefulness: Tells what is worth a copy; None learns it.
         """
         self.host = host
-        self.usefulness = usefulness = Usefulness(link.block_s / costs.block_s(0))
+        self.usefulness = usefulness = usefulness or Usefulness(link.block_s / costs.block_s(0))
         host.is_useful = usefulness.is_useful
         self.storing = Storing(
             pool,

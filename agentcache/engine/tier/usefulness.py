@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from vllm.v1.core.kv_cache_utils import KVCacheBlock
+
 # What is assumed of a class before any of its blocks was seen.
 _PRIOR_STORED, _PRIOR_FETCHED = 400, 200
 # After so many blocks all that was seen counts for half, so that a class which was given up is tried again.
@@ -25,6 +27,10 @@ class Usefulness:
         """Tell whether blocks of this class are worth a copy."""
         stored = _PRIOR_STORED + self._stored[finish_class]
         return _PRIOR_FETCHED + self._fetched[finish_class] >= self.least_share * stored
+
+    def is_worth(self, block: KVCacheBlock, finish_class: int) -> bool:  # noqa: ARG002 (who knows the future asks)
+        """Tell whether this block of the GPU, last used by a request of that class, is worth a copy."""
+        return self.is_useful(finish_class)
 
     def note_avoided(self, blocks: int) -> None:
         """Note blocks that were not copied: time goes on."""
