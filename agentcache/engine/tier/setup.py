@@ -68,8 +68,8 @@ class TierSetup:
     ) -> Tier:
         """Make the tier and let it steer the connector.
 
-        `evictor` is that of the host's memory. `misses` learns how blocks were lost, if anybody is to know. `usefulness` tells what is worth a
-        copy; None learns it.
+        `evictor` is that of the host's memory. `misses` learns how blocks were lost, if anybody is to know.
+        `usefulness` tells what is worth a copy; None learns it.
         """
         tier = Tier(
             pool=scheduler.kv_cache_manager.block_pool,
