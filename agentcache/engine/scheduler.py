@@ -365,7 +365,7 @@ class AgentScheduler(MultiSegmentScheduler):
             self._leave_checkpoint(request, self.checkpoints)
             return
         # What the gap was filled for is held for its parent: the rest are windows on the way, and copies.
-        context = SUPERSEDED if is_ours else self._find_context(request, self._blocks_of(request))
+        context = SUPERSEDED if is_ours else self.find_context(request, self._blocks_of(request))
         deferred = len(self.deferred_frees)
         with self.block_queue.free_with(context):
             super()._free_request_blocks(request)
@@ -377,7 +377,7 @@ class AgentScheduler(MultiSegmentScheduler):
         """Free a request's blocks as one turn's, without those that no later turn needs."""
         superseded, begins, kept = checkpoints.leave(request, self._blocks_of(request))
         # A pin keeps the beginning with the rest.
-        context = self._find_context(request, kept + begins)
+        context = self.find_context(request, kept + begins)
         can_be_freed = self._request_blocks_can_be_freed(request)
         self.kv_cache_manager.pop_blocks_for_free(request)
         for blocks, what in ((superseded, SUPERSEDED), (begins, checkpoints.beginning), (kept, context)):
@@ -391,7 +391,7 @@ class AgentScheduler(MultiSegmentScheduler):
     def _blocks_of(self, request: Request) -> list[KVCacheBlock]:
         return list(chain.from_iterable(self.kv_cache_manager.get_blocks(request.request_id).blocks))
 
-    def _find_context(self, request: Request, blocks: list[KVCacheBlock]) -> FreeContext:
+    def find_context(self, request: Request, blocks: list[KVCacheBlock]) -> FreeContext:
         prefix_only = self.gap_filler is not None and not self.fills_gaps_of(request)
         whole = self.checkpoints is not None and not self.fills_gaps_of(request)
         if self.tracker is None:

@@ -68,8 +68,8 @@ class ForeseeingScheduler(AgentScheduler):
     def _steer_tier(self, tier: TierSetup, policy: Policy, inputs: EvictorInputs, price: ReturnPrice) -> None:  # noqa: ARG002
         self._parts = tier, inputs, price
 
-    def _find_context(self, request: Request, blocks: list[KVCacheBlock]) -> FreeContext:
-        context = super()._find_context(request, blocks)
+    def find_context(self, request: Request, blocks: list[KVCacheBlock]) -> FreeContext:
+        context = super().find_context(request, blocks)
         if self.tier is not None:
             self.tier.storing.note_use(blocks, context)
         return context

@@ -109,7 +109,7 @@ def test_what_saves_time_changes_no_outcome(
     assert 0 < found[0].hit_rate < found[0].most_hits
 
 
-def test_a_clairvoyant_has_a_row_for_each_cache_and_uses_the_dram(
+def test_a_clairvoyant_has_a_row_for_each_cache_and_uses_dram(
     recording: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plans: list[Plan] = []

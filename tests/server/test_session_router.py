@@ -114,7 +114,7 @@ def test_a_real_router_takes_what_it_is_told(worker_url: str, vllm_log: pytest.L
     command = [*COMMAND, "--worker-urls", worker_url, "--policy", "sticky_least_loaded", "--port", str(port)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        wait_for(f"http://127.0.0.1:{port}/health")
+        wait_for(f"http://127.0.0.1:{port}/health", process)
 
         async def run() -> None:
             router = SessionRouter(f"http://127.0.0.1:{port}")
@@ -129,13 +129,15 @@ def test_a_real_router_takes_what_it_is_told(worker_url: str, vllm_log: pytest.L
     assert vllm_log.records == []
 
 
-def wait_for(url: str) -> None:
-    end_s = time.monotonic() + 30
+def wait_for(url: str, process: subprocess.Popen[bytes]) -> None:
+    # It takes a second alone, and more beside other tests on a small machine.
+    end_s = time.monotonic() + 90
     while True:
         try:
             httpx.get(url).raise_for_status()
         except httpx.HTTPError:
-            assert time.monotonic() < end_s
+            assert process.poll() is None, "the router has ended"
+            assert time.monotonic() < end_s, "the router does not answer"
             time.sleep(0.05)
         else:
             return

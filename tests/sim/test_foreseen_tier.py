@@ -107,7 +107,7 @@ def run(
     return sum(each.cached_tokens or 0 for each in events.requests), engines[0]
 
 
-def test_hits_lie_between_those_of_the_gpu_alone_and_of_one_cache_as_large_as_both(tiny_model_path: str) -> None:
+def test_hits_lie_between_the_gpu_alone_and_one_cache_of_both(tiny_model_path: str) -> None:
     """With agentcache requests come in another order, so that it may hit more with a seed: over all it does not."""
     foreseen = learnt = 0
     for seed in SEEDS:
@@ -176,7 +176,7 @@ def test_what_is_stored_is_what_would_be_kept_of_both(
     assert sorted(worth) == sorted(key for key, use in uses_s.items() if key.startswith(b"gpu") and use in sole)
 
 
-def test_what_a_running_request_leaves_is_stored_if_a_later_turn_has_it() -> None:
+def test_what_a_later_turn_has_is_stored_while_it_is_computed() -> None:
     future = FutureUses([FutureJob("job", [[b"a", b"b"], [b"a"]], [5.0])])
     future.due("job", 0, 1.0)
     evictor = make_host(future, {})
@@ -225,7 +225,7 @@ def test_what_is_never_used_again_counts_as_room() -> None:
     assert evictor.evict(2, 0.0) == [3, 0]
 
 
-def test_layers_that_no_tier_takes_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+def test_layers_without_a_tier_are_refused_before_the_run(tmp_path: Path) -> None:
     changes: dict[str, Any] = {"model": "gpt-oss-20b", "cpu_tokens": 7_000, "policies": (CLAIRVOYANT,)}
     with pytest.raises(
         InputError, match=f"--cpu-tokens 7000: {CLAIRVOYANT} takes it with models whose layers all keep"
