@@ -392,6 +392,7 @@ class AgentScheduler(MultiSegmentScheduler):
         return list(chain.from_iterable(self.kv_cache_manager.get_blocks(request.request_id).blocks))
 
     def find_context(self, request: Request, blocks: list[KVCacheBlock]) -> FreeContext:
+        """Find what the evictor is to know of blocks that the request is about to free; a turn that ends is booked."""
         prefix_only = self.gap_filler is not None and not self.fills_gaps_of(request)
         whole = self.checkpoints is not None and not self.fills_gaps_of(request)
         if self.tracker is None:

@@ -69,6 +69,7 @@ class ForeseeingScheduler(AgentScheduler):
         self._parts = tier, inputs, price
 
     def find_context(self, request: Request, blocks: list[KVCacheBlock]) -> FreeContext:
+        """Find the context, and have what the request computed looked at for the host's memory."""
         context = super().find_context(request, blocks)
         if self.tier is not None:
             self.tier.storing.note_use(blocks, context)
