@@ -59,7 +59,7 @@ def fleet() -> Iterator[Fleet]:
 
 @contextmanager
 def run_fleet() -> Iterator[Fleet]:
-    port, *ports = find_ports(3)
+    port, metrics_port, *ports = find_ports(4)
     processes: list[subprocess.Popen[bytes]] = []
     try:
         for each in ports:
@@ -67,7 +67,9 @@ def run_fleet() -> Iterator[Fleet]:
         urls = [f"http://127.0.0.1:{each}" for each in ports]
         for url in urls:
             wait_until(lambda url=url: is_up(url))  # type: ignore[misc]
-        command = [*COMMAND, "--policy", "sticky_least_loaded", "--port", str(port), "--worker-urls", *urls]
+        # Routers of tests that run at once cannot share the default port of the metrics.
+        own_ports = ["--port", str(port), "--prometheus-port", str(metrics_port)]
+        command = [*COMMAND, "--policy", "sticky_least_loaded", *own_ports, "--worker-urls", *urls]
         processes.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
         wait_until(lambda: is_up(f"http://127.0.0.1:{port}"))
         yield Fleet(f"http://127.0.0.1:{port}", dict(zip(ports, processes, strict=False)))

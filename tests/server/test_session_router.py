@@ -109,9 +109,11 @@ def worker_url() -> Iterator[str]:
 @pytest.mark.engine
 @pytest.mark.skipif(find_spec("vllm_router") is None, reason="no vllm-router: the extra `router` brings it")
 def test_a_real_router_takes_what_it_is_told(worker_url: str, vllm_log: pytest.LogCaptureFixture) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    command = [*COMMAND, "--worker-urls", worker_url, "--policy", "sticky_least_loaded", "--port", str(port)]
+    with socket.create_server(("127.0.0.1", 0)) as probe, socket.create_server(("127.0.0.1", 0)) as other:
+        port, metrics_port = probe.getsockname()[1], other.getsockname()[1]
+    # Two routers beside each other, as in tests that run at once, cannot share the default port of the metrics.
+    ports = ["--port", str(port), "--prometheus-port", str(metrics_port)]
+    command = [*COMMAND, "--worker-urls", worker_url, "--policy", "sticky_least_loaded", *ports]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         wait_for(f"http://127.0.0.1:{port}/health", process)
@@ -131,7 +133,7 @@ def test_a_real_router_takes_what_it_is_told(worker_url: str, vllm_log: pytest.L
 
 def wait_for(url: str, process: subprocess.Popen[bytes]) -> None:
     # It takes a second alone, and more beside other tests on a small machine.
-    end_s = time.monotonic() + 90
+    end_s = time.monotonic() + 60
     while True:
         try:
             httpx.get(url).raise_for_status()
