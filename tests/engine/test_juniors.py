@@ -7,7 +7,7 @@ from test_admission import BLOCKS_ASKED, RESERVED, SEARCH, make_waiting
 from tracked_requests import ASKED, BLOCK, Tracked
 from vllm.v1.request import Request
 
-from agentcache.engine.order.juniors import Juniors
+from agentcache.engine.order.juniors import FAR_TURNS, Juniors
 from agentcache.policy.runtime_policy import Order
 
 # Three of four jobs are juniors.
@@ -15,7 +15,8 @@ ORDER = Order(patience_s=RESERVED.patience_s, reserve=RESERVED.reserve, juniors=
 
 
 @pytest.mark.parametrize(
-    ("bound", "included", "excluded"), [(3, [0, 1, 2], [3, 4]), (1, [0], [1, 2]), (0, [0], [1, 2])]
+    ("bound", "included", "excluded"),
+    [(3, [0, 1, 2], [3, 4]), (1, [0], [1, 2]), (0, [0], [1, 2]), (40, [0, FAR_TURNS - 1], [FAR_TURNS, 39])],
 )
 def test_new_jobs_and_those_behind_most_are_juniors(bound: int, included: list[int], excluded: list[int]) -> None:
     juniors = Juniors(lambda: 0.5, lambda share: bound if share == 0.5 else -1)
