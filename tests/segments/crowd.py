@@ -52,7 +52,7 @@ class Crowd:
                     self._take(prompts, job, *running.pop(job))
 
     def lose_block(self) -> None:
-        self.engine.pool.evict_blocks({self.chance.randrange(1, BLOCKS)})
+        self.engine.pool.evict_blocks({self.chance.randrange(1, self.engine.pool.num_gpu_blocks)})
 
     def _ask(self, job: int, prompt: list[int], length: int, *, is_last: bool) -> str:
         priority = self.chance.randint(0, 2)
