@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pytest
 from crowd import Crowd, WindowedCrowd, note_preemptions
 from live_engine import LiveEngine, Reply, make_prompt
 from vllm.config import CUDAGraphMode
+from vllm.v1.kv_cache_interface import MambaSpec
 
 Requests = Sequence[tuple[list[int], int]]
+Sampling = Mapping[str, Any]
 
 
 class StatelyCrowd(Crowd):
@@ -61,8 +63,8 @@ def ask_alone(engine: LiveEngine, requests: Requests) -> list[Reply]:
     return [engine.ask(prompt, length) for prompt, length in requests]
 
 
-def ask_together(engine: LiveEngine, requests: Requests) -> list[Reply]:
-    names = [engine.add(prompt, length) for prompt, length in requests]
+def ask_together(engine: LiveEngine, requests: Requests, sampling: Sampling | None = None) -> list[Reply]:
+    names = [engine.add(prompt, length, **sampling or {}) for prompt, length in requests]
     engine.finish()
     return [engine.reply(name) for name in names]
 
@@ -82,23 +84,23 @@ def ask_behind_gap(engine: LiveEngine, prompt: list[int], gap: list[int]) -> tup
 
 
 def ask_with_wrong_block(engine: LiveEngine, group: int) -> Wronged:
-    """The last block of a prompt, of that group of layers, becomes another prompt's, as if it had been computed so."""
+    """Of a prompt's two full blocks, for that group of layers, the second becomes another prompt's."""
     size = engine.scheduler.block_size
-    prompt, other = (make_prompt(seed, 4 * size + 9) for seed in (1, 2))
+    prompt, other = (make_prompt(seed, 2 * size + 9) for seed in (1, 2))
     engine.use(policy="agentcache")
     first, _, again = ask_alone(engine, [(prompt, 16), (other, 16), (prompt, 16)])
     cache = engine.pool.cached_block_hash_to_block
-    own, others = (engine.block_keys(each, group=group)[3] for each in (prompt, other))
+    own, others = (engine.block_keys(each, group=group)[1] for each in (prompt, other))
     block = cache.get_one_block(others)
-    engine.forget(prompt, [3], group=group)
+    engine.forget(prompt, [1], group=group)
     cache.insert(own, block)
     return Wronged(prompt, first, again, engine.ask(prompt, 16))
 
 
-def run_jobs(engine: LiveEngine, kind: str, policy: str = "agentcache") -> Ran:
+def run_jobs(engine: LiveEngine, kind: str, policy: str = "agentcache", sampling: Sampling | None = None) -> Ran:
     """Six jobs of four turns, that come back while others run."""
     engine.use(policy=policy, look_s=0.01)
-    crowd = CROWDS[kind](engine, random.Random(4))
+    crowd = CROWDS[kind](engine, random.Random(4), sampling=sampling or {})
     with pytest.MonkeyPatch.context() as patch:
         note_preemptions(engine, crowd.preempted, patch)
         crowd.run(jobs=6, turns=4)
@@ -119,6 +121,8 @@ def run_jobs(engine: LiveEngine, kind: str, policy: str = "agentcache") -> Ran:
 
 
 def _count_left(engine: LiveEngine, crowd: Crowd) -> int:
-    """Count blocks that would stay in a cache without bounds, of the layers that keep all tokens."""
-    prompts: list[Any] = [prompt + reply.tokens for prompt, _, reply in crowd.turns]
-    return len({key for prompt in prompts for key in engine.block_keys(prompt)})
+    """Count blocks of full attention that a cache without bounds would keep, and the states at each turn's end."""
+    keys = {key for prompt, _, reply in crowd.turns for key in engine.block_keys(prompt + reply.tokens)}
+    groups = engine.scheduler.kv_cache_config.kv_cache_groups
+    states = sum(isinstance(group.kv_cache_spec, MambaSpec) for group in groups)
+    return len(keys) + states * len(crowd.turns)

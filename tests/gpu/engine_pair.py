@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from asked_alone import ask_alone, ask_together
+from asked_alone import Sampling, ask_alone, ask_together
 from engine_alone import EngineAlone, EngineFailedError
 from live_engine import Reply, make_prompt
 from served import MARGIN, MOST_OTHER, find_distance
@@ -22,12 +22,14 @@ SERVED: dict[str, Any] = {
     # What is free on the GPU when an engine starts must be as much; others have started by then.
     "gpu_memory_utilization": 0.1,
 }
+# Blocks for all requests of a test at once.
+ROOMY = 400
 # Compiled as the other, or it would round otherwise; but what it computes does not depend on a graph.
 COLD: dict[str, Any] = {
     "scheduler": None,
     "enable_prefix_caching": False,
     "compilation_config": {"cudagraph_mode": "NONE"},
-    "num_gpu_blocks_override": 400,
+    "num_gpu_blocks_override": ROOMY,
 }
 # The last bits of bfloat16, where a logit is some units large.
 LEAST = 0.02
@@ -49,9 +51,9 @@ class Pair:
         """The most that a token's logprob may differ."""
         return MARGIN * max(self.own, LEAST)
 
-    def assert_near_cold(self, turns: list[tuple[list[int], int, Reply]]) -> None:
+    def assert_near_cold(self, turns: list[tuple[list[int], int, Reply]], sampling: Sampling | None = None) -> None:
         """Compare replies to these prompts, of that length, with the cold engine's."""
-        expected = self.cold.call(ask_together, [(prompt, length) for prompt, length, _ in turns])
+        expected = self.cold.call(ask_together, [(prompt, length) for prompt, length, _ in turns], sampling)
         replies = [reply for *_, reply in turns]
         distances = [find_distance(*pair) for pair in zip(replies, expected, strict=True)]
         assert max(distances) <= self.tolerance, f"{distances}; stock vLLM's own: {self.own}"
@@ -72,7 +74,8 @@ class Starting:
         """Skip the test if vLLM's own engine does not start either."""
         cold, ours = _find_failure(self.cold), _find_failure(self.engine)
         if ours is not None:
-            with EngineAlone(self.model, scheduler=None, **self.options) as stock:
+            options = self.options | {"scheduler": None, "num_gpu_blocks_override": ROOMY}
+            with EngineAlone(self.model, **options) as stock:
                 stocks = _find_failure(stock)
             if stocks is None:
                 pytest.fail(f"stock vLLM starts, and ours does not:\n{ours}", pytrace=False)

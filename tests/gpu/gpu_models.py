@@ -5,6 +5,7 @@ Every expert has a share in every token: else rounding would choose another one 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -66,12 +67,18 @@ def _deepseek_v2() -> PreTrainedModel:
 
 
 def _qwen3_next() -> PreTrainedModel:
-    """Three layers with a recurrent state, one with attention."""
+    """Three layers with a recurrent state, one with attention. A state outlasts some tens of tokens.
+
+    As transformers makes them at random, most heads would forget their state with the next token.
+    """
     attention = {"num_hidden_layers": 4, "head_dim": 256}
     heads = {"linear_num_key_heads": 1, "linear_num_value_heads": 2}
     sizes = {"linear_key_head_dim": 128, "linear_value_head_dim": 128}
     config = Qwen3NextConfig(**COMMON | EXPERTS | attention | heads | sizes, shared_expert_intermediate_size=128)
-    return Qwen3NextForCausalLM(config)
+    model = Qwen3NextForCausalLM(config)
+    for layer in model.model.layers[:3]:
+        layer.linear_attn.A_log.data.fill_(math.log(0.03))
+    return model
 
 
 FAMILIES: dict[str, Callable[[], PreTrainedModel]] = {
