@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import pytest
@@ -13,7 +13,9 @@ from vllm.config import CUDAGraphMode
 from vllm.v1.kv_cache_interface import MambaSpec
 
 Requests = Sequence[tuple[list[int], int]]
-Sampling = Mapping[str, Any]
+Sampling = dict[str, Any]
+# So many likely tokens of each step are told, vLLM's most: see `find_distance`.
+TOLD: dict[str, Any] = {"logprobs": 20}
 
 
 class StatelyCrowd(Crowd):
@@ -60,11 +62,11 @@ def describe(engine: LiveEngine) -> Served:
 
 
 def ask_alone(engine: LiveEngine, requests: Requests) -> list[Reply]:
-    return [engine.ask(prompt, length) for prompt, length in requests]
+    return [engine.ask(prompt, length, **TOLD) for prompt, length in requests]
 
 
 def ask_together(engine: LiveEngine, requests: Requests, sampling: Sampling | None = None) -> list[Reply]:
-    names = [engine.add(prompt, length, **sampling or {}) for prompt, length in requests]
+    names = [engine.add(prompt, length, **TOLD | (sampling or {})) for prompt, length in requests]
     engine.finish()
     return [engine.reply(name) for name in names]
 
@@ -78,9 +80,9 @@ def ask_anew(engine: LiveEngine, requests: Requests) -> list[Reply]:
 def ask_behind_gap(engine: LiveEngine, prompt: list[int], gap: list[int]) -> tuple[Reply, Reply, int]:
     """Return the reply before blocks of full attention are lost, the one after, and how many tokens were filled."""
     engine.use()
-    before = engine.ask(prompt, 16)
+    before = engine.ask(prompt, 16, **TOLD)
     engine.forget(prompt, gap, group=engine.scheduler.gap_filler.finder.rule.full[0])
-    return before, engine.ask(prompt, 16), engine.fill_tokens
+    return before, engine.ask(prompt, 16, **TOLD), engine.fill_tokens
 
 
 def ask_with_wrong_block(engine: LiveEngine, group: int) -> Wronged:
@@ -94,13 +96,14 @@ def ask_with_wrong_block(engine: LiveEngine, group: int) -> Wronged:
     block = cache.get_one_block(others)
     engine.forget(prompt, [1], group=group)
     cache.insert(own, block)
-    return Wronged(prompt, first, again, engine.ask(prompt, 16))
+    return Wronged(prompt, first, again, engine.ask(prompt, 16, **TOLD))
 
 
 def run_jobs(engine: LiveEngine, kind: str, policy: str = "agentcache", sampling: Sampling | None = None) -> Ran:
     """Six jobs of four turns, that come back while others run."""
-    engine.use(policy=policy, look_s=0.01)
-    crowd = CROWDS[kind](engine, random.Random(4), sampling=sampling or {})
+    # Between two turns of a job lie some hundred looks at the clock.
+    engine.use(policy=policy, look_s=0.01 if policy == "agentcache" else 1.0)
+    crowd = CROWDS[kind](engine, random.Random(4), sampling=TOLD | (sampling or {}))
     with pytest.MonkeyPatch.context() as patch:
         note_preemptions(engine, crowd.preempted, patch)
         crowd.run(jobs=6, turns=4)
