@@ -94,7 +94,7 @@ test-thorough: types tests
 
 # One engine at a time has the GPU.
 test-gpu: setup
-	$(BIN)/python -m pytest tests/gpu
+	$(BIN)/python -m pytest tests/gpu -rs
 
 # Forty-four jobs within five seconds, in a cache that holds about seven of them when they end. How the settings were
 # chosen, and what other seeds gave: docs/results/demo.md.

@@ -17,14 +17,22 @@ MOST_OTHER = 0.25
 
 
 def find_distance(reply: Reply, expected: Reply) -> float:
-    """Find the largest difference between logprobs of chosen tokens, up to the first that is another token."""
+    """Find the largest difference between logprobs of chosen tokens, up to the first that is another token.
+
+    There it counts, too, how much less likely each engine found the other's token, as far as its reply has that.
+    """
     distance = 0.0
-    chosen = zip(reply.tokens, reply.logprobs, expected.tokens, expected.logprobs, strict=True)
-    for token, logprob, other, other_logprob in chosen:
-        distance = max(distance, abs(logprob - other_logprob))
+    for place, (token, other) in enumerate(zip(reply.tokens, expected.tokens, strict=True)):
+        distance = max(distance, abs(reply.logprobs[place] - expected.logprobs[place]))
         if token != other:
-            break
+            return max(distance, _find_lead(reply, place, other), _find_lead(expected, place, token))
     return distance
+
+
+def _find_lead(reply: Reply, place: int, other: int) -> float:
+    """Find by how much its own token leads; the other is at most as likely as the last that the reply tells."""
+    likely = reply.likely[place]
+    return reply.logprobs[place] - likely.get(other, min(likely.values()))
 
 
 def assert_near(pairs: Iterable[tuple[Reply, Reply]], tolerance: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +29,7 @@ class Crowd:
     preempted: list[str] = field(default_factory=list)
     resets: int = 0
     resets_running: bool = True
+    sampling: Mapping[str, Any] = field(default_factory=dict)
 
     def run(self, jobs: int, turns: int) -> None:
         prompts = {job: SYSTEM + self._tokens(250) for job in range(jobs)}
@@ -52,12 +54,12 @@ class Crowd:
                     self._take(prompts, job, *running.pop(job))
 
     def lose_block(self) -> None:
-        self.engine.pool.evict_blocks({self.chance.randrange(1, BLOCKS)})
+        self.engine.pool.evict_blocks({self.chance.randrange(1, self.engine.pool.num_gpu_blocks)})
 
     def _ask(self, job: int, prompt: list[int], length: int, *, is_last: bool) -> str:
         priority = self.chance.randint(0, 2)
         calls = [] if is_last else [ToolCall(TOOLS[job % len(TOOLS)], "{}")]
-        return self.engine.add(prompt, length, priority=priority, session=f"job-{job}", calls=calls)
+        return self.engine.add(prompt, length, priority=priority, session=f"job-{job}", calls=calls, **self.sampling)
 
     def _take(self, prompts: dict[int, list[int]], job: int, name: str, length: int) -> None:
         reply = self.engine.reply(name)

@@ -38,11 +38,15 @@ ALL_ISLANDS = {"row_s": 0.0}
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """`logprobs` are those of the tokens that were chosen, `cached` the prompt tokens that were not computed."""
+    """`logprobs` are those of the tokens that were chosen, `cached` the prompt tokens that were not computed.
+
+    `likely` has the chosen and, if asked for by `logprobs`, the likeliest tokens of each step, with their logprobs.
+    """
 
     tokens: list[int]
     logprobs: list[float]
     cached: int
+    likely: list[dict[int, float]]
 
 
 class StatsRecorder(StatLoggerBase):
@@ -174,7 +178,10 @@ class LiveEngine:
             dictated = {REPLY_ARGUMENT: [0] * output_tokens, CALLS_ARGUMENT: write_forced_calls(calls)}
             sampling = {"extra_args": dictated} | sampling
         params = SamplingParams(
-            temperature=0.0, max_tokens=output_tokens, ignore_eos=True, logprobs=0, **{"detokenize": False} | sampling
+            temperature=0.0,
+            max_tokens=output_tokens,
+            ignore_eos=True,
+            **{"detokenize": False, "logprobs": 0} | sampling,
         )
         tokens: Any = {"prompt_token_ids": prompt} | ({"cache_salt": salt} if salt else {})
         self._engine.add_request(name, tokens, params, lora_request=lora, priority=priority, session_id=session)
@@ -196,8 +203,9 @@ class LiveEngine:
         (completion,) = output.outputs
         tokens = list(completion.token_ids)
         assert completion.logprobs is not None, output
-        chosen = [step[token].logprob for step, token in zip(completion.logprobs, tokens, strict=True)]  # type: ignore[index]
-        return Reply(tokens, chosen, output.num_cached_tokens or 0)
+        likely = [{token: each.logprob for token, each in step.items()} for step in completion.logprobs]  # type: ignore[union-attr]
+        chosen = [step[token] for step, token in zip(likely, tokens, strict=True)]
+        return Reply(tokens, chosen, output.num_cached_tokens or 0, likely)
 
     def ask(self, prompt: list[int], output_tokens: int = 8, **options: Any) -> Reply:
         """A request by itself."""

@@ -1,0 +1,83 @@
+"""An engine in a process of its own, as it is served: what a process keeps for kernels is no neighbour's."""
+
+from __future__ import annotations
+
+import multiprocessing
+import traceback
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from multiprocessing.connection import Connection
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from live_engine import LiveEngine, make_prompt
+
+P = ParamSpec("P")
+T = TypeVar("T")
+# Neither CUDA nor vLLM survives a fork.
+SPAWN = multiprocessing.get_context("spawn")
+
+
+class EngineFailedError(Exception):
+    """The traceback of the engine's process, or how that ended."""
+
+    @property
+    def reason(self) -> str:
+        """The traceback's last line, which names the error."""
+        return str(self).strip().splitlines()[-1][:500]
+
+
+class EngineAlone(AbstractContextManager["EngineAlone"]):
+    """It begins to start when it is made. `wait` before the first call."""
+
+    def __init__(self, model: str, **options: Any) -> None:
+        self._connection, theirs = SPAWN.Pipe()
+        self._process = SPAWN.Process(target=_serve, args=(theirs, model, options))
+        self._process.start()
+        # Else a process that dies leaves the connection open.
+        theirs.close()
+
+    def wait(self) -> None:
+        """Return when the engine has replied once: some kernels are missed only then."""
+        self._receive()
+
+    def call(self, function: Callable[Concatenate[LiveEngine, P], T], *args: P.args, **options: P.kwargs) -> T:
+        """Call a module's function in the engine's process, with the engine."""
+        self._connection.send((function, args, options))
+        result: T = self._receive()
+        return result
+
+    def __exit__(self, *_: object) -> None:
+        # An engine that hangs would not hear anything else.
+        self._process.kill()
+        self._process.join()
+        self._connection.close()
+
+    def _receive(self) -> Any:
+        try:
+            succeeded, result = self._connection.recv()
+        except EOFError:
+            self._process.join()
+            raise EngineFailedError(f"the engine's process ended with {self._process.exitcode}") from None
+        if not succeeded:
+            raise EngineFailedError(result)
+        return result
+
+
+def _serve(connection: Connection, model: str, options: dict[str, Any]) -> None:
+    """Answer with whether it succeeded, and the result or the traceback."""
+    try:
+        engine = LiveEngine(model, **options)
+        engine.ask(make_prompt(seed=99, tokens=20), 4)
+    except Exception:
+        connection.send((False, traceback.format_exc()))
+        return
+    connection.send((True, None))
+    while True:
+        try:
+            function, args, kwargs = connection.recv()
+        except EOFError:
+            return
+        try:
+            connection.send((True, function(engine, *args, **kwargs)))
+        except Exception:
+            connection.send((False, traceback.format_exc()))
