@@ -20,8 +20,10 @@ from vllm.entrypoints.launchers.app import build_app
 from vllm.entrypoints.launchers.launcher import NoSignalServer
 
 from agentcache.config import CONFIG_KEY
+from agentcache.engine.replicas.client import place_requests
 from agentcache.engine.rpc.policy_switch import USE_POLICY_METHOD
 from agentcache.errors import ServerError, in_one_line
+from agentcache.server.job_reader import JobReader
 from agentcache.server.plugin_choice import choose_plugins
 from agentcache.server.snapshot_reader import SnapshotReader
 
@@ -37,6 +39,7 @@ class EmbeddedServer:
     startup_s: float
     engine: AsyncLLMEngine
     snapshots: SnapshotReader
+    jobs: JobReader
 
     @property
     def vllm_config(self) -> VllmConfig:
@@ -57,6 +60,8 @@ class EmbeddedServer:
         self.snapshots.forget()
         given: Any = self.vllm_config.additional_config
         self.vllm_config.additional_config = {**given, CONFIG_KEY: dict(config)}
+        # What jobs the last policy had is over, and whether they stay at their engines is the policy's choice.
+        self.jobs.follow(place_requests(self.engine.engine_core, self.vllm_config))
 
 
 @asynccontextmanager
@@ -83,7 +88,8 @@ async def run_embedded_server(args: Namespace) -> AsyncIterator[EmbeddedServer]:
             try:
                 await _wait_until_started(server, serving)
                 url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-                yield EmbeddedServer(url, time.monotonic() - began, engine, app.state.agentcache_snapshots)
+                startup_s = time.monotonic() - began
+                yield EmbeddedServer(url, startup_s, engine, app.state.agentcache_snapshots, app.state.agentcache_jobs)
             finally:
                 server.should_exit = True
                 await asyncio.shield(serving)

@@ -45,6 +45,10 @@ class JobReader:
         self._placer = placer
         self._router = router
 
+    def follow(self, placer: Placer | None) -> None:
+        """Go on with another placer, or with vLLM's balancer."""
+        self._placer = placer
+
     async def find(self, reading: Reading, session: str, tenants: Tenants = None) -> list[dict[str, Any]]:
         """Return the session's jobs, each an EngineJob as plain values; empty if no engine knows any.
 

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,9 +11,10 @@ from vllm import SamplingParams
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest
 from vllm.v1.engine.core_client import DPLBAsyncMPClient
 
-from agentcache.config import AgentCacheConfig
+from agentcache.config import CONFIG_KEY, AgentCacheConfig
 from agentcache.engine.constants import ANSWER_MARK, RELEASE_METHOD
-from agentcache.engine.replicas.client import _make_release, keeps_jobs_home, watch_clients
+from agentcache.engine.replicas import client as replicas_client
+from agentcache.engine.replicas.client import _make_release, keeps_jobs_home, place_requests, watch_clients
 from agentcache.engine.replicas.placer import Placer
 from agentcache.policy.cost import RecomputeCost
 from agentcache.policy.replicas.engine_load import PrefillCost
@@ -166,3 +169,29 @@ def test_a_session_that_is_over_is_forgotten() -> None:
 def test_jobs_stay_home_with_policies_that_follow_them(policy: str, enabled: bool | None, home: bool) -> None:
     config = AgentCacheConfig.model_validate({"policy": policy, "replicas": {"enabled": enabled}})
     assert keeps_jobs_home(config) is home
+
+
+def test_each_policy_of_a_run_gets_a_placer_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    placement = partial(Placement, 2, capacity_tokens=4000, prefill_cost=COST)
+    monkeypatch.setattr(replicas_client, "_make_placement", lambda *_: placement())
+    client = make_client(None)
+
+    def go_on_with(policy: str) -> Placer | None:
+        given = SimpleNamespace(additional_config={CONFIG_KEY: {"policy": policy}})
+        return place_requests(client, given)  # type: ignore[arg-type]
+
+    def send(name: str) -> bytes:
+        return client.get_core_engine_for_request(make_request(name, list(range(40)), session_id="job"))
+
+    assert go_on_with("vllm") is None
+    assert send("by load") == ENGINES[1], "vLLM's balancer takes the emptier engine"
+    first = go_on_with("agentcache")
+    assert first is not None
+    home = send("first turn")
+    finish(client, "first turn", [1])
+    assert send("second turn") == home
+    second = go_on_with("agentcache-interactive")
+    assert second is not None
+    assert second.find("job", None) is None, "the jobs of the last policy are forgotten"
+    assert go_on_with("vllm") is None
+    assert send("by load again") == ENGINES[1]

@@ -58,9 +58,19 @@ def watch_clients() -> None:
 
 
 def place_requests(core: object, vllm_config: VllmConfig) -> Placer | None:
-    """Give the client a placer if it sends to several engines and the policy follows jobs; else vLLM balances."""
-    config = read_config(vllm_config.additional_config)
-    if not isinstance(core, DPLBAsyncMPClient) or not keeps_jobs_home(config):
+    """Give the client a new placer if it sends to several engines and the policy follows jobs; else vLLM balances.
+
+    To be called again when the engines go on with another policy.
+    """
+    if not isinstance(core, DPLBAsyncMPClient):
+        return None
+    placer = _make_placer(core, vllm_config, read_config(vllm_config.additional_config))
+    replace(core, _PLACER, placer)
+    return placer
+
+
+def _make_placer(core: DPLBAsyncMPClient, vllm_config: VllmConfig, config: AgentCacheConfig) -> Placer | None:
+    if not keeps_jobs_home(config):
         return None
     if core.client_count > 1:
         logger.warning(
@@ -74,9 +84,7 @@ def place_requests(core: object, vllm_config: VllmConfig) -> Placer | None:
     except InputError as error:
         logger.warning("agentcache: vLLM's balancer chooses engines, because costs are unknown: %s", error)
         return None
-    placer = Placer(placement, _make_release(core))
-    replace(core, _PLACER, placer)
-    return placer
+    return Placer(placement, _make_release(core))
 
 
 def _make_placement(vllm_config: VllmConfig, config: AgentCacheConfig, engines: int) -> Placement:
