@@ -31,6 +31,7 @@ CROWDS = {"full": Crowd, "windows": WindowedCrowd, "states": StatelyCrowd}
 class Served(NamedTuple):
     schedules_ahead: bool
     has_graphs: bool
+    caches_prefixes: bool
 
 
 class Ran(NamedTuple):
@@ -58,7 +59,8 @@ class Wronged(NamedTuple):
 
 def describe(engine: LiveEngine) -> Served:
     config = engine.vllm_config
-    return Served(engine.schedules_ahead, config.compilation_config.cudagraph_mode != CUDAGraphMode.NONE)
+    has_graphs = config.compilation_config.cudagraph_mode != CUDAGraphMode.NONE
+    return Served(engine.schedules_ahead, has_graphs, engine.scheduler.kv_cache_manager.enable_caching)
 
 
 def ask_alone(engine: LiveEngine, requests: Requests) -> list[Reply]:

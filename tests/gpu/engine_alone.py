@@ -18,12 +18,11 @@ SPAWN = multiprocessing.get_context("spawn")
 
 
 class EngineFailedError(Exception):
-    """The traceback of the engine's process, or how that ended."""
+    """The traceback of the engine's process, or how that ended; `reason` is the error alone, in one line."""
 
-    @property
-    def reason(self) -> str:
-        """The traceback's last line, which names the error."""
-        return str(self).strip().splitlines()[-1][:500]
+    def __init__(self, message: str, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class EngineAlone(AbstractContextManager["EngineAlone"]):
@@ -57,9 +56,10 @@ class EngineAlone(AbstractContextManager["EngineAlone"]):
             succeeded, result = self._connection.recv()
         except EOFError:
             self._process.join()
-            raise EngineFailedError(f"the engine's process ended with {self._process.exitcode}") from None
+            ended = f"the engine's process ended with {self._process.exitcode}"
+            raise EngineFailedError(ended, ended) from None
         if not succeeded:
-            raise EngineFailedError(result)
+            raise EngineFailedError(*result)
         return result
 
 
@@ -68,8 +68,8 @@ def _serve(connection: Connection, model: str, options: dict[str, Any]) -> None:
     try:
         engine = LiveEngine(model, **options)
         engine.ask(make_prompt(seed=99, tokens=20), 4)
-    except Exception:
-        connection.send((False, traceback.format_exc()))
+    except Exception as error:
+        connection.send((False, _describe(error)))
         return
     connection.send((True, None))
     while True:
@@ -79,5 +79,10 @@ def _serve(connection: Connection, model: str, options: dict[str, Any]) -> None:
             return
         try:
             connection.send((True, function(engine, *args, **kwargs)))
-        except Exception:
-            connection.send((False, traceback.format_exc()))
+        except Exception as error:
+            connection.send((False, _describe(error)))
+
+
+def _describe(error: Exception) -> tuple[str, str]:
+    only = " ".join("".join(traceback.format_exception_only(error)).split())
+    return "".join(traceback.format_exception(error)), only[:500]

@@ -82,6 +82,7 @@ of_each_family = pytest.mark.parametrize("family", FAMILIES, indirect=True, scop
 def test_the_engine_of_a_family_is_as_it_is_served(pair: Pair) -> None:
     served = pair.engine.call(describe)
     assert served.has_graphs
+    assert served.caches_prefixes
     # vLLM decides, by the kind of drafts.
     assert served.schedules_ahead == pair.cold.call(describe).schedules_ahead
 
@@ -122,4 +123,4 @@ def test_one_wrong_block_of_a_family_is_seen(pair: Pair) -> None:
     wronged = pair.engine.call(ask_with_wrong_block, group=0)
     pair.assert_near_cold([(wronged.prompt, 16, wronged.first), (wronged.prompt, 16, wronged.again)])
     assert wronged.again.cached == wronged.wrong.cached > 0
-    assert find_distance(wronged.wrong, wronged.again) > 2 * pair.tolerance
+    assert find_distance(wronged.wrong, wronged.again) > pair.tolerance
