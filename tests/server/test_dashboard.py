@@ -10,7 +10,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from made_engine import make_engine
+from made_engine import make_tiered_engine
 from prometheus_client.parser import text_string_to_metric_families
 from vllm.v1.metrics import loggers
 
@@ -31,7 +31,7 @@ TARGET_LABELS = {"instance", "job"}
 @cache
 def find_exported() -> dict[str, set[str]]:
     """Every series that a server with everything exports, with its labels."""
-    text = render_metrics(Reading((make_engine(),), 0.5)).decode()
+    text = render_metrics(Reading((make_tiered_engine(),), 0.5)).decode()
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     assert samples
     return {sample.name: set(sample.labels) for sample in samples}
