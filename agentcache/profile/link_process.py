@@ -11,8 +11,8 @@ from pathlib import Path
 
 import torch
 
+from agentcache.engine.tier.gpu_copier import GpuCopier
 from agentcache.errors import InputError
-from agentcache.profile.gpu_copier import GpuCopier
 from agentcache.profile.link_layout import LinkLayout
 from agentcache.profile.link_rows import LinkRow, LinkTimer, choose_counts, read_rows, write_rows
 
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     counts = choose_counts(layout.block_bytes, room)
     if len(counts) < _LEAST_ROWS:
         parser.error(f"{room:,} bytes of memory are too few for blocks of {layout.block_bytes:,} bytes")
-    timer = LinkTimer(GpuCopier(layout, max(counts)))
+    timer = LinkTimer(GpuCopier(max(counts), pieces=layout.pieces, piece_bytes=layout.piece_bytes))
     write_rows([timer.measure(count, layout.block_bytes) for count in counts], options.rows_file)
     return 0
 

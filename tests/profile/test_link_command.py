@@ -139,8 +139,8 @@ class OneByOne:
 
     made: tuple[LinkLayout, int] | None = None
 
-    def __init__(self, layout: LinkLayout, blocks: int) -> None:
-        OneByOne.made = layout, blocks
+    def __init__(self, blocks: int, *, pieces: int, piece_bytes: int) -> None:
+        OneByOne.made = LinkLayout(pieces=pieces, piece_bytes=piece_bytes), blocks
 
     def __getattr__(self, name: str) -> Any:
         return lambda *_: None

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from agentcache.profile import gpu_copier
-from agentcache.profile.gpu_copier import GpuCopier
-from agentcache.profile.link_layout import LinkLayout
+from agentcache.engine.tier import gpu_copier
+from agentcache.engine.tier.gpu_copier import GpuCopier
 
 BLOCKS = 16
-LAYOUT = LinkLayout(pieces=3, piece_bytes=8)
+LAYOUT = {"pieces": 3, "piece_bytes": 8}
 
 
 class FakeStream:
@@ -89,7 +88,7 @@ def count_blocks(tensors: dict[str, torch.Tensor], value: int) -> list[int]:
 
 @pytest.mark.parametrize("blocks", [1, 5, BLOCKS])
 def test_so_many_blocks_of_every_layer_go_each_way(pinned: list[torch.Tensor], blocks: int) -> None:
-    copier = GpuCopier(LAYOUT, BLOCKS)
+    copier = GpuCopier(BLOCKS, **LAYOUT)
     on_gpu, on_host = copier._caches
     assert [tensor.shape for tensor in on_gpu.values()] == [(BLOCKS, 8)] * 3
     # What is not pinned is not copied by itself.
@@ -104,13 +103,13 @@ def test_so_many_blocks_of_every_layer_go_each_way(pinned: list[torch.Tensor], b
 
 
 def test_places_do_not_follow_one_another(pinned: list[torch.Tensor]) -> None:  # noqa: ARG001 (the fake GPU)
-    order = GpuCopier(LAYOUT, 4096)._order
+    order = GpuCopier(4096, **LAYOUT)._order
     assert sorted(order) == list(range(4096))
     assert sum(after - before == 1 for before, after in pairwise(order)) < 10
 
 
 def test_waits_are_for_what_they_say(pinned: list[torch.Tensor]) -> None:  # noqa: ARG001 (the fake GPU)
-    copier = GpuCopier(LAYOUT, BLOCKS)
+    copier = GpuCopier(BLOCKS, **LAYOUT)
     for wait, streams in ((copier.wait_for_copies, 2), (copier.wait_for_products, 1), (copier.wait_for_all, 1)):
         FakeStream.waits = 0
         wait()

@@ -6,8 +6,6 @@ import numpy as np
 import torch
 from vllm.v1.simple_kv_offload.cuda_mem_ops import BatchMemcpyParams, build_params, copy_blocks, pin_tensor
 
-from agentcache.profile.link_layout import LinkLayout
-
 _MATRIX = 8192
 _PRODUCTS = 20
 
@@ -18,9 +16,10 @@ class GpuCopier:
     Nothing unpins the host's cache: it goes with the process.
     """
 
-    def __init__(self, layout: LinkLayout, blocks: int) -> None:
-        names = [str(layer) for layer in range(layout.pieces)]
-        shape = (blocks, layout.piece_bytes)
+    def __init__(self, blocks: int, *, pieces: int, piece_bytes: int) -> None:
+        """Make both caches, of blocks in so many pieces of so many bytes each."""
+        names = [str(layer) for layer in range(pieces)]
+        shape = (blocks, piece_bytes)
         on_gpu = {name: torch.zeros(shape, dtype=torch.int8, device="cuda") for name in names}
         on_host = {name: torch.zeros(shape, dtype=torch.int8) for name in names}
         for tensor in on_host.values():
