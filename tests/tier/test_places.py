@@ -119,7 +119,7 @@ def test_never_chosen(tiny_model_path: str) -> None:
 
 def test_not_worth_a_copy(tiny_model_path: str) -> None:
     lone = make_tiered(tiny_model_path)
-    lone.scheduler.tier.storing._usefulness.is_useful = lambda _: False
+    lone.scheduler.tier.storing.usefulness.is_useful = lambda _: False
     ask(lone, "mine/0", PROMPT)
     lone.run_until_idle()
     push_out(lone, 1, 2, 3)

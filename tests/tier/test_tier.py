@@ -95,9 +95,9 @@ def test_others_pass_a_request_that_waits_for_its_blocks(tiny_model_path: str) -
 
 def test_what_nobody_fetches_is_stored_no_more(tiny_model_path: str) -> None:
     lone = make_tiered(tiny_model_path, host_blocks=2000)
-    lone.scheduler.tier.usefulness.least_share = 0.05
+    lone.scheduler.tier.storing.usefulness.least_share = 0.05
     for finish_class in range(8):
-        lone.scheduler.tier.usefulness.note_stored([finish_class] * 5000)
+        lone.scheduler.tier.storing.usefulness.note_stored([finish_class] * 5000)
     for seed in range(9):
         ask(lone, f"over-{seed}/0", make_tokens(seed, 300), last=True)
         lone.run_until_idle()

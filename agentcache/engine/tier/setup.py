@@ -13,11 +13,13 @@ from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.jobs.miss_log import MissLog
 from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP
 from agentcache.engine.segments.gap_filler import GapFiller
+from agentcache.engine.segments.plan import SegmentCosts
 from agentcache.engine.tier.computed_blocks import ComputedBlocks
 from agentcache.engine.tier.connector import TierConnector
-from agentcache.engine.tier.fetching import Link
+from agentcache.engine.tier.fetching import Fetching, Link
 from agentcache.engine.tier.host_cache import HostCache
 from agentcache.engine.tier.link_costs import find_block_bytes, find_links
+from agentcache.engine.tier.storing import Storing
 from agentcache.engine.tier.tier import Tier
 from agentcache.engine.tier.usefulness import Usefulness
 from agentcache.policy.cost import RecomputeCost
@@ -71,29 +73,60 @@ class TierSetup:
         `evictor` is that of the host's memory. `misses` learns how blocks were lost, if anybody is to know.
         `usefulness` tells what is worth a copy; None learns it.
         """
+        usefulness = usefulness or Usefulness(self.link.block_s / filler.costs.block_s(0))
+        host = HostCache(self.connector.host_blocks, scheduler.hash_block_size, evictor, clock)
+        host.is_useful = usefulness.is_useful
+        storing = self._make_storing(scheduler, queue, host, usefulness, filler.costs, clock=clock)
         tier = Tier(
-            pool=scheduler.kv_cache_manager.block_pool,
-            queue=queue,
-            filler=filler,
-            computed=ComputedBlocks(
-                lambda: scheduler.running,
-                lambda name: scheduler.kv_cache_manager.get_blocks(name).blocks[KV_CACHE_GROUP],
-                scheduler.block_size,
+            host=host,
+            storing=storing,
+            fetching=Fetching(
+                pool=scheduler.kv_cache_manager.block_pool,
+                host=host,
+                filler=filler,
+                storing=storing,
+                usefulness=usefulness,
+                costs=filler.costs,
+                link=self.link,
             ),
+            filler=filler,
             price=price,
-            host=HostCache(self.connector.host_blocks, scheduler.hash_block_size, evictor, clock),
-            costs=filler.costs,
-            link=self.link,
-            margin=find_margin(scheduler),
             block_bytes=int(find_block_bytes(scheduler)) * scheduler.parallel_config.world_size,
             workers=scheduler.parallel_config.world_size,
             clock=clock,
-            usefulness=usefulness,
         )
         if misses is not None:
-            misses.find_losses = tier.storing.losses.find
+            misses.find_losses = storing.losses.find
         self.connector.steer(tier)
         return tier
+
+    def _make_storing(
+        self,
+        scheduler: Scheduler,
+        queue: BlockQueue,
+        host: HostCache,
+        usefulness: Usefulness,
+        costs: SegmentCosts,
+        *,
+        clock: Callable[[], float],
+    ) -> Storing:
+        manager = scheduler.kv_cache_manager
+        computed = ComputedBlocks(
+            lambda: scheduler.running,
+            lambda name: manager.get_blocks(name).blocks[KV_CACHE_GROUP],
+            scheduler.block_size,
+        )
+        return Storing(
+            manager.block_pool,
+            queue,
+            host,
+            usefulness,
+            computed,
+            margin=find_margin(scheduler),
+            fetch_s=self.link.block_s,
+            compute_s=costs.recompute_cost.at(0),
+            clock=clock,
+        )
 
 
 def find_margin(scheduler: Scheduler) -> int:

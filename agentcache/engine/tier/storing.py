@@ -76,7 +76,7 @@ class Storing:
         host.watch_losses(self._note_lost_copies)
         self.losses = Losses(len(pool.blocks), host.map.holds, clock)
         self.stats = StoreStats()
-        self._usefulness = usefulness
+        self.usefulness = usefulness
         self._computed = computed
         self._pool = pool
         self._queue = queue
@@ -195,7 +195,7 @@ class Storing:
         self._host.give_back(lost)
         self._host.put(stored)
         self._queue.reprice(safe, self._fetch_s)
-        self._usefulness.note_stored(one.last_use.context.finish_class for one in stored if not one.stays)
+        self.usefulness.note_stored(one.last_use.context.finish_class for one in stored if not one.stays)
         self.stats.stored += len(stored)
         self.stats.overwritten += len(lost)
 
@@ -206,7 +206,7 @@ class Storing:
         return self._queue.evictions["capacity"].blocks - self._evicted >= self._margin // 4
 
     def _is_useful(self, block: KVCacheBlock) -> bool:
-        return self._usefulness.is_worth(block, self._last_uses[block.block_id].context.finish_class)
+        return self.usefulness.is_worth(block, self._last_uses[block.block_id].context.finish_class)
 
     def _note_computed(self) -> None:
         """Add what running requests have computed: what they leave may be lost in the step in which they end."""
@@ -255,6 +255,6 @@ class Storing:
         self.losses.note_not_copied(useless, "not worth a copy")
         avoided = useless - self._passed_over
         self.stats.avoided += len(avoided)
-        self._usefulness.note_avoided(len(avoided))
+        self.usefulness.note_avoided(len(avoided))
         self._passed_over |= avoided
         return chosen

@@ -6,19 +6,14 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
-from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.request import Request
 
-from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.segments.cached_blocks import CachedBlockMap
 from agentcache.engine.segments.fill_request import find_obstacle
 from agentcache.engine.segments.gap_filler import GapFiller
-from agentcache.engine.segments.plan import SegmentCosts
-from agentcache.engine.tier.computed_blocks import ComputedBlocks
-from agentcache.engine.tier.fetching import Fetch, Fetching, Link
+from agentcache.engine.tier.fetching import Fetch, Fetching
 from agentcache.engine.tier.host_cache import HostCache
 from agentcache.engine.tier.storing import Store, Storing
-from agentcache.engine.tier.usefulness import Usefulness
 from agentcache.engine.tier.waits import FetchWaits
 from agentcache.engine.tier.worker import TierMetadata
 from agentcache.errors import IntegrityError
@@ -34,54 +29,30 @@ class Tier:
     def __init__(
         self,
         *,
-        pool: BlockPool,
-        queue: BlockQueue,
-        filler: GapFiller,
         host: HostCache,
-        computed: ComputedBlocks,
+        storing: Storing,
+        fetching: Fetching,
+        filler: GapFiller,
         price: ReturnPrice,
-        costs: SegmentCosts,
-        link: Link,
-        margin: int,
         block_bytes: int,
         workers: int,
         clock: Callable[[], float],
-        usefulness: Usefulness | None = None,
     ) -> None:
         """Join the caches.
 
         Args:
-            pool: The GPU's cache.
-            queue: Its free blocks.
-            filler: Holds blocks of waiting requests.
             host: The cache in the host's memory.
-            computed: Lists what running requests have computed.
+            storing: Chooses what is copied there.
+            fetching: Chooses what is copied back.
+            filler: Holds blocks of waiting requests.
             price: Is told what was fetched.
-            costs: What computing a block costs.
-            link: What copying it costs.
-            margin: How many of the GPU's next victims are kept copied.
             block_bytes: What is copied for one block, by all workers together.
             workers: How many of vLLM's workers must have made a copy before it counts.
             clock: Gives seconds.
-            usefulness: Tells what is worth a copy; None learns it.
         """
         self.host = host
-        self.usefulness = usefulness = usefulness or Usefulness(link.block_s / costs.block_s(0))
-        host.is_useful = usefulness.is_useful
-        self.storing = Storing(
-            pool,
-            queue,
-            host,
-            usefulness,
-            computed,
-            margin=margin,
-            fetch_s=link.block_s,
-            compute_s=costs.recompute_cost.at(0),
-            clock=clock,
-        )
-        self.fetching = Fetching(
-            pool=pool, host=host, filler=filler, storing=self.storing, usefulness=usefulness, costs=costs, link=link
-        )
+        self.storing = storing
+        self.fetching = fetching
         self.fetched_blocks = 0
         self.block_bytes = block_bytes
         self.waits = FetchWaits(clock)
