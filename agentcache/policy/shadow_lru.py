@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from itertools import chain, islice
@@ -29,7 +30,8 @@ class ShadowLru:
     Where it differs from vLLM it mostly hits more: a prompt's blocks are here at once and not chunk by chunk, a reply
     takes room only when it ends, and a block is here once though vLLM may have computed it twice.
 
-    Both calls cost O(blocks of the request).
+    Hashes are chained: a block is known by all that come before it. So it is never here longer than those, and never
+    used by more requests. Both calls cost O(blocks of the request).
     """
 
     def __init__(self, num_blocks: int) -> None:
@@ -37,7 +39,7 @@ class ShadowLru:
         # Blocks that no request uses, the next victim first.
         self._free: OrderedDict[bytes, None] = OrderedDict()
         # How many requests use a block.
-        self._users: dict[bytes, int] = {}
+        self._users: Counter[bytes] = Counter()
         self._held: dict[str, _Held] = {}
         self._unhashed = 0
 
@@ -50,17 +52,12 @@ class ShadowLru:
         if name in self._held:
             raise ValueError(f"{name} has been admitted already")
         free, users = self._free, self._users
-        hits = 0
-        for block_hash in islice(hashes, most_hits):
-            if block_hash not in users and block_hash not in free:
-                break
-            hits += 1
-        for block_hash in hashes:
-            if block_hash in users:
-                users[block_hash] += 1
-            else:
-                users[block_hash] = 1
-                free.pop(block_hash, None)
+        # known:  used, used, used | free, free | new, new, new
+        known = bisect_left(hashes, True, key=lambda block_hash: block_hash not in users and block_hash not in free)
+        hits = min(known, most_hits)
+        for block_hash in islice(hashes, known):
+            free.pop(block_hash, None)
+        users.update(hashes)
         self._held[name] = _Held(tuple(hashes), hits, num_blocks - len(hashes))
         self._unhashed += num_blocks - len(hashes)
         self._evict()
@@ -79,16 +76,15 @@ class ShadowLru:
         self._evict()
         self._unhashed -= grown + held.unhashed
         free, users = self._free, self._users
-        for block_hash in held.hashes:
-            if users[block_hash] > 1:
-                users[block_hash] -= 1
-            else:
-                del users[block_hash]
+        shared = bisect_left(held.hashes, True, key=lambda block_hash: users[block_hash] == 1)
+        users.subtract(held.hashes[:shared])
+        for block_hash in held.hashes[shared:]:
+            del users[block_hash]
         left = hashes if len(hashes) > held.hits else held.hashes[: held.hits]
-        for block_hash in reversed(left):
-            if block_hash not in users:
-                free[block_hash] = None
-                free.move_to_end(block_hash)
+        in_use = bisect_left(left, True, key=lambda block_hash: block_hash not in users)
+        for block_hash in reversed(left[in_use:]):
+            free[block_hash] = None
+            free.move_to_end(block_hash)
         self._evict()
 
     def clear(self) -> None:

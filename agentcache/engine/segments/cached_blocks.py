@@ -12,6 +12,8 @@ from agentcache.engine.patches import replace
 
 # The only group of models that the host's memory and measurements take.
 KV_CACHE_GROUP = 0
+# Called for every block that is computed or evicted: looked up once, as `super()` is not.
+_insert, _pop = BlockHashToBlockMap.insert, BlockHashToBlockMap.pop
 
 
 class CachedBlockMap:
@@ -53,17 +55,19 @@ class WatchedBlockMap(BlockHashToBlockMap):
 
     def insert(self, key: BlockHashWithGroupId, block: KVCacheBlock) -> None:
         """Insert a block, and tell those that watch."""
-        super().insert(key, block)
-        for watcher in self.watchers.values():
-            watcher.note(key, True)
+        _insert(self, key, block)
+        if self.watchers:
+            for watcher in self.watchers.values():
+                watcher.note(key, True)
 
     def pop(self, key: BlockHashWithGroupId, block_id: int) -> KVCacheBlock | None:
         """Take out a block, and tell those that watch."""
-        block = super().pop(key, block_id)
+        block = _pop(self, key, block_id)
         if self.copying:
             self.copying.pop(block_id, None)
-        for watcher in self.watchers.values():
-            watcher.note(key, key in self._cache)
+        if self.watchers:
+            for watcher in self.watchers.values():
+                watcher.note(key, key in self._cache)
         return block
 
     def tell(self, keys: Sequence[BlockHashWithGroupId]) -> None:

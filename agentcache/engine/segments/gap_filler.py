@@ -29,7 +29,7 @@ from agentcache.engine.segments.fill_request import (
     make_fill_request,
 )
 from agentcache.engine.segments.hit_finder import HitFinder, Prefix, PrefixHit
-from agentcache.engine.segments.plan import Hits, SegmentCosts, plan_segments
+from agentcache.engine.segments.plan import Hits, Interval, SegmentCosts, plan_segments
 
 _NO_ROOM = "no room"
 
@@ -92,11 +92,10 @@ class GapFiller:
         self._parents[request.request_id] = parent
         if not plan.gaps:
             return request
-        places = list(self.finder.find_places(plan.kept))
-        if not self.has_room(request, block_map, places):
+        if not self.has_room(request, block_map, plan.kept):
             parent.lacked_room = True
             return request
-        self.hold_cached(request, block_map, places)
+        self.hold_cached(request, block_map, list(self.finder.find_places(plan.kept)))
         fill = make_fill_request(request, plan.gaps[0], self.finder.block_size, next(self._numbers))
         self._planned = FillRequest(fill, parent, plan.gaps[0])
         self._prefix = fill, prefix._replace(held=parent.held)
@@ -241,16 +240,16 @@ class GapFiller:
         self.stats.islands_dropped += parent.dropped
         self.stats.fill_tokens += filled_tokens
 
-    def has_room(self, request: Request, block_map: CachedBlockMap, places: Iterable[Place] = ()) -> bool:
+    def has_room(self, request: Request, block_map: CachedBlockMap, kept: Sequence[Interval] = ()) -> bool:
         """Tell whether the whole request fits beside what runs: else filling would only keep blocks from others.
 
-        `places` are to be held. Of groups that keep a part, a request computes with blocks of its own.
+        The segments `kept` are to be held. Of groups that keep a part, a request computes with blocks of its own.
         """
         full = self.finder.rule.full
         parent = self._parents.get(request.request_id)
         held: Mapping[Place, KVCacheBlock] = {} if parent is None else parent.held
         wanted = sum(self._count_wanted(request, group) for group in range(self.finder.rule.groups))
-        wanted += sum(group not in full and (index, group) not in held for index, group in places)
+        wanted += sum(place not in held for place in self.finder.find_parts(kept))
         free = self._pool.get_num_free_blocks() - self._manager.watermark_blocks
         if wanted - sum(group in full for _, group in held) <= free:
             return True

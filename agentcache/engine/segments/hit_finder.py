@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from vllm.v1.core.block_pool import BlockPool
@@ -61,10 +61,15 @@ class HitFinder:
         """Find the first blocks of those before `limit` that can be reused, and the segments behind gaps."""
         return find_hits(self.rule.find_usable(block_map.cached, limit), limit)
 
-    def find_places(self, runs: Iterable[Interval]) -> Iterator[Place]:
+    def find_places(self, runs: Sequence[Interval]) -> Iterator[Place]:
         """Find the blocks of segments that are reused, and what the other groups need at the end of each."""
         for run in runs:
             yield from ((index, group) for group in self.rule.full for index in range(*run))
+        yield from self.find_parts(runs)
+
+    def find_parts(self, runs: Sequence[Interval]) -> Iterator[Place]:
+        """Find what groups that keep a part need at the end of each of these segments."""
+        for run in runs:
             yield from ((index, group) for group, needed in self.rule.needed_at(run.end) for index in needed)
 
     def find_reusable(self, request: Request) -> list[KVCacheBlock]:
