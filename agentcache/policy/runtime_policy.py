@@ -28,9 +28,10 @@ class Order:
     bare order of jobs.
 
     While tools run, juniors leave as much again as is pinned free, up to the share `reserve` of the cache: jobs come
-    back with more than they left, and what they lack then is taken from other jobs. They wait for that for as long as
-    computing it again would cost, at each turn no longer than their patience. Juniors are new jobs and, of those under
-    way, the share `juniors` that has the fewest turns behind it, but none that has come far (`FAR_TURNS`).
+    back with more than they left, and what they lack then is taken from other jobs. They wait for as long as computing
+    again what their own jobs will take of that room would cost, at each turn no longer than their patience. Juniors are
+    new jobs and, of those under way, the share `juniors` that has the fewest turns behind it, but none that has come
+    far (`FAR_TURNS`).
     """
 
     seniority_s: float = math.inf

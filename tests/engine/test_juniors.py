@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from test_admission import BLOCKS_ASKED, RESERVED, SEARCH, make_waiting
-from tracked_requests import ASKED, BLOCK, Tracked
+from tracked_requests import ASKED, BLOCK, LOSS_S, Tracked
+from vllm.v1.core.kv_cache_utils import KVCacheBlock
 from vllm.v1.request import Request
 
 from agentcache.engine.order.juniors import FAR_TURNS, Juniors
@@ -80,3 +81,29 @@ def test_jobs_that_wait_for_a_human_are_not_compared_with() -> None:
     tracked.tracker.step()
     assert not tracked.tracker.should_defer(request, available=-(-request.num_tokens // BLOCK) + 6)
     assert tracked.tracker.should_defer(tracked.ask("new", ASKED), available=BLOCKS_ASKED + 6)
+
+
+@pytest.mark.parametrize(("kept", "added", "cost_blocks"), [(4, 0, 0), (4, 1, 4), (2, 0, 2), (0, 0, 4)])
+def test_a_junior_waits_no_longer_than_what_its_job_still_takes_costs(kept: int, added: int, cost_blocks: int) -> None:
+    tracked = make_waiting(pinned=6, order=ORDER, protect_waiting=True)
+    tracked.running = 2
+    for _ in range(1000):
+        tracked.runtime.context_growth.note_turn(1000, 1000 + 200 * added)
+    tracked.hits = [KVCacheBlock(number) for number in range(kept)]
+    for block in tracked.hits:
+        block.ref_cnt = 1
+    # Nothing is lacking but for the others' room, of which its job takes what it has not yet.
+    request, come_s = tracked.ask("a", ASKED), tracked.clock.now_s
+    waits = {}
+    for waited_s in (0.0, 0.95 * cost_blocks * 2 * LOSS_S, 1.05 * cost_blocks * 2 * LOSS_S):
+        tracked.tracker.step()
+        tracked.clock.now_s = come_s + waited_s
+        waits[waited_s] = tracked.tracker.should_defer(request, available=BLOCKS_ASKED + 6)
+    assert list(waits.values()) == ([True, True, False] if cost_blocks else [False])
+
+
+def test_tokens_of_each_turn_are_learned_from() -> None:
+    tracked = make_waiting(pinned=6, order=ORDER)
+    come_again(tracked, "a", 20)
+    # Prompts of 16, 17 … 36 tokens and more: they grow by a few percent a turn.
+    assert 0 < tracked.runtime.context_growth.ratio < 1

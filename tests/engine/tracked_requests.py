@@ -82,6 +82,7 @@ class Tracked:
                 count_running=lambda: self.running,
                 lost_share=lambda: 1.0,
                 find_turns=self.runtime.jobs.turn_counts.quantile,
+                find_growth=lambda: self.runtime.context_growth.ratio,
             ),
             factors=factors if self.runtime_policy.factors else None,
             turn_cost=TurnCost(RecomputeCost(slope_s=0.0, base_s=LOSS_S, floor_s=1e-6), BLOCK, num_blocks=100),

@@ -56,8 +56,9 @@ class JobEntry:
 
     `session` is the job's name in the table, `client_session` what its client calls it: several tenants may use one
     name, and have a job each. `number` is no other job's of the table's, ever. `turns` counts the requests that
-    finished, `calls` the tool calls they made, `failures` those that came to nothing. `running` maps requests to their
-    arrival, `pending` finished requests to what they wait for, oldest first.
+    finished, `calls` the tool calls they made, `failures` those that came to nothing; `prompt_tokens` are those of the
+    last that finished. `running` maps requests to their arrival, `pending` finished requests to what they wait for,
+    oldest first.
     """
 
     session: str
@@ -67,6 +68,7 @@ class JobEntry:
     client_session: str = ""
     turns: int = 0
     calls: int = 0
+    prompt_tokens: int = 0
     failures: int = 0
     is_final: bool = False
     running: dict[str, float] = field(default_factory=dict)
@@ -160,12 +162,15 @@ class JobTable:
         self._count_turns(entry)
         return gap
 
-    def finish(self, session: str, request: str, calls: Sequence[ToolKey] = ()) -> PendingTurn | None:
+    def finish(
+        self, session: str, request: str, calls: Sequence[ToolKey] = (), *, prompt_tokens: int = 0
+    ) -> PendingTurn | None:
         """Book a whole reply with these tool calls; return what the job waits for now, None if it is over."""
         entry = self._stop(session, request)
         if entry is None:
             return None
         entry.turns += 1
+        entry.prompt_tokens = prompt_tokens
         entry.calls += len(calls)
         turn = PendingTurn(turn_key(calls), entry.last_active_s, self._clock.resets)
         if not entry.is_final:

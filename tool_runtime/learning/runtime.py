@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from tool_runtime.learning.context_growth import ContextGrowth
 from tool_runtime.learning.correction import correction_factor
 from tool_runtime.learning.durations import Durations, Ended
 from tool_runtime.learning.job_table import Departed, Gap, JobTable, Parent, PendingTurn
@@ -34,6 +35,7 @@ class AgentRuntime:
         self.jobs = JobTable(clock=clock, max_jobs=max_jobs, max_idle_s=max_idle_s)
         self.durations = Durations() if durations is None else durations
         self.load = Load(clock)
+        self.context_growth = ContextGrowth()
         self._clock = clock
         self._estimator = estimator
         self._job_turns: deque[int] = deque(maxlen=_JOB_WINDOW)
@@ -48,9 +50,14 @@ class AgentRuntime:
             self.durations.observe(gap.turn.key, gap.seconds, Ended.RETURNED, self._clock())
         return gap
 
-    def finished(self, session: str, request: str, calls: Sequence[ToolKey]) -> PendingTurn | None:
+    def finished(
+        self, session: str, request: str, calls: Sequence[ToolKey], *, prompt_tokens: int = 0
+    ) -> PendingTurn | None:
         """Book a whole reply with these calls; return what the job waits for now, None if it is over."""
-        return self.jobs.finish(session, request, calls)
+        entry = self.jobs.get(session)
+        if entry is not None:
+            self.context_growth.note_turn(entry.prompt_tokens, prompt_tokens)
+        return self.jobs.finish(session, request, calls, prompt_tokens=prompt_tokens)
 
     def failed(self, session: str, request: str) -> None:
         """Book a reply that was cut off, aborted or failed: nothing is learned from it."""

@@ -20,7 +20,7 @@ class RequestState:
     """`continues` is the finished request whose turn this one goes on from, and `overlap` what they share.
 
     `request` is the name under which its turn is remembered, `pinned` whether that turn had a live pin. `job_number` is
-    its job's in the table.
+    its job's in the table. `kept_blocks` are those that it was to hit when it came.
     """
 
     request: str
@@ -32,6 +32,7 @@ class RequestState:
     continues: str | None
     overlap: Overlap
     job_number: int
+    kept_blocks: int = 0
     scheduled_s: float | None = None
     first_token_s: float | None = None
     cached_tokens: int = 0

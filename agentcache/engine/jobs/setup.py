@@ -81,6 +81,7 @@ class TrackerSetup:
                 count_running=lambda: self.count_requests()[0],
                 lost_share=(lambda: 1.0) if price is None else (lambda: price.lost_share),
                 find_turns=runtime.jobs.turn_counts.quantile,
+                find_growth=lambda: runtime.context_growth.ratio,
             ),
             factors=self._make_factors(evictor, runtime) if runtime_policy.factors else None,
             turn_cost=TurnCost(block_price, self.block_size, inputs.num_blocks),

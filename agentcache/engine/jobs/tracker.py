@@ -299,7 +299,8 @@ class JobTracker:
             return UNKNOWN, None
         if not calls:
             self._answered.add(request.request_id)
-        pending = self.runtime.finished(state.job, state.request, calls)
+        prompt_tokens = request.num_prompt_tokens
+        pending = self.runtime.finished(state.job, state.request, calls, prompt_tokens=prompt_tokens)
         if pending is None:
             self._prefixes.forget(state.job)
             return OVER, None

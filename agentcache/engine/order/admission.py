@@ -30,10 +30,12 @@ class AdmissionControl:
         count_running: Callable[[], int],
         lost_share: Callable[[], float],
         find_turns: Callable[[float], int],
+        find_growth: Callable[[], float],
     ) -> None:
         """`lost_share` is that of evicted blocks which must be computed again: it is between the policy's orders.
 
-        `find_turns` gives the number of turns that a share of the jobs under way have not behind them yet.
+        `find_turns` gives the number of turns that a share of the jobs under way have not behind them yet,
+        `find_growth` the tokens that a job is still to add to a prompt, as a multiple of the prompt's.
         """
         self._order = runtime_policy.order or Order()
         self._fetch_order = runtime_policy.fetch_order or self._order
@@ -46,6 +48,7 @@ class AdmissionControl:
         self._recompute_cost = recompute_cost
         self._find_hits = find_hits
         self._count_running = count_running
+        self._find_growth = find_growth
         self._juniors = Juniors(lambda: self._between(self._fetch_order.juniors, self._order.juniors), find_turns)
         # In this step requests wait for pins; juniors wait for room beside them.
         self._held_back = self._holds_juniors = False
@@ -77,7 +80,9 @@ class AdmissionControl:
         """Keep what the request will hit, against those that come behind it in the queue."""
         if self._guarded is None:
             return
-        free = [block.block_id for block in self._find_hits(request) if block.ref_cnt == 0]
+        hits = self._find_hits(request)
+        state.kept_blocks = len(hits)
+        free = [block.block_id for block in hits if block.ref_cnt == 0]
         if free:
             self._guarded.guard(request.request_id, free, max(0.0, LATEST_S - state.priority.time_s))
 
@@ -87,8 +92,9 @@ class AdmissionControl:
         `available` blocks are free, or the request's already.
 
         While it waits, nothing behind it without a pin is admitted either: small requests would keep a large one
-        waiting for ever. A junior leaves room for the others to grow (`Order`), and holds back juniors alone. Whoever
-        has waited for `patience_s` goes, however many wait with it.
+        waiting for ever. A junior leaves room for the others to grow (`Order`), and holds back juniors alone: it waits
+        for as long as what its job takes of that room until its end would cost, and so not for long if that is little.
+        Whoever has waited for `patience_s` goes, however many wait with it.
         """
         if self._respected is None or request.status == RequestStatus.PREEMPTED:
             return False
@@ -98,9 +104,10 @@ class AdmissionControl:
         lacking = cdiv(request.num_tokens, self._block_size) - (available - pinned)
         if pinned and self._reserve and self._juniors.include(state.turn):
             room = min(pinned, self._reserve)
+            taken = min(lacking + room, room, self._count_still_to_come(request, state))
             # A smaller request of a junior behind this one waits as well.
             self._holds_juniors = self._holds_juniors or (
-                lacking + room > 0 and now_s - state.arrived_s < self._find_cost(min(lacking + room, room), request)
+                taken > 0 and now_s - state.arrived_s < self._find_cost(taken, request)
             )
             if self._holds_juniors:
                 return True
@@ -122,6 +129,10 @@ class AdmissionControl:
         if self._held_since_s is None:
             self._held_since_s = now_s
         return now_s - self._held_since_s < self._find_cost(blocks, request)
+
+    def _count_still_to_come(self, request: Request, state: RequestState) -> int:
+        """Count the blocks that the request's job will have at its end and has not now."""
+        return int(cdiv(request.num_tokens, self._block_size) * (1 + self._find_growth())) - state.kept_blocks
 
     def _find_cost(self, blocks: int, request: Request) -> float:
         """Return the seconds for which all that runs together would stand still while so many blocks are computed.
