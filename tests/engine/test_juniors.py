@@ -84,7 +84,7 @@ def test_jobs_that_wait_for_a_human_are_not_compared_with() -> None:
 
 
 @pytest.mark.parametrize(("kept", "added", "cost_blocks"), [(4, 0, 0), (4, 1, 4), (2, 0, 2), (0, 0, 4)])
-def test_a_junior_waits_no_longer_than_what_its_job_still_takes_costs(kept: int, added: int, cost_blocks: int) -> None:
+def test_a_junior_waits_for_what_its_job_will_still_take(kept: int, added: int, cost_blocks: int) -> None:
     tracked = make_waiting(pinned=6, order=ORDER, protect_waiting=True)
     tracked.running = 2
     for _ in range(1000):

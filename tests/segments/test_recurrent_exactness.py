@@ -13,13 +13,14 @@ from tool_runtime.agent.job import ToolCall
 
 pytestmark = pytest.mark.engine
 
-# As long as a state is large.
+# As large as a state: where the CPU has AVX-512, vLLM would choose it; elsewhere a state is half as large.
 BLOCK = 64
 # What the jobs below leave is about twice as much.
 BLOCKS = 48
 OPTIONS: dict[str, Any] = {
     "skip_tokenizer_init": True,
     "dtype": "bfloat16",
+    "block_size": BLOCK,
     "max_model_len": 1024,
     # Small steps: states on the way are left behind in mid-prompt.
     "max_num_batched_tokens": 2 * BLOCK,
