@@ -35,6 +35,7 @@ from agentcache.engine.tier.options import is_steered, make_transfer_config
 from agentcache.errors import InputError, in_one_line
 from agentcache.policy.presets import Row
 from agentcache.sim.clock import VirtualClock
+from agentcache.sim.decision_time import SCANS, DecisionTime
 from agentcache.sim.gpu import StepModel
 from agentcache.sim.host_link import make_link
 from agentcache.sim.known_hashes import KnownHashes, MadeHashes
@@ -109,8 +110,9 @@ class _Step:
 class SimulatedEngine:
     """Steps are begun and ended by the caller, who owns the clock; requests may come in between, as in production.
 
-    Scheduling takes no virtual time. What async scheduling costs a request is here: one that comes while a step runs
-    is in the batch after the next, because the next is scheduled already.
+    Scheduling takes no virtual time, but for policies that look at every block: with async scheduling as long as that
+    takes no longer than the step before, it costs nothing. What async scheduling costs a request is here: one that
+    comes while a step runs is in the batch after the next, because the next is scheduled already.
 
         running   | step 1          | step 2          | step 3
         scheduled 1, 2              3 (with all that came during step 1)
@@ -139,6 +141,8 @@ class SimulatedEngine:
         self.scheduler = _make_scheduler(scheduler, config, groups, blocks, clock)
         self._block_keys = quicken(self.scheduler)
         _leave_out_counts(self.scheduler)
+        queue, scan = self.scheduler.block_queue, SCANS.get(policy)
+        self._decisions = DecisionTime(queue, scan) if queue is not None and scan is not None else None
         self._link = make_link(self.scheduler) if shape.host_tokens else None
         self.clock = clock
         self.has_host_cache = self._link is not None
@@ -232,7 +236,8 @@ class SimulatedEngine:
         requests = self.scheduler.requests
         # Until then the next batch may have the rest of a prompt.
         sampled = frozenset(name for name in output.num_scheduled_tokens if not requests[name].is_prefill_chunk)
-        started_s = self._steps[-1].ended_s if self._steps else now_s
+        scheduled_s = now_s + (self._decisions.take_s() if self._decisions is not None else 0.0)
+        started_s = max(scheduled_s, self._steps[-1].ended_s) if self._steps else scheduled_s
         step = _Step(output, sampled, started_s, started_s + self._predict_step(output))
         if self._link is not None:
             self._link.begin(output.kv_connector_metadata, step.started_s, step.ended_s)
