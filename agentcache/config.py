@@ -151,6 +151,12 @@ class OrderConfig(BaseModel):
         _BY_POLICY,
         **_NOT_NEGATIVE,
     )
+    least_wait_s: float | None = _knob(
+        None,
+        "seconds that a wait for pins must be worth to be begun; None leaves it to the policy",
+        _BY_POLICY,
+        **_NOT_NEGATIVE,
+    )
     reserve: float | None = _knob(
         None,
         "share of the cache, and at most as much as is pinned, that juniors leave free for other jobs to grow; None "

@@ -82,7 +82,7 @@ _RELEASED = RuntimePolicy(
 # Mean job latency is traded against the time to first token (docs/results/front.md). Chosen by simulations of BFCL's
 # seeds 0 to 9: a reserve of none, 0.1 and 0.25; of seeds 0, 1 and 4: patience of 8, 10, 15, 20 and 30 s, juniors of
 # 0.65 to 0.9; seniority on seeds 0 to 2 and 10 to 12.
-_FOR_JOBS = Order(seniority_s=12.0, patience_s=15.0, reserve=0.25, juniors=0.8)
+_FOR_JOBS = Order(seniority_s=12.0, patience_s=15.0, least_wait_s=1.0, reserve=0.25, juniors=0.8)
 _FOR_FIRST_TOKENS = replace(_FOR_JOBS, patience_s=8.0)
 _OURS = RuntimePolicy(
     ttl="hazard",

@@ -124,6 +124,14 @@ def test_nobody_waits_longer_for_pins_than_taking_them_costs() -> None:
     assert not tracked.tracker.should_defer(request, available=free_blocks)
 
 
+@pytest.mark.parametrize(("lacking", "waits"), [(1, False), (2, False), (3, True)])
+def test_a_wait_for_pins_that_saves_little_is_not_begun(lacking: int, waits: bool) -> None:
+    tracked = make_waiting(pinned=6, order=Order(patience_s=8.0, least_wait_s=2.5 * LOSS_S))
+    tracked.running = 1
+    request = tracked.ask("a", ASKED)
+    assert tracked.tracker.should_defer(request, available=6 + -(-len(ASKED) // BLOCK) - lacking) == waits
+
+
 def test_each_unpinned_admission_restarts_the_wait_for_pins() -> None:
     """However long each has waited by then, while it has patience: a queue does not take a pin at every admission."""
     tracked = make_waiting(pinned=6, order=Order(patience_s=1000))

@@ -77,6 +77,7 @@ class Composition:
     patience_s: float | None = None
     reserve: float = 0.0
     juniors: float = 0.0
+    least_wait_s: float = 0.0
     victim: Victim = "last"
 
 
@@ -94,6 +95,7 @@ def compose(policy: Policy) -> Composition:
         patience_s=runtime_policy.order.patience_s if runtime_policy.order is not None else None,
         reserve=runtime_policy.order.reserve if runtime_policy.order is not None else 0.0,
         juniors=runtime_policy.order.juniors if runtime_policy.order is not None else 0.0,
+        least_wait_s=runtime_policy.order.least_wait_s if runtime_policy.order is not None else 0.0,
         victim=runtime_policy.victim,
     )
 
@@ -121,6 +123,7 @@ AGENTCACHE = Composition(
     patience_s=15.0,
     reserve=0.25,
     juniors=0.8,
+    least_wait_s=1.0,
     victim="cheapest",
 )
 COMPOSITIONS = {

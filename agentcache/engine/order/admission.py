@@ -126,9 +126,12 @@ class AdmissionControl:
         """
         if not self._weighs:
             return True
+        cost_s = self._find_cost(blocks, request)
+        if cost_s < self._order.least_wait_s:
+            return False
         if self._held_since_s is None:
             self._held_since_s = now_s
-        return now_s - self._held_since_s < self._find_cost(blocks, request)
+        return now_s - self._held_since_s < cost_s
 
     def _count_still_to_come(self, request: Request, state: RequestState) -> int:
         """Count the blocks that the request's job will have at its end and has not now."""
