@@ -22,7 +22,7 @@ from agentcache.plan.settings import DEFAULT_REQUESTS, PlanSettings
 from agentcache.policy.registry import DEFAULT_POLICY, POLICIES, find_policy
 from agentcache.profile.settings import add_arguments as add_profile_arguments
 from agentcache.profile.settings import read_settings as read_profile_settings
-from agentcache.replay.settings import ReplaySettings
+from agentcache.replay.settings import ReplaySettings, list_seeds
 from agentcache.run.checks import CLAIRVOYANT, refuse_clairvoyant
 from agentcache.sim.settings import (
     DEFAULT_BLOCK_SIZE,
@@ -114,6 +114,9 @@ def _add_replay(parser: argparse.ArgumentParser) -> None:
     target.add_argument("--model", help="tiny, shape:llama-3.1-8b, a name or folder as for vLLM; of a server: its name")
     target.add_argument("--policy", action="append", default=[], help=_SEVERAL)
     target.add_argument("--kv-tokens", type=int, help="size of the KV cache in tokens (default: all the memory)")
+    target.add_argument(
+        "--seeds", type=int, nargs="+", metavar="SEED", help="run each on the same engine, into --out/seed-SEED"
+    )
     target.add_argument("--base-url", help="replay against a server that runs already: http://host:8000/v1")
     target.add_argument("--request-timeout", type=float, default=600.0, metavar="S", help="per read (default 600)")
     _add_knobs(target)
@@ -271,11 +274,14 @@ def _replay(options: argparse.Namespace, engine_options: list[str], typed: Seque
         kv_tokens=options.kv_tokens,
         request_timeout_s=options.request_timeout,
     )
-    settings.check()
-    from agentcache.replay.command import replay
+    runs = list_seeds(settings, options.seeds) if options.seeds else [settings]
+    for run in runs:
+        run.check()
+    from agentcache.replay.command import replay_all
 
-    status, summary = replay(settings)
-    _show(summary, options.out)
+    status, summaries = replay_all(runs)
+    for run, summary in zip(runs, summaries, strict=False):
+        _show(summary, run.out)
     return status
 
 

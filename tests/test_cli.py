@@ -216,11 +216,11 @@ def test_options_reach_the_replay_and_its_status_comes_back(
 ) -> None:
     taken: list[ReplaySettings] = []
 
-    def replay(settings: ReplaySettings) -> tuple[int, Summary]:
-        taken.append(settings)
-        return 130, Summary(policies={}, run=RECORD)
+    def replay_all(runs: list[ReplaySettings]) -> tuple[int, list[Summary]]:
+        taken.extend(runs)
+        return 130, [Summary(policies={}, run=RECORD)]
 
-    monkeypatch.setattr("agentcache.replay.command.replay", replay)
+    monkeypatch.setattr("agentcache.replay.command.replay_all", replay_all)
     monkeypatch.chdir(tmp_path)
     Path("a file").write_text("{}")
     monkeypatch.setenv("OPENAI_API_KEY", "secret")

@@ -6,6 +6,7 @@ import asyncio
 import datetime
 import os
 import signal
+from collections.abc import Sequence
 from contextlib import aclosing
 from pathlib import Path
 
@@ -32,16 +33,30 @@ def replay(settings: ReplaySettings) -> tuple[int, Summary]:
 
     Raises InputError, leaving nothing behind, for anything that cannot work.
     """
-    settings.check()
+    status, (summary,) = replay_all([settings])
+    return status, summary
+
+
+def replay_all(runs: Sequence[ReplaySettings]) -> tuple[int, list[Summary]]:
+    """Run one after another on the same server or engine, whose settings are those of the first.
+
+    They differ in jobs, in the order of their policies and in their folders; the engine's log is in the first one's.
+    Returns the worst exit status and the figures of those that began. Raises InputError as `replay` does, for any.
+    """
+    first = runs[0]
+    for settings in runs:
+        settings.check()
     # What vLLM logs while it checks its options is of no use; errors are raised.
     with divert_output(Path(os.devnull)):
-        backend: Backend = ExternalBackend(settings) if settings.base_url else EmbeddedBackend(settings)
-        loaded = load_run(settings.jobs, backend.tokenizer)
-        check_fit(loaded.jobs, settings.jobs, cache_tokens=backend.cache_tokens, max_tokens=backend.max_tokens)
-    _begin(settings, backend, loaded)
-    with divert_output(settings.out / ENGINE_LOG) as terminal:
-        status = _run_policies(settings, backend, loaded, Console(file=terminal))
-    return status, write_report([settings.out], settings.out).summary
+        backend: Backend = ExternalBackend(first) if first.base_url else EmbeddedBackend(first)
+        loads = [load_run(settings.jobs, backend.tokenizer) for settings in runs]
+        for settings, loaded in zip(runs, loads, strict=True):
+            check_fit(loaded.jobs, settings.jobs, cache_tokens=backend.cache_tokens, max_tokens=backend.max_tokens)
+    _begin(first, backend, loads[0])
+    with divert_output(first.out / ENGINE_LOG) as terminal:
+        replayed = _Runs(backend, Console(file=terminal))
+        status = asyncio.run(replayed.run(list(zip(runs, loads, strict=True))))
+    return status, [write_report([settings.out], settings.out).summary for settings in replayed.begun]
 
 
 def _begin(settings: ReplaySettings, backend: Backend, loaded: LoadedRun) -> None:
@@ -66,18 +81,64 @@ def _begin(settings: ReplaySettings, backend: Backend, loaded: LoadedRun) -> Non
     begin_run(settings.out, record)
 
 
-def _run_policies(settings: ReplaySettings, backend: Backend, loaded: LoadedRun, console: Console) -> int:
-    """Run the policies and return the exit status."""
-    with EventWriter(settings.out) as writer:
-        all_finished = asyncio.run(_Run(settings, backend, loaded, writer, console).run())
-    if all_finished is None:
-        console.print("interrupted: the jobs that finished are in the report")
+class _Runs:
+    """Runs policies one after the other, until they are done or a signal comes."""
+
+    def __init__(self, backend: Backend, console: Console) -> None:
+        self.begun: list[ReplaySettings] = []
+        self._backend = backend
+        self._console = console
+        self._interrupted = False
+
+    async def run(self, runs: Sequence[tuple[ReplaySettings, LoadedRun]]) -> int:
+        """Run, and return the exit status."""
+        policies = asyncio.ensure_future(self._run_all(runs))
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, self._interrupt, policies)
+        try:
+            return 0 if await policies else 1
+        except (asyncio.CancelledError, ServerError):
+            # Ctrl-C reaches the engine's processes as well, so the engine may fail first.
+            if not self._interrupted:
+                raise
+        self._console.print("interrupted: the jobs that finished are in the report")
         return _INTERRUPTED
-    return 0 if all_finished else 1
+
+    def _interrupt(self, policies: asyncio.Future[bool]) -> None:
+        # Only once: a second signal must not interrupt the clean-up that the first one began.
+        if not self._interrupted:
+            self._interrupted = True
+            policies.cancel()
+
+    async def _run_all(self, runs: Sequence[tuple[ReplaySettings, LoadedRun]]) -> bool:
+        """Tell whether every job finished."""
+        finished = []
+        async with aclosing(self._backend):
+            for settings, loaded in runs:
+                if len(runs) > 1:
+                    self._console.print(f"seed {settings.jobs.seed}")
+                if self.begun:
+                    _begin(settings, self._backend, loaded)
+                self.begun.append(settings)
+                with EventWriter(settings.out) as writer:
+                    one = _Run(settings, self._backend, loaded, writer, self._console)
+                    finished += [await self._try_policy(one, policy) for policy in one.policies]
+        return all(finished)
+
+    async def _try_policy(self, run: _Run, policy: str) -> bool:
+        """Tell whether every job finished. An engine that fails to start, or dies, ends the run of its policy only."""
+        try:
+            return await run.run_policy(policy) == 0
+        except ServerError as error:
+            if self._interrupted:
+                raise
+            log = self.begun[0].out / ENGINE_LOG
+            self._console.print(f"{policy}: {error}; see {log}", style="red", markup=False)
+            return False
 
 
 class _Run:
-    """Runs the policies one after the other, until they are done or a signal comes."""
+    """One run: its jobs, under a policy at a time."""
 
     def __init__(
         self,
@@ -87,48 +148,15 @@ class _Run:
         writer: EventWriter,
         console: Console,
     ) -> None:
+        # A server that runs already has its own.
+        self.policies = settings.policies or backend.policies
         self._settings = settings
         self._backend = backend
         self._loaded = loaded
         self._writer = writer
         self._console = console
-        self._interrupted = False
 
-    async def run(self) -> bool | None:
-        """Run, and tell whether every job finished; None if a signal ended the run."""
-        policies = asyncio.ensure_future(self._run_all())
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, self._interrupt, policies)
-        try:
-            return await policies
-        except (asyncio.CancelledError, ServerError):
-            # Ctrl-C reaches the engine's processes as well, so the engine may fail first.
-            if self._interrupted:
-                return None
-            raise
-
-    def _interrupt(self, policies: asyncio.Future[bool]) -> None:
-        # Only once: a second signal must not interrupt the clean-up that the first one began.
-        if not self._interrupted:
-            self._interrupted = True
-            policies.cancel()
-
-    async def _run_all(self) -> bool:
-        async with aclosing(self._backend):
-            return all([await self._try_policy(policy) for policy in self._backend.policies])
-
-    async def _try_policy(self, policy: str) -> bool:
-        """Tell whether every job finished. An engine that fails to start, or dies, ends the run of its policy only."""
-        try:
-            return await self._run_policy(policy) == 0
-        except ServerError as error:
-            if self._interrupted:
-                raise
-            log = self._settings.out / ENGINE_LOG
-            self._console.print(f"{policy}: {error}; see {log}", style="red", markup=False)
-            return False
-
-    async def _run_policy(self, policy: str) -> int:
+    async def run_policy(self, policy: str) -> int:
         """Run one policy and return how many jobs failed."""
         lanes = self._loaded.loop.begin() if self._loaded.loop else None
         with ReplayDisplay(policy, None if lanes else len(self._loaded.jobs), self._console) as display:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,3 +52,23 @@ class ReplaySettings:
         if self.base_url is None and self.model:
             check_servable(self.model)
         check_out(self.out, self.overwrite)
+
+
+def list_seeds(settings: ReplaySettings, seeds: Sequence[int]) -> list[ReplaySettings]:
+    """Return the same run with each of the seeds, in folders of their own; each begins with another policy.
+
+    Raises InputError for a seed that is named twice.
+    """
+    if len(set(seeds)) < len(seeds):
+        raise InputError(f"--seeds {' '.join(map(str, seeds))}: name each once")
+    names = settings.policies
+    firsts = [number % len(names) if names else 0 for number in range(len(seeds))]
+    return [
+        replace(
+            settings,
+            jobs=replace(settings.jobs, seed=seed),
+            out=settings.out / f"seed-{seed}",
+            policies=(*names[first:], *names[:first]),
+        )
+        for seed, first in zip(seeds, firsts, strict=True)
+    ]

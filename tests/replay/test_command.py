@@ -14,8 +14,9 @@ from made_settings import make_entry, make_settings
 from made_traces import make_requests, make_trace
 
 from agentcache.errors import InputError, ServerError
-from agentcache.replay.command import replay
+from agentcache.replay.command import replay, replay_all
 from agentcache.replay.endpoint import CacheFacts, Endpoint
+from agentcache.replay.settings import list_seeds
 from agentcache.report.content import HTML_FILE, MARKDOWN_FILE, SUMMARY_FILE
 from agentcache.report.events import EVENTS_FILE, RUN_FILE, PolicyEvent, read_events, read_run_record
 from agentcache.report.policy_run import PolicyRun, group_by_policy
@@ -245,3 +246,22 @@ def test_a_context_above_the_limit_names_the_flag_that_cuts_it(server: FakeServe
     text = refusal(server, tmp_path / "out", workload=f"mooncake:{path}")
     assert text == "--max-context: job request-2 needs 1543 tokens, the model takes 1100; give a smaller one"
     assert run(server, tmp_path / "out", workload=f"mooncake:{path}", max_context=1100, rate=9.0)[1].finished == 1
+
+
+def test_seeds_run_one_after_another_into_folders_of_their_own(server: FakeServer, tmp_path: Path) -> None:
+    runs = list_seeds(make_settings(tmp_path / "out", base_url=server.url), [7, 8])
+    status, summaries = replay_all(runs)
+    assert status == 0
+    assert [summary.policies["server"].finished for summary in summaries] == [3, 3]
+    assert {path.name for path in (tmp_path / "out" / "seed-7").iterdir()} >= FILES
+    assert {path.name for path in (tmp_path / "out" / "seed-8").iterdir()} >= FILES - {ENGINE_LOG}
+    assert [read_run_record(one.out).seed for one in runs] == [7, 8]
+
+
+def test_each_seed_begins_with_another_policy(tmp_path: Path) -> None:
+    settings = make_settings(tmp_path, model="tiny", policies=("vllm", "lru", "agentcache"))
+    orders = [one.policies for one in list_seeds(settings, [1, 2, 3, 4])]
+    assert [order[0] for order in orders] == ["vllm", "lru", "agentcache", "vllm"]
+    assert orders[1] == ("lru", "agentcache", "vllm")
+    with pytest.raises(InputError, match=r"--seeds 1 1: name each once"):
+        list_seeds(settings, [1, 1])
