@@ -25,7 +25,8 @@ from vllm.v1.request import Request
 from agentcache.models.catalog import resolve_model
 from agentcache.policy.presets import find_step_cost
 from agentcache.sim.clock import VirtualClock
-from agentcache.sim.engine import EngineShape, SimulatedEngine
+from agentcache.sim.engine import SimulatedEngine
+from agentcache.sim.engine_shape import EngineShape
 from tool_runtime.agent.job import ToolCall
 
 FIRST_PROMPT = (8_000, 30_000)

@@ -21,7 +21,7 @@ from agentcache.plan.settings import PlanSettings
 from agentcache.report.events import Event, JobEvent, RequestEvent
 from agentcache.run.display import ReplayDisplay
 from agentcache.sim.costs import find_costs, name_costs
-from agentcache.sim.engine import EngineShape, make_config
+from agentcache.sim.engine_shape import EngineShape, make_config
 from agentcache.sim.engines import make_engines
 from agentcache.sim.known_hashes import MadeHashes
 from agentcache.sim.prompts import PromptWriter

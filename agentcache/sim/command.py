@@ -22,7 +22,8 @@ from agentcache.run.display import ReplayDisplay
 from agentcache.run.folder import ENGINE_LOG, begin_run, find_versions
 from agentcache.run.output import divert_output
 from agentcache.sim.costs import find_costs, name_costs
-from agentcache.sim.engine import EngineShape, SimulatedEngine, make_config
+from agentcache.sim.engine import SimulatedEngine
+from agentcache.sim.engine_shape import EngineShape, make_config
 from agentcache.sim.engines import make_engines
 from agentcache.sim.foreseen_tier import check_foreseen_tier
 from agentcache.sim.front_end import MEASURED_FRONT_END, FrontEnd

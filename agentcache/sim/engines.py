@@ -8,7 +8,8 @@ from agentcache.jobs.recorded_job import RecordedJob
 from agentcache.run.checks import CLAIRVOYANT
 from agentcache.sim.clairvoyance import make_clairvoyant
 from agentcache.sim.clock import VirtualClock
-from agentcache.sim.engine import EngineShape, SimulatedEngine
+from agentcache.sim.engine import SimulatedEngine
+from agentcache.sim.engine_shape import EngineShape
 from agentcache.sim.foreseen_tier import STEERED_AS, ForeseeingScheduler, check_foreseen_tier, foresee_shape
 from agentcache.sim.gpu import StepModel
 from agentcache.sim.known_hashes import MadeHashes

@@ -29,7 +29,7 @@ from agentcache.policy.return_price import ReturnPrice
 from agentcache.policy.runtime_policy import Order
 from agentcache.run.checks import CLAIRVOYANT
 from agentcache.sim.belady import BeladyEvictor
-from agentcache.sim.engine import EngineShape, make_config
+from agentcache.sim.engine_shape import EngineShape, make_config
 from agentcache.sim.future import FutureUses
 from agentcache.sim.layer_groups import make_layer_groups
 

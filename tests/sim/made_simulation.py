@@ -16,7 +16,8 @@ from agentcache.report.events import EventWriter, read_events
 from agentcache.report.policy_run import PolicyRun, group_by_policy
 from agentcache.run.display import ReplayDisplay
 from agentcache.sim.clock import VirtualClock
-from agentcache.sim.engine import EngineShape, SimulatedEngine
+from agentcache.sim.engine import SimulatedEngine
+from agentcache.sim.engine_shape import EngineShape
 from agentcache.sim.front_end import FrontEnd
 from agentcache.sim.gpu import StepModel
 from agentcache.sim.prompts import PromptWriter

@@ -27,7 +27,8 @@ from agentcache.run.checks import CLAIRVOYANT
 from agentcache.run.display import ReplayDisplay
 from agentcache.sim.belady import BeladyEvictor
 from agentcache.sim.command import simulate
-from agentcache.sim.engine import EngineShape, SimulatedEngine
+from agentcache.sim.engine import SimulatedEngine
+from agentcache.sim.engine_shape import EngineShape
 from agentcache.sim.engines import make_engines
 from agentcache.sim.foreseen_tier import ForeseenUse
 from agentcache.sim.future import FutureJob, FutureUses

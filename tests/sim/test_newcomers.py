@@ -11,7 +11,8 @@ import pytest
 from agentcache.models.catalog import resolve_model
 from agentcache.policy.presets import Row
 from agentcache.sim.clock import VirtualClock
-from agentcache.sim.engine import EngineShape, SimulatedEngine
+from agentcache.sim.engine import SimulatedEngine
+from agentcache.sim.engine_shape import EngineShape
 from tool_runtime.agent.job import ToolCall
 
 LOOK = ToolCall("look", "{}")

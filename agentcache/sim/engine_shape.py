@@ -1,0 +1,127 @@
+"""Makes vLLM's configuration of a simulated engine, and the scheduler that it gives, without a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from vllm.config import VllmConfig
+from vllm.engine.arg_utils import EngineArgs
+from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, KVCacheTensor
+from vllm.v1.structured_output import StructuredOutputManager
+
+from agentcache.config import CONFIG_KEY, read_config
+from agentcache.engine.compat import check_vllm
+from agentcache.engine.constants import SCHEDULER_CLASS
+from agentcache.engine.scheduler import AgentScheduler
+from agentcache.engine.tier.options import is_steered, make_transfer_config
+from agentcache.errors import InputError, in_one_line
+from agentcache.sim.clock import VirtualClock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineShape:
+    """The engine's size and settings. `cache_tokens` is rounded down to whole blocks; `knobs` are agentcache's.
+
+    A model with several groups of layers has them in one pool of blocks; its size is, as vLLM counts it, the tokens of
+    requests of full length that fit. Recurrent layers lengthen `block_size`.
+
+    With `async_scheduling`, vLLM's default on a GPU, a step is scheduled while the one before it runs. `host_tokens`
+    are those of a second cache in the host's memory; where a policy leaves it to vLLM, blocks are stored there when
+    they are computed, or, with `host_is_lazy`, when they are about to be evicted.
+    """
+
+    model_path: str
+    cache_tokens: int
+    block_size: int
+    max_num_batched_tokens: int
+    max_num_seqs: int
+    tensor_parallel_size: int = 1
+    async_scheduling: bool = False
+    host_tokens: int = 0
+    host_is_lazy: bool = False
+    knobs: Mapping[str, object] = field(default_factory=dict)
+
+
+def make_config(shape: EngineShape, policy: str) -> VllmConfig:
+    """Make vLLM's configuration of such an engine. Raises InputError for what it refuses."""
+    check_vllm()
+    config = read_config({CONFIG_KEY: {**shape.knobs, "policy": policy}})
+    arguments = EngineArgs(
+        model=shape.model_path,
+        load_format="dummy",
+        enforce_eager=True,
+        block_size=shape.block_size,
+        tensor_parallel_size=shape.tensor_parallel_size,
+        max_num_seqs=shape.max_num_seqs,
+        max_num_batched_tokens=shape.max_num_batched_tokens,
+        enable_prefix_caching=True,
+        enable_chunked_prefill=True,
+        scheduler_cls=SCHEDULER_CLASS,
+        additional_config={CONFIG_KEY: config.model_dump()},
+    )
+    try:
+        vllm_config = arguments.create_engine_config()
+    except ValueError as error:
+        raise InputError(f"vLLM refuses the options: {in_one_line(error)}") from None
+    if shape.host_tokens:
+        host_bytes = shape.host_tokens // shape.block_size * _find_block_bytes(vllm_config)
+        vllm_config.kv_transfer_config = make_transfer_config(
+            host_bytes * shape.tensor_parallel_size,
+            steered=is_steered(config),
+            lazy=shape.host_is_lazy,
+        )
+    # As on the GPU that is modelled, whatever vLLM chooses for the machine at hand.
+    vllm_config.scheduler_config.async_scheduling = shape.async_scheduling
+    return vllm_config
+
+
+def make_scheduler(
+    kind: type[AgentScheduler], config: VllmConfig, groups: list[KVCacheGroupSpec], blocks: int, clock: VirtualClock
+) -> AgentScheduler:
+    """Make the scheduler as the engine core does, with so many blocks for all groups of layers.
+
+    Where all layers share one table of blocks, one layer stands for all.
+    """
+    # One block more: vLLM keeps one as a placeholder.
+    config.cache_config.num_gpu_blocks = num_blocks = blocks + 1
+    if len(groups) == 1:
+        groups = [KVCacheGroupSpec(["layer"], groups[0].kv_cache_spec)]
+    tensors = [
+        KVCacheTensor(
+            size=num_blocks * _find_block_bytes(config),
+            layers=group.layer_names,
+            layer_stride=0,
+            block_stride=0,
+            offset=0,
+        )
+        for group in groups
+    ]
+    cache_config = KVCacheConfig(num_blocks, tensors, groups)
+    scheduler_block_size, hash_block_size = resolve_kv_cache_block_sizes(cache_config, config)
+    return kind(
+        vllm_config=config,
+        kv_cache_config=cache_config,
+        structured_output_manager=StructuredOutputManager(config),
+        block_size=scheduler_block_size,
+        hash_block_size=hash_block_size,
+        clock=clock.now,
+    )
+
+
+def _make_spec(config: VllmConfig) -> FullAttentionSpec:
+    dtype = config.model_config.dtype
+    assert isinstance(dtype, torch.dtype)
+    return FullAttentionSpec(
+        block_size=config.cache_config.block_size,
+        num_kv_heads=config.model_config.get_num_kv_heads(config.parallel_config),
+        head_size=config.model_config.get_head_size(),
+        dtype=dtype,
+    )
+
+
+def _find_block_bytes(config: VllmConfig) -> int:
+    """Find the bytes of a block on each GPU, over all layers."""
+    return _make_spec(config).page_size_bytes * config.model_config.get_num_layers(config.parallel_config)
