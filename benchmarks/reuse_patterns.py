@@ -31,13 +31,13 @@ class Reuse:
     """Of one recording: where hits end, as shares of their prompts, and how long blocks wait for their next use.
 
     `possible` are hits in a cache without end, `real` those in the cache of the recording. Waits are in seconds.
-    `never` blocks were used once.
+    `once` is the share of blocks that were used once.
     """
 
     possible: list[float]
     real: list[float]
     waits_s: list[float]
-    never: int
+    once: float
 
 
 def find_reuse(recording: Recording) -> Reuse:
@@ -57,7 +57,7 @@ def find_reuse(recording: Recording) -> Reuse:
                 again.add(block)
                 waits.append((now_ms - used_at[block]) / 1000)
             used_at[block] = now_ms
-    return Reuse(possible, real, waits, len(used_at) - len(again))
+    return Reuse(possible, real, waits, 1 - len(again) / len(used_at))
 
 
 def _list_uses(lines: Iterable[Line]) -> Iterator[tuple[float, Sequence[int], Line | None]]:
@@ -99,8 +99,7 @@ def write_table(recordings: Mapping[str, Reuse]) -> Iterator[str]:
     yield "| --- |" + " ---: |" * (len(SHARES) + 2)
     for name, reuse in recordings.items():
         waits = [f"{wait:.1f}" for wait in np.percentile(reuse.waits_s, SHARES)]
-        once = 100 * reuse.never / (reuse.never + len(reuse.waits_s))
-        yield f"| {name} | {len(reuse.possible)}, {len(reuse.real)} | {' | '.join(waits)} | {once:.0f} |"
+        yield f"| {name} | {len(reuse.possible)}, {len(reuse.real)} | {' | '.join(waits)} | {100 * reuse.once:.0f} |"
 
 
 def main() -> None:
