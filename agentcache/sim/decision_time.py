@@ -21,8 +21,8 @@ class Scan:
 # One core of an AMD EPYC, 30,000 blocks: docs/results/decision-cost.md.
 SCANS = {
     "max-score": Scan(8e-9),
-    "pensieve": Scan(6e-9),
-    "asymcache-linear": Scan(8e-9, each_victim=True),
+    "pensieve": Scan(5e-9),
+    "asymcache-linear": Scan(10e-9, each_victim=True),
 }
 
 
