@@ -26,7 +26,7 @@ class Order:
     That a job is older counts for at most `seniority_s`, and a request that has waited `patience_s` since its arrival
     goes before all others but preempted ones, and takes pinned blocks, so nobody waits for ever; both infinite is the
     bare order of jobs. A wait for pins that is worth less than `least_wait_s` is not begun: hardly a tool returns so
-    soon, so the request would wait and then take the blocks all the same.
+    soon, so the request would wait and then take the blocks all the same. With KV in the host's memory all are begun.
 
     While tools run, juniors leave as much again as is pinned free, up to the share `reserve` of the cache: jobs come
     back with more than they left, and what they lack then is taken from other jobs. They wait for as long as computing

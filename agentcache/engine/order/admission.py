@@ -39,6 +39,8 @@ class AdmissionControl:
         """
         self._order = runtime_policy.order or Order()
         self._fetch_order = runtime_policy.fetch_order or self._order
+        # Where blocks are fetched, requests that do not wait for pins evict what others have fetched, for ever.
+        self._least_wait_s = 0.0 if runtime_policy.fetch_order is not None else self._order.least_wait_s
         self._lost_share = lost_share
         self._num_blocks = num_blocks
         self._guarded = pins if runtime_policy.protect_waiting else None
@@ -127,7 +129,7 @@ class AdmissionControl:
         if not self._weighs:
             return True
         cost_s = self._find_cost(blocks, request)
-        if cost_s < self._order.least_wait_s:
+        if cost_s < self._least_wait_s:
             return False
         if self._held_since_s is None:
             self._held_since_s = now_s
