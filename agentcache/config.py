@@ -153,7 +153,8 @@ class OrderConfig(BaseModel):
     )
     least_wait_s: float | None = _knob(
         None,
-        "seconds that a wait for pins must be worth to be begun; None leaves it to the policy",
+        "seconds that a wait for pins must be worth to be begun; of no effect with KV in the host's memory; None "
+        "leaves it to the policy",
         _BY_POLICY,
         **_NOT_NEGATIVE,
     )
