@@ -95,7 +95,7 @@ def draw(panels: Mapping[str, Sequence[Point]], base: Point, path: Path) -> None
     for axes, (knob, points) in zip(drawn, panels.items(), strict=True):
         draw_panel(axes, knob, points, base)
     drawn[0].set_ylabel("mean TTFT (s); green: block hits")
-    drawn[0].legend(fontsize=8, loc="lower left")
+    drawn[0].legend(fontsize=8, loc="upper right")
     figure.savefig(path, dpi=120)
 
 
@@ -119,7 +119,7 @@ def main() -> None:
     arguments = parser.parse_args()
     arms = [(setting, seed) for setting in (None, *list_settings()) for seed in arguments.seeds]
     with ThreadPoolExecutor(arguments.at_once) as pool:
-        runs = pool.map(lambda arm: run_arm(arguments.data, *arm, arguments.out), arms)
+        runs = pool.map(lambda arm: run_arm(arguments.data, arm[0], arm[1], arguments.out), arms)
         results = list(track(runs, "parameters", len(arms), console=Console(stderr=True)))
     by_name: dict[str, list[dict[str, Any]]] = {}
     for (setting, _), figures in zip(arms, results, strict=True):

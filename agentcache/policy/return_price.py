@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from agentcache.policy.cost import RecomputeCost
@@ -30,6 +31,8 @@ class ReturnPrice:
         self._fetch_s = fetch_s
         self._lost = _WINDOW / 2 * max(0.0, 1 - size_ratio / 2)
         self._seen = _WINDOW / 2
+        # Tells whether the host's memory has room. The tier, which knows, is made later.
+        self.has_room: Callable[[], bool] = lambda: True
 
     @property
     def lost_share(self) -> float:
@@ -40,6 +43,15 @@ class ReturnPrice:
         """As in the contract."""
         lost = self.lost_share
         return lost * self._compute.at(position) + (1 - lost) * self._fetch_s
+
+    def if_taken_now(self, position: float) -> float:
+        """Return the seconds for the block if another job takes its place now.
+
+        Once the host's memory is full each block that is evicted makes it lose one, whatever was lost before. Were that
+        thought cheap, all would take blocks from one another: BFCL jobs ended 22 % later than without a tier
+        (docs/results/host-memory.md).
+        """
+        return self.at(position) if self.has_room() else self._compute.at(position)
 
     def note_lost(self, blocks: int) -> None:
         """Note evicted blocks that are computed again."""

@@ -77,7 +77,7 @@ class Tracked:
                 self.pins,
                 num_blocks=100,
                 block_size=BLOCK,
-                recompute_cost=RecomputeCost(slope_s=0.0, base_s=LOSS_S, floor_s=1e-6),
+                price_taken=RecomputeCost(slope_s=0.0, base_s=LOSS_S, floor_s=1e-6).at,
                 find_hits=lambda _: self.hits,
                 count_running=lambda: self.running,
                 lost_share=lambda: 1.0,

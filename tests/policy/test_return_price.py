@@ -34,6 +34,14 @@ def test_what_is_seen_outweighs_what_was_assumed() -> None:
     assert price.lost_share < 0.01
 
 
+def test_a_block_taken_from_others_is_computed_once_the_host_is_full() -> None:
+    price = make_price(2.0)
+    assert price.if_taken_now(1000) == pytest.approx(FETCH_S)
+    price.has_room = lambda: False
+    assert price.if_taken_now(1000) == pytest.approx(COMPUTE.at(1000))
+    assert price.at(1000) == pytest.approx(FETCH_S), "pins go by what was seen"
+
+
 @given(st.floats(0, 4), st.lists(st.tuples(st.booleans(), st.integers(0, 50_000)), max_size=40))
 def test_price_stays_between_fetching_and_computing(ratio: float, seen: list[tuple[bool, int]]) -> None:
     price = make_price(ratio)

@@ -52,6 +52,17 @@ def test_new_jobs_are_held_back_by_what_the_host_loses(tiny_model_path: str) -> 
     assert 8.0 < small.patience_s < 15.0
 
 
+def test_taking_blocks_is_dear_once_the_hosts_memory_is_full(tiny_model_path: str) -> None:
+    lone = make_tiered(tiny_model_path, blocks=60, host_blocks=20)
+    price_of = lone.scheduler.tracker._waiting._price_taken
+    roomy_s = price_of(100)
+    for seed in range(4):
+        ask(lone, f"job-{seed}/0", make_tokens(seed, 300))
+        lone.run_until_idle()
+    assert lone.scheduler.tier.host.room == 0
+    assert price_of(100) > roomy_s
+
+
 def test_interactive_jobs_wait_for_4_to_8_s_by_what_is_lost(tiny_model_path: str) -> None:
     tracker = make_tiered(tiny_model_path, policy="agentcache-interactive").scheduler.tracker
     assert tracker.patience_s == 4.0

@@ -76,7 +76,7 @@ class TrackerSetup:
                 pins,
                 num_blocks=inputs.num_blocks,
                 block_size=self.block_size,
-                recompute_cost=block_price,
+                price_taken=inputs.recompute_cost.at if price is None else price.if_taken_now,
                 find_hits=self.find_hits,
                 count_running=lambda: self.count_requests()[0],
                 lost_share=(lambda: 1.0) if price is None else (lambda: price.lost_share),

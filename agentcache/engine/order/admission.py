@@ -11,7 +11,6 @@ from vllm.v1.request import Request, RequestStatus
 from agentcache.engine.blocks.pins import LATEST_S, Pins
 from agentcache.engine.jobs.request_state import RequestState
 from agentcache.engine.order.juniors import Juniors
-from agentcache.policy.return_price import BlockPrice
 from agentcache.policy.runtime_policy import Order, RuntimePolicy
 
 
@@ -25,14 +24,16 @@ class AdmissionControl:
         *,
         num_blocks: int,
         block_size: int,
-        recompute_cost: BlockPrice,
+        price_taken: Callable[[float], float],
         find_hits: Callable[[Request], list[KVCacheBlock]],
         count_running: Callable[[], int],
         lost_share: Callable[[], float],
         find_turns: Callable[[float], int],
         find_growth: Callable[[], float],
     ) -> None:
-        """`lost_share` is that of evicted blocks which must be computed again: it is between the policy's orders.
+        """`price_taken` gives the seconds that taking a block costs which ends so many tokens into its sequence.
+
+        `lost_share` is that of evicted blocks which must be computed again: it is between the policy's orders.
 
         `find_turns` gives the number of turns that a share of the jobs under way have not behind them yet,
         `find_growth` the tokens that a job is still to add to a prompt, as a multiple of the prompt's.
@@ -47,7 +48,7 @@ class AdmissionControl:
         self._respected = pins if runtime_policy.wait_for_pins != "none" else None
         self._weighs = runtime_policy.wait_for_pins == "weighed"
         self._block_size = block_size
-        self._recompute_cost = recompute_cost
+        self._price_taken = price_taken
         self._find_hits = find_hits
         self._count_running = count_running
         self._find_growth = find_growth
@@ -144,7 +145,7 @@ class AdmissionControl:
 
         Whose they are is not looked at: a pinned context is taken to be about as long as the request's.
         """
-        return blocks * self._recompute_cost.at(request.num_tokens / 2) * self._count_running()
+        return blocks * self._price_taken(request.num_tokens / 2) * self._count_running()
 
     def admitted(self, request: Request, state: RequestState) -> None:
         """Note that the request runs, for the first time."""
