@@ -34,7 +34,7 @@ def test_what_is_seen_outweighs_what_was_assumed() -> None:
     assert price.lost_share < 0.01
 
 
-def test_a_block_taken_from_others_is_computed_once_the_host_is_full() -> None:
+def test_taking_a_block_means_computing_once_the_host_is_full() -> None:
     price = make_price(2.0)
     assert price.if_taken_now(1000) == pytest.approx(FETCH_S)
     price.has_room = lambda: False
