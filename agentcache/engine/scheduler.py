@@ -47,7 +47,7 @@ from agentcache.errors import InputError, IntegrityError
 from agentcache.models.geometry import read_geometry
 from agentcache.policy.evictor import Evictor
 from agentcache.policy.inputs import EvictorInputs
-from agentcache.policy.registry import Policy, find_policy, for_recurrent_layers, with_evictor
+from agentcache.policy.registry import Policy, find_policy, with_evictor
 from agentcache.policy.return_price import ReturnPrice
 from agentcache.policy.runtime_policy import RuntimePolicy, Victim
 
@@ -112,7 +112,8 @@ class AgentScheduler(MultiSegmentScheduler):
         obstacle = self._find_cost_obstacle()
         if obstacle is None or policy.name in _POLICIES_FOR_ANY_MODEL:
             if self.has_mamba_layers:
-                policy = for_recurrent_layers(policy)
+                # Only blocks of attention can be told apart in the host's memory.
+                policy = replace(policy, tier_order=None)
             return with_evictor(policy, self.config.evictor)
         logger.warning(
             "%s: policy %s cannot tell what its blocks are worth, which are evicted least recently used first, without "
@@ -200,18 +201,22 @@ class AgentScheduler(MultiSegmentScheduler):
         self, runtime_policy: RuntimePolicy, get_inputs: Callable[[], EvictorInputs], price: ReturnPrice | None
     ) -> None:
         assert self.evictor is not None
+        inputs = get_inputs()
+        if self.has_mamba_layers:
+            # Such models often compute tokens for little: waits as long as their whole cache takes gain nothing.
+            runtime_policy = runtime_policy.bound_patience(inputs.num_blocks * inputs.recompute_cost.at(0))
         setup = TrackerSetup(
             vllm_config=self.vllm_config,
             config=self.config,
             runtime_policy=runtime_policy,
-            inputs=get_inputs(),
+            inputs=inputs,
             block_size=self.block_size,
             hash_block_size=self.hash_block_size,
             find_hits=self._find_hits,
             count_requests=self.get_request_counts,
             clock=self.now,
             price=price,
-            keeps_whole=has_checkpoints(self.kv_cache_config) and not get_inputs().fills_gaps,
+            keeps_whole=has_checkpoints(self.kv_cache_config) and not inputs.fills_gaps,
         )
         self.evictor, tracker = setup.make(self.evictor)
         self.tracker = tracker

@@ -116,7 +116,9 @@ def _read_attention(config: Any, hidden: int) -> tuple[int, int, int, int]:
         return _read_latent_attention(config, hidden, heads)
     kv_heads = getattr(config, "num_key_value_heads", None) or heads
     head_dim = getattr(config, "head_dim", None) or hidden // heads
-    return 2 * hidden * head_dim * (heads + kv_heads), 2 * heads * head_dim, kv_heads, 2 * head_dim
+    # Queries and output, keys and values; Qwen3.5 gates the output as well.
+    gates = heads if getattr(config, "attn_output_gate", False) else 0
+    return hidden * head_dim * (2 * heads + 2 * kv_heads + gates), 2 * heads * head_dim, kv_heads, 2 * head_dim
 
 
 def _read_latent_attention(config: Any, hidden: int, heads: int) -> tuple[int, int, int, int]:

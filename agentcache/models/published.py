@@ -69,6 +69,21 @@ def _repeat(pattern: tuple[str, ...], layers: int) -> list[str]:
     return [pattern[index % len(pattern)] for index in range(layers)]
 
 
+def _as_one_sparse_layer(*, layers: int, width: int) -> dict[str, Any]:
+    """Return the fields of a dense model for vLLM's Qwen3-Next, which wants experts in one layer: it has them all used.
+
+    Qwen3.5's own code in vLLM loads its image processor, and so torchvision, even for text alone.
+    """
+    experts = 8
+    return {
+        "num_experts": experts,
+        "num_experts_per_tok": experts,
+        "moe_intermediate_size": width // experts,
+        "shared_expert_intermediate_size": 0,
+        "mlp_only_layers": list(range(1, layers)),
+    }
+
+
 def _make_gpt_oss(source: str, layers: int, experts: int) -> PublishedShape:
     return _publish(
         "GptOssForCausalLM",
@@ -152,6 +167,27 @@ PUBLISHED = {
         num_experts=512,
         num_experts_per_tok=10,
         vocab_size=151_936,
+        max_position_embeddings=262_144,
+    ),
+    "qwen3.5-9b": _publish(
+        "Qwen3NextForCausalLM",
+        "qwen3_next",
+        "Qwen/Qwen3.5-9B",
+        hidden_size=4096,
+        intermediate_size=12_288,
+        num_hidden_layers=32,
+        num_attention_heads=16,
+        num_key_value_heads=4,
+        head_dim=256,
+        attn_output_gate=True,
+        layer_types=_repeat((*["linear_attention"] * 3, "full_attention"), 32),
+        linear_conv_kernel_dim=4,
+        linear_key_head_dim=128,
+        linear_value_head_dim=128,
+        linear_num_key_heads=16,
+        linear_num_value_heads=32,
+        **_as_one_sparse_layer(layers=32, width=12_288),
+        vocab_size=248_320,
         max_position_embeddings=262_144,
     ),
     "gpt-oss-20b": _make_gpt_oss("openai/gpt-oss-20b", layers=24, experts=32),

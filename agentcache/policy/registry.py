@@ -172,16 +172,3 @@ def with_evictor(policy: Policy, name: str | None) -> Policy:
     if name not in owners:
         raise InputError(f"evictor={name}: no policy's evictor; choose from {', '.join(owners)}{suggest(name, owners)}")
     return replace(policy, make_evictor=POLICIES[name].make_evictor)
-
-
-def for_recurrent_layers(policy: Policy) -> Policy:
-    """Return ours without pins and order of jobs, and with LRU's evictor; other policies as they are.
-
-    What no later turn needs still goes first. Simulated, that alone is what models with recurrent layers gain from, and
-    holding states or new jobs back makes jobs end later where the cache is small (docs/results/families.md).
-    """
-    runtime = policy.runtime
-    if runtime is None or runtime.ttl != "hazard":
-        return policy
-    alone = replace(runtime, ttl="none", wait_for_pins="none", protect_waiting=False, order=None, victim="last")
-    return replace(policy, make_evictor=_make_lru, runtime=alone, tier_order=None)

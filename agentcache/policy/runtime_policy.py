@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 # How long to keep a finished turn's KV: never; 2 s after fast tools (Continuum as released); Continuum as published;
@@ -61,3 +61,9 @@ class RuntimePolicy:
     fetch_order: Order | None = None
     victim: Victim = "last"
     factors: bool = False
+
+    def bound_patience(self, most_s: float) -> RuntimePolicy:
+        """Return ours with no request waiting longer than `most_s` for others' blocks; Continuum's as they are."""
+        if self.ttl != "hazard" or self.order is None:
+            return self
+        return replace(self, order=replace(self.order, patience_s=min(self.order.patience_s, most_s)))

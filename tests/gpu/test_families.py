@@ -41,8 +41,14 @@ FAMILIES = {
     "qwen3-moe": Family("qwen3-moe", 37),
     # FlashMLA has no other block.
     "deepseek-v2": Family("deepseek-v2", 19, options={"block_size": 64}),
-    # vLLM makes blocks as large as a state; a request holds some states beside its blocks.
-    "qwen3-next": Family("qwen3-next", 40, "states", {"max_num_batched_tokens": 256}),
+    # vLLM makes blocks as large as a state; a request holds some states beside its blocks. It prefers FlashInfer's
+    # kernel, which need not be there.
+    "qwen3-next": Family(
+        "qwen3-next",
+        40,
+        "states",
+        {"max_num_batched_tokens": 256, "additional_config": {"gdn_prefill_backend": "triton"}},
+    ),
     # A reply of so few tokens repeats itself, so that some drafts are right and some are not.
     "llama, ngram": Family(
         "llama", 37, options={"speculative_config": DRAFTS}, sampling={"allowed_token_ids": [11, 222, 3333]}

@@ -36,9 +36,18 @@ def test_qwen3_next_has_blocks_as_long_as_its_states() -> None:
     assert block_size == 1056
 
 
+def test_qwen3_5_has_blocks_half_as_long_as_its_larger_sister() -> None:
+    groups, block_size, _ = group("qwen3.5-9b")
+    assert groups == [(8, "MambaSpec")] * 3 + [(8, "FullAttentionSpec")]
+    # A state takes 2.1 MB as well, a token's keys and values 4 KB.
+    assert block_size == 528
+
+
 BILLIONS = {
     "qwen3-30b-a3b": 30.5,
     "qwen3-next-80b-a3b": 80,
+    # Without its image encoder and its layer for drafts.
+    "qwen3.5-9b": 8.95,
     "gpt-oss-20b": 20.9,
     "gpt-oss-120b": 117,
     "gemma-3-12b": 11.8,
