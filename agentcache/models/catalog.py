@@ -73,7 +73,8 @@ def resolve_model(name: str) -> Model:
     if name.startswith(SHAPE_PREFIX):
         shape = name.removeprefix(SHAPE_PREFIX)
         folder = _make_once(shape, SHAPES[shape], None)
-        return Model(str(folder), ("--served-model-name", name, "--load-format", "dummy", *_HERMES))
+        options = ("--served-model-name", name, "--load-format", "dummy", *SHAPES[shape].options)
+        return Model(str(folder), (*options, *_HERMES))
     return Model(name)
 
 

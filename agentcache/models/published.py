@@ -51,6 +51,12 @@ class PublishedShape:
         return int(self.fields["max_position_embeddings"])
 
     @property
+    def options(self) -> tuple[str, ...]:
+        """What vLLM needs beside the config, whose class may not ask for the type of its states."""
+        state_dtype = self.fields.get("mamba_ssm_dtype")
+        return () if state_dtype is None else ("--mamba-ssm-cache-dtype", state_dtype)
+
+    @property
     def tied_embeddings(self) -> bool:
         """Whether the output head is the table of embeddings."""
         return bool(self.fields.get("tie_word_embeddings", False))
@@ -186,6 +192,7 @@ PUBLISHED = {
         linear_value_head_dim=128,
         linear_num_key_heads=16,
         linear_num_value_heads=32,
+        mamba_ssm_dtype="float32",
         **_as_one_sparse_layer(layers=32, width=12_288),
         vocab_size=248_320,
         max_position_embeddings=262_144,

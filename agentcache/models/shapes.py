@@ -42,6 +42,11 @@ class Shape:
         """The name by which transformers knows the config's class."""
         return "llama"
 
+    @property
+    def options(self) -> tuple[str, ...]:
+        """What vLLM's command line needs beside the config: nothing."""
+        return ()
+
     def as_config(self, *, end_of_turn: int, padding: int, dtype: str) -> dict[str, Any]:
         """Return the keyword arguments of the config's class."""
         return {

@@ -18,6 +18,8 @@ from agentcache.replay.endpoint import Endpoint
 from agentcache.replay.settings import ReplaySettings
 
 if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
     from agentcache.server.embedded import EmbeddedServer
 
 logger = logging.getLogger("vllm.agentcache")
@@ -120,15 +122,34 @@ class EmbeddedBackend:
         on_cpu = current_platform.is_cpu()
         self.device = CPU_BACKEND if on_cpu else str(current_platform.get_device_name())
         self._options = _engine_options(settings, model, tokenizer, _CPU_BLOCK_SIZE if on_cpu else _GPU_BLOCK_SIZE)
-        self.cache_tokens: int | None = None
+        self.cache_tokens = settings.kv_tokens
         self.max_tokens: int | None = None
+        self._blocks: int | None = None
         config = make_engine_config(self._arguments(settings.policies[0]))
         self.max_tokens = config.model_config.max_model_len
-        self._block_size = config.cache_config.block_size
+        if self.cache_tokens is not None and self.cache_tokens < self.max_tokens:
+            config = make_engine_config(self._arguments(settings.policies[0]))
+        if self.cache_tokens is not None:
+            self._size_cache(config, self.cache_tokens)
         self._server: EmbeddedServer | None = None
         self._resources = AsyncExitStack()
-        if settings.kv_tokens is not None:
-            self.cache_tokens = settings.kv_tokens // self._block_size * self._block_size
+
+    def _size_cache(self, config: VllmConfig, tokens: int) -> None:
+        """Find how many blocks hold so many tokens. Raises InputError where the config does not tell."""
+        from agentcache.engine.layer_groups import count_blocks, make_layer_groups
+
+        try:
+            groups = make_layer_groups(config)
+        except InputError as error:
+            raise InputError(
+                f"--kv-tokens {tokens}: {error}; leave it out, or give blocks behind the options, as in "
+                "`-- --num-gpu-blocks-override 4000`"
+            ) from None
+        # Recurrent layers make it longer.
+        block_size = config.cache_config.block_size
+        self.cache_tokens = tokens // block_size * block_size
+        # One block more than the tokens need: vLLM keeps one as a placeholder.
+        self._blocks = count_blocks(config, groups, self.cache_tokens) + 1
 
     @asynccontextmanager
     async def open(self, policy: str) -> AsyncIterator[Target]:
@@ -175,9 +196,8 @@ class EmbeddedBackend:
         from agentcache.server.arguments import build_arguments
 
         options = list(self._options)
-        if self.cache_tokens is not None:
-            # One block more than the tokens need: vLLM keeps one as a placeholder.
-            options += ["--num-gpu-blocks-override", str(self.cache_tokens // self._block_size + 1)]
+        if self._blocks is not None:
+            options += ["--num-gpu-blocks-override", str(self._blocks)]
         if self.cache_tokens is not None and self.max_tokens is not None and self.cache_tokens < self.max_tokens:
             # vLLM refuses a cache that cannot hold one request of the model's full length.
             options += ["--max-model-len", str(self.cache_tokens)]

@@ -21,6 +21,7 @@ from vllm.v1.request import Request, RequestStatus
 
 from agentcache.engine.blocks.evictor_inputs import find_cost_model
 from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT
+from agentcache.engine.layer_groups import count_blocks, make_layer_groups
 from agentcache.engine.replies.forced_calls import write_forced_calls
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.policy.presets import Row
@@ -30,7 +31,6 @@ from agentcache.sim.engine_shape import EngineShape, make_config, make_scheduler
 from agentcache.sim.gpu import StepModel
 from agentcache.sim.host_link import make_link
 from agentcache.sim.known_hashes import KnownHashes, MadeHashes
-from agentcache.sim.layer_groups import count_blocks, make_layer_groups
 from agentcache.sim.quick_pool import quicken
 from tool_runtime.agent.job import ToolCall
 

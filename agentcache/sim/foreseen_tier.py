@@ -18,6 +18,7 @@ from vllm.v1.request import Request
 from agentcache._evictor import FreeContext
 from agentcache.config import CONFIG_KEY, read_config
 from agentcache.engine.blocks.block_queue import replace_queue
+from agentcache.engine.layer_groups import make_layer_groups
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.engine.segments.layer_rule import has_full_attention_alone
 from agentcache.engine.tier.setup import TierSetup, find_margin
@@ -31,7 +32,6 @@ from agentcache.run.checks import CLAIRVOYANT
 from agentcache.sim.belady import BeladyEvictor
 from agentcache.sim.engine_shape import EngineShape, make_config
 from agentcache.sim.future import FutureUses
-from agentcache.sim.layer_groups import make_layer_groups
 
 # A policy that steers the host's memory: the connector is made for it. What else it would do, the scheduler leaves out.
 STEERED_AS = "agentcache"

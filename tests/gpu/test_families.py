@@ -47,7 +47,7 @@ FAMILIES = {
         "qwen3-next",
         40,
         "states",
-        {"max_num_batched_tokens": 256, "additional_config": {"gdn_prefill_backend": "triton"}},
+        {"max_num_batched_tokens": 256, "gdn_prefill_backend": "triton"},
     ),
     # A reply of so few tokens repeats itself, so that some drafts are right and some are not.
     "llama, ngram": Family(

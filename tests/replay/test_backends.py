@@ -13,8 +13,11 @@ from typing import Any
 import pytest
 from fake_server import FakeServer
 from made_settings import make_settings
+from made_simulation import make_engine
 
-from agentcache.errors import ServerError
+from agentcache.engine import layer_groups
+from agentcache.errors import InputError, ServerError
+from agentcache.models.catalog import resolve_model
 from agentcache.replay import command
 from agentcache.replay.backends import EmbeddedBackend, ExternalBackend
 from agentcache.replay.endpoint import CacheFacts, Endpoint
@@ -59,6 +62,34 @@ def engines(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> FakeEngines:
 
 def make_backend(out: Path) -> EmbeddedBackend:
     return EmbeddedBackend(make_settings(out, model="tiny", policies=POLICIES, knobs={"segments": {"max_gaps": 3}}))
+
+
+@pytest.mark.parametrize(
+    ("model", "tokens", "block_size"),
+    [("llama-3.1-8b", 200_000, 32), ("gemma-3-12b", 200_000, 32), ("qwen3.5-9b", 300_000, 528), ("tiny", 4_000, 32)],
+)
+def test_a_cache_is_as_large_as_the_simulated_one(tmp_path: Path, model: str, tokens: int, block_size: int) -> None:
+    """Windows hold less than what they belong to, and blocks are as long as a state: both change their number."""
+    name = model if model == "tiny" else f"shape:{model}"
+    # A window holds what a step computes, too.
+    options = ("--max-num-batched-tokens", "4096")
+    settings = make_settings(tmp_path, model=name, policies=POLICIES, kv_tokens=tokens, engine_options=options)
+    backend = EmbeddedBackend(settings)
+    arguments = backend._arguments("lru")
+    shape = {"block_size": 32, "cache_tokens": tokens, "max_num_seqs": 128, "max_num_batched_tokens": 4096}
+    simulated = make_engine(resolve_model(name).path, **shape)
+    assert backend.cache_tokens == simulated.cache_tokens == tokens // block_size * block_size
+    blocks = simulated.scheduler.kv_cache_config.num_blocks
+    assert arguments.num_gpu_blocks_override == blocks
+
+
+def test_a_cache_in_tokens_of_an_unknown_model_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: object) -> None:
+        raise InputError("the model's config (X) has no ssm_state_size")
+
+    monkeypatch.setattr(layer_groups, "make_layer_groups", refuse)
+    with pytest.raises(InputError, match=r"--kv-tokens 4000: the model's config \(X\) has no ssm_state_size; leave it"):
+        EmbeddedBackend(make_settings(tmp_path, model="tiny", policies=POLICIES, kv_tokens=4_000))
 
 
 async def open_all(backend: EmbeddedBackend, broken: str | None = None) -> list[float | None]:

@@ -32,14 +32,14 @@ def test_gpt_oss_has_windows_beside_full_attention() -> None:
 def test_qwen3_next_has_blocks_as_long_as_its_states() -> None:
     groups, block_size, _ = group("qwen3-next-80b-a3b", tensor_parallel_size=1)
     assert groups == [(12, "MambaSpec")] * 3 + [(12, "FullAttentionSpec")]
-    # A state takes 2.1 MB, a token's keys and values 2 KB.
-    assert block_size == 1056
+    # A state takes 1.1 MB in the model's own type, a token's keys and values 2 KB.
+    assert block_size == 544
 
 
-def test_qwen3_5_has_blocks_half_as_long_as_its_larger_sister() -> None:
+def test_qwen3_5_keeps_its_states_in_32_bits() -> None:
     groups, block_size, _ = group("qwen3.5-9b")
     assert groups == [(8, "MambaSpec")] * 3 + [(8, "FullAttentionSpec")]
-    # A state takes 2.1 MB as well, a token's keys and values 4 KB.
+    # A state takes 2.1 MB, a token's keys and values 4 KB.
     assert block_size == 528
 
 

@@ -1,4 +1,4 @@
-"""The KV cache groups that vLLM makes of a model's layers, from its config alone: no layer is built, as on the GPU."""
+"""The KV cache groups that vLLM makes of a model's layers on a GPU, from its config alone: no layer is built."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from vllm.config import VllmConfig
 from vllm.utils.math_utils import cdiv
+from vllm.utils.torch_utils import get_kv_cache_torch_dtype
 from vllm.v1.core.kv_cache_utils import get_kv_cache_groups
 from vllm.v1.kv_cache_interface import (
     AttentionSpec,
@@ -53,7 +54,10 @@ def make_layer_groups(config: VllmConfig) -> list[KVCacheGroupSpec]:
 
 
 def count_blocks(config: VllmConfig, groups: list[KVCacheGroupSpec], cache_tokens: int) -> int:
-    """Count the blocks of all groups for a cache of so many tokens, in requests of the model's full length."""
+    """Count the blocks of all groups for a cache of so many tokens, in requests of the model's full length.
+
+    So vLLM counts the other way round, in the size that it logs at the start.
+    """
     length = config.model_config.max_model_len
     specs = [group.kv_cache_spec for group in groups]
     if len(specs) == 1:
@@ -84,15 +88,19 @@ def _make_attention(config: VllmConfig) -> AttentionSpec:
 
 def _make_recurrent(config: VllmConfig) -> MambaSpec:
     """Make one state of each GPU; its shape stands for the numbers of both its parts."""
-    state = read_geometry(config.model_config.hf_text_config).recurrent
+    hf_config = config.model_config.hf_text_config
+    state = read_geometry(hf_config).recurrent
     assert state is not None
-    ranks, dtype = config.parallel_config.tensor_parallel_size, config.model_config.dtype
-    assert isinstance(dtype, torch.dtype)
-    config.cache_config.mamba_cache_mode = "align"
+    ranks, cache = config.parallel_config.tensor_parallel_size, config.cache_config
+    cache.mamba_cache_mode = "align"
+    dtype = get_kv_cache_torch_dtype(cache.mamba_cache_dtype, config.model_config.dtype)
+    state_dtype = cache.mamba_ssm_cache_dtype
+    if state_dtype == "auto":
+        state_dtype = getattr(hf_config, "mamba_ssm_dtype", None) or "auto"
     return MambaSpec(
-        block_size=config.cache_config.block_size,
+        block_size=cache.block_size,
         shapes=((state.convolution_numbers // ranks,), (state.state_numbers // ranks,)),
-        dtypes=(dtype, torch.float32),
+        dtypes=(dtype, get_kv_cache_torch_dtype(state_dtype, dtype)),
         mamba_cache_mode="align",
     )
 
