@@ -203,7 +203,7 @@ class AgentScheduler(MultiSegmentScheduler):
         assert self.evictor is not None
         inputs = get_inputs()
         if self.has_mamba_layers:
-            # Such models often compute tokens for little: waits as long as their whole cache takes gain nothing.
+            # Where they compute tokens for little, longer waits made jobs end later (docs/results/families.md).
             runtime_policy = runtime_policy.bound_patience(inputs.num_blocks * inputs.recompute_cost.at(0))
         setup = TrackerSetup(
             vllm_config=self.vllm_config,
