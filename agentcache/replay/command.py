@@ -174,11 +174,13 @@ class _Run:
                 failed = await (runner.run_lanes(lanes) if lanes else runner.run(self._loaded.jobs))
                 after = await asyncio.to_thread(target.endpoint.read_cache_facts)
         counted = after.count_since(before)
+        # Where windows and states share the blocks, all blocks' tokens are more than fit of requests.
+        asked = self._backend.cache_tokens
         self._writer.write(
             PolicyEvent(
                 policy=policy,
                 block_size=before.block_size,
-                cache_tokens=before.cache_tokens,
+                cache_tokens=before.cache_tokens if asked is None else asked,
                 preemptions=counted.preemptions,
                 evictions=counted.evictions,
                 hit_tokens=counted.hit_tokens,
