@@ -112,7 +112,7 @@ class AgentScheduler(MultiSegmentScheduler):
         obstacle = self._find_cost_obstacle()
         if obstacle is None or policy.name in _POLICIES_FOR_ANY_MODEL:
             if self.has_mamba_layers:
-                # Only blocks of attention can be told apart in the host's memory.
+                # The host's memory is steered where gaps can be filled; across states they cannot.
                 policy = replace(policy, tier_order=None)
             return with_evictor(policy, self.config.evictor)
         logger.warning(

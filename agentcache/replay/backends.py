@@ -127,9 +127,10 @@ class EmbeddedBackend:
         self._blocks: int | None = None
         config = make_engine_config(self._arguments(settings.policies[0]))
         self.max_tokens = config.model_config.max_model_len
-        if self.cache_tokens is not None and self.cache_tokens < self.max_tokens:
-            config = make_engine_config(self._arguments(settings.policies[0]))
         if self.cache_tokens is not None:
+            if self.cache_tokens < self.max_tokens:
+                # Requests are shortened to the cache, and blocks are counted in requests of full length.
+                config = make_engine_config(self._arguments(settings.policies[0]))
             self._size_cache(config, self.cache_tokens)
         self._server: EmbeddedServer | None = None
         self._resources = AsyncExitStack()
