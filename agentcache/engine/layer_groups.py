@@ -97,11 +97,15 @@ def _make_recurrent(config: VllmConfig) -> MambaSpec:
     state_dtype = cache.mamba_ssm_cache_dtype
     if state_dtype == "auto":
         state_dtype = getattr(hf_config, "mamba_ssm_dtype", None) or "auto"
+    # Mamba2's kernel writes the state at a prompt's last block boundary within a step: vLLM keeps a block for it.
+    writes_within = "mamba" in (read_layer_types(hf_config) or ())
     return MambaSpec(
         block_size=cache.block_size,
         shapes=((state.convolution_numbers // ranks,), (state.state_numbers // ranks,)),
         dtypes=(dtype, get_kv_cache_torch_dtype(state_dtype, dtype)),
         mamba_cache_mode="align",
+        num_prefill_checkpoint_blocks=int(writes_within),
+        prefill_checkpoint_alignment=1 if writes_within else None,
     )
 
 

@@ -24,6 +24,7 @@ REPLACED = {
     "BlockPool.cache_full_blocks": "simulations do the same with fewer calls",
     "BlockPool.get_new_blocks": "simulations do the same with fewer calls",
     "KVCacheCoordinator.remove_skipped_blocks": "windows and states that a request has left behind go first",
+    "KVCacheCoordinator.retention_interval": "a turn's last windows and states are kept, and the others go first",
     "KVCacheManager.allocate_slots": "we learn for whom; who lacks room gets held blocks, or the policy's choice goes",
     "KVCacheManager.record_prefix_cache_stats": "gaps that fill requests computed count as computed, not as cached",
     "KVCacheManager.estimate_cached_tokens": "simulations do the same with fewer calls",

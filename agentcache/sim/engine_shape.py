@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from vllm.config import VllmConfig
 from vllm.engine.arg_utils import EngineArgs
+from vllm.model_executor.models.config import MODELS_CONFIG_MAP
 from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, KVCacheTensor
 from vllm.v1.structured_output import StructuredOutputManager
@@ -75,7 +76,16 @@ def make_config(shape: EngineShape, policy: str) -> VllmConfig:
         )
     # As on the GPU that is modelled, whatever vLLM chooses for the machine at hand.
     vllm_config.scheduler_config.async_scheduling = shape.async_scheduling
+    _keep_states_as_on_a_gpu(vllm_config)
     return vllm_config
+
+
+def _keep_states_as_on_a_gpu(config: VllmConfig) -> None:
+    """Give recurrent states the type that the model asks for: on some CPUs vLLM takes 32 bits whatever it is."""
+    config.cache_config.mamba_ssm_cache_dtype = "auto"
+    choose = getattr(MODELS_CONFIG_MAP.get(config.model_config.architecture), "update_mamba_ssm_cache_dtype", None)
+    if choose is not None:
+        choose(cache_config=config.cache_config, hf_config=config.model_config.hf_config)
 
 
 def make_scheduler(
@@ -99,7 +109,9 @@ def make_scheduler(
         )
         for group in groups
     ]
-    cache_config = KVCacheConfig(num_blocks, tensors, groups)
+    # As `get_kv_cache_config_from_groups` does: the field's own default is another than vLLM's.
+    retention = config.cache_config.prefix_cache_retention_interval
+    cache_config = KVCacheConfig(num_blocks, tensors, groups, prefix_cache_retention_interval=retention)
     scheduler_block_size, hash_block_size = resolve_kv_cache_block_sizes(cache_config, config)
     return kind(
         vllm_config=config,

@@ -72,6 +72,25 @@ def test_a_state_freed_in_mid_run_is_the_turns_own(tiny_model_path: str) -> None
     assert {block.block_id for block in needed} == set(last)
 
 
+@pytest.mark.parametrize("family", ["gpt-oss", "gemma", "qwen3-next"])
+def test_a_long_reply_leaves_a_checkpoint_at_its_own_end(tiny_model_path: str, family: str) -> None:
+    """By then its prompt's last window is behind it, among the first to go; vLLM would keep no other."""
+    lone = make_lone(tiny_model_path, FAMILIES[family], blocks=160, policy="agentcache")
+    lone.add("one", tokens_of(1, 10 * BLOCK_SIZE), output_tokens=8 * BLOCK_SIZE + 3, calls=(SEARCH,))
+    (tokens,) = (tokens for step in run_until_idle(lone) for tokens in step.finished.values())
+    again = [*tokens, *tokens_of(2, 20)]
+    needed = find_hits(lone, again)
+    lone.pool.get_new_blocks(lone.pool.get_num_free_blocks() - len(needed))
+    assert find_hit_tokens(lone, again) == 18 * BLOCK_SIZE
+
+
+def test_stock_vllm_keeps_what_it_would_keep(tiny_model_path: str) -> None:
+    """What another policy keeps of windows is vLLM's choice, and its option's."""
+    for policy in ("vllm", "lru", "continuum-code"):
+        lone = make_lone(tiny_model_path, FAMILIES["gpt-oss"], policy=policy)
+        assert lone.scheduler.kv_cache_manager.coordinator.retention_interval == 0
+
+
 def test_what_jobs_begin_with_stays_a_checkpoint(tiny_model_path: str) -> None:
     """The second job shows what they have in common; from the third on it is hit, under pressure as well."""
     lone = make_lone(tiny_model_path, FAMILIES["gpt-oss"], blocks=120, policy="agentcache")

@@ -60,7 +60,13 @@ def make_lone(
     groups = [KVCacheGroupSpec([f"layer {number}"], spec) for number, spec in enumerate(specs)]
     scheduler: Any = config.scheduler_config.get_scheduler_cls()(
         vllm_config=config,
-        kv_cache_config=KVCacheConfig(blocks, [], groups),
+        # As the engine core makes it: windows and states at a prompt's end alone, unless a scheduler keeps more.
+        kv_cache_config=KVCacheConfig(
+            blocks,
+            [],
+            groups,
+            prefix_cache_retention_interval=config.cache_config.prefix_cache_retention_interval,
+        ),
         structured_output_manager=StructuredOutputManager(config),
         block_size=BLOCK_SIZE,
         hash_block_size=BLOCK_SIZE,

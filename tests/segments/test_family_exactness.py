@@ -75,7 +75,7 @@ def test_a_wrong_block_of_either_kind_is_seen(pair: Pair) -> None:
 def test_replies_of_jobs_of_families_equal_cold_ones(pair: Pair, policy: dict[str, Any]) -> None:
     engine, cold, *_ = pair
     engine.use(**policy)
-    crowd = WindowedCrowd(engine, random.Random(4))
+    crowd = WindowedCrowd(engine, random.Random(6))
     crowd.run(jobs=6, turns=4)
     assert_equal_to_cold(crowd, cold)
     stats = engine.scheduler.segment_stats

@@ -29,6 +29,12 @@ def test_gpt_oss_has_windows_beside_full_attention() -> None:
     assert 65_536 // 16 < blocks < 1.2 * 65_536 // 16
 
 
+def test_windows_are_kept_as_vllm_keeps_them_by_default() -> None:
+    engine = make_engine(resolve_model("shape:gpt-oss-20b").path, cache_tokens=65_536)
+    default = engine.scheduler.cache_config.prefix_cache_retention_interval
+    assert engine.scheduler.kv_cache_config.prefix_cache_retention_interval == default == 0
+
+
 def test_qwen3_next_has_blocks_as_long_as_its_states() -> None:
     groups, block_size, _ = group("qwen3-next-80b-a3b", tensor_parallel_size=1)
     assert groups == [(12, "MambaSpec")] * 3 + [(12, "FullAttentionSpec")]

@@ -77,6 +77,8 @@ class Checkpoints:
                 self._keep_shared(request_id)
 
         replace(coordinator, "remove_skipped_blocks", supersede_skipped_blocks)
+        # vLLM keeps the windows and states at a prompt's end alone, and the reply behind it would supersede them.
+        replace(coordinator, "retention_interval", None)
 
     def release_holds(self) -> bool:
         """Free what is held of running requests' checkpoints. Return whether that made room."""
