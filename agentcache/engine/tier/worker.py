@@ -12,6 +12,8 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorWorkerM
 from vllm.v1.simple_kv_offload.metadata import SimpleCPUOffloadMetadata, SimpleCPUOffloadWorkerMetadata
 from vllm.v1.simple_kv_offload.worker import SimpleCPUOffloadWorker
 
+from agentcache.errors import InputError
+
 
 @dataclass
 class TierMetadata(SimpleCPUOffloadMetadata):
@@ -40,6 +42,22 @@ class TierWorker(SimpleCPUOffloadWorker):
         super().__init__(*args, **kwargs)
         self._completed_loads: dict[int, int] = {}
         self._step_before: torch.Event | None = None
+
+    def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
+        """Take the GPU's KV caches, and pin as much of the host's memory.
+
+        Raises:
+            InputError: The host does not let it be pinned.
+        """
+        try:
+            super().register_kv_caches(kv_caches)
+        except RuntimeError as error:
+            if "cudaHostRegister" not in str(error):
+                raise
+            raise InputError(
+                f"--kv-offloading-size: {self.cpu_capacity_bytes / 2**30:.1f} GiB of the host's memory cannot be "
+                f"pinned for the GPU ({error}): take less, or raise the limit of locked memory (ulimit -l)"
+            ) from error
 
     def bind_connector_metadata(self, metadata: SimpleCPUOffloadMetadata) -> None:
         """Take the step's copies, before the step itself is launched."""
