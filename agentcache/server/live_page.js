@@ -25,6 +25,11 @@ function say(text) {
 
 async function load() {
   clearTimeout(timer);
+  // Somebody is typing what to look for.
+  if (report.querySelector("#of")?.value) {
+    timer = setTimeout(load, REFRESH_MS);
+    return;
+  }
   try {
     const answer = await ask("agentcache/report?refresh=0");
     form.hidden = answer.status !== 401;
@@ -49,15 +54,12 @@ form.addEventListener("submit", (event) => {
   load();
 });
 
-// A link of the report leads to JSON that needs the key, too. It shows until the page is loaded again.
-report.addEventListener("click", async (event) => {
-  const link = event.target.closest("a");
-  if (!link) return;
-  event.preventDefault();
+// A job's address leads to JSON that needs the key, too. It shows until the page is loaded again.
+async function show(path) {
   clearTimeout(timer);
   const shown = document.createElement("pre");
   try {
-    const answer = await ask("agentcache/" + link.getAttribute("href"));
+    const answer = await ask("agentcache/" + path);
     shown.textContent = answer.ok ? JSON.stringify(await answer.json(), null, 2) : await answer.text();
   } catch (error) {
     shown.textContent = "The server does not answer.";
@@ -66,6 +68,18 @@ report.addEventListener("click", async (event) => {
   back.textContent = "Back to the report";
   back.addEventListener("click", load);
   report.replaceChildren(back, shown);
+}
+
+report.addEventListener("click", (event) => {
+  const link = event.target.closest("a");
+  if (!link) return;
+  event.preventDefault();
+  show(link.getAttribute("href"));
+});
+
+report.addEventListener("submit", (event) => {
+  event.preventDefault();
+  show("jobs?of=" + encodeURIComponent(event.target.elements.of.value));
 });
 
 load();

@@ -55,8 +55,13 @@ async def get_state(request: Request) -> dict[str, Any]:
 
 
 @router.get("/jobs")
-async def list_jobs(request: Request, limit: int = 100) -> Response:
-    """List each engine's jobs, the most recently active first, without their turns; `url` has all of one session."""
+async def list_jobs(request: Request, limit: int = 100, of: str | None = None) -> Response:
+    """List each engine's jobs, the most recently active first, without their turns; `url` has all of one session.
+
+    With `of`, a session or the id of a reply, answer as that one's own address does.
+    """
+    if of is not None:
+        return await get_jobs(request, of)
     if not 1 <= limit <= MAX_JOBS:
         raise HTTPException(HTTP_400_BAD_REQUEST, f"limit: give a number of jobs from 1 to {MAX_JOBS}.")
     reading = await _read_runtime(request)
@@ -71,7 +76,8 @@ async def list_jobs(request: Request, limit: int = 100) -> Response:
 async def get_jobs(request: Request, session: str) -> Response:
     """Return the session's jobs with their latest turns and pins; `engine` is the data-parallel rank.
 
-    With several engines, `home` is where the next turn goes, how often the job has moved, and why it is there.
+    Where no session has this name, it is taken for the id of a reply. With several engines, `home` is where the next
+    turn goes, how often the job has moved, and why it is there.
     """
     _check_length(session)
     reading = await _read_runtime(request)

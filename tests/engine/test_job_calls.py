@@ -38,3 +38,16 @@ def test_a_session_is_released_of_one_tenant_or_of_all(core: Any) -> None:
     assert numbers(job_calls._view_session(core, "mine", None)) == [0, 2]
     assert job_calls._release(core, "mine", None) is True
     assert job_calls._view_session(core, "mine", None) == []
+
+
+def test_the_id_of_a_reply_finds_its_job() -> None:
+    tracked = Tracked()
+    tracked.turn("chatcmpl-9f8e-0a1b2c3d", ASKED, session="mine", salt="a")
+    tracked.turn("resp_77_0-0a1b2c3d", ASKED, salt="b")
+    tracker = tracked.tracker
+    assert [view.session for view in tracker.view_session("chatcmpl-9f8e")] == ["mine"]
+    assert len(tracker.view_session("resp_77", ["b"])) == 1
+    assert tracker.view_session("chatcmpl-9f8e", ["b"]) == []
+    assert tracker.view_session("chatcmpl-9f") == []
+    assert tracker.release("chatcmpl-9f8e")
+    assert tracker.view_session("mine") == []

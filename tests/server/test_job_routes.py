@@ -42,6 +42,13 @@ def test_a_job_is_found_whatever_its_session_is_called(session: str) -> None:
         assert client.delete(find_path(session)).json() == {"released": True}
 
 
+def test_a_form_asks_for_one_job_as_its_address_does() -> None:
+    core = FakeCore((make_engine(), [make_job("mine/2", make_turn(0, 10.0))]))
+    with connect(core) as client:
+        assert client.get("/agentcache/jobs", params={"of": "mine/2"}).json() == client.get(find_path("mine/2")).json()
+        assert client.get("/agentcache/jobs", params={"of": "other"}).status_code == 404
+
+
 def test_jobs_carry_their_engine_s_rank_and_release_reaches_all() -> None:
     mine, another = make_job("mine", make_turn(0, 10.0)), make_job("mine", make_turn(0, 20.0))
     core = FakeCore((make_engine(4), [mine]), (make_engine(5), []), (make_engine(6), [another, another]))

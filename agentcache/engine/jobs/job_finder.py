@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, OrderedDict, deque
+from collections.abc import Collection
 from typing import NamedTuple
 
 from vllm.logger import init_logger
@@ -14,13 +15,13 @@ from agentcache.engine.jobs.prefix_matcher import PrefixMatcher
 from agentcache.engine.jobs.told_prompt import has_history, read_predecessor
 from agentcache.engine.jobs.views import FoundBy
 from agentcache.policy.replicas.chain_owners import ChainOwner
-from tool_runtime.learning.job_table import JobTable, Parent
+from tool_runtime.learning.job_table import JobEntry, JobTable, Parent
 
 logger = init_logger("vllm.agentcache")
 
-_MAX_RESPONSES = 10_000
-# The server numbers the requests of a response, the engine adds a suffix.
-_RESPONSE = re.compile(r"(resp_.*)_\d+-[^-_]*$", re.DOTALL)
+_MAX_REPLIES = 10_000
+# The engine adds a suffix to the id that a client gets; a response's requests were numbered by the server before.
+_REPLY = re.compile(r"(resp_.*(?=_\d+-)|(?!resp_).*)(?:_\d+)?-[^-]*$", re.DOTALL)
 # Of requests that go on from an earlier reply, the latest so many are looked at.
 _WINDOW = 100
 
@@ -40,8 +41,8 @@ class JobFinder:
         self.found: Counter[FoundBy] = Counter()
         self._prefixes = prefixes
         self._jobs = jobs
-        # Finished requests by the id of the response that their client has got.
-        self._responses: OrderedDict[str, tuple[ChainOwner, str | None]] = OrderedDict()
+        # Finished requests by the id of the reply that their client has got.
+        self._replies: OrderedDict[str, tuple[ChainOwner, str | None]] = OrderedDict()
         self._unmatched: deque[bool] = deque(maxlen=_WINDOW)
         self._has_warned = False
 
@@ -64,10 +65,17 @@ class JobFinder:
 
     def note(self, request: Request, job: str, turn: str) -> None:
         """Note that the request has finished, as this turn of the job."""
-        if found := _RESPONSE.match(request.request_id):
-            self._responses[found[1]] = ChainOwner(job, turn, 0), request.cache_salt
-            if len(self._responses) > _MAX_RESPONSES:
-                self._responses.popitem(last=False)
+        if found := _REPLY.match(request.request_id):
+            self._replies[found[1]] = ChainOwner(job, turn, 0), request.cache_salt
+            if len(self._replies) > _MAX_REPLIES:
+                self._replies.popitem(last=False)
+
+    def find_by_reply(self, reply: str, tenants: Collection[str | None] | None = None) -> JobEntry | None:
+        """Find the job that a reply belongs to, by the id that its client has got; of these tenants, or of any."""
+        owner, salt = self._replies.get(reply, (None, None))
+        if owner is None or (tenants is not None and salt not in tenants):
+            return None
+        return self._jobs.get(owner.session)
 
     def _find_owner(self, request: Request) -> tuple[ChainOwner | None, FoundBy]:
         owner = self._find_predecessor(request)
@@ -82,7 +90,7 @@ class JobFinder:
 
     def _find_predecessor(self, request: Request) -> ChainOwner | None:
         response = read_predecessor(request)
-        owner, salt = self._responses.get(response or "", (None, None))
+        owner, salt = self._replies.get(response or "", (None, None))
         return owner if salt == request.cache_salt else None
 
     def _watch(self, by: FoundBy) -> None:

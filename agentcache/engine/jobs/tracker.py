@@ -265,8 +265,11 @@ class JobTracker:
                 self.pins.end_all(PinEnd.JOB_OVER, job)
 
     def _find_jobs(self, session: str, tenants: Collection[str | None] | None) -> list[JobEntry]:
+        """Find jobs by their session; where none has this name, the job of the reply that has it as its id."""
         named = None if tenants is None else {job_name(session, tenant) for tenant in tenants}
-        return [entry for entry in self.runtime.jobs.find(session) if named is None or entry.session in named]
+        jobs = [entry for entry in self.runtime.jobs.find(session) if named is None or entry.session in named]
+        replied = None if jobs else self._finder.find_by_reply(session, tenants)
+        return jobs if replied is None else [replied]
 
     def _entry_of(self, job: str) -> JobEntry:
         entry = self.runtime.jobs.get(job)
