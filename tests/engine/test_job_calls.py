@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from tracked_requests import ASKED, Tracked
+from vllm.v1.request import RequestStatus
 
 from agentcache.engine.rpc import job_calls
 
@@ -47,6 +48,10 @@ def test_the_id_of_a_reply_finds_its_job() -> None:
     tracker = tracked.tracker
     assert [view.session for view in tracker.view_session("chatcmpl-9f8e")] == ["mine"]
     assert len(tracker.view_session("resp_77", ["b"])) == 1
+    cut = tracked.ask("chatcmpl-5-0a1b2c3d", ASKED, session="cut off")
+    tracked.admit(cut)
+    tracked.reply(cut, status=RequestStatus.FINISHED_LENGTH_CAPPED)
+    assert [view.session for view in tracker.view_session("chatcmpl-5")] == ["cut off"]
     assert tracker.view_session("chatcmpl-9f8e", ["b"]) == []
     assert tracker.view_session("chatcmpl-9f") == []
     assert tracker.release("chatcmpl-9f8e")

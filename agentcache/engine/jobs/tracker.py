@@ -296,6 +296,7 @@ class JobTracker:
         whole = is_whole(request)
         calls = calls_of(request, self.tool_reader) if whole else []
         self.stats.add_turn(state.job, view_turn(request, state, calls, self.clock()))
+        self._finder.note(request, state.job, state.request)
         if not whole:
             self.runtime.failed(state.job, state.request)
             self._prefixes.note_cut(request, state.job, state.request)
@@ -308,7 +309,6 @@ class JobTracker:
             self._prefixes.forget(state.job)
             return OVER, None
         self._prefixes.note(request, state.job, state.request)
-        self._finder.note(request, state.job, state.request)
         return self._classes.number(pending.key), pending.key
 
     def _end_return(self, state: RequestState) -> None:
