@@ -79,9 +79,10 @@ class QuickPool:
         """Take blocks from the free ones; what was in them is lost."""
         pool, cache = self._pool, self._pool.cached_block_hash_to_block
         watched = cache if isinstance(cache, WatchedBlockMap) else None
-        if num_blocks > pool.get_num_free_blocks() or pool._reuse_watchers or (watched and watched.copying):
+        if num_blocks > pool.get_num_free_blocks() or pool._reuse_watchers:
             return self._get_new_blocks(num_blocks)
         held, others = cache._cache, pool.cached_block_hashes_by_block
+        copying = watched.copying if watched else {}
         taken: list[KVCacheBlock] = pool.free_block_queue.popleft_n(num_blocks)
         lost: list[BlockHashWithGroupId] = []
         for block in taken:
@@ -92,6 +93,7 @@ class QuickPool:
                 del held[key]
                 block._block_hash = block._block_hash_num_tokens = None
                 lost.append(key)
+                copying.pop(block.block_id, None)
                 if pool.enable_kv_cache_events:
                     pool._emit_block_removed_events([key])
             elif key is not None or block.block_id in others:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 from hypothesis import given
 from hypothesis import strategies as st
 from vllm.v1.core.kv_cache_utils import BlockHash, KVCacheBlock, make_block_hash_with_group_id
@@ -34,3 +36,19 @@ def test_hit_map_follows_every_change_of_the_cache(changes: list[tuple[bool, int
         ]
         found = cache.find_blocks(present)
         assert all(cache.contain(key, block.block_id) for key, block in zip(present, found, strict=True))
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 7), st.integers(0, 3))), st.booleans())
+def test_those_that_watch_learn_at_once_what_changed(changes: list[tuple[bool, int, int]], slowly: bool) -> None:
+    cache = WatchedBlockMap()
+    keys = [make_block_hash_with_group_id(block_hash, 0) for block_hash in HASHES]
+    watched = cache.watchers["early"] = CachedBlockMap([keys], cache)
+    before = cache.changes
+    with nullcontext() if slowly else cache.telling_once():
+        for inserted, key, block in changes:
+            if inserted:
+                cache.insert(keys[key], KVCacheBlock(block))
+            else:
+                cache.pop(keys[key], block)
+    assert watched.cached == CachedBlockMap([keys], cache).cached
+    assert cache.changes > before or not changes

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import contextmanager
 
 from vllm.v1.core.block_pool import BlockHashToBlockMap, BlockPool
 from vllm.v1.core.kv_cache_utils import BlockHashWithGroupId, KVCacheBlock
@@ -25,8 +26,8 @@ class CachedBlockMap:
         self.cached = [bytearray(map(cache.holds, group)) for group in self.keys]
         self._index: dict[BlockHashWithGroupId, tuple[bytearray, int]] = {}
 
-    def note(self, key: BlockHashWithGroupId, cached: bool) -> None:
-        """Note that the cache has got or lost its (last) block with this hash."""
+    def note(self, changed: Set[BlockHashWithGroupId], holds: Callable[[BlockHashWithGroupId], bool]) -> None:
+        """Note of these hashes, of which the cache got or lost blocks, whether it `holds` any now."""
         if not self._index:
             # Most requests are admitted before anything changes, and need no index.
             self._index = {
@@ -34,19 +35,25 @@ class CachedBlockMap:
                 for keys, group in zip(self.keys, self.cached, strict=True)
                 for index, key in enumerate(keys)
             }
-        if (place := self._index.get(key)) is not None:
-            group, index = place
-            group[index] = cached
+        for key in self._index.keys() & changed:
+            group, index = self._index[key]
+            group[index] = holds(key)
 
 
 class WatchedBlockMap(BlockHashToBlockMap):
-    """vLLM's map from hash to block, which tells the watching requests of every change: O(1) each."""
+    """vLLM's map from hash to block, which tells the watching requests of every change: O(1) each.
+
+    `changes` grows with every change, so that what was found in the map need not be looked for again.
+    """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.watchers: dict[str, CachedBlockMap] = {}
         # By the block's id, the copy that reads it: taken out when the block loses its KV meanwhile.
         self.copying: dict[int, object] = {}
+        self.changes = 0
+        # What those that watch are to be told of at once; None where they are told of each change.
+        self._to_tell: list[BlockHashWithGroupId] | None = None
 
     @property
     def holds(self) -> Callable[[BlockHashWithGroupId], bool]:
@@ -56,25 +63,40 @@ class WatchedBlockMap(BlockHashToBlockMap):
     def insert(self, key: BlockHashWithGroupId, block: KVCacheBlock) -> None:
         """Insert a block, and tell those that watch."""
         _insert(self, key, block)
-        if self.watchers:
-            for watcher in self.watchers.values():
-                watcher.note(key, True)
+        self._note_change(key)
 
     def pop(self, key: BlockHashWithGroupId, block_id: int) -> KVCacheBlock | None:
         """Take out a block, and tell those that watch."""
         block = _pop(self, key, block_id)
         if self.copying:
             self.copying.pop(block_id, None)
-        if self.watchers:
-            for watcher in self.watchers.values():
-                watcher.note(key, key in self._cache)
+        self._note_change(key)
         return block
 
     def tell(self, keys: Sequence[BlockHashWithGroupId]) -> None:
         """Tell those that watch that blocks with these hashes came or went."""
-        for watcher in self.watchers.values():
-            for key in keys:
-                watcher.note(key, key in self._cache)
+        self.changes += 1
+        if self.watchers and keys:
+            changed = set(keys)
+            for watcher in self.watchers.values():
+                watcher.note(changed, self.holds)
+
+    @contextmanager
+    def telling_once(self) -> Iterator[None]:
+        """Tell those that watch of what changes inside when all of it is done: they are told of many blocks quickly."""
+        self._to_tell = []
+        try:
+            yield
+        finally:
+            changed, self._to_tell = self._to_tell, None
+            self.tell(changed)
+
+    def _note_change(self, key: BlockHashWithGroupId) -> None:
+        self.changes += 1
+        if self._to_tell is not None:
+            self._to_tell.append(key)
+        elif self.watchers:
+            self.tell([key])
 
     def find_blocks(self, keys: Sequence[BlockHashWithGroupId]) -> list[KVCacheBlock]:
         """Find one block for each hash, all of which must be held."""

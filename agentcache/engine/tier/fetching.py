@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import compress
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from vllm.v1.core.block_pool import BlockPool
@@ -54,6 +55,13 @@ class Fetch:
         )
 
 
+class _Found(NamedTuple):
+    """What of a request is worth fetching, and all that this follows from."""
+
+    causes: tuple[object, ...]
+    wanted: list[int]
+
+
 class Fetching:
     """Plans one fetch a request at a time."""
 
@@ -79,6 +87,10 @@ class Fetching:
         self._link = link
         # Blocks under way to the GPU.
         self._coming: set[BlockHashWithGroupId] = set()
+        # Whoever waits is looked at in every step, and more than once.
+        self._found: WeakKeyDictionary[Request, _Found] = WeakKeyDictionary()
+        # What each block of a request costs, by its index, as far as anybody asked.
+        self._block_s: list[float] = []
 
     def begin(self, request: Request, on_gpu: CachedBlockMap, wanted: Sequence[int]) -> Fetch | None:
         """Hold what the request hits on the GPU, and take blocks there for what `find_wanted` gave.
@@ -103,8 +115,9 @@ class Fetching:
     def end(self, fetch: Fetch) -> None:
         """Make what has come part of the GPU's prefix cache."""
         self._coming.difference_update(fetch.keys)
-        for block, key, source in zip(fetch.blocks, fetch.keys, fetch.sources, strict=True):
-            self._pool._insert_block_hash(key, block, num_tokens=source.block_hash_num_tokens)
+        with self._filler.finder.cache.telling_once():
+            for block, key, source in zip(fetch.blocks, fetch.keys, fetch.sources, strict=True):
+                self._pool._insert_block_hash(key, block, num_tokens=source.block_hash_num_tokens)
         self._pool.free_blocks(list(reversed(fetch.blocks)))
         uses = map(self._host.last_use_of, fetch.sources)
         self._usefulness.note_fetched(use.context.finish_class for use in uses)
@@ -121,18 +134,33 @@ class Fetching:
 
     def find_wanted(self, request: Request, on_gpu: CachedBlockMap) -> list[int]:
         """Find the blocks that are in the host's memory alone and worth fetching, by their index."""
-        here = self._find_here(on_gpu)
+        limit = self._filler.finder.limit_of(request)
+        cached = bytes(on_gpu.cached[KV_CACHE_GROUP])
+        # A hash stands for all tokens before it.
+        last = on_gpu.keys[KV_CACHE_GROUP][-1:]
+        causes = (self._host.map, self._host.map.changes, cached, last, limit, self._filler.max_gaps)
+        found = self._found.get(request)
+        if found is None or found.causes != causes:
+            found = self._found[request] = _Found(causes, self._find_wanted(on_gpu, limit))
+        return found.wanted
+
+    def _find_wanted(self, on_gpu: CachedBlockMap, limit: int) -> list[int]:
+        here, either = self._find_here(on_gpu)
         if 1 not in here:
             return []
-        either = bytearray(a | b for a, b in zip(here, on_gpu.cached[KV_CACHE_GROUP], strict=True))
-        hits = find_hits(either, self._filler.finder.limit_of(request))
+        hits = find_hits(either, limit)
         plan = plan_segments(hits, self._costs, self._filler.max_gaps)
-        used = [Interval(0, hits.prefix), *plan.kept]
-        wanted = [index for index in chain.from_iterable(range(*run) for run in used) if here[index]]
-        saved_s = sum(self._costs.block_s(index) for index in wanted)
+        wanted: list[int] = []
+        for start, end in (Interval(0, hits.prefix), *plan.kept):
+            wanted += compress(range(start, end), here[start:end])
+        self._block_s += map(self._costs.block_s, range(len(self._block_s), len(here)))
+        saved_s = sum(map(self._block_s.__getitem__, wanted))
         return wanted if saved_s > self._link.latency_s + len(wanted) * self._link.block_s else []
 
-    def _find_here(self, on_gpu: CachedBlockMap) -> bytearray:
-        holds = self._host.map.holds
-        keys, cached = on_gpu.keys[KV_CACHE_GROUP], on_gpu.cached[KV_CACHE_GROUP]
-        return bytearray(not is_cached and holds(key) for key, is_cached in zip(keys, cached, strict=True))
+    def _find_here(self, on_gpu: CachedBlockMap) -> tuple[bytes, bytes]:
+        """Find which blocks are in the host's memory alone, and which are in either: as numbers, for speed."""
+        keys = on_gpu.keys[KV_CACHE_GROUP]
+        on_host = int.from_bytes(bytes(map(self._host.map.holds, keys)))
+        either = on_host | int.from_bytes(on_gpu.cached[KV_CACHE_GROUP])
+        here = either ^ int.from_bytes(on_gpu.cached[KV_CACHE_GROUP])
+        return here.to_bytes(len(keys)), either.to_bytes(len(keys))

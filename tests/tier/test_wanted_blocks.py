@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from hypothesis import given
+from hypothesis import strategies as st
+from vllm.v1.core.kv_cache_utils import BlockHash, KVCacheBlock, make_block_hash_with_group_id
+
+from agentcache.engine.segments.cached_blocks import CachedBlockMap, WatchedBlockMap
+from agentcache.engine.segments.plan import Interval, SegmentCosts, find_hits, plan_segments
+from agentcache.engine.tier.fetching import Fetching, Link
+from agentcache.policy.cost import RecomputeCost
+
+BLOCKS = 12
+KEYS = [make_block_hash_with_group_id(BlockHash(bytes([number]) * 32), 0) for number in range(BLOCKS)]
+COSTS = SegmentCosts(RecomputeCost(0.01, 1.0, 1e-9), row_s=2.0, block_size=16)
+LINK = Link(latency_s=3.0, block_s=0.9)
+MAX_GAPS = 2
+
+
+class _Request:
+    """May be a key of a weak dictionary."""
+
+
+def find_slowly(on_host: WatchedBlockMap, on_gpu: WatchedBlockMap, limit: int) -> list[int]:
+    """Find what is worth fetching, block by block."""
+    here = [on_host.holds(key) and not on_gpu.holds(key) for key in KEYS]
+    either = bytes(on_host.holds(key) or on_gpu.holds(key) for key in KEYS)
+    hits = find_hits(either, limit)
+    used = [Interval(0, hits.prefix), *plan_segments(hits, COSTS, MAX_GAPS).kept]
+    wanted = [index for run in used for index in range(*run) if here[index]]
+    saved_s = sum(COSTS.block_s(index) for index in wanted)
+    return wanted if saved_s > LINK.latency_s + len(wanted) * LINK.block_s else []
+
+
+@given(
+    st.lists(st.tuples(st.booleans(), st.booleans(), st.integers(0, BLOCKS - 1)), max_size=60),
+    st.integers(1, BLOCKS),
+)
+def test_wanted_blocks_are_those_of_the_caches_now(changes: list[tuple[bool, bool, int]], limit: int) -> None:
+    on_host, on_gpu = WatchedBlockMap(), WatchedBlockMap()
+    filler = SimpleNamespace(finder=SimpleNamespace(limit_of=lambda _: limit), max_gaps=MAX_GAPS)
+    host = SimpleNamespace(map=on_host)
+    parts: dict[str, Any] = {"pool": None, "storing": None, "usefulness": None}
+    fetching = Fetching(host=cast(Any, host), filler=cast(Any, filler), costs=COSTS, link=LINK, **parts)
+    request = cast(Any, _Request())
+    watched = on_gpu.watchers["waits"] = CachedBlockMap([KEYS], on_gpu)
+    for is_on_host, comes, index in changes:
+        cache = on_host if is_on_host else on_gpu
+        if comes:
+            cache.insert(KEYS[index], KVCacheBlock(index))
+        else:
+            cache.pop(KEYS[index], index)
+        wanted = find_slowly(on_host, on_gpu, limit)
+        assert fetching.find_wanted(request, watched) == wanted
+        # What was found before is found again.
+        assert fetching.find_wanted(request, watched) == wanted
