@@ -16,7 +16,7 @@ from agentcache.plan.command import plan
 from agentcache.plan.page import Plan, write_headline
 from agentcache.plan.settings import PlanSettings
 from agentcache.plan.stretch import find_busiest
-from agentcache.plan.sweep import Pool, find_fewest
+from agentcache.plan.sweep import Pool, find_fewest, order_starts
 from agentcache.plan.worker import Worker
 from agentcache.sim.command import simulate
 from workloads.recording.line import Line
@@ -240,3 +240,15 @@ def test_a_plan_that_cannot_be_is_refused(
     with pytest.raises(InputError, match=re.escape(message)):
         plan(_settings(recording, tmp_path / "out", **changes))
     assert not (tmp_path / "out").exists()
+
+
+def test_longest_simulations_begin_early(recording: Path, tmp_path: Path) -> None:
+    cells = _settings(recording, tmp_path, cpu_tokens=()).list_cells()
+    begun = order_starts(cells)
+    assert sorted(begun, key=cells.index) == cells
+    assert [(cell.policy, bool(cell.cpu_tokens)) for cell in begun[:4]] == [
+        ("vllm", False),
+        ("agentcache", True),
+        ("vllm", True),
+        ("agentcache", False),
+    ]
