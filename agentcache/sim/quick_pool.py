@@ -35,12 +35,13 @@ class QuickPool:
 
     def find_hits(self, request: Request, limit: int) -> list[KVCacheBlock]:
         """Find the cached blocks that the request begins with, at most `limit`."""
-        found = []
-        for block in map(self._pool.cached_block_hash_to_block._cache.get, self._keys.find(request)[_GROUP][:limit]):
-            if block is None:
-                break
-            found.append(block if isinstance(block, KVCacheBlock) else next(iter(block.values())))
-        return found
+        held = self._pool.cached_block_hash_to_block._cache
+        keys = self._keys.find(request)[_GROUP][:limit]
+        missing = bytes(map(held.__contains__, keys)).find(0)
+        found: list[Any] = list(map(held.__getitem__, keys if missing < 0 else keys[:missing]))
+        if dict not in map(type, found):
+            return found
+        return [block if isinstance(block, KVCacheBlock) else next(iter(block.values())) for block in found]
 
     def cache_full_blocks(
         self,

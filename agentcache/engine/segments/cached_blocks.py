@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
+from typing import Any
 
 from vllm.v1.core.block_pool import BlockHashToBlockMap, BlockPool
 from vllm.v1.core.kv_cache_utils import BlockHashWithGroupId, KVCacheBlock
@@ -24,20 +25,17 @@ class CachedBlockMap:
         # Others grow as the request does.
         self.keys = [list(group) for group in keys]
         self.cached = [bytearray(map(cache.holds, group)) for group in self.keys]
-        self._index: dict[BlockHashWithGroupId, tuple[bytearray, int]] = {}
+        # For each group, where its keys stand.
+        self._places: list[dict[BlockHashWithGroupId, int]] = []
 
     def note(self, changed: Set[BlockHashWithGroupId], holds: Callable[[BlockHashWithGroupId], bool]) -> None:
         """Note of these hashes, of which the cache got or lost blocks, whether it `holds` any now."""
-        if not self._index:
+        if not self._places:
             # Most requests are admitted before anything changes, and need no index.
-            self._index = {
-                key: (group, index)
-                for keys, group in zip(self.keys, self.cached, strict=True)
-                for index, key in enumerate(keys)
-            }
-        for key in self._index.keys() & changed:
-            group, index = self._index[key]
-            group[index] = holds(key)
+            self._places = [dict(zip(keys, range(len(keys)), strict=True)) for keys in self.keys]
+        for places, cached in zip(self._places, self.cached, strict=True):
+            for key in places.keys() & changed:
+                cached[places[key]] = holds(key)
 
 
 class WatchedBlockMap(BlockHashToBlockMap):
@@ -100,7 +98,9 @@ class WatchedBlockMap(BlockHashToBlockMap):
 
     def find_blocks(self, keys: Sequence[BlockHashWithGroupId]) -> list[KVCacheBlock]:
         """Find one block for each hash, all of which must be held."""
-        found = list(map(self._cache.__getitem__, keys))
+        found: list[Any] = list(map(self._cache.__getitem__, keys))
+        if dict not in map(type, found):
+            return found
         return [block if isinstance(block, KVCacheBlock) else next(iter(block.values())) for block in found]
 
 

@@ -198,6 +198,9 @@ class GapFiller:
 
     def hold_cached(self, request: Request, block_map: CachedBlockMap, places: Sequence[Place]) -> None:
         """Hold blocks of a waiting request that are cached until it is admitted."""
+        if (parent := self._parents.get(request.request_id)) is not None:
+            # Whoever waits for a fetch comes again with what is held already.
+            places = [place for place in places if place not in parent.held]
         blocks = self.finder.cache.find_blocks([block_map.keys[group][index] for index, group in places])
         self.hold(request, dict(zip(places, blocks, strict=True)))
 
