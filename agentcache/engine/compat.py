@@ -74,6 +74,7 @@ _SIGNATURES: dict[str, tuple[str, ...]] = {
     ),
     f"{_SCHEDULER}.add_request": ("self", "request"),
     f"{_SCHEDULER}._drain_deferred_frees": ("self",),
+    f"{_SCHEDULER}._free_request": ("self", "request", "delay_free_blocks"),
     f"{_SCHEDULER}._free_request_blocks": ("self", "request"),
     f"{_SCHEDULER}._handle_blocked_waiting_request": ("self", "request"),
     f"{_SCHEDULER}._request_blocks_can_be_freed": ("self", "request"),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 from agentcache.engine.compat import check_vllm
 
@@ -29,6 +29,7 @@ from agentcache.engine.banner import write_banner
 from agentcache.engine.blocks.block_queue import BlockQueue, replace_queue
 from agentcache.engine.blocks.checkpoints import SUPERSEDED, Checkpoints, has_checkpoints
 from agentcache.engine.blocks.evictor_inputs import build_inputs
+from agentcache.engine.blocks.late_frees import LateFrees, Part
 from agentcache.engine.blocks.lru_comparison import LruComparison, make_comparison
 from agentcache.engine.constants import ANSWER_MARK
 from agentcache.engine.jobs.setup import TrackerSetup, is_of_a_job
@@ -57,14 +58,6 @@ logger = init_logger("vllm.agentcache")
 _POLICIES_FOR_ANY_MODEL = ("vllm", "lru")
 
 
-class _DeferredFree(NamedTuple):
-    """Blocks to free once the step `fence` is over."""
-
-    fence: int
-    blocks: list[KVCacheBlock]
-    context: FreeContext
-
-
 class AgentScheduler(MultiSegmentScheduler):
     """Entered through vLLM's `scheduler_cls`, configured by `additional_config["agentcache"]`."""
 
@@ -89,8 +82,8 @@ class AgentScheduler(MultiSegmentScheduler):
         # Prompt tokens that the last step could have had; None while nothing limits them.
         self.prefill_budget: int | None = None
         self._victim: Victim = "last"
-        # Blocks that vLLM frees when the step that writes them is over, as `deferred_frees`, with their context.
-        self._deferred_frees: deque[_DeferredFree] = deque()
+        # None under vLLM's own policy.
+        self.late_frees: LateFrees | None = None
         self._use_policy(self._find_policy(), self.config)
         self.recorder = self._make_recorder()
 
@@ -154,6 +147,8 @@ class AgentScheduler(MultiSegmentScheduler):
                 self._steer(replace(policy.runtime, fetch_order=fetch_order), get_inputs, price)
             is_told = self.tracker is not None
             self.block_queue = replace_queue(pool, self.evictor, self.now, notes_reuse=not is_told)
+            renew = self.tracker.on_late_free if self.tracker is not None else lambda context: context
+            self.late_frees = LateFrees(pool, self.block_queue, renew)
             if self.tracker is not None:
                 self.block_queue.on_taken = self._note_taken
             if policy.segments and has_checkpoints(self.kv_cache_config) and self.kv_cache_manager.enable_caching:
@@ -357,41 +352,57 @@ class AgentScheduler(MultiSegmentScheduler):
                 return False
         return super()._handle_blocked_waiting_request(request)
 
-    def _free_request_blocks(self, request: Request) -> None:
-        if self.recorder is not None and request.is_finished():
-            self.recorder.ended(request)
-        if self.comparison is not None and request.is_finished():
-            self.comparison.ended(request)
-        is_ours = self.is_fill_request(request.request_id)
-        if self.block_queue is None or (is_ours and self.checkpoints is None):
-            super()._free_request_blocks(request)
-            return
-        if self.checkpoints is not None and not is_ours:
-            self._leave_checkpoint(request, self.checkpoints)
-            return
-        # What the gap was filled for is held for its parent: the rest are windows on the way, and copies.
-        context = SUPERSEDED if is_ours else self.find_context(request, self._blocks_of(request))
-        deferred = len(self.deferred_frees)
-        with self.block_queue.free_with(context):
-            super()._free_request_blocks(request)
-        if len(self.deferred_frees) > deferred:
-            fence, blocks = self.deferred_frees.pop()
-            self._deferred_frees.append(_DeferredFree(fence, blocks, context))
+    def _free_request(
+        self, request: Request, delay_free_blocks: bool = False
+    ) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+        """Book the end of a request now, also where a connector uses its blocks for longer."""
+        answer = super()._free_request(request, delay_free_blocks)
+        if request.request_id in self.requests:
+            self._note_end(request)
+            if self.late_frees is not None:
+                self.late_frees.keep(request.request_id, self._divide(request))
+        return answer
 
-    def _leave_checkpoint(self, request: Request, checkpoints: Checkpoints) -> None:
-        """Free a request's blocks as one turn's, without those that no later turn needs."""
-        superseded, begins, kept = checkpoints.leave(request, self._blocks_of(request))
+    def _note_end(self, request: Request) -> None:
+        if self.recorder is not None:
+            self.recorder.ended(request)
+        if self.comparison is not None:
+            self.comparison.ended(request)
+
+    def _free_request_blocks(self, request: Request) -> None:
+        late = self.late_frees
+        parts = None if late is None else late.take(request.request_id)
+        if parts is None and request.is_finished():
+            self._note_end(request)
+        if late is None or (self.checkpoints is None and self.is_fill_request(request.request_id)):
+            super()._free_request_blocks(request)
+            return
+        can_be_freed = self._request_blocks_can_be_freed(request)
+        if parts is None and self.checkpoints is None and can_be_freed:
+            assert self.block_queue is not None
+            with self.block_queue.free_with(self.find_context(request, self._blocks_of(request))):
+                super()._free_request_blocks(request)
+            return
+        parts = self._divide(request) if parts is None else parts
+        self.kv_cache_manager.pop_blocks_for_free(request)
+        for part in parts:
+            if can_be_freed:
+                late.free(part)
+            else:
+                late.defer(part, self.sched_step_seq)
+
+    def _divide(self, request: Request) -> list[Part]:
+        """Divide what a request leaves by what the evictor is to know of it; a turn that ends is booked."""
+        blocks = self._blocks_of(request)
+        if self.is_fill_request(request.request_id):
+            # What the gap was filled for is held for its parent: the rest are windows on the way, and copies.
+            return [Part(blocks[::-1], SUPERSEDED)]
+        if self.checkpoints is None:
+            return [Part(blocks[::-1], self.find_context(request, blocks))]
+        superseded, begins, kept = self.checkpoints.leave(request, blocks)
         # A pin keeps the beginning with the rest.
         context = self.find_context(request, kept + begins)
-        can_be_freed = self._request_blocks_can_be_freed(request)
-        self.kv_cache_manager.pop_blocks_for_free(request)
-        for blocks, what in ((superseded, SUPERSEDED), (begins, checkpoints.beginning), (kept, context)):
-            if can_be_freed:
-                assert self.block_queue is not None
-                with self.block_queue.free_with(what):
-                    self.kv_cache_manager.block_pool.free_blocks(blocks)
-            elif blocks:
-                self._deferred_frees.append(_DeferredFree(self.sched_step_seq, blocks[::-1], what))
+        return [Part(superseded, SUPERSEDED), Part(begins, self.checkpoints.beginning), Part(kept, context)]
 
     def _blocks_of(self, request: Request) -> list[KVCacheBlock]:
         return list(chain.from_iterable(self.kv_cache_manager.get_blocks(request.request_id).blocks))
@@ -408,14 +419,8 @@ class AgentScheduler(MultiSegmentScheduler):
         return context
 
     def _drain_deferred_frees(self) -> None:
-        while self._deferred_frees and self._deferred_frees[0].fence <= self.processed_step_seq:
-            _, blocks, context = self._deferred_frees.popleft()
-            assert self.block_queue is not None
-            if self.tracker is not None:
-                context = self.tracker.on_late_free(context)
-            with self.block_queue.free_with(context):
-                # The end of a request goes first, as it does when vLLM frees the blocks at once.
-                self.kv_cache_manager.block_pool.free_blocks(reversed(blocks))
+        if self.late_frees is not None:
+            self.late_frees.drain(self.processed_step_seq)
         super()._drain_deferred_frees()  # type: ignore[no-untyped-call]
 
     def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
@@ -472,8 +477,9 @@ class AgentScheduler(MultiSegmentScheduler):
         managers = self.kv_cache_manager.coordinator.single_type_managers
         tables = chain.from_iterable(manager.req_to_blocks.values() for manager in managers)
         owned = Counter(block.block_id for block in chain.from_iterable(tables))
-        late = chain((blocks for _, blocks in self.deferred_frees), (each.blocks for each in self._deferred_frees))
-        owned.update(block.block_id for block in chain.from_iterable(late))
+        owned.update(block.block_id for _, blocks in self.deferred_frees for block in blocks)
+        if self.late_frees is not None:
+            owned += self.late_frees.count_held({name: self._blocks_of(each) for name, each in self.requests.items()})
         expected = owned + held
         wrong = [
             block.block_id

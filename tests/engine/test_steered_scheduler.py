@@ -247,11 +247,11 @@ def do_turn_in_no_time(lone: LoneScheduler, name: str, prompt: list[int], **opti
         lone.scheduler.check_integrity()
 
 
-def learn_that_tools_are_fast(lone: LoneScheduler) -> None:
+def learn_that_tools_are_fast(lone: LoneScheduler, tool: ToolKey = ToolKey("search")) -> None:  # noqa: B008 (frozen)
     """By 90 gaps of 0.3 s, and evictions that cost next to nothing: what the model computes costs little more."""
     for number in range(90):
         lone.scheduler.tracker.runtime.arrived(f"past {number}", f"past {number} 1")
-        lone.scheduler.tracker.runtime.finished(f"past {number}", f"past {number} 1", [ToolKey("search")])
+        lone.scheduler.tracker.runtime.finished(f"past {number}", f"past {number} 1", [tool])
         lone.scheduler.clock.now_s += 0.3
         lone.scheduler.tracker.runtime.arrived(f"past {number}", f"past {number} 2")
         lone.scheduler.tracker.runtime.finished(f"past {number}", f"past {number} 2", [])

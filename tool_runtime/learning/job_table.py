@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from itertools import count
 
-from tool_runtime.learning.tool_key import HUMAN, ToolKey, turn_key
+from tool_runtime.learning.tool_key import ELSEWHERE, HUMAN, ToolKey, turn_key
 from tool_runtime.learning.turn_counts import TurnCounts
 
 MAX_ID = 64
@@ -56,9 +56,9 @@ class JobEntry:
 
     `session` is the job's name in the table, `client_session` what its client calls it: several tenants may use one
     name, and have a job each. `number` is no other job's of the table's, ever. `turns` counts the requests that
-    finished, `calls` the tool calls they made, `failures` those that came to nothing; `prompt_tokens` are those of the
-    last that finished. `running` maps requests to their arrival, `pending` finished requests to what they wait for,
-    oldest first.
+    finished, `calls` the tool calls they are known to have made, `failures` those that came to nothing; `prompt_tokens`
+    are those of the last that finished. `running` maps requests to their arrival, `pending` finished requests to what
+    they wait for, oldest first.
     """
 
     session: str
@@ -171,7 +171,7 @@ class JobTable:
             return None
         entry.turns += 1
         entry.prompt_tokens = prompt_tokens
-        entry.calls += len(calls)
+        entry.calls += sum(call != ELSEWHERE for call in calls)
         turn = PendingTurn(turn_key(calls), entry.last_active_s, self._clock.resets)
         if not entry.is_final:
             entry.pending[bounded_id(request)] = turn

@@ -52,6 +52,9 @@ HUMAN = ToolKey("")
 # The key of a call of a tool that the client has not declared, whatever the model has made of its name.
 UNDECLARED = ToolKey("(undeclared)")
 
+# The key of a reply that another engine decodes: whether it calls a tool, and which, is not known here.
+ELSEWHERE = ToolKey("(decoded elsewhere)")
+
 
 def tool_key(name: str, arguments: str) -> ToolKey:
     """Return the key of a call as the model wrote it, `arguments` being JSON text; the tool's key if that is broken."""

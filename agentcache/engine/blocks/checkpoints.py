@@ -111,7 +111,12 @@ class Checkpoints:
             self._manager.block_pool.free_blocks(blocks)
 
     def begin(self, request: Request, hit_tokens: int) -> None:
-        """Note the admission of a job's first request, whose beginning others have had in common with it."""
+        """Note the admission of a job's first request, whose beginning others have had in common with it.
+
+        What a prefill instance sent belongs to this request alone.
+        """
+        if request.kv_transfer_params and request.prefill_stats is not None:
+            hit_tokens = request.prefill_stats.num_local_cached_tokens
         shared = max(hit_tokens, request.shared_prefix_boundary)
         if not shared:
             return

@@ -12,6 +12,7 @@ from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT
 from agentcache.engine.jobs.turn_chains import Overlap
 from agentcache.engine.jobs.views import ChangeView, HitPlace, LossCause, LossView, MissReason, TurnView
 from agentcache.engine.order.job_queue import QueuePriority
+from agentcache.engine.replies.handed_over import is_handed_over
 from tool_runtime.learning.tool_key import ToolKey
 
 
@@ -54,8 +55,11 @@ def reusable_hashes(request: Request, block_size: int) -> Sequence[bytes]:
 
 
 def is_whole(request: Request) -> bool:
-    """Tell whether the reply came to its own end. A recorded one without text has no end-of-turn token."""
-    if request.status == RequestStatus.FINISHED_STOPPED:
+    """Tell whether the reply came to its own end here. A recorded one without text has no end-of-turn token.
+
+    One that another engine goes on with is whole, though nobody here knows what it says.
+    """
+    if request.status == RequestStatus.FINISHED_STOPPED or is_handed_over(request):
         return True
     arguments = (request.sampling_params and request.sampling_params.extra_args) or {}
     is_recorded = REPLY_ARGUMENT in arguments and CALLS_ARGUMENT in arguments

@@ -18,9 +18,10 @@ from agentcache.engine.constants import (
     TOOLS_DECLARED_ARGUMENT,
 )
 from agentcache.engine.replies.forced_calls import find_forced_reply, read_forced_calls
+from agentcache.engine.replies.handed_over import is_handed_over
 from agentcache.engine.replies.parser_log import reading_again, shorten_parser_errors
 from agentcache.errors import InputError, in_one_line
-from tool_runtime.learning.tool_key import UNDECLARED, ToolKey, key_name, tool_key
+from tool_runtime.learning.tool_key import ELSEWHERE, UNDECLARED, ToolKey, key_name, tool_key
 
 logger = init_logger("vllm.agentcache")
 
@@ -131,10 +132,13 @@ def _ask_as(request: Request) -> Any:
 
 
 def calls_of(request: Request, reader: ToolReader | None) -> list[ToolKey]:
-    """Return the tools that a reply calls: as dictated with the reply, else read if tools were declared.
+    """Return the tools that a whole reply calls: as dictated with the reply, else read if tools were declared.
 
     What else the model called has one key for all: the client answers it with an error, and its name may be anything.
+    So has all that another engine decodes.
     """
+    if is_handed_over(request):
+        return [ELSEWHERE]
     arguments = (request.sampling_params and request.sampling_params.extra_args) or {}
     if find_forced_reply(request.sampling_params) is not None and CALLS_ARGUMENT in arguments:
         return read_forced_calls(arguments[CALLS_ARGUMENT]) or []

@@ -1,0 +1,16 @@
+"""Which replies another engine decodes: a prefill instance computes the prompt and one token, and hands the KV over."""
+
+from __future__ import annotations
+
+from vllm.v1.request import Request, RequestStatus
+
+
+def is_handed_over(request: Request) -> bool:
+    """Tell whether the reply ended here at its only token, for another engine to decode it.
+
+    The proxy in front of both asks so: `max_tokens` 1, and `do_remote_decode` for the KV connector.
+    """
+    wanted = request.kv_transfer_params
+    if not isinstance(wanted, dict) or not wanted.get("do_remote_decode") or request.max_tokens != 1:
+        return False
+    return request.status in (RequestStatus.FINISHED_LENGTH_CAPPED, RequestStatus.FINISHED_STOPPED)
