@@ -43,7 +43,13 @@ class MultiSegmentScheduler(VllmScheduler):
         self.gap_filler = filler = GapFiller(self.kv_cache_manager, finder, get_costs(), max_gaps)
         self.waiting = FillingQueue(self.waiting, filler)
         _count_gaps_as_computed(self.kv_cache_manager, filler, self._register_row)
-        if not self.enable_kv_cache_events:
+        if self.enable_kv_cache_events:
+            logger.warning(
+                "KV events are on and gaps are filled: of a prompt the first blocks are evicted before the last, so a "
+                "router that matches prefixes by these events takes this engine for cold. With such a router set "
+                "--agentcache segments.enabled=false (docs/replicas.md)."
+            )
+        else:
             _look_up_once(self.kv_cache_manager, filler)
 
     def fills_gaps_of(self, request: Request) -> bool:
