@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from agentcache.errors import InputError
+from agentcache.models.config_fields import ConfigFields
+from agentcache.models.mlps import read_mlps, shares_cache
+from agentcache.models.recurrent_layers import RECURRENT, RecurrentLayers, read_recurrent
 
 # How far back a layer of this type looks, by the config's name for it. A layer of any other type looks all the way.
 _WINDOWS = {"sliding_attention": "sliding_window", "chunked_attention": "attention_chunk_size"}
-# Layers that keep a state.
-_RECURRENT = ("linear_attention", "mamba")
-# How many experts a layer has, by the config's name for it.
-_EXPERTS = ("n_routed_experts", "num_local_experts", "num_experts")
+# Layers of types that keep neither keys and values nor a state that costs depend on.
+_OTHERS = ("mlp", "moe", "conv")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class AttentionLayers:
 
     `window`: the most tokens that one attends to, itself among them; None for all before it. `pair_products`:
     multiply-adds for a pair of query and key in one layer. A token leaves `kv_heads` times `head_numbers` numbers in
-    one layer's cache.
+    one layer's cache; with `shares_cache` it leaves none, and a layer reads as many from the cache of one before it.
     """
 
     layers: int
@@ -30,19 +30,7 @@ class AttentionLayers:
     pair_products: int
     kv_heads: int
     head_numbers: int
-
-
-@dataclass(frozen=True, slots=True)
-class RecurrentLayers:
-    """Layers that keep a state of a fixed size in place of keys and values.
-
-    `state_numbers`: of one layer's state, kept in 32 bits; each token decays it, adds to it and reads it.
-    `convolution_numbers`: the inputs that the convolution in front of it looks back on, in the model's own type.
-    """
-
-    layers: int
-    state_numbers: int
-    convolution_numbers: int
+    shares_cache: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,142 +52,105 @@ class Geometry:
 
 
 def read_geometry(config: Any) -> Geometry:
-    """Read a text model's config: dense or mixture of experts; grouped, latent, windowed or linear attention, Mamba-2.
+    """Read a text model's config: dense or mixture of experts; grouped, latent, windowed or linear attention, Mamba.
 
     Chunked attention counts as a window of a chunk, which it has at a chunk's end; gated MLPs are assumed but for
-    squared ReLUs. Raises InputError naming the field that is missing.
+    squared ReLUs. Raises InputError naming the field that is missing, or that cannot be read.
     """
-    types = read_layer_types(config)
-    layers = _read(config, "num_hidden_layers") if types is None else len(types)
-    hidden = _read(config, "hidden_size")
-    projections, pair_products, kv_heads, head_numbers = _read_attention(config, hidden)
-    windows = _count_windows(config, types, layers)
-    recurrent, recurrent_parameters = _read_recurrent(config, types, hidden)
-    active, stored = _read_mlps(config, layers if types is None else len(types) - types.count("mamba"))
-    if types is not None and "mlp" in types:
-        # Each is a layer of its own there.
-        width = types.count("mlp") * _read(config, "intermediate_size")
-        active = stored = width * 2 // 3 if getattr(config, "mlp_hidden_act", "") == "relu2" else width
+    fields = ConfigFields(config)
+    types = read_layer_types(config) or [""] * fields.read_number("num_hidden_layers")
+    hidden, layers = fields.read_number("hidden_size"), fields.split(len(types))
+    attention, others = _read_attention_layers(layers, types, hidden)
+    recurrent = None
+    if states := sum(one in RECURRENT for one in types):
+        recurrent, parameters = read_recurrent(fields, states, hidden)
+        others += parameters
     # Two norms a layer.
-    others = windows.total() * projections + recurrent_parameters + layers * 2 * hidden
+    others += len(types) * 2 * hidden + _read_residuals(fields, len(types), hidden)
+    active, stored = read_mlps(layers, types, hidden)
     return Geometry(
         hidden=hidden,
-        layers=layers,
-        layer_parameters=others + 3 * hidden * stored,
-        active_parameters=others + 3 * hidden * active,
-        attention=tuple(
-            AttentionLayers(count, window, pair_products, kv_heads, head_numbers) for window, count in windows.items()
-        ),
-        vocabulary=_read(config, "vocab_size"),
+        layers=len(types),
+        layer_parameters=others + stored,
+        active_parameters=others + active,
+        attention=attention,
+        vocabulary=fields.read_number("vocab_size"),
         recurrent=recurrent,
     )
 
 
 def read_layer_types(config: Any) -> list[str] | None:
-    """Return what each layer is, by the names of transformers; None if all attend alike."""
-    types = getattr(config, "layers_block_type", None) or getattr(config, "layer_types", None)
-    return None if types is None else list(types)
+    """Return what each layer is, by the names of transformers; None if all attend alike.
+
+    Raises InputError for a type that costs do not know.
+    """
+    fields = ConfigFields(config)
+    types = fields.find_list("layers_block_type", "layer_types")
+    for one in types or ():
+        if not isinstance(one, str) or not (is_attention(one) or one in (*RECURRENT, *_OTHERS)):
+            raise fields.refuse(f"has layers of an unknown type in its layer_types: {one!r}")
+    return types
 
 
-def _read(config: Any, *names: str) -> int:
-    """Read the first of the fields that is set."""
-    for name in names:
-        if (value := getattr(config, name, None)) is not None:
-            return int(value)
-    raise InputError(f"the model's config ({type(config).__name__}) has no {' or '.join(names)}")
+def is_attention(layer_type: str) -> bool:
+    """Tell whether a layer of this type keeps keys and values; "" is that of a model whose layers are all alike."""
+    return layer_type in ("", "attention") or (layer_type.endswith("_attention") and layer_type not in RECURRENT)
 
 
-def _read_attention(config: Any, hidden: int) -> tuple[int, int, int, int]:
-    """Return a layer's parameters, its products a pair of query and key, and KV heads and numbers a head it caches."""
-    heads = _read(config, "num_attention_heads")
-    if getattr(config, "kv_lora_rank", None) is not None:
-        return _read_latent_attention(config, hidden, heads)
-    kv_heads = getattr(config, "num_key_value_heads", None) or heads
-    head_dim = getattr(config, "head_dim", None) or hidden // heads
-    # Queries and output, keys and values; Qwen3.5 gates the output as well.
-    gates = heads if getattr(config, "attn_output_gate", False) else 0
-    return hidden * head_dim * (2 * heads + 2 * kv_heads + gates), 2 * heads * head_dim, kv_heads, 2 * head_dim
+def _read_window(layer: ConfigFields, layer_type: str) -> int | None:
+    """Return the most tokens that a layer attends to; None for all."""
+    if layer_type in _WINDOWS:
+        return layer.read_number(_WINDOWS[layer_type])
+    if layer_type or layer.find("use_sliding_window") is False:
+        return None
+    return layer.find_number("sliding_window")
 
 
-def _read_latent_attention(config: Any, hidden: int, heads: int) -> tuple[int, int, int, int]:
+def _read_attention_layers(
+    layers: list[ConfigFields], types: list[str], hidden: int
+) -> tuple[tuple[AttentionLayers, ...], int]:
+    """Return the layers that attend, those that do alike together, and the parameters of all of them."""
+    alike: Counter[AttentionLayers] = Counter()
+    parameters = 0
+    for layer, one in zip(layers, types, strict=True):
+        if is_attention(one):
+            attention, projections = _read_attention(layer, _read_window(layer, one), hidden)
+            alike[attention] += 1
+            parameters += projections
+    return tuple(replace(attention, layers=count) for attention, count in alike.items()), parameters
+
+
+def _read_attention(layer: ConfigFields, window: int | None, hidden: int) -> tuple[AttentionLayers, int]:
+    """Return one layer and its parameters."""
+    heads = layer.read_number("num_attention_heads")
+    if layer.find("kv_lora_rank") is not None:
+        return _read_latent_attention(layer, window, hidden, heads)
+    kv_heads = layer.find_number("num_key_value_heads") or heads
+    head_dim = layer.find_number("head_dim") or hidden // heads
+    shares = shares_cache(layer)
+    # Queries and output, keys and values; Qwen3.5 gates the output as well. Gemma-4's values may be its keys: vLLM
+    # keeps and computes both all the same.
+    matrices = 2 * heads + (0 if shares else 2 * kv_heads) + (heads if layer.find("attn_output_gate") else 0)
+    attention = AttentionLayers(1, window, 2 * heads * head_dim, kv_heads, 2 * head_dim, shares)
+    return attention, hidden * head_dim * matrices
+
+
+def _read_latent_attention(
+    layer: ConfigFields, window: int | None, hidden: int, heads: int
+) -> tuple[AttentionLayers, int]:
     """Count DeepSeek's MLA as a prefill computes it: keys and values of each head made from the latent ones."""
-    latent, rotated = _read(config, "kv_lora_rank"), _read(config, "qk_rope_head_dim")
-    key, value = _read(config, "qk_nope_head_dim") + rotated, _read(config, "v_head_dim")
-    query_rank = getattr(config, "q_lora_rank", None)
+    latent, rotated = layer.read_number("kv_lora_rank"), layer.read_number("qk_rope_head_dim")
+    key, value = layer.read_number("qk_nope_head_dim") + rotated, layer.read_number("v_head_dim")
+    query_rank = layer.find_number("q_lora_rank")
     queries = query_rank * (hidden + heads * key) if query_rank else hidden * heads * key
     keys_and_values = hidden * (latent + rotated) + latent * heads * (key - rotated + value)
-    return queries + keys_and_values + heads * value * hidden, heads * (key + value), 1, latent + rotated
+    attention = AttentionLayers(1, window, heads * (key + value), 1, latent + rotated)
+    return attention, queries + keys_and_values + heads * value * hidden
 
 
-def _read_mlps(config: Any, layers: int) -> tuple[int, int]:
-    """Return the widths of all layers' MLPs added up: those that a token meets, and those in memory."""
-    experts = next((count for name in _EXPERTS if (count := getattr(config, name, None))), 0)
-    sparse = _count_sparse_layers(config, layers) if experts else 0
-    dense = layers - sparse
-    width = dense * _read(config, "intermediate_size_mlp", "intermediate_size") if dense else 0
-    if not sparse:
-        return width, width
-    expert = _read(config, "moe_intermediate_size", "intermediate_size")
-    shared = _read_shared_width(config, expert)
-    chosen = _read(config, "num_experts_per_tok", "top_k_experts", "top_k")
-    return width + sparse * (shared + chosen * expert), width + sparse * (shared + experts * expert)
-
-
-def _count_sparse_layers(config: Any, layers: int) -> int:
-    """Count the layers that choose experts."""
-    first = getattr(config, "first_k_dense_replace", None) or 0
-    step = getattr(config, "interleave_moe_layer_step", None) or getattr(config, "decoder_sparse_step", None) or 1
-    dense = getattr(config, "mlp_only_layers", None) or ()
-    return sum(index >= first and (index + 1) % step == 0 and index not in dense for index in range(layers))
-
-
-def _read_shared_width(config: Any, expert: int) -> int:
-    """Return the width of what every token meets beside the experts chosen for it, in one layer."""
-    if (width := getattr(config, "shared_expert_intermediate_size", None)) is not None:
-        return int(width)
-    if getattr(config, "intermediate_size_mlp", None) is not None:
-        # Llama 4 has one shared expert, which no field tells.
-        return expert
-    return expert * (getattr(config, "n_shared_experts", None) or getattr(config, "num_shared_experts", None) or 0)
-
-
-def _count_windows(config: Any, types: list[str] | None, layers: int) -> Counter[int | None]:
-    """Count the layers that attend by how far back they look."""
-    if types is None:
-        window = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
-        return Counter({window: layers})
-    attending = [one for one in types if one == "attention" or one.endswith("_attention")]
-    return Counter(
-        _read(config, _WINDOWS[one]) if one in _WINDOWS else None for one in attending if one not in _RECURRENT
-    )
-
-
-def _read_recurrent(config: Any, types: list[str] | None, hidden: int) -> tuple[RecurrentLayers | None, int]:
-    """Return the layers that keep a state, and the parameters of all of them."""
-    layers = sum(one in _RECURRENT for one in types or ())
-    if not layers:
-        return None, 0
-    if getattr(config, "linear_num_value_heads", None) is not None:
-        state, convolved, projections = _read_delta_net(config, hidden)
-    else:
-        state, convolved, projections = _read_mamba(config, hidden)
-    taps = _read(config, "linear_conv_kernel_dim", "conv_kernel", "mamba_d_conv")
-    return RecurrentLayers(layers, state, (taps - 1) * convolved), layers * (projections + taps * convolved)
-
-
-def _read_delta_net(config: Any, hidden: int) -> tuple[int, int, int]:
-    """Return the numbers of a gated delta net's state, the width of its convolution, and its projections."""
-    heads, key_dim = _read(config, "linear_num_value_heads"), _read(config, "linear_key_head_dim")
-    keys = _read(config, "linear_num_key_heads") * key_dim
-    values = heads * _read(config, "linear_value_head_dim")
-    # Queries, keys, values and their gate; two gates a head; the output.
-    return values * key_dim, 2 * keys + values, hidden * (2 * keys + 2 * values + 2 * heads + values)
-
-
-def _read_mamba(config: Any, hidden: int) -> tuple[int, int, int]:
-    """Return the numbers of a Mamba-2 layer's state, the width of its convolution, and its projections."""
-    heads, state = _read(config, "mamba_num_heads"), _read(config, "ssm_state_size")
-    inner = heads * _read(config, "mamba_head_dim")
-    convolved = inner + 2 * _read(config, "n_groups") * state
-    # The convolution's input, the gate, a step size a head; the output.
-    return inner * state, convolved, hidden * (convolved + inner + heads + inner)
+def _read_residuals(fields: ConfigFields, layers: int, hidden: int) -> int:
+    """Count what Gemma-3n and 4 have beside layers: inputs of a layer's own, residuals of low rank, more streams."""
+    per_layer = 3 * hidden * (fields.find_number("hidden_size_per_layer_input") or 0)
+    per_layer += 2 * hidden * (fields.find_number("laurel_rank") or 0)
+    streams = fields.find_number("altup_num_inputs") or 1
+    return layers * per_layer + 2 * (streams - 1) * hidden * hidden

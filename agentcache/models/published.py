@@ -267,6 +267,7 @@ PUBLISHED = {
         mamba_head_dim=64,
         n_groups=8,
         conv_kernel=4,
+        mamba_ssm_cache_dtype="float32",
         mlp_hidden_act="relu2",
         vocab_size=131_072,
         # Published with 8,192, which is too little for agents: its larger sisters have 131,072.

@@ -45,10 +45,8 @@ BANDWIDTH_EFFICIENCY = 0.8
 LINK_EFFICIENCY = 0.8
 # Start and synchronisation of one all-reduce between GPUs of a host; two of them a layer.
 ALL_REDUCE_LATENCY_S = 10e-6
-# Of a recurrent state's number: what a token multiplies it with (decay, value, query; once more within a chunk), and
-# its bytes, whatever the model's type.
+# What a token multiplies a recurrent state's number with: decay, value, query; once more within a chunk.
 _STATE_PRODUCTS = 4
-_STATE_BYTES = 4
 # vLLM's default of --gpu-memory-utilization, and what activations and CUDA graphs take of it (assumed).
 MEMORY_SHARE = 0.92
 WORKSPACE_SHARE = 0.03
@@ -128,6 +126,7 @@ def estimate_kv_tokens(model: str, gpu: str, tensor_parallel_size: int = 1) -> i
     token_bytes = sum(
         layers.layers * max(layers.kv_heads // tensor_parallel_size, 1) * layers.head_numbers * number_bytes
         for layers in shape.geometry.attention
+        if not layers.shares_cache
     )
     tokens = int(free / token_bytes) // 1000 * 1000
     if tokens < 1000:
@@ -167,6 +166,7 @@ def estimate_step_cost(geometry: Geometry, hardware: Gpu, ranks: int = 1) -> Ste
 
     recurrent = geometry.recurrent
     states = 0 if recurrent is None else recurrent.layers * recurrent.state_numbers
+    state_bytes = (recurrent and recurrent.state_bytes) or number_bytes
     full = [layers for layers in geometry.attention if layers.window is None]
     return StepCost(
         overhead_s=hardware.step_overhead_s + all_reduces_s,
@@ -182,7 +182,7 @@ def estimate_step_cost(geometry: Geometry, hardware: Gpu, ranks: int = 1) -> Ste
             if layers.window is not None
         ),
         # Read and written once.
-        state_s=2 * states * _STATE_BYTES / ranks / bandwidth_s,
+        state_s=2 * states * state_bytes / ranks / bandwidth_s,
     )
 
 

@@ -54,6 +54,38 @@ GPT_OSS_120B = {
     "sliding_window": 128,
     "vocab_size": 201_088,
 }
+GRANITE_4_H_SMALL = {
+    "hidden_size": 4096,
+    "intermediate_size": 768,
+    "shared_intermediate_size": 1536,
+    "num_local_experts": 72,
+    "num_experts_per_tok": 10,
+    "num_hidden_layers": 40,
+    "layer_types": ["attention" if index % 10 == 5 else "mamba" for index in range(40)],
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "mamba_n_heads": 128,
+    "mamba_d_head": 64,
+    "mamba_d_state": 128,
+    "vocab_size": 100_352,
+}
+NEMOTRON_3_NANO = {
+    "hidden_size": 2688,
+    "layers_block_type": [
+        {"M": "mamba", "E": "moe", "*": "attention"}[one]
+        for one in "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME"
+    ],
+    "moe_intermediate_size": 1856,
+    "moe_shared_expert_intermediate_size": 3712,
+    "n_routed_experts": 128,
+    "num_experts_per_tok": 6,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 2,
+    "head_dim": 128,
+    "mamba_num_heads": 64,
+    "mamba_head_dim": 64,
+    "vocab_size": 131_072,
+}
 LLAMA_4_SCOUT = {"num_local_experts": 16, "num_experts_per_tok": 1, "interleave_moe_layer_step": 1}
 LLAMA_4_MAVERICK = {"num_local_experts": 128, "num_experts_per_tok": 1, "interleave_moe_layer_step": 2}
 
@@ -70,10 +102,14 @@ def read(kind: str, **values: Any) -> Geometry:
         ("deepseek_v3", DEEPSEEK_V3, 671, 37),
         ("llama4_text", LLAMA_4_SCOUT, 109, 17),
         ("llama4_text", LLAMA_4_MAVERICK, 400, 17),
+        # Its defaults are those of Jamba-v0.1.
+        ("jamba", {}, 51.6, 12.1),
+        ("granitemoehybrid", GRANITE_4_H_SMALL, 32.2, 9.4),
+        ("nemotron_h", NEMOTRON_3_NANO, 31.6, 3.6),
     ],
 )
 def test_parameters_are_the_published_ones(
-    kind: str, dimensions: dict[str, int], parameters: float, active: float
+    kind: str, dimensions: dict[str, Any], parameters: float, active: float
 ) -> None:
     geometry = read(kind, **dimensions)
     tables = 2 * geometry.vocabulary * geometry.hidden

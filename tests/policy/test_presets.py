@@ -98,6 +98,17 @@ def test_blocks_behind_windows_cost_less_with_their_position() -> None:
     assert abs(slope(0)) < 0.05 * slope(32)
 
 
+def test_states_are_read_and_written_in_the_type_they_are_kept_in() -> None:
+    # Qwen3-Next's in the model's own type, the others' in 32 bits.
+    for model, numbers, number_bytes in (
+        ("qwen3-next-80b-a3b", 36 * 32 * 128 * 128, 2),
+        ("qwen3.5-9b", 24 * 32 * 128 * 128, 4),
+        ("nemotron-h-8b", 24 * 128 * 64 * 128, 4),
+    ):
+        cost = estimate_step_cost(SHAPES[model].geometry, GPUS["h200"])
+        assert cost.state_s == pytest.approx(2 * numbers * number_bytes / (0.8 * 4.8e12)), model
+
+
 def test_data_sheets_order_the_gpus() -> None:
     h20, h100, h200 = (find_step_cost("llama-3.1-8b", gpu) for gpu in ("h20", "h100", "h200"))
     assert h20.prefill_s(8192) > 4 * h100.prefill_s(8192)
