@@ -21,11 +21,13 @@ from vllm.v1.kv_cache_interface import (
     SlidingWindowSpec,
 )
 
-from agentcache.models.geometry import read_geometry, read_layer_types
+from agentcache.models.config_fields import ConfigFields
+from agentcache.models.geometry import is_attention, read_geometry, read_layer_types
+from agentcache.models.mlps import shares_cache
+from agentcache.models.recurrent_layers import RECURRENT
 
 # FlashAttention's pages are multiples of it. A page is made as long as a recurrent state, which is padded to it.
 _PAGE_TOKENS = 16
-_RECURRENT = ("linear_attention", "mamba")
 
 
 def make_layer_groups(config: VllmConfig) -> list[KVCacheGroupSpec]:
@@ -33,23 +35,18 @@ def make_layer_groups(config: VllmConfig) -> list[KVCacheGroupSpec]:
 
     The blocks' length then is in `config.cache_config`, as vLLM puts it there.
     """
-    hf_config = config.model_config.hf_text_config
-    types = read_layer_types(hf_config)
+    types = _read_types(config)
     # As with FlashAttention: layers are apart in memory, and groups have as many layers each as they can.
     config.cache_config.kv_cache_layout = config.cache_config.kv_cache_layout or "LBNHC"
-    attention = _make_attention(config)
-    if types is None:
-        return get_kv_cache_groups(config, dict.fromkeys(_name_layers(config), attention))
-    recurrent: KVCacheSpec | None = None
-    if any(one in _RECURRENT for one in types):
-        attention, recurrent = _align_pages(config, attention, _make_recurrent(config))
+    layers = ConfigFields(config.model_config.hf_text_config).split(len(types))
     specs: dict[str, KVCacheSpec] = {}
-    for name, one in zip(_name_layers(config), types, strict=True):
-        if one in _RECURRENT:
+    recurrent = _lengthen_blocks(config) if any(one in RECURRENT for one in types) else None
+    for layer, one in zip(layers, types, strict=True):
+        if one in RECURRENT:
             assert recurrent is not None
-            specs[name] = recurrent
-        elif one == "attention" or one.endswith("_attention"):
-            specs[name] = _narrow(attention, one, hf_config)
+            specs[f"layer.{layer.index}"] = recurrent
+        elif is_attention(one) and not shares_cache(layer):
+            specs[f"layer.{layer.index}"] = _narrow(_make_attention(config, layer.index), layer, one)
     return get_kv_cache_groups(config, specs)
 
 
@@ -66,22 +63,21 @@ def count_blocks(config: VllmConfig, groups: list[KVCacheGroupSpec], cache_token
     return cache_tokens * a_request // length
 
 
-def _name_layers(config: VllmConfig) -> list[str]:
-    types = read_layer_types(config.model_config.hf_text_config)
-    parallel = config.parallel_config
-    layers = config.model_config.get_num_layers(parallel) if types is None else len(types)
-    return [f"layer.{number}" for number in range(layers)]
+def _read_types(config: VllmConfig) -> list[str]:
+    layers = config.model_config.get_num_layers(config.parallel_config)
+    return read_layer_types(config.model_config.hf_text_config) or [""] * layers
 
 
-def _make_attention(config: VllmConfig) -> AttentionSpec:
+def _make_attention(config: VllmConfig, index: int = 0) -> AttentionSpec:
     model, block_size = config.model_config, config.cache_config.block_size
     dtype = model.dtype
     assert isinstance(dtype, torch.dtype)
     kind = MLAAttentionSpec if model.use_mla else FullAttentionSpec
+    layer = model.model_arch_config[index]
     return kind(
         block_size=block_size,
-        num_kv_heads=model.get_num_kv_heads(config.parallel_config),
-        head_size=model.get_head_size(),
+        num_kv_heads=model.get_num_kv_heads(config.parallel_config, layer),
+        head_size=layer.head_size,
         dtype=dtype,
     )
 
@@ -98,7 +94,7 @@ def _make_recurrent(config: VllmConfig) -> MambaSpec:
     if state_dtype == "auto":
         state_dtype = getattr(hf_config, "mamba_ssm_dtype", None) or "auto"
     # Mamba2's kernel writes the state at a prompt's last block boundary within a step: vLLM keeps a block for it.
-    writes_within = "mamba" in (read_layer_types(hf_config) or ())
+    writes_within = state.kind == "mamba2"
     return MambaSpec(
         block_size=cache.block_size,
         shapes=((state.convolution_numbers // ranks,), (state.state_numbers // ranks,)),
@@ -109,16 +105,16 @@ def _make_recurrent(config: VllmConfig) -> MambaSpec:
     )
 
 
-def _align_pages(config: VllmConfig, attention: AttentionSpec, recurrent: MambaSpec) -> tuple[AttentionSpec, MambaSpec]:
+def _lengthen_blocks(config: VllmConfig) -> MambaSpec:
     """Lengthen blocks until a page of attention holds a state, and pad states to that, as vLLM does for its backend."""
+    attention, recurrent = _make_attention(config), _make_recurrent(config)
     token_bytes = attention.page_size_bytes // attention.block_size
     block_size = max(attention.block_size, _PAGE_TOKENS * cdiv(recurrent.page_size_bytes, _PAGE_TOKENS * token_bytes))
     config.cache_config.block_size = config.cache_config.mamba_block_size = block_size
-    attention = replace(attention, block_size=block_size)
-    return attention, replace(recurrent, block_size=block_size, page_size_padded=attention.page_size_bytes)
+    return replace(recurrent, block_size=block_size, page_size_padded=token_bytes * block_size)
 
 
-def _narrow(attention: AttentionSpec, layer_type: str, hf_config: Any) -> AttentionSpec:
+def _narrow(attention: AttentionSpec, layer: ConfigFields, layer_type: str) -> AttentionSpec:
     shared: dict[str, Any] = {
         "block_size": attention.block_size,
         "num_kv_heads": attention.num_kv_heads,
@@ -126,7 +122,7 @@ def _narrow(attention: AttentionSpec, layer_type: str, hf_config: Any) -> Attent
         "dtype": attention.dtype,
     }
     if layer_type == "sliding_attention":
-        return SlidingWindowSpec(**shared, sliding_window=hf_config.sliding_window)
+        return SlidingWindowSpec(**shared, sliding_window=layer.read_number("sliding_window"))
     if layer_type == "chunked_attention":
-        return ChunkedLocalAttentionSpec(**shared, attention_chunk_size=hf_config.attention_chunk_size)
+        return ChunkedLocalAttentionSpec(**shared, attention_chunk_size=layer.read_number("attention_chunk_size"))
     return attention

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from made_simulation import make_engine
-from vllm.v1.kv_cache_interface import KVCacheSpec
+from vllm.v1.kv_cache_interface import KVCacheSpec, MambaSpec
 
 from agentcache.models.catalog import resolve_model
 from agentcache.models.shapes import SHAPES
@@ -47,6 +47,12 @@ def test_qwen3_5_keeps_its_states_in_32_bits() -> None:
     assert groups == [(8, "MambaSpec")] * 3 + [(8, "FullAttentionSpec")]
     # A state takes 2.1 MB, a token's keys and values 4 KB.
     assert block_size == 528
+
+
+def test_nemotron_keeps_a_block_for_what_its_kernel_writes_within_a_step() -> None:
+    engine = make_engine(resolve_model("shape:nemotron-h-8b").path, cache_tokens=65_536)
+    specs = [group.kv_cache_spec for group in engine.scheduler.kv_cache_config.kv_cache_groups]
+    assert [spec.num_prefill_checkpoint_blocks for spec in specs if isinstance(spec, MambaSpec)] == [1] * 6
 
 
 BILLIONS = {
