@@ -98,7 +98,7 @@ def test_blocks_behind_windows_cost_less_with_their_position() -> None:
     assert abs(slope(0)) < 0.05 * slope(32)
 
 
-def test_states_are_read_and_written_in_the_type_they_are_kept_in() -> None:
+def test_states_cost_the_bytes_of_the_type_they_are_kept_in() -> None:
     # Qwen3-Next's in the model's own type, the others' in 32 bits.
     for model, numbers, number_bytes in (
         ("qwen3-next-80b-a3b", 36 * 32 * 128 * 128, 2),

@@ -49,7 +49,7 @@ def test_qwen3_5_keeps_its_states_in_32_bits() -> None:
     assert block_size == 528
 
 
-def test_nemotron_keeps_a_block_for_what_its_kernel_writes_within_a_step() -> None:
+def test_nemotron_keeps_a_block_for_writes_within_a_step() -> None:
     engine = make_engine(resolve_model("shape:nemotron-h-8b").path, cache_tokens=65_536)
     specs = [group.kv_cache_spec for group in engine.scheduler.kv_cache_config.kv_cache_groups]
     assert [spec.num_prefill_checkpoint_blocks for spec in specs if isinstance(spec, MambaSpec)] == [1] * 6
