@@ -124,5 +124,10 @@ def without_plots() -> Iterator[None]:
 @pytest.fixture
 def vllm_log(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
     """What vLLM and we log; a `caplog` alone hears it only until vLLM sets its logging up."""
+    from vllm.config.logging import LoggingConfig
+    from vllm.logger import configure_logging_if_needed
+
+    # It does so with the first engine of the process, which else would take back what is set here.
+    configure_logging_if_needed(LoggingConfig())
     monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)
     return caplog

@@ -163,7 +163,7 @@ class AgentScheduler(MultiSegmentScheduler):
         if has_segments:
             self.fill_gaps(get_costs, config.segments.max_gaps)
         facts = {"fills_gaps": fills_gaps, "steers_tier": tier is not None}
-        logger.info(write_banner(self.vllm_config, config, policy, **facts, obstacle=obstacle))
+        logger.info(write_banner(self.vllm_config, config, policy, **facts, obstacle=obstacle and obstacle.text))
         if tier is not None and price is not None:
             self._steer_tier(tier, policy, get_inputs(), price)
         # What a connector of vLLM's brings, it would bring under LRU as well, but not the same.

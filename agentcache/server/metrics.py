@@ -168,5 +168,6 @@ def _describe_policy(engines: Iterable[EngineSnapshot]) -> Metric:
     info = InfoMetricFamily(f"{PREFIX}policy", "The cache policy, and what is on of it.", labels=("engine",))
     for one in engines:
         parts = {part: "on" if one.knobs[part]["enabled"] else "off" for part in ("segments", "chunking")}
-        info.add_metric((str(one.engine),), {"policy": one.policy, **parts})
+        obstacle = one.segments_obstacle_slug or "none"
+        info.add_metric((str(one.engine),), {"policy": one.policy, "obstacle": obstacle, **parts})
     return info

@@ -11,7 +11,7 @@ import torch
 from lone_scheduler import BLOCK_SIZE, LoneScheduler
 from sizes import pick_size
 from test_checkpoints import CHUNKED, find_hits
-from test_layer_groups import FULL, RECURRENT, WINDOW, make_lone
+from test_layer_groups import FULL, WINDOW, make_lone
 from test_multi_segment import FEW_SLOTS, PRIORITIES, PROMPT, Soak, rows_of, run_until_idle
 from vllm.v1.core.kv_cache_utils import get_group_id
 from vllm.v1.kv_cache_interface import KVCacheSpec, MLAAttentionSpec
@@ -135,19 +135,3 @@ def test_soak_of_families_reads_only_own_values(
     lone.scheduler.finish_requests(None, RequestStatus.FINISHED_ABORTED)
     run_until_idle(lone)
     assert lone.pool.get_num_free_blocks() == blocks - 1
-
-
-@pytest.mark.parametrize(
-    ("specs", "obstacle"),
-    [
-        ([WINDOW], "no layer of the model keeps all tokens"),
-        ([FULL, RECURRENT], "the model has layers of other kinds than full, sliding-window and chunked attention"),
-    ],
-    ids=["windows alone", "recurrent"],
-)
-def test_some_models_leave_gaps_alone(
-    tiny_model_path: str, vllm_log: pytest.LogCaptureFixture, specs: list[KVCacheSpec], obstacle: str
-) -> None:
-    lone = make_lone(tiny_model_path, specs, policy="lru", segments={"enabled": True})
-    assert lone.scheduler.gap_filler is None
-    assert f"Cached blocks are reused as prefixes only: {obstacle}." in vllm_log.messages

@@ -283,25 +283,6 @@ def test_shadow_cache_notices_a_block_that_was_not_filled(tiny_model_path: str) 
         run_until_idle(lone)
 
 
-@pytest.mark.parametrize(
-    ("part", "switch", "obstacle"),
-    [
-        # One half of a batch would read what the other has yet to write.
-        ("parallel_config", "enable_dbo", "dual-batch overlap is on"),
-        # Those of a gap's tokens would go to the fill request.
-        ("aux_output_config", "enable_return_routed_experts", "routed experts are returned"),
-    ],
-)
-def test_some_engines_leave_gaps_alone(
-    tiny_model_path: str, vllm_log: pytest.LogCaptureFixture, part: str, switch: str, obstacle: str
-) -> None:
-    config = make_config(tiny_model_path, SCHEDULER_CLASS, policy="asymcache")
-    setattr(getattr(config, part), switch, True)
-    scheduler = make_scheduler(config, 64)
-    assert scheduler.gap_filler is None
-    assert f"Cached blocks are reused as prefixes only: {obstacle}." in vllm_log.messages
-
-
 @pytest.mark.parametrize(("method", "fills"), [("ngram", True), ("suffix", False), ("eagle", False)])
 def test_only_drafts_by_ngram_leave_gaps_on(
     tiny_model_path: str, vllm_log: pytest.LogCaptureFixture, method: str, fills: bool

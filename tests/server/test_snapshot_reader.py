@@ -141,8 +141,8 @@ def test_values_are_as_counted_with_a_series_for_each_engine() -> None:
     lines = render_metrics(Reading((make_engine(0), make_engine(1, policy="lru")), 1.5)).decode().splitlines()
     samples = {line for line in lines if not line.startswith("#")}
     assert {
-        'agentcache:policy_info{chunking="off",engine="0",policy="asymcache",segments="on"} 1.0',
-        'agentcache:policy_info{chunking="off",engine="1",policy="lru",segments="on"} 1.0',
+        'agentcache:policy_info{chunking="off",engine="0",obstacle="none",policy="asymcache",segments="on"} 1.0',
+        'agentcache:policy_info{chunking="off",engine="1",obstacle="none",policy="lru",segments="on"} 1.0',
         'agentcache:fill_tokens_total{engine="0"} 640.0',
         'agentcache:islands_dropped_total{engine="1"} 4.0',
         'agentcache:segment_fallbacks_total{engine="0",reason="multi_modal_input"} 2.0',

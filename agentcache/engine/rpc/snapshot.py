@@ -87,6 +87,7 @@ class Snapshot(_Counts):
     knobs: dict[str, Any] = Field(description="AgentCacheConfig, with what the policy decided filled in")
     segments: SegmentCounts | None
     segments_obstacle: str | None = Field(description="why this engine can reuse cached blocks only as prefixes")
+    segments_obstacle_slug: str | None = Field(default=None, description="the same in a word, as the metric has it")
     evictions: dict[str, EvictionCounts] = Field(description="by cause")
     lambda_value: float | None = Field(description="λ of the evictor")
     prefill_budget: int | None = Field(description="prompt tokens that the last step could have had")
@@ -110,11 +111,13 @@ def make_snapshot(scheduler: AgentScheduler) -> Snapshot:
     knobs["segments"]["enabled"] = filler is not None
     knobs["chunking"]["enabled"] = scheduler.chunking is not None
     evictions = queue.evictions if queue is not None else {}
+    obstacle = find_engine_obstacle(scheduler) if filler is None else None
     return Snapshot(
         policy=config.policy,
         knobs=knobs,
         segments=_count_segments(scheduler),
-        segments_obstacle=find_engine_obstacle(scheduler) if filler is None else None,
+        segments_obstacle=obstacle.text if obstacle is not None else None,
+        segments_obstacle_slug=obstacle.slug if obstacle is not None else None,
         evictions={cause: EvictionCounts(blocks=lost.blocks, age_s=lost.age_s) for cause, lost in evictions.items()},
         lambda_value=_read_lambda(scheduler.evictor),
         prefill_budget=scheduler.prefill_budget,

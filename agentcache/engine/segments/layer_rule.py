@@ -25,6 +25,7 @@ from vllm.v1.kv_cache_interface import (
     SlidingWindowSpec,
 )
 
+from agentcache.engine.segments.obstacles import Obstacle
 from agentcache.engine.segments.plan import Interval, find_hits
 
 # Those of layers that a window narrows keep all tokens, too, where vLLM does not tell layers apart.
@@ -110,15 +111,21 @@ def _last_end(cached: bytearray, part: Window | Chunk, end: int) -> int:
     return end
 
 
-def find_rule_obstacle(config: KVCacheConfig) -> str | None:
+def find_rule_obstacle(config: KVCacheConfig) -> Obstacle | None:
     """Find why gaps of a model with these groups cannot be filled; None if they can."""
+    if config.has_mamba_layers:
+        return Obstacle.RECURRENT_LAYERS
     specs = [group.kv_cache_spec for group in config.kv_cache_groups]
-    if not all(type(spec) in (*_FULL, SlidingWindowSpec, ChunkedLocalAttentionSpec) for spec in specs):
-        return "the model has layers of other kinds than full, sliding-window and chunked attention"
+    if not all(map(_is_known, specs)):
+        return Obstacle.OTHER_LAYERS
     if not any(type(spec) in _FULL for spec in specs):
-        # Its last window is all that a request needs: there are no gaps before it.
-        return "no layer of the model keeps all tokens"
-    return "groups of layers have blocks of several sizes" if len({spec.block_size for spec in specs}) > 1 else None
+        return Obstacle.WINDOWS_ALONE
+    return Obstacle.BLOCK_SIZES if len({spec.block_size for spec in specs}) > 1 else None
+
+
+def _is_known(spec: KVCacheSpec) -> bool:
+    """Tell whether a block holds its own tokens, each by itself. Kinds derived from these may keep something else."""
+    return type(spec) in (*_FULL, SlidingWindowSpec, ChunkedLocalAttentionSpec) and spec.tokens_per_state == 1
 
 
 def has_full_attention_alone(config: KVCacheConfig) -> bool:

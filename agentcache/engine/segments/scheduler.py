@@ -19,6 +19,7 @@ from agentcache.engine.segments.filling_queue import FillingQueue
 from agentcache.engine.segments.gap_filler import GapFiller, SegmentStats
 from agentcache.engine.segments.hit_finder import HitFinder
 from agentcache.engine.segments.layer_rule import find_rule_obstacle, has_full_attention_alone, make_rule
+from agentcache.engine.segments.obstacles import Obstacle
 from agentcache.engine.segments.plan import SegmentCosts
 from agentcache.engine.vllm_scheduler import VllmScheduler
 
@@ -37,7 +38,7 @@ class MultiSegmentScheduler(VllmScheduler):
     def fill_gaps(self, get_costs: Callable[[], SegmentCosts], max_gaps: int) -> None:
         """Reuse cached blocks behind gaps from now on; on an engine that cannot, log why, once, and do nothing."""
         if (obstacle := find_engine_obstacle(self)) is not None:
-            logger.warning("Cached blocks are reused as prefixes only: %s.", obstacle)
+            logger.warning("Cached blocks are reused as prefixes only: %s.", obstacle.text)
             return
         finder = HitFinder(self.kv_cache_manager.block_pool, make_rule(self.kv_cache_config), self.block_size)
         self.gap_filler = filler = GapFiller(self.kv_cache_manager, finder, get_costs(), max_gaps)
@@ -134,25 +135,23 @@ class MultiSegmentScheduler(VllmScheduler):
             super().finish_requests(names, RequestStatus.FINISHED_ABORTED)
 
 
-def find_engine_obstacle(scheduler: MultiSegmentScheduler) -> str | None:
+def find_engine_obstacle(scheduler: MultiSegmentScheduler) -> Obstacle | None:
     """Find why this engine cannot have gaps; None if it can."""
     method = _draft_method(scheduler)
     obstacles = {
-        "prefix caching is off": not scheduler.kv_cache_manager.enable_caching,
-        # Others draft with a cache of their own, in which a fill request's last token would have a wrong successor.
-        "speculative decoding is on, and not by ngram": method not in (None, "ngram"),
+        Obstacle.PREFIX_CACHING_OFF: not scheduler.kv_cache_manager.enable_caching,
+        Obstacle.DRAFTER: method not in (None, "ngram"),
         # Ours was tried with layers of one kind, and without drafts.
-        "a KV connector is in use": scheduler.connector is not None
+        Obstacle.KV_CONNECTOR: scheduler.connector is not None
         and not (scheduler.steers_tier and method is None and has_full_attention_alone(scheduler.kv_cache_config)),
-        # What belongs to a gap's tokens is made in the fill request, of which the client hears nothing.
-        "routed experts are returned": scheduler.aux_output_connector is not None,
-        # A request may be in one half of a step's batch and read what its fill request, in the other, has yet to write.
-        "dual-batch overlap is on": scheduler.parallel_config.use_ubatching,
-        "the cache is split over a context-parallel group": scheduler.dcp_world_size * scheduler.pcp_world_size > 1,
-        "blocks are hashed in another size than they are kept in": scheduler.hash_block_size != scheduler.block_size,
+        Obstacle.ROUTED_EXPERTS: scheduler.aux_output_connector is not None,
+        Obstacle.DUAL_BATCH_OVERLAP: scheduler.parallel_config.use_ubatching,
+        Obstacle.CONTEXT_PARALLEL: scheduler.dcp_world_size * scheduler.pcp_world_size > 1,
     }
     found = next((obstacle for obstacle, holds in obstacles.items() if holds), None)
-    return found or find_rule_obstacle(scheduler.kv_cache_config)
+    found = found or find_rule_obstacle(scheduler.kv_cache_config)
+    # Last: it is also the mark of several sizes of blocks.
+    return found or (Obstacle.HASH_SIZE if scheduler.hash_block_size != scheduler.block_size else None)
 
 
 def _draft_method(scheduler: MultiSegmentScheduler) -> str | None:
