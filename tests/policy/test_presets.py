@@ -231,3 +231,15 @@ def test_a_model_that_does_not_fit_is_refused() -> None:
 def test_presets_load_without_the_engine() -> None:
     check = "import agentcache.policy.presets, sys; print({'torch', 'vllm'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True).stdout == "set()\n"
+
+
+@pytest.mark.parametrize("model", SHAPES)
+@pytest.mark.parametrize("gpu", GPUS)
+def test_smaller_numbers_in_the_cache_leave_costs_as_they_are(model: str, gpu: str) -> None:
+    """Prefills wait for compute, so the evictor's costs need not know of --kv-cache-dtype."""
+    whole = estimate_step_cost(SHAPES[model].geometry, GPUS[gpu])
+    windows = tuple(replace(window, kv_read_s=window.kv_read_s / 4) for window in whole.windows)
+    quarter = replace(whole, kv_read_s=whole.kv_read_s / 4, windows=windows)
+    by_whole, by_quarter = (estimate_cost_model(each).cost_model.recompute_cost(16) for each in (whole, quarter))
+    for position in (0, 1_000, 50_000):
+        assert by_quarter.at(position) == pytest.approx(by_whole.at(position), rel=0.01)
