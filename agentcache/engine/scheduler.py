@@ -461,11 +461,8 @@ class AgentScheduler(MultiSegmentScheduler):
         """Raise IntegrityError when the free blocks, the requests' blocks and the reference counts disagree."""
         if self.block_queue is not None:
             self.block_queue.check_integrity()
-        if self.gap_filler is not None:
-            held = self.gap_filler.count_held()
-            held.update(Counter[int]() if self.tier is None else self.tier.count_held())
-            held.update(Counter[int]() if self.checkpoints is None else self.checkpoints.count_held())
-            self._check_references(held)
+        holders = (self.gap_filler, self.tier, self.checkpoints)
+        self._check_references(sum((each.count_held() for each in holders if each is not None), Counter[int]()))
         if self.tier is not None:
             self.tier.check_integrity()
         if self.tracker is not None:

@@ -29,6 +29,8 @@ from agentcache.engine.replies.forced_calls import write_forced_calls
 from tool_runtime.agent.job import ToolCall
 
 BLOCK_SIZE = 16
+# No token that is made up is as large.
+EOS, STOP_TOKEN = 8100, 8101
 
 
 def make_config(
@@ -96,6 +98,7 @@ class LoneScheduler:
         self.pool = scheduler.kv_cache_manager.block_pool
         self.in_flight = in_flight
         self._outputs: deque[tuple[SchedulerOutput, ModelRunnerOutput]] = deque()
+        self._replies: dict[str, Sequence[int]] = {}
         hash_function = get_hash_fn_by_name(scheduler.cache_config.prefix_caching_hash_algo)
         init_none_hash(hash_function)
         self._hasher = get_request_block_hasher(BLOCK_SIZE, hash_function)
@@ -106,11 +109,19 @@ class LoneScheduler:
         prompt: list[int],
         output_tokens: int,
         calls: Sequence[ToolCall] | None = None,
+        *,
+        reply: Sequence[int] = (),
+        stop: str | None = None,
         **options: Any,
     ) -> None:
-        """`calls` are those of a recorded reply; without them the reply is cut off at its length."""
+        """`calls` are those of a recorded reply; without them a reply that comes to its length is cut off there.
+
+        The worker samples `reply`, which ends the request at EOS or STOP_TOKEN, and makes up what lies behind it.
+        """
         dictated = {REPLY_ARGUMENT: [], CALLS_ARGUMENT: write_forced_calls(calls)} if calls is not None else None
-        params = SamplingParams(max_tokens=output_tokens, ignore_eos=True, extra_args=dictated)
+        params = SamplingParams(max_tokens=output_tokens, stop=stop, stop_token_ids=[STOP_TOKEN], extra_args=dictated)
+        params.update_from_generation_config({}, EOS)
+        self._replies[request_id] = reply
         self.scheduler.add_request(Request(request_id, prompt, params, None, block_hasher=self._hasher, **options))
 
     def abort(self, request_id: str) -> None:
@@ -155,12 +166,19 @@ class LoneScheduler:
         return [reply for outputs in by_client.values() for reply in outputs.outputs]
 
     def _sample(self, output: SchedulerOutput) -> ModelRunnerOutput:
-        """A token, made of its request and position, for every request whose prompt is through."""
+        """The next token for every request whose prompt is through."""
         ids = list(output.num_scheduled_tokens)
         requests = [self.scheduler.requests[request_id] for request_id in ids]
-        tokens = [[zlib.crc32(f"{r.request_id} {r.num_computed_tokens}".encode()) % 8000] for r in requests]
-        sampled = [[] if r.is_prefill_chunk else token for r, token in zip(requests, tokens, strict=True)]
+        sampled = [[] if request.is_prefill_chunk else [self._sample_token(request)] for request in requests]
         if self.shadow is not None:
             for name, row in zip(ids, sampled, strict=True):
                 self.shadow.sampled(name, row)
         return ModelRunnerOutput(ids, {request_id: row for row, request_id in enumerate(ids)}, sampled)
+
+    def _sample_token(self, request: Request) -> int:
+        """The token of a dictated reply, else one made of the request and the position."""
+        reply = self._replies.get(request.request_id, ())
+        place = request.num_computed_tokens - request.num_prompt_tokens
+        if place < len(reply):
+            return reply[place]
+        return zlib.crc32(f"{request.request_id} {request.num_computed_tokens}".encode()) % 8000

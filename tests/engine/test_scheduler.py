@@ -2,16 +2,18 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections import Counter
 from dataclasses import dataclass, field
 
 import pytest
-from lone_scheduler import BLOCK_SIZE, LoneScheduler, Step, make_config, make_scheduler
+from lone_scheduler import BLOCK_SIZE, EOS, STOP_TOKEN, LoneScheduler, Step, make_config, make_scheduler
 from sizes import pick_size
 from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
 from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.constants import SCHEDULER_CLASS
+from agentcache.engine.jobs.views import TurnView
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.errors import InputError, IntegrityError
 from agentcache.policy.evictor import UNKNOWN_REQUEST
@@ -53,7 +55,9 @@ class JobMix:
     def _step(self) -> None:
         now = len(self.steps)
         for _, name, prompt in [due for due in self._due if due[0] <= now]:
-            self.lone.add(name, prompt, output_tokens=self.rng.randint(1, 60))
+            # Half of the replies end at a token of their own; with two steps in flight the next one is under way then.
+            reply = [*self._tokens(50), self.rng.choice((EOS, STOP_TOKEN))] if self.rng.random() < 0.5 else []
+            self.lone.add(name, prompt, output_tokens=self.rng.randint(1, 60), reply=reply)
         self._due = [due for due in self._due if due[0] > now]
         if (live := list(self.lone.scheduler.requests)) and self.rng.random() < 0.02:
             self.lone.abort(self.rng.choice(live))
@@ -93,6 +97,24 @@ def test_policies_vllm_and_lru_equal_stock_vllm_step_by_step(
         for number, (step, expected) in enumerate(zip(mix.steps, stock.steps, strict=False)):
             assert step == expected, f"{policy}: step {number} differs"
         assert len(mix.steps) == len(stock.steps)
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+def test_agentcache_with_two_steps_in_flight_loses_nothing(
+    tiny_model_path: str, is_async: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pipeline parallelism as well: without async scheduling a request waits for its token before its next step."""
+    config = make_config(tiny_model_path, SCHEDULER_CLASS, is_async=is_async, policy="agentcache")
+    scheduler = make_scheduler(config, NUM_BLOCKS, clock=itertools.count(1.0).__next__)
+    turns: list[TurnView] = []
+    monkeypatch.setattr(scheduler.tracker.stats, "add_turn", lambda _, turn: turns.append(turn))
+    mix = JobMix(LoneScheduler(scheduler, in_flight=2, shadow=True), random.Random(3))
+    mix.run(waves=2, wave_steps=60)
+    assert_eventful(mix)
+    served = Counter(turn.status for turn in turns)
+    assert served["finished"] > 5
+    assert served["finished"] + served["cut off"] == sum(len(step.finished) for step in mix.steps)
+    assert served["aborted"] == mix.aborts
 
 
 def run_under_counted_time(tiny_model_path: str, policy: str, seed: int) -> JobMix:
