@@ -18,6 +18,10 @@ from transformers import (
     MistralConfig,
     MistralForCausalLM,
     PreTrainedModel,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
     Qwen3NextConfig,
     Qwen3NextForCausalLM,
 )
@@ -75,6 +79,16 @@ def _mistral() -> PreTrainedModel:
     return MistralForCausalLM(MistralConfig(**COMMON, sliding_window=WINDOW))
 
 
+def _qwen3() -> PreTrainedModel:
+    """Queries and keys have a norm of their own."""
+    return Qwen3ForCausalLM(Qwen3Config(**COMMON | {"num_hidden_layers": 2}))
+
+
+def _qwen3_moe() -> PreTrainedModel:
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+    return Qwen3MoeForCausalLM(Qwen3MoeConfig(**COMMON | {"num_hidden_layers": 2}, **experts))
+
+
 def _qwen3_next() -> PreTrainedModel:
     """Three layers with a recurrent state, one with attention, whose blocks of 64 tokens are as large as a state.
 
@@ -93,6 +107,8 @@ FAMILIES: dict[str, Callable[..., PreTrainedModel]] = {
     "gemma": _gemma,
     "llama-4": _llama4,
     "mistral": _mistral,
+    "qwen3": _qwen3,
+    "qwen3-moe": _qwen3_moe,
     "qwen3-next": _qwen3_next,
 }
 

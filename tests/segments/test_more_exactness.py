@@ -1,0 +1,57 @@
+"""Families whose layers all keep the same: replies of their jobs equal those of an engine that computes all."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from crowd import Crowd, assert_equal_to_cold
+from family_models import make_model
+from live_engine import BLOCK, LiveEngine, assert_same, make_prompt
+
+pytestmark = pytest.mark.engine
+
+# Of the cache, by family: less than what the jobs below leave in it.
+BLOCKS = {"qwen3": 37, "qwen3-moe": 37, "mistral": 14}
+OPTIONS: dict[str, Any] = {
+    "skip_tokenizer_init": True,
+    "max_model_len": 26 * BLOCK,
+    "max_num_batched_tokens": 4 * BLOCK,
+}
+PROMPT = make_prompt(seed=1, tokens=6 * BLOCK + 7)
+
+
+@pytest.fixture(scope="module", params=BLOCKS)
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[LiveEngine, LiveEngine]:
+    path = make_model(request.param, tmp_path_factory.mktemp(request.param))
+    cold = LiveEngine(path, scheduler=None, enable_prefix_caching=False, num_gpu_blocks_override=100, **OPTIONS)
+    return LiveEngine(path, num_gpu_blocks_override=BLOCKS[request.param], **OPTIONS), cold
+
+
+def test_replies_of_jobs_of_even_layers_equal_cold_ones(pair: tuple[LiveEngine, LiveEngine]) -> None:
+    engine, cold = pair
+    engine.use(policy="agentcache", look_s=0.01)
+    crowd = Crowd(engine, random.Random(6))
+    crowd.run(jobs=4, turns=3)
+    assert_equal_to_cold(crowd, cold)
+    assert sum(reply.cached for *_, reply in crowd.turns) > 0
+    assert engine.scheduler.block_queue.evictions["capacity"].blocks > 0
+    # Gaps are filled where all tokens are kept.
+    assert engine.scheduler.gap_filler is None or engine.fill_tokens > 0
+    assert engine.pool.get_num_free_blocks() == engine.pool.num_gpu_blocks - 1
+
+
+def test_a_wrong_block_of_even_layers_is_seen(pair: tuple[LiveEngine, LiveEngine]) -> None:
+    engine, cold = pair
+    expected = cold.ask(PROMPT)
+    engine.use(policy="agentcache")
+    assert_same(engine.ask(PROMPT), expected)
+    assert_same(engine.ask(PROMPT), expected)
+    keys, cache = engine.block_keys(PROMPT), engine.pool.cached_block_hash_to_block
+    wrong = cache.get_one_block(keys[4])
+    engine.forget(PROMPT, [5])
+    # As if it had been registered without having been computed.
+    cache.insert(keys[5], wrong)
+    with pytest.raises(AssertionError):
+        assert_same(engine.ask(PROMPT), expected)
