@@ -262,6 +262,8 @@ class AgentScheduler(MultiSegmentScheduler):
                 continue
             if self.checkpoints is not None and (self.tracker is None or self.tracker.begins_job(request)):
                 self.checkpoints.begin(request, admitted.num_computed_tokens)
+            if self.checkpoints is not None and self.tracker is not None:
+                self.checkpoints.end_at(request, self.tracker.find_return(request))
             if self.tracker is not None:
                 self.tracker.admitted(request, filled.get(admitted.req_id, ()))
             if self.comparison is not None:

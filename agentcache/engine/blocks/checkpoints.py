@@ -7,8 +7,10 @@ A later request goes on from a checkpoint: a position at which every group of la
     chunked attention |              the chunk's beginning |
     recurrent         |                       the state at it |
 
-A turn's last checkpoint is what its job comes back to; a prompt that several jobs begin with has one at its end. Blocks
-that no such checkpoint needs are superseded: they are free first. vLLM itself is asked which blocks a checkpoint needs.
+A turn's last checkpoint is what its job comes back to: the one at its prompt's end where the client does not repeat
+replies (thoughts, mostly), else the one at its reply's. A prompt that several jobs begin with has one at its end.
+Blocks that no such checkpoint needs are superseded: they are free first. vLLM itself is asked which blocks a checkpoint
+needs.
 """
 
 from __future__ import annotations
@@ -59,6 +61,8 @@ class Checkpoints:
         self._find_request = find_request
         # Where running requests left what other jobs have begun with, in tokens.
         self._shared: dict[str, int] = {}
+        # Where the prompts end of running requests whose jobs will not repeat the reply, in tokens.
+        self._ends: dict[str, int] = {}
         # Of the blocks that keep these tokens, the latest last.
         self._beginnings: dict[BlockHash, None] = {}
         # Of running requests: what vLLM has freed last of each group, which the last checkpoint may need still.
@@ -72,7 +76,7 @@ class Checkpoints:
             with queue.free_with(SUPERSEDED), queue.note_freed() as freed:
                 remove_skipped_blocks(request_id, processed_computed_tokens, num_prompt_tokens)
             if freed and not is_fill_request(request_id):
-                self._hold(request_id, freed)
+                self._hold(request_id, freed, processed_computed_tokens)
             if processed_computed_tokens >= self._shared.get(request_id, processed_computed_tokens + 1):
                 self._keep_shared(request_id)
 
@@ -91,20 +95,20 @@ class Checkpoints:
         """Count how often each block is held, by its id."""
         return Counter(block.block_id for block in chain.from_iterable(self._held.values()))
 
-    def _hold(self, request_id: str, freed: list[KVCacheBlock]) -> None:
-        """Hold the last block of each group in place of the one before it."""
+    def _hold(self, request_id: str, freed: list[KVCacheBlock], processed_tokens: int) -> None:
+        """Hold what the last checkpoint may need of what was freed, in place of what was held."""
         last = self._held.pop(request_id, [])
-        before = {get_group_id(block.block_hash): block for block in last if block.block_hash}
-        held = dict(before)
-        for block in freed:
-            assert block.block_hash is not None
-            group = get_group_id(block.block_hash)
-            if group not in held or _position(block) > _position(held[group]):
-                held[group] = block
-        self._manager.block_pool.touch([block for group, block in held.items() if before.get(group) is not block])
+        request, end = self._find_request(request_id), self._ends.get(request_id)
+        if request is not None and end is not None and end < processed_tokens:
+            needed = {block.block_id for block in self.find(request, end)}
+            held = [block for block in (*last, *freed) if block.block_id in needed]
+        else:
+            held = _find_last([*last, *freed])
+        before, now = ({block.block_id for block in blocks} for blocks in (last, held))
+        self._manager.block_pool.touch([block for block in held if block.block_id not in before])
         # Those whose hash was taken from them in the meantime are of no use.
-        self._supersede([block for block in last if block not in held.values()])
-        self._held[request_id] = list(held.values())
+        self._supersede([block for block in last if block.block_id not in now])
+        self._held[request_id] = held
 
     def _supersede(self, blocks: list[KVCacheBlock]) -> None:
         with self._queue.free_with(SUPERSEDED):
@@ -127,6 +131,11 @@ class Checkpoints:
         while len(self._beginnings) > _MOST_BEGINNINGS:
             del self._beginnings[next(iter(self._beginnings))]
 
+    def end_at(self, request: Request, tokens: int | None) -> None:
+        """Note that the request's job will come back with so many tokens of its prompt; None: with the reply, too."""
+        if tokens is not None:
+            self._ends[request.request_id] = tokens
+
     def find(self, request: Request, tokens: int) -> list[KVCacheBlock]:
         """Find the blocks that the last usable checkpoint among the request's first `tokens` needs, group by group."""
         groups, _, _ = self._manager.coordinator.find_longest_cache_hit(request.block_hashes, tokens)
@@ -144,7 +153,9 @@ class Checkpoints:
         """
         self._shared.pop(request.request_id, None)
         held = self._held.pop(request.request_id, [])
-        needed = self.find(request, request.num_tokens)
+        # A preempted one goes on from where it is.
+        end = self._ends.pop(request.request_id, None) if request.is_finished() else None
+        needed = self.find(request, request.num_tokens if end is None else end)
         freed = [block for block in needed if block.ref_cnt == 0]
         self._manager.block_pool.touch(freed)
         ids = {block.block_id for block in needed}
@@ -176,6 +187,17 @@ class Checkpoints:
         if blocks and held.isdisjoint(block.block_id for block in needed):
             self.revive(blocks, self.beginning)
             del self._shared[request_id]
+
+
+def _find_last(blocks: Iterable[KVCacheBlock]) -> list[KVCacheBlock]:
+    """Find the last block of each group."""
+    found: dict[int, KVCacheBlock] = {}
+    for block in blocks:
+        if block.block_hash is not None:
+            group = get_group_id(block.block_hash)
+            if group not in found or _position(block) > _position(found[group]):
+                found[group] = block
+    return list(found.values())
 
 
 def _order(blocks: Iterable[KVCacheBlock]) -> list[KVCacheBlock]:

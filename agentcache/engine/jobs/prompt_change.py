@@ -28,6 +28,15 @@ def describe_change(request: Request, overlap: Overlap, block_size: int) -> Chan
     )
 
 
+def repeats_reply(overlap: Overlap, change: ChangeView | None, block_size: int) -> bool | None:
+    """Tell whether the prompt has the reply of the turn that it goes on from; None where no full block tells."""
+    if change is not None:
+        return False if change.cause == "reply not repeated" else None
+    if overlap.end is None or overlap.shared_tokens <= overlap.end.blocks * block_size:
+        return None
+    return True
+
+
 def _find_cause(before: tuple[str, ...] | None, now: tuple[str, ...] | None, letter: str | None) -> ChangeCause:
     """Find the cause of a change in a message of this role. Templates show tools in the first message or before it."""
     if letter in ("s", None) and before is not None and now is not None and before != now:

@@ -21,7 +21,8 @@ class RequestState:
     """`continues` is the finished request whose turn this one goes on from, and `overlap` what they share.
 
     `request` is the name under which its turn is remembered, `pinned` whether that turn had a live pin. `job_number` is
-    its job's in the table. `kept_blocks` are those that it was to hit when it came.
+    its job's in the table, `repeats_reply` whether the job's prompts are likely to have the replies before them.
+    `kept_blocks` are those that it was to hit when it came.
     """
 
     request: str
@@ -38,6 +39,7 @@ class RequestState:
     first_token_s: float | None = None
     cached_tokens: int = 0
     change: ChangeView | None = None
+    repeats_reply: bool = True
     misses: dict[MissReason, int] = field(default_factory=dict)
     lost_to: tuple[LossView, ...] = ()
     hits: dict[HitPlace, int] = field(default_factory=dict)

@@ -16,7 +16,8 @@ from agentcache.engine.jobs.job_finder import JobFinder
 from agentcache.engine.jobs.miss_log import MissLog
 from agentcache.engine.jobs.names import job_name, shorten
 from agentcache.engine.jobs.prefix_matcher import PrefixMatcher
-from agentcache.engine.jobs.prompt_change import describe_change
+from agentcache.engine.jobs.prompt_change import describe_change, repeats_reply
+from agentcache.engine.jobs.prompt_end import find_prompt_end
 from agentcache.engine.jobs.request_state import RequestState, is_whole, view_turn
 from agentcache.engine.jobs.reuse_factors import ReuseFactors
 from agentcache.engine.jobs.stats import JobStats, hide_takers, view_job
@@ -72,6 +73,8 @@ class JobTracker:
         self._states: dict[str, RequestState] = {}
         self._without_token: set[str] = set()
         self._answered: set[str] = set()
+        # Of the job that came back last, where that could be told: a new job's client is most likely to do the same.
+        self._repeats_reply = True
 
     def arrived(self, request: Request) -> None:
         """Book a client's request that has come."""
@@ -90,6 +93,8 @@ class JobTracker:
         turn = entry.turns + entry.failures + len(entry.running) - 1
         state = RequestState(name, job, turn, now_s, priority, pinned, continues, overlap, entry.number)
         state.change = describe_change(request, overlap, self._hash_block_size)
+        repeated = repeats_reply(overlap, state.change, self._hash_block_size)
+        self._repeats_reply = state.repeats_reply = self._repeats_reply if repeated is None else repeated
         self._states[request.request_id] = state
         self._without_token.add(request.request_id)
         self._waiting.guard(request, state)
@@ -139,6 +144,13 @@ class JobTracker:
         """Tell whether the request goes on from no turn that is known."""
         state = self._states.get(request.request_id)
         return state is None or state.continues is None
+
+    def find_return(self, request: Request) -> int | None:
+        """Find the tokens of its prompt that the job will come back with, if not with the reply; None if with it."""
+        state = self._states.get(request.request_id)
+        if state is None or state.repeats_reply:
+            return None
+        return find_prompt_end(request, self._hash_block_size).blocks * self._hash_block_size
 
     def got_tokens(self, request_id: str) -> None:
         """Note a new token. Called for every request of a step that has one, while any waits for its first."""

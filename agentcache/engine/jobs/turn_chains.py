@@ -16,8 +16,8 @@ _HASH_BYTES = 8
 class Overlap(NamedTuple):
     """Tokens that a prompt shares with the turn it goes on from, and where it leaves that turn if it does.
 
-    `abandoned_tokens` of the turn are not in the prompt. `end` is where the turn's own prompt ended, `tools` the names
-    of the tools that it declared; None where that is not known.
+    `abandoned_tokens` of the turn are not in the prompt. `end` is where the turn's own prompt ended; `tools`, of a turn
+    that the prompt leaves, the names of the tools that it declared. None where that is not known.
     """
 
     shared_tokens: int
@@ -66,7 +66,7 @@ class TurnChains:
         abandoned = len(turn.chain) // _HASH_BYTES - shared
         tokens = shared * self._block_size
         if not abandoned:
-            return Overlap(tokens, None)
+            return Overlap(tokens, None, end=turn.end)
         return Overlap(tokens, tokens, abandoned * self._block_size, turn.end, turn.tools)
 
     def find_relative(self, requests: Collection[str], hashes: Sequence[bytes]) -> str | Parent:
