@@ -76,6 +76,13 @@ def test_every_page_of_results_is_linked() -> None:
     assert set((ROOT / "docs" / "results").glob("*.md")) <= linked
 
 
+def test_a_test_stands_behind_each_row_of_what_works() -> None:
+    table = (ROOT / "README.md").read_text().split("| model or feature |")[1].split("\n\n")[0]
+    rows = table.splitlines()[2:]
+    assert len(rows) > 5
+    assert [row for row in rows if "](tests/" not in row.split("|")[-2]] == []
+
+
 @pytest.mark.parametrize("page", LENGTHS)
 def test_first_pages_stay_short(page: str) -> None:
     assert len((ROOT / page).read_text().splitlines()) <= LENGTHS[page]
