@@ -18,7 +18,7 @@ from vllm.v1.request import Request, RequestStatus
 from agentcache.engine.blocks.block_keys import BlockKeys
 from agentcache.engine.patches import replace
 from agentcache.engine.scheduler import AgentScheduler
-from agentcache.engine.segments.cached_blocks import WatchedBlockMap
+from agentcache.engine.segments.cached_blocks import WatchedBlockMap, take_blocks
 from agentcache.engine.segments.layer_rule import has_full_attention_alone
 
 _GROUP = 0
@@ -35,13 +35,10 @@ class QuickPool:
 
     def find_hits(self, request: Request, limit: int) -> list[KVCacheBlock]:
         """Find the cached blocks that the request begins with, at most `limit`."""
-        held = self._pool.cached_block_hash_to_block._cache
+        cache = self._pool.cached_block_hash_to_block
         keys = self._keys.find(request)[_GROUP][:limit]
-        missing = bytes(map(held.__contains__, keys)).find(0)
-        found: list[Any] = list(map(held.__getitem__, keys if missing < 0 else keys[:missing]))
-        if dict not in map(type, found):
-            return found
-        return [block if isinstance(block, KVCacheBlock) else next(iter(block.values())) for block in found]
+        missing = bytes(map(cache._cache.__contains__, keys)).find(0)
+        return take_blocks(cache, keys if missing < 0 else keys[:missing])
 
     def cache_full_blocks(
         self,

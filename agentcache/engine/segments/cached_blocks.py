@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
+from itertools import chain, count
 from typing import Any
 
 from vllm.v1.core.block_pool import BlockHashToBlockMap, BlockPool
@@ -25,17 +26,31 @@ class CachedBlockMap:
         # Others grow as the request does.
         self.keys = [list(group) for group in keys]
         self.cached = [bytearray(map(cache.holds, group)) for group in self.keys]
-        # For each group, where its keys stand.
-        self._places: list[dict[BlockHashWithGroupId, int]] = []
+        # Where keys stand, those of a group behind those of the one before.
+        self._places: dict[BlockHashWithGroupId, int] = {}
 
-    def note(self, changed: Set[BlockHashWithGroupId], holds: Callable[[BlockHashWithGroupId], bool]) -> None:
-        """Note of these hashes, of which the cache got or lost blocks, whether it `holds` any now."""
-        if not self._places:
-            # Most requests are admitted before anything changes, and need no index.
-            self._places = [dict(zip(keys, range(len(keys)), strict=True)) for keys in self.keys]
-        for places, cached in zip(self._places, self.cached, strict=True):
-            for key in places.keys() & changed:
-                cached[places[key]] = holds(key)
+    def note(self, key: BlockHashWithGroupId, held: bool) -> None:
+        """Note that the cache has got or lost its (last) block with this hash."""
+        if (place := (self._places or self._find_places()).get(key)) is not None:
+            self._set(place, held)
+
+    def note_all(self, changed: Set[BlockHashWithGroupId], holds: Callable[[BlockHashWithGroupId], bool]) -> None:
+        """Note of these hashes, of which the cache got or lost blocks, whether it `holds` any now: quick for many."""
+        places = self._places or self._find_places()
+        for key in places.keys() & changed:
+            self._set(places[key], holds(key))
+
+    def _find_places(self) -> dict[BlockHashWithGroupId, int]:
+        # Most requests are admitted before anything changes, and need none.
+        self._places = dict(zip(chain.from_iterable(self.keys), count(), strict=False))
+        return self._places
+
+    def _set(self, place: int, held: bool) -> None:
+        for group in self.cached:
+            if place < len(group):
+                group[place] = held
+                return
+            place -= len(group)
 
 
 class WatchedBlockMap(BlockHashToBlockMap):
@@ -77,7 +92,7 @@ class WatchedBlockMap(BlockHashToBlockMap):
         if self.watchers and keys:
             changed = set(keys)
             for watcher in self.watchers.values():
-                watcher.note(changed, self.holds)
+                watcher.note_all(changed, self.holds)
 
     @contextmanager
     def telling_once(self) -> Iterator[None]:
@@ -94,14 +109,21 @@ class WatchedBlockMap(BlockHashToBlockMap):
         if self._to_tell is not None:
             self._to_tell.append(key)
         elif self.watchers:
-            self.tell([key])
+            held = key in self._cache
+            for watcher in self.watchers.values():
+                watcher.note(key, held)
 
     def find_blocks(self, keys: Sequence[BlockHashWithGroupId]) -> list[KVCacheBlock]:
         """Find one block for each hash, all of which must be held."""
-        found: list[Any] = list(map(self._cache.__getitem__, keys))
-        if dict not in map(type, found):
-            return found
-        return [block if isinstance(block, KVCacheBlock) else next(iter(block.values())) for block in found]
+        return take_blocks(self, keys)
+
+
+def take_blocks(cache: BlockHashToBlockMap, keys: Sequence[BlockHashWithGroupId]) -> list[KVCacheBlock]:
+    """Find one block for each hash in a map of vLLM's, which must hold all of them."""
+    found: list[Any] = list(map(cache._cache.__getitem__, keys))
+    if dict not in map(type, found):
+        return found
+    return [block if isinstance(block, KVCacheBlock) else next(iter(block.values())) for block in found]
 
 
 def watch_cache(pool: BlockPool) -> WatchedBlockMap:
