@@ -56,3 +56,11 @@ def test_the_id_of_a_reply_finds_its_job() -> None:
     assert tracker.view_session("chatcmpl-9f") == []
     assert tracker.release("chatcmpl-9f8e")
     assert tracker.view_session("mine") == []
+
+
+def test_an_id_of_any_length_is_kept_short() -> None:
+    tracked = Tracked()
+    name = "x" * 100_000
+    tracked.turn(f"{name}-0a1b2c3d", ASKED, session="mine")
+    assert [view.session for view in tracked.tracker.view_session(name)] == ["mine"]
+    assert max(map(len, tracked.tracker._finder._replies)) <= 64

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from vllm.logger import init_logger
 from vllm.v1.request import Request
 
-from agentcache.engine.jobs.names import job_name
+from agentcache.engine.jobs.names import job_name, shorten
 from agentcache.engine.jobs.prefix_matcher import PrefixMatcher
 from agentcache.engine.jobs.told_prompt import has_history, read_predecessor
 from agentcache.engine.jobs.views import FoundBy
@@ -41,7 +41,7 @@ class JobFinder:
         self.found: Counter[FoundBy] = Counter()
         self._prefixes = prefixes
         self._jobs = jobs
-        # Finished requests by the id of the reply that their client has got.
+        # Finished requests by the id of the reply that their client has got, which a client may have chosen: shortened.
         self._replies: OrderedDict[str, tuple[ChainOwner, str | None]] = OrderedDict()
         self._unmatched: deque[bool] = deque(maxlen=_WINDOW)
         self._has_warned = False
@@ -66,13 +66,13 @@ class JobFinder:
     def note(self, request: Request, job: str, turn: str) -> None:
         """Note that the request has finished, as this turn of the job."""
         if found := _REPLY.match(request.request_id):
-            self._replies[found[1]] = ChainOwner(job, turn, 0), request.cache_salt
+            self._replies[shorten(found[1])] = ChainOwner(job, turn, 0), request.cache_salt
             if len(self._replies) > _MAX_REPLIES:
                 self._replies.popitem(last=False)
 
     def find_by_reply(self, reply: str, tenants: Collection[str | None] | None = None) -> JobEntry | None:
         """Find the job that a reply belongs to, by the id that its client has got; of these tenants, or of any."""
-        owner, salt = self._replies.get(reply, (None, None))
+        owner, salt = self._replies.get(shorten(reply), (None, None))
         if owner is None or (tenants is not None and salt not in tenants):
             return None
         return self._jobs.get(owner.session)
@@ -90,7 +90,7 @@ class JobFinder:
 
     def _find_predecessor(self, request: Request) -> ChainOwner | None:
         response = read_predecessor(request)
-        owner, salt = self._replies.get(response or "", (None, None))
+        owner, salt = self._replies.get(shorten(response or ""), (None, None))
         return owner if salt == request.cache_salt else None
 
     def _watch(self, by: FoundBy) -> None:
