@@ -23,8 +23,8 @@ from vllm.v1.kv_cache_interface import (
 
 from agentcache.models.config_fields import ConfigFields
 from agentcache.models.geometry import is_attention, read_geometry, read_layer_types
-from agentcache.models.mlps import shares_cache
 from agentcache.models.recurrent_layers import RECURRENT
+from agentcache.models.shared_cache import shares_cache
 
 # FlashAttention's pages are multiples of it. A page is made as long as a recurrent state, which is padded to it.
 _PAGE_TOKENS = 16

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from agentcache.models.config_fields import ConfigFields
-from agentcache.models.mlps import read_mlps, shares_cache
+from agentcache.models.mlps import read_mlps
 from agentcache.models.recurrent_layers import RECURRENT, RecurrentLayers, read_recurrent
+from agentcache.models.shared_cache import shares_cache
 
 # How far back a layer of this type looks, by the config's name for it. A layer of any other type looks all the way.
 _WINDOWS = {"sliding_attention": "sliding_window", "chunked_attention": "attention_chunk_size"}

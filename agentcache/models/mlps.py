@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from agentcache.models.config_fields import ConfigFields
+from agentcache.models.shared_cache import shares_cache
 
 # Layers that are an MLP and nothing else. Where there are none, every layer has one.
 _ALONE = ("mlp", "moe")
@@ -21,11 +22,6 @@ def read_mlps(layers: Sequence[ConfigFields], types: Sequence[str], hidden: int)
         if not alone or one in _ALONE
     ]
     return sum(active for active, _ in read), sum(stored for _, stored in read)
-
-
-def shares_cache(layer: ConfigFields) -> bool:
-    """Tell whether it reads the keys and values of a layer before it and has none of its own, as in Gemma-3n and 4."""
-    return layer.index >= layer.layers - (layer.find_number("num_kv_shared_layers") or 0)
 
 
 def _is_sparse(layer: ConfigFields, kind: str) -> bool:
