@@ -41,6 +41,7 @@ REPLACED = {
     "AnthropicServingMessages.create_messages": "the body of a message may name the session, as that of a chat",
     "DPLBAsyncMPClient.get_core_engine_for_request": "a job's requests go to the engine that has its KV",
     "DPLBAsyncMPClient.process_engine_outputs": "what chooses engines learns of tokens and of requests that are over",
+    "AsyncLLM.shutdown": "requests under way end first, also where several API servers share the engines",
     "ServingTokens.serve_tokens": "our middleware learns which session vLLM found for a request",
 }
 # What is added to the engine core for front ends to call has names of our own.

@@ -23,7 +23,6 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 from agentcache.config import CONFIG_KEY, AgentCacheConfig, read_config
 from agentcache.engine.constants import FORCED_REPLY_PROCESSOR, SCHEDULER_CLASS
 from agentcache.engine.record.recorder import check_folder
-from agentcache.engine.replicas.client import keeps_jobs_home
 from agentcache.engine.replies.parser_choice import find_parser
 from agentcache.errors import InputError, in_one_line
 from agentcache.models.catalog import resolve_model
@@ -68,27 +67,11 @@ def build_arguments(
     args.additional_config = {**(args.additional_config or {}), CONFIG_KEY: config.model_dump()}
     if config.forced_replies:
         _accept_forced_replies(args)
-    if args.api_server_count is None and keeps_jobs_home(config) and _balances_itself(args):
-        # vLLM would start one for each engine, and they would know nothing of each other's jobs.
-        args.api_server_count = 1
     try:
         validate_parsed_serve_args(args)
     except (TypeError, ValueError) as error:
         raise InputError(str(error)) from None
     return args
-
-
-def _balances_itself(args: Namespace) -> bool:
-    """Tell whether one server sends requests to several engines: no balancer in front of it does."""
-    others = (
-        args.headless,
-        args.data_parallel_external_lb,
-        args.data_parallel_hybrid_lb,
-        args.data_parallel_multi_port_external_lb,
-        args.data_parallel_rank is not None,
-        args.data_parallel_start_rank is not None,
-    )
-    return args.data_parallel_size > 1 and not any(others)
 
 
 def _check_scheduler(name: str | None) -> str:

@@ -24,6 +24,7 @@ from agentcache.engine.replies.parser_log import shorten_parser_errors
 from agentcache.engine.rpc.snapshot import SNAPSHOT_METHOD
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.errors import CompatibilityError
+from agentcache.server.draining import drain_before_shutdown
 from agentcache.server.job_reader import JobReader
 from agentcache.server.live_page import page_router
 from agentcache.server.live_report import LiveReport
@@ -78,6 +79,8 @@ class AgentCacheEndpoints:
         state.agentcache_jobs = JobReader(core.call_utility_all_async, placer, _find_router(engine_client.vllm_config))
         state.agentcache_names_sessions = read_config(engine_client.vllm_config.additional_config).router.name_sessions
         state.agentcache_report = LiveReport(state.agentcache_jobs)
+        if getattr(core, "client_count", 1) > 1:
+            drain_before_shutdown(engine_client)
         # By now the server's parser is loaded.
         shorten_parser_errors()
 

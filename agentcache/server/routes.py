@@ -84,11 +84,11 @@ async def get_jobs(request: Request, session: str) -> Response:
     tenants = _find_tenants(request)
     try:
         found = await _get_jobs(request).find(reading, session, tenants)
+        home = _get_jobs(request).find_home(session, tenants)
     except ServerError as error:
         raise HTTPException(HTTP_503_SERVICE_UNAVAILABLE, str(error)) from None
     if not found:
         return _make_unknown_session()
-    home = _get_jobs(request).find_home(session, tenants)
     shown = {} if home is None else {"home": {"engine": home.engine, "moves": home.moves, "reason": home.reason}}
     return JSONResponse({"session": session, "jobs": found, **shown})
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from functools import partial
+from multiprocessing import Pipe
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,7 @@ from agentcache.config import CONFIG_KEY, AgentCacheConfig
 from agentcache.engine.constants import ANSWER_MARK, RELEASE_METHOD
 from agentcache.engine.replicas import client as replicas_client
 from agentcache.engine.replicas.client import _make_release, keeps_jobs_home, place_requests, watch_clients
+from agentcache.engine.replicas.placement_process import SharedPlacement
 from agentcache.engine.replicas.placer import Placer
 from agentcache.policy.cost import RecomputeCost
 from agentcache.policy.replicas.engine_load import PrefillCost
@@ -171,9 +173,19 @@ def test_jobs_stay_home_with_policies_that_follow_them(policy: str, enabled: boo
     assert keeps_jobs_home(config) is home
 
 
+def test_vllm_balances_once_the_placement_is_lost() -> None:
+    ours, process = Pipe()
+    process.close()
+    client = make_client(Placer(SharedPlacement(ours, BLOCK), lambda *_: None))
+    # By its own counts the second engine is the better one, whatever the session.
+    assert client.get_core_engine_for_request(make_request("1", [1] * 40, session_id="one")) == ENGINES[1]
+    assert client.agentcache_placer is None
+    finish(client, "1", [7] * 8)
+
+
 def test_each_policy_of_a_run_gets_a_placer_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     placement = partial(Placement, 2, capacity_tokens=4000, prefill_cost=COST)
-    monkeypatch.setattr(replicas_client, "_make_placement", lambda *_: placement())
+    monkeypatch.setattr(replicas_client, "_plan_placement", lambda *_: placement)
     client = make_client(None)
 
     def go_on_with(policy: str) -> Placer | None:

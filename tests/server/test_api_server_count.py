@@ -1,4 +1,4 @@
-"""Which servers choose engines themselves: one server for all engines, and nobody in front."""
+"""How many API servers there are is vLLM's choice, or the user's: they share what they know of jobs."""
 
 from __future__ import annotations
 
@@ -9,22 +9,7 @@ from agentcache.server.arguments import build_arguments
 DP = ("--data-parallel-size", "2")
 
 
-@pytest.mark.parametrize(
-    ("policy", "options", "count"),
-    [
-        ("agentcache", DP, 1),
-        ("agentcache", (), None),
-        ("agentcache", (*DP, "--api-server-count", "2"), 2),
-        ("vllm", DP, None),
-        ("agentcache", (*DP, "--data-parallel-rank", "1"), None),
-        ("agentcache", (*DP, "--data-parallel-hybrid-lb"), None),
-        ("agentcache", (*DP, "--headless"), None),
-    ],
-)
-def test_one_server_where_jobs_stay_home(policy: str, options: tuple[str, ...], count: int | None) -> None:
-    assert build_arguments("tiny", options, policy=policy).api_server_count == count
-
-
-def test_the_knob_leaves_the_balance_to_vllm() -> None:
-    args = build_arguments("tiny", DP, knobs={"replicas": {"enabled": False}})
-    assert args.api_server_count is None
+@pytest.mark.parametrize("policy", ["agentcache", "vllm"])
+def test_the_number_of_servers_is_left_to_vllm(policy: str) -> None:
+    assert build_arguments("tiny", DP, policy=policy).api_server_count is None
+    assert build_arguments("tiny", (*DP, "--api-server-count", "1"), policy=policy).api_server_count == 1

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
+from hashlib import sha256
+from multiprocessing import current_process
 from typing import Any
 
 from vllm.config import VllmConfig
@@ -16,8 +18,9 @@ from agentcache.config import AgentCacheConfig, is_on, read_config
 from agentcache.engine.blocks.evictor_inputs import find_cost_model
 from agentcache.engine.constants import RELEASE_METHOD
 from agentcache.engine.patches import ADDED_PREFIX, replace
+from agentcache.engine.replicas.placement_process import Meeting, SharedPlacement, connect, start_process
 from agentcache.engine.replicas.placer import Placer
-from agentcache.errors import InputError, in_one_line
+from agentcache.errors import InputError, ServerError, in_one_line
 from agentcache.policy.registry import find_policy
 from agentcache.policy.replicas.engine_load import PrefillCost
 from agentcache.policy.replicas.placement import Placement, SpillRule
@@ -44,17 +47,27 @@ def watch_clients() -> None:
     def get_core_engine_for_request(self: DPLBAsyncMPClient, request: EngineCoreRequest) -> Any:
         placer: Placer | None = getattr(self, _PLACER, None)
         if placer is not None and request.request_id not in self.reqs_in_flight:
-            rank = placer.choose(request)
+            rank = _ask(self, lambda: placer.choose(request))
             request.data_parallel_rank = request.data_parallel_rank if rank is None else rank
         return choose(self, request)
 
     async def process_engine_outputs(self: DPLBAsyncMPClient, outputs: EngineCoreOutputs) -> None:
         if (placer := getattr(self, _PLACER, None)) is not None:
-            placer.note(outputs)
+            _ask(self, lambda: placer.note(outputs))
         await process(self, outputs)
 
     replace(DPLBAsyncMPClient, "get_core_engine_for_request", get_core_engine_for_request)
     replace(DPLBAsyncMPClient, "process_engine_outputs", staticmethod(process_engine_outputs))
+
+
+def _ask(client: DPLBAsyncMPClient, ask: Callable[[], int | None]) -> int | None:
+    """Ask the client's placer; if it is lost, leave the choice to vLLM from now on."""
+    try:
+        return ask()
+    except ServerError as error:
+        logger.warning("agentcache: vLLM's balancer chooses engines from now on: %s", error)
+        replace(client, _PLACER, None)
+        return None
 
 
 def place_requests(core: object, vllm_config: VllmConfig) -> Placer | None:
@@ -72,35 +85,44 @@ def place_requests(core: object, vllm_config: VllmConfig) -> Placer | None:
 def _make_placer(core: DPLBAsyncMPClient, vllm_config: VllmConfig, config: AgentCacheConfig) -> Placer | None:
     if not keeps_jobs_home(config):
         return None
-    if core.client_count > 1:
-        logger.warning(
-            "agentcache: %d API servers know nothing of each other's jobs, so vLLM's balancer sends their turns to any "
-            "engine; give --api-server-count 1 to keep jobs where their cache is",
-            core.client_count,
-        )
-        return None
     try:
-        placement = _make_placement(vllm_config, config, len(core.core_engines))
+        make = _plan_placement(vllm_config, config, len(core.core_engines))
+        placement = make() if core.client_count == 1 else _share_placement(core, make, vllm_config)
     except InputError as error:
         logger.warning("agentcache: vLLM's balancer chooses engines, because costs are unknown: %s", error)
+        return None
+    except ServerError as error:
+        logger.warning("agentcache: vLLM's balancer chooses engines: %s", error)
         return None
     return Placer(placement, _make_release(core))
 
 
-def _make_placement(vllm_config: VllmConfig, config: AgentCacheConfig, engines: int) -> Placement:
+def _plan_placement(vllm_config: VllmConfig, config: AgentCacheConfig, engines: int) -> Callable[[], Placement]:
     cache_config = vllm_config.cache_config
     block_size = cache_config.block_size
     # vLLM has added up the blocks of all engines.
     blocks = (cache_config.num_gpu_blocks or 0) // engines
     if blocks < 2:
         raise InputError("the engines did not tell how many blocks their caches have")
-    return Placement(
+    return partial(
+        Placement,
         engines,
         capacity_tokens=blocks * block_size,
         prefill_cost=PrefillCost(find_cost_model(vllm_config, config).recompute_cost(block_size), block_size),
         spill=SpillRule(factor=config.replicas.spill_factor, live_s=config.replicas.live_s),
         max_jobs=config.runtime.max_jobs,
     )
+
+
+def _share_placement(
+    core: DPLBAsyncMPClient, make: Callable[[], Placement], vllm_config: VllmConfig
+) -> SharedPlacement:
+    """Connect to the placement of all API servers, which the first of them starts. Raises ServerError."""
+    # All of them, and no other server of this host, have the coordinator's address and the key.
+    digest = sha256(str(core.stats_update_address).encode()).hexdigest()
+    meeting = Meeting(f"\0agentcache-{digest[:32]}", bytes(current_process().authkey))
+    process = start_process(meeting, make) if core.client_index == 0 else None
+    return SharedPlacement(connect(meeting), vllm_config.cache_config.block_size, process)
 
 
 def _make_release(core: DPLBAsyncMPClient) -> Callable[[int, str, str | None], None]:

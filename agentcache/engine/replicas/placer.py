@@ -9,6 +9,7 @@ from vllm.v1.engine import EngineCoreOutputs, EngineCoreRequest
 
 from agentcache.engine.constants import ANSWER_MARK
 from agentcache.engine.jobs.names import job_name
+from agentcache.engine.replicas.placement_process import SharedPlacement
 from agentcache.policy.replicas.chain import Chain
 from agentcache.policy.replicas.job_homes import JobHome
 from agentcache.policy.replicas.placement import Placement
@@ -18,9 +19,11 @@ Release = Callable[[int, str, str | None], None]
 
 
 class Placer:
-    """`release` is called for what a job leaves behind when it moves."""
+    """`release` is called for what a job leaves behind when it moves. `clock` is that of all processes of a host."""
 
-    def __init__(self, placement: Placement, release: Release, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, placement: Placement | SharedPlacement, release: Release, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.placement = placement
         self._release = release
         self._clock = clock

@@ -1,0 +1,146 @@
+"""One placement for all API servers of a host, in a process of its own.
+
+A job's turns come to any of them, so that what is known of jobs must be in one place. No vLLM here: it starts at once.
+"""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Connection, Listener
+from threading import Lock, Thread
+from typing import Any, NamedTuple
+
+from agentcache.errors import ServerError
+from agentcache.policy.replicas.chain import Chain
+from agentcache.policy.replicas.job_homes import JobHome
+from agentcache.policy.replicas.placement import Placed, Placement
+
+# Others wait for the first API server, which starts the process.
+START_WAIT_S = 60.0
+_RETRY_S = 0.05
+# An answer takes a millisecond. Nothing else of the API server goes on meanwhile.
+ANSWER_WAIT_S = 1.0
+_MODULE = "agentcache.engine.replicas.placement_process"
+
+
+class Meeting(NamedTuple):
+    """Where API servers find the process: a socket's address, and the key that both sides must have."""
+
+    address: str
+    key: bytes
+
+
+def start_process(meeting: Meeting, make: Callable[[], Placement]) -> subprocess.Popen[bytes]:
+    """Start the process, which ends with this one: by the end of its input, however that comes."""
+    process = subprocess.Popen([sys.executable, "-m", _MODULE], stdin=subprocess.PIPE, start_new_session=True)
+    assert process.stdin is not None
+    pickle.dump((meeting, make), process.stdin)
+    process.stdin.flush()
+    return process
+
+
+def connect(meeting: Meeting, wait_s: float = START_WAIT_S) -> Connection:
+    """Connect to the process. Raises ServerError when it is not there after `wait_s`."""
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            return Client(meeting.address, authkey=meeting.key)
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise ServerError(f"the process that chooses engines is not there after {wait_s:.0f} s") from error
+            time.sleep(_RETRY_S)
+
+
+class SharedPlacement:
+    """What an API server sees of the placement: its methods, answered by the process behind `connection`.
+
+    Methods raise ServerError when the process is gone or does not answer within `ANSWER_WAIT_S`; then all later calls
+    do, too. `process` is the process itself, at the API server that has started it.
+    """
+
+    def __init__(
+        self, connection: Connection, block_tokens: int, process: subprocess.Popen[bytes] | None = None
+    ) -> None:
+        self.block_tokens = block_tokens
+        self._connection = connection
+        self._process = process
+
+    def place(self, request: str, chain: Chain, now_s: float, *, job: str | None = None) -> Placed:
+        """Choose the engine of a request with this prompt."""
+        placed: Placed = self._ask("place", request, chain, now_s, job=job)
+        return placed
+
+    def got_token(self, request: str) -> None:
+        """Note a request's first token."""
+        self._tell("got_token", request)
+
+    def finished(self, request: str, reply: list[int], now_s: float, *, answered: bool = False) -> None:
+        """Note that a request is over, with the tokens that it got."""
+        self._tell("finished", request, reply, now_s, answered=answered)
+
+    def end_job(self, job: str) -> bool:
+        """Forget a job that is over. Return False if it is not known."""
+        return bool(self._ask("end_job", job))
+
+    def find(self, job: str) -> JobHome | None:
+        """Find a job's home."""
+        home: JobHome | None = self._ask("find", job)
+        return home
+
+    def _tell(self, method: str, *values: Any, **named: Any) -> None:
+        try:
+            self._connection.send((False, method, values, named))
+        except OSError as error:
+            raise ServerError("the process that chooses engines is gone") from error
+
+    def _ask(self, method: str, *values: Any, **named: Any) -> Any:
+        try:
+            self._connection.send((True, method, values, named))
+            if self._connection.poll(ANSWER_WAIT_S):
+                return self._connection.recv()
+        except (OSError, EOFError) as error:
+            raise ServerError("the process that chooses engines is gone") from error
+        # A late answer would be taken for that to the next question.
+        self._connection.close()
+        raise ServerError(f"the process that chooses engines did not answer within {ANSWER_WAIT_S:g} s")
+
+
+def serve(listener: Listener, placement: Placement) -> None:
+    """Answer every API server that connects, each in a thread of its own, one question at a time."""
+    lock = Lock()
+    while True:
+        try:
+            connection = listener.accept()
+        except (AuthenticationError, EOFError, OSError):
+            continue  # Somebody without the key, or who went away.
+        Thread(target=partial(_answer, connection, placement, lock), daemon=True).start()
+
+
+def _answer(connection: Connection, placement: Placement, lock: Lock) -> None:
+    while True:
+        try:
+            wants_answer, method, values, named = connection.recv()
+        except (EOFError, OSError):
+            return  # The API server has ended, and with it vLLM's whole server.
+        with lock:
+            result = getattr(placement, method)(*values, **named)
+        if wants_answer:
+            connection.send(result)
+
+
+def main() -> None:
+    """Read what to serve, and serve until the end of the input."""
+    meeting, make = pickle.load(sys.stdin.buffer)
+    with Listener(meeting.address, authkey=meeting.key) as listener:
+        Thread(target=partial(serve, listener, make()), daemon=True).start()
+        sys.stdin.buffer.read()
+
+
+if __name__ == "__main__":
+    main()

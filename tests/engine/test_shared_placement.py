@@ -1,0 +1,101 @@
+"""API servers that share a placement see the same as one server that has it for itself."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from functools import partial
+from multiprocessing import Pipe
+from pathlib import Path
+from subprocess import Popen
+
+import pytest
+
+from agentcache.engine.replicas import placement_process
+from agentcache.engine.replicas.placement_process import Meeting, SharedPlacement, connect, start_process
+from agentcache.errors import ServerError
+from agentcache.policy.cost import RecomputeCost
+from agentcache.policy.replicas.chain import Chain
+from agentcache.policy.replicas.engine_load import PrefillCost
+from agentcache.policy.replicas.placement import Placement
+
+BLOCK = 4
+COST = PrefillCost(RecomputeCost(slope_s=0.0, base_s=1.0, floor_s=1e-9), BLOCK)
+MAKE = partial(Placement, 3, capacity_tokens=400, prefill_cost=COST)
+
+
+@pytest.fixture(scope="module")
+def meeting(tmp_path_factory: pytest.TempPathFactory) -> Meeting:
+    return Meeting(str(tmp_path_factory.mktemp("placement") / "socket"), b"a key")
+
+
+@pytest.fixture(scope="module")
+def process(meeting: Meeting) -> Iterator[Popen[bytes]]:
+    process = start_process(meeting, MAKE)
+    yield process
+    assert process.stdin is not None
+    process.stdin.close()
+    assert process.wait(10) == 0
+
+
+@pytest.fixture
+def servers(meeting: Meeting, process: Popen[bytes]) -> list[SharedPlacement]:
+    return [SharedPlacement(connect(meeting), BLOCK, process) for _ in range(2)]
+
+
+def test_two_servers_see_what_one_would(servers: list[SharedPlacement]) -> None:
+    alone = MAKE()
+    for turn in range(3):
+        for job in range(8):
+            # Each job's turns come to the two servers in turn; half of the jobs have no name.
+            server, name, request = servers[(turn + job) % 2], f"job {job}" if job % 2 else None, f"{job}-{turn}"
+            tokens = [100 + job] * 8 * (turn + 1)
+            told = server.place(request, Chain(tokens, BLOCK), float(turn), job=name)
+            assert told == alone.place(request, Chain(tokens, BLOCK), float(turn), job=name)
+            for placement in (server, alone):
+                placement.got_token(request)
+                placement.finished(request, [100 + job] * 8, turn + 0.5, answered=turn == 2)
+            assert server.find("job 1") == alone.find("job 1")
+    assert servers[0].end_job("job 1") is alone.end_job("job 1") is True
+    assert servers[1].find("job 1") is None
+
+
+def test_a_server_with_another_key_is_sent_away(meeting: Meeting, process: Popen[bytes]) -> None:
+    connect(meeting)
+    with pytest.raises(Exception, match="digest sent was rejected"):
+        connect(meeting._replace(key=b"another"))
+    assert process.poll() is None
+    connect(meeting)
+
+
+def test_without_a_process_servers_say_so(tmp_path: Path) -> None:
+    with pytest.raises(ServerError, match="not there after 0 s"):
+        connect(Meeting(str(tmp_path / "none"), b"a key"), wait_s=0.0)
+
+
+def test_a_process_that_ends_is_an_error(tmp_path: Path) -> None:
+    meeting = Meeting(str(tmp_path / "socket"), b"a key")
+    process = start_process(meeting, MAKE)
+    server = SharedPlacement(connect(meeting), BLOCK, process)
+    assert server.find("nobody") is None
+    assert process.stdin is not None
+    process.stdin.close()
+    process.wait(10)
+    for _ in range(2):
+        with pytest.raises(ServerError, match="is gone"):
+            server.find("nobody")
+
+
+def test_a_late_answer_is_not_taken_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placement_process, "ANSWER_WAIT_S", 0.0)
+    ours, process = Pipe()
+    server = SharedPlacement(ours, BLOCK)
+    with pytest.raises(ServerError, match="did not answer within 0 s"):
+        server.find("nobody")
+    assert process.recv() == (True, "find", ("nobody",), {})
+    with pytest.raises(ServerError, match="is gone"):
+        server.find("somebody")
+
+
+def test_what_is_sent_can_be_sent() -> None:
+    assert isinstance(pickle.loads(pickle.dumps(MAKE))(), Placement)

@@ -1,0 +1,95 @@
+"""Two API servers in front of two engines: vLLM's own default with --data-parallel-size 2."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from background_server import ONE_PROCESS, OPTIONS
+
+pytestmark = pytest.mark.engine
+
+SESSIONS = [f"session {number}" for number in range(6)]
+TURNS = 3
+
+
+@contextmanager
+def serve(log: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "agentcache", "serve", "tiny", "--port", str(port), "--data-parallel-size", "2"]
+    with log.open("wb") as out:
+        process = subprocess.Popen([*command, *OPTIONS, *ONE_PROCESS], stdout=out, stderr=subprocess.STDOUT)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        while not is_up(url):
+            assert process.poll() is None, log.read_text(errors="replace")
+            time.sleep(0.5)
+        yield url, process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def is_up(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/health", timeout=5).status_code == httpx.codes.OK
+    except httpx.HTTPError:
+        return False
+
+
+def ask(url: str, session: str, turn: int, tokens: int = 8) -> int:
+    """Each request has a connection of its own, so either server may get it."""
+    messages = [{"role": "user", "content": f"{session} says something. " * 10 * (turn + 1)}]
+    body = {"model": "tiny", "messages": messages, "max_tokens": tokens, "ignore_eos": True}
+    answer = httpx.post(f"{url}/v1/chat/completions", json=body, headers={"X-Session-ID": session}, timeout=120)
+    return int(answer.raise_for_status().json()["usage"]["completion_tokens"])
+
+
+def test_jobs_stay_home_and_replies_end(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    with serve(log) as (url, process):
+        for turn in range(TURNS):
+            for session in SESSIONS:
+                ask(url, session, turn)
+        homes = {}
+        for session in SESSIONS:
+            # Asked twice: both servers know.
+            views = [httpx.get(f"{url}/agentcache/jobs/{session}").raise_for_status().json() for _ in range(2)]
+            assert [[(job["engine"], len(job["turns"])) for job in view["jobs"]] for view in views] == [
+                [(views[0]["home"]["engine"], TURNS)]
+            ] * 2
+            homes[session] = views[0]["home"]["engine"]
+        assert sorted(homes.values()) == [0, 0, 0, 1, 1, 1]
+        assert httpx.delete(f"{url}/agentcache/jobs/{SESSIONS[0]}").json() == {"released": True}
+        assert httpx.get(f"{url}/agentcache/jobs/{SESSIONS[0]}").status_code == httpx.codes.NOT_FOUND
+        with ThreadPoolExecutor(4) as pool:
+            replies = [pool.submit(ask, url, f"late {number}", 0, 150) for number in range(4)]
+            wait_for_running(url, 4)
+            os.kill(process.pid, signal.SIGTERM)
+            assert [reply.result() for reply in replies] == [150] * 4
+        assert process.wait(30) == 0
+    text = log.read_text(errors="replace")
+    assert "ApiServer_1" in text
+    assert "balancer chooses" not in text
+
+
+def wait_for_running(url: str, count: int) -> None:
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        lines = httpx.get(f"{url}/metrics").text.splitlines()
+        running = sum(float(line.split()[-1]) for line in lines if line.startswith("vllm:num_requests_running"))
+        if running >= count:
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"{count} requests did not run at once")
