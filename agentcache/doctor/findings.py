@@ -162,6 +162,12 @@ def _judge_setup(engines: Sequence[Values]) -> Iterator[Finding]:
                 f"Cached blocks are reused as prefixes only: {obstacle}.",
                 "What the option behind it gives may be worth more; README.md says which features exclude it.",
             )
+    for obstacle in dict.fromkeys(engine.get("tier_obstacle") for engine in engines):
+        if obstacle:
+            yield Finding(
+                f"The host's memory is vLLM's own tier, not steered: {obstacle}.",
+                "Turn that off if it is an option; what agentcache would keep by value goes least recently used first.",
+            )
     if not any(engine["knobs"]["runtime"]["tool_parser"] for engine in engines):
         yield Finding(
             "Tool calls are not read, so nothing is kept while tools run.",

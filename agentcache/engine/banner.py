@@ -6,7 +6,9 @@ from vllm.config import VllmConfig
 
 from agentcache.config import AgentCacheConfig
 from agentcache.engine.blocks.evictor_inputs import describe_costs
+from agentcache.engine.segments.obstacles import Obstacle
 from agentcache.engine.tier.link_costs import describe_link
+from agentcache.engine.tier.obstacles import TierObstacle
 from agentcache.policy.registry import Policy
 
 
@@ -16,10 +18,11 @@ def write_banner(
     policy: Policy,
     *,
     fills_gaps: bool,
-    obstacle: str | None,
+    obstacle: Obstacle | None,
     steers_tier: bool,
+    tier_obstacle: TierObstacle | Obstacle | None,
 ) -> str:
-    """Write policy, tool-call parser, cost model and its source, whether or why not segments are reused, the link."""
+    """Write policy, tool-call parser, costs and their source, and what is reused and steered, or why not."""
     parts = [f"agentcache: policy {policy.name}"]
     if config.evictor is not None:
         parts[0] += f" with the evictor of {config.evictor}"
@@ -30,7 +33,9 @@ def write_banner(
     if fills_gaps:
         parts.append("multi-segment reuse on")
     elif obstacle is not None:
-        parts.append(f"prefix reuse only: {obstacle}")
+        parts.append(f"prefix reuse only: {obstacle.text}")
     if steers_tier:
         parts.append(f"blocks in the host's memory {describe_link(vllm_config, config)}")
+    elif tier_obstacle is not None:
+        parts.append(f"the host's memory is vLLM's own tier, not steered: {tier_obstacle.text}")
     return "; ".join(parts) + "."

@@ -104,9 +104,6 @@ class AgentScheduler(MultiSegmentScheduler):
         policy = find_policy(self.config.policy)
         obstacle = self._find_cost_obstacle()
         if obstacle is None or policy.name in _POLICIES_FOR_ANY_MODEL:
-            if self.has_mamba_layers:
-                # The host's memory is steered where gaps can be filled; across states they cannot.
-                policy = replace(policy, tier_order=None)
             return with_evictor(policy, self.config.evictor)
         logger.warning(
             "%s: policy %s cannot tell what its blocks are worth, which are evicted least recently used first, without "
@@ -127,7 +124,7 @@ class AgentScheduler(MultiSegmentScheduler):
     def _use_policy(self, policy: Policy, config: AgentCacheConfig) -> None:
         pool = self.kv_cache_manager.block_pool
         has_segments = is_on(config.segments.enabled, policy.segments)
-        tier = find_tier(self, config) if has_segments and policy.tier_order and config.tier.enabled else None
+        tier, self.tier_obstacle = find_tier(self, config, policy)
         self.steers_tier = tier is not None
         obstacle = find_engine_obstacle(self) if has_segments else None
         fills_gaps = has_segments and obstacle is None
@@ -136,7 +133,6 @@ class AgentScheduler(MultiSegmentScheduler):
         get_inputs = cache(
             partial(build_inputs, self.vllm_config, config, num_blocks, block_size, fills_gaps=fills_gaps)
         )
-        tier = tier if fills_gaps else None
         if policy.make_evictor is not None:
             self.evictor = policy.make_evictor(
                 get_inputs if tier is None else lambda: tier.price_evictions(get_inputs())
@@ -162,8 +158,11 @@ class AgentScheduler(MultiSegmentScheduler):
         get_costs = cache(lambda: SegmentCosts(get_inputs().recompute_cost, config.segments.row_s, block_size))
         if has_segments:
             self.fill_gaps(get_costs, config.segments.max_gaps)
-        facts = {"fills_gaps": fills_gaps, "steers_tier": tier is not None}
-        logger.info(write_banner(self.vllm_config, config, policy, **facts, obstacle=obstacle and obstacle.text))
+        facts = {"fills_gaps": fills_gaps, "steers_tier": self.steers_tier}
+        banner = write_banner(
+            self.vllm_config, config, policy, **facts, obstacle=obstacle, tier_obstacle=self.tier_obstacle
+        )
+        logger.info(banner)
         if tier is not None and price is not None:
             self._steer_tier(tier, policy, get_inputs(), price)
         # What a connector of vLLM's brings, it would bring under LRU as well, but not the same.

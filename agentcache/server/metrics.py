@@ -168,6 +168,7 @@ def _describe_policy(engines: Iterable[EngineSnapshot]) -> Metric:
     info = InfoMetricFamily(f"{PREFIX}policy", "The cache policy, and what is on of it.", labels=("engine",))
     for one in engines:
         parts = {part: "on" if one.knobs[part]["enabled"] else "off" for part in ("segments", "chunking")}
-        obstacle = one.segments_obstacle_slug or "none"
-        info.add_metric((str(one.engine),), {"policy": one.policy, "obstacle": obstacle, **parts})
+        slugs = {"obstacle": one.segments_obstacle_slug, "tier_obstacle": one.tier_obstacle_slug}
+        obstacles = {label: slug or "none" for label, slug in slugs.items()}
+        info.add_metric((str(one.engine),), {"policy": one.policy, **obstacles, **parts})
     return info

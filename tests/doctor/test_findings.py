@@ -81,10 +81,12 @@ def test_a_few_changes_and_first_requests_are_no_findings() -> None:
 def test_obstacles_of_the_engine_are_told_once() -> None:
     engine = read_engine()
     engine["segments_obstacle"] = "speculative decoding is on"
+    engine["tier_obstacle"] = "KV events are on"
     engine["knobs"]["runtime"]["tool_parser"] = None
     found = diagnose([engine, engine], []).findings
     assert [finding.text for finding in found] == [
         "Cached blocks are reused as prefixes only: speculative decoding is on.",
+        "The host's memory is vLLM's own tier, not steered: KV events are on.",
         "Tool calls are not read, so nothing is kept while tools run.",
     ]
 

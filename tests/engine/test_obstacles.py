@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from lone_scheduler import BLOCK_SIZE, make_config
 from test_layer_groups import FULL, RECURRENT, WINDOW
+from vllm.config import KVTransferConfig
 from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, KVCacheSpec, KVCacheTensor
 from vllm.v1.structured_output import StructuredOutputManager
 
@@ -51,15 +53,28 @@ LAYERS: dict[Obstacle | None, list[KVCacheSpec]] = {
 }
 
 
-def make_scheduler(model_path: str, obstacle: Obstacle | None) -> AgentScheduler:
-    """As the engine core makes it, for layers whose blocks are hashed in the size of the smallest."""
-    config = make_config(model_path, SCHEDULER_CLASS, OPTIONS.get(obstacle, {}), policy="asymcache")
+def make_scheduler(
+    model_path: str,
+    obstacle: Obstacle | None,
+    *,
+    engine: Mapping[str, Any] | None = None,
+    specs: list[KVCacheSpec] | None = None,
+    transfer: KVTransferConfig | None = None,
+    **knobs: Any,
+) -> AgentScheduler:
+    """As the engine core makes it, for layers whose blocks are hashed in the size of the smallest.
+
+    `engine` are options, and `specs` layers, beside those of the obstacle.
+    """
+    options = {**OPTIONS.get(obstacle, {}), **(engine or {})}
+    config = make_config(model_path, SCHEDULER_CLASS, options, **{"policy": "asymcache", **knobs})
+    config.kv_transfer_config = transfer or config.kv_transfer_config
     if obstacle in SWITCHES:
         part, field, value = SWITCHES[obstacle]
         setattr(getattr(config, part), field, value)
     config.cache_config.num_gpu_blocks = BLOCKS
     config.cache_config.mamba_cache_mode = "align"
-    specs = LAYERS.get(obstacle, [FULL])
+    specs = specs or LAYERS.get(obstacle, [FULL])
     names = [f"layer {number}" for number in range(len(specs))]
     tensors = [KVCacheTensor(BLOCKS * FULL.page_size_bytes, [name], 0, FULL.page_size_bytes) for name in names]
     groups = [KVCacheGroupSpec([name], spec) for name, spec in zip(names, specs, strict=True)]
@@ -75,13 +90,13 @@ def make_scheduler(model_path: str, obstacle: Obstacle | None) -> AgentScheduler
     return scheduler
 
 
-def read_label(scheduler: AgentScheduler) -> str:
+def read_label(scheduler: AgentScheduler, name: str = "obstacle") -> str:
     """What the metrics of this engine say."""
     snapshot = EngineSnapshot(**make_snapshot(scheduler).model_dump(), engine=0)
     (line,) = re.findall(
         r"^agentcache:policy_info.*$", render_metrics(Reading((snapshot,), 0.0)).decode(), re.MULTILINE
     )
-    (label,) = re.findall(r'obstacle="([^"]*)"', line)
+    (label,) = re.findall(rf'\b{name}="([^"]*)"', line)
     return str(label)
 
 

@@ -70,9 +70,8 @@ def test_state_tells_what_the_engine_did(url: str) -> None:
 def test_metrics_show_the_same_beside_vllms_own(url: str) -> None:
     metrics = get_metrics(url)
     values, (engine,) = find_values(metrics), get_state(url)["engines"]
-    assert (
-        values['agentcache:policy_info{chunking="on",engine="0",obstacle="none",policy="asymcache",segments="on"}'] == 1
-    )
+    setup = 'chunking="on",engine="0",obstacle="none",policy="asymcache",segments="on",tier_obstacle="none"'
+    assert values[f"agentcache:policy_info{{{setup}}}"] == 1
     assert values['agentcache:request_segments_count{engine="0"}'] == 1
     assert values['agentcache:fill_tokens_total{engine="0"}'] == engine["segments"]["fill_tokens"]
     assert values['agentcache:prefill_budget_tokens{engine="0"}'] == engine["prefill_budget"] > 0
@@ -114,6 +113,7 @@ def test_served_metrics_are_the_documented_ones(url: str) -> None:
 
 def test_labels_name_neither_session_nor_prompt(url: str) -> None:
     ours = "\n".join(line for line in get_metrics(url).splitlines() if line.startswith("agentcache:"))
-    known = {"engine", "policy", "segments", "chunking", "obstacle", "cause", "reason", "tool", "how", "le", "place"}
-    assert set(re.findall(r"(\w+)=\"", ours)) <= known
+    of_setup = {"policy", "segments", "chunking", "obstacle", "tier_obstacle"}
+    of_counts = {"engine", "cause", "reason", "tool", "how", "le", "place"}
+    assert set(re.findall(r"(\w+)=\"", ours)) <= of_setup | of_counts
     assert SESSION not in ours

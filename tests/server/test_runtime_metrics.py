@@ -10,7 +10,8 @@ from agentcache.engine.rpc.snapshot import EngineSnapshot
 from agentcache.server.metrics import render_metrics
 from agentcache.server.snapshot_reader import Reading
 
-LABELS = {"how", "engine", "policy", "segments", "chunking", "cause", "reason", "tool", "le", "obstacle", "place"}
+SETUP = {"policy", "segments", "chunking", "obstacle", "tier_obstacle"}
+LABELS = SETUP | {"how", "engine", "cause", "reason", "tool", "le", "place"}
 
 
 def find_samples(*engines: EngineSnapshot) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:

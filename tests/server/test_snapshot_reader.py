@@ -138,11 +138,14 @@ def test_an_engine_that_never_answers_does_not_hold_up_a_scrape(monkeypatch: pyt
 
 
 def test_values_are_as_counted_with_a_series_for_each_engine() -> None:
-    lines = render_metrics(Reading((make_engine(0), make_engine(1, policy="lru")), 1.5)).decode().splitlines()
+    engines = make_engine(0), make_engine(1, policy="lru", tier_obstacle_slug="kv-events")
+    lines = render_metrics(Reading(engines, 1.5)).decode().splitlines()
     samples = {line for line in lines if not line.startswith("#")}
     assert {
-        'agentcache:policy_info{chunking="off",engine="0",obstacle="none",policy="asymcache",segments="on"} 1.0',
-        'agentcache:policy_info{chunking="off",engine="1",obstacle="none",policy="lru",segments="on"} 1.0',
+        'agentcache:policy_info{chunking="off",engine="0",obstacle="none",policy="asymcache",segments="on",'
+        'tier_obstacle="none"} 1.0',
+        'agentcache:policy_info{chunking="off",engine="1",obstacle="none",policy="lru",segments="on",'
+        'tier_obstacle="kv-events"} 1.0',
         'agentcache:fill_tokens_total{engine="0"} 640.0',
         'agentcache:islands_dropped_total{engine="1"} 4.0',
         'agentcache:segment_fallbacks_total{engine="0",reason="multi_modal_input"} 2.0',

@@ -88,6 +88,8 @@ class Snapshot(_Counts):
     segments: SegmentCounts | None
     segments_obstacle: str | None = Field(description="why this engine can reuse cached blocks only as prefixes")
     segments_obstacle_slug: str | None = Field(default=None, description="the same in a word, as the metric has it")
+    tier_obstacle: str | None = Field(default=None, description="why the host's memory is vLLM's own tier, not steered")
+    tier_obstacle_slug: str | None = Field(default=None, description="the same in a word, as the metric has it")
     evictions: dict[str, EvictionCounts] = Field(description="by cause")
     lambda_value: float | None = Field(description="λ of the evictor")
     prefill_budget: int | None = Field(description="prompt tokens that the last step could have had")
@@ -118,6 +120,8 @@ def make_snapshot(scheduler: AgentScheduler) -> Snapshot:
         segments=_count_segments(scheduler),
         segments_obstacle=obstacle.text if obstacle is not None else None,
         segments_obstacle_slug=obstacle.slug if obstacle is not None else None,
+        tier_obstacle=scheduler.tier_obstacle.text if scheduler.tier_obstacle is not None else None,
+        tier_obstacle_slug=scheduler.tier_obstacle.slug if scheduler.tier_obstacle is not None else None,
         evictions={cause: EvictionCounts(blocks=lost.blocks, age_s=lost.age_s) for cause, lost in evictions.items()},
         lambda_value=_read_lambda(scheduler.evictor),
         prefill_budget=scheduler.prefill_budget,

@@ -18,7 +18,7 @@ from agentcache.engine.segments.fill_request import find_obstacle
 from agentcache.engine.segments.filling_queue import FillingQueue
 from agentcache.engine.segments.gap_filler import GapFiller, SegmentStats
 from agentcache.engine.segments.hit_finder import HitFinder
-from agentcache.engine.segments.layer_rule import find_rule_obstacle, has_full_attention_alone, make_rule
+from agentcache.engine.segments.layer_rule import find_rule_obstacle, make_rule
 from agentcache.engine.segments.obstacles import Obstacle
 from agentcache.engine.segments.plan import SegmentCosts
 from agentcache.engine.vllm_scheduler import VllmScheduler
@@ -135,15 +135,13 @@ class MultiSegmentScheduler(VllmScheduler):
             super().finish_requests(names, RequestStatus.FINISHED_ABORTED)
 
 
-def find_engine_obstacle(scheduler: MultiSegmentScheduler) -> Obstacle | None:
-    """Find why this engine cannot have gaps; None if it can."""
-    method = _draft_method(scheduler)
+def find_engine_obstacle(scheduler: MultiSegmentScheduler, *, ignore_connector: bool = False) -> Obstacle | None:
+    """Find why this engine cannot have gaps; None if it can. `ignore_connector`: as if it had no KV connector."""
+    brings = scheduler.connector is not None and not scheduler.steers_tier
     obstacles = {
         Obstacle.PREFIX_CACHING_OFF: not scheduler.kv_cache_manager.enable_caching,
-        Obstacle.DRAFTER: method not in (None, "ngram"),
-        # Ours was tried with layers of one kind, and without drafts.
-        Obstacle.KV_CONNECTOR: scheduler.connector is not None
-        and not (scheduler.steers_tier and method is None and has_full_attention_alone(scheduler.kv_cache_config)),
+        Obstacle.DRAFTER: _draft_method(scheduler) not in (None, "ngram"),
+        Obstacle.KV_CONNECTOR: brings and not ignore_connector,
         Obstacle.ROUTED_EXPERTS: scheduler.aux_output_connector is not None,
         Obstacle.DUAL_BATCH_OVERLAP: scheduler.parallel_config.use_ubatching,
         Obstacle.CONTEXT_PARALLEL: scheduler.dcp_world_size * scheduler.pcp_world_size > 1,

@@ -3,5 +3,5 @@
 `host_cache.py` is that memory's cache, with an evictor of its own; `storing.py` copies to it what the GPU evicts next;
 `fetching.py` copies back what a waiting request lacks; `tier.py` joins them and keeps account of copies under way;
 `connector.py` is what vLLM loads, and `worker.py` has vLLM's workers do the copies; `gpu_copier.py` makes the same
-copies for measurements.
+copies for measurements. `obstacles.py` says why all of this may be left to vLLM.
 """

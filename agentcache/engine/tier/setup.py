@@ -13,18 +13,23 @@ from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.jobs.miss_log import MissLog
 from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP
 from agentcache.engine.segments.gap_filler import GapFiller
+from agentcache.engine.segments.obstacles import Obstacle
 from agentcache.engine.segments.plan import SegmentCosts
+from agentcache.engine.segments.scheduler import MultiSegmentScheduler
 from agentcache.engine.tier.computed_blocks import ComputedBlocks
 from agentcache.engine.tier.connector import TierConnector
 from agentcache.engine.tier.fetching import Fetching, Link
 from agentcache.engine.tier.host_cache import HostCache
 from agentcache.engine.tier.link_costs import find_block_bytes, find_links
+from agentcache.engine.tier.obstacles import TierObstacle, find_tier_obstacle
+from agentcache.engine.tier.options import is_steered
 from agentcache.engine.tier.storing import Storing
 from agentcache.engine.tier.tier import Tier
 from agentcache.engine.tier.usefulness import Usefulness
 from agentcache.policy.cost import RecomputeCost
 from agentcache.policy.evictor import Evictor
 from agentcache.policy.inputs import EvictorInputs
+from agentcache.policy.registry import Policy
 from agentcache.policy.return_price import ReturnPrice
 
 # Steps whose new tokens take blocks that are copied already: a copy is known to have been made some three steps after
@@ -135,12 +140,21 @@ def find_margin(scheduler: Scheduler) -> int:
     return _STEPS_AHEAD * cdiv(scheduler.max_num_scheduled_tokens, scheduler.block_size)
 
 
-def find_tier(scheduler: Scheduler, config: AgentCacheConfig) -> TierSetup | None:
-    """Find the connector to steer; None where there is none, or vLLM's own way must do.
+def find_tier(
+    scheduler: MultiSegmentScheduler, config: AgentCacheConfig, policy: Policy
+) -> tuple[TierSetup | None, TierObstacle | Obstacle | None]:
+    """Find the connector for `policy`, the one in force, to steer, or why vLLM's own way must do.
 
-    Raises InputError for a cost profile that cannot be used.
+    Returns:
+        Neither where nobody is to steer: without such a connector, by `tier.enabled`, or under other policies.
+
+    Raises:
+        InputError: A cost profile cannot be used.
     """
     connector = scheduler.connector
-    if not isinstance(connector, TierConnector) or not connector.host_blocks or scheduler.enable_kv_cache_events:
-        return None
-    return TierSetup(connector, find_links(scheduler, config).fetch)
+    is_wanted = is_steered(config) or (config.tier.enabled and policy.tier_order is not None)
+    if not isinstance(connector, TierConnector) or not is_wanted:
+        return None, None
+    if (obstacle := find_tier_obstacle(scheduler, config, policy)) is not None:
+        return None, obstacle
+    return TierSetup(connector, find_links(scheduler, config).fetch), None

@@ -1,0 +1,91 @@
+"""Engines that leave the host's memory to vLLM's own tier say why: at the start, and in the metrics."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from prefix_router import EVENTS
+from test_layer_groups import FULL, WINDOW
+from test_obstacles import DOCUMENTED, DRAFTS, make_scheduler, read_label
+
+from agentcache.engine.rpc.snapshot import make_snapshot
+from agentcache.engine.scheduler import AgentScheduler
+from agentcache.engine.segments.obstacles import Obstacle
+from agentcache.engine.tier.obstacles import TierObstacle
+from agentcache.engine.tier.options import make_transfer_config
+
+# What stands in the way of the tier alone.
+OWN: dict[TierObstacle, dict[str, Any]] = {
+    TierObstacle.PREFIX_CACHING_OFF: {"engine": {"enable_prefix_caching": False}},
+    TierObstacle.SEGMENTS_OFF: {"segments": {"enabled": False}},
+    TierObstacle.KV_EVENTS: {"engine": EVENTS},
+    TierObstacle.SPECULATIVE_DECODING: {"engine": {"speculative_config": DRAFTS}},
+    TierObstacle.LAYER_KINDS: {"specs": [FULL, WINDOW]},
+}
+SHARED = [
+    Obstacle.ROUTED_EXPERTS,
+    Obstacle.DUAL_BATCH_OVERLAP,
+    Obstacle.CONTEXT_PARALLEL,
+    Obstacle.RECURRENT_LAYERS,
+    Obstacle.OTHER_LAYERS,
+    Obstacle.BLOCK_SIZES,
+]
+
+
+def make_offloading(model_path: str, obstacle: Obstacle | None = None, **options: Any) -> AgentScheduler:
+    transfer = make_transfer_config(200 * FULL.page_size_bytes, steered=True, lazy=False)
+    return make_scheduler(model_path, obstacle, transfer=transfer, **{"policy": "agentcache", **options})
+
+
+def check_says(scheduler: AgentScheduler, log: pytest.LogCaptureFixture, obstacle: Obstacle | TierObstacle) -> None:
+    assert scheduler.tier is None
+    (banner,) = (line for line in log.messages if line.startswith("agentcache: policy "))
+    assert banner.endswith(f"; the host's memory is vLLM's own tier, not steered: {obstacle.text}.")
+    assert make_snapshot(scheduler).tier_obstacle == obstacle.text
+    assert read_label(scheduler, "tier_obstacle") == obstacle.slug
+
+
+@pytest.mark.parametrize("obstacle", OWN, ids=lambda each: each.slug)
+def test_what_stands_in_the_tiers_way_is_said(
+    tiny_model_path: str, vllm_log: pytest.LogCaptureFixture, obstacle: TierObstacle
+) -> None:
+    check_says(make_offloading(tiny_model_path, **OWN[obstacle]), vllm_log, obstacle)
+
+
+@pytest.mark.parametrize("obstacle", SHARED, ids=lambda each: each.slug)
+def test_what_stands_in_the_way_of_gaps_does_so_too(
+    tiny_model_path: str, vllm_log: pytest.LogCaptureFixture, obstacle: Obstacle
+) -> None:
+    check_says(make_offloading(tiny_model_path, obstacle), vllm_log, obstacle)
+
+
+def test_a_model_without_costs_is_one_of_them(
+    tiny_model_path: str, vllm_log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(AgentScheduler, "_find_cost_obstacle", lambda _: "Config without layers")
+    check_says(make_offloading(tiny_model_path), vllm_log, TierObstacle.COSTS_UNKNOWN)
+
+
+@pytest.mark.parametrize("policy", ["agentcache", "agentcache-interactive"])
+def test_a_steered_tier_has_no_obstacle(tiny_model_path: str, vllm_log: pytest.LogCaptureFixture, policy: str) -> None:
+    scheduler = make_offloading(tiny_model_path, policy=policy)
+    assert scheduler.tier is not None
+    assert read_label(scheduler, "tier_obstacle") == "none"
+    assert not [line for line in vllm_log.messages if "not steered" in line]
+
+
+@pytest.mark.parametrize("options", [{"policy": "lru"}, {"tier": {"enabled": False}}], ids=["policy", "knob"])
+def test_what_nobody_asked_for_is_no_obstacle(
+    tiny_model_path: str, vllm_log: pytest.LogCaptureFixture, options: dict[str, Any]
+) -> None:
+    scheduler = make_offloading(tiny_model_path, **options)
+    assert scheduler.tier is None
+    assert read_label(scheduler, "tier_obstacle") == "none"
+    assert not [line for line in vllm_log.messages if "not steered" in line]
+
+
+def test_the_documented_obstacles_are_all_there_are() -> None:
+    section = DOCUMENTED.read_text().partition("\n## Obstacles of the host's memory\n")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| `([a-z-]+)` \|", section, re.MULTILINE) == [each.slug for each in TierObstacle]
