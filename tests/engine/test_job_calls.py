@@ -63,4 +63,4 @@ def test_an_id_of_any_length_is_kept_short() -> None:
     name = "x" * 100_000
     tracked.turn(f"{name}-0a1b2c3d", ASKED, session="mine")
     assert [view.session for view in tracked.tracker.view_session(name)] == ["mine"]
-    assert max(map(len, tracked.tracker._finder._replies)) <= 64
+    assert max(map(len, tracked.tracker._finder._replies._owners)) <= 64

@@ -20,6 +20,7 @@ from agentcache.engine.replicas.placement_process import SharedPlacement
 from agentcache.engine.replicas.placer import Placer
 from agentcache.policy.cost import RecomputeCost
 from agentcache.policy.replicas.engine_load import PrefillCost
+from agentcache.policy.replicas.job_homes import JobHome
 from agentcache.policy.replicas.placement import Placement
 
 BLOCK = 4
@@ -162,6 +163,50 @@ def test_a_session_that_is_over_is_forgotten() -> None:
     assert placer.find("one", None) is home
     placer.end_session("one", None)
     assert placer.find("one", None) is None
+
+
+def finish_turn(placer: Placer, name: str, prompt: list[int], **fields: Any) -> JobHome:
+    """`name` as the engine has it: the id that the client gets, and a suffix. Returns where its job lives."""
+    placer.choose(make_request(name, prompt, **fields))
+    placer.note(EngineCoreOutputs(outputs=[EngineCoreOutput(name, [7] * 8)], finished_requests={name}))
+    home = placer.find(name.rpartition("-")[0], None)
+    assert home is not None
+    return home
+
+
+@pytest.mark.parametrize("fields", [{}, {"session_id": "one"}, {"session_id": "one", "cache_salt": "tenant"}])
+def test_a_job_is_named_by_any_of_its_replies(fields: dict[str, Any]) -> None:
+    placer = make_placer()
+    first = finish_turn(placer, "chatcmpl-a-1f", [1] * 40, **fields)
+    assert finish_turn(placer, "chatcmpl-b-2e", [1] * 40 + [7] * 8 + [3] * 9, **fields) is first
+    other = finish_turn(placer, "chatcmpl-c-3d", [9] * 40)
+    placer.end_session("chatcmpl-a", None)
+    assert placer.placement.find(first.job) is None
+    assert (placer.find("chatcmpl-a", None), placer.find("chatcmpl-b", None)) == (None, None)
+    # Its load is gone with it, and the next turn is a new job's.
+    assert sum(load.jobs for load in placer.placement._loads) == 1
+    placer.choose(make_request("chatcmpl-d-4c", [1] * 40 + [7] * 8 + [3] * 9, **fields))
+    assert placer.placement.placed == {"new": 3, "home": 1}
+    assert placer.find("chatcmpl-c", None) is other
+
+
+def test_a_reply_of_another_tenant_names_no_job() -> None:
+    placer = make_placer()
+    home = finish_turn(placer, "chatcmpl-a-1f", [1] * 40, cache_salt="tenant")
+    for others in ([None], ["another"], []):
+        placer.end_session("chatcmpl-a", others)
+        assert placer.find("chatcmpl-a", others) is None
+    assert placer.find("chatcmpl-a", ["tenant"]) is home
+    placer.end_session("chatcmpl-a", ["tenant"])
+    assert placer.find("chatcmpl-a", None) is None
+
+
+def test_a_session_goes_before_a_reply_of_the_same_name() -> None:
+    placer = make_placer()
+    replied = finish_turn(placer, "one-1f", [1] * 40)
+    placer.choose(make_request("2", [2] * 40, session_id="one"))
+    placer.end_session("one", None)
+    assert placer.find("one", None) is replied
 
 
 @pytest.mark.parametrize(

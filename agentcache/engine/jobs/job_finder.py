@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter, OrderedDict, deque
+from collections import Counter, deque
 from collections.abc import Collection
 from typing import NamedTuple
 
 from vllm.logger import init_logger
 from vllm.v1.request import Request
 
-from agentcache.engine.jobs.names import job_name, shorten
+from agentcache.engine.jobs.names import job_name
 from agentcache.engine.jobs.prefix_matcher import PrefixMatcher
+from agentcache.engine.jobs.reply_ids import ReplyIds
 from agentcache.engine.jobs.told_prompt import has_history, read_predecessor
 from agentcache.engine.jobs.views import FoundBy
 from agentcache.policy.replicas.chain_owners import ChainOwner
@@ -19,9 +19,6 @@ from tool_runtime.learning.job_table import JobEntry, JobTable, Parent
 
 logger = init_logger("vllm.agentcache")
 
-_MAX_REPLIES = 10_000
-# The engine adds a suffix to the id that a client gets; a response's requests were numbered by the server before.
-_REPLY = re.compile(r"(resp_.*(?=_\d+-)|(?!resp_).*)(?:_\d+)?-[^-]*$", re.DOTALL)
 # Of requests that go on from an earlier reply, the latest so many are looked at.
 _WINDOW = 100
 
@@ -41,8 +38,7 @@ class JobFinder:
         self.found: Counter[FoundBy] = Counter()
         self._prefixes = prefixes
         self._jobs = jobs
-        # Finished requests by the id of the reply that their client has got, which a client may have chosen: shortened.
-        self._replies: OrderedDict[str, tuple[ChainOwner, str | None]] = OrderedDict()
+        self._replies: ReplyIds[ChainOwner] = ReplyIds()
         self._unmatched: deque[bool] = deque(maxlen=_WINDOW)
         self._has_warned = False
 
@@ -65,17 +61,12 @@ class JobFinder:
 
     def note(self, request: Request, job: str, turn: str) -> None:
         """Note that the request has finished, as this turn of the job."""
-        if found := _REPLY.match(request.request_id):
-            self._replies[shorten(found[1])] = ChainOwner(job, turn, 0), request.cache_salt
-            if len(self._replies) > _MAX_REPLIES:
-                self._replies.popitem(last=False)
+        self._replies.note(request.request_id, request.cache_salt, ChainOwner(job, turn, 0))
 
     def find_by_reply(self, reply: str, tenants: Collection[str | None] | None = None) -> JobEntry | None:
         """Find the job that a reply belongs to, by the id that its client has got; of these tenants, or of any."""
-        owner, salt = self._replies.get(shorten(reply), (None, None))
-        if owner is None or (tenants is not None and salt not in tenants):
-            return None
-        return self._jobs.get(owner.session)
+        owner = self._replies.find(reply, tenants)
+        return None if owner is None else self._jobs.get(owner.session)
 
     def _find_owner(self, request: Request) -> tuple[ChainOwner | None, FoundBy]:
         owner = self._find_predecessor(request)
@@ -89,9 +80,7 @@ class JobFinder:
         return None, "unmatched" if has_history(request) else "first"
 
     def _find_predecessor(self, request: Request) -> ChainOwner | None:
-        response = read_predecessor(request)
-        owner, salt = self._replies.get(shorten(response or ""), (None, None))
-        return owner if salt == request.cache_salt else None
+        return self._replies.find(read_predecessor(request) or "", [request.cache_salt])
 
     def _watch(self, by: FoundBy) -> None:
         """Warn once when most requests that hold an earlier reply were matched with no job."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
+from typing import NamedTuple
 
 from vllm.v1.engine import EngineCoreOutputs, EngineCoreRequest
 
 from agentcache.engine.constants import ANSWER_MARK
 from agentcache.engine.jobs.names import job_name
+from agentcache.engine.jobs.reply_ids import ReplyIds
 from agentcache.engine.replicas.placement_process import SharedPlacement
 from agentcache.policy.replicas.chain import Chain
 from agentcache.policy.replicas.job_homes import JobHome
@@ -16,6 +18,12 @@ from agentcache.policy.replicas.placement import Placement
 
 # Ends a session's job at one engine: engine, session as that engine knows it, tenant.
 Release = Callable[[int, str, str | None], None]
+
+
+class _Turn(NamedTuple):
+    job: str
+    tenant: str | None
+    reply: list[int]
 
 
 class Placer:
@@ -27,8 +35,9 @@ class Placer:
         self.placement = placement
         self._release = release
         self._clock = clock
-        # The replies of requests under way.
-        self._replies: dict[str, list[int]] = {}
+        # Requests under way, and the jobs of finished ones: a client may name its job by a reply.
+        self._turns: dict[str, _Turn] = {}
+        self._replied: ReplyIds[str] = ReplyIds()
 
     def choose(self, request: EngineCoreRequest) -> int | None:
         """Choose the engine; None for a request that is nobody's turn, or that names its engine."""
@@ -41,7 +50,7 @@ class Placer:
         session = request.session_id
         job = job_name(session, request.cache_salt) if session else None
         placed = self.placement.place(request.request_id, chain, self._clock(), job=job)
-        self._replies[request.request_id] = []
+        self._turns[request.request_id] = _Turn(placed.job, request.cache_salt, [])
         if placed.moved_from is not None:
             # Without a session the engine, too, names a job after its first request.
             self._release(placed.moved_from, session or placed.job, request.cache_salt)
@@ -50,22 +59,34 @@ class Placer:
     def note(self, outputs: EngineCoreOutputs) -> None:
         """Note the tokens of a step, and the requests that are over."""
         for output in outputs.outputs:
-            if (reply := self._replies.get(output.request_id)) is not None:
-                if not reply:
+            if (turn := self._turns.get(output.request_id)) is not None:
+                if not turn.reply:
                     self.placement.got_token(output.request_id)
-                reply.extend(output.new_token_ids)
+                turn.reply.extend(output.new_token_ids)
         finished = outputs.finished_requests or set()
         for request in finished:
-            if (reply := self._replies.pop(request, None)) is not None:
+            if (turn := self._turns.pop(request, None)) is not None:
                 answered = request + ANSWER_MARK in finished
-                self.placement.finished(request, reply, self._clock(), answered=answered)
+                self.placement.finished(request, turn.reply, self._clock(), answered=answered)
+                self._replied.note(request, turn.tenant, turn.job)
 
     def end_session(self, session: str, tenants: Collection[str | None] | None) -> None:
-        """Forget the session's jobs of these tenants. None of all is read as none: their names are not known here."""
-        for tenant in (None,) if tenants is None else tenants:
-            self.placement.end_job(job_name(session, tenant))
+        """Forget the session's jobs of these tenants, or that of the reply which has `session` as its id.
+
+        None of all is read as none for sessions: the tenants' names are not known here.
+        """
+        for home in self._find_all(session, tenants):
+            self.placement.end_job(home.job)
 
     def find(self, session: str, tenants: Collection[str | None] | None) -> JobHome | None:
-        """Find the home of the session's job, of the first tenant that has one."""
+        """Find the home of the session's job, of the first tenant that has one, or of the job of the reply."""
+        return next(iter(self._find_all(session, tenants)), None)
+
+    def _find_all(self, session: str, tenants: Collection[str | None] | None) -> list[JobHome]:
+        """Find homes as the engine finds jobs: by the session, and where none has this name, by a reply's id."""
         names = (job_name(session, tenant) for tenant in ((None,) if tenants is None else tenants))
-        return next((home for name in names if (home := self.placement.find(name)) is not None), None)
+        homes = [home for name in names if (home := self.placement.find(name)) is not None]
+        if homes or (job := self._replied.find(session, tenants)) is None:
+            return homes
+        home = self.placement.find(job)
+        return [] if home is None else [home]
