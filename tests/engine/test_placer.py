@@ -16,12 +16,12 @@ from agentcache.config import CONFIG_KEY, AgentCacheConfig
 from agentcache.engine.constants import ANSWER_MARK, RELEASE_METHOD
 from agentcache.engine.replicas import client as replicas_client
 from agentcache.engine.replicas.client import _make_release, keeps_jobs_home, place_requests, watch_clients
+from agentcache.engine.replicas.job_places import JobPlaces
 from agentcache.engine.replicas.placement_process import SharedPlacement
 from agentcache.engine.replicas.placer import Placer
 from agentcache.policy.cost import RecomputeCost
 from agentcache.policy.replicas.engine_load import PrefillCost
 from agentcache.policy.replicas.job_homes import JobHome
-from agentcache.policy.replicas.placement import Placement
 
 BLOCK = 4
 COST = PrefillCost(RecomputeCost(slope_s=0.0, base_s=1.0, floor_s=1e-9), BLOCK)
@@ -42,7 +42,7 @@ def make_request(name: str, tokens: list[int], **fields: Any) -> EngineCoreReque
 
 
 def make_placer(released: list[tuple[int, str, str | None]] | None = None) -> Placer:
-    placement = Placement(2, capacity_tokens=4000, prefill_cost=COST)
+    placement = JobPlaces(2, capacity_tokens=4000, prefill_cost=COST)
     told: list[tuple[int, str, str | None]] = [] if released is None else released
     return Placer(placement, lambda *job: told.append(job), clock=lambda: 0.0)
 
@@ -229,7 +229,7 @@ def test_vllm_balances_once_the_placement_is_lost() -> None:
 
 
 def test_each_policy_of_a_run_gets_a_placer_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    placement = partial(Placement, 2, capacity_tokens=4000, prefill_cost=COST)
+    placement = partial(JobPlaces, 2, capacity_tokens=4000, prefill_cost=COST)
     monkeypatch.setattr(replicas_client, "_plan_placement", lambda *_: placement)
     client = make_client(None)
 

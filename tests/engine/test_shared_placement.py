@@ -12,16 +12,16 @@ from subprocess import Popen
 import pytest
 
 from agentcache.engine.replicas import placement_process
+from agentcache.engine.replicas.job_places import JobPlaces
 from agentcache.engine.replicas.placement_process import Meeting, SharedPlacement, connect, start_process
 from agentcache.errors import ServerError
 from agentcache.policy.cost import RecomputeCost
 from agentcache.policy.replicas.chain import Chain
 from agentcache.policy.replicas.engine_load import PrefillCost
-from agentcache.policy.replicas.placement import Placement
 
 BLOCK = 4
 COST = PrefillCost(RecomputeCost(slope_s=0.0, base_s=1.0, floor_s=1e-9), BLOCK)
-MAKE = partial(Placement, 3, capacity_tokens=400, prefill_cost=COST)
+MAKE = partial(JobPlaces, 3, capacity_tokens=400, prefill_cost=COST)
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +56,9 @@ def test_two_servers_see_what_one_would(servers: list[SharedPlacement]) -> None:
                 placement.got_token(request)
                 placement.finished(request, [100 + job] * 8, turn + 0.5, answered=turn == 2)
             assert server.find("job 1") == alone.find("job 1")
+    servers[0].note_reply("chatcmpl-a-1f", "tenant", "job 3")
+    assert servers[1].find_replied("chatcmpl-a", ["tenant"]) == "job 3"
+    assert servers[1].find_replied("chatcmpl-a", ["another"]) is None
     assert servers[0].end_job("job 1") is alone.end_job("job 1") is True
     assert servers[1].find("job 1") is None
 
@@ -98,4 +101,4 @@ def test_a_late_answer_is_not_taken_for_the_next(monkeypatch: pytest.MonkeyPatch
 
 
 def test_what_is_sent_can_be_sent() -> None:
-    assert isinstance(pickle.loads(pickle.dumps(MAKE))(), Placement)
+    assert isinstance(pickle.loads(pickle.dumps(MAKE))(), JobPlaces)

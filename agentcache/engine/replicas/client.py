@@ -18,12 +18,13 @@ from agentcache.config import AgentCacheConfig, is_on, read_config
 from agentcache.engine.blocks.evictor_inputs import find_cost_model
 from agentcache.engine.constants import RELEASE_METHOD
 from agentcache.engine.patches import ADDED_PREFIX, replace
+from agentcache.engine.replicas.job_places import JobPlaces
 from agentcache.engine.replicas.placement_process import Meeting, SharedPlacement, connect, start_process
 from agentcache.engine.replicas.placer import Placer
 from agentcache.errors import InputError, ServerError, in_one_line
 from agentcache.policy.registry import find_policy
 from agentcache.policy.replicas.engine_load import PrefillCost
-from agentcache.policy.replicas.placement import Placement, SpillRule
+from agentcache.policy.replicas.placement import SpillRule
 
 logger = init_logger("vllm.agentcache")
 
@@ -97,7 +98,7 @@ def _make_placer(core: DPLBAsyncMPClient, vllm_config: VllmConfig, config: Agent
     return Placer(placement, _make_release(core))
 
 
-def _plan_placement(vllm_config: VllmConfig, config: AgentCacheConfig, engines: int) -> Callable[[], Placement]:
+def _plan_placement(vllm_config: VllmConfig, config: AgentCacheConfig, engines: int) -> Callable[[], JobPlaces]:
     cache_config = vllm_config.cache_config
     block_size = cache_config.block_size
     # vLLM has added up the blocks of all engines.
@@ -105,7 +106,7 @@ def _plan_placement(vllm_config: VllmConfig, config: AgentCacheConfig, engines: 
     if blocks < 2:
         raise InputError("the engines did not tell how many blocks their caches have")
     return partial(
-        Placement,
+        JobPlaces,
         engines,
         capacity_tokens=blocks * block_size,
         prefill_cost=PrefillCost(find_cost_model(vllm_config, config).recompute_cost(block_size), block_size),
@@ -115,7 +116,7 @@ def _plan_placement(vllm_config: VllmConfig, config: AgentCacheConfig, engines: 
 
 
 def _share_placement(
-    core: DPLBAsyncMPClient, make: Callable[[], Placement], vllm_config: VllmConfig
+    core: DPLBAsyncMPClient, make: Callable[[], JobPlaces], vllm_config: VllmConfig
 ) -> SharedPlacement:
     """Connect to the placement of all API servers, which the first of them starts. Raises ServerError."""
     # All of them, and no other server of this host, have the coordinator's address and the key.

@@ -1,6 +1,7 @@
 """One placement for all API servers of a host, in a process of its own.
 
-A job's turns come to any of them, so that what is known of jobs must be in one place. No vLLM here: it starts at once.
+A job's turns come to any of them, so that what is known of jobs must be in one place. No vLLM here: it starts in half a
+second.
 """
 
 from __future__ import annotations
@@ -9,17 +10,18 @@ import pickle
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
 from threading import Lock, Thread
 from typing import Any, NamedTuple
 
+from agentcache.engine.replicas.job_places import JobPlaces
 from agentcache.errors import ServerError
 from agentcache.policy.replicas.chain import Chain
 from agentcache.policy.replicas.job_homes import JobHome
-from agentcache.policy.replicas.placement import Placed, Placement
+from agentcache.policy.replicas.placement import Placed
 
 # Others wait for the first API server, which starts the process.
 START_WAIT_S = 60.0
@@ -36,7 +38,7 @@ class Meeting(NamedTuple):
     key: bytes
 
 
-def start_process(meeting: Meeting, make: Callable[[], Placement]) -> subprocess.Popen[bytes]:
+def start_process(meeting: Meeting, make: Callable[[], JobPlaces]) -> subprocess.Popen[bytes]:
     """Start the process, which ends with this one: by the end of its input, however that comes."""
     process = subprocess.Popen([sys.executable, "-m", _MODULE], stdin=subprocess.PIPE, start_new_session=True)
     assert process.stdin is not None
@@ -93,6 +95,15 @@ class SharedPlacement:
         home: JobHome | None = self._ask("find", job)
         return home
 
+    def note_reply(self, request: str, tenant: str | None, job: str) -> None:
+        """Note that a request of the job has finished."""
+        self._tell("note_reply", request, tenant, job)
+
+    def find_replied(self, reply: str, tenants: Collection[str | None] | None) -> str | None:
+        """Find the job of a reply."""
+        job: str | None = self._ask("find_replied", reply, tenants)
+        return job
+
     def _tell(self, method: str, *values: Any, **named: Any) -> None:
         try:
             self._connection.send((False, method, values, named))
@@ -111,7 +122,7 @@ class SharedPlacement:
         raise ServerError(f"the process that chooses engines did not answer within {ANSWER_WAIT_S:g} s")
 
 
-def serve(listener: Listener, placement: Placement) -> None:
+def serve(listener: Listener, placement: JobPlaces) -> None:
     """Answer every API server that connects, each in a thread of its own, one question at a time."""
     lock = Lock()
     while True:
@@ -122,7 +133,7 @@ def serve(listener: Listener, placement: Placement) -> None:
         Thread(target=partial(_answer, connection, placement, lock), daemon=True).start()
 
 
-def _answer(connection: Connection, placement: Placement, lock: Lock) -> None:
+def _answer(connection: Connection, placement: JobPlaces, lock: Lock) -> None:
     while True:
         try:
             wants_answer, method, values, named = connection.recv()

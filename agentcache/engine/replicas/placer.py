@@ -10,11 +10,10 @@ from vllm.v1.engine import EngineCoreOutputs, EngineCoreRequest
 
 from agentcache.engine.constants import ANSWER_MARK
 from agentcache.engine.jobs.names import job_name
-from agentcache.engine.jobs.reply_ids import ReplyIds
+from agentcache.engine.replicas.job_places import JobPlaces
 from agentcache.engine.replicas.placement_process import SharedPlacement
 from agentcache.policy.replicas.chain import Chain
 from agentcache.policy.replicas.job_homes import JobHome
-from agentcache.policy.replicas.placement import Placement
 
 # Ends a session's job at one engine: engine, session as that engine knows it, tenant.
 Release = Callable[[int, str, str | None], None]
@@ -30,14 +29,13 @@ class Placer:
     """`release` is called for what a job leaves behind when it moves. `clock` is that of all processes of a host."""
 
     def __init__(
-        self, placement: Placement | SharedPlacement, release: Release, clock: Callable[[], float] = time.monotonic
+        self, placement: JobPlaces | SharedPlacement, release: Release, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.placement = placement
         self._release = release
         self._clock = clock
-        # Requests under way, and the jobs of finished ones: a client may name its job by a reply.
+        # Requests under way.
         self._turns: dict[str, _Turn] = {}
-        self._replied: ReplyIds[str] = ReplyIds()
 
     def choose(self, request: EngineCoreRequest) -> int | None:
         """Choose the engine; None for a request that is nobody's turn, or that names its engine."""
@@ -68,7 +66,7 @@ class Placer:
             if (turn := self._turns.pop(request, None)) is not None:
                 answered = request + ANSWER_MARK in finished
                 self.placement.finished(request, turn.reply, self._clock(), answered=answered)
-                self._replied.note(request, turn.tenant, turn.job)
+                self.placement.note_reply(request, turn.tenant, turn.job)
 
     def end_session(self, session: str, tenants: Collection[str | None] | None) -> None:
         """Forget the session's jobs of these tenants, or that of the reply which has `session` as its id.
@@ -86,7 +84,7 @@ class Placer:
         """Find homes as the engine finds jobs: by the session, and where none has this name, by a reply's id."""
         names = (job_name(session, tenant) for tenant in ((None,) if tenants is None else tenants))
         homes = [home for name in names if (home := self.placement.find(name)) is not None]
-        if homes or (job := self._replied.find(session, tenants)) is None:
+        if homes or (job := self.placement.find_replied(session, tenants)) is None:
             return homes
         home = self.placement.find(job)
         return [] if home is None else [home]
