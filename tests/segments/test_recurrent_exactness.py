@@ -1,13 +1,15 @@
-"""Recurrent layers (Qwen3-Next): replies that go on from a state of the turn before are those of a cold engine."""
+"""Recurrent layers: replies that go on from a state of the turn before are those of a cold engine."""
 
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import pytest
+import torch
 from family_models import make_model
-from live_engine import LiveEngine, Reply, make_prompt
+from live_engine import LiveEngine, Reply, assert_same, make_prompt
 
 from tool_runtime.agent.job import ToolCall
 
@@ -15,69 +17,95 @@ pytestmark = pytest.mark.engine
 
 # As large as a state: where the CPU has AVX-512, vLLM would choose it; elsewhere a state is half as large.
 BLOCK = 64
-# What the jobs below leave is about twice as much.
-BLOCKS = 48
-OPTIONS: dict[str, Any] = {
-    "skip_tokenizer_init": True,
-    "dtype": "bfloat16",
-    "block_size": BLOCK,
-    "max_model_len": 1024,
-    # Small steps: states on the way are left behind in mid-prompt.
-    "max_num_batched_tokens": 2 * BLOCK,
-}
+OPTIONS: dict[str, Any] = {"skip_tokenizer_init": True, "block_size": BLOCK, "max_model_len": 1024}
 # Steps begin elsewhere than in a cold run, so bfloat16 rounds otherwise; a wrong state changes these by more than one.
 ROUNDING = 0.1
 
 
-class Pair(NamedTuple):
+class Family(NamedTuple):
+    name: str
+    blocks: int
+    """Of the cache: what the jobs below leave is about twice as much."""
+    dtype: str
+    step_tokens: int
+    """Small steps: states on the way are left behind in mid-prompt."""
+
+
+# vLLM's CPU kernels for Mamba-2 keep a state at the end of a step alone, and vLLM asks for one within any longer step.
+FAMILIES = (
+    Family("qwen3-next", 48, "bfloat16", 2 * BLOCK),
+    Family("nemotron-h", 36, "float32", BLOCK),
+    Family("granite-4", 48, "float32", BLOCK),
+    Family("mamba2", 12, "float32", BLOCK),
+)
+
+
+@dataclass
+class Pair:
     engine: LiveEngine
     cold: LiveEngine
+    known: dict[tuple[int, ...], Reply] = field(default_factory=dict)
 
+    def expect(self, prompt: list[int]) -> Reply:
+        """The cold engine's reply, computed once: both policies are asked the same."""
+        key = tuple(prompt)
+        if key not in self.known:
+            self.known[key] = self.cold.ask(prompt, 8)
+        return self.known[key]
 
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    path = make_model("qwen3-next", tmp_path_factory.mktemp("qwen3-next"))
-    cold = LiveEngine(path, scheduler=None, enable_prefix_caching=False, num_gpu_blocks_override=100, **OPTIONS)
-    return Pair(LiveEngine(path, num_gpu_blocks_override=BLOCKS, **OPTIONS), cold)
-
-
-def assert_close(reply: Reply, expected: Reply) -> None:
-    """Tokens are the same, up to where two of them are as likely but for rounding."""
-    for place, (token, logprob) in enumerate(zip(reply.tokens, reply.logprobs, strict=True)):
-        assert logprob == pytest.approx(expected.logprobs[place], abs=ROUNDING)
-        if token != expected.tokens[place]:
+    def check(self, reply: Reply, prompt: list[int]) -> None:
+        """Compare with the cold engine, up to where two tokens are as likely but for bfloat16's rounding."""
+        expected = self.expect(prompt)
+        if self.cold.vllm_config.model_config.dtype == torch.float32:
+            assert_same(reply, expected)
             return
+        for place, (token, logprob) in enumerate(zip(reply.tokens, reply.logprobs, strict=True)):
+            assert logprob == pytest.approx(expected.logprobs[place], abs=ROUNDING)
+            if token != expected.tokens[place]:
+                return
+
+
+@pytest.fixture(scope="module", params=FAMILIES, ids=lambda family: family.name)
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    name, blocks, dtype, step_tokens = request.param
+    path = make_model(name, tmp_path_factory.mktemp(name))
+    options = OPTIONS | {"dtype": dtype, "max_num_batched_tokens": step_tokens}
+    cold = LiveEngine(path, scheduler=None, enable_prefix_caching=False, num_gpu_blocks_override=100, **options)
+    # Where no layer has attention, vLLM caches on request only.
+    return Pair(LiveEngine(path, num_gpu_blocks_override=blocks, enable_prefix_caching=True, **options), cold)
 
 
 def run_jobs(pair: Pair) -> int:
-    """Run jobs that come back in any order. Return how many tokens they hit."""
+    """Run jobs that come back in any order, two at a time. Return how many tokens they hit."""
     chance = random.Random(4)
     prompts = {job: make_prompt(0, 100) + make_prompt(job + 1, 150) for job in range(5)}
     cached = 0
-    for _ in range(20):
-        job = chance.choice(list(prompts))
-        name = pair.engine.add(prompts[job], 8, session=f"job-{job}", calls=[ToolCall("search", "{}")])
+    for _ in range(10):
+        calls = [ToolCall("search", "{}")]
+        jobs = chance.sample(list(prompts), 2)
+        names = {job: pair.engine.add(prompts[job], 8, session=f"job-{job}", calls=calls) for job in jobs}
         pair.engine.finish()
-        reply, expected = pair.engine.reply(name), pair.cold.ask(prompts[job], 8)
-        assert_close(reply, expected)
-        cached += reply.cached
-        prompts[job] = prompts[job] + expected.tokens + make_prompt(chance.randrange(10**6), 60)
+        for job, name in names.items():
+            reply = pair.engine.reply(name)
+            pair.check(reply, prompts[job])
+            cached += reply.cached
+            prompts[job] = prompts[job] + pair.expect(prompts[job]).tokens + make_prompt(chance.randrange(10**6), 60)
     return cached
 
 
 def test_replies_that_go_on_from_states_are_cold_ones(pair: Pair) -> None:
     pair.engine.use(policy="agentcache")
     cached = run_jobs(pair)
-    assert pair.engine.scheduler.checkpoints is not None
+    has_costs = pair.engine.scheduler.checkpoints is not None
     assert sum(cause.blocks for cause in pair.engine.scheduler.block_queue.evictions.values())
     pair.engine.use(policy="vllm")
-    # More, because states of the way to a turn's end go first.
-    assert cached > run_jobs(pair)
+    stock = run_jobs(pair)
+    # More, because states of the way to a turn's end go first; where no layer has attention, nothing is told apart.
+    assert cached > stock if has_costs else cached == stock > 0
 
 
 def test_a_wrong_state_is_seen(pair: Pair) -> None:
     prompt, other = make_prompt(1, 5 * BLOCK + 9), make_prompt(2, 5 * BLOCK + 9)
-    expected = pair.cold.ask(prompt, 8)
     for wrong in (False, True):
         pair.engine.use(policy="agentcache")
         for each in (prompt, other):
@@ -92,6 +120,6 @@ def test_a_wrong_state_is_seen(pair: Pair) -> None:
         assert reply.cached == 5 * BLOCK
         if wrong:
             with pytest.raises(AssertionError):
-                assert_close(reply, expected)
+                pair.check(reply, prompt)
         else:
-            assert_close(reply, expected)
+            pair.check(reply, prompt)
