@@ -8,7 +8,6 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ from agentcache import __version__
 from agentcache.config import read_knobs
 from agentcache.errors import AgentCacheError, InputError
 from agentcache.jobs.arguments import add_arguments as add_job_arguments
-from agentcache.jobs.settings import JobSettings
+from agentcache.jobs.arguments import lead_with_workload, read_jobs
 from agentcache.models.catalog import check_servable
 from agentcache.plan.settings import DEFAULT_REQUESTS, PlanSettings
 from agentcache.policy.registry import DEFAULT_POLICY, POLICIES, find_policy
@@ -24,6 +23,7 @@ from agentcache.profile.settings import add_arguments as add_profile_arguments
 from agentcache.profile.settings import read_settings as read_profile_settings
 from agentcache.replay.settings import ReplaySettings, list_seeds
 from agentcache.run.checks import CLAIRVOYANT, refuse_clairvoyant
+from agentcache.run.lane_runs import RunSettings, list_lanes
 from agentcache.sim.settings import (
     DEFAULT_BLOCK_SIZE,
     DEFAULT_GPU,
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from agentcache.report.summary import Summary
 
 _USAGE_ERROR = 2
+_OF_JOBS = (["replay"], ["simulate"])
 _POLICIES = "; ".join(f"{policy.name}: {policy.summary}" for policy in POLICIES.values())
 _PROFILE = "what `agentcache profile` wrote: for any MODEL of vLLM, on its GPU (default the profile that comes along)"
 _SEVERAL = f"may be given several times; {_POLICIES}"
@@ -52,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if ours[:1] == ["serve"]:
             return _serve(*parser.parse_known_args(ours), engine_options)
-        options = parser.parse_args(ours)
+        options = parser.parse_args(lead_with_workload(ours) if ours[:1] in _OF_JOBS else ours)
         if engine_options and options.command not in {"replay", "profile"}:
             parser.error("only serve, replay and profile pass options behind -- on to vLLM")
         run: dict[str, Callable[[], int]] = {
@@ -274,14 +275,18 @@ def _replay(options: argparse.Namespace, engine_options: list[str], typed: Seque
         kv_tokens=options.kv_tokens,
         request_timeout_s=options.request_timeout,
     )
-    runs = list_seeds(settings, options.seeds) if options.seeds else [settings]
+    lanes = options.concurrency or ()
+    if options.seeds and len(lanes) > 1:
+        raise InputError(
+            f"--concurrency {' '.join(map(str, lanes))}: with --seeds give one number, or leave --seeds out"
+        )
+    runs = list_seeds(settings, options.seeds) if options.seeds else list_lanes(settings, lanes)
     for run in runs:
         run.check()
     from agentcache.replay.command import replay_all
 
     status, summaries = replay_all(runs)
-    for run, summary in zip(runs, summaries, strict=False):
-        _show(summary, run.out)
+    _show_runs(runs, summaries, options.out if len(lanes) > 1 else None)
     return status
 
 
@@ -300,14 +305,16 @@ def _simulate(options: argparse.Namespace, typed: Sequence[str]) -> int:
         replicas=options.replicas,
         routing=options.routing,
     )
-    settings.check()
+    runs = list_lanes(settings, options.concurrency or ())
+    for run in runs:
+        run.check()
     from agentcache.engine.compat import check_vllm
 
     check_vllm()
-    from agentcache.sim.command import simulate
+    from agentcache.sim.command import simulate_all
 
-    status, summary = simulate(settings)
-    _show(summary, options.out)
+    status, summaries = simulate_all(runs)
+    _show_runs(runs, summaries, options.out if len(runs) > 1 else None)
     return status
 
 
@@ -353,7 +360,7 @@ def _common(options: argparse.Namespace, typed: Sequence[str]) -> dict[str, Any]
     """Collect what replay and simulate take alike, by the names of their settings."""
     return {
         "command": shlex.join(["agentcache", *typed]),
-        "jobs": JobSettings(**{each.name: getattr(options, each.name) for each in fields(JobSettings)}),
+        "jobs": read_jobs(options),
         "out": options.out,
         "overwrite": options.overwrite,
         "policies": tuple(options.policy),
@@ -364,6 +371,7 @@ def _common(options: argparse.Namespace, typed: Sequence[str]) -> dict[str, Any]
 
 def _report(options: argparse.Namespace) -> int:
     from agentcache.report.builder import write_report
+    from agentcache.report.terminal import show_report
 
     if options.out is None and len(options.folders) > 1:
         raise InputError("report: give --out, the folder for the comparison of several runs")
@@ -372,7 +380,7 @@ def _report(options: argparse.Namespace) -> int:
     for name, losses in report.losses.items():
         for loss in losses:
             sys.stderr.write(f"agentcache: {name}: {loss}\n")
-    _show(report.summary, out)
+    show_report(report, out)
     return 0
 
 
@@ -390,15 +398,14 @@ def _knobs(options: argparse.Namespace) -> int:
     return 0
 
 
-def _show(summary: Summary, folder: Path) -> None:
-    from rich.console import Console
+def _show_runs(runs: Sequence[RunSettings], summaries: Sequence[Summary], together: Path | None) -> None:
+    """Show the runs that began, or write one report of all of them into the folder `together` and show that."""
+    from agentcache.report.builder import write_report
+    from agentcache.report.terminal import show_report, show_summary
 
-    from agentcache.report.content import HTML_FILE
-    from agentcache.report.headline import write_headline
-    from agentcache.report.table import terminal_table
-
-    console = Console()
-    console.print(terminal_table(summary))
-    for line in (f"report: {folder / HTML_FILE}", write_headline(summary.policies)):
-        if line is not None:
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
+    begun = [run.out for run in runs[: len(summaries)]]
+    if together is not None:
+        show_report(write_report(begun, together), together)
+        return
+    for folder, summary in zip(begun, summaries, strict=True):
+        show_summary(summary, folder)

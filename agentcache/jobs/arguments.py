@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import get_args
 
-from agentcache.jobs.settings import WORKLOADS, write_usage
+from agentcache.jobs.settings import WORKLOADS, JobSettings, write_usage
 from workloads.arrivals import ArrivalKind
 
 
@@ -46,8 +48,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     jobs.add_argument(
         "--concurrency",
         type=int,
+        nargs="+",
         metavar="N",
-        help="agent_traces: a closed loop of N lanes, each of which begins a session when its last has ended",
+        help="agent_traces: a closed loop of N lanes, each of which begins a session when its last has ended; "
+        "several numbers run one after another, into --out/lanes-N",
     )
     jobs.add_argument(
         "--duration", type=float, metavar="S", dest="duration_s", help="seconds to measure such a loop (default 1800)"
@@ -68,6 +72,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="lengthen replies that have fewer tokens" + _defaults("reply_tokens"),
     )
+
+
+def read_jobs(options: argparse.Namespace) -> JobSettings:
+    """Read what `add_arguments` added; of several numbers of lanes the first."""
+    given = {each.name: getattr(options, each.name) for each in fields(JobSettings)}
+    lanes = options.concurrency
+    return JobSettings(**{**given, "concurrency": lanes[0] if lanes else None})
+
+
+def lead_with_workload(arguments: Sequence[str]) -> list[str]:
+    """Move a workload that follows a list of numbers to the front: argparse would take it for one of them."""
+    for place, word in enumerate(arguments[1:], 1):
+        if word.partition(":")[0] in WORKLOADS and arguments[place - 1].isdecimal():
+            return [arguments[0], word, *arguments[1:place], *arguments[place + 1 :]]
+    return list(arguments)
 
 
 def _defaults(option: str) -> str:

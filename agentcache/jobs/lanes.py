@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agentcache.jobs.context_job import ContextJob, ContextWriter
 from tool_runtime.agent.job import Context
@@ -24,6 +24,10 @@ class ClosedLoop:
     lanes: int
     duration_s: float
     warm_up: int
+
+    def with_lanes(self, lanes: int, *, copy: int) -> ClosedLoop:
+        """Return the same loop with so many lanes, and that `copy` of the plays."""
+        return replace(self, lanes=lanes, plays=self.plays.take_copy(copy))
 
     def begin(self) -> Lanes:
         """Begin anew: the n-th session to begin is the same under every policy."""

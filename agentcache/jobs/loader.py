@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from agentcache.errors import InputError
@@ -80,6 +80,25 @@ def load_run(settings: JobSettings, tokenizer: Tokenizer) -> LoadedRun:
     if settings.concurrency is None:
         return LoadedRun(*load_jobs(settings, tokenizer))
     return _load_closed_loop(settings, tokenizer, settings.options())
+
+
+def load_all(runs: Sequence[JobSettings], tokenizer: Tokenizer, *, apart: bool) -> list[LoadedRun]:
+    """Load several runs as `load_run` does; closed loops that differ in their lanes alone share their sessions.
+
+    `apart`: they play them with blocks of their own, for a server whose cache no one empties between the runs.
+    """
+    known: dict[JobSettings, LoadedRun] = {}
+    loads = []
+    for number, settings in enumerate(runs):
+        alike = settings if settings.concurrency is None else replace(settings, concurrency=1)
+        if alike not in known:
+            known[alike] = load_run(alike, tokenizer)
+        loaded = known[alike]
+        if loaded.loop and settings.concurrency:
+            loop = loaded.loop.with_lanes(settings.concurrency, copy=number if apart else 0)
+            loaded = replace(loaded, loop=loop)
+        loads.append(loaded)
+    return loads
 
 
 def _load_closed_loop(settings: JobSettings, tokenizer: Tokenizer, options: dict[str, Any]) -> LoadedRun:

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from agentcache.config import list_knobs
 from agentcache.errors import ServerError
-from agentcache.jobs.loader import LoadedRun, check_fit, describe_jobs, load_run
+from agentcache.jobs.loader import LoadedRun, check_fit, describe_jobs, load_all
 from agentcache.replay.backends import Backend, EmbeddedBackend, ExternalBackend
 from agentcache.replay.runner import ReplayRunner
 from agentcache.replay.settings import ReplaySettings
@@ -49,7 +49,9 @@ def replay_all(runs: Sequence[ReplaySettings]) -> tuple[int, list[Summary]]:
     # What vLLM logs while it checks its options is of no use; errors are raised.
     with divert_output(Path(os.devnull)):
         backend: Backend = ExternalBackend(first) if first.base_url else EmbeddedBackend(first)
-        loads = [load_run(settings.jobs, backend.tokenizer) for settings in runs]
+        # A server that runs already keeps what one run left in its cache.
+        apart = first.base_url is not None
+        loads = load_all([settings.jobs for settings in runs], backend.tokenizer, apart=apart)
         for settings, loaded in zip(runs, loads, strict=True):
             check_fit(loaded.jobs, settings.jobs, cache_tokens=backend.cache_tokens, max_tokens=backend.max_tokens)
     _begin(first, backend, loads[0])
@@ -116,7 +118,7 @@ class _Runs:
         async with aclosing(self._backend):
             for settings, loaded in runs:
                 if len(runs) > 1:
-                    self._console.print(f"seed {settings.jobs.seed}")
+                    self._console.print(settings.out.name, highlight=False)
                 if self.begun:
                     _begin(settings, self._backend, loaded)
                 self.begun.append(settings)

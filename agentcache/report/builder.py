@@ -10,9 +10,10 @@ from agentcache.output_folder import check_writable
 from agentcache.report.content import HTML_FILE, MARKDOWN_FILE, SUMMARY_FILE, Report
 from agentcache.report.events import EVENTS_FILE, RunRecord, is_cut_off, read_events, read_run_record
 from agentcache.report.html import render_html
+from agentcache.report.lane_points import make_points
 from agentcache.report.markdown import render_markdown
 from agentcache.report.policy_run import PolicyRun, group_by_policy
-from agentcache.report.summary import summarize
+from agentcache.report.summary import PolicySummary, summarize
 
 
 def read_report(folders: Sequence[Path]) -> Report:
@@ -23,14 +24,21 @@ def read_report(folders: Sequence[Path]) -> Report:
     records: dict[str, RunRecord] = {}
     policies: dict[str, PolicyRun] = {}
     losses: dict[str, list[str]] = {}
+    shown: dict[str, dict[str, str]] = {}
     for name, folder in _name_folders(folders).items():
         records[name] = read_run_record(folder)
         runs = group_by_policy(read_events(folder))
         losses[name] = list(_find_losses(folder, records[name], runs))
-        for policy, run in runs.items():
-            policies[f"{name}: {policy}" if len(folders) > 1 else policy] = run
+        shown[name] = {policy: f"{name}: {policy}" if len(folders) > 1 else policy for policy in runs}
+        policies |= {shown[name][policy]: run for policy, run in runs.items()}
     run_or_runs = records if len(records) > 1 else next(iter(records.values()))
-    return Report(records, policies, summarize(run_or_runs, policies), losses)
+    summary = summarize(run_or_runs, policies)
+
+    def figures_of(name: str) -> dict[str, PolicySummary]:
+        return {policy: summary.policies[key] for policy, key in shown[name].items()}
+
+    points = make_points([(record, figures_of(name)) for name, record in records.items()])
+    return Report(records, policies, summary, losses, points)
 
 
 def write_report(folders: Sequence[Path], out: Path) -> Report:

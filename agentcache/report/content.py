@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from agentcache.report.events import EVENTS_FILE, MEASURED, RUN_FILE, RunRecord
+from agentcache.report.headline import write_headline
+from agentcache.report.lane_points import OF_LANES, LanePoint, describe_front, join_numbers, list_lines
 from agentcache.report.policy_run import PolicyRun
 from agentcache.report.summary import PolicySummary, Summary
 from agentcache.report.table import NO_DATA, format_number
@@ -16,6 +18,11 @@ HTML_FILE = "report.html"
 # A report is read by people: more failures than this, or longer texts, are in events.jsonl.
 MAX_LISTED = 20
 MAX_CAUSE = 300
+# Below the table of closed loops under rising load.
+FRONT_LEGEND = (
+    "With TTFT: a whole request's rate, its wait for the first token included. Infinite cache: what a cache without "
+    "evictions would hit. Front: no other row has as much of both that rate, at its median, and throughput."
+)
 _COMPARED = ("workload", "model", "device", "seed", "jobs", "cache_tokens")
 
 
@@ -23,13 +30,15 @@ _COMPARED = ("workload", "model", "device", "seed", "jobs", "cache_tokens")
 class Report:
     """One or several runs with all their policies. The keys of `policies` and of `summary.policies` are the same.
 
-    `losses` has, by run, what its events should hold and do not.
+    `losses` has, by run, what its events should hold and do not. `points` are those of closed loops under rising load,
+    which then stand in place of the table of policies.
     """
 
     runs: Mapping[str, RunRecord]
     policies: Mapping[str, PolicyRun]
     summary: Summary
     losses: Mapping[str, Sequence[str]]
+    points: Sequence[LanePoint] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,22 +57,39 @@ def title(report: Report) -> str:
     return f"agentcache report: {', '.join(workloads)}"
 
 
+def headline(report: Report) -> str | None:
+    """Say in one sentence what the report shows; None where there is nothing to compare."""
+    return describe_front(report.points) if report.points else write_headline(report.summary.policies)
+
+
 def describe_runs(report: Report) -> Iterator[str]:
-    """Describe each run in one sentence."""
+    """Describe each run in one sentence, closed loops that differ in their lanes alone in the same one."""
+    if report.points:
+        yield from _describe_loops(report)
+        return
     for name, record in report.runs.items():
         prefix = f"{name}: " if len(report.runs) > 1 else ""
-        cache = (
-            f"{record.cache_tokens:,} tokens" if record.cache_tokens is not None else "the size that the engine chose"
-        )
-        yield (
-            f"{prefix}{_describe_load(record)} of {record.workload} on {record.model}, "
-            f"{record.device}, with a KV cache of {cache}."
-        )
+        yield f"{prefix}{_describe_load(record)} {_describe_place(record)}"
     yield (
         f"{_count(len(report.policies), 'policy', 'policies')}: {', '.join(report.policies)}."
         if report.policies
         else "No events were recorded, so there is nothing to compare."
     )
+
+
+def _describe_loops(report: Report) -> Iterator[str]:
+    lanes: dict[str, list[int]] = {}
+    for record in report.runs.values():
+        lanes.setdefault(_describe_place(record), []).append(record.lanes or 0)
+    for place, numbers in lanes.items():
+        yield f"Closed loops of {join_numbers(sorted(set(numbers)))} lanes {place}"
+    lines = list_lines(report.points)
+    yield f"{_count(len(lines), 'policy', 'policies')}: {', '.join(lines)}."
+
+
+def _describe_place(record: RunRecord) -> str:
+    cache = f"{record.cache_tokens:,} tokens" if record.cache_tokens is not None else "the size that the engine chose"
+    return f"of {record.workload} on {record.model}, {record.device}, with a KV cache of {cache}."
 
 
 def _describe_load(record: RunRecord) -> str:
@@ -73,7 +99,7 @@ def _describe_load(record: RunRecord) -> str:
 def warnings(report: Report) -> Iterator[str]:
     """List what a reader must know before trusting the table: how the runs differ, and one line for each policy."""
     if len(report.runs) > 1:
-        yield from _differences(list(report.runs.values()))
+        yield from _differences(list(report.runs.values()), ("jobs", *OF_LANES) if report.points else ())
     for policy, run in report.policies.items():
         doubts = list(_doubts(run, report.summary.policies[policy]))
         if doubts:
@@ -101,12 +127,14 @@ def _doubts(run: PolicyRun, figures: PolicySummary) -> Iterator[str]:
         yield f"{_count(figures.retries, 'retry', 'retries')} after connection errors"
 
 
-def _differences(records: Sequence[RunRecord]) -> Iterator[str]:
+def _differences(records: Sequence[RunRecord], meant: Sequence[str]) -> Iterator[str]:
     for name in _COMPARED:
+        if name in meant:
+            continue
         values = list(dict.fromkeys(getattr(record, name) for record in records))
         if len(values) > 1:
             yield f"The runs differ in {name.replace('_', ' ')}: {', '.join(_show(value) for value in values)}."
-    names = dict.fromkeys(name for record in records for name in record.settings)
+    names = dict.fromkeys(name for record in records for name in record.settings if name not in meant)
     differing = [name for name in names if len({repr(record.settings.get(name)) for record in records}) > 1]
     if differing:
         yield f"The runs differ in these settings: {', '.join(differing)}."
@@ -168,13 +196,14 @@ def list_divergences(report: Report) -> Listing:
 
 
 def list_notes(report: Report) -> list[str]:
-    """List what each record has lost, and the notes that its jobs carry."""
-    several = len(report.runs) > 1
-    return [
-        f"{name}: {note}" if several else note
+    """List what each record has lost, and the notes that its jobs carry; a note of all runs once."""
+    of_all = set.intersection(*(set(record.notes) for record in report.runs.values()))
+    notes = {
+        note if note in of_all or len(report.runs) == 1 else f"{name}: {note}": None
         for name, record in report.runs.items()
         for note in (*report.losses[name], *record.notes)
-    ]
+    }
+    return list(notes)
 
 
 def describe_files(report: Report) -> Iterator[str]:
@@ -183,6 +212,8 @@ def describe_files(report: Report) -> Iterator[str]:
     yield f"{SUMMARY_FILE}: every figure of this page, and what was run"
     yield f"{HTML_FILE}: the table and the plots"
     yield f"{MARKDOWN_FILE}: the table as text"
+    if report.points:
+        yield f"{HTML_FILE}{where}: what else one number of lanes shows, over time and by length of prompts"
     yield f"{RUN_FILE}, {EVENTS_FILE}{where}: the record that this was made from"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 from agentcache.report import content
 from agentcache.report.content import Report
 from agentcache.report.figure import render_svg
-from agentcache.report.headline import write_headline
+from agentcache.report.front_plot import plot_front
+from agentcache.report.lane_points import LanePoint, build_point_rows, point_headers
 from agentcache.report.plots import plot_hit_rate, plot_latency_cdf, plot_ttft
 from agentcache.report.policy_run import PolicyRun
 from agentcache.report.swim_lanes import plot_swim_lanes
@@ -76,13 +77,16 @@ def render_html(report: Report) -> str:
     names = list(report.policies)
     return find_template(_TEMPLATE).render(
         title=content.title(report),
-        headline=write_headline(report.summary.policies),
+        headline=content.headline(report),
         sentences=list(content.describe_runs(report)),
         warnings=list(content.warnings(report)),
         policies=names,
         rows=build_rows(report.summary.policies),
         legend=list(caption(names)),
-        plots=[(plot, render_svg(plot.draw(report.policies), plot.name)) for plot in PLOTS] if names else [],
+        point_headers=point_headers(),
+        point_rows=list(build_point_rows(report.points)),
+        point_legend=content.FRONT_LEGEND,
+        plots=_draw(report),
         runs=[(name, record, content.list_facts(record)) for name, record in report.runs.items()],
         engines=content.list_engines(report),
         notes=content.list_notes(report),
@@ -91,4 +95,20 @@ def render_html(report: Report) -> str:
             ("Diverged prompts", content.list_divergences(report)),
         ],
         files=list(content.describe_files(report)),
+    )
+
+
+def _draw(report: Report) -> list[tuple[Plot, str]]:
+    """Draw the page's plots; of closed loops under rising load the one that has them all."""
+    plots = (_describe_front(report.points),) if report.points else PLOTS if report.policies else ()
+    return [(plot, render_svg(plot.draw(report.policies), plot.name)) for plot in plots]
+
+
+def _describe_front(points: Sequence[LanePoint]) -> Plot:
+    return Plot(
+        "front",
+        "Throughput against interactivity",
+        "A line a policy, a point a number of lanes, which stands beside it: further up serves more, further right "
+        "each user faster. Filled points are on the front: no other has as much of both.",
+        lambda _: plot_front(points),
     )

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from agentcache.report import content
 from agentcache.report.content import Listing, Report
 from agentcache.report.events import RunRecord
-from agentcache.report.headline import write_headline
+from agentcache.report.lane_points import LanePoint, build_point_rows, point_headers
 from agentcache.report.table import Row, build_rows, caption
 
 # Signs that Markdown or HTML would act on.
@@ -27,13 +27,15 @@ def escape(text: str) -> str:
 
 def _lines(report: Report) -> Iterator[str]:
     yield from (f"# {escape(content.title(report))}", "")
-    headline = write_headline(report.summary.policies)
+    headline = content.headline(report)
     if headline is not None:
         yield from (f"**{escape(headline)}**", "")
     yield from (escape(" ".join(content.describe_runs(report))), "")
     yield from _bullets(content.warnings(report))
     yield from ("## Results", "")
-    if report.policies:
+    if report.points:
+        yield from _points_table(report.points)
+    elif report.policies:
         names = list(report.policies)
         yield from _policy_table(names, build_rows(report.summary.policies))
         yield from (escape(" ".join(caption(names))), "")
@@ -64,6 +66,14 @@ def _policy_table(names: Sequence[str], rows: Sequence[Row]) -> Iterator[str]:
             values += [cell.ratio] if index else []
         yield _row([row.metric.header, *values])
     yield ""
+
+
+def _points_table(points: Sequence[LanePoint]) -> Iterator[str]:
+    headers = point_headers()
+    yield _row(map(escape, headers))
+    yield "| ---: | --- |" + " ---: |" * (len(headers) - 3) + " --- |"
+    yield from (_row(map(escape, row.cells)) for row in build_point_rows(points))
+    yield from ("", content.FRONT_LEGEND, "")
 
 
 def _run(record: RunRecord, name: str) -> Iterator[str]:

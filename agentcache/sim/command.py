@@ -54,6 +54,24 @@ def simulate(settings: SimulationSettings) -> tuple[int, Summary]:
     return status, write_report([settings.out], settings.out).summary
 
 
+def simulate_all(runs: Sequence[SimulationSettings]) -> tuple[int, list[Summary]]:
+    """Run one simulation after another; return the worst exit status and the figures of those that began.
+
+    Ctrl-C ends them all. Raises InputError as `simulate` does; what one is refused for on its own, before the first.
+    """
+    for settings in runs:
+        settings.check()
+    summaries: list[Summary] = []
+    for settings in runs:
+        if len(runs) > 1:
+            Console().print(settings.out.name, highlight=False)
+        status, summary = simulate(settings)
+        summaries.append(summary)
+        if status:
+            return status, summaries
+    return 0, summaries
+
+
 class Simulation:
     """The same jobs under one policy after the other, each with a cache and a clock of its own."""
 

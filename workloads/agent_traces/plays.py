@@ -11,6 +11,8 @@ from tool_runtime.agent.job import Context, Job, ToolResult, Turn
 
 # The share of its turns that lies behind a session which is under way when a run begins.
 START_SHARES = (0.25, 0.75)
+# More than a run has: the rounds of the next copy are numbered behind them.
+_MOST_ROUNDS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,25 +27,33 @@ class SessionPlays:
     """Plays of sessions, numbered from 0. Only `shared_blocks`, the heads of prompts, are the same in two plays.
 
     So no play finds what an earlier one of the same session left in the cache, but for the head that all sessions with
-    its length share.
+    its length share. Nor does a play of one `copy` find what those of another left.
     """
 
-    def __init__(self, sessions: Sequence[Job], shared_blocks: Collection[int], seed: int) -> None:
+    def __init__(self, sessions: Sequence[Job], shared_blocks: Collection[int], seed: int, copy: int = 0) -> None:
         self._sessions = sessions
         self._shared = frozenset(shared_blocks)
         self._seed = seed
+        self._copy = copy
         blocks = (block for job in sessions for turn in job.turns for block in _context(turn).blocks)
         self._numbers = max(blocks, default=-1) + 1
+
+    def take_copy(self, copy: int) -> SessionPlays:
+        """Return the plays of the same sessions, in the same order, as another copy."""
+        return SessionPlays(self._sessions, self._shared, self._seed, copy)
 
     def play(self, number: int) -> Job:
         """Return a play: every session once before any is played again, each round in an order of its own."""
         round_number, place = divmod(number, len(self._sessions))
         order = np.random.default_rng([self._seed, round_number]).permutation(len(self._sessions))
         job = self._sessions[int(order[place])]
-        if not round_number:
+        version = self._copy * _MOST_ROUNDS + round_number
+        if not version:
             return job
-        turns = (replace(turn, context=self._renumber(_context(turn), round_number)) for turn in job.turns)
-        return replace(job, id=f"{job.id}-again-{round_number}", turns=tuple(turns))
+        turns = (replace(turn, context=self._renumber(_context(turn), version)) for turn in job.turns)
+        again = f"-again-{round_number}" if round_number else ""
+        copy = f"-copy-{self._copy}" if self._copy else ""
+        return replace(job, id=f"{job.id}{copy}{again}", turns=tuple(turns))
 
     def play_midway(self, number: int, warm_up: int) -> MidwaySession:
         """Return a play that begins between a quarter and three quarters of its turns.
@@ -60,8 +70,8 @@ class SessionPlays:
             turns[index] = _hasten(turns[index], waits=index == warm - 1)
         return MidwaySession(replace(job, turns=tuple(turns)), warm)
 
-    def _renumber(self, context: Context, round_number: int) -> Context:
-        shift = self._numbers * round_number
+    def _renumber(self, context: Context, version: int) -> Context:
+        shift = self._numbers * version
         blocks = (block if block in self._shared else block + shift for block in context.blocks)
         return replace(context, blocks=tuple(blocks))
 

@@ -1,0 +1,61 @@
+"""The plot of closed loops under rising load: throughput per GPU over what each user gets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from agentcache.report.figure import Mark, add_legend, count_format, create_figure, in_style, pick_mark, say_empty
+from agentcache.report.lane_points import LanePoint, find_front, list_lines
+
+_HEIGHT_IN = 5.0
+# For the numbers beside the outermost points.
+_ROOM = 1.06
+
+
+@in_style
+def plot_front(points: Sequence[LanePoint]) -> Figure:
+    """Plot throughput over interactivity, a line a policy, a point a number of lanes; the front's are filled."""
+    figure = create_figure(_HEIGHT_IN)
+    axes = figure.add_subplot(
+        xlabel="interactivity, first token included, P50 (tokens per second and user)",
+        ylabel="throughput (tokens per second and GPU)",
+    )
+    front = find_front(points)
+    lines: dict[str, Line2D] = {}
+    for index, (name, own) in enumerate(list_lines(points).items()):
+        measured = [point for point in own if point.place]
+        if measured:
+            lines[name] = _draw_line(axes, measured, front, pick_mark(index))
+    axes.yaxis.set_major_formatter(count_format())
+    if lines:
+        places = [point.place for point in points if point.place]
+        axes.set_xlim(0, _ROOM * max(user for user, _ in places))
+        axes.set_ylim(0, _ROOM * max(gpu for _, gpu in places))
+    else:
+        say_empty(axes, "nothing was measured")
+    add_legend(figure, list(lines.values()), list(lines))
+    return figure
+
+
+def _draw_line(axes: Axes, points: Sequence[LanePoint], front: Sequence[LanePoint], mark: Mark) -> Line2D:
+    """Draw a line with its points; return what stands for it in the legend."""
+    look: dict[str, Any] = {"color": mark.colour, "marker": mark.marker, "markersize": 8.0}
+    places = [point.place for point in points if point.place]
+    axes.plot(*zip(*places, strict=True), color=mark.colour, linestyle=mark.line_style)
+    for point, place in zip(points, places, strict=True):
+        on_front = point in front
+        axes.plot(*place, **look, linestyle="", fillstyle="full" if on_front else "none")
+        axes.annotate(
+            str(point.lanes),
+            place,
+            textcoords="offset points",
+            xytext=(7, 5),
+            color=mark.colour,
+            weight="bold" if on_front else "normal",
+        )
+    return Line2D([], [], **look, linestyle=mark.line_style)

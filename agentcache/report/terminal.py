@@ -1,0 +1,58 @@
+"""Shows on the terminal what a report says, and where it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from agentcache.report.content import HTML_FILE, Report
+from agentcache.report.headline import write_headline
+from agentcache.report.lane_points import LanePoint, build_point_rows, describe_front, point_headers
+from agentcache.report.summary import Summary
+from agentcache.report.table import terminal_table
+
+_NAME_WIDTH = 22
+
+
+def show_report(report: Report, folder: Path) -> None:
+    """Print the points of closed loops under rising load, or else the table of policies."""
+    if report.points:
+        _show(points_table(report.points), folder, describe_front(report.points))
+    else:
+        show_summary(report.summary, folder)
+
+
+def show_summary(summary: Summary, folder: Path) -> None:
+    """Print the table of policies, and what it comes to."""
+    _show(terminal_table(summary), folder, write_headline(summary.policies))
+
+
+def points_table(points: Sequence[LanePoint]) -> Table:
+    """Lay the points out for a terminal of 80 columns, those on the front in bold."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for header in point_headers(narrow=True):
+        if header == "policy":
+            # Long ones break rather than push figures out of the terminal.
+            table.add_column(
+                header, min_width=min(_NAME_WIDTH, max(len(point.line) for point in points)), overflow="fold"
+            )
+        else:
+            table.add_column(header, justify="right", overflow="fold")
+    for row in build_point_rows(points, narrow=True):
+        # Text, as a name in square brackets would be taken for markup.
+        table.add_row(*(Text(cell) for cell in row.cells), style="bold" if row.on_front else "")
+    table.caption = "tok/s/user: with the TTFT, P50. P99: of the TTFT. Hits, and those of an infinite cache: in %."
+    table.caption_justify = "left"
+    return table
+
+
+def _show(table: Table, folder: Path, headline: str | None) -> None:
+    console = Console()
+    console.print(table)
+    for line in (f"report: {folder / HTML_FILE}", headline):
+        if line is not None:
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
