@@ -21,7 +21,8 @@ MAX_CAUSE = 300
 # Below the table of closed loops under rising load.
 FRONT_LEGEND = (
     "With TTFT: a whole request's rate, its wait for the first token included. Infinite cache: what a cache without "
-    "evictions would hit. Front: no other row has as much of both that rate, at its median, and throughput."
+    "evictions would hit. Front: no other row has as much of both that rate, at its median, and throughput, and more "
+    "of one."
 )
 _COMPARED = ("workload", "model", "device", "seed", "jobs", "cache_tokens")
 

@@ -109,6 +109,6 @@ def _describe_front(points: Sequence[LanePoint]) -> Plot:
         "front",
         "Throughput against interactivity",
         "A line a policy, a point a number of lanes, which stands beside it: further up serves more, further right "
-        "each user faster. Filled points are on the front: no other has as much of both.",
+        "each user faster. Filled points are on the front: no other has as much of both and more of one.",
         lambda _: plot_front(points),
     )

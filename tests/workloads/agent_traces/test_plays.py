@@ -50,6 +50,16 @@ def test_two_plays_share_nothing_but_the_heads(seed: int) -> None:
         assert all(blocks(job) & blocks(other) == {0} for other in played[:number])
 
 
+def test_a_copy_plays_the_same_sessions_with_own_blocks() -> None:
+    plays = SessionPlays(SESSIONS, {0}, 5)
+    copy = plays.take_copy(2)
+    for number in range(2 * len(SESSIONS)):
+        one, other = plays.play(number), copy.play(number)
+        assert len(one.turns) == len(other.turns)
+        assert one.id != other.id
+        assert blocks(one) & blocks(other) == {0}
+
+
 def test_the_seed_gives_the_order_and_the_starts() -> None:
     def play(seed: int) -> list[str]:
         plays = SessionPlays(SESSIONS, {0}, seed)

@@ -1,0 +1,134 @@
+"""Replays of several closed loops in one command, against a server that keeps its cache between them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fake_server import FakeServer
+from made_job import CharacterTokenizer
+from made_settings import make_settings
+from made_traces import make_trace
+
+from agentcache.cli import main
+from agentcache.errors import InputError
+from agentcache.jobs.loader import load_all
+from agentcache.jobs.settings import JobSettings
+from agentcache.report.content import HTML_FILE, MARKDOWN_FILE, SUMMARY_FILE
+from agentcache.report.events import RUN_FILE, read_events, read_run_record
+from agentcache.run.folder import ENGINE_LOG
+from agentcache.run.lane_runs import list_lanes
+
+pytestmark = pytest.mark.usefixtures("without_plots")
+
+REPORT = {SUMMARY_FILE, MARKDOWN_FILE, HTML_FILE}
+
+
+@pytest.fixture
+def traces(tmp_path: Path) -> Path:
+    folder = tmp_path / "traces"
+    folder.mkdir()
+    for number in range(3):
+        prompts = [tuple(range(1, 3 + turn)) for turn in range(8 + number)]
+        make_trace(folder / f"trace_{number:04}.json", *prompts, output=3, wait_s=0.01)
+    return folder
+
+
+def replay(server: FakeServer, traces: Path, out: Path, *options: str) -> int:
+    jobs = ["--duration=0.4", "--warm-up=1", f"agent_traces:{traces}"]
+    return main(["replay", "--base-url", server.url, "--out", str(out), *options, *jobs])
+
+
+def test_each_number_has_a_folder_and_all_have_one_report(
+    server: FakeServer, traces: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert replay(server, traces, out, "--concurrency", "1", "2") == 0
+    assert [read_run_record(out / name).lanes for name in ("lanes-1", "lanes-2")] == [1, 2]
+    # The log of the one server is in the first folder.
+    assert {path.name for path in (out / "lanes-1").iterdir()} >= REPORT | {ENGINE_LOG}
+    assert {path.name for path in out.iterdir()} == REPORT | {"lanes-1", "lanes-2"}
+    text = (out / MARKDOWN_FILE).read_text()
+    assert "Closed loops of 1 and 2 lanes" in text
+    assert "| 1 | server |" in text
+    assert "| 2 | server |" in text
+    shown = capfd.readouterr().out
+    assert f"report: {out}/report.html" in shown
+    assert "On the front of throughput and interactivity: server with" in shown
+    assert shown.index("lanes-1") < shown.index("lanes-2")
+
+
+def test_a_loop_finds_nothing_that_the_last_one_cached(server: FakeServer, traces: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert replay(server, traces, out, "--concurrency", "2", "1") == 0
+    jobs: list[set[str]] = []
+    for name in ("lanes-2", "lanes-1"):
+        requests = [event for event in read_events(out / name) if event.type == "request"]
+        assert {request.cached_tokens for request in requests if request.turn == 0} == {0}
+        assert any(request.cached_tokens for request in requests)
+        jobs.append({request.job for request in requests})
+    assert not jobs[0] & jobs[1]
+
+
+def test_one_number_is_a_run_of_its_own(server: FakeServer, traces: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert replay(server, traces, out, "--concurrency", "1") == 0
+    assert read_run_record(out).lanes == 1
+    assert "Throughput per GPU (tok/s)" in (out / MARKDOWN_FILE).read_text()
+    assert not list(out.glob("lanes-*"))
+    settings = make_settings(out, workload=f"agent_traces:{traces}", concurrency=4)
+    assert list_lanes(settings, [4]) == list_lanes(settings, ()) == [settings]
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--concurrency", "0", "2"], "--concurrency 0: give at least 1"),
+        (["--concurrency", "2", "4", "2"], "--concurrency 2 4 2: name each once"),
+        (
+            ["--concurrency", "2", "4", "--seeds", "1", "2"],
+            "--concurrency 2 4: with --seeds give one number, or leave --seeds out",
+        ),
+    ],
+)
+def test_bad_numbers_are_refused_in_one_line(
+    server: FakeServer, traces: Path, capfd: pytest.CaptureFixture[str], options: list[str], text: str
+) -> None:
+    out = traces.parent / "out"
+    assert replay(server, traces, out, *options) == 2
+    assert capfd.readouterr().err == f"agentcache: {text}\n"
+    assert not out.exists()
+
+
+def test_a_number_that_was_run_already_is_kept(
+    server: FakeServer, traces: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    kept = out / "lanes-2" / RUN_FILE
+    kept.parent.mkdir(parents=True)
+    kept.write_text("mine")
+    assert replay(server, traces, out, "--concurrency", "1", "2") == 2
+    wanted = f"--out {kept.parent}: holds another run; give another folder, or --overwrite to replace it"
+    assert capfd.readouterr().err == f"agentcache: {wanted}\n"
+    assert kept.read_text() == "mine"
+    assert list(out.iterdir()) == [kept.parent]
+    assert replay(server, traces, out, "--concurrency", "1", "2", "--overwrite") == 0
+    assert read_run_record(kept.parent).lanes == 2
+
+
+def test_a_run_in_out_itself_is_not_hidden_by_a_report(tmp_path: Path) -> None:
+    (tmp_path / RUN_FILE).write_text("mine")
+    settings = make_settings(tmp_path, model="tiny", policies=("lru",), overwrite=True)
+    with pytest.raises(InputError, match=r"holds a run itself; give another folder for several numbers of lanes$"):
+        list_lanes(settings, [2, 4])
+
+
+def test_loops_of_one_recording_share_its_sessions(traces: Path) -> None:
+    settings = [JobSettings(workload=f"agent_traces:{traces}", concurrency=lanes) for lanes in (2, 3)]
+    first, second = (loaded.loop for loaded in load_all(settings, CharacterTokenizer(), apart=False))
+    assert first is not None
+    assert second is not None
+    assert (first.lanes, second.lanes) == (2, 3)
+    assert first.sessions is second.sessions
+    # Lane for lane the same sessions, so that the numbers compare.
+    assert first.begin().start() == second.begin().start()[:2]
