@@ -58,4 +58,4 @@ def _draw_line(axes: Axes, points: Sequence[LanePoint], front: Sequence[LanePoin
             color=mark.colour,
             weight="bold" if on_front else "normal",
         )
-    return Line2D([], [], **look, linestyle=mark.line_style)
+    return Line2D([], [], **{**look, "linestyle": mark.line_style})
