@@ -14,12 +14,11 @@ from vllm.engine.async_llm_engine import AsyncLLMEngine
 from vllm.engine.protocol import EngineClient
 from vllm.entrypoints.serve.middleware import authenticate
 from vllm.tasks import SupportedTask
-from vllm.v1.engine.core_client import AsyncMPClient
 
 from agentcache.config import read_config
 from agentcache.engine.compat import check_server
 from agentcache.engine.jobs.told_prompt import tell_prompts
-from agentcache.engine.replicas.client import place_requests
+from agentcache.engine.replicas.client import place_requests, shares_engines
 from agentcache.engine.replies.declared_tools import mark_declared_tools
 from agentcache.engine.replies.parser_log import shorten_parser_errors
 from agentcache.engine.rpc.snapshot import SNAPSHOT_METHOD
@@ -80,7 +79,7 @@ class AgentCacheEndpoints:
         state.agentcache_jobs = JobReader(core.call_utility_all_async, placer, _find_router(engine_client.vllm_config))
         state.agentcache_names_sessions = read_config(engine_client.vllm_config.additional_config).router.name_sessions
         state.agentcache_report = LiveReport(state.agentcache_jobs)
-        if isinstance(core, AsyncMPClient) and core.client_count > 1:
+        if shares_engines(core):
             drain_before_shutdown(engine_client)
         # By now the server's parser is loaded.
         shorten_parser_errors()

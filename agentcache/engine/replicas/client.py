@@ -12,7 +12,7 @@ from typing import Any
 from vllm.config import VllmConfig
 from vllm.logger import init_logger
 from vllm.v1.engine import EngineCoreOutputs, EngineCoreRequest
-from vllm.v1.engine.core_client import DPLBAsyncMPClient
+from vllm.v1.engine.core_client import AsyncMPClient, DPLBAsyncMPClient
 
 from agentcache.config import AgentCacheConfig, is_on, read_config
 from agentcache.engine.blocks.evictor_inputs import find_cost_model
@@ -71,6 +71,11 @@ def _ask(client: DPLBAsyncMPClient, ask: Callable[[], int | None]) -> int | None
         return None
 
 
+def shares_engines(core: object) -> bool:
+    """Tell whether other API servers send to the same engines."""
+    return isinstance(core, AsyncMPClient) and core.client_count > 1
+
+
 def place_requests(core: object, vllm_config: VllmConfig) -> Placer | None:
     """Give the client a new placer if it sends to several engines and the policy follows jobs; else vLLM balances.
 
@@ -88,7 +93,7 @@ def _make_placer(core: DPLBAsyncMPClient, vllm_config: VllmConfig, config: Agent
         return None
     try:
         make = _plan_placement(vllm_config, config, len(core.core_engines))
-        placement = make() if core.client_count == 1 else _share_placement(core, make, vllm_config)
+        placement = _share_placement(core, make, vllm_config) if shares_engines(core) else make()
     except InputError as error:
         logger.warning("agentcache: vLLM's balancer chooses engines, because costs are unknown: %s", error)
         return None
