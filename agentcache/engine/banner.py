@@ -6,9 +6,8 @@ from vllm.config import VllmConfig
 
 from agentcache.config import AgentCacheConfig
 from agentcache.engine.blocks.evictor_inputs import describe_costs
-from agentcache.engine.segments.obstacles import Obstacle
+from agentcache.engine.segments.obstacles import Reason
 from agentcache.engine.tier.link_costs import describe_link
-from agentcache.engine.tier.obstacles import TierObstacle
 from agentcache.policy.registry import Policy
 
 
@@ -18,9 +17,9 @@ def write_banner(
     policy: Policy,
     *,
     fills_gaps: bool,
-    obstacle: Obstacle | None,
+    obstacle: Reason | None,
     steers_tier: bool,
-    tier_obstacle: TierObstacle | Obstacle | None,
+    tier_obstacle: Reason | None,
 ) -> str:
     """Write policy, tool-call parser, costs and their source, and what is reused and steered, or why not."""
     parts = [f"agentcache: policy {policy.name}"]

@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from agentcache.report.content import HTML_FILE, Report
+from agentcache.report.content import HTML_FILE, Report, headline
 from agentcache.report.headline import write_headline
-from agentcache.report.lane_points import LanePoint, build_point_rows, describe_front, point_headers
+from agentcache.report.lane_points import LanePoint, build_point_rows, point_headers
 from agentcache.report.summary import Summary
 from agentcache.report.table import terminal_table
 
@@ -19,11 +19,8 @@ _NAME_WIDTH = 22
 
 
 def show_report(report: Report, folder: Path) -> None:
-    """Print the points of closed loops under rising load, or else the table of policies."""
-    if report.points:
-        _show(points_table(report.points), folder, describe_front(report.points))
-    else:
-        show_summary(report.summary, folder)
+    """Print the points of closed loops under rising load, or else the table of policies, and what it comes to."""
+    _show(points_table(report.points) if report.points else terminal_table(report.summary), folder, headline(report))
 
 
 def show_summary(summary: Summary, folder: Path) -> None:
@@ -50,9 +47,9 @@ def points_table(points: Sequence[LanePoint]) -> Table:
     return table
 
 
-def _show(table: Table, folder: Path, headline: str | None) -> None:
+def _show(table: Table, folder: Path, sentence: str | None) -> None:
     console = Console()
     console.print(table)
-    for line in (f"report: {folder / HTML_FILE}", headline):
+    for line in (f"report: {folder / HTML_FILE}", sentence):
         if line is not None:
             console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -5,8 +5,16 @@ from __future__ import annotations
 from enum import Enum
 
 
-class Obstacle(Enum):
+class Reason(Enum):
     """`slug` is a metric's label value, `text` what the log, the state and the doctor say."""
+
+    def __init__(self, slug: str, text: str) -> None:
+        self.slug = slug
+        self.text = text
+
+
+class Obstacle(Reason):
+    """Reasons that lie in the model, or in what the engine was started with."""
 
     PREFIX_CACHING_OFF = "prefix-caching-off", "prefix caching is off"
     # Others draft with a cache of their own, in which a fill request's last token would have a wrong successor.
@@ -27,7 +35,3 @@ class Obstacle(Enum):
     WINDOWS_ALONE = "windows-alone", "no layer of the model keeps all tokens"
     BLOCK_SIZES = "block-sizes", "groups of layers have blocks of several sizes"
     HASH_SIZE = "hash-size", "blocks are hashed in another size than they are kept in"
-
-    def __init__(self, slug: str, text: str) -> None:
-        self.slug = slug
-        self.text = text

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from enum import Enum
-
 from agentcache.config import AgentCacheConfig, is_on
 from agentcache.engine.segments.layer_rule import has_full_attention_alone
-from agentcache.engine.segments.obstacles import Obstacle
+from agentcache.engine.segments.obstacles import Reason
 from agentcache.engine.segments.scheduler import MultiSegmentScheduler, find_engine_obstacle
 from agentcache.policy.registry import Policy
 
 
-class TierObstacle(Enum):
-    """The reasons beside those for which blocks are reused as prefixes only. `slug` and `text` as in `Obstacle`."""
+class TierObstacle(Reason):
+    """The reasons beside those for which blocks are reused as prefixes only."""
 
     COSTS_UNKNOWN = "costs-unknown", "what the model's blocks cost is not known"
     # vLLM's own connector switches itself off.
@@ -24,14 +22,8 @@ class TierObstacle(Enum):
     # The copies were tried with layers of one kind.
     LAYER_KINDS = "layer-kinds", "the model has several kinds of layers, or some that do not keep all tokens"
 
-    def __init__(self, slug: str, text: str) -> None:
-        self.slug = slug
-        self.text = text
 
-
-def find_tier_obstacle(
-    scheduler: MultiSegmentScheduler, config: AgentCacheConfig, policy: Policy
-) -> TierObstacle | Obstacle | None:
+def find_tier_obstacle(scheduler: MultiSegmentScheduler, config: AgentCacheConfig, policy: Policy) -> Reason | None:
     """Find why `policy`, the one in force, cannot steer the tier of this engine; None if it can."""
     obstacles = {
         # Another policy than the chosen one is in force.

@@ -13,7 +13,7 @@ from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.jobs.miss_log import MissLog
 from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP
 from agentcache.engine.segments.gap_filler import GapFiller
-from agentcache.engine.segments.obstacles import Obstacle
+from agentcache.engine.segments.obstacles import Reason
 from agentcache.engine.segments.plan import SegmentCosts
 from agentcache.engine.segments.scheduler import MultiSegmentScheduler
 from agentcache.engine.tier.computed_blocks import ComputedBlocks
@@ -21,7 +21,7 @@ from agentcache.engine.tier.connector import TierConnector
 from agentcache.engine.tier.fetching import Fetching, Link
 from agentcache.engine.tier.host_cache import HostCache
 from agentcache.engine.tier.link_costs import find_block_bytes, find_links
-from agentcache.engine.tier.obstacles import TierObstacle, find_tier_obstacle
+from agentcache.engine.tier.obstacles import find_tier_obstacle
 from agentcache.engine.tier.options import is_steered
 from agentcache.engine.tier.storing import Storing
 from agentcache.engine.tier.tier import Tier
@@ -142,7 +142,7 @@ def find_margin(scheduler: Scheduler) -> int:
 
 def find_tier(
     scheduler: MultiSegmentScheduler, config: AgentCacheConfig, policy: Policy
-) -> tuple[TierSetup | None, TierObstacle | Obstacle | None]:
+) -> tuple[TierSetup | None, Reason | None]:
     """Find the connector for `policy`, the one in force, to steer, or why vLLM's own way must do.
 
     Returns:
