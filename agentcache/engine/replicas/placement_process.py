@@ -79,12 +79,15 @@ class SharedPlacement:
         return placed
 
     def got_token(self, request: str) -> None:
-        """Note a request's first token."""
+        """Note a request's first token, without an answer: nothing that a client does next depends on it."""
         self._tell("got_token", request)
 
     def finished(self, request: str, reply: list[int], now_s: float, *, answered: bool = False) -> None:
-        """Note that a request is over, with the tokens that it got."""
-        self._tell("finished", request, reply, now_s, answered=answered)
+        """Note that a request is over, with the tokens that it got.
+
+        Return when all API servers see it: the client may send the job's next turn to any of them.
+        """
+        self._ask("finished", request, reply, now_s, answered=answered)
 
     def end_job(self, job: str) -> bool:
         """Forget a job that is over. Return False if it is not known."""
@@ -96,8 +99,8 @@ class SharedPlacement:
         return home
 
     def note_reply(self, request: str, tenant: str | None, job: str) -> None:
-        """Note that a request of the job has finished."""
-        self._tell("note_reply", request, tenant, job)
+        """Note that a request of the job has finished. Return when all API servers see it."""
+        self._ask("note_reply", request, tenant, job)
 
     def find_replied(self, reply: str, tenants: Collection[str | None] | None) -> str | None:
         """Find the job of a reply."""
