@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from lone_scheduler import BLOCK_SIZE, LoneScheduler
 from test_layer_group_gaps import FAMILIES
 from test_layer_groups import make_lone
+from vllm import SamplingParams
 from vllm.v1.core.kv_cache_utils import BlockHash, make_block_hash_with_group_id
+from vllm.v1.request import Request
 
 from agentcache.engine.segments.cached_blocks import CachedBlockMap
 from agentcache.engine.segments.layer_rule import Chunk, LayerRule, Window
@@ -90,4 +92,5 @@ def test_prefix_is_the_one_that_vllm_finds(tiny_model_path: str, family: str, da
     _, found, _ = scheduler.kv_cache_manager.coordinator.find_longest_cache_hit(HASHES, limit * BLOCK_SIZE)
     for key, block in held.items():
         finder.cache.pop(key, block.block_id)
-    assert finder.find_hits(block_map, limit).prefix * BLOCK_SIZE == found
+    request = Request("text", [1], SamplingParams(), None)
+    assert finder.find_hits(request, block_map, limit).prefix * BLOCK_SIZE == found

@@ -1,4 +1,4 @@
-"""Requests whose gaps cannot be filled, an image's, on an engine that fills those of others."""
+"""Requests whose gaps cannot be filled, on an engine that fills those of others: an image comes in shared memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from vllm.v1.core.encoder_cache_manager import EncoderCacheManager
 from vllm.v1.core.kv_cache_utils import KVCacheBlock
 
 COST_AWARE = ("asymcache", "asymcache-linear", "pensieve", "agentcache", "continuum+asymcache")
-IMAGE = MultiModalFeatureSpec(None, "image", "picture", PlaceholderRange(offset=2, length=8))
+SHARED: Any = {"address": 1}
+IMAGE = MultiModalFeatureSpec(SHARED, "image", "picture", PlaceholderRange(offset=2, length=8))
 
 
 def make(model_path: str, policy: str, **knobs: Any) -> LoneScheduler:

@@ -5,7 +5,14 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcache.engine.segments.plan import Hits, Interval, SegmentCosts, find_hits, plan_segments
+from agentcache.engine.segments.plan import (
+    Hits,
+    Interval,
+    SegmentCosts,
+    begin_outside,
+    find_hits,
+    plan_segments,
+)
 from agentcache.policy.cost import RecomputeCost
 
 BLOCK_SIZE = 16
@@ -32,6 +39,27 @@ def test_hits_cover_exactly_the_cached_blocks(cached: bytes, most: int) -> None:
     ends = [hits.prefix, *itertools.chain.from_iterable(hits.islands)]
     assert ends == sorted(ends)
     assert all(before.end < after.start for before, after in itertools.pairwise(hits.islands))
+
+
+@given(cached_blocks, st.lists(st.tuples(st.integers(0, 9 * BLOCK_SIZE), st.integers(1, 5 * BLOCK_SIZE)), max_size=4))
+def test_no_segment_begins_within_an_image(cached: bytes, gaps_and_lengths: list[tuple[int, int]]) -> None:
+    images, end = [], 0
+    for gap, length in gaps_and_lengths:
+        images.append(range(end + gap, end + gap + length))
+        end = images[-1].stop
+    inputs = [Interval(image.start // BLOCK_SIZE + 1, -(-image.stop // BLOCK_SIZE)) for image in images]
+    hits = find_hits(cached, len(cached))
+    found = begin_outside(hits, inputs)
+
+    def is_within(block: int) -> bool:
+        """Whether the tokens before and at the block's beginning are of one image."""
+        return any({block * BLOCK_SIZE - 1, block * BLOCK_SIZE} <= {*image} for image in images)
+
+    expected = []
+    for island in hits.islands:
+        starts = [block for block in range(*island) if not is_within(block)]
+        expected += [Interval(starts[0], island.end)] if starts else []
+    assert found == Hits(hits.prefix, tuple(expected))
 
 
 @given(cached_blocks, st.integers(0, 4), st.floats(0, 5e-3))

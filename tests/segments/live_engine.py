@@ -169,6 +169,7 @@ class LiveEngine:
         priority: int = 0,
         session: str | None = None,
         calls: Sequence[ToolCall] | None = None,
+        audio: Sequence[Any] = (),
         **sampling: Any,
     ) -> str:
         """The request's name, by which `reply` finds it. `calls` are those that the reply is said to make."""
@@ -184,6 +185,7 @@ class LiveEngine:
             **{"detokenize": False, "logprobs": 0} | sampling,
         )
         tokens: Any = {"prompt_token_ids": prompt} | ({"cache_salt": salt} if salt else {})
+        tokens |= {"multi_modal_data": {"audio": list(audio)}} if audio else {}
         self._engine.add_request(name, tokens, params, lora_request=lora, priority=priority, session_id=session)
         return name
 

@@ -40,7 +40,8 @@ def find_slowly(on_host: WatchedBlockMap, on_gpu: WatchedBlockMap, limit: int) -
 )
 def test_wanted_blocks_are_those_of_the_caches_now(changes: list[tuple[bool, bool, int]], limit: int) -> None:
     on_host, on_gpu = WatchedBlockMap(), WatchedBlockMap()
-    filler = SimpleNamespace(finder=SimpleNamespace(limit_of=lambda _: limit), max_gaps=MAX_GAPS)
+    finder = SimpleNamespace(limit_of=lambda _: limit, begin_outside_inputs=lambda _, hits: hits)
+    filler = SimpleNamespace(finder=finder, max_gaps=MAX_GAPS)
     host = SimpleNamespace(map=on_host)
     parts: dict[str, Any] = {"pool": None, "storing": None, "usefulness": None}
     fetching = Fetching(host=cast(Any, host), filler=cast(Any, filler), costs=COSTS, link=LINK, **parts)

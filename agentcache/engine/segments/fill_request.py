@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from vllm import SamplingParams
+from vllm.utils.math_utils import cdiv
 from vllm.v1.core.kv_cache_utils import KVCacheBlock
 from vllm.v1.request import Request, RequestStatus
 
@@ -58,16 +59,24 @@ def find_obstacle(request: Request) -> str | None:
         return "pooling"
     if request.prompt_embeds is not None:
         return "prompt embeddings"
-    if request.has_encoder_inputs:
-        return "multi-modal input"
+    if any(feature.data is not None and "address" in feature.data for feature in request.mm_features):
+        # The workers count who has taken it, and a fill request would be one too many.
+        return "multi-modal input in shared memory"
     return "streaming input" if request.resumable else None
 
 
+def find_inputs(request: Request, block_size: int) -> list[Interval]:
+    """Find the blocks of encoder inputs, an image's for instance, before which no gap can end: all but the first."""
+    places = [feature.mm_position for feature in request.mm_features]
+    return [Interval(place.offset // block_size + 1, cdiv(place.offset + place.length, block_size)) for place in places]
+
+
 def make_fill_request(whole: Request, gap: Interval, block_size: int, number: int) -> Request:
-    """Make the request that computes a gap of another one."""
+    """Make the request that computes a gap of another one. No encoder input may reach beyond the gap's end."""
+    end = gap.end * block_size
     fill = Request(
         request_id=f"{whole.request_id}{FILL_MARK}{number}",
-        prompt_token_ids=whole.all_token_ids[: gap.end * block_size],
+        prompt_token_ids=whole.all_token_ids[:end],
         # One token is sampled, because vLLM ends no request before; it is thrown away.
         sampling_params=SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True, detokenize=False),
         pooling_params=None,
@@ -75,6 +84,8 @@ def make_fill_request(whole: Request, gap: Interval, block_size: int, number: in
         arrival_time=whole.arrival_time,
         lora_request=whole.lora_request,
         cache_salt=whole.cache_salt,
+        # Those before the gap as well: they tell the positions of the tokens behind them.
+        mm_features=[feature for feature in whole.mm_features if feature.mm_position.offset < end],
         priority=whole.priority,
     )
     fill.block_hashes = whole.block_hashes[: gap.end]

@@ -229,7 +229,7 @@ class GapFiller:
     def look(self, request: Request) -> tuple[CachedBlockMap, Hits]:
         """Look up what is cached of the request: O(blocks) the first time, then kept up to date while it waits."""
         block_map = self.finder.cache.watchers.get(request.request_id) or self.finder.map(request)
-        hits = self.finder.find_hits(block_map, self.finder.limit_of(request))
+        hits = self.finder.find_hits(request, block_map, self.finder.limit_of(request))
         if hits.islands or self._looked_at == request.request_id:
             self.finder.cache.watchers[request.request_id] = block_map
         self._looked_at = request.request_id

@@ -11,9 +11,9 @@ from vllm.v1.request import Request
 
 from agentcache.engine.blocks.block_keys import BlockKeys, Keys
 from agentcache.engine.segments.cached_blocks import CachedBlockMap, WatchedBlockMap, watch_cache
-from agentcache.engine.segments.fill_request import Place
+from agentcache.engine.segments.fill_request import Place, find_inputs
 from agentcache.engine.segments.layer_rule import LayerRule
-from agentcache.engine.segments.plan import Hits, Interval, find_hits
+from agentcache.engine.segments.plan import Hits, Interval, begin_outside, find_hits
 
 
 class Prefix(NamedTuple):
@@ -57,9 +57,16 @@ class HitFinder:
         """Return how many of the request's blocks can be reused: its last token is computed in any case."""
         return (request.num_tokens - 1) // self.block_size
 
-    def find_hits(self, block_map: CachedBlockMap, limit: int) -> Hits:
+    def find_hits(self, request: Request, block_map: CachedBlockMap, limit: int) -> Hits:
         """Find the first blocks of those before `limit` that can be reused, and the segments behind gaps."""
-        return find_hits(self.rule.find_usable(block_map.cached, limit), limit)
+        hits = find_hits(self.rule.find_usable(block_map.cached, limit), limit)
+        return self.begin_outside_inputs(request, hits)
+
+    def begin_outside_inputs(self, request: Request, hits: Hits) -> Hits:
+        """Shorten the segments that begin in the middle of an encoder input of the request."""
+        if not hits.islands or not request.mm_features:
+            return hits
+        return begin_outside(hits, find_inputs(request, self.block_size))
 
     def find_places(self, runs: Sequence[Interval]) -> Iterator[Place]:
         """Find the blocks of segments that are reused, and what the other groups need at the end of each."""
@@ -75,7 +82,7 @@ class HitFinder:
     def find_reusable(self, request: Request) -> list[KVCacheBlock]:
         """Find the cached blocks that the request would reuse if all gaps before them were filled."""
         block_map = self.map(request)
-        hits = self.find_hits(block_map, len(request.block_hashes))
+        hits = self.find_hits(request, block_map, len(request.block_hashes))
         keys: Keys = []
         for run in (Interval(0, hits.prefix), *hits.islands):
             for group in self.rule.full:

@@ -12,6 +12,7 @@ the code `islands` are the cached segments behind the prefix.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -72,6 +73,22 @@ def find_hits(cached: bytes | bytearray, limit: int) -> Hits:
         islands.append(Interval(start, end))
         start = _find(cached, 1, end, limit)
     return Hits(prefix, tuple(islands))
+
+
+def begin_outside(hits: Hits, inputs: Sequence[Interval]) -> Hits:
+    """Shorten segments so that none begins within an image: its gap's fill request would end in the middle of it.
+
+    Of each encoder input, in order, `inputs` has the blocks that cannot be a segment's first.
+    """
+    islands = []
+    for island in hits.islands:
+        start = island.start
+        for inside in inputs:
+            if inside.start <= start < inside.end:
+                start = inside.end
+        if start < island.end:
+            islands.append(Interval(start, island.end))
+    return hits._replace(islands=tuple(islands))
 
 
 def plan_segments(hits: Hits, costs: SegmentCosts, max_gaps: int) -> SegmentPlan:

@@ -141,14 +141,14 @@ class Fetching:
         causes = (self._host.map, self._host.map.changes, cached, last, limit, self._filler.max_gaps)
         found = self._found.get(request)
         if found is None or found.causes != causes:
-            found = self._found[request] = _Found(causes, self._find_wanted(on_gpu, limit))
+            found = self._found[request] = _Found(causes, self._find_wanted(request, on_gpu, limit))
         return found.wanted
 
-    def _find_wanted(self, on_gpu: CachedBlockMap, limit: int) -> list[int]:
+    def _find_wanted(self, request: Request, on_gpu: CachedBlockMap, limit: int) -> list[int]:
         here, either = self._find_here(on_gpu)
         if 1 not in here:
             return []
-        hits = find_hits(either, limit)
+        hits = self._filler.finder.begin_outside_inputs(request, find_hits(either, limit))
         plan = plan_segments(hits, self._costs, self._filler.max_gaps)
         wanted: list[int] = []
         for start, end in (Interval(0, hits.prefix), *plan.kept):
