@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
+from transformers import MistralConfig
 from vllm.config import VllmConfig
 from vllm.engine.arg_utils import EngineArgs
 
 from agentcache.engine.constants import SCHEDULER_CLASS
 from agentcache.engine.front_end import watch_engine_arguments
+from agentcache.engine.tier.options import leaves_windows_alone
 from agentcache.errors import InputError
 
 
@@ -35,6 +38,26 @@ def test_policy_chooses_the_connector(policy: str, expected: str, tiny_model_pat
     assert config.kv_transfer_config is not None
     assert config.kv_transfer_config.kv_connector == expected
     assert config.kv_transfer_config.kv_connector_extra_config["cpu_bytes_to_use"] == 2**30
+
+
+def test_a_model_with_windows_alone_is_left_to_vllm(tmp_path: Path) -> None:
+    """Our connector is made of one that asserts that some layer keeps all tokens."""
+    MistralConfig(sliding_window=64, num_hidden_layers=2, architectures=["MistralForCausalLM"]).save_pretrained(
+        tmp_path
+    )
+    watch_engine_arguments()
+    arguments = EngineArgs(
+        model=str(tmp_path),
+        skip_tokenizer_init=True,
+        scheduler_cls=SCHEDULER_CLASS,
+        max_model_len=512,
+        kv_offloading_size=1,
+        additional_config={"agentcache": {"policy": "agentcache"}},
+    )
+    config = arguments.create_engine_config()
+    assert config.kv_transfer_config is not None
+    assert config.kv_transfer_config.kv_connector == "OffloadingConnector"
+    assert leaves_windows_alone(config)
 
 
 def test_tier_is_left_to_vllm_where_asked(tiny_model_path: str) -> None:

@@ -7,6 +7,8 @@ from vllm.config import KVTransferConfig, VllmConfig
 from agentcache.config import AgentCacheConfig
 from agentcache.engine.compat import check_tier
 from agentcache.engine.tier.size import check_size
+from agentcache.errors import InputError
+from agentcache.models.geometry import read_geometry
 from agentcache.policy.registry import find_policy
 
 _MODULE = "agentcache.engine.tier.connector"
@@ -43,8 +45,24 @@ def steer_offloading(vllm_config: VllmConfig, config: AgentCacheConfig) -> None:
     transfer = vllm_config.kv_transfer_config
     if vllm_config.cache_config.kv_offloading_size is None or transfer is None:
         return
-    steered = transfer.kv_connector in _NATIVE and is_steered(config)
+    steered = transfer.kv_connector in _NATIVE and is_steered(config) and not _has_windows_alone(vllm_config)
     check_size(vllm_config, steered=steered)
     if steered:
         check_tier()
         transfer.kv_connector, transfer.kv_connector_module_path = _NAME, _MODULE
+
+
+def leaves_windows_alone(vllm_config: VllmConfig) -> bool:
+    """Tell whether --kv-offloading-size is left to vLLM's connector because no layer of the model keeps all tokens.
+
+    Ours needs one that does.
+    """
+    return vllm_config.cache_config.kv_offloading_size is not None and _has_windows_alone(vllm_config)
+
+
+def _has_windows_alone(vllm_config: VllmConfig) -> bool:
+    try:
+        attention = read_geometry(vllm_config.model_config.hf_text_config).attention
+    except InputError:
+        return False  # Costs are then unknown as well, of which the log tells.
+    return all(layers.window is not None for layers in attention)
