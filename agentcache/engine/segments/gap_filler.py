@@ -64,7 +64,8 @@ class GapFiller:
         self.filled: dict[str, set[int]] = {}
         # The request whose look-up comes next, and what it will find.
         self._prefix: tuple[Request, Prefix] | None = None
-        self._looked_at: str | None = None
+        # Waiting requests that were looked up, those that are held back in every step.
+        self._seen: set[str] = set()
         self._manager = manager
         self._pool = manager.block_pool
         self.finder = finder
@@ -131,7 +132,7 @@ class GapFiller:
             row.parent.filled.update(range(*row.gap))
             self.rows[request.request_id] = row
             return None
-        self.finder.cache.watchers.pop(request.request_id, None)
+        self._unwatch(request)
         if (obstacle := find_obstacle(request)) is not None:
             self.stats.fallbacks[obstacle] += 1
         parent = self._parents.pop(request.request_id, None)
@@ -175,7 +176,7 @@ class GapFiller:
         needless = []
         self._planned = self._prefix = None
         for request in requests:
-            self.finder.cache.watchers.pop(request.request_id, None)
+            self._unwatch(request)
             parent = self._parents.pop(request.request_id, None)
             if parent is not None:
                 self._release(parent)
@@ -230,10 +231,14 @@ class GapFiller:
         """Look up what is cached of the request: O(blocks) the first time, then kept up to date while it waits."""
         block_map = self.finder.cache.watchers.get(request.request_id) or self.finder.map(request)
         hits = self.finder.find_hits(request, block_map, self.finder.limit_of(request))
-        if hits.islands or self._looked_at == request.request_id:
+        if hits.islands or request.request_id in self._seen:
             self.finder.cache.watchers[request.request_id] = block_map
-        self._looked_at = request.request_id
+        self._seen.add(request.request_id)
         return block_map, hits
+
+    def _unwatch(self, request: Request) -> None:
+        self.finder.cache.watchers.pop(request.request_id, None)
+        self._seen.discard(request.request_id)
 
     def _count(self, parent: Parent, filled_tokens: int) -> None:
         if parent.rows:
