@@ -2,8 +2,9 @@
 
 python benchmarks/scheduler_overhead.py [--json] [--requests N] [--tokens N] [--steps N] [--repeats N] [--profile]
 
-Step: as many requests decode as wait; the waiting ones find no room, or are admitted one after the other. Admission:
-one request by itself, until all of its prompt is scheduled, with the same number of cached tokens as a prefix and
+Step: as many requests decode as wait; the waiting ones find no room, or are held back where the policy does that, all
+of them at each step, or are admitted one after the other. Admission: one request by itself, until all of its prompt is
+scheduled, with the same number of cached tokens as a prefix and
 behind 1 and 3 gaps. Schedulers take turns at every step, so that a disturbance meets all of them.
 """
 
@@ -51,8 +52,9 @@ SHARED = 0.4
 
 NO_ROOM = "waiting find no room"
 GAPPED = "waiting with gaps, no room"
+HELD_BACK = "waiting are held back"
 ADMITTED = "waiting are admitted"
-CASES = (NO_ROOM, GAPPED, ADMITTED)
+CASES = (NO_ROOM, GAPPED, HELD_BACK, ADMITTED)
 
 Scheduler = Any
 
@@ -151,6 +153,9 @@ def fill_bench(policy: str, prompts: Sequence[list[int]], steps: int, case: str)
         bench.step()
     if case != ADMITTED:
         bench.take_all_but(half * (steps // BLOCK_TOKENS + 2))
+    if case == HELD_BACK and getattr(bench.scheduler, "tracker", None) is not None:
+        # As it does when pins are worth more than the wait.
+        bench.scheduler.tracker.should_defer = lambda *_: True
     for request, prompt in zip(running, prompts[half:], strict=True):
         if case == GAPPED:
             bench.forget(request, range(GAP_BLOCKS, 2 * GAP_BLOCKS))
