@@ -53,7 +53,7 @@ def _measure(options: argparse.Namespace) -> tuple[float, float]:
     requests = [_make_request(number, options) for number in range(options.requests)]
     header = Header(version=VERSION, id="benchmark", block_tokens=_BLOCK_TOKENS, model="", policy="", started_at="")
     with tempfile.TemporaryDirectory() as folder:
-        lines = LineMaker(block_tokens=_BLOCK_TOKENS, tool_names=False, started_s=0.0)
+        lines = LineMaker(key=bytes(32), block_tokens=_BLOCK_TOKENS, tool_names=False, started_s=0.0)
         writer = LineWriter(LineFile(Path(folder) / "r.jsonl", max_bytes=10**9, files=1), lines, header)
         recorder = RequestRecorder(
             writer, hashes_per_block=_BLOCK_TOKENS // _HASH_TOKENS, tool_reader=None, clock=time.monotonic

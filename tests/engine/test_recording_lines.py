@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 import json
+import pickle
+from itertools import count
 from pathlib import Path
 
 import pytest
+from vllm.config import VllmConfig
 
 from agentcache.engine.record.line_file import LineFile
 from agentcache.engine.record.salted_line import EndedRequest, LineMaker
+from agentcache.engine.record.shared_start import begin_recording, share_secret
 
 
 def _make(**changes: object) -> EndedRequest:
@@ -34,7 +38,7 @@ def _read(maker: LineMaker, request: EndedRequest) -> dict[str, object]:
 
 
 def _maker(*, tool_names: bool = False) -> LineMaker:
-    return LineMaker(block_tokens=10, tool_names=tool_names, started_s=10.0)
+    return LineMaker(key=begin_recording(VllmConfig()).key, block_tokens=10, tool_names=tool_names, started_s=10.0)
 
 
 def test_a_line_has_times_sizes_and_blocks() -> None:
@@ -66,6 +70,29 @@ def test_two_recordings_share_no_id() -> None:
     for field in ("hash_ids", "reply_ids", "called"):
         assert not {*first[field]} & {*second[field]}  # type: ignore[misc]
     assert first["session"] != second["session"]
+
+
+def test_engines_of_one_start_give_the_same_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each gets the configuration as its process begins; tests/server/test_two_api_servers.py has real ones."""
+    started = VllmConfig()
+    share_secret(started)
+    found = []
+    for _ in range(2):
+        monkeypatch.setattr("agentcache.engine.record.shared_start._numbers", count())
+        config = pickle.loads(pickle.dumps(started))
+        found.append([begin_recording(config) for _ in range(2)])
+    assert found[0] == found[1]
+    first, then = found[0]
+    assert first.key != then.key, "they go on with another policy"
+    assert first.id != then.id
+
+
+def test_a_secret_of_one_start_is_that_of_no_other() -> None:
+    configs = [VllmConfig() for _ in range(2)]
+    for config in configs:
+        share_secret(config)
+    starts = [begin_recording(config) for config in (*configs, VllmConfig())]
+    assert len({start.key for start in starts} | {start.id for start in starts}) == 6
 
 
 def test_names_stand_in_no_line_unless_asked_for() -> None:

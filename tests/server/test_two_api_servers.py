@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -17,6 +18,10 @@ import httpx
 import pytest
 from background_server import ONE_PROCESS, OPTIONS
 
+from workloads.recording.files import name_file
+from workloads.recording.reader import read_recording
+from workloads.recording.sessions import build_jobs
+
 pytestmark = pytest.mark.engine
 
 SESSIONS = [f"session {number}" for number in range(6)]
@@ -24,12 +29,12 @@ TURNS = 3
 
 
 @contextmanager
-def serve(log: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+def serve(log: Path, *options: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     command = [sys.executable, "-m", "agentcache", "serve", "tiny", "--port", str(port), "--data-parallel-size", "2"]
     with log.open("wb") as out:
-        process = subprocess.Popen([*command, *OPTIONS, *ONE_PROCESS], stdout=out, stderr=subprocess.STDOUT)
+        process = subprocess.Popen([*command, *OPTIONS, *ONE_PROCESS, *options], stdout=out, stderr=subprocess.STDOUT)
     url = f"http://127.0.0.1:{port}"
     try:
         while not is_up(url):
@@ -50,15 +55,19 @@ def is_up(url: str) -> bool:
 
 def ask(url: str, session: str, turn: int, tokens: int = 8) -> int:
     """Each request has a connection of its own, so either server may get it."""
-    messages = [{"role": "user", "content": f"{session} says something. " * 10 * (turn + 1)}]
+    messages = [
+        {"role": "system", "content": "Be brief. " * 40},
+        {"role": "user", "content": f"{session} says something. " * 10 * (turn + 1)},
+    ]
     body = {"model": "tiny", "messages": messages, "max_tokens": tokens, "ignore_eos": True}
     answer = httpx.post(f"{url}/v1/chat/completions", json=body, headers={"X-Session-ID": session}, timeout=120)
     return int(answer.raise_for_status().json()["usage"]["completion_tokens"])
 
 
 def test_jobs_stay_home_and_replies_end(tmp_path: Path) -> None:
-    log = tmp_path / "server.log"
-    with serve(log) as (url, process):
+    log, recorded = tmp_path / "server.log", tmp_path / "traffic.jsonl"
+    record = ("--record", str(recorded), "--agentcache", "record.block_tokens=64")
+    with serve(log, *record) as (url, process):
         for turn in range(TURNS):
             for session in SESSIONS:
                 ask(url, session, turn)
@@ -82,6 +91,19 @@ def test_jobs_stay_home_and_replies_end(tmp_path: Path) -> None:
     text = log.read_text(errors="replace")
     assert "ApiServer_1" in text
     assert "balancer chooses" not in text
+    check_recording(recorded)
+
+
+def check_recording(path: Path) -> None:
+    """Both engines have written, and name alike what is alike: the beginning of every prompt."""
+    parts = [[json.loads(line) for line in each.read_text().splitlines()] for each in (path, name_file(path, 1))]
+    assert len({part[0]["recording"]["id"] for part in parts}) == 1
+    beginnings = [{line["hash_ids"][0] for line in part} for part in parts]
+    assert beginnings[0] == beginnings[1]
+    recording = read_recording(path)
+    assert len(recording.requests) == sum(map(len, parts)) == len(SESSIONS) * TURNS + 4
+    jobs = build_jobs(recording, recording.requests).jobs
+    assert sorted(len(job.turns) for job in jobs) == [1] * 4 + [TURNS] * len(SESSIONS)
 
 
 def wait_for_running(url: str, count: int) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import count, takewhile
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from agentcache.errors import InputError
 from workloads.loaded import parse_record, read_lines
+from workloads.recording.files import find_first, list_files
 from workloads.recording.line import VERSION, Header, Line
 from workloads.recording.span_lines import ASSUMPTION, read_traced
 from workloads.recording.spans import TOP
@@ -44,40 +45,72 @@ class Recording:
 
 
 def read_recording(path: Path) -> Recording:
-    """Read FILE and the full files beside it, FILE.1 the latest of them, as far as they are of the same start.
+    """Read FILE, the full files beside it, and the files of further engines, as far as they are of the same start.
 
     A file of OpenTelemetry's spans is read alone. Raises InputError, which names the file and the line, for one that is
     empty, of another version, or out of order.
     """
     broken: list[str] = []
-    if _has_spans(path):
-        header, traced = read_traced(path, broken)
+    first = find_first(path)
+    if _has_spans(first):
+        header, traced = read_traced(first, broken)
         return Recording(header, tuple(traced), tuple(broken), 0, ASSUMPTION)
-    header = _read_header(path)
-    parts = [path, *(part for part in _find_full(path) if _is_of(part, header))]
-    lines = [line for part in reversed(parts) for line in _read_part(part, header, broken)]
+    header = _read_header(first)
+    parts = _find_parts(path, header, broken)
+    delays_ms = _find_delays(parts)
+    lines = []
+    for part, each in parts.items():
+        later_ms = delays_ms[each.started_at]
+        lines += [_shift(line, later_ms) for line in _read_part(part, header, broken)]
     if not lines:
         raise InputError(f"{path}: holds no whole line; the first is broken so: {broken[0]}")
     requests = sorted(lines, key=lambda line: line.timestamp)
+    header = header.model_copy(update={"started_at": min(delays_ms, key=lambda start: delays_ms[start])})
     return Recording(header, tuple(requests), tuple(broken), sum(line.lost for line in lines))
+
+
+def _find_parts(path: Path, header: Header, broken: list[str]) -> dict[Path, Header]:
+    """Find the files of the same start, with their headers. Those without one are told in `broken`."""
+    parts = {}
+    for part in filter(Path.exists, list_files(path)):
+        try:
+            found = _read_header(part)
+        except InputError as error:
+            broken.append(str(error))
+            continue
+        if found.id == header.id:
+            parts[part] = found
+    return parts
+
+
+def _find_delays(parts: Mapping[Path, Header]) -> dict[str, float]:
+    """Find by how many milliseconds each engine, by its `started_at`, began after the first: times begin with it."""
+    by_start = {header.started_at: path for path, header in parts.items()}
+    if len(by_start) == 1:
+        return dict.fromkeys(by_start, 0.0)
+    began = {start: _read_start(start, path) for start, path in by_start.items()}
+    first = min(began.values())
+    return {start: (time - first) / timedelta(milliseconds=1) for start, time in began.items()}
+
+
+def _read_start(start: str, path: Path) -> datetime:
+    try:
+        return datetime.fromisoformat(start).astimezone(UTC)
+    except ValueError:
+        raise InputError(
+            f"{path}:1: recording.started_at: is {start[:40]!r}; engines are put on one clock by times such as "
+            "2026-01-31T23:59:59+00:00"
+        ) from None
+
+
+def _shift(line: Line, later_ms: float) -> Line:
+    return line.model_copy(update={"timestamp": line.timestamp + later_ms}) if later_ms else line
 
 
 def _has_spans(path: Path) -> bool:
     """Tell whether the file is of spans, by its first line, perhaps broken."""
     _, text = next(read_lines(path))
     return text.lstrip().startswith(b"{") and f'"{TOP}"'.encode() in text[:200]
-
-
-def _find_full(path: Path) -> Iterator[Path]:
-    numbered = (path.with_name(f"{path.name}.{number}") for number in count(1))
-    return takewhile(Path.is_file, numbered)
-
-
-def _is_of(part: Path, header: Header) -> bool:
-    try:
-        return _read_header(part).id == header.id
-    except InputError:
-        return False
 
 
 def _read_header(path: Path) -> Header:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +16,10 @@ from agentcache.engine.jobs.request_state import is_whole
 from agentcache.engine.record.line_file import LineFile
 from agentcache.engine.record.line_writer import LineWriter
 from agentcache.engine.record.salted_line import EndedRequest, LineMaker
+from agentcache.engine.record.shared_start import begin_recording
 from agentcache.engine.replies.tool_reader import ToolReader, calls_of
 from agentcache.errors import InputError
+from workloads.recording.files import name_file
 from workloads.recording.line import VERSION, End, Header
 
 _MEGABYTE = 10**6
@@ -123,18 +124,23 @@ def make_recorder(
     if record.file is None:
         return None
     _check(vllm_config, record.block_tokens, hash_block_size)
-    path = find_file(record.file, vllm_config.parallel_config.data_parallel_index)
+    path = name_file(Path(record.file), vllm_config.parallel_config.data_parallel_index)
     check_folder(path)
 
+    start = begin_recording(vllm_config)
+    # At once: by the one, recordings of several engines are put on one clock, and times are counted by the other.
+    started_at, started_s = datetime.datetime.now(datetime.UTC), clock()
     header = Header(
         version=VERSION,
-        id=secrets.token_hex(8),
+        id=start.id,
         block_tokens=record.block_tokens,
         model=vllm_config.model_config.model,
         policy=config.policy,
-        started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        started_at=started_at.isoformat(timespec="microseconds"),
     )
-    lines = LineMaker(block_tokens=record.block_tokens, tool_names=record.tool_names, started_s=clock())
+    lines = LineMaker(
+        key=start.key, block_tokens=record.block_tokens, tool_names=record.tool_names, started_s=started_s
+    )
     file = LineFile(path, max_bytes=record.max_mb * _MEGABYTE, files=record.files)
     return RequestRecorder(
         LineWriter(file, lines, header),
@@ -142,12 +148,6 @@ def make_recorder(
         tool_reader=tool_reader,
         clock=clock,
     )
-
-
-def find_file(file: str, rank: int) -> Path:
-    """Return where the data-parallel engine `rank` records: engines side by side share no file."""
-    path = Path(file)
-    return path.with_name(f"{path.stem}-rank{rank}{path.suffix}") if rank else path
 
 
 def check_folder(path: Path) -> None:

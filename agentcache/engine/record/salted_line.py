@@ -1,13 +1,12 @@
 """What a recording keeps of a request: nothing from which a text or a name could be found again.
 
-Ids are keyed hashes. The key is drawn at the start, never written, and gone with the process: who knows a text cannot
-look for it either.
+Ids are keyed hashes. The key is made of what is drawn at the start, never written, and gone with the processes: who
+knows a text cannot look for it either.
 """
 
 from __future__ import annotations
 
 import hashlib
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,7 +14,6 @@ from workloads.recording.line import End, Header, Line
 
 # JSON's numbers are exact up to 2**53. Two of a million blocks have one id in one of ten thousand recordings.
 _ID_BITS = 53
-_KEY_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +38,13 @@ class EndedRequest:
 
 
 class LineMaker:
-    """Makes lines of one recording, with times since `started_s`."""
+    """Makes lines of one recording, with times since `started_s`. Equal values have equal ids under one `key`."""
 
-    def __init__(self, *, block_tokens: int, tool_names: bool, started_s: float) -> None:
+    def __init__(self, *, key: bytes, block_tokens: int, tool_names: bool, started_s: float) -> None:
         self._block_tokens = block_tokens
         self._tool_names = tool_names
         self._started_s = started_s
-        self._key = secrets.token_bytes(_KEY_BYTES)
+        self._key = key
 
     def make(self, request: EndedRequest, lost: int, header: Header | None) -> bytes:
         """Make the line, with its end. `lost` requests before it are missing; `header` begins a file."""

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from recorded_lines import BLOCK, HEADER, make_line, write_recording
 
 from agentcache.errors import InputError
+from workloads.recording.files import name_file
 from workloads.recording.line import Line
 from workloads.recording.reader import read_recording
 from workloads.recording.sessions import build_jobs, load_sessions
@@ -64,6 +66,49 @@ def test_full_files_of_the_same_start_come_first(tmp_path: Path) -> None:
     write_recording(tmp_path / "r.jsonl.1", make_line(200, 5, 5, [2]))
     write_recording(tmp_path / "r.jsonl.2", make_line(0, 5, 5, [1]), header={**HEADER, "id": "another start"})
     assert [line.hash_ids for line in read_recording(path).requests] == [[2], [3]]
+
+
+def test_files_of_further_engines_are_read_too(tmp_path: Path) -> None:
+    path = write_recording(tmp_path / "r.jsonl", make_line(400, 5, 5, [3]))
+    write_recording(tmp_path / "r-rank2.jsonl.1", make_line(200, 5, 5, [2], lost=4))
+    # What is there now is of a later start; and a name that only begins like an engine's.
+    for name in ("r-rank2.jsonl", "r-rank1x.jsonl"):
+        write_recording(tmp_path / name, make_line(0, 5, 5, [1]), header={**HEADER, "id": "another start"})
+    recording = read_recording(path)
+    assert [line.hash_ids for line in recording.requests] == [[2], [3]]
+    assert (recording.lost, recording.broken) == (4, ())
+    (tmp_path / "r-rank1.jsonl").write_text("{\n")
+    assert read_recording(path).broken[0].startswith(f"{tmp_path / 'r-rank1.jsonl'}:1: the first line")
+
+
+def test_the_first_engine_may_have_had_no_request(tmp_path: Path) -> None:
+    for rank in (2, 10):
+        write_recording(tmp_path / f"r-rank{rank}.jsonl", make_line(rank, 5, 5, [rank]))
+    assert [line.hash_ids for line in read_recording(tmp_path / "r.jsonl").requests] == [[2], [10]]
+    with pytest.raises(InputError, match=r"q\.jsonl: cannot be read"):
+        read_recording(tmp_path / "q.jsonl")
+
+
+def test_engines_that_began_apart_have_one_clock(tmp_path: Path) -> None:
+    path = write_recording(tmp_path / "r.jsonl", make_line(1000, 5, 5, [1]), make_line(3000, 5, 5, [3]))
+    earlier = {**HEADER, "started_at": "2026-11-23T12:59:58.750000+01:00"}
+    write_recording(tmp_path / "r-rank1.jsonl", make_line(3000, 5, 5, [2]), header=earlier)
+    recording = read_recording(path)
+    assert [(line.timestamp, line.hash_ids) for line in recording.requests] == [
+        (2250, [1]),
+        (3000, [2]),
+        (4250, [3]),
+    ]
+    assert recording.header.started_at == earlier["started_at"]
+    write_recording(tmp_path / "r-rank1.jsonl", make_line(0, 5, 5, [2]), header={**HEADER, "started_at": "noon"})
+    with pytest.raises(InputError, match=r"r-rank1\.jsonl:1: recording\.started_at: is 'noon'; engines are put"):
+        read_recording(path)
+
+
+def test_a_session_that_moved_is_one_job(tmp_path: Path) -> None:
+    path = write_recording(tmp_path / "r.jsonl", make_line(0, 20, 5, [1, 2], session="s"))
+    write_recording(tmp_path / "r-rank1.jsonl", make_line(1000, 30, 5, [1, 2, 3], session="s"))
+    assert [len(job.turns) for job in load_sessions(path, jobs=None, max_context=None, max_gap_s=None).jobs] == [2]
 
 
 def test_a_session_becomes_one_job_with_its_waits(tmp_path: Path) -> None:
@@ -152,6 +197,42 @@ def test_every_request_with_a_reply_is_in_one_job(requests: list[tuple[int, int,
     )
     assert all(turn.pause_s >= 0 for job in jobs for turn in job.turns)
     assert [job.arrival_s for job in jobs] == sorted(job.arrival_s for job in jobs)
+
+
+_LATER = st.integers(0, 10**7)
+
+
+@given(_REQUESTS, st.lists(st.integers(0, 3), min_size=30, max_size=30), st.lists(_LATER, min_size=4, max_size=4))
+def test_lines_over_engines_are_the_same_jobs(
+    requests: list[tuple[int, int, int, str | None]], ranks: list[int], later_ms: list[int]
+) -> None:
+    """Each engine began some time later than the first one could have, and tells its times from there."""
+    lines = [
+        make_line(
+            time + max(later_ms),
+            prompt,
+            reply,
+            list(range(max(-(-prompt // BLOCK), (prompt + reply) // BLOCK))),
+            session=session,
+        )
+        for time, prompt, reply, session in sorted({each[0]: each for each in requests}.values())
+    ]
+    # The first engine has the first request, or there is no FILE.
+    ranks[0] = 0
+    began = datetime.fromisoformat(HEADER["started_at"])
+    with tempfile.TemporaryDirectory() as folder:
+        whole = read_recording(write_recording(Path(folder) / "whole.jsonl", *lines))
+        path = Path(folder) / "r.jsonl"
+        for rank in {*ranks[: len(lines)]}:
+            start = (began + timedelta(milliseconds=later_ms[rank])).isoformat()
+            own = [
+                {**line, "timestamp": line["timestamp"] - later_ms[rank]}
+                for line, at in zip(lines, ranks, strict=False)
+                if at == rank
+            ]
+            write_recording(name_file(path, rank), *own, header={**HEADER, "started_at": start})
+        split = read_recording(path)
+    assert build_jobs(split, split.requests) == build_jobs(whole, whole.requests)
 
 
 @given(st.binary(max_size=300))
