@@ -171,12 +171,12 @@ def _add_simulate(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_plan(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Simulates a recording (serve --record FILE) under policies x cache sizes x DRAM sizes."
+    parser.description = "Simulates a recording (serve --record FILE): policies x cache sizes x DRAM sizes x engines."
     parser.add_argument(
         "recording",
         type=Path,
         metavar="FILE",
-        help="the recording, or spans of OpenTelemetry; full files beside it are read too",
+        help="the recording, or spans of OpenTelemetry; full files and those of further engines are read too",
     )
     parser.add_argument("--model", default=DEFAULT_MODEL, help="as for simulate (default llama-3.1-8b)")
     parser.add_argument("--gpu", default=DEFAULT_GPU, help="as for simulate (default h200)")
@@ -197,6 +197,19 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="N",
         help="tokens of a second cache in DRAM; may be given several times (default none, and the first cache's)",
+    )
+    parser.add_argument(
+        "--replicas",
+        type=int,
+        action="append",
+        default=[],
+        metavar="N",
+        help="engines that share the recording, each with such caches; may be given several times (default 1)",
+    )
+    parser.add_argument(
+        "--routing",
+        help=f"which of them gets a request: {', '.join(ROUTINGS)} (default as serve chooses: the first where the "
+        "policy follows jobs, else the second)",
     )
     parser.add_argument("--profile", type=Path, metavar="FILE", help=_PROFILE)
     parser.add_argument("--target", type=float, metavar="S", help="mean job latency for which GPUs are counted")
@@ -330,6 +343,8 @@ def _plan(options: argparse.Namespace, typed: Sequence[str]) -> int:
         policies=tuple(options.policy),
         kv_tokens=tuple(options.kv_tokens),
         cpu_tokens=tuple(options.cpu_tokens),
+        replicas=tuple(options.replicas) or (1,),
+        routing=options.routing,
         requests=options.requests,
         target_s=options.target,
         max_gpus=options.max_gpus,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """`kv_tokens` and `cpu_tokens` are those of one engine. Each of `engines` serves every so many-th job."""
+    """`kv_tokens` and `cpu_tokens` are those of one engine, of which `engines` share the traffic."""
 
     policy: str
     kv_tokens: int
@@ -30,3 +30,10 @@ class Outcome:
     hit_rate: float
     most_hits: float
     problem: str | None = None
+
+
+def describe_cell(cell: Cell) -> str:
+    """Name a cell in a line."""
+    host = f" + {cell.cpu_tokens:,} in DRAM" if cell.cpu_tokens else ""
+    engines = f", {cell.engines} engines" if cell.engines > 1 else ""
+    return f"{cell.policy}, {cell.kv_tokens:,} tokens{host}{engines}"

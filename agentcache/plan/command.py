@@ -13,11 +13,13 @@ from agentcache.plan.bounds import bound_hits
 from agentcache.plan.cell import Cell
 from agentcache.plan.known_error import KNOWN_ERROR
 from agentcache.plan.page import Plan, list_fewest, write_headline, write_page
+from agentcache.plan.routing import choose_routing
 from agentcache.plan.settings import PlanSettings
 from agentcache.plan.stretch import find_busiest
 from agentcache.plan.sweep import Pool, Sweep, find_fewest
 from agentcache.plan.table import terminal_table
 from agentcache.plan.worker import Worker
+from agentcache.run.checks import CLAIRVOYANT
 from agentcache.run.output import divert_output
 from agentcache.sim.costs import find_costs
 from workloads.loaded import LoadedJobs
@@ -73,11 +75,13 @@ def _simulate(settings: PlanSettings, loaded: LoadedJobs, console: Console, swee
         pool.run(cells)
         if settings.target_s is None:
             return
-        first = cells[0]
+        first, asked = cells[0], len(sweep.cells)
         most = max(1, settings.max_gpus // settings.tensor_parallel_size)
         for policy in dict.fromkeys(cell.policy for cell in cells):
             cell = Cell(policy, first.kv_tokens, first.cpu_tokens)
             sweep.fewest[policy] = find_fewest(pool.run_one, cell, settings.target_s, most)
+        # What the searches tried, side by side.
+        sweep.cells[asked:] = sorted(sweep.cells[asked:], key=lambda cell: cell.engines)
 
 
 def _make_plan(
@@ -103,6 +107,7 @@ def _make_plan(
         recording=str(settings.recording),
         facts={
             "simulated": f"{settings.model} on {settings.tensor_parallel_size} x {settings.gpu.upper()} an engine",
+            **_describe_routing(settings, sweep),
             "cost model": f"{'measured' if profile.measured else 'analytic'}: {profile.source}",
             "recorded": f"{header.model}, policy {header.policy}, from {header.started_at} on",
             "traffic": f"{len(requests):,} requests in {seconds:,.0f} s, {len(loaded.jobs):,} jobs",
@@ -120,6 +125,13 @@ def _make_plan(
     )
 
 
+def _describe_routing(settings: PlanSettings, sweep: Sweep) -> dict[str, str]:
+    """Say which engine got a request, where several were simulated."""
+    policies = dict.fromkeys(cell.policy for cell in sweep.cells if cell.engines > 1 and cell.policy != CLAIRVOYANT)
+    routings = [f"{policy}: {choose_routing(settings, policy)}" for policy in policies]
+    return {"routing": "; ".join(routings)} if routings else {}
+
+
 def _describe_stretch(settings: PlanSettings, recording: Recording, requests: Sequence[Line]) -> str:
     """Say what part is simulated, and by how much its empty cache at the beginning understates hits."""
     part, whole = (
@@ -135,7 +147,7 @@ def _describe_stretch(settings: PlanSettings, recording: Recording, requests: Se
 def _show(made: Plan, page: Path) -> None:
     console = Console()
     console.print(made.scope, markup=False, highlight=False, soft_wrap=True)
-    console.print(terminal_table([each for each in made.outcomes if each.cell.engines == 1]))
+    console.print(terminal_table(made.outcomes))
     lines = [*list_fewest(made), *made.notes, KNOWN_ERROR, write_headline(made), f"plan: {page}"]
     if made.interrupted:
         lines.insert(0, "interrupted: this is what was simulated by then")

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-
-from agentcache.plan.cell import Outcome
+from agentcache.plan.cell import Outcome, describe_cell
 from agentcache.plan.known_error import KNOWN_ERROR, MEAN_SHARE
-from agentcache.plan.table import COLUMNS, group_rows
-from agentcache.report.figure import add_legend, count_format, create_figure, in_style, pick_mark, render_svg, say_empty
+from agentcache.plan.plots import plot_outcomes
+from agentcache.plan.table import COLUMNS, GROUPED_BY, group_rows
 from agentcache.report.html import find_template
 
 _TEMPLATE = "plan.html.jinja"
-_HEIGHT_IN = 4.0
 # Less is no difference, whatever the digits.
 _NOTICED = 0.005
 
@@ -42,24 +38,25 @@ class Plan:
 
 
 def write_headline(plan: Plan) -> str | None:
-    """Say in a sentence what the lowest mean is of, beside the first policy with the same caches."""
-    single = [outcome for outcome in plan.outcomes if outcome.cell.engines == 1]
-    first = single[0] if single else None
+    """Say in a sentence what the lowest mean is of, beside the first policy with the same caches and engines."""
+    first = plan.outcomes[0] if plan.outcomes else None
     if first is None or first.mean_s is None:
         return None
-    caches = first.cell.kv_tokens, first.cell.cpu_tokens
     rivals = [
         (each.mean_s, each.cell.policy)
-        for each in single
-        if (each.cell.kv_tokens, each.cell.cpu_tokens) == caches and each.mean_s is not None
+        for each in plan.outcomes
+        if replace(each.cell, policy="") == replace(first.cell, policy="") and each.mean_s is not None
     ]
     best_s, policy = min(rivals)
     share = 1 - best_s / first.mean_s
+    cache = f"a cache of {first.cell.kv_tokens:,} tokens"
+    if first.cell.engines > 1:
+        cache += f" in each of {first.cell.engines} engines"
     if share < _NOTICED:
-        return f"With a cache of {caches[0]:,} tokens no policy is predicted to end the mean job sooner than {policy}."
+        return f"With {cache} no policy is predicted to end the mean job sooner than {policy}."
     doubt = " That is within the simulator's error." if share < MEAN_SHARE else ""
     return (
-        f"With a cache of {caches[0]:,} tokens {policy} is predicted to end the mean job {share:.0%} sooner than "
+        f"With {cache} {policy} is predicted to end the mean job {share:.0%} sooner than "
         f"{first.cell.policy} ({best_s:.3g} s against {first.mean_s:.3g} s).{doubt}"
     )
 
@@ -83,59 +80,20 @@ def write_page(plan: Plan, path: Path) -> None:
 
 
 def _render(plan: Plan) -> str:
-    single = [outcome for outcome in plan.outcomes if outcome.cell.engines == 1]
     return find_template(_TEMPLATE, Path(__file__).parent).render(
         title=f"Plan for {Path(plan.recording).name}",
         headline=write_headline(plan),
         warnings=["The plan was interrupted: only what was simulated by then is here."] if plan.interrupted else [],
         scope=plan.scope,
-        # Those of the caches are the groups' names.
-        columns=COLUMNS[2:],
-        groups=group_rows(single),
+        # Those of engines and caches are the groups' names.
+        columns=COLUMNS[GROUPED_BY:],
+        groups=group_rows(plan.outcomes),
+        shares=any(each.cell.engines > 1 for each in plan.outcomes),
         known_error=KNOWN_ERROR,
         fewest=list_fewest(plan),
-        plots=[
-            ("Mean job latency", "Without DRAM, by the size of the cache: lower is better.", _svg(single, "mean")),
-            ("Hits", "Without DRAM; the dotted line is a cache without end.", _svg(single, "hits")),
-        ],
-        problems=[
-            f"{each.cell.policy}, {each.cell.kv_tokens:,} tokens: {each.problem}" for each in single if each.problem
-        ],
+        plots=plot_outcomes(plan.outcomes),
+        problems=[f"{describe_cell(each.cell)}: {each.problem}" for each in plan.outcomes if each.problem],
         command=plan.command,
         facts=plan.facts,
         notes=plan.notes,
     )
-
-
-def _svg(outcomes: Sequence[Outcome], name: str) -> str:
-    return render_svg(_plot(outcomes, name), name)
-
-
-@in_style
-def _plot(outcomes: Sequence[Outcome], name: str) -> Figure:
-    """Plot means or hits over the cache's size, a line a policy."""
-    figure = create_figure(_HEIGHT_IN)
-    label = "mean job latency (s)" if name == "mean" else "hits (% of prompt tokens)"
-    axes = figure.add_subplot(xlabel="KV cache (tokens)", ylabel=label)
-    lines: dict[str, Line2D] = {}
-    shown = [each for each in outcomes if not each.cell.cpu_tokens and each.mean_s is not None]
-    for index, policy in enumerate(dict.fromkeys(each.cell.policy for each in shown)):
-        own = sorted((each for each in shown if each.cell.policy == policy), key=lambda each: each.cell.kv_tokens)
-        mark = pick_mark(index)
-        values = [each.mean_s if name == "mean" else 100 * each.hit_rate for each in own]
-        (lines[policy],) = axes.plot(
-            [each.cell.kv_tokens for each in own],
-            values,  # type: ignore[arg-type]
-            color=mark.colour,
-            linestyle=mark.line_style,
-            marker=mark.marker,
-        )
-    if not shown:
-        say_empty(axes, "no job finished")
-    elif name == "hits":
-        axes.axhline(100 * shown[0].most_hits, linestyle=":", color="#999999")
-    axes.margins(y=0.15)
-    axes.set_ylim(bottom=0)
-    axes.xaxis.set_major_formatter(count_format())
-    add_legend(figure, list(lines.values()), list(lines))
-    return figure

@@ -13,12 +13,14 @@ from agentcache.config import CONFIG_KEY, read_config
 from agentcache.errors import InputError
 from agentcache.output_folder import check_writable
 from agentcache.plan.cell import Cell
-from agentcache.run.checks import check_kv_tokens, check_policies
+from agentcache.run.checks import CLAIRVOYANT, check_kv_tokens, check_policies
 from agentcache.sim.costs import find_costs
-from agentcache.sim.settings import DEFAULT_BLOCK_SIZE, find_room
+from agentcache.sim.settings import DEFAULT_BLOCK_SIZE, ROUTINGS, find_room
 
 DEFAULT_POLICIES = ("vllm", "agentcache")
 DEFAULT_REQUESTS = 5_000
+# Engines that one process simulates side by side: each has all the blocks of its cache as objects.
+MOST_REPLICAS = 64
 # Of what one engine has room for.
 _DEFAULT_SHARES = (1.0, 0.5, 2.0)
 
@@ -27,7 +29,8 @@ _DEFAULT_SHARES = (1.0, 0.5, 2.0)
 class PlanSettings:
     """One field per option of `agentcache plan`, which documents them. `command` is the line that was typed.
 
-    Empty `kv_tokens` and `cpu_tokens` stand for the defaults, `target_s` None for no question of how many GPUs.
+    Empty `kv_tokens` and `cpu_tokens` stand for the defaults, `target_s` None for no question of how many GPUs, and
+    `routing` None for that of the engine: jobs stay at their engines under policies that follow jobs.
     """
 
     command: str
@@ -38,6 +41,8 @@ class PlanSettings:
     policies: tuple[str, ...] = ()
     kv_tokens: tuple[int, ...] = ()
     cpu_tokens: tuple[int, ...] = ()
+    replicas: tuple[int, ...] = (1,)
+    routing: str | None = None
     tensor_parallel_size: int = 1
     profile: Path | None = None
     block_size: int = DEFAULT_BLOCK_SIZE
@@ -50,11 +55,7 @@ class PlanSettings:
     def check(self) -> None:
         """Raise InputError for what is wrong on its own, before anything is loaded."""
         check_policies(self.policies)
-        for tokens in self.kv_tokens:
-            check_kv_tokens(tokens)
-        for flag, tokens in (*(("--cpu-tokens", each) for each in self.cpu_tokens),):
-            if tokens < 0 or 0 < tokens < 2 * self.block_size:
-                raise InputError(f"{flag} {tokens}: give 0, or at least two blocks of {self.block_size} tokens each")
+        self._check_axes()
         for flag, value in (
             ("--requests", self.requests),
             ("--block-size", self.block_size),
@@ -63,12 +64,38 @@ class PlanSettings:
         ):
             if value < 1:
                 raise InputError(f"{flag} {value}: give at least 1")
-        if self.target_s is not None and not (math.isfinite(self.target_s) and self.target_s > 0):
-            raise InputError(f"--target {self.target_s:g}: give a mean job latency in seconds, above 0")
         check_writable(self.out)
         find_costs(self.model, self.gpu, self.tensor_parallel_size, self.profile)
+        self._check_target()
         read_config({CONFIG_KEY: self.knobs})
         self.list_cells()
+
+    def _check_axes(self) -> None:
+        for tokens in self.kv_tokens:
+            check_kv_tokens(tokens)
+        for tokens in self.cpu_tokens:
+            if tokens < 0 or 0 < tokens < 2 * self.block_size:
+                raise InputError(
+                    f"--cpu-tokens {tokens}: give 0, or at least two blocks of {self.block_size} tokens each"
+                )
+        for count in self.replicas:
+            if not 1 <= count <= MOST_REPLICAS:
+                raise InputError(f"--replicas {count}: give 1 to {MOST_REPLICAS} engines")
+        if self.routing is not None and self.routing not in ROUTINGS:
+            raise InputError(f"--routing {self.routing}: choose from {', '.join(ROUTINGS)}")
+
+    def _check_target(self) -> None:
+        if self.target_s is None:
+            return
+        if not (math.isfinite(self.target_s) and self.target_s > 0):
+            raise InputError(f"--target {self.target_s:g}: give a mean job latency in seconds, above 0")
+        if CLAIRVOYANT in self.policies:
+            raise InputError(f"--target {self.target_s:g}: {CLAIRVOYANT} knows the future of one engine; leave one out")
+        if (most := self.max_gpus // self.tensor_parallel_size) > MOST_REPLICAS:
+            raise InputError(
+                f"--max-gpus {self.max_gpus}: that is {most} engines, and at most {MOST_REPLICAS} are simulated; give "
+                f"at most {MOST_REPLICAS * self.tensor_parallel_size}"
+            )
 
     def count_workers(self) -> int:
         """Return how many simulations run at once: one a core by default."""
@@ -88,7 +115,8 @@ class PlanSettings:
             caches.append((sizes[0], sizes[0]))
         policies = self.policies or DEFAULT_POLICIES
         return [
-            Cell(policy, tokens // self.block_size * self.block_size, host)
+            Cell(policy, tokens // self.block_size * self.block_size, host, count)
+            for count in self.replicas
             for tokens, host in caches
             for policy in policies
         ]

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from agentcache.errors import InputError
-from agentcache.plan.cell import Cell, Outcome
+from agentcache.plan.cell import Cell, Outcome, describe_cell
 from agentcache.plan.settings import PlanSettings
 from agentcache.plan.worker import run_cell, start_worker
 from tool_runtime.agent.job import Job
@@ -106,13 +106,6 @@ def order_starts(cells: Sequence[Cell]) -> list[Cell]:
     first, rest = list(cells[:1]), cells[1:]
     longest = sorted((cell for cell in rest if cell.cpu_tokens), key=lambda cell: cell.policy == "vllm")
     return [*first, *longest, *(cell for cell in rest if not cell.cpu_tokens)]
-
-
-def describe_cell(cell: Cell) -> str:
-    """Name a cell in a line."""
-    host = f" + {cell.cpu_tokens:,} in DRAM" if cell.cpu_tokens else ""
-    engines = f", {cell.engines} engines" if cell.engines > 1 else ""
-    return f"{cell.policy}, {cell.kv_tokens:,} tokens{host}{engines}"
 
 
 def find_fewest(run: Callable[[Cell], Outcome], cell: Cell, target_s: float, most: int) -> int | None:

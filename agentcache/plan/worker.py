@@ -12,20 +12,23 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from agentcache.errors import AgentCacheError
+from agentcache.errors import AgentCacheError, InputError
 from agentcache.jobs.context_job import ContextJob, ContextWriter, find_ordinary_tokens
 from agentcache.jobs.tokenizer import LocalTokenizer
 from agentcache.models.catalog import resolve_model
 from agentcache.plan.bounds import bound_hits
 from agentcache.plan.cell import Cell, Outcome
+from agentcache.plan.routing import choose_routing
 from agentcache.plan.settings import PlanSettings
 from agentcache.report.events import Event, JobEvent, RequestEvent
+from agentcache.run.checks import CLAIRVOYANT
 from agentcache.run.display import ReplayDisplay
 from agentcache.sim.costs import find_costs, name_costs
 from agentcache.sim.engine_shape import EngineShape, make_config
 from agentcache.sim.engines import make_engines
 from agentcache.sim.known_hashes import MadeHashes
 from agentcache.sim.prompts import PromptWriter
+from agentcache.sim.routing import make_routing
 from agentcache.sim.runner import SimulationRunner
 from agentcache.sim.settings import (
     DEFAULT_MAX_NUM_BATCHED_TOKENS,
@@ -62,6 +65,7 @@ class Worker:
         tokenizer = LocalTokenizer(self._path)
         writer = ContextWriter(find_ordinary_tokens(tokenizer))
         self._jobs = [ContextJob(job, writer) for job in jobs]
+        self._bound = bound_hits(jobs, settings.block_size)
         self._prompts = PromptWriter(tokenizer)
         self._hashes: dict[str, MadeHashes] = {}
         self._gpu, _ = find_costs(settings.model, settings.gpu, settings.tensor_parallel_size, settings.profile)
@@ -72,31 +76,39 @@ class Worker:
         return length
 
     def run(self, cell: Cell) -> Outcome:
-        """Simulate the cell on the first engine's share of the jobs."""
-        jobs = self._jobs[:: cell.engines]
-        bound = bound_hits([recorded.job for recorded in jobs], self._settings.block_size)
+        """Simulate the cell."""
         events = _Events()
         try:
-            self._simulate(cell, jobs, events)
+            self._simulate(cell, events)
         except AgentCacheError as error:
-            return Outcome(cell, len(jobs), None, None, None, 0.0, bound, problem=str(error))
-        return summarise(cell, jobs, events.requests, events.jobs, bound)
+            return Outcome(cell, len(self._jobs), None, None, None, 0.0, self._bound, problem=str(error))
+        return summarise(cell, self._jobs, events.requests, events.jobs, self._bound)
 
-    def _simulate(self, cell: Cell, jobs: Sequence[ContextJob], events: _Events) -> None:
+    def _simulate(self, cell: Cell, events: _Events) -> None:
+        if cell.policy == CLAIRVOYANT and cell.engines > 1:
+            raise InputError(f"{CLAIRVOYANT} knows the future of one engine alone")
         engines, future = make_engines(
-            cell.policy, self._shape(cell), self._gpu, jobs, self._prompts, hashes=self._hashes
+            cell.policy,
+            self._shape(cell),
+            self._gpu,
+            self._jobs,
+            self._prompts,
+            count=cell.engines,
+            hashes=self._hashes,
         )
+        routing = make_routing(choose_routing(self._settings, cell.policy), engines) if cell.engines > 1 else None
         with Path(os.devnull).open("w") as nowhere:
             runner = SimulationRunner(
                 cell.policy,
                 engines,
                 prompts=self._prompts,
                 writer=events,
-                display=ReplayDisplay(cell.policy, len(jobs), Console(file=nowhere)),
+                display=ReplayDisplay(cell.policy, len(self._jobs), Console(file=nowhere)),
                 future=future,
+                routing=routing,
                 checks_tokens=False,
             )
-            runner.run(jobs)
+            runner.run(self._jobs)
 
     def _shape(self, cell: Cell) -> EngineShape:
         settings = self._settings

@@ -15,24 +15,34 @@ _COMPARED = 1024
 
 @dataclass(frozen=True, slots=True)
 class MadeHashes:
-    """What a request's blocks hash to: the first `same` as in the session's request before it, then `own`."""
+    """What a request's blocks hash to: the first `same` as in the request `before` it, of its session, then `own`."""
 
-    same: int
+    same: int = 0
+    before: MadeHashes | None = None
     own: list[BlockHash] = field(default_factory=list)
+
+    def list_same(self) -> list[BlockHash]:
+        """List the hashes that the request before it has as well."""
+        parts, wanted, made = [], self.same, self.before
+        while wanted and made is not None:
+            parts.append(made.own[: max(0, wanted - made.same)])
+            wanted, made = min(wanted, made.same), made.before
+        return [each for part in reversed(parts) for each in part]
 
 
 class KnownHashes:
     """A request's block hasher, as vLLM calls it, around its own. The hashes are the same, token by token.
 
     Sessions are remembered until they are forgotten. `kept` has the hashes of earlier simulations by their requests'
-    id, and gets those of this one: the tokens of a request that comes again must be the same, and its session, too.
+    id, and gets those of this one: the tokens of a request that comes again must be the same. The one before it need
+    not be: a session may have moved between engines then, and may now.
     """
 
     def __init__(self, hash_blocks: HashBlocks, block_tokens: int, kept: dict[str, MadeHashes] | None = None) -> None:
         self._hash_blocks = hash_blocks
         self._block_tokens = block_tokens
         self._kept = kept
-        self._latest: dict[str, Request] = {}
+        self._latest: dict[str, tuple[Request, MadeHashes]] = {}
         # Of the requests that have begun, by their id.
         self._made: dict[str, MadeHashes] = {}
 
@@ -42,11 +52,9 @@ class KnownHashes:
         full_blocks = request.num_tokens // self._block_tokens
         if not request.num_output_tokens:
             # vLLM asks for the first time when it makes the request: the prompt is all there is.
-            earlier = self._latest.get(request.session_id) if request.session_id is not None else None
-            made = self._begin(request, earlier)
-            if earlier is not None:
-                # Here, so that what is hashed goes on from them.
-                hashes.extend(earlier.block_hashes[: made.same])
+            made = self._begin(request)
+            # Here, so that what is hashed goes on from them.
+            hashes.extend(made.list_same())
         elif full_blocks == len(hashes):
             # Most tokens of a reply fill no block.
             return []
@@ -59,11 +67,16 @@ class KnownHashes:
             made.own.extend(self._hash_blocks(request))
         return made.own[done:wanted]
 
-    def _begin(self, request: Request, earlier: Request | None) -> MadeHashes:
+    def _begin(self, request: Request) -> MadeHashes:
         made = None if self._kept is None else self._kept.get(request.request_id)
         if made is None:
-            same = 0 if earlier is None else count_same(earlier.all_token_ids, request.all_token_ids)
-            made = MadeHashes(same // self._block_tokens)
+            latest = None if request.session_id is None else self._latest.get(request.session_id)
+            if latest is None:
+                made = MadeHashes()
+            else:
+                earlier, before = latest
+                same = count_same(earlier.all_token_ids, request.all_token_ids)
+                made = MadeHashes(same // self._block_tokens, before)
             if self._kept is not None:
                 self._kept[request.request_id] = made
         self._made[request.request_id] = made
@@ -73,9 +86,9 @@ class KnownHashes:
         """Remember a request with its reply, instead of the one before it in its session, which is returned."""
         if request.session_id is None:
             return None
-        earlier = self._latest.get(request.session_id)
-        self._latest[request.session_id] = request
-        return earlier
+        latest = self._latest.get(request.session_id)
+        self._latest[request.session_id] = request, self._made[request.request_id]
+        return None if latest is None else latest[0]
 
     def ended(self, request_id: str) -> None:
         """Note that a request is over: no more of its tokens will come."""

@@ -23,8 +23,9 @@ DEFAULT_BLOCK_SIZE = 16
 DEFAULT_MAX_NUM_BATCHED_TOKENS = 8192
 DEFAULT_MAX_NUM_SEQS = 1024
 DEFAULT_ROUTING = "agentcache"
+VLLM_ROUTING = "least-loaded"
 # How requests are shared among several engines: agentcache/sim/routing.py.
-ROUTINGS = (DEFAULT_ROUTING, "least-loaded", "sticky", "hash")
+ROUTINGS = (DEFAULT_ROUTING, VLLM_ROUTING, "sticky", "hash")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,77 +1,30 @@
 from __future__ import annotations
 
 import re
-from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from made_command import make_settings
+from made_plan import plan_settings
 from recorded_lines import make_line, write_recording
 
 from agentcache.errors import InputError
 from agentcache.plan.cell import Cell, Outcome
 from agentcache.plan.command import plan
 from agentcache.plan.page import Plan, write_headline
-from agentcache.plan.settings import PlanSettings
 from agentcache.plan.stretch import find_busiest
 from agentcache.plan.sweep import Pool, find_fewest, order_starts
 from agentcache.plan.worker import Worker
-from agentcache.sim.command import simulate
 from workloads.recording.line import Line
 from workloads.recording.reader import read_recording
 from workloads.recording.sessions import build_jobs
 
 
-def _settings(recording: Path, out: Path, **changes: Any) -> PlanSettings:
-    defaults: dict[str, Any] = {
-        "command": "agentcache plan ...",
-        "model": "llama-3.1-8b",
-        "gpu": "h200",
-        "policies": ("vllm", "agentcache"),
-        "kv_tokens": (7_000, 14_000),
-        "cpu_tokens": (0,),
-        "workers": 1,
-    }
-    return PlanSettings(recording=recording, out=out, **{**defaults, **changes})
-
-
-class _InProcess:
-    """An executor of this process: to start others takes longer than to simulate."""
-
-    def __init__(self, _workers: int, _context: object, _initializer: object, initargs: tuple[Any, ...]) -> None:
-        self._worker = Worker(*initargs)
-
-    def submit(self, _: object, cell: Cell) -> Any:
-        future: Future[Outcome] = Future()
-        future.set_result(self._worker.run(cell))
-        return future
-
-    def shutdown(self, **_: object) -> None:
-        """There is nothing to end."""
-
-
-@pytest.fixture(scope="module")
-def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Twenty jobs in a cache that is too small for them."""
-    folder = tmp_path_factory.mktemp("recorded")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("agentcache.report.html.render_svg", lambda _figure, name: f'<svg id="{name}"/>')
-        knobs = {"record": {"file": str(folder / "r.jsonl"), "block_tokens": 64}}
-        assert simulate(make_settings(folder / "run", policies=("vllm",), knobs=knobs))[0] == 0
-    return folder / "r.jsonl"
-
-
-@pytest.fixture(autouse=True)
-def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agentcache.plan.sweep.ProcessPoolExecutor", _InProcess)
-
-
 def test_a_plan_shows_each_policy_with_each_cache(
     recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert plan(_settings(recording, tmp_path / "out")) == 0
+    assert plan(plan_settings(recording, tmp_path / "out")) == 0
     page = (tmp_path / "out" / "plan.html").read_text()
     assert re.findall(r"Cache of [\d,]+ tokens|(?<=>)(?:vllm|agentcache)(?=</th>)", page) == [
         "Cache of 6,992 tokens",
@@ -94,7 +47,7 @@ def test_what_saves_time_changes_no_outcome(
     recording: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str, host: int
 ) -> None:
     """The oracle is vLLM's own block pool, with hashes that are made anew and everything that is counted."""
-    settings = _settings(recording, tmp_path)
+    settings = plan_settings(recording, tmp_path)
     read = read_recording(recording)
     jobs = build_jobs(read, read.requests, max_context=7_000).jobs
     cell = Cell(policy, 6_992, host)
@@ -115,7 +68,7 @@ def test_a_clairvoyant_has_a_row_for_each_cache_and_uses_dram(
     plans: list[Plan] = []
     monkeypatch.setattr("agentcache.plan.command.write_page", lambda made, _: plans.append(made))
     sizes = {"kv_tokens": (7_000,), "cpu_tokens": (0, 7_000)}
-    assert plan(_settings(recording, tmp_path, policies=("vllm", "belady-cost"), **sizes)) == 0
+    assert plan(plan_settings(recording, tmp_path, policies=("vllm", "belady-cost"), **sizes)) == 0
     assert capsys.readouterr().out.count("belady-cost") >= 2
     rates = {(each.cell.policy, each.cell.cpu_tokens): each.hit_rate for each in plans[0].outcomes}
     assert rates["belady-cost", 0] < rates["belady-cost", 7_000] <= plans[0].outcomes[0].most_hits
@@ -132,7 +85,7 @@ def test_hits_stay_below_those_of_an_endless_cache(recording: Path, tmp_path: Pa
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Pool, "_book", book)
-        plan(_settings(recording, tmp_path, policies=("lru",), kv_tokens=(7_000, 1_000_000)))
+        plan(plan_settings(recording, tmp_path, policies=("lru",), kv_tokens=(7_000, 1_000_000)))
     small, large = sorted(seen, key=lambda outcome: outcome.cell.kv_tokens)
     assert small.hit_rate < large.hit_rate <= large.most_hits
     assert large.hit_rate == pytest.approx(large.most_hits, abs=0.02)
@@ -152,7 +105,7 @@ def test_ctrl_c_leaves_what_is_done_as_a_page(recording: Path, tmp_path: Path) -
         patch.setattr(Worker, "run", interrupt)
         # One after the other, as processes would be done.
         patch.setattr(Pool, "run", lambda pool, wanted: [kept(pool, [cell]) for cell in wanted] and None)
-        assert plan(_settings(recording, tmp_path)) == 130
+        assert plan(plan_settings(recording, tmp_path)) == 130
     page = (tmp_path / "plan.html").read_text()
     assert "The plan was interrupted" in page
     assert page.count(">vllm</th>") == 1
@@ -160,7 +113,7 @@ def test_ctrl_c_leaves_what_is_done_as_a_page(recording: Path, tmp_path: Path) -
 
 
 def test_gpus_are_counted_for_a_target(recording: Path, tmp_path: Path) -> None:
-    settings = _settings(recording, tmp_path, policies=("lru",), kv_tokens=(7_000,), max_gpus=4)
+    settings = plan_settings(recording, tmp_path, policies=("lru",), kv_tokens=(7_000,), max_gpus=4)
     assert plan(replace(settings, target_s=1e6)) == 0
     assert "lru: 1 GPU for a mean job latency of 1e+06 s" in (tmp_path / "plan.html").read_text()
     assert plan(replace(settings, target_s=1e-3)) == 0
@@ -207,7 +160,7 @@ def test_the_busiest_stretch_takes_the_least_time(tmp_path: Path) -> None:
     assert [each.timestamp for each in find_busiest(requests, 3)] == [100, 101, 102]
     assert find_busiest(requests, 6) is requests
     path = write_recording(tmp_path / "r.jsonl", *(make_line(time, 5, 5, [time]) for time in (0, 1000, 1001)))
-    plan(_settings(path, tmp_path, policies=("lru",), kv_tokens=(7_000,), requests=2))
+    plan(plan_settings(path, tmp_path, policies=("lru",), kv_tokens=(7_000,), requests=2))
     page = (tmp_path / "plan.html").read_text()
     assert "the 2 requests of the busiest stretch, of 3" in page
     assert "All figures are of the busiest 2 of 3 recorded requests, in a row: 66.7 % of them." in page
@@ -217,7 +170,7 @@ def test_the_busiest_stretch_takes_the_least_time(tmp_path: Path) -> None:
 def test_the_page_says_what_the_cut_off_beginning_costs(tmp_path: Path) -> None:
     ids = [1, 2, 3, 4]
     path = write_recording(tmp_path / "r.jsonl", *(make_line(time, 40, 5, ids) for time in (0, 5000, 5001)))
-    plan(_settings(path, tmp_path, policies=("lru",), kv_tokens=(7_000,), requests=2))
+    plan(plan_settings(path, tmp_path, policies=("lru",), kv_tokens=(7_000,), requests=2))
     # In blocks of 16, the last token aside: 32 of 40 from the second request on.
     assert "would hit 40.0 % of their tokens, and 53.3 % of all" in (tmp_path / "plan.html").read_text()
 
@@ -228,6 +181,12 @@ def test_the_page_says_what_the_cut_off_beginning_costs(tmp_path: Path) -> None:
         ({"policies": ("nope",)}, "nope"),
         ({"kv_tokens": (0,)}, "--kv-tokens 0: give"),
         ({"cpu_tokens": (5,)}, "--cpu-tokens 5: give 0, or at least two blocks of 16 tokens each"),
+        ({"replicas": (1, 0)}, "--replicas 0: give 1 to 64 engines"),
+        ({"replicas": (-1,)}, "--replicas -1: give 1 to 64 engines"),
+        ({"replicas": (65,)}, "--replicas 65: give 1 to 64 engines"),
+        ({"routing": "nearest"}, "--routing nearest: choose from agentcache, least-loaded, sticky, hash"),
+        ({"target_s": 1.0, "policies": ("belady-cost",)}, "--target 1: belady-cost knows the future of one engine"),
+        ({"target_s": 1.0, "max_gpus": 100}, "--max-gpus 100: that is 100 engines, and at most 64 are simulated"),
         ({"requests": 0}, "--requests 0: give at least 1"),
         ({"target_s": 0.0}, "--target 0: give a mean job latency in seconds, above 0"),
         ({"gpu": "tpu"}, "no preset for model llama-3.1-8b on gpu tpu"),
@@ -238,12 +197,12 @@ def test_a_plan_that_cannot_be_is_refused(
     changes: dict[str, Any], message: str, recording: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(InputError, match=re.escape(message)):
-        plan(_settings(recording, tmp_path / "out", **changes))
+        plan(plan_settings(recording, tmp_path / "out", **changes))
     assert not (tmp_path / "out").exists()
 
 
 def test_longest_simulations_begin_early(recording: Path, tmp_path: Path) -> None:
-    cells = _settings(recording, tmp_path, cpu_tokens=()).list_cells()
+    cells = plan_settings(recording, tmp_path, cpu_tokens=()).list_cells()
     begun = order_starts(cells)
     assert sorted(begun, key=cells.index) == cells
     assert [(cell.policy, bool(cell.cpu_tokens)) for cell in begun[:4]] == [

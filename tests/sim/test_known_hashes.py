@@ -89,6 +89,23 @@ def test_nothing_is_hashed_again_in_another_simulation(turns: list[tuple[list[in
     assert hashed[1] == 0
 
 
+ENGINES = st.lists(st.integers(0, 1), min_size=6, max_size=6)
+
+
+@given(st.lists(st.tuples(TOKENS, TOKENS), min_size=1, max_size=6), st.lists(ENGINES, min_size=2, max_size=3))
+def test_a_session_may_move_between_engines(turns: list[tuple[list[int], list[int]]], runs: list[list[int]]) -> None:
+    kept: dict[str, MadeHashes] = {}
+    for engines in runs:
+        hashers = [KnownHashes(Counted(), BLOCK, kept) for _ in range(2)]
+        for number, ((prompt, reply), engine) in enumerate(zip(turns, engines, strict=False)):
+            request = make_request(prompt, hashers[engine], name=f"r{number}")
+            hashers[engine].remember(request)
+            for token in reply:
+                request.append_output_token_ids(token)
+            hashers[engine].ended(request.request_id)
+            assert request.block_hashes == hash_alone([*prompt, *reply])
+
+
 @pytest.mark.parametrize("place", [0, 1023, 1024, 2500, 3000])
 def test_the_first_difference_is_found(place: int) -> None:
     one = list(range(3000))

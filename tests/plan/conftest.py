@@ -1,0 +1,27 @@
+"""A recording, and plans without processes of their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from made_command import make_settings
+from made_plan import InProcess
+
+from agentcache.sim.command import simulate
+
+
+@pytest.fixture(scope="session")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twenty jobs in a cache that is too small for them."""
+    folder = tmp_path_factory.mktemp("recorded")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("agentcache.report.html.render_svg", lambda _figure, name: f'<svg id="{name}"/>')
+        knobs = {"record": {"file": str(folder / "r.jsonl"), "block_tokens": 64}}
+        assert simulate(make_settings(folder / "run", policies=("vllm",), knobs=knobs))[0] == 0
+    return folder / "r.jsonl"
+
+
+@pytest.fixture(autouse=True)
+def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agentcache.plan.sweep.ProcessPoolExecutor", InProcess)
