@@ -41,7 +41,10 @@ if TYPE_CHECKING:
 _USAGE_ERROR = 2
 _OF_JOBS = (["replay"], ["simulate"])
 _POLICIES = "; ".join(f"{policy.name}: {policy.summary}" for policy in POLICIES.values())
-_PROFILE = "what `agentcache profile` wrote: for any MODEL of vLLM, on its GPU (default the profile that comes along)"
+_PROFILE = (
+    "what `agentcache profile` wrote, or a folder with one that fits: for any MODEL of vLLM, on its GPU "
+    "(default the profile that comes along)"
+)
 _SEVERAL = f"may be given several times; {_POLICIES}"
 
 
@@ -103,7 +106,11 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--record", metavar="FILE", help="write a line for each request, without its text, for plan and simulate"
     )
-    parser.add_argument("--profile", metavar="FILE", help="what `agentcache profile` wrote on this machine")
+    parser.add_argument(
+        "--profile",
+        metavar="FILE",
+        help="what `agentcache profile` wrote on this machine, or a folder with one that fits",
+    )
     parser.add_argument(
         "--forced-replies", action="store_true", help="let clients dictate replies, for replays; never in the open"
     )

@@ -318,8 +318,9 @@ class AgentCacheConfig(BaseModel):
     )
     cost_profile: str | None = _knob(
         None,
-        "file that `agentcache profile` wrote on this machine for this model; None takes the profile that comes with "
-        "agentcache, or else an analytic cost model, made of the model's config and the GPU's data sheet",
+        "file that `agentcache profile` wrote on this machine for this model, or a folder with one that fits; None "
+        "takes the profile that comes with agentcache, or else an analytic cost model, made of the model's config and "
+        "the GPU's data sheet",
         _OPT_IN,
         min_length=1,
     )

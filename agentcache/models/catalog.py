@@ -42,6 +42,12 @@ def is_made_here(name: str) -> bool:
     return name in SMALL or name.startswith(SHAPE_PREFIX)
 
 
+def short_name(name: str) -> str:
+    """Return what profiles call the model: the shape's name, the folder's last part, or the hub's name."""
+    short = name.removeprefix(SHAPE_PREFIX)
+    return Path(short).absolute().name if Path(short).is_dir() else short
+
+
 def check_model(name: str) -> None:
     """Raise InputError for an unknown shape, or a folder that is missing or without a config. Loads nothing."""
     shape = name.removeprefix(SHAPE_PREFIX)

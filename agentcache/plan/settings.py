@@ -14,8 +14,8 @@ from agentcache.errors import InputError
 from agentcache.output_folder import check_writable
 from agentcache.plan.cell import Cell
 from agentcache.run.checks import CLAIRVOYANT, check_kv_tokens, check_policies
-from agentcache.sim.costs import find_costs
-from agentcache.sim.settings import DEFAULT_BLOCK_SIZE, ROUTINGS, find_room
+from agentcache.sim.costs import find_costs, find_room
+from agentcache.sim.settings import DEFAULT_BLOCK_SIZE, ROUTINGS
 
 DEFAULT_POLICIES = ("vllm", "agentcache")
 DEFAULT_REQUESTS = 5_000
@@ -104,7 +104,7 @@ class PlanSettings:
     @property
     def room(self) -> int:
         """The tokens that one engine's cache has room for. Raises InputError where that is not known."""
-        return find_room(self.model, self.gpu, self.tensor_parallel_size)
+        return find_room(self.model, self.gpu, self.tensor_parallel_size, self.profile)
 
     def list_cells(self) -> list[Cell]:
         """List what to simulate, with what matters most first: an interrupted plan has that."""

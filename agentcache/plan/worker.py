@@ -23,7 +23,7 @@ from agentcache.plan.settings import PlanSettings
 from agentcache.report.events import Event, JobEvent, RequestEvent
 from agentcache.run.checks import CLAIRVOYANT
 from agentcache.run.display import ReplayDisplay
-from agentcache.sim.costs import find_costs, name_costs
+from agentcache.sim.costs import find_costs, name_costs, name_dtype
 from agentcache.sim.engine_shape import EngineShape, make_config
 from agentcache.sim.engines import make_engines
 from agentcache.sim.known_hashes import MadeHashes
@@ -68,7 +68,10 @@ class Worker:
         self._bound = bound_hits(jobs, settings.block_size)
         self._prompts = PromptWriter(tokenizer)
         self._hashes: dict[str, MadeHashes] = {}
-        self._gpu, _ = find_costs(settings.model, settings.gpu, settings.tensor_parallel_size, settings.profile)
+        costs = settings.model, settings.gpu, settings.tensor_parallel_size, settings.profile
+        self._gpu, _ = find_costs(*costs)
+        self._cost_knobs = name_costs(*costs)
+        self._dtype = name_dtype(*costs)
 
     def find_max_tokens(self) -> int:
         """Return the longest context that the model takes."""
@@ -121,7 +124,8 @@ class Worker:
             tensor_parallel_size=settings.tensor_parallel_size,
             async_scheduling=settings.gpu != "cpu",
             host_tokens=cell.cpu_tokens,
-            knobs={**settings.knobs, **name_costs(settings.gpu, settings.profile)},
+            dtype=self._dtype,
+            knobs={**settings.knobs, **self._cost_knobs},
         )
 
 

@@ -207,7 +207,8 @@ class CostProfile(BaseModel):
     """A cost model with where it comes from: `measured` is False for analytic presets, `source` says more.
 
     `steps` is what a simulator needs; a profile without it serves policies only. `link` is what KV in the host's memory
-    needs; None where it was not measured.
+    needs; None where it was not measured. `kv_tokens` are those that the engine had room for beside the model, by
+    vLLM's own count; None in profiles of older versions.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -220,6 +221,7 @@ class CostProfile(BaseModel):
     cost_model: CostModel
     steps: StepProfile | None = None
     link: LinkProfile | None = None
+    kv_tokens: int | None = Field(default=None, ge=1)
 
 
 def save_profile(profile: CostProfile, folder: Path) -> Path:

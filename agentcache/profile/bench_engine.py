@@ -58,6 +58,8 @@ class BenchEngine:
         self.log = StepLog(self.control.scheduler)
         self.max_tokens: int = config.model_config.max_model_len
         self.max_seqs: int = config.scheduler_config.max_num_seqs
+        # As its log tells it.
+        self.kv_tokens: int | None = config.cache_config.kv_cache_size_tokens
         self.vocabulary = config.model_config.get_vocab_size()
         self._numbers = itertools.count()
 

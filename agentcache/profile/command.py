@@ -50,11 +50,15 @@ _BATCH_TOKENS_GPU, _BATCH_TOKENS_CPU = 262_144, 32_768
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The samples that fits are made of. `interrupted`: by Ctrl-C, before the budget or the points were through."""
+    """The samples that fits are made of, and the tokens that vLLM had room for in its cache.
+
+    `interrupted`: by Ctrl-C, before the budget or the points were through.
+    """
 
     points: int
     batches: Sequence[PrefillBatch]
     steps: Sequence[MeasuredStep]
+    kv_tokens: int | None
     interrupted: bool
 
 
@@ -85,7 +89,7 @@ def profile(settings: ProfileSettings) -> int:
         prefills, steps = fit_cost_model(measured.batches), fit_step_cost(measured.steps)
         print_fits(console, prefills, steps)
         print_estimate(console, steps, _estimate(config, key))
-        save_profile(_make_profile(key, prefills, steps, measured.points, link), settings.out)
+        save_profile(_make_profile(key, prefills, steps, measured, link), settings.out)
         picture, title = path.with_suffix(".png"), f"{key}, measured with vLLM {vllm.__version__}"
         plot_fits(prefills, steps, title, None if link is None else link.fitted).savefig(picture, dpi=130)
         console.print(f"profile: {path}\nplot: {picture}\npoints: {points_file}", markup=False, highlight=False)
@@ -115,7 +119,8 @@ def _measure(settings: ProfileSettings, config: VllmConfig, points_file: Path, c
         bench.close()
     console.print(f"measured {len(samples)} of {settings.points} points{' until Ctrl-C' if interrupted else ''}")
     batches = [sample.batch for sample in samples if sample.batch is not None]
-    return Measured(len(samples), batches, [step for sample in samples for step in sample.steps], interrupted)
+    steps = [step for sample in samples for step in sample.steps]
+    return Measured(len(samples), batches, steps, bench.kv_tokens, interrupted)
 
 
 def _run_points(points: Sequence[Point], measurer: Measurer, deadline_s: float) -> Iterator[Sample]:
@@ -161,18 +166,19 @@ def _estimate(config: VllmConfig, key: ProfileKey) -> StepCost | None:
 
 
 def _make_profile(
-    key: ProfileKey, prefills: FittedCostModel, steps: FittedStepCost, points: int, link: MeasuredLink | None
+    key: ProfileKey, prefills: FittedCostModel, steps: FittedStepCost, measured: Measured, link: MeasuredLink | None
 ) -> CostProfile:
     device = "CPU backend" if current_platform.is_cpu() else current_platform.get_device_name()
     return CostProfile(
         key=key,
         measured=True,
-        source=f"agentcache profile on {device}, vLLM {vllm.__version__}, {date.today()}, {points} points",
+        source=f"agentcache profile on {device}, vLLM {vllm.__version__}, {date.today()}, {measured.points} points",
         batches=len(prefills.residuals),
         r_squared=prefills.r_squared,
         cost_model=prefills.cost_model,
         steps=StepProfile(count=len(steps.residuals), r_squared=steps.r_squared, step_cost=steps.step_cost),
         link=None if link is None else link.section,
+        kv_tokens=measured.kv_tokens,
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentcache.errors import InputError
-from agentcache.models.catalog import SHAPE_PREFIX, check_model
+from agentcache.models.catalog import check_model, short_name
 from agentcache.output_folder import check_writable
 from agentcache.policy.cost import MIN_BATCHES
 
@@ -43,9 +43,8 @@ class ProfileSettings:
 
     @property
     def model_name(self) -> str:
-        """As the profile's key has it: the shape's name, the folder's last part, or the hub's name."""
-        name = self.model.removeprefix(SHAPE_PREFIX)
-        return Path(name).absolute().name if Path(name).is_dir() else name
+        """As the profile's key has it."""
+        return short_name(self.model)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

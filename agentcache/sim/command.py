@@ -21,7 +21,7 @@ from agentcache.run.checks import CLAIRVOYANT
 from agentcache.run.display import ReplayDisplay
 from agentcache.run.folder import ENGINE_LOG, begin_run, find_versions
 from agentcache.run.output import divert_output
-from agentcache.sim.costs import find_costs, name_costs
+from agentcache.sim.costs import find_costs, name_costs, name_dtype
 from agentcache.sim.engine import SimulatedEngine
 from agentcache.sim.engine_shape import EngineShape, make_config
 from agentcache.sim.engines import make_engines
@@ -88,9 +88,8 @@ class Simulation:
         self._prompts = PromptWriter(tokenizer)
         # The waits of a recording are from engine to engine: the way to the client and back is in them.
         self._front_end = FrontEnd() if settings.jobs.kind == "recording" else MEASURED_FRONT_END
-        self._gpu: StepModel = find_costs(
-            settings.model, settings.gpu, settings.tensor_parallel_size, settings.profile
-        )[0]
+        costs = settings.model, settings.gpu, settings.tensor_parallel_size, settings.profile
+        self._gpu: StepModel = find_costs(*costs)[0]
         self._shape = EngineShape(
             model_path=path,
             cache_tokens=settings.cache_tokens,
@@ -102,8 +101,9 @@ class Simulation:
             async_scheduling=settings.gpu != "cpu",
             host_tokens=settings.cpu_tokens,
             host_is_lazy=settings.cpu_lazy,
+            dtype=name_dtype(*costs),
             # The policy's costs are those of the GPU that is simulated, not of the one at hand.
-            knobs={**settings.knobs, **name_costs(settings.gpu, settings.profile)},
+            knobs={**settings.knobs, **name_costs(*costs)},
         )
         if settings.cpu_tokens and CLAIRVOYANT in settings.policies:
             check_foreseen_tier(self._shape)

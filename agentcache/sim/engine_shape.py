@@ -31,7 +31,7 @@ class EngineShape:
 
     With `async_scheduling`, vLLM's default on a GPU, a step is scheduled while the one before it runs. `host_tokens`
     are those of a second cache in the host's memory; where a policy leaves it to vLLM, blocks are stored there when
-    they are computed, or, with `host_is_lazy`, when they are about to be evicted.
+    they are computed, or, with `host_is_lazy`, when they are about to be evicted. `dtype` is vLLM's option.
     """
 
     model_path: str
@@ -43,6 +43,7 @@ class EngineShape:
     async_scheduling: bool = False
     host_tokens: int = 0
     host_is_lazy: bool = False
+    dtype: str = "auto"
     knobs: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -53,6 +54,7 @@ def make_config(shape: EngineShape, policy: str) -> VllmConfig:
     arguments = EngineArgs(
         model=shape.model_path,
         load_format="dummy",
+        dtype=shape.dtype,  # type: ignore[arg-type]
         enforce_eager=True,
         block_size=shape.block_size,
         tensor_parallel_size=shape.tensor_parallel_size,

@@ -12,9 +12,9 @@ from agentcache.errors import InputError
 from agentcache.jobs.settings import JobSettings
 from agentcache.models.catalog import SHAPE_PREFIX
 from agentcache.models.shapes import SMALL
-from agentcache.policy.presets import PRESETS, estimate_kv_tokens
+from agentcache.policy.presets import PRESETS
 from agentcache.run.checks import CLAIRVOYANT, check_kv_tokens, check_out, check_policies
-from agentcache.sim.costs import find_costs
+from agentcache.sim.costs import find_costs, find_room
 
 DEFAULT_MODEL = "llama-3.1-8b"
 DEFAULT_GPU = "h200"
@@ -32,7 +32,8 @@ ROUTINGS = (DEFAULT_ROUTING, VLLM_ROUTING, "sticky", "hash")
 class SimulationSettings:
     """One field per option of `agentcache simulate`, which documents them. `command` is the line that was typed.
 
-    `model` and `gpu` name a preset, as in "llama-3.1-8b" and "h200". `knobs` are further ones of AgentCacheConfig.
+    `model` and `gpu` name a preset, as in "llama-3.1-8b" and "h200", or what `profile` is of: a file, or a folder with
+    one that fits. `knobs` are further ones of AgentCacheConfig.
     """
 
     command: str
@@ -98,17 +99,12 @@ class SimulationSettings:
     @property
     def cache_tokens(self) -> int:
         """The tokens that the cache holds, in whole blocks; None takes what the GPU has room for."""
-        room = find_room(self.model, self.gpu, self.tensor_parallel_size) if self.kv_tokens is None else self.kv_tokens
+        room = self.kv_tokens
+        if room is None:
+            room = find_room(self.model, self.gpu, self.tensor_parallel_size, self.profile)
         return room // self.block_size * self.block_size
 
 
 def name_model(preset: str) -> str:
     """Return a preset's model as `resolve_model` knows it; any other is a name or folder as for vLLM."""
     return SHAPE_PREFIX + preset if preset in PRESETS and preset not in SMALL else preset
-
-
-def find_room(model: str, gpu: str, ranks: int) -> int:
-    """Return the tokens that the cache of one engine has room for. Raises InputError where that is not known."""
-    if model not in PRESETS:
-        raise InputError(f"--kv-tokens: give it, what a GPU has room for beside {model} is not known")
-    return estimate_kv_tokens(model, gpu, ranks)

@@ -10,7 +10,7 @@ from lone_scheduler import BLOCK_SIZE, make_config
 from vllm.config import VllmConfig
 
 from agentcache.config import read_config
-from agentcache.engine.blocks.evictor_inputs import build_inputs
+from agentcache.engine.blocks.evictor_inputs import build_inputs, describe_costs
 from agentcache.engine.constants import SCHEDULER_CLASS
 from agentcache.errors import InputError
 from agentcache.models.shapes import TINY
@@ -51,3 +51,26 @@ def test_a_profile_of_another_machine_is_refused(tiny_model_path: str, tmp_path:
         f"additional_config: agentcache.cost_profile: {path} is of {KEY.model_copy(update=other)}, and this engine is "
     )
     assert str(caught.value) == f"{text}{KEY}; measure it with agentcache profile"
+
+
+def test_of_a_folder_the_profile_that_fits_is_taken(tiny_model_path: str, tmp_path: Path) -> None:
+    name = Path(tiny_model_path).name
+    file = save(tmp_path, model=name)
+    for other in ({"model": "another"}, {"model": name, "dtype": "float32"}, {"model": name, "gpu": "h200"}):
+        save(tmp_path, **other)
+    (tmp_path / "notes.json").write_text("{}")
+    config = make_config(tiny_model_path, SCHEDULER_CLASS, cost_profile=str(tmp_path))
+    assert find_cost(config) == MINE.recompute_cost(BLOCK_SIZE)
+    assert describe_costs(config, read_config(config.additional_config)) == f"measured ({file})"
+
+
+def test_a_folder_without_a_fitting_profile_is_refused(tiny_model_path: str, tmp_path: Path) -> None:
+    name = Path(tiny_model_path).name
+    save(tmp_path, model=name, gpu="h200")
+    (tmp_path / "notes.json").write_text("{}")
+    with pytest.raises(InputError) as caught:
+        find_cost(make_config(tiny_model_path, SCHEDULER_CLASS, cost_profile=str(tmp_path)))
+    text = str(caught.value)
+    assert text.startswith(f"additional_config: agentcache.cost_profile: {tmp_path}: has no profile of ")
+    assert f"{name} on cpu, tensor parallel size 1, bfloat16 ({name}_h200_tp1_bfloat16.json is of {name}" in text
+    assert text.endswith("; not a profile: notes.json); measure it with agentcache profile, or name a file")

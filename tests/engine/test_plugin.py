@@ -141,7 +141,7 @@ def test_an_engine_with_us_names_what_has_gone(monkeypatch: pytest.MonkeyPatch, 
         ({"lifespan_s": float("inf")}, "agentcache.lifespan_s: Input should be less than or equal to 1000000000"),
         (
             {"cost_profile": "/"},
-            "agentcache.cost_profile: /: no such file; name a cost profile that agentcache profile",
+            "agentcache.cost_profile: /: has no profile of ",
         ),
         ({"runtime": {"durations_file": "/"}}, "agentcache.runtime.durations_file: / is not a regular file; name one"),
     ],

@@ -63,6 +63,9 @@ def test_profile_and_plot_are_written(out: Path) -> None:
     profile = load_profile(out / key.file_name, key)
     assert profile.measured
     assert profile.link is None
+    # What catalog.py gives the tiny model, over its bytes a token.
+    assert profile.kv_tokens is not None
+    assert profile.kv_tokens > 100_000
     assert profile.batches == 20
     assert profile.steps is not None
     assert profile.steps.count >= 32

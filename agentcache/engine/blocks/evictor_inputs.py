@@ -9,9 +9,10 @@ from vllm.platforms import current_platform
 
 from agentcache.config import CONFIG_KEY, AgentCacheConfig
 from agentcache.errors import InputError
+from agentcache.models.catalog import short_name
 from agentcache.models.geometry import read_geometry
 from agentcache.models.shapes import SHAPES
-from agentcache.policy.cost import CostModel, CostProfile, ProfileKey, read_profile
+from agentcache.policy.cost import CostModel, CostProfile, ProfileKey
 from agentcache.policy.frequency import Frequency
 from agentcache.policy.inputs import EvictorInputs
 from agentcache.policy.lifespan import LambdaBounds
@@ -22,6 +23,7 @@ from agentcache.policy.presets import (
     find_measured_profile,
     match_gpu,
 )
+from agentcache.policy.profile_folder import Wanted, pick_profile
 from agentcache.policy.return_time import Learning
 
 # For a GPU that has no data sheet here: what decides the order is only how the costs of two positions compare.
@@ -54,8 +56,10 @@ def find_cost_model(vllm_config: VllmConfig, config: AgentCacheConfig) -> CostMo
 
 def describe_costs(vllm_config: VllmConfig, config: AgentCacheConfig) -> str:
     """Say where that cost model comes from."""
+    if (own := _find_own(vllm_config, config)) is not None:
+        return f"measured ({own[0]})"
     if (profile := find_profile(vllm_config, config)) is not None:
-        return f"measured ({config.cost_profile or profile.source})"
+        return f"measured ({profile.source})"
     return f"estimated from the data sheet of {config.gpu or _find_gpu()} (agentcache profile measures them)"
 
 
@@ -72,20 +76,38 @@ def find_profile(vllm_config: VllmConfig, config: AgentCacheConfig) -> CostProfi
 def load_own_profile(vllm_config: VllmConfig, config: AgentCacheConfig) -> CostProfile | None:
     """Load the profile that the user names; None without one. Raises InputError when it is of another machine.
 
-    Its model is not checked: a folder may have been renamed since.
+    Of a folder it is the one that fits, model included. The model of a file is not checked: a folder may have been
+    renamed since.
     """
+    own = _find_own(vllm_config, config)
+    return None if own is None else own[1]
+
+
+def _find_own(vllm_config: VllmConfig, config: AgentCacheConfig) -> tuple[Path, CostProfile] | None:
     if config.cost_profile is None:
         return None
+    place = f"additional_config: {CONFIG_KEY}.cost_profile"
+    names = _list_names(vllm_config)
+    key = make_profile_key(names[0], config.gpu, vllm_config)
     try:
-        profile = read_profile(Path(config.cost_profile))
-    except InputError as error:
-        raise InputError(f"additional_config: {CONFIG_KEY}.cost_profile: {error}") from None
-    if (here := make_profile_key(profile.key.model, config.gpu, vllm_config)) != profile.key:
-        raise InputError(
-            f"additional_config: {CONFIG_KEY}.cost_profile: {config.cost_profile} is of {profile.key}, and this engine "
-            f"is {here}; measure it with agentcache profile"
+        file, profile = pick_profile(
+            Path(config.cost_profile), Wanted(names, key.gpu, key.tensor_parallel_size, key.dtype)
         )
-    return profile
+    except InputError as error:
+        raise InputError(f"{place}: {error}") from None
+    if (here := key.model_copy(update={"model": profile.key.model})) != profile.key:
+        raise InputError(
+            f"{place}: {file} is of {profile.key}, and this engine is {here}; measure it with agentcache profile"
+        )
+    return file, profile
+
+
+def _list_names(vllm_config: VllmConfig) -> list[str]:
+    """List what a profile of the model may call it: what it was served as, and what its folder is called."""
+    model = vllm_config.model_config
+    served = model.served_model_name
+    names = [served] if isinstance(served, str) else [*(served or ())]
+    return [*dict.fromkeys(short_name(name) for name in (*names, model.model))]
 
 
 def make_profile_key(model: str, gpu: str | None, vllm_config: VllmConfig) -> ProfileKey:
