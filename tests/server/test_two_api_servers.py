@@ -22,7 +22,8 @@ from workloads.recording.files import name_file
 from workloads.recording.reader import read_recording
 from workloads.recording.sessions import build_jobs
 
-pytestmark = pytest.mark.engine
+# Five processes import vLLM at once, which takes minutes where other tests have the cores as well.
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
 SESSIONS = [f"session {number}" for number in range(6)]
 TURNS = 3
