@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pkgutil
 from argparse import Namespace
 from typing import Any
@@ -25,6 +26,7 @@ from agentcache.engine.rpc.snapshot import SNAPSHOT_METHOD
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.errors import CompatibilityError
 from agentcache.server.draining import drain_before_shutdown
+from agentcache.server.expiry_watch import watch_expiry
 from agentcache.server.job_reader import JobReader
 from agentcache.server.live_page import page_router
 from agentcache.server.live_report import LiveReport
@@ -76,7 +78,11 @@ class AgentCacheEndpoints:
 
         placer = place_requests(core, engine_client.vllm_config) if is_ours else None
         state.agentcache_snapshots = SnapshotReader(ask)
-        state.agentcache_jobs = JobReader(core.call_utility_all_async, placer, _find_router(engine_client.vllm_config))
+        told = _find_router(engine_client.vllm_config)
+        state.agentcache_jobs = JobReader(core.call_utility_all_async, placer, told)
+        if told is not None and is_ours:
+            # A task without a reference may be garbage-collected before it is done.
+            state.agentcache_expiry_watch = asyncio.create_task(watch_expiry(state.agentcache_jobs))
         state.agentcache_names_sessions = read_config(engine_client.vllm_config.additional_config).router.name_sessions
         state.agentcache_report = LiveReport(state.agentcache_jobs)
         if shares_engines(core):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 from vllm.logger import init_logger
 
-from agentcache.engine.constants import JOB_METHOD, JOBS_METHOD, RELEASE_METHOD
+from agentcache.engine.constants import EXPIRED_METHOD, JOB_METHOD, JOBS_METHOD, RELEASE_METHOD
 from agentcache.engine.jobs.views import JobView
 from agentcache.engine.replicas.placer import Placer
 from agentcache.errors import ServerError, in_one_line
@@ -61,16 +62,38 @@ class JobReader:
         return _number(reading, await self._ask(JOBS_METHOD, limit))
 
     async def release(self, session: str, tenants: Tenants = None) -> bool:
-        """End the session's jobs and release their pins. Returns False if no engine knows any."""
+        """End the session's jobs, or that of the reply which has `session` as its id, and release their pins.
+
+        Returns False if no engine knows any. The router is told the session's name, and nothing of a job without one.
+        """
         if self._placer is not None:
             self._placer.end_session(session, tenants)
-        if self._router is not None:
-            self._router.finish(session)
-        return any(await self._ask(RELEASE_METHOD, session, tenants))
+        # What no engine knows may be a session that they have forgotten.
+        over: Sequence[str | None] = [session]
+        try:
+            released = list(chain.from_iterable(await self._gather(RELEASE_METHOD, session, tenants)))
+            over = released or over
+        finally:
+            self._tell_router(over)
+        return bool(released)
+
+    async def tell_expired(self) -> None:
+        """Tell the router which sessions engines have forgotten since the last call, idle for too long."""
+        self._tell_router(chain.from_iterable(await self._gather(EXPIRED_METHOD)))
 
     def find_home(self, session: str, tenants: Tenants = None) -> JobHome | None:
         """Find the engine to which the session's next turn will go; None where nothing chooses one."""
         return None if self._placer is None else self._placer.find(session, tenants)
+
+    def _tell_router(self, over: Iterable[str | None]) -> None:
+        if self._router is not None:
+            for session in dict.fromkeys(over):
+                if session is not None:
+                    self._router.finish(session)
+
+    async def _gather(self, method: str, *args: Any) -> list[Sequence[str | None]]:
+        """Ask every engine whose policy follows jobs."""
+        return [answer for answer in await self._ask(method, *args) if answer is not None]
 
     async def _ask(self, method: str, *args: Any) -> Sequence[Any]:
         try:

@@ -34,10 +34,10 @@ def test_a_session_is_shown_of_all_tenants_or_of_one(core: Any) -> None:
 
 
 def test_a_session_is_released_of_one_tenant_or_of_all(core: Any) -> None:
-    assert job_calls._release(core, "mine", ["c"]) is False
-    assert job_calls._release(core, "mine", ["a"]) is True
+    assert job_calls._release(core, "mine", ["c"]) == []
+    assert job_calls._release(core, "mine", ["a"]) == ["mine"]
     assert numbers(job_calls._view_session(core, "mine", None)) == [0, 2]
-    assert job_calls._release(core, "mine", None) is True
+    assert job_calls._release(core, "mine", None) == ["mine", "mine"]
     assert job_calls._view_session(core, "mine", None) == []
 
 
@@ -54,8 +54,30 @@ def test_the_id_of_a_reply_finds_its_job() -> None:
     assert [view.session for view in tracker.view_session("chatcmpl-5")] == ["cut off"]
     assert tracker.view_session("chatcmpl-9f8e", ["b"]) == []
     assert tracker.view_session("chatcmpl-9f") == []
-    assert tracker.release("chatcmpl-9f8e")
+    assert tracker.release("chatcmpl-9f8e") == ["mine"]
     assert tracker.view_session("mine") == []
+
+
+def test_a_release_by_a_reply_tells_the_session_as_it_was_named() -> None:
+    tracked = Tracked()
+    for number, session in enumerate(["é" * 200, "x" * 300, None]):
+        tracked.turn(f"chatcmpl-{number}-0a1b2c3d", [*ASKED, number], session=session)
+    tracker = tracked.tracker
+    assert tracker.release("chatcmpl-0") == ["é" * 200]
+    assert tracker.release("x" * 300) == ["x" * 300]
+    assert tracker.release("chatcmpl-2") == [None]
+
+
+def test_sessions_that_were_idle_for_too_long_are_told_once() -> None:
+    tracked = Tracked(max_jobs=5)
+    for session, salt in (("gone", None), ("back", None), ("shared", None), ("over", None), (None, None)):
+        tracked.turn(f"of {session}", ASKED, session=session, salt=salt)
+    tracked.tracker.release("over")
+    tracked.clock.now_s += 4000
+    tracked.turn("again", ASKED, session="back")
+    tracked.turn("other tenant's", ASKED, session="shared", salt="t")
+    assert tracked.tracker.take_expired() == ["gone"]
+    assert tracked.tracker.take_expired() == []
 
 
 def test_an_id_of_any_length_is_kept_short() -> None:

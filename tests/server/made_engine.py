@@ -10,7 +10,7 @@ from typing import Any
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
-from agentcache.engine.constants import JOB_METHOD, JOBS_METHOD, RELEASE_METHOD
+from agentcache.engine.constants import EXPIRED_METHOD, JOB_METHOD, JOBS_METHOD, RELEASE_METHOD
 from agentcache.engine.jobs.views import (
     HistogramCounts,
     JobView,
@@ -161,6 +161,10 @@ class FakeCore:
         self.engines = engines
         self.calls: list[tuple[Any, ...]] = []
         self.failure: Exception | None = None
+        self.replies: dict[str, str | None] = {}
+        """The sessions of replies; None of a job whose client names none."""
+        self.expired: list[str] = []
+        """Told once, by every engine."""
         self.is_silent = False
 
     async def call(self, method: str, *args: Any) -> list[Any]:
@@ -176,11 +180,13 @@ class FakeCore:
             return snapshot.model_dump(mode="json")
         if snapshot.runtime is None:
             return None
+        if method == EXPIRED_METHOD:
+            return self.expired
         argument = args[0]
         its = [job for job in jobs if job.session == argument]
         answers = {JOB_METHOD: its, JOBS_METHOD: sorted(jobs, key=lambda job: -job.last_active_s)}
         if method == RELEASE_METHOD:
-            return bool(its)
+            return [job.session for job in its] or [self.replies[name] for name in [argument] if name in self.replies]
         limit = argument if method == JOBS_METHOD else None
         return [job.model_dump(mode="json") for job in answers[method][:limit]]
 

@@ -7,16 +7,18 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from threading import Thread
 
 import httpx
 import pytest
+from made_engine import FakeCore, make_engine, make_job, make_turn
 
 from agentcache.config import read_knobs
-from agentcache.errors import InputError
+from agentcache.errors import InputError, ServerError
+from agentcache.server.expiry_watch import POLL_S, watch_expiry
 from agentcache.server.job_reader import JobReader
 from agentcache.server.session_router import SessionRouter
 
@@ -63,11 +65,14 @@ def test_a_router_that_fails_is_one_line(refuses: bool, vllm_log: pytest.LogCapt
     assert "\n" not in record.getMessage()
 
 
-def test_releasing_a_job_tells_the_router() -> None:
-    seen: list[str] = []
+def make_core() -> FakeCore:
+    """Two engines, of which the second follows no jobs."""
+    return FakeCore((make_engine(), [make_job("one", make_turn(0, 1.0))]), (make_engine(1, runtime=None), []))
 
-    async def call(*_args: object) -> list[bool]:
-        return [True]
+
+def tell(core: FakeCore, do: Callable[[JobReader], Awaitable[object]]) -> list[str]:
+    """Which sessions the router is told of, when this is done."""
+    seen: list[str] = []
 
     async def run() -> None:
         def handle(request: httpx.Request) -> httpx.Response:
@@ -75,11 +80,55 @@ def test_releasing_a_job_tells_the_router() -> None:
             return httpx.Response(200)
 
         router = SessionRouter("http://router", httpx.MockTransport(handle))
-        assert await JobReader(call, router=router).release("one")
-        await settle(router)
+        try:
+            await do(JobReader(core.call, router=router))
+        finally:
+            await settle(router)
 
     asyncio.run(run())
-    assert seen == ["one"]
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [("one", ["one"]), ("reply", ["its session"]), ("of nobody", []), ("unknown", ["unknown"])],
+    ids=["by its name", "by a reply", "by a reply of a job without a name", "forgotten by the engines"],
+)
+def test_releasing_a_job_tells_the_router_its_name(asked: str, told: list[str]) -> None:
+    core = make_core()
+    core.replies = {"reply": "its session", "of nobody": None}
+    assert tell(core, lambda jobs: jobs.release(asked)) == told
+
+
+def test_an_engine_that_fails_leaves_the_router_told() -> None:
+    core = make_core()
+    core.failure = Exception("gone")
+
+    async def release(jobs: JobReader) -> None:
+        with pytest.raises(ServerError):
+            await jobs.release("one")
+
+    assert tell(core, release) == ["one"]
+
+
+def test_the_router_is_told_of_idle_sessions_minute_by_minute(vllm_log: pytest.LogCaptureFixture) -> None:
+    core = make_core()
+    minutes = iter([["a", "b"], None, ["c"]])
+
+    async def sleep(seconds: float) -> None:
+        assert seconds == POLL_S
+        told = next(minutes, [])
+        if told == []:
+            raise asyncio.CancelledError
+        core.failure = None if told else Exception("busy")
+        core.expired = told or []
+
+    async def watch(jobs: JobReader) -> None:
+        with pytest.raises(asyncio.CancelledError):
+            await watch_expiry(jobs, sleep)
+
+    assert tell(core, watch) == ["a", "b", "c"]
+    assert "was not told which sessions were idle for too long" in vllm_log.records[-1].getMessage()
 
 
 @pytest.mark.parametrize("url", ["router:8080", "http://router:8080/path", ""])

@@ -21,7 +21,7 @@ from agentcache.engine.jobs.views import (
     ToolCounts,
     TurnView,
 )
-from tool_runtime.learning.job_table import Departed, Gap, JobEntry
+from tool_runtime.learning.job_table import Departed, Departure, Gap, JobEntry
 from tool_runtime.learning.tool_key import HUMAN
 
 _MAX_TURNS = 64
@@ -30,6 +30,9 @@ _MAX_TURNS_IN_ALL = 16_384
 _MAX_PINS = 16
 _MAX_ENDED_JOBS = 500
 _MAX_TOOLS = 32
+# Of a session that is kept as its client spells it.
+_MAX_SESSION = 256
+_MAX_EXPIRED = 10_000
 _LATENCY_BOUNDS_S = (1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600)
 _TURN_BOUNDS = (1, 2, 3, 5, 8, 12, 20, 30, 50, 100)
 
@@ -38,11 +41,13 @@ _TURN_BOUNDS = (1, 2, 3, 5, 8, 12, 20, 30, 50, 100)
 class JobRecord:
     """One job, beside what the job table knows of it.
 
-    `asked_s` is the arrival of the first request since the job's last answer, None while there is none. `turns` and
-    `pins` are the latest, oldest first; `hits` and `evicted_from` are of all turns.
+    `asked_s` is the arrival of the first request since the job's last answer, None while there is none. `session` is as
+    the client spells it, None if it names none or one of more than 256 characters. `turns` and `pins` are the latest,
+    oldest first; `hits` and `evicted_from` are of all turns.
     """
 
     finished_s: float
+    session: str | None = None
     asked_s: float | None = None
     turns: deque[TurnView] = field(default_factory=lambda: deque(maxlen=_MAX_TURNS))
     pins: deque[Pin] = field(default_factory=lambda: deque(maxlen=_MAX_PINS))
@@ -76,10 +81,13 @@ class JobStats:
         self._gaps: dict[str, list[float]] = {}
         self._ended_jobs: deque[_EndedJob] = deque(maxlen=_MAX_ENDED_JOBS)
         self._latest: deque[tuple[JobRecord, TurnView]] = deque()
+        self._expired: deque[str] = deque(maxlen=_MAX_EXPIRED)
 
-    def begin(self, job: str, now_s: float) -> None:
-        """Note the arrival of a request of a job, which may be a new one."""
+    def begin(self, job: str, now_s: float, session: str | None = None) -> None:
+        """Note the arrival of a request of a job, which may be a new one, and the session that its client names."""
         record = self.jobs.setdefault(job, JobRecord(now_s))
+        if session and len(session) <= _MAX_SESSION:
+            record.session = session
         if record.asked_s is None:
             record.asked_s = now_s
 
@@ -124,11 +132,19 @@ class JobStats:
         entry = departed.job
         record = self.jobs.pop(entry.session, None)
         self.ended[departed.cause.value] += 1
+        if record is not None and record.session is not None and departed.cause is Departure.IDLE:
+            self._expired.append(record.session)
         if record is None or not entry.turns:
             return
         self._ended_jobs.append(_EndedJob(record, entry))
         self.latency_s.add(record.finished_s - entry.arrival_s)
         self.turns.add(entry.turns)
+
+    def take_expired(self) -> list[str]:
+        """Return the sessions of jobs that were idle for too long, of those that ended since the last call."""
+        expired = list(dict.fromkeys(self._expired))
+        self._expired.clear()
+        return expired
 
     def _forget_oldest(self) -> None:
         record, turn = self._latest.popleft()

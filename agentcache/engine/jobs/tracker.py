@@ -84,7 +84,7 @@ class JobTracker:
         name = shorten(request.request_id)
         job, session, parent = self._finder.find(request)
         gap = self.runtime.arrived(job, name, parent, client_session=session)
-        self.stats.begin(job, now_s)
+        self.stats.begin(job, now_s, request.session_id)
         pinned = gap is not None and self._end_gap(gap)
         continues = gap.request if gap is not None else None
         overlap = self._prefixes.compare(continues, request)
@@ -233,15 +233,26 @@ class JobTracker:
         if self.pins is not None:
             self.pins.reset()
 
-    def release(self, session: str, tenants: Collection[str | None] | None = None) -> bool:
-        """End the session's jobs, one a tenant, or those of these tenants. Return False if there are none."""
+    def release(self, session: str, tenants: Collection[str | None] | None = None) -> list[str | None]:
+        """End the session's jobs, one a tenant, or those of these tenants.
+
+        Returns:
+            Of each the session as its client names it, None where it names none; empty if there are no jobs.
+        """
         jobs = self._find_jobs(session, tenants)
+        named = self.runtime.jobs.find(session)
+        names = [session if entry in named else self.stats.jobs[entry.session].session for entry in jobs]
         for entry in jobs:
             if self.pins is not None:
                 self.pins.end_all(PinEnd.RELEASED, entry.session)
             self.runtime.jobs.end(entry.session)
         self._end_departed()
-        return bool(jobs)
+        return names
+
+    def take_expired(self) -> list[str]:
+        """Return the sessions that were idle for too long, of those that ended since the last call and stayed away."""
+        self._end_departed()
+        return [session for session in self.stats.take_expired() if not self.runtime.jobs.find(session)]
 
     def view_session(self, session: str, tenants: Collection[str | None] | None = None) -> list[JobView]:
         """View the session's jobs, one a tenant, or those of these tenants."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from vllm.v1.engine.core import EngineCoreProc
 
-from agentcache.engine.constants import JOB_METHOD, JOBS_METHOD, RELEASE_METHOD
+from agentcache.engine.constants import EXPIRED_METHOD, JOB_METHOD, JOBS_METHOD, RELEASE_METHOD
 from agentcache.engine.jobs.tracker import JobTracker
 from agentcache.engine.patches import replace
 from agentcache.engine.scheduler import AgentScheduler
@@ -18,6 +18,7 @@ def answer_job_calls() -> None:
     replace(EngineCoreProc, JOB_METHOD, _view_session)
     replace(EngineCoreProc, JOBS_METHOD, _view_latest)
     replace(EngineCoreProc, RELEASE_METHOD, _release)
+    replace(EngineCoreProc, EXPIRED_METHOD, _take_expired)
 
 
 def _view_session(core: EngineCoreProc, session: str, tenants: list[str | None] | None) -> list[dict[str, Any]] | None:
@@ -40,10 +41,16 @@ def _view_latest(core: EngineCoreProc, limit: int) -> list[dict[str, Any]] | Non
     return [view.model_dump(mode="json") for view in views]
 
 
-def _release(core: EngineCoreProc, session: str, tenants: list[str | None] | None) -> bool | None:
-    """End the session's jobs, all or those of these tenants; return whether there was any."""
+def _release(core: EngineCoreProc, session: str, tenants: list[str | None] | None) -> list[str | None] | None:
+    """End the session's jobs, all or those of these tenants; return how their clients name the session of each."""
     tracker = _find_tracker(core)
     return None if tracker is None else tracker.release(session, tenants)
+
+
+def _take_expired(core: EngineCoreProc) -> list[str] | None:
+    """Return the sessions that were idle for too long. Each is told once: one front end may ask."""
+    tracker = _find_tracker(core)
+    return None if tracker is None else tracker.take_expired()
 
 
 def _find_tracker(core: EngineCoreProc) -> JobTracker | None:
