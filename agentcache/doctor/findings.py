@@ -13,6 +13,7 @@ Values = Mapping[str, Any]
 _LEAST_CHANGED_TURNS = 0.02
 _LEAST_EVICTED = 0.1
 _LEAST_BEHIND_GAP = 0.05
+_LEAST_ELSEWHERE = 0.05
 _MOST_UNMATCHED = 0.5
 
 _REASONS = {
@@ -20,6 +21,7 @@ _REASONS = {
     "changed": "in place of what the client had changed",
     "evicted": "evicted in the meantime",
     "behind a gap": "cached behind a gap, and not reused",
+    "at another engine": "cached at the engine that their job had left",
 }
 _LOSSES = {
     "never chosen": "were lost by the GPU before they were chosen for a copy",
@@ -145,6 +147,12 @@ def _judge_cache(prompt: int, missed: Counter[str], losses: Counter[str]) -> Ite
         yield Finding(
             f"{_share(missed['behind a gap'], prompt)} of the prompt tokens were cached, but behind a gap.",
             "Reuse segments: --policy agentcache, and segments.enabled not off.",
+        )
+    if missed["at another engine"] >= _LEAST_ELSEWHERE * prompt:
+        yield Finding(
+            f"{_share(missed['at another engine'], prompt)} of the prompt tokens were cached at the engine that their "
+            "job had left for one with less to do.",
+            "Have fewer jobs move: raise replicas.spill_factor, or give the engines room for more of them.",
         )
 
 

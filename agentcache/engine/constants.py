@@ -28,6 +28,10 @@ ROLES_ARGUMENT = "agentcache_roles"
 # Beside it where a response goes on from another: that one's id.
 CONTINUES_ARGUMENT = "agentcache_continues"
 
+# In a request's extra arguments, set by our API server where its job has moved: how many tokens of its prompt are
+# probably cached at the engine that the job has left.
+LEFT_ARGUMENT = "agentcache_left_tokens"
+
 # In the id of a fill request, between the id of the request that it is for and a number.
 FILL_MARK = "#fill-"
 

@@ -12,6 +12,7 @@ from agentcache.engine.jobs.views import MissReason
 from agentcache.report.figure import (
     GREY,
     ORANGE,
+    PURPLE,
     SKY,
     VERMILLION,
     add_legend,
@@ -24,7 +25,7 @@ from agentcache.report.html import Plot
 from agentcache.server.live_run import NamedJob
 
 _HEIGHT_IN = 3.2
-_COLOURS = dict(zip(get_args(MissReason), (GREY, ORANGE, VERMILLION, SKY), strict=True))
+_COLOURS = dict(zip(get_args(MissReason), (GREY, ORANGE, VERMILLION, SKY, PURPLE), strict=True))
 
 
 @in_style

@@ -65,6 +65,7 @@ def test_what_a_client_changes_is_named_with_an_example(cause: str, advice: str)
     [
         ({"missed_tokens": {"evicted": 1500, "new": 10}}, "too small"),
         ({"missed_tokens": {"behind a gap": 600, "new": 10}}, "behind a gap"),
+        ({"missed_tokens": {"at another engine": 600, "new": 10}}, "raise replicas.spill_factor"),
         ({"found_jobs": {"first": 40, "unmatched": 6, "repeated": 5}}, "6 of 11 requests"),
     ],
 )

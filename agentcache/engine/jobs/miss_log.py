@@ -12,6 +12,7 @@ from agentcache.engine.constants import FILL_MARK
 from agentcache.engine.jobs.evicted_blocks import EvictedBlocks, Eviction, FindLosses
 from agentcache.engine.jobs.misses import explain_misses, find_missed, view_losses, view_placed_losses
 from agentcache.engine.jobs.request_state import RequestState, reusable_hashes
+from agentcache.engine.jobs.told_prompt import read_left
 
 
 class MissLog:
@@ -56,7 +57,8 @@ class MissLog:
         evicted = self._evicted.take(hashes, missed)
         if self.on_lost is not None:
             self.on_lost(len(evicted))
-        state.misses = explain_misses(missed, missed_tokens, evicted, state.overlap, size)
+        left = read_left(request)
+        state.misses = explain_misses(missed, missed_tokens, evicted, state.overlap, size, left_tokens=left)
         if self.find_losses is None:
             state.lost_to = view_losses(evicted, self._clock(), size)
             return

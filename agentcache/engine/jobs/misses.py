@@ -38,6 +38,8 @@ def explain_misses(
     evicted: Mapping[int, Eviction],
     overlap: Overlap,
     block_size: int,
+    *,
+    left_tokens: int = 0,
 ) -> dict[MissReason, int]:
     """Divide the missed tokens by reason; reasons without any are left out.
 
@@ -50,6 +52,7 @@ def explain_misses(
         evicted: Those of `missed` that were evicted.
         overlap: With the last turn of the job.
         block_size: Tokens of a block.
+        left_tokens: Those of the prompt that are cached at the engine which the job has just left.
     """
     # Blocks up to here were cached at one time: a hash stands for all tokens before it.
     known = max(max(evicted, default=-1) + 1, overlap.shared_tokens // block_size)
@@ -59,11 +62,14 @@ def explain_misses(
     gone = len(lost) * block_size - behind
     rest = missed_tokens - behind - gone
     changed = min(rest, overlap.abandoned_tokens)
+    left = sum(known <= index < left_tokens // block_size for index in missed) * block_size
+    elsewhere = min(rest - changed, left)
     reasons: dict[MissReason, int] = {
-        "new": rest - changed,
+        "new": rest - changed - elsewhere,
         "changed": changed,
         "evicted": gone,
         "behind a gap": behind,
+        "at another engine": elsewhere,
     }
     return {reason: tokens for reason, tokens in reasons.items() if tokens}
 

@@ -1,17 +1,19 @@
-"""What the API server knows of a prompt and the engine core cannot see in tokens: whose messages it is made of."""
+"""What the API server knows of a prompt and the engine core cannot see in tokens: whose messages it is made of, say."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import copy
 from functools import cache
 from typing import Any
 
 from vllm import SamplingParams
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
+from vllm.v1.engine import EngineCoreRequest
 from vllm.v1.request import Request
 
-from agentcache.engine.constants import CONTINUES_ARGUMENT, ROLES_ARGUMENT, TOOLS_DECLARED_ARGUMENT
+from agentcache.engine.constants import CONTINUES_ARGUMENT, LEFT_ARGUMENT, ROLES_ARGUMENT, TOOLS_DECLARED_ARGUMENT
 from agentcache.engine.patches import wrap_method
 
 ROLES = {"s": "system", "u": "user", "a": "assistant", "t": "tool"}
@@ -49,6 +51,19 @@ def read_tools(request: Request) -> tuple[str, ...] | None:
     return tuple(names) if isinstance(names, list) else None
 
 
+def tell_left(request: EngineCoreRequest, tokens: int) -> None:
+    """Tell a moved job's new engine how many tokens of this prompt its old one has cached."""
+    if request.sampling_params is not None and tokens:
+        # The samples of one request share theirs, and only the first of them moves the job.
+        request.sampling_params = _mark(copy(request.sampling_params), {LEFT_ARGUMENT: tokens})
+
+
+def read_left(request: Request) -> int:
+    """Read how many tokens of the prompt the engine that the job has just left has cached; 0 if it has left none."""
+    tokens = _read(request, LEFT_ARGUMENT)
+    return tokens if isinstance(tokens, int) else 0
+
+
 def _read(request: Request, name: str) -> Any:
     arguments = request.sampling_params and request.sampling_params.extra_args
     return arguments.get(name) if arguments else None
@@ -73,7 +88,7 @@ def _tell_response(original: Callable[..., SamplingParams]) -> Callable[..., Sam
     return to_sampling_params
 
 
-def _mark(params: SamplingParams, marks: dict[str, str]) -> SamplingParams:
+def _mark(params: SamplingParams, marks: dict[str, Any]) -> SamplingParams:
     # Not in place: vLLM hands over the client's own dict.
     params.extra_args = {**(params.extra_args or {}), **marks}
     return params

@@ -15,7 +15,7 @@ class _View(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-MissReason = Literal["new", "changed", "evicted", "behind a gap"]
+MissReason = Literal["new", "changed", "evicted", "behind a gap", "at another engine"]
 # Of two caches, the one on the GPU and the one in the host's memory.
 HitPlace = Literal["gpu", "host"]
 # How an evicted block came to be computed again: it left the GPU without a copy, because it was never chosen for one,

@@ -10,6 +10,7 @@ from vllm.v1.engine import EngineCoreOutputs, EngineCoreRequest
 
 from agentcache.engine.constants import ANSWER_MARK
 from agentcache.engine.jobs.names import job_name
+from agentcache.engine.jobs.told_prompt import tell_left
 from agentcache.engine.replicas.job_places import JobPlaces
 from agentcache.engine.replicas.placement_process import SharedPlacement
 from agentcache.policy.replicas.chain import Chain
@@ -52,6 +53,7 @@ class Placer:
         if placed.moved_from is not None:
             # Without a session the engine, too, names a job after its first request.
             self._release(placed.moved_from, session or placed.job, request.cache_salt)
+            tell_left(request, placed.left_tokens)
         return placed.engine
 
     def note(self, outputs: EngineCoreOutputs) -> None:

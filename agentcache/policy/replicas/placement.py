@@ -30,12 +30,16 @@ class SpillRule:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """`moved_from` is the engine that the job has left, whose KV of it is of no more use."""
+    """`moved_from` is the engine that the job has left, whose KV of it is of no more use.
+
+    `left_tokens` are those of the prompt that are probably cached there.
+    """
 
     engine: int
     job: str
     reason: Reason
     moved_from: int | None = None
+    left_tokens: int = 0
 
 
 @dataclass(slots=True)
@@ -88,17 +92,18 @@ class Placement:
         if home is not None:
             self._learn_return(home, now_s)
         engine, reason = self._choose(home, chain)
-        moved_from = None
+        moved_from, left_tokens = None, 0
         if home is None:
             home = JobHome(job, engine, now_s)
         elif home.engine != engine:
             moved_from, home.engine, home.moves = home.engine, engine, home.moves + 1
             self._loads[moved_from].leave(job)
+            left_tokens = self._known[moved_from].count_hits(chain.hashes) * self.block_tokens
         if reason != "home":
             home.reason = reason
         self._begin(request, home, chain, now_s)
         self.placed[reason] = self.placed.get(reason, 0) + 1
-        return Placed(engine, job, reason, moved_from)
+        return Placed(engine, job, reason, moved_from, left_tokens)
 
     def got_token(self, request: str) -> None:
         """Note a request's first token. May be told again, and of requests that were not placed here."""
