@@ -1,4 +1,7 @@
-"""A server comes up, goes down, and leaves nothing behind; so does the shared one, see `share_server`."""
+"""A server comes up, goes down, and leaves nothing behind; so does the shared one, see `share_server`.
+
+A real router is in front of it when it goes: starting a server for that alone would take half a minute of CPU more.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ import httpx
 import psutil
 import pytest
 from background_server import OPTIONS
+from router_fleet import Fleet, needs_router, run_fleet
 from wheel_install import without_checkout
 
 from agentcache.cli import main
@@ -26,7 +30,7 @@ from tool_runtime.agent.job import Turn
 from tool_runtime.learning.durations_file import load_durations
 from tool_runtime.learning.tool_key import HUMAN
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, needs_router]
 
 
 def test_serve_takes_a_replay_and_saves_at_sigterm(tmp_path: Path, tiny_model_path: str, wheel_site: Path) -> None:
@@ -54,15 +58,8 @@ def test_serve_takes_a_replay_and_saves_at_sigterm(tmp_path: Path, tiny_model_pa
             assert [engine["policy"] for engine in state["engines"]] == ["agentcache"]
             group = [other for other in psutil.process_iter() if is_in_group(other, process.pid)]
             assert len(group) > 1, "the engine runs in processes of its own"
-            chat = f"http://127.0.0.1:{port}/v1/chat/completions"
-            httpx.post(chat, json=make_turn(encoder, "Yes.")).raise_for_status()
-            # By coming the second turn ends the gap behind the first.
-            with httpx.stream("POST", chat, json=make_turn(encoder, "No. " * 20) | {"stream": True}) as answer:
-                lines = answer.iter_lines()
-                next(lines)
-                process.terminate()
-                assert [line for line in lines if line][-1] == "data: [DONE]"
-            assert process.wait(timeout=60) == 0
+            with run_fleet(workers=1, beside=[port]) as fleet:
+                end_behind_router(fleet, process, encoder)
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
@@ -76,10 +73,28 @@ def test_serve_takes_a_replay_and_saves_at_sigterm(tmp_path: Path, tiny_model_pa
     assert {state.key: state.count for state in states}[HUMAN] == 1
 
 
+def end_behind_router(fleet: Fleet, process: subprocess.Popen[bytes], encoder: ReplyEncoder) -> None:
+    """SIGTERM takes no reply away that a client is still told, and its session goes on at the other server."""
+    # The router sends one of two new sessions to each server.
+    answers = {session: fleet.ask(session, **make_turn(encoder, "Yes.")).json() for session in ("one", "other")}
+    (held,) = [session for session, answer in answers.items() if "port" not in answer]
+    # By coming the second turn ends the gap behind the first.
+    with fleet.stream(held, **make_turn(encoder, "No. " * 20)) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        process.terminate()
+        *_, last, done = [line for line in lines if line]
+    assert done == "data: [DONE]"
+    assert json.loads(last.removeprefix("data: "))["choices"][0]["finish_reason"] == "stop"
+    assert process.wait(timeout=60) == 0
+    went_on, before = fleet.ask_until_answered(held)
+    assert went_on.json()["port"] in fleet.workers
+    assert before <= {500, 503}
+
+
 def make_turn(encoder: ReplyEncoder, reply: str) -> dict[str, Any]:
     forced = {REPLY_ARGUMENT: encoder.encode(Turn(reply))}
-    messages = [{"role": "user", "content": "Is it?"}]
-    return {"model": "tiny", "messages": messages, "session_id": "held", "vllm_xargs": forced}
+    return {"model": "tiny", "messages": [{"role": "user", "content": "Is it?"}], "vllm_xargs": forced}
 
 
 def replay_against(url: str, out: Path) -> None:
