@@ -113,6 +113,7 @@ class SimulatedEngine:
         self._link = make_link(self.scheduler) if shape.host_tokens else None
         self.clock = clock
         self.has_host_cache = self._link is not None
+        self.host_tokens = shape.host_tokens
         # Prompt tokens by the cache that had them.
         self.hit_tokens: Counter[str] = Counter()
         self.preemptions = 0

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Protocol
 
+from agentcache.engine.tier.link_costs import find_links
 from agentcache.policy.replicas.chain import Chain
 from agentcache.policy.replicas.engine_load import PrefillCost
+from agentcache.policy.replicas.host_memory import HostMemory
 from agentcache.policy.replicas.placement import Placement, SpillRule
 from agentcache.sim.engine import SimulatedEngine
 
@@ -115,6 +117,7 @@ class ByCost(OneEngine):
             capacity_tokens=first.cache_tokens,
             prefill_cost=PrefillCost(first.recompute_cost, first.block_size),
             spill=SpillRule(factor=knobs.spill_factor, live_s=knobs.live_s),
+            host=_find_host_memory(first),
         )
 
     def choose(self, request: str, prompt: Sequence[int], job: str) -> int:
@@ -132,6 +135,13 @@ class ByCost(OneEngine):
     def finished(self, request: str, reply: Sequence[int], *, answered: bool) -> None:
         """Note that a request is over."""
         self.placement.finished(request, reply, self._clock.now(), answered=answered)
+
+
+def _find_host_memory(engine: SimulatedEngine) -> HostMemory:
+    if not engine.has_host_cache:
+        return HostMemory()
+    block_s = find_links(engine.scheduler, engine.scheduler.config).fetch.block_s
+    return HostMemory(engine.host_tokens, block_s / engine.block_size)
 
 
 def make_routing(name: str, engines: Sequence[SimulatedEngine]) -> Routing:

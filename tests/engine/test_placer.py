@@ -9,18 +9,26 @@ from typing import Any
 
 import pytest
 from vllm import SamplingParams
+from vllm.engine.arg_utils import EngineArgs
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest
 from vllm.v1.engine.core_client import DPLBAsyncMPClient
 
-from agentcache.config import CONFIG_KEY, AgentCacheConfig
-from agentcache.engine.constants import ANSWER_MARK, RELEASE_METHOD
+from agentcache.config import CONFIG_KEY, AgentCacheConfig, read_config
+from agentcache.engine.constants import ANSWER_MARK, RELEASE_METHOD, SCHEDULER_CLASS
 from agentcache.engine.replicas import client as replicas_client
-from agentcache.engine.replicas.client import _make_release, keeps_jobs_home, place_requests, watch_clients
+from agentcache.engine.replicas.client import (
+    _make_release,
+    _plan_placement,
+    keeps_jobs_home,
+    place_requests,
+    watch_clients,
+)
 from agentcache.engine.replicas.job_places import JobPlaces
 from agentcache.engine.replicas.placement_process import SharedPlacement
 from agentcache.engine.replicas.placer import Placer
 from agentcache.policy.cost import RecomputeCost
 from agentcache.policy.replicas.engine_load import PrefillCost
+from agentcache.policy.replicas.host_memory import HostMemory
 from agentcache.policy.replicas.job_homes import JobHome
 
 BLOCK = 4
@@ -216,6 +224,25 @@ def test_a_session_goes_before_a_reply_of_the_same_name() -> None:
 def test_jobs_stay_home_with_policies_that_follow_them(policy: str, enabled: bool | None, home: bool) -> None:
     config = AgentCacheConfig.model_validate({"policy": policy, "replicas": {"enabled": enabled}})
     assert keeps_jobs_home(config) is home
+
+
+@pytest.mark.parametrize(
+    # Two layers of two heads of 32 in float32: 1,024 bytes a token.
+    ("size_gib", "host"),
+    [(None, HostMemory()), (2.0, HostMemory(2 * 2**20, 1024 / 4e9))],
+)
+def test_the_placement_knows_the_host_s_memory(size_gib: float | None, host: HostMemory, tiny_model_path: str) -> None:
+    knobs = {"policy": "agentcache", "tier": {"link_gb_s": 4.0}}
+    config = EngineArgs(
+        model=tiny_model_path,
+        dtype="float32",
+        scheduler_cls=SCHEDULER_CLASS,
+        kv_offloading_size=size_gib,
+        additional_config={CONFIG_KEY: knobs},
+    ).create_engine_config()
+    config.cache_config.num_gpu_blocks = 200
+    placement = _plan_placement(config, read_config(config.additional_config), 2)()
+    assert placement._host == host
 
 
 def test_vllm_balances_once_the_placement_is_lost() -> None:

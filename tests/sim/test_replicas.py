@@ -12,7 +12,7 @@ from agentcache.errors import InputError
 from agentcache.report.summary import PolicySummary
 from agentcache.sim.command import simulate
 from agentcache.sim.engine import SimulatedEngine
-from agentcache.sim.routing import make_routing
+from agentcache.sim.routing import ByCost, make_routing
 
 pytestmark = pytest.mark.usefixtures("without_plots")
 
@@ -74,6 +74,17 @@ def test_twice_the_engines_and_jobs_take_about_as_long(tmp_path: Path) -> None:
     one = run(tmp_path / "one", replicas=1, jobs=10, rate=5.0)
     two = run(tmp_path / "two", replicas=2, jobs=20, rate=10.0)
     assert two.job_latency_s.mean == pytest.approx(one.job_latency_s.mean, rel=0.25)
+
+
+@pytest.mark.parametrize("host_tokens", [0, 3200])
+def test_the_routing_knows_the_host_s_memory(host_tokens: int, tiny_model_path: str) -> None:
+    knobs = {"tier": {"link_gb_s": 4.0}}
+    engines = [make_engine(tiny_model_path, "agentcache", host_tokens=host_tokens, knobs=knobs) for _ in range(2)]
+    routing = make_routing("agentcache", engines)
+    assert isinstance(routing, ByCost)
+    # 1,024 bytes a token, or half of that where the machine's vLLM keeps 16 bits.
+    assert routing.placement._host.tokens == host_tokens
+    assert routing.placement._host.load_s in ((512 / 4e9, 1024 / 4e9) if host_tokens else (0.0,))
 
 
 def test_vllm_s_balancer_minds_a_full_cache(tiny_model_path: str) -> None:

@@ -21,9 +21,12 @@ from agentcache.engine.patches import ADDED_PREFIX, replace
 from agentcache.engine.replicas.job_places import JobPlaces
 from agentcache.engine.replicas.placement_process import Meeting, SharedPlacement, connect, start_process
 from agentcache.engine.replicas.placer import Placer
+from agentcache.engine.tier.link_costs import find_speeds
+from agentcache.engine.tier.size import count_host_tokens, count_token_bytes
 from agentcache.errors import InputError, ServerError, in_one_line
 from agentcache.policy.registry import find_policy
 from agentcache.policy.replicas.engine_load import PrefillCost
+from agentcache.policy.replicas.host_memory import HostMemory
 from agentcache.policy.replicas.placement import SpillRule
 
 logger = init_logger("vllm.agentcache")
@@ -116,8 +119,18 @@ def _plan_placement(vllm_config: VllmConfig, config: AgentCacheConfig, engines: 
         capacity_tokens=blocks * block_size,
         prefill_cost=PrefillCost(find_cost_model(vllm_config, config).recompute_cost(block_size), block_size),
         spill=SpillRule(factor=config.replicas.spill_factor, live_s=config.replicas.live_s),
+        host=_find_host_memory(vllm_config, config),
         max_jobs=config.runtime.max_jobs,
     )
+
+
+def _find_host_memory(vllm_config: VllmConfig, config: AgentCacheConfig) -> HostMemory:
+    """Find what --kv-offloading-size gives each engine. Raises InputError for a profile that cannot be used."""
+    if not (tokens := count_host_tokens(vllm_config)):
+        return HostMemory()
+    # Each GPU of an engine loads its part, all at once.
+    token_bytes = count_token_bytes(vllm_config) / vllm_config.parallel_config.world_size
+    return HostMemory(tokens, token_bytes / (find_speeds(vllm_config, config).fetch.gb_s * 1e9))
 
 
 def _share_placement(

@@ -27,7 +27,7 @@ def check_size(config: VllmConfig, *, steered: bool) -> None:
     machine_gib = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / _GIB
     if size_gib > machine_gib:
         raise InputError(f"--kv-offloading-size {size_gib:g}: this machine has {machine_gib:.0f} GiB; give less")
-    context_gib = config.model_config.max_model_len * _count_token_bytes(config) / _GIB
+    context_gib = config.model_config.max_model_len * count_token_bytes(config) / _GIB
     if steered and size_gib < context_gib:
         raise InputError(
             f"--kv-offloading-size {size_gib:g}: one context of {config.model_config.max_model_len:,} tokens takes "
@@ -35,7 +35,18 @@ def check_size(config: VllmConfig, *, steered: bool) -> None:
         )
 
 
-def _count_token_bytes(config: VllmConfig) -> int:
+def count_host_tokens(config: VllmConfig) -> int:
+    """Count the tokens that the host's memory of each engine has room for, if every layer keeps them.
+
+    0 without such memory, and for a model that keeps nothing of tokens.
+    """
+    size_gib = config.cache_config.kv_offloading_size
+    if size_gib is None or not (token_bytes := count_token_bytes(config)):
+        return 0
+    return int(size_gib * _GIB / token_bytes)
+
+
+def count_token_bytes(config: VllmConfig) -> int:
     """Count the bytes of a token's keys and values over all ranks, if every layer keeps them."""
     model = config.model_config
     return model.get_total_num_hidden_layers() * count_layer_bytes(config, model.get_total_num_kv_heads())

@@ -9,6 +9,7 @@ from typing import Literal
 from agentcache.policy.replicas.chain import Chain
 from agentcache.policy.replicas.chain_owners import ChainOwners
 from agentcache.policy.replicas.engine_load import EngineLoad, PrefillCost
+from agentcache.policy.replicas.host_memory import HostMemory
 from agentcache.policy.replicas.job_homes import JobHome, JobHomes
 from agentcache.policy.replicas.known_blocks import KnownBlocks
 from agentcache.policy.replicas.live_jobs import LiveJobs
@@ -53,7 +54,8 @@ class _OpenRequest:
 class Placement:
     """Follows every request of a front end. Costs O(blocks of the request + engines × log blocks) when it comes.
 
-    Clocks are seconds that do not go back. Engines have numbers from 0, and `capacity_tokens` each in their cache.
+    Clocks are seconds that do not go back. Engines have numbers from 0, and `capacity_tokens` each in their cache, with
+    `host` behind it.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Placement:
         capacity_tokens: int,
         prefill_cost: PrefillCost,
         spill: SpillRule | None = None,
+        host: HostMemory | None = None,
         max_jobs: int = 10_000,
     ) -> None:
         self.block_tokens = prefill_cost.block_tokens
@@ -71,7 +74,11 @@ class Placement:
         self._cost = prefill_cost
         self._spill = spill or SpillRule()
         self._loads = [EngineLoad(capacity_tokens) for _ in range(engines)]
+        self._host = host or HostMemory()
         self._known = [KnownBlocks(capacity_tokens // self.block_tokens) for _ in range(engines)]
+        # Beside it, the same and what only the host's memory has.
+        kept_blocks = (capacity_tokens + self._host.tokens) // self.block_tokens
+        self._kept = [KnownBlocks(kept_blocks) for _ in range(engines)] if self._host.tokens else self._known
         self._closed: set[int] = set()
         self._owners = ChainOwners()
         self._homes = JobHomes(max_jobs)
@@ -98,7 +105,7 @@ class Placement:
         elif home.engine != engine:
             moved_from, home.engine, home.moves = home.engine, engine, home.moves + 1
             self._loads[moved_from].leave(job)
-            left_tokens = self._known[moved_from].count_hits(chain.hashes) * self.block_tokens
+            left_tokens = self._kept[moved_from].count_hits(chain.hashes) * self.block_tokens
         if reason != "home":
             home.reason = reason
         self._begin(request, home, chain, now_s)
@@ -121,7 +128,7 @@ class Placement:
         chain.extend(reply)
         if over.engine in self._closed or self._homes.find(home.job) is not home:
             return
-        self._known[over.engine].use(chain.hashes)
+        self._use(over.engine, chain)
         self._owners.note(chain.hashes, over.prompt_tokens, self.block_tokens, session=home.job, request=request)
         home.answered = answered and not home.open
         if home.answered:
@@ -151,6 +158,7 @@ class Placement:
         self._closed.add(engine)
         self._loads[engine].clear()
         self._known[engine].clear()
+        self._kept[engine].clear()
 
     def open(self, engine: int) -> None:
         """Use an engine again, or for the first time; its cache is empty."""
@@ -187,12 +195,30 @@ class Placement:
     def _cost_at(self, engine: int, chain: Chain, *, comes: bool) -> float:
         """Return the seconds until the first token, and what sharing the cache will cost.
 
-        A job that shares a cache with jobs that would fill it x times computes its context about x times more.
+        A job that shares a cache with jobs that would fill it x times needs its context again about x times more, from
+        the host's memory as far as that has it.
         """
         load = self._loads[engine]
-        hit_tokens = self._known[engine].count_hits(chain.hashes) * self.block_tokens
         crowding = load.crowding + (chain.tokens / load.capacity_tokens if comes else 0.0)
-        return load.queued_s + self._cost.of(chain.tokens, hit_tokens) + crowding * self._cost.of(chain.tokens)
+        whole_s = self._cost.of(chain.tokens)
+        lost = crowding * self._host.lost_share(load.capacity_tokens)
+        again_s = lost * whole_s + (crowding - lost) * min(whole_s, chain.tokens * self._host.load_s)
+        return load.queued_s + self._prefill_s(engine, chain) + again_s
+
+    def _prefill_s(self, engine: int, chain: Chain) -> float:
+        """Return the seconds of a turn's prefill. What the host's memory has is loaded where that takes less time."""
+        hit_tokens = self._known[engine].count_hits(chain.hashes) * self.block_tokens
+        compute_s = self._cost.of(chain.tokens, hit_tokens)
+        kept_tokens = self._kept[engine].count_hits(chain.hashes) * self.block_tokens
+        if kept_tokens <= hit_tokens:
+            return compute_s
+        load_s = (kept_tokens - hit_tokens) * self._host.load_s
+        return min(compute_s, load_s + self._cost.of(chain.tokens, kept_tokens))
+
+    def _use(self, engine: int, chain: Chain) -> None:
+        self._known[engine].use(chain.hashes)
+        if self._host.tokens:
+            self._kept[engine].use(chain.hashes)
 
     def _learn_return(self, home: JobHome, now_s: float) -> None:
         if not home.open:
@@ -202,10 +228,8 @@ class Placement:
             self._live.learn_return()
 
     def _begin(self, request: str, home: JobHome, chain: Chain, now_s: float) -> None:
-        known, load = self._known[home.engine], self._loads[home.engine]
-        hit_tokens = known.count_hits(chain.hashes) * self.block_tokens
-        load.queue(request, self._cost.of(chain.tokens, hit_tokens))
-        known.use(chain.hashes)
+        self._loads[home.engine].queue(request, self._prefill_s(home.engine, chain))
+        self._use(home.engine, chain)
         home.open += 1
         self._open[request] = _OpenRequest(home.engine, home, chain, chain.tokens)
         self._settle(home, chain.tokens, now_s)
