@@ -4,6 +4,7 @@ import json
 import pickle
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 from vllm.config import VllmConfig
@@ -126,21 +127,57 @@ def test_full_files_move_on_and_the_last_is_lost(tmp_path: Path) -> None:
     }
 
 
+class FullDisk:
+    """Takes three bytes of a line."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+
+    def write(self, line: bytes) -> int:
+        return int(self._file.write(line[:3]))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
 def test_a_line_that_does_not_fit_the_disk_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "r.jsonl"
     file = LineFile(path, max_bytes=100, files=1)
     file.write(b"whole\n")
-    opened = file._file
-    assert opened is not None
-
-    class Full:
-        def write(self, line: bytes) -> int:
-            return opened.write(line[:3])
-
-        def truncate(self, size: int) -> int:
-            return opened.truncate(size)
-
-    monkeypatch.setattr(file, "_file", Full())
+    monkeypatch.setattr(file, "_file", FullDisk(file._file))
     with pytest.raises(OSError, match="takes no more"):
         file.write(b"too much\n")
     assert path.read_bytes() == b"whole\n"
+
+
+def test_a_file_begins_with_the_first_line_that_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "r.jsonl"
+    path.write_bytes(b"before\n")
+    file = LineFile(path, max_bytes=100, files=2)
+    open_file = Path.open
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", lambda *args, **options: FullDisk(open_file(*args, **options)))
+        with pytest.raises(OSError, match="takes no more"):
+            file.write(b"too much\n")
+    assert {each.name: each.read_bytes() for each in tmp_path.iterdir()} == {"r.jsonl": b"before\n"}
+    assert file.begins_file
+    file.write(b"whole\n")
+    assert path.read_bytes() == b"whole\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b'{"recording":1}\n{"b":2}\n{"c"', b'{"recording":1}\n{"b":2}\n'),
+        (b'{"recording":1}\n' + b"x" * 200_000, b'{"recording":1}\n'),
+        (b"whose is\nthis", b"whose is\nthis"),
+    ],
+    ids=["a little", "much", "of another file"],
+)
+def test_a_restart_takes_an_unfinished_line_off(before: bytes, after: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    path.write_bytes(before)
+    file = LineFile(path, max_bytes=100, files=2)
+    file.write(b"new\n")
+    file.close()
+    assert (path.read_bytes(), (tmp_path / "r.jsonl.1").read_bytes()) == (b"new\n", after)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from io import FileIO
 from pathlib import Path
 
+# How the first line of a recording begins. Another file that stood there is nobody's to mend.
+_BEGINNING = b'{"recording":'
+_CHUNK = 2**16
+
 
 class LineFile:
-    """Appends lines, each with one unbuffered write: a process that is killed leaves whole lines behind.
+    """Appends lines, each with one unbuffered write: a process that is killed leaves whole lines but for the last.
 
-    What stood at `path` before moves on to FILE.1 with the first line. At most `files` files of about `max_bytes` stay.
+    That one may end early, as the kernel stops between two pages of a write. What stood at `path` before moves on to
+    FILE.1 with the first line, without such a rest. At most `files` files of about `max_bytes` stay. A new file takes
+    its place when it has its first line: FILE is never empty, and its first line is whole.
     """
 
     def __init__(self, path: Path, *, max_bytes: int, files: int) -> None:
@@ -27,14 +34,11 @@ class LineFile:
     def write(self, line: bytes) -> None:
         """Write a line that ends with a line feed. Raises OSError; what was written of the line is then taken back."""
         if self.begins_file:
-            self.close()
-            self._move_on()
-            self._file = self._path.open("ab", buffering=0)
-            self._written = 0
+            self._begin(line)
+            return
         assert self._file is not None
         try:
-            if self._file.write(line) != len(line):
-                raise OSError(f"{self._path}: the disk takes no more")
+            self._append(self._file, line)
         except OSError:
             self._file.truncate(self._written)
             raise
@@ -46,14 +50,49 @@ class LineFile:
             self._file.close()
             self._file = None
 
+    def _begin(self, line: bytes) -> None:
+        """Begin a file with the line. If the disk does not take it, all stays as it is."""
+        new = self._path.with_name(f"{self._path.name}.new")
+        new.unlink(missing_ok=True)
+        file = new.open("ab", buffering=0)
+        try:
+            self._append(file, line)
+            self._move_on()
+            new.replace(self._path)
+        except OSError:
+            file.close()
+            new.unlink(missing_ok=True)
+            raise
+        self.close()
+        self._file, self._written = file, len(line)
+
+    def _append(self, file: FileIO, line: bytes) -> None:
+        if file.write(line) != len(line):
+            raise OSError(f"{self._path}: the disk takes no more")
+
     def _move_on(self) -> None:
         if not self._path.exists():
             return
+        _drop_unfinished(self._path)
         for number in range(self._files - 1, 0, -1):
             before = self._path if number == 1 else self._numbered(number - 1)
             if before.exists():
                 before.replace(self._numbered(number))
-        self._path.unlink(missing_ok=True)
 
     def _numbered(self, number: int) -> Path:
         return self._path.with_name(f"{self._path.name}.{number}")
+
+
+def _drop_unfinished(path: Path) -> None:
+    """Take off what follows a recording's last line feed: the line in whose write a process was killed."""
+    with path.open("r+b") as file:
+        if file.read(len(_BEGINNING)) != _BEGINNING:
+            return
+        start = file.seek(0, os.SEEK_END)
+        while start:
+            end, start = start, max(0, start - _CHUNK)
+            file.seek(start)
+            feed = file.read(end - start).rfind(b"\n")
+            if feed >= 0:
+                file.truncate(start + feed + 1)
+                return

@@ -26,19 +26,22 @@ class LineWriter:
         self._file = file
         self._lines = lines
         self._header = header
-        self._waiting: Queue[EndedRequest | None] = Queue(_MOST_WAITING)
-        self._lost = 0
+        # Each with how many before it found no room.
+        self._waiting: Queue[tuple[EndedRequest, int] | None] = Queue(_MOST_WAITING)
+        self._without_room = 0
         self._thread = Thread(target=self._write_all, name="agentcache-record", daemon=True)
         self._thread.start()
 
     def write(self, request: EndedRequest) -> None:
         """Have the request written soon, or count it as lost. Never waits."""
         try:
-            self._waiting.put_nowait(request)
+            self._waiting.put_nowait((request, self._without_room))
         except Full:
-            if not self._lost:
+            if not self._without_room:
                 logger.warning("The disk is too slow for the recording, which leaves requests out.")
-            self._lost += 1
+            self._without_room += 1
+        else:
+            self._without_room = 0
 
     def close(self) -> None:
         """Write what waits, within seconds."""
@@ -46,13 +49,17 @@ class LineWriter:
         self._thread.join(_LAST_WRITES_S)
 
     def _write_all(self) -> None:
-        while (request := self._waiting.get()) is not None:
-            lost, self._lost = self._lost, 0
+        unwritten = 0
+        while (waiting := self._waiting.get()) is not None:
+            request, without_room = waiting
+            lost = unwritten + without_room
             header = self._header if self._file.begins_file else None
             try:
                 self._file.write(self._lines.make(request, lost, header))
             except OSError as error:
-                self._lost += lost + 1
-                if not lost:
+                if not unwritten:
                     logger.warning("A request is missing in the recording: %s", error)
+                unwritten = lost + 1
+            else:
+                unwritten = 0
         self._file.close()

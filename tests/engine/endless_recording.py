@@ -1,0 +1,53 @@
+"""Records made-up requests until it is killed: `python endless_recording.py FILE`. Says when it begins."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from agentcache.engine.record.line_file import LineFile
+from agentcache.engine.record.line_writer import LineWriter
+from agentcache.engine.record.salted_line import EndedRequest, LineMaker
+from workloads.recording.line import VERSION, Header
+
+FILES = 4
+# A few dozen lines, most of which cross a border of the kernel's pages.
+MAX_BYTES = 200_000
+_BLOCK_TOKENS = 512
+_BLOCKS = 200
+
+
+def record(path: Path, start: str, numbers: Iterable[int]) -> None:
+    """Record requests whose replies have so many tokens, one a second, as the engine's start of this name."""
+    header = Header(
+        version=VERSION, id=start, block_tokens=_BLOCK_TOKENS, model="", policy="vllm", started_at="2026-11-26T12:00:00+00:00"
+    )
+    lines = LineMaker(key=b"key", block_tokens=_BLOCK_TOKENS, tool_names=False, started_s=0.0)
+    writer = LineWriter(LineFile(path, max_bytes=MAX_BYTES, files=FILES), lines, header)
+    for number in numbers:
+        writer.write(_make_request(number))
+    writer.close()
+
+
+def _make_request(number: int) -> EndedRequest:
+    return EndedRequest(
+        arrived_s=number,
+        first_token_s=number + 0.5,
+        ended_s=number + 1.0,
+        prompt_tokens=_BLOCKS * _BLOCK_TOKENS,
+        output_tokens=number,
+        cached_tokens=0,
+        hashes=[b"%d" % block for block in range(_BLOCKS)],
+        session="session",
+        tools=[],
+        end="answer",
+        name=f"request {number}",
+    )
+
+
+if __name__ == "__main__":
+    sys.stdout.write("begins\n")
+    sys.stdout.flush()
+    record(Path(sys.argv[1]), "endless", itertools.count(1))
