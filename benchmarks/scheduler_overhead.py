@@ -19,7 +19,7 @@ import pstats
 import random
 import statistics
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -62,8 +62,10 @@ Scheduler = Any
 class Bench:
     """A scheduler with made-up tokens. `request_tokens` is the longest prompt, `blocks` the size of the cache."""
 
-    def __init__(self, policy: str, blocks: int, request_tokens: int, seats: int) -> None:
-        self.scheduler = make_scheduler(policy, blocks, request_tokens, seats)
+    def __init__(
+        self, policy: str, blocks: int, request_tokens: int, seats: int, knobs: Mapping[str, Any] | None = None
+    ) -> None:
+        self.scheduler = make_scheduler(policy, blocks, request_tokens, seats, knobs)
         hash_function = get_hash_fn_by_name(self.scheduler.cache_config.prefix_caching_hash_algo)
         init_none_hash(hash_function)
         self._hasher = get_request_block_hasher(BLOCK_TOKENS, hash_function)
@@ -114,8 +116,11 @@ class Bench:
         )
 
 
-def make_scheduler(policy: str, blocks: int, request_tokens: int, seats: int) -> Scheduler:
-    """For an 8B model on an H200. Policy "vllm" is stock vLLM itself."""
+def make_scheduler(
+    policy: str, blocks: int, request_tokens: int, seats: int, knobs: Mapping[str, Any] | None = None
+) -> Scheduler:
+    """For an 8B model on an H200. Policy "vllm" is stock vLLM itself, unless there are `knobs`."""
+    is_stock = policy == "vllm" and knobs is None
     config = EngineArgs(
         model=resolve_model("shape:llama-3.1-8b").path,
         load_format="dummy",
@@ -123,8 +128,8 @@ def make_scheduler(policy: str, blocks: int, request_tokens: int, seats: int) ->
         max_model_len=2 * request_tokens,
         max_num_seqs=seats,
         max_num_batched_tokens=STEP_TOKENS,
-        scheduler_cls=AsyncScheduler if policy == "vllm" else SCHEDULER_CLASS,
-        additional_config={} if policy == "vllm" else {"agentcache": {"policy": policy, **KNOBS}},
+        scheduler_cls=AsyncScheduler if is_stock else SCHEDULER_CLASS,
+        additional_config={} if is_stock else {"agentcache": {"policy": policy, **KNOBS, **(knobs or {})}},
     ).create_engine_config()
     config.cache_config.num_gpu_blocks = blocks
     spec = FullAttentionSpec(block_size=BLOCK_TOKENS, num_kv_heads=8, head_size=128, dtype=torch.bfloat16)
