@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import httpx
 import pytest
 from background_server import ONE_PROCESS, OPTIONS
 from openai import OpenAI
+from policy_door import PATH as SWITCH
 from told_snapshot import PATH
 from wheel_install import without_checkout
 
@@ -25,6 +27,7 @@ from agentcache.jobs.recorded_reply import ReplyEncoder
 from agentcache.jobs.tokenizer import LocalTokenizer
 from agentcache.models.catalog import resolve_model
 from tool_runtime.agent.job import ToolCall, Turn
+from workloads.recording.reader import read_recording
 
 pytestmark = pytest.mark.engine
 
@@ -32,30 +35,39 @@ pytestmark = pytest.mark.engine
 COMMAND = (sys.executable, "-m", "vllm.entrypoints.openai.api_server")
 WEATHER = {"name": "weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}
 WORDS_OF_VLLM = ("Using custom scheduler class", "VLLM_PLUGINS is not set")
+# Relative to where the server was started.
+RECORDING = "traffic.jsonl"
+START = {"policy": "vllm", "record": {"file": RECORDING}, "forced_replies": True}
+NEXT = {"policy": "agentcache", "record": {}}
 CALLS = Turn("I will look.", (ToolCall("weather", '{"city": "Oslo"}'),))
 ANSWER = Turn("It rains.")
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory, wheel_site: Path) -> Iterator[str]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("server")
+
+
+@pytest.fixture(scope="module")
+def url(folder: Path, wheel_site: Path) -> Iterator[str]:
     tiny = resolve_model("tiny")
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     options = (
         *("--host", "127.0.0.1", "--port", str(port), "--max-model-len", "1024"),
-        *("--scheduler-cls", SCHEDULER_CLASS, "--middleware", "told_snapshot.tell_snapshot"),
+        *("--scheduler-cls", SCHEDULER_CLASS, "--additional-config", json.dumps({"agentcache": START})),
+        *("--middleware", "told_snapshot.tell_snapshot", "--middleware", "policy_door.take_policy"),
         # A random model calls no tools by itself.
         *("--logits-processors", FORCED_REPLY_PROCESSOR),
-        *("--additional-config", json.dumps({"agentcache": {"forced_replies": True}})),
     )
     environment = without_checkout(wheel_site, Path(__file__).parent)
     environment.pop("VLLM_PLUGINS", None)
-    log_path = tmp_path_factory.mktemp("server") / "log"
+    log_path = folder / "log"
     with log_path.open("wb") as log:
         process = subprocess.Popen(
             [*COMMAND, "--model", tiny.path, *tiny.options, *OPTIONS, *ONE_PROCESS, *options],
             env=environment,
-            cwd=log_path.parent,
+            cwd=folder,
             stdout=log,
             stderr=log,
             start_new_session=True,
@@ -92,27 +104,60 @@ def read_runtime(url: str) -> dict[str, Any]:
     return dict(engine["runtime"])
 
 
-def test_a_tool_that_a_reply_calls_is_pinned_and_learnt(url: str, tiny_model_path: str) -> None:
-    encoder = ReplyEncoder(LocalTokenizer(tiny_model_path))
-    chat: list[Any] = [{"role": "user", "content": "What is the weather in Oslo? " * 9}]
+@dataclass(frozen=True)
+class Agent:
+    client: OpenAI
+    encoder: ReplyEncoder
+    chat: list[Any]
+
+    def ask(self, reply: Turn) -> Any:
+        """Get this reply, and note it."""
+        answer = self.client.chat.completions.create(
+            model="tiny",
+            messages=self.chat,
+            tools=[{"type": "function", "function": WEATHER}],  # type: ignore[typeddict-item]
+            extra_body={"vllm_xargs": {REPLY_ARGUMENT: self.encoder.encode(reply)}, "session_id": "oslo"},
+        )
+        message = answer.choices[0].message
+        self.chat.append(message.model_dump(exclude_none=True))
+        return message
+
+    def tell(self, call: Any, result: str) -> None:
+        self.chat.append({"role": "tool", "tool_call_id": call.id, "content": result})
+
+
+@pytest.fixture
+def agent(url: str, tiny_model_path: str) -> Iterator[Agent]:
+    chat = [{"role": "user", "content": "What is the weather in Oslo? " * 9}]
     with OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+        yield Agent(client, ReplyEncoder(LocalTokenizer(tiny_model_path)), chat)
 
-        def ask(reply: Turn) -> Any:
-            answer = client.chat.completions.create(
-                model="tiny",
-                messages=chat,
-                tools=[{"type": "function", "function": WEATHER}],  # type: ignore[typeddict-item]
-                extra_body={"vllm_xargs": {REPLY_ARGUMENT: encoder.encode(reply)}, "session_id": "oslo"},
-            )
-            return answer.choices[0].message
 
-        message = ask(CALLS)
-        (call,) = message.tool_calls
-        assert call.function.name == "weather"
-        away = read_runtime(url)["pins"]
-        assert (away["live"], away["began"]) == (1, 1)
-        chat += [message.model_dump(exclude_none=True), {"role": "tool", "tool_call_id": call.id, "content": "Rain."}]
-        assert ask(ANSWER).content == ANSWER.content
+def test_vllms_own_policy_records(url: str, agent: Agent, folder: Path) -> None:
+    (call,) = agent.ask(CALLS).tool_calls
+    agent.tell(call, "Rain.")
+    agent.ask(ANSWER)
+    # The recording is complete when its scheduler is gone.
+    httpx.post(f"{url}{SWITCH}", json=NEXT).raise_for_status()
+    recording = read_recording(folder / RECORDING)
+    assert (recording.header.policy, recording.broken) == ("vllm", ())
+    first, second = recording.requests
+    assert (first.end, len(first.called), second.end, second.called) == ("calls", 1, "answer", [])
+    assert first.session == second.session is not None
+    assert 0 < first.cached_length + second.cached_length < second.input_length
+    assert first.latency_ms < second.timestamp - first.timestamp
+    text = (folder / RECORDING).read_text()
+    assert not [word for word in ("Oslo", "oslo", "weather", "Rain") if word in text]
+
+
+def test_a_tool_that_a_reply_calls_is_pinned_and_learnt(url: str, agent: Agent) -> None:
+    httpx.post(f"{url}{SWITCH}", json=NEXT).raise_for_status()
+    (call,) = agent.ask(CALLS).tool_calls
+    assert call.function.name == "weather"
+    away = read_runtime(url)["pins"]
+    assert (away["live"], away["began"]) == (1, 1)
+    agent.tell(call, "Rain.")
+    assert agent.ask(ANSWER).content == ANSWER.content
     runtime = read_runtime(url)
     assert {tool: counts["gaps"] for tool, counts in runtime["tools"].items()} == {"weather": 1}
     assert runtime["pins"]["ended"] == {"returned": 1}
