@@ -10,10 +10,19 @@ from functools import cache
 from itertools import chain
 from typing import Any
 
-import vllm
 from packaging.version import Version
 
 from agentcache.errors import CompatibilityError
+
+try:
+    import vllm
+except ModuleNotFoundError as error:
+    if error.name != "vllm":
+        raise
+    raise CompatibilityError(
+        "vLLM is not installed; install agentcache with it: `pip install '.[cuda]'` in the checkout, or a wheel's path "
+        "in the place of the dot; [cpu] without a GPU"
+    ) from None
 
 SUPPORTED_RELEASE = (0, 32)
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import runpy
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -7,6 +9,7 @@ import vllm
 from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue
 
+from agentcache.engine import compat
 from agentcache.engine.compat import check_signature, check_vllm
 from agentcache.engine.replies.forced_reply import accept_forced_replies
 from agentcache.errors import CompatibilityError
@@ -87,3 +90,10 @@ def test_the_check_at_start_looks_at_signatures(monkeypatch: pytest.MonkeyPatch)
 def test_a_new_method_of_the_queue_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FreeKVCacheBlockQueue, "rotate", lambda _self: None, raising=False)
     assert failure() == f"vLLM {vllm.__version__}: its free block queue has new methods: ['rotate']"
+
+
+def test_a_missing_vllm_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Python's mark for a module that cannot be imported.
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    with pytest.raises(CompatibilityError, match=r"^vLLM is not installed; .*\.\[cuda\]"):
+        runpy.run_path(compat.__file__)
