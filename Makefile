@@ -4,6 +4,7 @@
 # make test-fast      setup, then the tests that start no engine
 # make test-thorough  the same, with all tests at their full size
 # make test-gpu ENGINE=cuda  setup, then the tests that need an NVIDIA GPU, which are in none of the others
+# make test-aiperf    setup, then AIPerf, in an environment of its own, against a server of ours; in none of the others
 # make demo           setup, then BFCL web-search jobs under stock vLLM's policy and ours, on a real engine on the CPU, with a
 #                     report in runs/demo/report.html; then the same on a simulated H200 under three loads
 
@@ -23,7 +24,7 @@ CPP := $(wildcard csrc/*/*)
 # A file at a time, in order: its tests share engines. See also tests/conftest.py.
 PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder
 
-.PHONY: setup check lint types test tests test-fast test-thorough test-gpu demo
+.PHONY: setup check lint types test tests test-fast test-thorough test-gpu test-aiperf demo
 
 # On two cores pip downloads and unpacks while csrc/ is compiled, and mypy takes what the tests leave.
 MAKEFLAGS += --jobs=2
@@ -95,6 +96,16 @@ test-thorough: types tests
 # One engine at a time has the GPU.
 test-gpu: setup
 	$(BIN)/python -m pytest tests/gpu -rs
+
+# In an environment of its own, as its dependencies may be others than ours.
+AIPERF := $(abspath $(VENV)/aiperf)
+
+$(AIPERF)/bin/aiperf:
+	$(PYTHON) -m venv $(AIPERF)
+	$(AIPERF)/bin/python -m pip install --quiet --no-compile aiperf==0.13.0
+
+test-aiperf: setup $(AIPERF)/bin/aiperf
+	AGENTCACHE_AIPERF=$(AIPERF)/bin/aiperf $(BIN)/python -m pytest tests/server/test_aiperf.py -rs
 
 # Forty-four jobs within five seconds, in a cache that holds about seven of them when they end. How the settings were
 # chosen, and what other seeds gave: docs/results/demo.md.
