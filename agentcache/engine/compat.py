@@ -12,7 +12,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from agentcache.errors import CompatibilityError
+from agentcache.errors import CompatibilityError, in_one_line
 
 try:
     import vllm
@@ -310,3 +310,9 @@ def _find(name: str) -> Any:
         return pkgutil.resolve_name(name)
     except (ImportError, AttributeError):
         raise CompatibilityError(f"vLLM {vllm.__version__}: it has no {name.replace(':', '.')}") from None
+    except RuntimeError as error:
+        # How torchvision tells that it was built for another PyTorch.
+        raise CompatibilityError(
+            f"vLLM {vllm.__version__} cannot be loaded: {in_one_line(error)}; beside PyTorch for the CPU: "
+            "pip uninstall torchvision torchaudio torchcodec triton"
+        ) from error

@@ -97,3 +97,11 @@ def test_a_missing_vllm_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(sys.modules, "vllm", None)
     with pytest.raises(CompatibilityError, match=r"^vLLM is not installed; .*\.\[cuda\]"):
         runpy.run_path(compat.__file__)
+
+
+def test_packages_for_another_pytorch_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: str) -> None:
+        raise RuntimeError("operator torchvision::nms\ndoes not exist")
+
+    monkeypatch.setattr(compat.pkgutil, "resolve_name", fail)
+    assert "cannot be loaded: operator torchvision::nms does not exist; " in failure()
