@@ -21,17 +21,25 @@ _BLOCKS = 200
 
 def record(path: Path, start: str, numbers: Iterable[int]) -> None:
     """Record requests whose replies have so many tokens, one a second, as the engine's start of this name."""
-    header = Header(
-        version=VERSION, id=start, block_tokens=_BLOCK_TOKENS, model="", policy="vllm", started_at="2026-11-26T12:00:00+00:00"
-    )
     lines = LineMaker(key=b"key", block_tokens=_BLOCK_TOKENS, tool_names=False, started_s=0.0)
-    writer = LineWriter(LineFile(path, max_bytes=MAX_BYTES, files=FILES), lines, header)
+    writer = LineWriter(LineFile(path, max_bytes=MAX_BYTES, files=FILES), lines, make_header(start))
     for number in numbers:
-        writer.write(_make_request(number))
+        writer.write(make_request(number))
     writer.close()
 
 
-def _make_request(number: int) -> EndedRequest:
+def make_header(start: str) -> Header:
+    return Header(
+        version=VERSION,
+        id=start,
+        block_tokens=_BLOCK_TOKENS,
+        model="",
+        policy="vllm",
+        started_at="2026-11-26T12:00:00+00:00",
+    )
+
+
+def make_request(number: int) -> EndedRequest:
     return EndedRequest(
         arrived_s=number,
         first_token_s=number + 0.5,

@@ -45,7 +45,11 @@ class LineWriter:
 
     def close(self) -> None:
         """Write what waits, within seconds."""
-        self._waiting.put(None)
+        try:
+            self._waiting.put(None, timeout=_LAST_WRITES_S)
+        except Full:
+            logger.warning("The disk does not answer, so the last %d requests are not recorded.", _MOST_WAITING)
+            return
         self._thread.join(_LAST_WRITES_S)
 
     def _write_all(self) -> None:
