@@ -19,7 +19,6 @@ from agentcache.config import CONFIG_KEY, read_config
 from agentcache.engine.compat import check_vllm
 from agentcache.engine.constants import SCHEDULER_CLASS
 from agentcache.engine.patches import replace
-from agentcache.engine.record.shared_start import share_secret
 from agentcache.engine.tier.options import steer_offloading
 from agentcache.errors import CompatibilityError, in_one_line
 
@@ -48,7 +47,6 @@ def watch_engine_arguments() -> None:
         config: VllmConfig = create_engine_config(self, *args, **kwargs)
         _check_knobs(config)
         steer_offloading(config, read_config(config.additional_config))
-        share_secret(config)
         return config
 
     replace(EngineArgs, "from_cli_args", classmethod(read_options))

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import json
-import pickle
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ from vllm.config import VllmConfig
 
 from agentcache.engine.record.line_file import LineFile
 from agentcache.engine.record.salted_line import EndedRequest, LineMaker
-from agentcache.engine.record.shared_start import begin_recording, share_secret
+from agentcache.engine.record.shared_start import begin_recording
 
 
 def _make(**changes: object) -> EndedRequest:
@@ -73,27 +75,30 @@ def test_two_recordings_share_no_id() -> None:
     assert first["session"] != second["session"]
 
 
-def test_engines_of_one_start_give_the_same_ids(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each gets the configuration as its process begins; tests/server/test_two_api_servers.py has real ones."""
-    started = VllmConfig()
-    share_secret(started)
+def _engine_at(port: int, engines: int = 2) -> Any:
+    """An engine's configuration, as far as a recording's beginning looks at it."""
+    return SimpleNamespace(parallel_config=SimpleNamespace(data_parallel_size=engines, data_parallel_master_port=port))
+
+
+def test_engines_of_one_start_give_the_same_ids() -> None:
+    """In processes of their own; tests/server/test_two_api_servers.py has real engines."""
     found = []
     for _ in range(2):
-        monkeypatch.setattr("agentcache.engine.record.shared_start._numbers", count())
-        config = pickle.loads(pickle.dumps(started))
-        found.append([begin_recording(config) for _ in range(2)])
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as engine:
+            found.append([engine.submit(begin_recording, _engine_at(29500)).result() for _ in range(2)])
     assert found[0] == found[1]
     first, then = found[0]
     assert first.key != then.key, "they go on with another policy"
     assert first.id != then.id
 
 
-def test_a_secret_of_one_start_is_that_of_no_other() -> None:
-    configs = [VllmConfig() for _ in range(2)]
-    for config in configs:
-        share_secret(config)
-    starts = [begin_recording(config) for config in (*configs, VllmConfig())]
-    assert len({start.key for start in starts} | {start.id for start in starts}) == 6
+def test_a_secret_of_one_start_is_that_of_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    starts = [begin_recording(_engine_at(29500, engines=1)) for _ in range(2)]
+    for port, authkey in ((29500, b"one"), (29600, b"one"), (29500, b"another")):
+        monkeypatch.setattr("agentcache.engine.record.shared_start._numbers", count())
+        monkeypatch.setattr(multiprocessing.current_process(), "authkey", authkey)
+        starts.append(begin_recording(_engine_at(port)))
+    assert len({start.key for start in starts} | {start.id for start in starts}) == 10
 
 
 def test_names_stand_in_no_line_unless_asked_for() -> None:

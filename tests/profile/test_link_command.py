@@ -218,4 +218,6 @@ def make_measured() -> Measured:
     rows = [[Row(query, context)] for query, context, *_ in sizes[:50]] + [
         [Row(1, each[0])] * 8 for each in sizes[50:90]
     ]
-    return Measured(200, batches, [MeasuredStep(tuple(each), cost.step_s(each)) for each in rows], interrupted=False)
+    return Measured(
+        200, batches, [MeasuredStep(tuple(each), cost.step_s(each)) for each in rows], None, interrupted=False
+    )

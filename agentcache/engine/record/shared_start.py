@@ -1,7 +1,4 @@
-"""What the engines of one start share, so that ids in their recordings agree: a secret that is written nowhere.
-
-The process that makes their configuration draws it, and it comes to each of them with that.
-"""
+"""What the engines of one start share, so that ids in their recordings agree: a secret that is written nowhere."""
 
 from __future__ import annotations
 
@@ -9,12 +6,10 @@ import secrets
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import count
+from multiprocessing import current_process
 
 from vllm.config import VllmConfig
 
-from agentcache.engine.patches import ADDED_PREFIX, replace
-
-_SECRET = f"{ADDED_PREFIX}recording_secret"
 _SECRET_BYTES = 32
 # An engine that goes on with another policy begins another recording, as the engines beside it do.
 _numbers = count()
@@ -28,14 +23,18 @@ class SharedStart:
     id: str
 
 
-def share_secret(config: VllmConfig) -> None:
-    """Give all engines that will start with this configuration a secret of their own."""
-    replace(config, _SECRET, secrets.token_bytes(_SECRET_BYTES))
-
-
 def begin_recording(config: VllmConfig) -> SharedStart:
     """Return what this engine's next recording has in common with those of the engines beside it."""
-    # Engines whose configuration another process made, as in simulations, share nothing.
-    secret: bytes = getattr(config, _SECRET, None) or secrets.token_bytes(_SECRET_BYTES)
-    seed = secret + next(_numbers).to_bytes(8, "big")
+    seed = _find_secret(config) + next(_numbers).to_bytes(8, "big")
     return SharedStart(sha256(b"recording key" + seed).digest(), sha256(b"recording id" + seed).hexdigest()[:16])
+
+
+def _find_secret(config: VllmConfig) -> bytes:
+    """Find what all engines of a host know that one process has started, or draw it for an engine alone.
+
+    That process gave them its key. It may start engines again, and those meet at another port.
+    """
+    parallel = config.parallel_config
+    if parallel.data_parallel_size == 1:
+        return secrets.token_bytes(_SECRET_BYTES)
+    return sha256(bytes(current_process().authkey) + str(parallel.data_parallel_master_port).encode()).digest()
