@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-from concurrent.futures import ProcessPoolExecutor
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -75,17 +74,17 @@ def test_two_recordings_share_no_id() -> None:
     assert first["session"] != second["session"]
 
 
-def _engine_at(port: int, engines: int = 2) -> Any:
+def _engine_at(port: int) -> Any:
     """An engine's configuration, as far as a recording's beginning looks at it."""
-    return SimpleNamespace(parallel_config=SimpleNamespace(data_parallel_size=engines, data_parallel_master_port=port))
+    return SimpleNamespace(parallel_config=SimpleNamespace(data_parallel_master_port=port))
 
 
-def test_engines_of_one_start_give_the_same_ids() -> None:
-    """In processes of their own; tests/server/test_two_api_servers.py has real engines."""
+def test_engines_of_one_start_give_the_same_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each in its process, which counts for itself; tests/server/test_two_api_servers.py has real ones."""
     found = []
     for _ in range(2):
-        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as engine:
-            found.append([engine.submit(begin_recording, _engine_at(29500)).result() for _ in range(2)])
+        monkeypatch.setattr("agentcache.engine.record.shared_start._numbers", count())
+        found.append([begin_recording(_engine_at(29500)) for _ in range(2)])
     assert found[0] == found[1]
     first, then = found[0]
     assert first.key != then.key, "they go on with another policy"
@@ -93,7 +92,7 @@ def test_engines_of_one_start_give_the_same_ids() -> None:
 
 
 def test_a_secret_of_one_start_is_that_of_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    starts = [begin_recording(_engine_at(29500, engines=1)) for _ in range(2)]
+    starts = [begin_recording(VllmConfig()) for _ in range(2)]
     for port, authkey in ((29500, b"one"), (29600, b"one"), (29500, b"another")):
         monkeypatch.setattr("agentcache.engine.record.shared_start._numbers", count())
         monkeypatch.setattr(multiprocessing.current_process(), "authkey", authkey)

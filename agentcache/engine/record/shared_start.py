@@ -32,9 +32,10 @@ def begin_recording(config: VllmConfig) -> SharedStart:
 def _find_secret(config: VllmConfig) -> bytes:
     """Find what all engines of a host know that one process has started, or draw it for an engine alone.
 
-    That process gave them its key. It may start engines again, and those meet at another port.
+    That process gave them its key. It may start engines again, and those meet at another port. An engine alone has no
+    port; the number of engines does not tell, as vLLM has those of a dense model believe that each is alone.
     """
-    parallel = config.parallel_config
-    if parallel.data_parallel_size == 1:
+    port = config.parallel_config.data_parallel_master_port
+    if not port:
         return secrets.token_bytes(_SECRET_BYTES)
-    return sha256(bytes(current_process().authkey) + str(parallel.data_parallel_master_port).encode()).digest()
+    return sha256(bytes(current_process().authkey) + str(port).encode()).digest()
