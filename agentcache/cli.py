@@ -126,6 +126,11 @@ def _add_replay(parser: argparse.ArgumentParser) -> None:
         "--seeds", type=int, nargs="+", metavar="SEED", help="run each on the same engine, into --out/seed-SEED"
     )
     target.add_argument("--base-url", help="replay against a server that runs already: http://host:8000/v1")
+    target.add_argument(
+        "--tokenizer",
+        metavar="MODEL",
+        help="with --base-url: the server's model as called here, so that jobs are written without asking the server",
+    )
     target.add_argument("--request-timeout", type=float, default=600.0, metavar="S", help="per read (default 600)")
     _add_knobs(target)
     add_job_arguments(parser)
@@ -290,6 +295,7 @@ def _replay(options: argparse.Namespace, engine_options: list[str], typed: Seque
     settings = ReplaySettings(
         **_common(options, typed),
         base_url=options.base_url,
+        tokenizer=options.tokenizer,
         api_key=os.environ.get("OPENAI_API_KEY", "none"),
         engine_options=tuple(engine_options),
         kv_tokens=options.kv_tokens,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from argparse import Namespace
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, closing
@@ -16,6 +17,7 @@ from agentcache.jobs.tokenizer import LocalTokenizer, Tokenizer
 from agentcache.models.catalog import Model, is_made_here, resolve_model
 from agentcache.replay.endpoint import Endpoint
 from agentcache.replay.settings import ReplaySettings
+from tool_runtime.agent.job import Message
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -32,6 +34,12 @@ _SHUTDOWN_S = 10
 _RANDOM_WEIGHTS_NOTE = (
     "The model's weights are random: time does not depend on their values, and every reply is the recorded one."
 )
+# What tells tokenizers and templates apart.
+_CHAT: tuple[Message, ...] = (
+    {"role": "system", "content": "Answer in one word, 1 of 10,000."},
+    {"role": "user", "content": "Which city has the northernmost tram? Trondheim, naïvely."},
+    {"role": "assistant", "content": "Trondheim."},
+)
 _SHARED_ENGINE_NOTE = "A policy without an engine start-up ran on the engine of the one before it, its cache empty."
 
 
@@ -40,12 +48,14 @@ class Target:
     """A running server. What only an embedded engine knows of itself is None for other servers.
 
     `startup_s` is also None if the engine has served another policy before. `gpus` is 1 for a server that is not ours.
+    `session_prefix` begins the sessions' names where the server may know others by their jobs' ids.
     """
 
     endpoint: Endpoint
     startup_s: float | None = None
     model_runner: Literal["V1", "V2"] | None = None
     gpus: int = 1
+    session_prefix: str = ""
 
 
 class Backend(Protocol):
@@ -75,11 +85,17 @@ class ExternalBackend:
     notes: tuple[str, ...] = ()
 
     def __init__(self, settings: ReplaySettings) -> None:
-        """Connect. Raises InputError if nobody answers, or if the server does not follow recorded replies."""
+        """Connect.
+
+        Raises InputError if nobody answers, if the server does not follow recorded replies, or for another tokenizer
+        than its own.
+        """
         assert settings.base_url is not None
         self._endpoint = Endpoint(settings.base_url, settings.api_key, settings.model)
         self._endpoint.check_forced_reply()
         self.tokenizer: Tokenizer = self._endpoint.tokenizer
+        if settings.tokenizer is not None:
+            self.tokenizer = _load_tokenizer(settings.tokenizer, self._endpoint)
         self.model = self._endpoint.model
         self.max_tokens = self._endpoint.max_tokens
         self.cache_tokens = self._endpoint.read_cache_facts().cache_tokens
@@ -88,7 +104,8 @@ class ExternalBackend:
     @asynccontextmanager
     async def open(self, policy: str) -> AsyncIterator[Target]:  # noqa: ARG002 (the server has its own)
         """Yield the user's server, whatever the policy."""
-        yield Target(self._endpoint)
+        # Other replays may run against it, or have done so.
+        yield Target(self._endpoint, session_prefix=f"{secrets.token_hex(4)}-")
 
     async def aclose(self) -> None:
         """Do nothing: the server is the user's."""
@@ -203,6 +220,17 @@ class EmbeddedBackend:
             # vLLM refuses a cache that cannot hold one request of the model's full length.
             options += ["--max-model-len", str(self.cache_tokens)]
         return build_arguments(self.model, options, policy=policy, forced_replies=True, knobs=self._knobs)
+
+
+def _load_tokenizer(model: str, endpoint: Endpoint) -> LocalTokenizer:
+    """Load the tokenizer of `model`. Raises InputError if it writes another chat than the server's."""
+    tokenizer = LocalTokenizer(resolve_model(model).path)
+    if any(
+        tokenizer.render(_CHAT, for_reply=for_reply) != endpoint.tokenizer.render(_CHAT, for_reply=for_reply)
+        for for_reply in (False, True)
+    ):
+        raise InputError(f"--tokenizer {model}: the server at {endpoint.base_url} has another tokenizer; leave it out")
+    return tokenizer
 
 
 def _warm_up(endpoint: Endpoint) -> None:

@@ -172,6 +172,7 @@ class _Run:
                     display,
                     block_size=before.block_size,
                     request_timeout_s=self._settings.request_timeout_s,
+                    session_prefix=target.session_prefix,
                 )
                 failed = await (runner.run_lanes(lanes) if lanes else runner.run(self._loaded.jobs))
                 after = await asyncio.to_thread(target.endpoint.read_cache_facts)

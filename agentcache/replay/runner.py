@@ -31,7 +31,10 @@ _WARM_UP_POLL_S = 0.05
 
 
 class ReplayRunner:
-    """Runs one policy. Times in events are seconds since the runner was made."""
+    """Runs one policy. Times in events are seconds since the runner was made.
+
+    `session_prefix` tells the sessions from those of other runs against the same server.
+    """
 
     def __init__(
         self,
@@ -42,6 +45,7 @@ class ReplayRunner:
         *,
         block_size: int | None,
         request_timeout_s: float,
+        session_prefix: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._policy = policy
@@ -50,6 +54,7 @@ class ReplayRunner:
         self._display = display
         self._block_size = block_size
         self._request_timeout_s = request_timeout_s
+        self._session_prefix = session_prefix
         began = clock()
         self._clock: Callable[[], float] = lambda: clock() - began
 
@@ -116,6 +121,7 @@ class ReplayRunner:
                 write_prompt=recorded.prompt,
                 clock=self._clock,
                 observer=recorder,
+                session_prefix=self._session_prefix,
                 request_options=lambda turn: _request_options(
                     recorded.reply(turn), "max_tokens", calls=job.turns[turn].tool_calls
                 ),
@@ -126,6 +132,7 @@ class ReplayRunner:
             executor,
             clock=self._clock,
             observer=recorder,
+            session_prefix=self._session_prefix,
             request_options=lambda turn: _request_options(recorded.reply(turn), "max_completion_tokens"),
             max_tool_steps=len(job.turns) - 1,
         )

@@ -28,6 +28,7 @@ class ReplaySettings:
     policies: tuple[str, ...]
     model: str | None
     base_url: str | None
+    tokenizer: str | None = None
     api_key: str
     engine_options: tuple[str, ...]
     kv_tokens: int | None
@@ -44,6 +45,8 @@ class ReplaySettings:
             raise InputError("replay: give --model and --policy, or --base-url of a server that runs already")
         if self.base_url is not None and (self.policies or self.engine_options or self.kv_tokens or self.knobs):
             raise InputError("--base-url: the server has its own policy, cache and options; leave ours out")
+        if self.base_url is None and self.tokenizer is not None:
+            raise InputError(f"--tokenizer {self.tokenizer}: goes with --base-url; an engine here has its model's own")
         if not self.request_timeout_s > 0:
             raise InputError(f"--request-timeout {self.request_timeout_s:g}: give a number of seconds above 0")
         if self.kv_tokens is not None:

@@ -25,6 +25,7 @@ MODEL, BLOCK_SIZE = "echo", 16
 BEGIN, END = "\x01", "\x02"
 REPLY_ARGUMENT = "agentcache_reply_token_ids"
 _CALL = re.compile(r"\n<tool_call>(.*?)</tool_call>", re.DOTALL)
+_RUN = re.compile(r"^[0-9a-f]{8}-")
 
 
 def encode(text: str) -> list[int]:
@@ -77,7 +78,7 @@ class FakeServer:
     async def chat(self, request: Request) -> Response:
         self.bodies.append(body := await request.json())
         self.on_request(body)
-        if (job := body.get("session_id", "")) in self.refused_jobs:
+        if (job := job_of(body)) in self.refused_jobs:
             return _refuse(500, "the engine is on fire")
         prompt = encode(render(body["messages"], body.get("tools"), for_reply=True))
         reply = body["vllm_xargs"][REPLY_ARGUMENT] if self.follows_replies else encode("No.")
@@ -89,7 +90,7 @@ class FakeServer:
     async def complete(self, request: Request) -> Response:
         self.bodies.append(body := await request.json())
         self.on_request(body)
-        if (job := body["session_id"]) in self.refused_jobs:
+        if (job := job_of(body)) in self.refused_jobs:
             return _refuse(500, "the engine is on fire")
         prompt, reply = body["prompt"], body["vllm_xargs"][REPLY_ARGUMENT]
         first = {"index": 0, "text": "", "finish_reason": None, "token_ids": [], "prompt_token_ids": prompt}
@@ -121,6 +122,11 @@ class FakeServer:
         counts = {"prompt_tokens": len(prompt), "completion_tokens": len(reply), "total_tokens": len(prompt + reply)}
         cached = {"cached_tokens": shared // BLOCK_SIZE * BLOCK_SIZE}
         return counts | ({"prompt_tokens_details": cached} if self.tells_cached else {})
+
+
+def job_of(body: Mapping[str, Any]) -> str:
+    """The job that a request is of, behind what its run's sessions begin with; "" for none."""
+    return _RUN.sub("", body.get("session_id", ""))
 
 
 @contextmanager

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from argparse import Namespace
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fake_server import FakeServer
+from fake_server import FakeServer, encode, render
 from made_settings import make_settings
 from made_simulation import make_engine
 
 from agentcache.engine import layer_groups
 from agentcache.errors import InputError, ServerError
+from agentcache.jobs.tokenizer import LocalTokenizer
 from agentcache.models.catalog import resolve_model
 from agentcache.replay import command
 from agentcache.replay.backends import EmbeddedBackend, ExternalBackend
 from agentcache.replay.endpoint import CacheFacts, Endpoint
 from agentcache.report.events import PolicyEvent, RequestEvent, read_events
+from tool_runtime.agent.job import Message
 
 POLICIES = ("asymcache", "vllm", "lru")
 
@@ -90,6 +92,30 @@ def test_a_cache_in_tokens_of_an_unknown_model_is_refused(tmp_path: Path, monkey
     monkeypatch.setattr(layer_groups, "make_layer_groups", refuse)
     with pytest.raises(InputError, match=r"--kv-tokens 4000: the model's config \(X\) has no ssm_state_size; leave it"):
         EmbeddedBackend(make_settings(tmp_path, model="tiny", policies=POLICIES, kv_tokens=4_000))
+
+
+class ServersTokenizer(LocalTokenizer):
+    """The fake server's, here."""
+
+    def __init__(self, model_path: str) -> None:
+        self.path = model_path
+
+    def render(self, messages: Sequence[Message], tools: Sequence[Any] = (), *, for_reply: bool) -> list[int]:
+        return encode(render(messages, tools or None, for_reply=for_reply))
+
+
+def test_jobs_are_written_without_asking_the_server(
+    server: FakeServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("agentcache.replay.backends.LocalTokenizer", ServersTokenizer)
+    backend = ExternalBackend(make_settings(tmp_path, base_url=server.url, tokenizer="served"))
+    assert isinstance(backend.tokenizer, ServersTokenizer)
+    assert backend.tokenizer.path == "served"
+
+
+def test_another_models_tokenizer_is_refused(server: FakeServer, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=f"--tokenizer tiny: the server at {server.url} has another tokenizer; leave"):
+        ExternalBackend(make_settings(tmp_path, base_url=server.url, tokenizer="tiny"))
 
 
 async def open_all(backend: EmbeddedBackend, broken: str | None = None) -> list[float | None]:

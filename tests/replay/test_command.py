@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_server import MODEL, FakeServer
+from fake_server import MODEL, FakeServer, job_of
 from made_settings import make_entry, make_settings
 from made_traces import make_requests, make_trace
 
@@ -85,6 +85,16 @@ def test_a_replay_against_a_server_from_end_to_end(
     assert "server: 3/3 jobs" in capfd.readouterr().out
 
 
+def test_runs_against_one_server_share_no_session(server: FakeServer, tmp_path: Path) -> None:
+    seen = []
+    for number in range(2):
+        run(server, tmp_path / f"run-{number}")
+        seen.append({body["session_id"] for body in server.bodies if "session_id" in body})
+        server.bodies.clear()
+    assert [len(sessions) for sessions in seen] == [3, 3]
+    assert not seen[0] & seen[1]
+
+
 def test_a_recorded_benchmark_run_is_replayed_as_it_was(server: FakeServer, tmp_path: Path) -> None:
     path = results(tmp_path, *map(make_entry, range(3)))
     status, figures = run(server, tmp_path / "out", results=path, jobs=2)
@@ -115,7 +125,7 @@ def test_an_interrupted_run_keeps_what_came_before(
         os.kill(os.getpid(), signal.SIGINT)
 
     def stall(body: Mapping[str, Any]) -> None:
-        if body.get("session_id") == "web_search_1" and len(body["messages"]) > 2:
+        if job_of(body) == "web_search_1" and len(body["messages"]) > 2:
             server.stalled_jobs.add("web_search_1")
             threading.Thread(target=interrupt_when_a_job_is_done).start()
 

@@ -46,6 +46,10 @@ def test_what_can_work_is_accepted_and_touches_nothing(tmp_path: Path, settings:
             EMBEDDED | {"policies": ("lru", "belady-cost")},
             "--policy belady-cost: only for simulate; a server does not know",
         ),
+        (
+            EMBEDDED | {"tokenizer": "tiny"},
+            "--tokenizer tiny: goes with --base-url; an engine here has its model's own",
+        ),
         (EMBEDDED | {"seed": -1}, "--seed -1: give 0 or more"),
         (EMBEDDED | {"request_timeout_s": 0.0}, "--request-timeout 0: give a number of seconds above 0"),
         (EMBEDDED | {"request_timeout_s": float("nan")}, "--request-timeout nan: give a number of seconds above 0"),

@@ -205,3 +205,14 @@ def test_options_reach_the_body_and_win_over_the_session() -> None:
     options = {"temperature": 0.0, "vllm_xargs": {"a": [1]}, "session_id": "other"}
     asyncio.run(model_client(server.client(), FakeClock()).ask("job", 0, MESSAGES, (), options))
     assert server.bodies[0] == server.bodies[0] | options
+    assert server.headers == ["other"]
+
+
+@pytest.mark.parametrize(
+    ("job", "header"), [("oslo / 7: a%b", "mine-oslo%20/%207:%20a%b"), ("Ærø", "mine-%C3%86r%C3%B8")]
+)
+def test_a_session_is_named_to_servers_and_routers(job: str, header: str) -> None:
+    server, clock = FakeVllm(says("done")), FakeClock()
+    client = ModelClient(server.client(), "m", clock=clock, sleep=clock.sleep, max_retries=0, session_prefix="mine-")
+    asyncio.run(client.ask(job, 0, MESSAGES, (), {}))
+    assert (server.bodies[0]["session_id"], server.headers) == (f"mine-{job}", [header])

@@ -51,9 +51,9 @@ class AgentLoop:
     """Does jobs with one model and one set of tools.
 
     `request_options` gives, for a turn (from 0), further fields of the request body: sampling parameters, vLLM's
-    own fields. The job's id goes along as vLLM's `session_id`. Requests time out as `client` is set to, per read.
-    A job goes on while replies call tools, or where its recording has something said behind a turn. After
-    `max_tool_steps` such turns the model is asked once more, and then no more.
+    own fields. The job's id, behind `session_prefix`, goes along as the session. Requests time out as `client` is set
+    to, per read. A job goes on while replies call tools, or where its recording has something said behind a turn.
+    After `max_tool_steps` such turns the model is asked once more, and then no more.
     """
 
     def __init__(
@@ -68,8 +68,11 @@ class AgentLoop:
         request_options: Callable[[int], Mapping[str, Any]] = no_options,
         max_tool_steps: int = 20,
         max_retries: int = 2,
+        session_prefix: str = "",
     ) -> None:
-        self._model = ModelClient(client, model, clock=clock, sleep=sleep, max_retries=max_retries)
+        self._model = ModelClient(
+            client, model, clock=clock, sleep=sleep, max_retries=max_retries, session_prefix=session_prefix
+        )
         self._executor = executor
         self._sleep = sleep
         self._observer = observer

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import json
+import string
 import textwrap
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, cast
+from urllib.parse import quote
 
 import openai
 from openai.types import Completion
@@ -17,6 +19,7 @@ from tool_runtime.agent.job import Message
 from tool_runtime.agent.reply import CompletionReader, Reply, ReplyReader
 
 FIRST_BACKOFF_S = 0.5
+_SESSION_HEADER = "X-Session-ID"
 
 _Chunk = TypeVar("_Chunk")
 _Chunk_contra = TypeVar("_Chunk_contra", contravariant=True)
@@ -84,7 +87,8 @@ class ModelClient:
     """Asks one model, streaming: over the chat API, or over the completions API for what is known as tokens only.
 
     A request gives the reply, as far as it came, and its measurement, whose `error` says whether it can be used.
-    Whatever the server does wrong is an outcome, not a raise. The job's id goes along as vLLM's `session_id`.
+    Whatever the server does wrong is an outcome, not a raise. The job's id, behind `session_prefix`, goes along as
+    vLLM's `session_id`, and in the header by which routers keep a session at one server.
     """
 
     def __init__(
@@ -95,6 +99,7 @@ class ModelClient:
         clock: Callable[[], float],
         sleep: Callable[[float], Awaitable[None]],
         max_retries: int,
+        session_prefix: str = "",
     ) -> None:
         # The client's own retries are invisible and would count as latency of the server.
         self._client = client.with_options(max_retries=0)
@@ -102,6 +107,7 @@ class ModelClient:
         self._clock = clock
         self._sleep = sleep
         self._max_retries = max_retries
+        self._session_prefix = session_prefix
 
     async def ask(
         self,
@@ -120,7 +126,7 @@ class ModelClient:
                 tools=cast(Iterable[ChatCompletionFunctionToolParam], tools) if tools else openai.omit,
                 stream=True,
                 stream_options={"include_usage": True},
-                extra_body={"session_id": job_id, **options},
+                **self._extras(job_id, options),
             )
 
         return await self._request(job_id, turn, open_stream, ReplyReader)
@@ -136,10 +142,16 @@ class ModelClient:
                 prompt=prompt,
                 stream=True,
                 stream_options={"include_usage": True},
-                extra_body={"session_id": job_id, **options},
+                **self._extras(job_id, options),
             )
 
         return await self._request(job_id, turn, open_stream, CompletionReader)
+
+    def _extras(self, job_id: str, options: Mapping[str, Any]) -> dict[str, Any]:
+        body = {"session_id": self._session_prefix + job_id, **options}
+        # Headers are ASCII; a server takes the name from the body.
+        header = quote(body["session_id"], safe=string.punctuation)
+        return {"extra_body": body, "extra_headers": {_SESSION_HEADER: header}}
 
     async def _request(
         self,

@@ -34,8 +34,11 @@ class TraceLoop:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         request_options: Callable[[int], Mapping[str, Any]] = no_options,
         max_retries: int = 2,
+        session_prefix: str = "",
     ) -> None:
-        self._model = ModelClient(client, model, clock=clock, sleep=sleep, max_retries=max_retries)
+        self._model = ModelClient(
+            client, model, clock=clock, sleep=sleep, max_retries=max_retries, session_prefix=session_prefix
+        )
         self._executor = executor
         self._sleep = sleep
         self._observer = observer
