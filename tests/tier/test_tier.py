@@ -191,3 +191,24 @@ def test_block_goes_last_while_it_is_copied(tiny_model_path: str) -> None:
     lone.run_until_idle()
     assert stats.overwritten == 0
     assert stats.stored - stored >= len(copied)
+
+
+@pytest.mark.parametrize("pace", [1.0, 0.3])
+@pytest.mark.parametrize("seed", range(4))
+def test_jobs_that_come_back_at_once_fetch_in_turn(seed: int, pace: float, tiny_model_path: str) -> None:
+    """Together they want several times what the GPU holds: each keeps what it has fetched until it runs."""
+    lone = make_tiered(tiny_model_path, seed=seed, host_blocks=400)
+    prompts = {f"job-{number}": make_tokens(number, (9 + 2 * number) * BLOCK_SIZE) for number in range(8)}
+    for job, prompt in prompts.items():
+        ask(lone, f"{job}/0", prompt)
+        lone.run_until_idle()
+    lone.pace = pace
+    for number, (job, prompt) in enumerate(prompts.items()):
+        ask(lone, f"{job}/1", prompt + make_tokens(100 + number, 3 * BLOCK_SIZE))
+    steps = 0
+    while not lone.idle:
+        lone.step()
+        steps += 1
+        assert steps < 400, "they take from each other what they have fetched"
+    hosted = sum(len(prompt) // BLOCK_SIZE for prompt in prompts.values())
+    assert lone.scheduler.tier.fetched_blocks <= 2 * hosted

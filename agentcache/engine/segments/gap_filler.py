@@ -74,6 +74,8 @@ class GapFiller:
         self.max_gaps = max_gaps
         # Tells whether a request must wait for blocks of a second tier, with what is cached of it.
         self.awaits_tier: Callable[[Request, CachedBlockMap], bool] = lambda *_: False
+        # Requests that this step found waiting for those blocks: none that it looks at later takes what they hold.
+        self.ahead: set[str] = set()
         self._numbers = itertools.count()
 
     def next_row(self, request: Request) -> Request:
@@ -151,6 +153,7 @@ class GapFiller:
 
     def hold_new_blocks(self) -> None:
         """Hold what fill requests compute until their parents are admitted. Call it after each step is scheduled."""
+        self.ahead.clear()
         for row in self.rows.values():
             if row.parent.request.request_id not in self._parents:
                 continue
@@ -188,11 +191,19 @@ class GapFiller:
         return [parent.request for parent in self._parents.values() if parent.request.is_finished()]
 
     def release_holds(self, keep_for: Request | None = None) -> bool:
-        """Release the holds of all but this request (a fill request's parent). Return False when nothing was held."""
+        """Release the holds of all but this request (a fill request's parent) and those `ahead` of it.
+
+        Were theirs released as well, requests that fetch more than the cache holds together would evict what the others
+        have fetched, for ever. Return False when nothing was held.
+        """
         planned = self._planned if self._planned is not None and self._planned.request is keep_for else None
         row = planned or (self.rows.get(keep_for.request_id) if keep_for else None)
         kept = row.parent.request if row else keep_for
-        others = [parent for parent in self._parents.values() if parent.held and parent.request is not kept]
+        others = [
+            parent
+            for name, parent in self._parents.items()
+            if parent.held and parent.request is not kept and name not in self.ahead
+        ]
         for parent in others:
             self._release(parent)
         return bool(others)
