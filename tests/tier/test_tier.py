@@ -177,6 +177,8 @@ def test_block_goes_last_while_it_is_copied(tiny_model_path: str) -> None:
     pool, queue, stats = lone.pool, lone.scheduler.block_queue, lone.scheduler.tier.storing.stats
     stored = stats.stored
     assert lone.scheduler.tier.reset()
+    # An idle engine looks at nothing that it has looked at.
+    lone.scheduler.tier.storing.awaits_look = True
     lone.pace = 0.0
     free = queue.get_all_free_blocks()
     # What has no KV goes first, and is not copied.
@@ -212,3 +214,17 @@ def test_jobs_that_come_back_at_once_fetch_in_turn(seed: int, pace: float, tiny_
         assert steps < 400, "they take from each other what they have fetched"
     hosted = sum(len(prompt) // BLOCK_SIZE for prompt in prompts.values())
     assert lone.scheduler.tier.fetched_blocks <= 2 * hosted
+
+
+def test_idle_engine_copies_what_was_left_and_rests(tiny_model_path: str) -> None:
+    """Its copies take longer than the time between looks, and the host's memory has room for a part of the victims."""
+    lone = make_tiered(tiny_model_path, blocks=48, host_blocks=24, pace=0.05)
+    for seed in range(6):
+        ask(lone, f"job-{seed}/0", make_tokens(seed, 24 * BLOCK_SIZE))
+        while lone.scheduler.requests:
+            lone.step()
+    storing, host = lone.scheduler.tier.storing, lone.scheduler.tier.host
+    stored = storing.stats.stored
+    lone.run_until_idle()
+    assert not lone.scheduler.tier.needs_step
+    assert storing.stats.stored - stored <= 2 * host.num_blocks

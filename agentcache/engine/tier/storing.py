@@ -155,7 +155,7 @@ class Storing:
         `idle`: the step has no tokens. Then everything is copied that is to be, so that the engine can rest.
         """
         chosen: dict[BlockHashWithGroupId, KVCacheBlock] = {}
-        if self._is_due() or (idle and self.awaits_look):
+        if self._is_due(idle=idle):
             self._looked_s, self._evicted = self._clock(), self._queue.evictions["capacity"].blocks
             self.awaits_look = False
             chosen = self._choose()
@@ -199,9 +199,13 @@ class Storing:
         self.stats.stored += len(stored)
         self.stats.overwritten += len(lost)
 
-    def _is_due(self) -> bool:
-        """Tell whether so many blocks went, or so much time, that others are near their eviction now."""
-        if self._wanted or self._clock() - self._looked_s >= _LOOK_AGAIN_S:
+    def _is_due(self, *, idle: bool) -> bool:
+        """Tell whether so many blocks went, or so much time, that others are near their eviction now.
+
+        While the engine is idle time evicts nothing. It looks once at what requests have left: with copies that outlast
+        the time to the next look, and more victims than the host's memory has room for, it would copy for ever.
+        """
+        if self._wanted or (self.awaits_look if idle else self._clock() - self._looked_s >= _LOOK_AGAIN_S):
             return True
         return self._queue.evictions["capacity"].blocks - self._evicted >= self._margin // 4
 
