@@ -29,8 +29,9 @@ from tool_runtime.agent.model_client import RequestOutcome
 
 # While no request is under way, all that is planned is brought forward so that the next comes within this time.
 _IDLE_CAP_S = 10.0
-# No policy may hold back all requests for longer, while nothing else happens.
-PATIENCE_S = 600.0
+# No policy may hold back all requests for longer, while nothing else happens: they wait for pins only while others run,
+# so for copies alone. An idle engine looks a thousand times in each second of it.
+PATIENCE_S = 60.0
 
 _Action = Callable[[], None]
 

@@ -8,8 +8,10 @@ from typing import Any
 
 from hand_clock import Clock
 from lone_scheduler import BLOCK_SIZE, LoneScheduler, Step, make_config, make_scheduler
+from test_layer_groups import FULL, RECURRENT, WINDOW, make_lone
 from tiered_scheduler import TieredScheduler, make_tiered
 from vllm.utils.math_utils import cdiv
+from vllm.v1.kv_cache_interface import KVCacheSpec
 
 from agentcache.engine.constants import FILL_MARK, SCHEDULER_CLASS
 from tool_runtime.agent.job import ToolCall
@@ -17,6 +19,7 @@ from tool_runtime.agent.job import ToolCall
 WITH_TIER = ("agentcache", "agentcache-interactive")
 POLICIES = (*WITH_TIER, "asymcache", "continuum-paper", "continuum-code", "continuum+asymcache", "lru", "vllm")
 SEARCH = ToolCall("search", "{}")
+FAMILIES: dict[str, list[KVCacheSpec]] = {"windows": [WINDOW, FULL], "states": [RECURRENT, FULL]}
 # As of a fetch, which waits for so many steps until what it evicts is stored.
 MOST_POSTPONED = 4
 # Clients that come back together do so at multiples of it, in steps.
@@ -27,7 +30,8 @@ BELL = 20
 class Case:
     """All that decides a run. `together` of the turns come at once, `aborted` of the steps end a request.
 
-    `shared` blocks begin all prompts; a prompt grows up to `most` of the cache. `host_blocks` 0 is no second tier.
+    `shared` blocks begin all prompts; a prompt grows up to `most` of the cache. `host_blocks` 0 is no second tier. A
+    block takes `block_s` to compute, a fill request `row_s`.
     """
 
     seed: int
@@ -49,6 +53,7 @@ class Case:
     priorities: bool = False
     block_s: float = 1.0
     row_s: float = 0.0
+    family: str = "full"
 
 
 def draw_case(seed: int) -> Case:
@@ -76,6 +81,7 @@ def draw_case(seed: int) -> Case:
         priorities=chance.random() < 0.2,
         block_s=chance.choice((0.0, 0.05, 1.0)),
         row_s=chance.choice((0.0, 0.0, 0.1)),
+        family="full" if host else chance.choice(("full", "full", *FAMILIES)),
     )
 
 
@@ -130,6 +136,17 @@ def make_live(model_path: str, case: Case) -> LoneScheduler:
             in_flight=case.in_flight,
             pace=case.pace,
             seed=case.seed,
+            engine=engine,
+            **knobs,
+        )
+    if case.family in FAMILIES:
+        # The other group takes blocks as well.
+        return make_lone(
+            model_path,
+            FAMILIES[case.family],
+            case.blocks * 3 // 2,
+            in_flight=case.in_flight,
+            shadow=case.family == "windows",
             engine=engine,
             **knobs,
         )
