@@ -31,6 +31,8 @@ CROWDS = {"full": Crowd, "windows": WindowedCrowd, "states": StatelyCrowd}
 class Served(NamedTuple):
     schedules_ahead: bool
     has_graphs: bool
+    has_full_graphs: bool
+    """Of whole steps, at least of those that only decode."""
     caches_prefixes: bool
 
 
@@ -59,8 +61,13 @@ class Wronged(NamedTuple):
 
 def describe(engine: LiveEngine) -> Served:
     config = engine.vllm_config
-    has_graphs = config.compilation_config.cudagraph_mode != CUDAGraphMode.NONE
-    return Served(engine.schedules_ahead, has_graphs, engine.scheduler.kv_cache_manager.enable_caching)
+    mode = config.compilation_config.cudagraph_mode
+    return Served(
+        engine.schedules_ahead,
+        has_graphs=mode != CUDAGraphMode.NONE,
+        has_full_graphs=mode.has_full_cudagraphs(),
+        caches_prefixes=engine.scheduler.kv_cache_manager.enable_caching,
+    )
 
 
 def ask_alone(engine: LiveEngine, requests: Requests) -> list[Reply]:
@@ -101,11 +108,13 @@ def ask_with_wrong_block(engine: LiveEngine, group: int) -> Wronged:
     return Wronged(prompt, first, again, engine.ask(prompt, 16, **TOLD))
 
 
-def run_jobs(engine: LiveEngine, kind: str, policy: str = "agentcache", sampling: Sampling | None = None) -> Ran:
+def run_jobs(
+    engine: LiveEngine, kind: str, policy: str = "agentcache", sampling: Sampling | None = None, scale: int = 1
+) -> Ran:
     """Six jobs of four turns, that come back while others run."""
     # Between two turns of a job lie some hundred looks at the clock.
     engine.use(policy=policy, look_s=0.01 if policy == "agentcache" else 1.0)
-    crowd = CROWDS[kind](engine, random.Random(4), sampling=TOLD | (sampling or {}))
+    crowd = CROWDS[kind](engine, random.Random(4), sampling=TOLD | (sampling or {}), scale=scale)
     with pytest.MonkeyPatch.context() as patch:
         note_preemptions(engine, crowd.preempted, patch)
         crowd.run(jobs=6, turns=4)
@@ -126,8 +135,8 @@ def run_jobs(engine: LiveEngine, kind: str, policy: str = "agentcache", sampling
 
 
 def _count_left(engine: LiveEngine, crowd: Crowd) -> int:
-    """Count blocks of full attention that a cache without bounds would keep, and the states at each turn's end."""
+    """Count what a cache without bounds would keep: blocks of each group with attention, states at each turn's end."""
     keys = {key for prompt, _, reply in crowd.turns for key in engine.block_keys(prompt + reply.tokens)}
     groups = engine.scheduler.kv_cache_config.kv_cache_groups
     states = sum(isinstance(group.kv_cache_spec, MambaSpec) for group in groups)
-    return len(keys) + states * len(crowd.turns)
+    return (len(groups) - states) * len(keys) + states * len(crowd.turns)

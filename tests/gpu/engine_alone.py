@@ -10,6 +10,7 @@ from multiprocessing.connection import Connection
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from live_engine import LiveEngine, make_prompt
+from random_weights import register_random_weights
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -65,6 +66,7 @@ class EngineAlone(AbstractContextManager["EngineAlone"]):
 
 def _serve(connection: Connection, model: str, options: dict[str, Any]) -> None:
     """Answer with whether it succeeded, and the result or the traceback."""
+    register_random_weights()
     try:
         engine = LiveEngine(model, **options)
         engine.ask(make_prompt(seed=99, tokens=20), 4)

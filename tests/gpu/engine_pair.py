@@ -69,6 +69,7 @@ class Starting:
     options: dict[str, Any]
     engine: EngineAlone
     cold: EngineAlone
+    scale: int
 
     def wait(self) -> Pair:
         """Skip the test if vLLM's own engine does not start either."""
@@ -82,19 +83,19 @@ class Starting:
             pytest.skip(f"stock vLLM does not start here: {stocks.reason}")
         if cold is not None:
             pytest.fail(f"stock vLLM does not start without prefix caching:\n{cold}", pytrace=False)
-        own, other = _measure(self.cold)
+        own, other = _measure(self.cold, self.scale)
         assert own < MOST, "the kernels do not repeat themselves well enough for this test"
         return Pair(self.engine, self.cold, own, other)
 
 
 @contextmanager
-def start_pair(model: str, **options: Any) -> Iterator[Starting]:
-    """Start both with `options`, which may differ from `SERVED`."""
+def start_pair(model: str, scale: int = 1, **options: Any) -> Iterator[Starting]:
+    """Start both with `options`, which may differ from `SERVED`; prompts will be about `scale` times as long."""
     options = SERVED | options
     with ExitStack() as stack:
         cold = stack.enter_context(EngineAlone(model, **options | COLD))
         engine = stack.enter_context(EngineAlone(model, **options))
-        yield Starting(model, options, engine, cold)
+        yield Starting(model, options, engine, cold, scale)
 
 
 def _find_failure(engine: EngineAlone) -> EngineFailedError | None:
@@ -105,8 +106,8 @@ def _find_failure(engine: EngineAlone) -> EngineFailedError | None:
     return None
 
 
-def _measure(cold: EngineAlone) -> tuple[float, float]:
-    requests = [(make_prompt(seed, tokens=100 + 40 * seed), 24) for seed in range(16)]
+def _measure(cold: EngineAlone, scale: int) -> tuple[float, float]:
+    requests = [(make_prompt(seed, tokens=scale * (100 + 40 * seed)), 24) for seed in range(16)]
     pairs = list(zip(cold.call(ask_together, requests), cold.call(ask_alone, requests), strict=True))
     other = sum(reply.tokens != alone.tokens for reply, alone in pairs) / len(pairs)
     return max(find_distance(*pair) for pair in pairs), other

@@ -13,7 +13,7 @@ from vllm.v1.core.kv_cache_utils import get_group_id
 
 from tool_runtime.agent.job import ToolCall
 
-SYSTEM = make_prompt(seed=0, tokens=3 * BLOCK + 9)
+SYSTEM_TOKENS = 3 * BLOCK + 9
 TOOLS = ("search", "fetch", "run")
 # The longest request takes 25.
 BLOCKS = 37
@@ -21,7 +21,10 @@ BLOCKS = 37
 
 @dataclass
 class Crowd:
-    """Jobs that share a system prompt; a turn goes on from the turn before, its reply and what a tool said."""
+    """Jobs that share a system prompt; a turn goes on from the turn before, its reply and what a tool said.
+
+    What the jobs are told is so many times as long as with a `scale` of 1.
+    """
 
     engine: LiveEngine
     chance: random.Random
@@ -30,9 +33,11 @@ class Crowd:
     resets: int = 0
     resets_running: bool = True
     sampling: Mapping[str, Any] = field(default_factory=dict)
+    scale: int = 1
 
     def run(self, jobs: int, turns: int) -> None:
-        prompts = {job: SYSTEM + self._tokens(250) for job in range(jobs)}
+        system = make_prompt(seed=0, tokens=self.scale * SYSTEM_TOKENS)
+        prompts = {job: system + self._tokens(250) for job in range(jobs)}
         left = dict.fromkeys(prompts, turns)
         running: dict[int, tuple[str, int]] = {}
         while any(left.values()) or running:
@@ -67,7 +72,7 @@ class Crowd:
         prompts[job] = prompts[job] + reply.tokens + self._tokens(80)
 
     def _tokens(self, most: int) -> list[int]:
-        return make_prompt(self.chance.randrange(10**6), self.chance.randint(most // 2, most))
+        return make_prompt(self.chance.randrange(10**6), self.scale * self.chance.randint(most // 2, most))
 
 
 class WindowedCrowd(Crowd):

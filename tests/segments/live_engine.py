@@ -94,10 +94,10 @@ class LiveEngine:
             "max_num_seqs": 8,
             "max_num_batched_tokens": 1024,
             "num_gpu_blocks_override": 129,
+            "kv_cache_memory_bytes": 64 * 2**20,
         }
         arguments = EngineArgs(
             model=model,
-            kv_cache_memory_bytes=64 * 2**20,
             use_tqdm_on_load=False,
             scheduler_cls=scheduler,
             additional_config={"agentcache": configure(policy, segments) | knobs},

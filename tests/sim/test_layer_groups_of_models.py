@@ -67,6 +67,7 @@ BILLIONS = {
     "glm-4.5-air": 107,
     "minimax-m2": 229,
     "deepseek-v3": 671,
+    "deepseek-v2-lite": 15.7,
     "nemotron-h-8b": 8.1,
     "llama-4-scout": 108,
 }
