@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from lone_scheduler import BLOCK_SIZE
 from sizes import pick_size
-from tiered_jobs import PROMPT, ask, make_evicted, make_tokens, run_at_random
+from tiered_jobs import PROMPT, ask, make_evicted, make_tokens, push_out, run_at_random
 from tiered_scheduler import TieredScheduler, make_tiered
 
 from agentcache.policy.registry import find_policy
@@ -228,3 +228,23 @@ def test_idle_engine_copies_what_was_left_and_rests(tiny_model_path: str) -> Non
     lone.run_until_idle()
     assert not lone.scheduler.tier.needs_step
     assert storing.stats.stored - stored <= 2 * host.num_blocks
+
+
+def test_fetches_that_fill_the_link_begin_one_after_another(tiny_model_path: str) -> None:
+    """The first request runs as soon as its own blocks have come, and a small one does not pass a large one."""
+    lone = make_tiered(tiny_model_path, blocks=64, host_blocks=400)
+    prompts = [make_tokens(number, blocks * BLOCK_SIZE) for number, blocks in enumerate((18, 20, 3))]
+    for number, prompt in enumerate(prompts):
+        ask(lone, f"job-{number}/0", prompt)
+        lone.run_until_idle()
+    push_out(lone, 11, 12, 13, 14)
+    lone.pace = 0.3
+    lone.scheduler.tier._most_under_way = 10
+    for number, prompt in enumerate(prompts):
+        ask(lone, f"job-{number}/1", prompt + make_tokens(100 + number, 2 * BLOCK_SIZE), tokens=1)
+    ran: list[str] = []
+    while not lone.idle:
+        ran += [name for name in lone.step().scheduled if name not in ran]
+        for fetch in lone.scheduler.tier._fetches.values():
+            assert len(fetch.request_ids) == 1 or len(fetch.blocks) <= 10
+    assert ran == ["job-0/1", "job-1/1", "job-2/1"]

@@ -92,6 +92,11 @@ class Fetching:
         # What each block of a request costs, by its index, as far as anybody asked.
         self._block_s: list[float] = []
 
+    @property
+    def block_s(self) -> float:
+        """Return the seconds that a block takes the link."""
+        return self._link.block_s
+
     def begin(self, request: Request, on_gpu: CachedBlockMap, wanted: Sequence[int]) -> Fetch | None:
         """Hold what the request hits on the GPU, and take blocks there for what `find_wanted` gave.
 

@@ -22,6 +22,9 @@ from agentcache.policy.return_price import ReturnPrice
 # Of all tiers of this process: vLLM's workers outlive a scheduler, and take a number that they have seen for done.
 _NUMBERS = itertools.count()
 
+# So long what is on its way to the GPU may take the link, but for a single request's.
+_MOST_FETCHES_S = 0.1
+
 
 class Tier:
     """Steers vLLM's workers: it says what to copy behind each step, and hears what has been copied."""
@@ -62,6 +65,9 @@ class Tier:
         self._stores: dict[int, Store] = {}
         self._fetches: dict[int, Fetch] = {}
         self._new_fetches: list[Fetch] = []
+        self._most_under_way = max(1, int(_MOST_FETCHES_S / fetching.block_s))
+        # In this step a request was made to wait for the link.
+        self._link_full = False
         self._done: Counter[int] = Counter()
         filler.awaits_tier = self._awaits
 
@@ -96,6 +102,8 @@ class Tier:
         on_gpu, _ = self._filler.look(request)
         if not (wanted := self.fetching.find_wanted(request, on_gpu)):
             return False
+        if self._is_link_full(len(wanted)):
+            return True
         if not self._filler.has_room(request, on_gpu):
             self._filler.release_holds(keep_for=request)
             if not self._filler.has_room(request, on_gpu):
@@ -104,6 +112,17 @@ class Tier:
             self._new_fetches.append(fetch)
         return True
 
+    def _is_link_full(self, blocks: int) -> bool:
+        """Tell whether a fetch of so many blocks must wait for those before it.
+
+        All fetches that begin in one step end together. Began all at once, the first request would wait for what the
+        last one wants, and their blocks would leave no room for what could run meanwhile.
+        """
+        under_way = sum(len(fetch.blocks) for fetch in self._all_fetches())
+        # Who is next in the queue stays next: a small fetch behind a large one does not pass it.
+        self._link_full = self._link_full or bool(under_way and under_way + blocks > self._most_under_way)
+        return self._link_full
+
     @property
     def needs_step(self) -> bool:
         """Tell whether the engine must go on although no request is left: to end copies, or to look for some."""
@@ -111,6 +130,7 @@ class Tier:
 
     def begin_copies(self, *, idle: bool) -> TierMetadata:
         """Tell the workers what to copy beside the step that has just been scheduled; `idle`: it has no tokens."""
+        self._link_full = False
         metadata = TierMetadata()
         if (store := self.storing.begin(idle=idle)) is not None:
             metadata.store_event = number = next(_NUMBERS)
