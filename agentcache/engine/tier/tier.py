@@ -93,9 +93,8 @@ class Tier:
         self.waits.end([request.request_id])
 
     def _must_wait(self, request: Request) -> bool:
-        if request.request_id in self._filler.rows or self._filler.is_planned(request):
-            return False
-        if find_obstacle(request) is not None:
+        is_fill = request.request_id in self._filler.rows or self._filler.is_planned(request)
+        if is_fill or find_obstacle(request) is not None:
             return False
         if self._awaits_fetch(request):
             return True
@@ -104,13 +103,17 @@ class Tier:
             return False
         if self._is_link_full(len(wanted)):
             return True
-        if not self._filler.has_room(request, on_gpu):
-            self._filler.release_holds(keep_for=request)
-            if not self._filler.has_room(request, on_gpu):
-                return False
+        if not self._find_room(request, on_gpu):
+            return False
         if (fetch := self.fetching.begin(request, on_gpu, wanted)) is not None:
             self._new_fetches.append(fetch)
         return True
+
+    def _find_room(self, request: Request, on_gpu: CachedBlockMap) -> bool:
+        if self._filler.has_room(request, on_gpu):
+            return True
+        self._filler.release_holds(keep_for=request)
+        return self._filler.has_room(request, on_gpu)
 
     def _is_link_full(self, blocks: int) -> bool:
         """Tell whether a fetch of so many blocks must wait for those before it.
