@@ -22,15 +22,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
-from server_fleet import Fleet, empty_caches, find_router_port, open_fleet
+from server_fleet import Fleet, empty_caches, find_router_port
 
-from agentcache.report.events import JobEvent, RequestEvent, read_events
+from agentcache.report.events import read_events
+from agentcache.report.policy_run import PolicyRun
+from agentcache.report.summary import summarize_policy
+from agentcache.report.table import NO_DATA
 
 ALONE = "alone"
 _HEADERS = (
@@ -66,7 +70,7 @@ def main() -> None:
         group = [row for row in rows if (row.router is not None) is apart]
         if not group:
             continue
-        with open_fleet(options.out, options.model, options.engines, server_options, options.gpu) as fleet:
+        with closing(Fleet(options.out, options.model, options.engines, server_options, options.gpu)) as fleet:
             run_group(fleet, group, apart, options)
 
 
@@ -107,8 +111,7 @@ def replay(row: Row, urls: Sequence[str], options: argparse.Namespace) -> None:
         command += ["--out", str(find_folder(row, seed, options.out)), *shlex.split(options.replay_options)]
         if options.scale is not None:
             command += ["--scale", str(options.scale)]
-        log = (options.out / f"replay-{row.name}-{seed}.log").open("wb")
-        with log:
+        with (options.out / f"replay-{row.name}-{seed}.log").open("wb") as log:
             processes.append(subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT))
     end_s = time.monotonic() + options.limit_s
     for process in processes:
@@ -144,48 +147,41 @@ def print_table(rows: Sequence[Row], options: argparse.Namespace) -> None:
         if (options.out / f"{row.name}.json").exists():
             lines.append(" | ".join(describe(row, options)))
     text = "".join(f"| {line} |\n" for line in lines)
-    with (options.out / "table.md").open("w") as file:
-        file.write(text)
+    (options.out / "table.md").write_text(text)
     sys.stdout.write(text)
     sys.stdout.flush()
 
 
 def describe(row: Row, options: argparse.Namespace) -> list[str]:
     """Describe a row over the jobs of all its replays."""
-    jobs: list[JobEvent] = []
-    requests: list[RequestEvent] = []
+    whole = PolicyRun()
     means = []
     for seed in options.seeds:
-        events = list(read_events(find_folder(row, seed, options.out)))
-        own = [event for event in events if isinstance(event, JobEvent)]
-        means.append(f"{np.mean(_latencies(own)):.1f}" if _latencies(own) else "–")
-        jobs += own
-        requests += [event for event in events if isinstance(event, RequestEvent) and event.error is None]
-    seconds = _latencies(jobs)
-    if not seconds:
-        return [row.name, f"0 of {len(jobs)}", *[""] * (len(_HEADERS) - 2)]
-    ttft_s = [request.first_token_s - request.sent_s for request in requests if request.first_token_s is not None]
-    tpot_s = [request.tpot_s for request in requests if request.tpot_s is not None]
-    cached = sum(request.cached_tokens or 0 for request in requests)
-    lost = sum(max(0, (request.reusable_tokens or 0) - (request.cached_tokens or 0)) for request in requests)
+        own = PolicyRun()
+        for event in read_events(find_folder(row, seed, options.out)):
+            own.add(event)
+            whole.add(event)
+        means.append(_show(summarize_policy(own).job_latency_s.mean))
+    found = summarize_policy(whole)
+    latency_s, ttft_s = found.job_latency_s, found.ttft_s
     computed = json.loads((options.out / f"{row.name}.json").read_text())["computed_tokens"]
     return [
         row.name,
-        f"{len(seconds)} of {len(jobs)}",
-        f"{np.mean(seconds):.1f}",
+        f"{found.finished} of {found.jobs}",
+        _show(latency_s.mean),
         " / ".join(means),
-        f"{np.percentile(seconds, 90):.1f}",
-        f"{np.percentile(seconds, 99):.1f}",
-        f"{np.mean(ttft_s):.2f}; {np.percentile(ttft_s, 99):.1f}; {max(ttft_s):.1f}",
-        f"{1000 * np.mean(tpot_s):.1f}",
-        f"{100 * cached / sum(request.prompt_tokens for request in requests):.1f}",
-        f"{lost:,}",
+        _show(latency_s.p90),
+        _show(latency_s.p99),
+        f"{_show(ttft_s.mean, 2)}; {_show(ttft_s.p99)}; {_show(ttft_s.max)}",
+        _show(found.tpot_s.mean, scale=1000),
+        _show(found.token_hit_rate, scale=100),
+        _show(found.recomputed_tokens, 0),
         f"{max(computed) / np.mean(computed):.2f}",
     ]
 
 
-def _latencies(jobs: Iterable[JobEvent]) -> list[float]:
-    return [job.finished_s - job.started_s for job in jobs if job.status == "finished"]
+def _show(value: float | None, decimals: int = 1, scale: float = 1.0) -> str:
+    return NO_DATA if value is None else f"{scale * value:,.{decimals}f}"
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str]]:

@@ -8,8 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ class Fleet:
         """Start one server of all engines. Return its address, without waiting for it."""
         rpc_port = str(_RPC_PORT + self._ports)
         parallel = ["--data-parallel-size", str(self.engines), "--data-parallel-rpc-port", rpc_port]
-        return [self._serve(policy, ",".join(map(str, range(self.engines))), [*parallel])]
+        return [self._serve(policy, ",".join(map(str, range(self.engines))), parallel)]
 
     def serve_apart(self, policy: str, router_port: int | None) -> list[str]:
         """Start a server an engine; those of a policy that follows jobs tell the router of sessions that are over."""
@@ -87,7 +87,7 @@ class Fleet:
                     sys.exit(f"{url} is not up after {self.start_s:.0f} s; see the logs in {self.folder}")
                 time.sleep(0.5)
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """End all processes, those of the engines with them."""
         for process in self._processes:
             _signal(process, signal.SIGTERM)
@@ -108,16 +108,6 @@ class Fleet:
                 start_new_session=True,
             )
         self._processes.append(process)
-
-
-@contextmanager
-def open_fleet(*args: Any, **options: Any) -> Iterator[Fleet]:
-    """Open a fleet without processes, and end those that it has at the end."""
-    fleet = Fleet(*args, **options)
-    try:
-        yield fleet
-    finally:
-        fleet.stop()
 
 
 def find_router_port(router: str) -> int:
@@ -184,7 +174,5 @@ def _is_up(url: str) -> bool:
 
 
 def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(process.pid, number)
-    except ProcessLookupError:
-        return

@@ -13,7 +13,7 @@ from tiered_scheduler import TieredScheduler, make_tiered
 from vllm.utils.math_utils import cdiv
 from vllm.v1.kv_cache_interface import KVCacheSpec
 
-from agentcache.engine.constants import FILL_MARK, SCHEDULER_CLASS
+from agentcache.engine.constants import SCHEDULER_CLASS
 from tool_runtime.agent.job import ToolCall
 
 WITH_TIER = ("agentcache", "agentcache-interactive")
@@ -99,23 +99,16 @@ class Turn:
 class Counts:
     """Of a whole run, in tokens, blocks and steps. A turn asks for its prompt, and wants its reply as well.
 
-    Steps are busy with tokens, or `fetching` alone; `still` are the others in which a request waits, `resting` those
-    behind the last request.
+    Steps are busy with tokens, or `fetching` alone; `resting` are those behind the last request.
     """
 
-    turns: int = 0
     asked_blocks: int = 0
     wanted_tokens: int = 0
     serial_steps: int = 0
     computed_tokens: int = 0
-    filled_tokens: int = 0
     fetched_blocks: int = 0
-    preempted: int = 0
     busy: int = 0
     fetching: int = 0
-    still: int = 0
-    longest_still: int = 0
-    most_fetched_between: int = 0
     resting: int = 0
 
 
@@ -219,7 +212,6 @@ class LiveRun:
                 session_id=f"job-{turn.job}",
                 priority=turn.job % 3 if case.priorities else 0,
             )
-            counts.turns += 1
             counts.asked_blocks += length // BLOCK_SIZE
             counts.wanted_tokens += length + case.reply
             counts.serial_steps += cdiv(length, case.step_tokens) + case.in_flight * (case.reply + 1)
@@ -251,10 +243,7 @@ class LiveRun:
 
     def _count(self, step: Step) -> None:
         counts, tier = self.counts, self.lone.scheduler.tier
-        tokens = {name: tokens for name, (tokens, *_) in step.scheduled.items()}
-        counts.computed_tokens += sum(tokens.values())
-        counts.filled_tokens += sum(count for name, count in tokens.items() if FILL_MARK in name)
-        counts.preempted += len(step.preempted)
+        counts.computed_tokens += sum(tokens for tokens, *_ in step.scheduled.values())
         counts.fetched_blocks = tier.fetched_blocks if tier is not None else 0
 
     def _check(self, step: Step, *, waits: bool, fetches: bool) -> None:
@@ -265,13 +254,10 @@ class LiveRun:
         elif waits and fetches:
             counts.fetching += 1
         elif waits:
-            counts.still += 1
             self._still += 1
         elif not self._due:
             counts.resting += 1
-        counts.longest_still = max(counts.longest_still, self._still)
         between = counts.fetched_blocks - self._fetched_before
-        counts.most_fetched_between = max(counts.most_fetched_between, between)
         assert self._still <= MOST_POSTPONED + case.in_flight, "requests wait for nothing"
         assert between <= 2 * case.blocks, "requests take from each other what they have fetched"
         assert counts.busy <= 2 * counts.serial_steps, "what is computed is lost, and computed again"

@@ -21,6 +21,9 @@ from agentcache.policy.presets import count_parameters
 # Qwen3-Next has one layer with attention among four.
 LAYERS = {"qwen3-30b-a3b": 4, "gpt-oss-20b": 4, "deepseek-v2-lite": 4, "qwen3-next-80b-a3b": 8}
 
+# For each engine beside its weights: CUDA's context, graphs, what kernels and steps need.
+BESIDE_WEIGHTS_GIB = 2.0
+
 # By the model's name, with what else is special.
 FAMILIES = {
     "qwen3-30b-a3b": Family("qwen3-30b-a3b", 37),
@@ -66,6 +69,6 @@ def find_options(family: Family) -> dict[str, Any]:
     return {"load_format": LOAD_FORMAT, "gpu_memory_utilization": 0.02, **family.engine_options}
 
 
-def count_gib(shape: PublishedShape) -> float:
-    """Count what its weights take in bfloat16."""
-    return 2 * count_parameters(shape) / 2**30
+def count_pair_gib(family: Family) -> float:
+    """Count what two engines take: their weights in bfloat16, and what is beside them."""
+    return 2 * (2 * count_parameters(shorten(family.model)) / 2**30 + BESIDE_WEIGHTS_GIB)

@@ -16,14 +16,12 @@ import torch
 from asked_alone import describe
 from engine_pair import Pair, Starting, start_pair
 from family_checks import check_before_reuse, check_jobs, check_served, check_wrong_block
-from published_geometries import FAMILIES, count_gib, find_options, shorten, write_config
+from published_geometries import FAMILIES, count_pair_gib, find_options, shorten, write_config
 from waves import Waves, plan_waves
 
 # A wave's start counts to its first test.
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
-# For each engine beside its weights: CUDA's context, graphs, what kernels and steps need.
-BESIDE_WEIGHTS_GIB = 2.0
 # What the driver and others keep.
 SPARE_GIB = 4.0
 
@@ -32,11 +30,7 @@ SPARE_GIB = 4.0
 def waves(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waves]:
     params = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
     wanted = {each.get("published") for each in params}
-    sizes = {
-        name: 2 * (count_gib(shorten(family.model)) + BESIDE_WEIGHTS_GIB)
-        for name, family in FAMILIES.items()
-        if name in wanted
-    }
+    sizes = {name: count_pair_gib(family) for name, family in FAMILIES.items() if name in wanted}
 
     def start(name: str) -> AbstractContextManager[Starting]:
         family = FAMILIES[name]

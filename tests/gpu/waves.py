@@ -26,9 +26,7 @@ def plan_waves(sizes: Mapping[str, float], room: float) -> list[list[str]]:
 class Waves(AbstractContextManager["Waves"]):
     """`start` is asked for each pair of a wave when the first of them is wanted."""
 
-    def __init__(
-        self, waves: Sequence[Sequence[str]], start: Callable[[str], AbstractContextManager[Starting]]
-    ) -> None:
+    def __init__(self, waves: Sequence[Sequence[str]], start: Start) -> None:
         self._waves = waves
         self._start = start
         self._stack = ExitStack()

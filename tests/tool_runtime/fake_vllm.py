@@ -64,14 +64,14 @@ def completes(*tokens: int, prompt: Sequence[int] = ()) -> list[StreamItem]:
 class FakeVllm:
     """Answers its requests with `answers`, in that order.
 
-    `bodies` are their JSON, `paths` those of their URLs, `headers` the sessions in their headers.
+    `bodies` are their JSON, `paths` those of their URLs, `sessions` what their headers name.
     """
 
     def __init__(self, *answers: Answer) -> None:
         self._answers = list(answers)
         self.bodies: list[dict[str, Any]] = []
         self.paths: list[str] = []
-        self.headers: list[str] = []
+        self.sessions: list[str] = []
 
     def client(self) -> AsyncOpenAI:
         # Retries are left at the library's default: switching them off is the business of the code under test.
@@ -81,7 +81,7 @@ class FakeVllm:
     async def _handle(self, request: httpx2.Request) -> httpx2.Response:
         self.bodies.append(json.loads(request.content))
         self.paths.append(request.url.path)
-        self.headers.append(request.headers["X-Session-ID"])
+        self.sessions.append(request.headers["X-Session-ID"])
         answer = self._answers.pop(0)
         if isinstance(answer, Exception):
             raise answer

@@ -205,7 +205,7 @@ def test_options_reach_the_body_and_win_over_the_session() -> None:
     options = {"temperature": 0.0, "vllm_xargs": {"a": [1]}, "session_id": "other"}
     asyncio.run(model_client(server.client(), FakeClock()).ask("job", 0, MESSAGES, (), options))
     assert server.bodies[0] == server.bodies[0] | options
-    assert server.headers == ["other"]
+    assert server.sessions == ["other"]
 
 
 @pytest.mark.parametrize(
@@ -215,4 +215,4 @@ def test_a_session_is_named_to_servers_and_routers(job: str, header: str) -> Non
     server, clock = FakeVllm(says("done")), FakeClock()
     client = ModelClient(server.client(), "m", clock=clock, sleep=clock.sleep, max_retries=0, session_prefix="mine-")
     asyncio.run(client.ask(job, 0, MESSAGES, (), {}))
-    assert (server.bodies[0]["session_id"], server.headers) == (f"mine-{job}", [header])
+    assert (server.bodies[0]["session_id"], server.sessions) == (f"mine-{job}", [header])

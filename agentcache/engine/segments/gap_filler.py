@@ -74,7 +74,8 @@ class GapFiller:
         self.max_gaps = max_gaps
         # Tells whether a request must wait for blocks of a second tier, with what is cached of it.
         self.awaits_tier: Callable[[Request, CachedBlockMap], bool] = lambda *_: False
-        # Requests that this step found waiting for those blocks: none that it looks at later takes what they hold.
+        # Requests that this step found waiting for those blocks: none that it looks at later takes what they hold. The
+        # tier keeps it.
         self.ahead: set[str] = set()
         self._numbers = itertools.count()
 
@@ -153,7 +154,6 @@ class GapFiller:
 
     def hold_new_blocks(self) -> None:
         """Hold what fill requests compute until their parents are admitted. Call it after each step is scheduled."""
-        self.ahead.clear()
         for row in self.rows.values():
             if row.parent.request.request_id not in self._parents:
                 continue
