@@ -29,7 +29,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
-from server_fleet import Fleet, empty_caches, find_router_port
+from server_fleet import ROUTERS, Fleet, empty_caches, find_router_port
 
 from agentcache.report.events import read_events
 from agentcache.report.policy_run import PolicyRun
@@ -53,6 +53,8 @@ class Row:
     @classmethod
     def read(cls, text: str) -> Row:
         policy, _, router = text.partition("+")
+        if router and router not in (ALONE, *ROUTERS):
+            raise argparse.ArgumentTypeError(f"{text}: behind + give one of {', '.join((ALONE, *ROUTERS))}")
         return cls(policy, router or None)
 
     @property
@@ -65,9 +67,8 @@ def main() -> None:
     own, server_options = _split(sys.argv[1:])
     options = _parse(own)
     options.out.mkdir(parents=True, exist_ok=True)
-    rows = [Row.read(text) for text in options.row]
     for apart in (False, True):
-        group = [row for row in rows if (row.router is not None) is apart]
+        group = [row for row in options.row if (row.router is not None) is apart]
         if not group:
             continue
         with closing(Fleet(options.out, options.model, options.engines, server_options, options.gpu)) as fleet:
@@ -193,7 +194,7 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--row", action="append", required=True, metavar="POLICY[+ROUTER]")
+    parser.add_argument("--row", action="append", required=True, type=Row.read, metavar="POLICY[+ROUTER]")
     parser.add_argument("--model", default="shape:llama-3.1-8b")
     parser.add_argument("--engines", type=int, default=4)
     parser.add_argument("--gpu", default="h200", help="cpu for vLLM's CPU backend")

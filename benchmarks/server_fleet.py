@@ -22,6 +22,8 @@ from agentcache.policy.step_cost import StepCost
 
 # vllm-router's program-level scheduling, which is no policy of its own.
 PROGRAMS = "programs"
+# Each listens at a port of its own.
+ROUTERS = ("sticky_least_loaded", "consistent_hash", "cache_aware", "round_robin", PROGRAMS)
 _SERVER_PORT, _ROUTER_PORT, _RPC_PORT = 8301, 8501, 29650
 _STOP_S = 20
 
@@ -112,8 +114,7 @@ class Fleet:
 
 def find_router_port(router: str) -> int:
     """Find where a router of this kind listens."""
-    names = ("sticky_least_loaded", "consistent_hash", "cache_aware", "kv_aware", "round_robin", PROGRAMS)
-    return _ROUTER_PORT + (names.index(router) if router in names else len(names))
+    return _ROUTER_PORT + ROUTERS.index(router)
 
 
 def empty_caches(urls: Sequence[str]) -> None:
