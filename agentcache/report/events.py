@@ -46,6 +46,11 @@ class RequestEvent(_Record):
     reusable_tokens: int = Field(
         default=0, description="prompt tokens, in whole blocks, whose KV this job's previous turn had in the cache"
     )
+    left_tokens: int | None = Field(
+        default=None,
+        description="several engines of a simulation: prompt tokens that are cached at the engine which the job has "
+        "left with this turn, as far as can be told from what was sent there",
+    )
     infinite_tokens: int | None = Field(
         default=None,
         description="closed loops: prompt tokens that a cache without evictions would serve, whosever they were",
@@ -74,6 +79,13 @@ class RequestEvent(_Record):
     def recomputed_tokens(self) -> int | None:
         """Tokens that were in the cache when the previous turn ended and had to be computed again."""
         return None if self.cached_tokens is None else max(0, self.reusable_tokens - self.cached_tokens)
+
+    @property
+    def elsewhere_tokens(self) -> int | None:
+        """Of the recomputed tokens, those that are cached at the engine which the job has left with this turn."""
+        if self.left_tokens is None or self.cached_tokens is None:
+            return None
+        return max(0, min(self.left_tokens, self.reusable_tokens) - self.cached_tokens)
 
 
 class ToolCallEvent(_Record):

@@ -41,6 +41,7 @@ class PolicySummary(_Figures):
     gpu_hit_rate: float | None = None
     host_hit_rate: float | None = None
     recomputed_tokens: int | None
+    elsewhere_tokens: int | None = None
     jobs: int
     failed: int
     interrupted: int
@@ -80,7 +81,6 @@ def summarize_policy(run: PolicyRun) -> PolicySummary:
     hits = [(request.cached_tokens, request.prompt_tokens) for request in answered if request.cached_tokens is not None]
     token_hit_rate = _share(sum(cached for cached, _ in hits), sum(prompt for _, prompt in hits))
     gpu_hit_rate, host_hit_rate = _split(token_hit_rate, run.end.hit_tokens if run.end else None)
-    recomputed = [request.recomputed_tokens for request in answered if request.recomputed_tokens is not None]
     return PolicySummary(
         job_latency_s=_describe([job.finished_s - job.started_s for job in run.finished_jobs]),
         ttft_s=_describe([request.ttft_s for request in answered]),
@@ -92,7 +92,8 @@ def summarize_policy(run: PolicyRun) -> PolicySummary:
         host_hit_rate=host_hit_rate,
         block_hit_rate=_block_hit_rate(hits, run.end.block_size if run.end else None),
         request_hit_rate=_share(sum(cached > 0 for cached, _ in hits), len(hits)),
-        recomputed_tokens=sum(recomputed) if recomputed else None,
+        recomputed_tokens=_add_known([request.recomputed_tokens for request in answered]),
+        elsewhere_tokens=_add_known([request.elsewhere_tokens for request in answered]),
         jobs=len(run.jobs),
         failed=sum(job.status == "failed" for job in run.jobs),
         interrupted=sum(job.status == "interrupted" for job in run.jobs),
@@ -115,6 +116,11 @@ def _describe(sample: Sequence[float | None]) -> Distribution:
         return Distribution()
     p50, p90, p95, p99 = (float(value) for value in np.percentile(known, [50, 90, 95, 99]))
     return Distribution(mean=float(np.mean(known)), p50=p50, p90=p90, p95=p95, p99=p99, max=max(known))
+
+
+def _add_known(counts: Sequence[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
 
 
 def _share(part: int, whole: int) -> float | None:

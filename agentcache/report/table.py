@@ -105,6 +105,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("Block hit rate", "%", lambda p: p.block_hit_rate, _format_percent, "higher"),
     Metric("Request hit rate", "%", lambda p: p.request_hit_rate, _format_percent, "higher"),
     Metric("Tokens recomputed", "", lambda p: p.recomputed_tokens, _format_count, "lower"),
+    Metric("at another engine", "", lambda p: p.elsewhere_tokens, _format_count, "lower", rare=True),
     Metric("Prefill, modelled", "s", lambda p: p.prefill_s, format_number, "lower", rare=True),
     Metric("Preemptions", "", lambda p: p.preemptions, _format_count, "lower"),
     Metric("Blocks evicted", "", lambda p: (p.evictions or {}).get("capacity"), _format_count, "lower", rare=True),

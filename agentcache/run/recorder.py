@@ -33,8 +33,8 @@ class JobRecorder:
     _started_s: float | None = None
     _problem: str | None = None
 
-    def request_ended(self, outcome: RequestOutcome) -> None:
-        """Write the request and whether its prompt extends what was known."""
+    def request_ended(self, outcome: RequestOutcome, left_tokens: int | None = None) -> None:
+        """Write the request and whether its prompt extends what was known. `left_tokens` are told as they are."""
         self._started_s = outcome.sent_s if self._started_s is None else self._started_s
         prompt = outcome.prompt_token_ids or ()
         reusable = self._count_reusable(prompt)
@@ -53,6 +53,7 @@ class JobRecorder:
                 output_tokens=outcome.output_tokens or 0,
                 cached_tokens=outcome.cached_tokens,
                 reusable_tokens=reusable,
+                left_tokens=left_tokens,
                 infinite_tokens=None if outcome.error else self._count_infinite(outcome.turn, reusable),
                 retries=outcome.retries,
                 diverged_at=self._find_divergence(outcome.turn, prompt) if prompt else None,

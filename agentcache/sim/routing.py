@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from hashlib import blake2b
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from agentcache.engine.tier.link_costs import find_links
 from agentcache.policy.replicas.chain import Chain
@@ -13,13 +13,21 @@ from agentcache.policy.replicas.engine_load import PrefillCost
 from agentcache.policy.replicas.host_memory import HostMemory
 from agentcache.policy.replicas.placement import Placement, SpillRule
 from agentcache.sim.engine import SimulatedEngine
+from agentcache.sim.left_behind import LeftBehind
+
+
+class Choice(NamedTuple):
+    """The number of an engine, and how many of the prompt's tokens the one has that the job leaves for it."""
+
+    engine: int
+    left_tokens: int = 0
 
 
 class Routing(Protocol):
     """Chooses for every request, and is told what becomes of it."""
 
-    def choose(self, request: str, prompt: Sequence[int], job: str) -> int:
-        """Return the number of the engine."""
+    def choose(self, request: str, prompt: Sequence[int], job: str) -> Choice:
+        """Return the engine, and what the job leaves behind."""
 
     def got_token(self, request: str) -> None:
         """Note that a request has its first token."""
@@ -34,9 +42,9 @@ class Routing(Protocol):
 class OneEngine:
     """Sends every request to the first engine; the others derive from it, for what they need not be told."""
 
-    def choose(self, request: str, prompt: Sequence[int], job: str) -> int:  # noqa: ARG002
+    def choose(self, request: str, prompt: Sequence[int], job: str) -> Choice:  # noqa: ARG002
         """Return the first."""
-        return 0
+        return Choice(0)
 
     def got_token(self, request: str) -> None:
         """Do nothing."""
@@ -54,9 +62,9 @@ class Hashed(OneEngine):
     def __init__(self, engines: Sequence[SimulatedEngine]) -> None:
         self._engines = len(engines)
 
-    def choose(self, request: str, prompt: Sequence[int], job: str) -> int:  # noqa: ARG002
+    def choose(self, request: str, prompt: Sequence[int], job: str) -> Choice:  # noqa: ARG002
         """Return the session's engine."""
-        return int.from_bytes(blake2b(job.encode(), digest_size=8).digest()) % self._engines
+        return Choice(int.from_bytes(blake2b(job.encode(), digest_size=8).digest()) % self._engines)
 
 
 class LeastLoaded(OneEngine):
@@ -68,13 +76,23 @@ class LeastLoaded(OneEngine):
     def __init__(self, engines: Sequence[SimulatedEngine]) -> None:
         self._engines = engines
         self._first = 0
+        self._left = LeftBehind(engines)
 
-    def choose(self, request: str, prompt: Sequence[int], job: str) -> int:  # noqa: ARG002
+    def choose(self, request: str, prompt: Sequence[int], job: str) -> Choice:
         """Return the engine with the least requests; waiting ones count more in a full cache."""
         count = len(self._engines)
         order = [(self._first + step) % count for step in range(count)]
         self._first = (self._first + 1) % count
-        return min(order, key=self._score)
+        engine = min(order, key=self._score)
+        return Choice(engine, self._left.send(request, prompt, job, engine))
+
+    def finished(self, request: str, reply: Sequence[int], *, answered: bool) -> None:  # noqa: ARG002
+        """Note that a request is over."""
+        self._left.finished(request, reply)
+
+    def ended(self, job: str) -> None:
+        """Forget the job."""
+        self._left.ended(job)
 
     def _score(self, number: int) -> float:
         scheduler = self._engines[number].scheduler
@@ -92,12 +110,12 @@ class Sticky(OneEngine):
         self._engines = range(len(engines))
         self._homes: dict[str, int] = {}
 
-    def choose(self, request: str, prompt: Sequence[int], job: str) -> int:  # noqa: ARG002
+    def choose(self, request: str, prompt: Sequence[int], job: str) -> Choice:  # noqa: ARG002
         """Return the session's engine."""
         if job not in self._homes:
             sessions = Counter(self._homes.values())
             self._homes[job] = min(self._engines, key=lambda engine: sessions[engine])
-        return self._homes[job]
+        return Choice(self._homes[job])
 
     def ended(self, job: str) -> None:
         """Free the session's place."""
@@ -120,13 +138,13 @@ class ByCost(OneEngine):
             host=_find_host_memory(first),
         )
 
-    def choose(self, request: str, prompt: Sequence[int], job: str) -> int:
+    def choose(self, request: str, prompt: Sequence[int], job: str) -> Choice:
         """Return the turn's engine, and release what the job leaves behind."""
         chain = Chain(prompt, self.placement.block_tokens)
         placed = self.placement.place(request, chain, self._clock.now(), job=job)
         if placed.moved_from is not None and (tracker := self._engines[placed.moved_from].scheduler.tracker):
             tracker.release(job)
-        return placed.engine
+        return Choice(placed.engine, placed.left_tokens)
 
     def got_token(self, request: str) -> None:
         """Note that a request has its first token."""

@@ -92,6 +92,7 @@ class _JobRun:
     sent_s: float = 0.0
     prompt: list[int] = field(default_factory=list)
     reply: list[int] = field(default_factory=list)
+    left_tokens: int = 0
     open_calls: int = 0
 
     @property
@@ -192,8 +193,8 @@ class SimulationRunner:
         self._asking[run.request_id] = run
         job = run.recorded.job
         calls = job.turns[run.turn].tool_calls
-        engine = self._engines[self._routing.choose(run.request_id, run.prompt, job.id)]
-        engine.add(run.request_id, run.prompt, run.reply, session_id=job.id, calls=calls)
+        number, run.left_tokens = self._routing.choose(run.request_id, run.prompt, job.id)
+        self._engines[number].add(run.request_id, run.prompt, run.reply, session_id=job.id, calls=calls)
 
     def _end_step(self, engine: SimulatedEngine) -> None:
         outcome = engine.end_step()
@@ -218,7 +219,7 @@ class SimulationRunner:
 
     def _end_request(self, run: _JobRun, times: RequestTimes) -> None:
         outcome = _request_outcome(run, times, self._clock.now(), with_tokens=self._checks_tokens)
-        run.recorder.request_ended(outcome)
+        run.recorder.request_ended(outcome, run.left_tokens if len(self._engines) > 1 else None)
         turn = run.recorded.job.turns[run.turn]
         if run.turn == len(run.recorded.job.turns) - 1:
             self._end_job(run)

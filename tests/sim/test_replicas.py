@@ -8,11 +8,18 @@ import pytest
 from made_command import make_settings
 from made_simulation import make_engine
 
+from agentcache.engine.jobs.misses import explain_misses, find_missed
+from agentcache.engine.jobs.turn_chains import Overlap
 from agentcache.errors import InputError
+from agentcache.report.events import read_events
+from agentcache.report.policy_run import group_by_policy
 from agentcache.report.summary import PolicySummary
 from agentcache.sim.command import simulate
 from agentcache.sim.engine import SimulatedEngine
+from agentcache.sim.left_behind import LeftBehind
 from agentcache.sim.routing import ByCost, make_routing
+
+BLOCK = 16
 
 pytestmark = pytest.mark.usefixtures("without_plots")
 
@@ -64,10 +71,44 @@ def test_the_least_loaded_engine_is_anybodys(tmp_path: Path, homes: dict[str, li
     assert (spread.token_hit_rate or 0) < (home.token_hit_rate or 0)
 
 
+@pytest.mark.parametrize("policy", ["vllm", "agentcache"])
+def test_what_another_engine_has_is_told_apart(policy: str, tmp_path: Path) -> None:
+    spread = run(tmp_path / "spread", routing="least-loaded", policies=(policy,))
+    assert 0 < (spread.elsewhere_tokens or 0) <= (spread.recomputed_tokens or 0)
+    assert "at another engine" in (tmp_path / "spread" / "report.md").read_text(encoding="utf-8")
+    home = run(tmp_path / "home", routing="sticky", policies=(policy,))
+    assert home.elsewhere_tokens == 0
+
+
+def test_turns_miss_at_another_engine_what_a_server_says(tmp_path: Path) -> None:
+    run(tmp_path, routing="least-loaded")
+    requests = group_by_policy(read_events(tmp_path))["agentcache"].requests
+    assert any(request.elsewhere_tokens for request in requests)
+    for request in requests:
+        cached, left = request.cached_tokens or 0, min(request.left_tokens or 0, request.reusable_tokens)
+        missed = find_missed(request.prompt_tokens // BLOCK, cached // BLOCK, ())
+        tokens = request.prompt_tokens - cached
+        reasons = explain_misses(missed, tokens, {}, Overlap(0, None), BLOCK, left_tokens=left)
+        assert request.elsewhere_tokens == reasons.get("at another engine", 0)
+
+
+def test_a_moved_job_leaves_what_was_sent_and_fits(tiny_model_path: str) -> None:
+    engines = [make_engine(tiny_model_path, cache_tokens=320) for _ in range(2)]
+    left = LeftBehind(engines)
+    prompt, reply = list(range(40)), list(range(100, 124))
+    turns = [prompt, [*prompt, *reply], [*prompt, *reply, *range(200, 232)]]
+    assert left.send("a/0", turns[0], "a", 0) == 0
+    left.finished("a/0", reply)
+    assert left.send("a/1", turns[1], "a", 0) == 0
+    assert left.send("a/2", turns[2], "a", 1) == 64
+    left.send("b/0", list(range(1000, 1320)), "b", 1)
+    assert left.send("a/3", turns[2], "a", 0) == 0
+
+
 def test_with_one_engine_the_routing_does_not_matter(tmp_path: Path) -> None:
     one, other = (run(tmp_path / routing, routing=routing, replicas=1) for routing in ("agentcache", "least-loaded"))
     assert one == other
-    assert one.busiest_over_mean is None
+    assert (one.busiest_over_mean, one.elsewhere_tokens) == (None, None)
 
 
 def test_twice_the_engines_and_jobs_take_about_as_long(tmp_path: Path) -> None:
@@ -90,7 +131,7 @@ def test_the_routing_knows_the_host_s_memory(host_tokens: int, tiny_model_path: 
 def test_vllm_s_balancer_minds_a_full_cache(tiny_model_path: str) -> None:
     engines = [make_engine(tiny_model_path) for _ in range(2)]
     engines[0].add("one", list(range(320)), [1])
-    assert [make_routing("least-loaded", engines).choose("two", [1], "job") for _ in range(2)] == [1, 1]
+    assert [make_routing("least-loaded", engines).choose("two", [1], "job").engine for _ in range(2)] == [1, 1]
 
 
 @pytest.mark.parametrize(
