@@ -344,14 +344,14 @@ class AgentScheduler(MultiSegmentScheduler):
             place = max(behind, key=lambda index: priority_of(self.running[index]).time_s)
         self.running.append(self.running.pop(place))
 
-    def _handle_blocked_waiting_request(self, request: Request) -> bool:
+    def holds_back(self, request: Request) -> bool:
+        """Tell whether the request must wait, by the order of jobs, and none of its gaps may be filled."""
         # What runs frees blocks some day, so nobody waits for ever.
-        if self.tracker is not None and self.running:
-            manager = self.kv_cache_manager
-            own = max(map(len, manager.get_blocks(request.request_id).blocks), default=0)
-            if self.tracker.should_defer(request, own + manager.block_pool.get_num_free_blocks()):
-                return False
-        return super()._handle_blocked_waiting_request(request)
+        if self.tracker is None or not self.running:
+            return False
+        manager = self.kv_cache_manager
+        own = max(map(len, manager.get_blocks(request.request_id).blocks), default=0)
+        return self.tracker.should_defer(request, own + manager.block_pool.get_num_free_blocks())
 
     def _free_request(
         self, request: Request, delay_free_blocks: bool = False

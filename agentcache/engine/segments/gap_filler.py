@@ -74,6 +74,10 @@ class GapFiller:
         self.max_gaps = max_gaps
         # Tells whether a request must wait for blocks of a second tier, with what is cached of it.
         self.awaits_tier: Callable[[Request, CachedBlockMap], bool] = lambda *_: False
+        # Tells whether a request must wait for others' sake, and the one that `next_row` gave last, if it must: asked
+        # again a moment later, the answer might be another.
+        self.holds_back: Callable[[Request], bool] = lambda _: False
+        self.held_back: Request | None = None
         # Requests that this step found waiting for those blocks: none that it looks at later takes what they hold. The
         # tier keeps it.
         self.ahead: set[str] = set()
@@ -81,7 +85,7 @@ class GapFiller:
 
     def next_row(self, request: Request) -> Request:
         """Return what must be scheduled next so that `request` gets on: a fill request, or the request itself."""
-        self._planned = self._prefix = None
+        self._planned = self._prefix = self.held_back = None
         if request.num_computed_tokens or not is_startable(request) or find_obstacle(request) is not None:
             return request
         block_map, hits = self.look(request)
@@ -89,6 +93,9 @@ class GapFiller:
         prefix = Prefix(block_map, hits.prefix, {} if parent is None else parent.held)
         self._prefix = request, prefix
         if self.awaits_fill(request) or self.awaits_tier(request, block_map) or not hits.islands:
+            return request
+        if not self.has_begun(request) and self.holds_back(request):
+            self.held_back = request
             return request
         parent = parent or Parent(request)
         plan = plan_segments(hits, self.costs, max(0, self.max_gaps - len(parent.rows)))
@@ -114,6 +121,10 @@ class GapFiller:
         if self._prefix is None or self._prefix[0] is not request:
             return None
         return self.finder.find_prefix(self._prefix[1], self.finder.limit_of(request))
+
+    def has_begun(self, request: Request) -> bool:
+        """Tell whether a gap of the waiting request was filled or is: from then on it keeps blocks from others."""
+        return (parent := self._parents.get(request.request_id)) is not None and bool(parent.rows)
 
     def awaits_fill(self, request: Request) -> bool:
         """Tell whether a fill request still has to compute some of its gap, so that `request` must wait a step."""

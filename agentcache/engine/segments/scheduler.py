@@ -43,6 +43,7 @@ class MultiSegmentScheduler(VllmScheduler):
         finder = HitFinder(self.kv_cache_manager.block_pool, make_rule(self.kv_cache_config), self.block_size)
         self.gap_filler = filler = GapFiller(self.kv_cache_manager, finder, get_costs(), max_gaps)
         self.waiting = FillingQueue(self.waiting, filler)
+        filler.holds_back = self.holds_back
         _count_gaps_as_computed(self.kv_cache_manager, filler, self._register_row)
         if self.enable_kv_cache_events:
             logger.warning(
@@ -117,10 +118,20 @@ class MultiSegmentScheduler(VllmScheduler):
             stats.num_running_reqs -= self.gap_filler.count_running()
         return stats
 
+    def holds_back(self, request: Request) -> bool:  # noqa: ARG002 (policies look at it)
+        """Tell whether the request must wait for others' sake, and none of its gaps may be filled: here nobody's."""
+        return False
+
     def _handle_blocked_waiting_request(self, request: Request) -> bool:
-        if self.gap_filler is not None and self.gap_filler.awaits_fill(request):
-            return False
-        return super()._handle_blocked_waiting_request(request)
+        return not self._must_wait(request) and super()._handle_blocked_waiting_request(request)
+
+    def _must_wait(self, request: Request) -> bool:
+        if (filler := self.gap_filler) is None:
+            return self.holds_back(request)
+        # Held back after its gaps were filled, it would keep those blocks from all others meanwhile.
+        if filler.has_begun(request):
+            return filler.awaits_fill(request)
+        return filler.held_back is request or self.holds_back(request)
 
     def _register_row(self, request: Request) -> None:
         self.requests[request.request_id] = request

@@ -1,0 +1,68 @@
+"""The order of jobs and gaps: of who is held back none is filled, and what has begun goes on."""
+
+from __future__ import annotations
+
+import pytest
+from lone_scheduler import BLOCK_SIZE, LoneScheduler
+from test_multi_segment import PROMPT, drop_blocks, rows_of
+from test_steered_scheduler import (
+    SEARCH,
+    do_turn_in_no_time,
+    learn_that_tools_are_fast,
+    make_lone,
+    run_until_idle,
+    tokens_of,
+)
+
+BLOCKS = 64
+# Far more than what a junior would take of the others' room costs on the tiny model.
+LONG_S = 60.0
+
+
+def make_pinned(model_path: str, *gaps: int) -> LoneScheduler:
+    """Most blocks are pinned for a job whose tool runs; of PROMPT all but `gaps` is cached. Time stands still."""
+    lone = make_lone(model_path, "agentcache", BLOCKS, pins={"budget": 1.0}, segments={"row_s": 0.0})
+    learn_that_tools_are_fast(lone)
+    do_turn_in_no_time(lone, "before", PROMPT, session_id="over")
+    drop_blocks(lone, *gaps)
+    do_turn_in_no_time(lone, "turn", tokens_of(1, 30 * BLOCK_SIZE), calls=(SEARCH,), session_id="away")
+    assert lone.scheduler.tracker.pins.blocks == 30
+    return lone
+
+
+def test_gaps_of_a_request_that_is_held_back_wait_with_it(tiny_model_path: str) -> None:
+    lone = make_pinned(tiny_model_path, 2, 9)
+    lone.add("running", tokens_of(2, 30), output_tokens=50, session_id="running")
+    lone.step()
+    lone.add("job", PROMPT, output_tokens=1, session_id="new")
+    for _ in range(2):
+        assert list(rows_of(lone.step())) == ["running"]
+        assert not lone.scheduler.gap_filler.count_held(), "others may take what it hits"
+    lone.scheduler.clock.now_s += LONG_S
+    assert set(rows_of(lone.step())) == {"running", "job fill 0", "job fill 1", "job"}
+    run_until_idle(lone)
+    assert lone.scheduler.segment_stats.fill_tokens == 2 * BLOCK_SIZE
+
+
+def test_whoever_has_a_gap_filled_is_not_held_back_any_more(tiny_model_path: str) -> None:
+    lone = make_pinned(tiny_model_path, *range(1, 12))
+    # Nothing runs, so nobody is held back, and the gap needs two steps.
+    lone.add("job", PROMPT, output_tokens=1, session_id="new")
+    assert rows_of(lone.step()) == {"job fill 0": (96, 16)}
+    assert rows_of(lone.step()) == {"job fill 0": (80, 112), "job": (12, 288)}
+    run_until_idle(lone)
+
+
+def test_the_order_is_asked_once_a_step_about_gaps(tiny_model_path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Were it asked again, and did a wait end between, the request would be admitted without its gaps."""
+    lone = make_pinned(tiny_model_path, 2)
+    lone.add("running", tokens_of(2, 30), output_tokens=50, session_id="running")
+    lone.step()
+    answers = iter([True, False])
+    monkeypatch.setattr(
+        lone.scheduler.tracker, "should_defer", lambda request, _: request.request_id == "job" and next(answers)
+    )
+    lone.add("job", PROMPT, output_tokens=1, session_id="new")
+    assert list(rows_of(lone.step())) == ["running"]
+    assert set(rows_of(lone.step())) == {"running", "job fill 0", "job"}
+    run_until_idle(lone)
