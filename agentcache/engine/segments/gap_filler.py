@@ -149,8 +149,7 @@ class GapFiller:
         self._unwatch(request)
         if (obstacle := find_obstacle(request)) is not None:
             self.stats.fallbacks[obstacle] += 1
-        parent = self._parents.pop(request.request_id, None)
-        if parent is None:
+        if (parent := self._parents.pop(request.request_id, None)) is None:
             return Brought(0, 0)
         self._release(parent)
         if parent.filled:
@@ -169,10 +168,12 @@ class GapFiller:
             if row.parent.request.request_id not in self._parents:
                 continue
             groups = self._manager.get_blocks(row.request.request_id).blocks
+            # Not one that is half computed: were the row preempted, its parent would read it in place of a whole one.
+            whole = row.request.num_computed_tokens // self.finder.block_size
             new = {
                 (index, group): groups[group][index]
                 for group in self.finder.rule.full
-                for index in range(row.gap.start, min(row.gap.end, len(groups[group])))
+                for index in range(row.gap.start, min(row.gap.end, whole))
                 if (index, group) not in row.parent.held
             }
             self._pool.touch(list(new.values()))
@@ -191,8 +192,7 @@ class GapFiller:
         self._planned = self._prefix = None
         for request in requests:
             self._unwatch(request)
-            parent = self._parents.pop(request.request_id, None)
-            if parent is not None:
+            if (parent := self._parents.pop(request.request_id, None)) is not None:
                 self._release(parent)
                 needless += [name for row in parent.rows if (name := row.request.request_id) in self.rows]
         return needless
