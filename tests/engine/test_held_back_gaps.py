@@ -66,3 +66,16 @@ def test_the_order_is_asked_once_a_step_about_gaps(tiny_model_path: str, monkeyp
     assert list(rows_of(lone.step())) == ["running"]
     assert set(rows_of(lone.step())) == {"running", "job fill 0", "job"}
     run_until_idle(lone)
+
+
+def test_nobody_behind_takes_what_a_gap_is_filled_for(tiny_model_path: str) -> None:
+    """A step has room for both rows, the cache for one request."""
+    engine = {"long_prefill_token_threshold": 32, "max_num_batched_tokens": 200}
+    lone = make_lone(tiny_model_path, "asymcache", 31, engine=engine, segments={"row_s": 0.0})
+    do_turn_in_no_time(lone, "before", PROMPT)
+    drop_blocks(lone, *range(1, 12))
+    lone.add("job", PROMPT, output_tokens=1)
+    lone.add("behind", tokens_of(1, 22 * BLOCK_SIZE), output_tokens=1)
+    steps = run_until_idle(lone)
+    assert [name for step in steps for name in step.finished] == ["job", "behind"]
+    assert lone.scheduler.segment_stats.fill_tokens == 11 * BLOCK_SIZE

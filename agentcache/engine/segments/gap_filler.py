@@ -78,8 +78,7 @@ class GapFiller:
         # again a moment later, the answer might be another.
         self.holds_back: Callable[[Request], bool] = lambda _: False
         self.held_back: Request | None = None
-        # Requests that this step found waiting for those blocks: none that it looks at later takes what they hold. The
-        # tier keeps it.
+        # Requests that this step found waiting for either: none that it looks at later takes what they hold.
         self.ahead: set[str] = set()
         self._numbers = itertools.count()
 

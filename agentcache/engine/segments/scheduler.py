@@ -73,6 +73,7 @@ class MultiSegmentScheduler(VllmScheduler):
             self.gap_filler.filled.clear()
         output = super().schedule(throttle_prefills)
         if (filler := self.gap_filler) is not None:
+            filler.ahead.clear()
             filler.hold_new_blocks()
             # Preempted ones: their parents plan anew.
             self._abort(row.request.request_id for row in filler.take_ended())
@@ -130,7 +131,9 @@ class MultiSegmentScheduler(VllmScheduler):
             return self.holds_back(request)
         # Held back after its gaps were filled, it would keep those blocks from all others meanwhile.
         if filler.has_begun(request):
-            return filler.awaits_fill(request)
+            if waits := filler.awaits_fill(request):
+                filler.ahead.add(request.request_id)
+            return waits
         return filler.held_back is request or self.holds_back(request)
 
     def _register_row(self, request: Request) -> None:

@@ -134,7 +134,6 @@ class Tier:
     def begin_copies(self, *, idle: bool) -> TierMetadata:
         """Tell the workers what to copy beside the step that has just been scheduled; `idle`: it has no tokens."""
         self._link_full = False
-        self._filler.ahead.clear()
         metadata = TierMetadata()
         if (store := self.storing.begin(idle=idle)) is not None:
             metadata.store_event = number = next(_NUMBERS)
