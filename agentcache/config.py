@@ -160,8 +160,16 @@ class OrderConfig(BaseModel):
     )
     reserve: float | None = _knob(
         None,
-        "share of the cache, and at most as much as is pinned, that juniors leave free for other jobs to grow; None "
-        "leaves it to the policy",
+        "share of the cache, and at most as much as is pinned and `order.running` adds, that juniors leave free for "
+        "other jobs to grow; None leaves it to the policy",
+        _BY_POLICY,
+        ge=0,
+        le=1,
+    )
+    running: float | None = _knob(
+        None,
+        "share of what running requests hold for which juniors leave as much free as for what is pinned; None leaves "
+        "it to the policy",
         _BY_POLICY,
         ge=0,
         le=1,

@@ -196,9 +196,9 @@ class AgentScheduler(MultiSegmentScheduler):
     ) -> None:
         assert self.evictor is not None
         inputs = get_inputs()
-        if self.has_mamba_layers:
-            # Where they compute tokens for little, longer waits made jobs end later (docs/results/families.md).
-            runtime_policy = runtime_policy.bound_patience(inputs.num_blocks * inputs.recompute_cost.at(0))
+        if loses_whole := has_checkpoints(self.kv_cache_config):
+            cache_s = inputs.num_blocks * inputs.recompute_cost.at(0)
+            runtime_policy = runtime_policy.keep_contexts_whole(cache_s, has_states=self.has_mamba_layers)
         setup = TrackerSetup(
             vllm_config=self.vllm_config,
             config=self.config,
@@ -210,7 +210,7 @@ class AgentScheduler(MultiSegmentScheduler):
             count_requests=self.get_request_counts,
             clock=self.now,
             price=price,
-            keeps_whole=has_checkpoints(self.kv_cache_config) and not inputs.fills_gaps,
+            keeps_whole=loses_whole and not inputs.fills_gaps,
         )
         self.evictor, tracker = setup.make(self.evictor)
         self.tracker = tracker

@@ -17,6 +17,9 @@ PinWait = Literal["none", "always", "weighed"]
 # Whom vLLM preempts when running requests need room: the last of the batch; the job that came last; whoever costs
 # least to compute again.
 Victim = Literal["last", "latest job", "cheapest"]
+# Chosen on seeds 0 and 1 (docs/results/families.md#chosen).
+_PATIENCE_WITH_WINDOWS = 1.0
+_PATIENCE_WITH_STATES = 0.8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,17 +31,18 @@ class Order:
     bare order of jobs. A wait for pins that is worth less than `least_wait_s` is not begun: hardly a tool returns so
     soon, so the request would wait and then take the blocks all the same. With KV in the host's memory all are begun.
 
-    While tools run, juniors leave as much again as is pinned free, up to the share `reserve` of the cache: jobs come
-    back with more than they left, and what they lack then is taken from other jobs. They wait for as long as computing
-    again what their own jobs will take of that room would cost, at each turn no longer than their patience. Juniors are
-    new jobs and, of those under way, the share `juniors` that has the fewest turns behind it, but none that has come
-    far (`FAR_TURNS`).
+    Juniors leave as much again free as is pinned while tools run, and the share `running` of what running requests
+    hold, together up to the share `reserve` of the cache: jobs come back with more than they left, and what they lack
+    then is taken from other jobs. They wait for as long as computing again what their own jobs will take of that room
+    would cost, at each turn no longer than their patience. Juniors are new jobs and, of those under way, the share
+    `juniors` that has the fewest turns behind it, but none that has come far (`FAR_TURNS`).
     """
 
     seniority_s: float = math.inf
     patience_s: float = math.inf
     least_wait_s: float = 0.0
     reserve: float = 0.0
+    running: float = 0.0
     juniors: float = 0.0
 
 
@@ -62,8 +66,13 @@ class RuntimePolicy:
     victim: Victim = "last"
     factors: bool = False
 
-    def bound_patience(self, most_s: float) -> RuntimePolicy:
-        """Return ours with no request waiting longer than `most_s` for others' blocks; Continuum's as they are."""
+    def keep_contexts_whole(self, cache_s: float, *, has_states: bool) -> RuntimePolicy:
+        """Return ours for layers with windows or states: without its last one a context is lost as a whole.
+
+        Juniors leave room for what running requests hold, too, and no request waits for others' blocks longer than a
+        share of `cache_s`, the seconds in which the whole cache is computed. Continuum's stay as they are.
+        """
         if self.ttl != "hazard" or self.order is None:
             return self
-        return replace(self, order=replace(self.order, patience_s=min(self.order.patience_s, most_s)))
+        most_s = (_PATIENCE_WITH_STATES if has_states else _PATIENCE_WITH_WINDOWS) * cache_s
+        return replace(self, order=replace(self.order, running=1.0, patience_s=min(self.order.patience_s, most_s)))

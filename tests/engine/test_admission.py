@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -182,6 +183,22 @@ def test_that_room_is_at_most_what_is_pinned() -> None:
     assert not tracked.tracker.should_defer(tracked.ask("b", ASKED), available=BLOCKS_ASKED + 2 + 2)
     nothing_pinned = make_waiting(pinned=0, order=RESERVED)
     assert not nothing_pinned.tracker.should_defer(nothing_pinned.ask("c", ASKED), available=0)
+
+
+@pytest.mark.parametrize(("running", "spare"), [(1.0, 4), (0.05, 4), (0.02, 1), (0.0, -BLOCKS_ASKED)])
+def test_running_requests_are_left_room_by_their_share(running: float, spare: int) -> None:
+    """Four of a hundred blocks are the reserve; some ninety are held, and nothing is pinned."""
+    tracked = make_waiting(pinned=0, order=replace(RESERVED, running=running))
+    request = tracked.ask("new", ASKED)
+    if spare > -BLOCKS_ASKED:
+        assert tracked.tracker.should_defer(request, available=BLOCKS_ASKED + spare - 1)
+        tracked.tracker.step()
+    assert not tracked.tracker.should_defer(request, available=BLOCKS_ASKED + spare)
+
+
+def test_nothing_running_and_nothing_pinned_leaves_no_room() -> None:
+    tracked = make_waiting(pinned=0, order=replace(RESERVED, running=1.0))
+    assert not tracked.tracker.should_defer(tracked.ask("new", [1] * 100 * BLOCK), available=100)
 
 
 def test_a_job_under_way_needs_no_more_than_its_own_room() -> None:

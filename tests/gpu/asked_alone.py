@@ -94,10 +94,10 @@ def ask_behind_gap(engine: LiveEngine, prompt: list[int], gap: list[int]) -> tup
     return before, engine.ask(prompt, 16, **TOLD), engine.fill_tokens
 
 
-def ask_with_wrong_block(engine: LiveEngine, group: int) -> Wronged:
+def ask_with_wrong_block(engine: LiveEngine, group: int, seed: int) -> Wronged:
     """Of a prompt's two full blocks, for that group of layers, the second becomes another prompt's."""
     size = engine.scheduler.block_size
-    prompt, other = (make_prompt(seed, 2 * size + 9) for seed in (1, 2))
+    prompt, other = (make_prompt(each, 2 * size + 9) for each in (seed, seed + 1))
     engine.use(policy="agentcache")
     first, _, again = ask_alone(engine, [(prompt, 16), (other, 16), (prompt, 16)])
     cache = engine.pool.cached_block_hash_to_block

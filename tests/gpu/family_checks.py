@@ -14,6 +14,8 @@ from served import find_distance
 DRAFTS = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
 # A reply of so few tokens repeats itself, so that some drafts are right and some are not.
 FEW_TOKENS: Sampling = {"allowed_token_ids": [11, 222, 3333]}
+# Of prompts of which a block becomes that of the prompt with the next seed.
+WRONGED_SEEDS = range(1, 12, 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,11 @@ def assert_eventful(family: Family, ran: Ran) -> None:
 
 
 def check_wrong_block(pair: Pair) -> None:
-    wronged = pair.engine.call(ask_with_wrong_block, group=0)
-    pair.assert_near_cold([(wronged.prompt, 16, wronged.first), (wronged.prompt, 16, wronged.again)])
-    assert wronged.again.cached == wronged.wrong.cached > 0
-    assert find_distance(wronged.wrong, wronged.again) > pair.tolerance
+    """Of several prompts with a wrong block, one is seen: as in `check_jobs`, what differs most counts."""
+    distances = []
+    for seed in WRONGED_SEEDS:
+        wronged = pair.engine.call(ask_with_wrong_block, group=0, seed=seed)
+        pair.assert_near_cold([(wronged.prompt, 16, wronged.first), (wronged.prompt, 16, wronged.again)])
+        assert wronged.again.cached == wronged.wrong.cached > 0
+        distances.append(find_distance(wronged.wrong, wronged.again))
+    assert max(distances) > pair.tolerance, f"{distances}; stock vLLM's own: {pair.own}"

@@ -67,6 +67,11 @@ class AdmissionControl:
     def _reserve(self) -> int:
         return int(self._between(self._fetch_order.reserve, self._order.reserve) * self._num_blocks)
 
+    def _count_under_way(self, available: int) -> int:
+        """Count the blocks of running requests, as far as they are to have room to grow when they come back."""
+        share = self._between(self._fetch_order.running, self._order.running)
+        return int(share * (self._num_blocks - available))
+
     def _between(self, fetched: float, computed: float) -> float:
         # Both may be infinite.
         return computed if fetched == computed else fetched + self._lost_share() * (computed - fetched)
@@ -105,8 +110,9 @@ class AdmissionControl:
             return False
         pinned = self._respected.blocks
         lacking = cdiv(request.num_tokens, self._block_size) - (available - pinned)
-        if pinned and self._reserve and self._juniors.include(state.turn):
-            room = min(pinned, self._reserve)
+        under_way = pinned + self._count_under_way(available)
+        if under_way and self._reserve and self._juniors.include(state.turn):
+            room = min(under_way, self._reserve)
             taken = min(lacking + room, room, self._count_still_to_come(request, state))
             # A smaller request of a junior behind this one waits as well.
             self._holds_juniors = self._holds_juniors or (
