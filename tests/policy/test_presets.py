@@ -109,6 +109,32 @@ def test_states_cost_the_bytes_of_the_type_they_are_kept_in() -> None:
         assert cost.state_s == pytest.approx(2 * numbers * number_bytes / (0.8 * 4.8e12)), model
 
 
+RECURRENT = {"qwen3-next-80b-a3b": 36, "qwen3.5-9b": 24, "nemotron-h-8b": 24}
+
+
+@pytest.mark.parametrize("model", SHAPES)
+@pytest.mark.parametrize("gpu", ["h20", "h100", "h200"])
+def test_a_prefill_pays_for_each_recurrent_layer(model: str, gpu: str) -> None:
+    cost = estimate_step_cost(SHAPES[model].geometry, GPUS[gpu])
+    expected_s = 1.25e-3 * RECURRENT.get(model, 0)
+    assert cost.prefill_overhead_s == pytest.approx(expected_s)
+    # More ranks run as many layers, and a step of decodes has no prefill.
+    assert estimate_step_cost(SHAPES[model].geometry, GPUS[gpu], 2).prefill_overhead_s == cost.prefill_overhead_s
+    assert cost.decode_s([999] * 8) == replace(cost, prefill_overhead_s=0.0).decode_s([999] * 8)
+
+
+@pytest.mark.parametrize("model", RECURRENT)
+def test_what_a_prefill_pays_once_is_no_cost_of_blocks(model: str) -> None:
+    """A step has it for one block as for many, so evictor and waits do not count it."""
+    dear = estimate_step_cost(SHAPES[model].geometry, GPUS["h200"])
+    by_dear, by_cheap = (
+        estimate_cost_model(cost).cost_model.recompute_cost(16)
+        for cost in (dear, replace(dear, prefill_overhead_s=0.0))
+    )
+    for position in (0, 1_000, 50_000):
+        assert by_dear.at(position) == pytest.approx(by_cheap.at(position), rel=1e-6)
+
+
 def test_data_sheets_order_the_gpus() -> None:
     h20, h100, h200 = (find_step_cost("llama-3.1-8b", gpu) for gpu in ("h20", "h100", "h200"))
     assert h20.prefill_s(8192) > 4 * h100.prefill_s(8192)

@@ -76,6 +76,7 @@ class Composition:
     seniority_s: float | None = None
     patience_s: float | None = None
     reserve: float = 0.0
+    running: float = 0.0
     juniors: float = 0.0
     least_wait_s: float = 0.0
     victim: Victim = "last"
@@ -94,6 +95,7 @@ def compose(policy: Policy) -> Composition:
         seniority_s=runtime_policy.order.seniority_s if runtime_policy.order is not None else None,
         patience_s=runtime_policy.order.patience_s if runtime_policy.order is not None else None,
         reserve=runtime_policy.order.reserve if runtime_policy.order is not None else 0.0,
+        running=runtime_policy.order.running if runtime_policy.order is not None else 0.0,
         juniors=runtime_policy.order.juniors if runtime_policy.order is not None else 0.0,
         least_wait_s=runtime_policy.order.least_wait_s if runtime_policy.order is not None else 0.0,
         victim=runtime_policy.victim,
