@@ -8,11 +8,12 @@ Each knob says where its default comes from:
 - assumed: nobody tuned it
 - not tuned: a switch, a name, or a limit that only has to be large enough
 
-Constants that are no knobs say so where they stand: seniority and patience in `agentcache/policy/registry.py`, what a
-GPU reaches in `presets.py`, and in `tool_runtime/` the medians at the start, half-life and shrinkage (`durations.py`),
-load (`load.py`), the bound of factors (`correction.py`) and Continuum's numbers (`ttl.py`). Two more are assumed: that
-half of all waits end within 30 s, until policy `agentcache` knows better (learned_waits.hpp), and that a command
-is learnt of by itself, not with its tool, from its eighth end on (engine/jobs/finish_classes.py).
+Constants that are no knobs say so where they stand: seniority and patience in `agentcache/policy/registry.py`, with
+windows or recurrent layers also in `runtime_policy.py`, what a GPU reaches in `presets.py`, and in `tool_runtime/` the
+medians at the start, half-life and shrinkage (`durations.py`), load (`load.py`), the bound of factors (`correction.py`)
+and Continuum's numbers (`ttl.py`). Two more are assumed: that half of all waits end within 30 s, until policy
+`agentcache` knows better (learned_waits.hpp), and that a command is learnt of by itself, not with its tool, from its
+eighth end on (engine/jobs/finish_classes.py).
 """
 
 from __future__ import annotations
