@@ -58,6 +58,8 @@ def make_config(shape: EngineShape, policy: str) -> VllmConfig:
         enforce_eager=True,
         block_size=shape.block_size,
         tensor_parallel_size=shape.tensor_parallel_size,
+        # Else vLLM looks for so many GPUs where it finds any support of them.
+        distributed_executor_backend="mp" if shape.tensor_parallel_size > 1 else None,
         max_num_seqs=shape.max_num_seqs,
         max_num_batched_tokens=shape.max_num_batched_tokens,
         enable_prefix_caching=True,

@@ -5,10 +5,12 @@ from dataclasses import dataclass, field
 
 import pytest
 from made_simulation import ConstantGpu, make_engine
+from vllm.platforms import current_platform
 
 from agentcache.errors import InputError
 from agentcache.policy.presets import Row, find_step_cost
 from agentcache.sim.engine import RequestTimes, SimulatedEngine, StepOutcome
+from agentcache.sim.engine_shape import EngineShape, make_config
 
 BLOCK = 16
 
@@ -200,3 +202,18 @@ def test_replies_come_whole_under_pressure_with_a_step_ahead(policy: str, tiny_m
     tokens = sum(outcome.scheduled_tokens for outcome in mix.outcomes)
     assert tokens > 8 * 4 * 50
     assert mix.engine.scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == 640 // BLOCK
+
+
+def test_several_gpus_are_simulated_where_there_is_one(monkeypatch: pytest.MonkeyPatch, tiny_model_path: str) -> None:
+    # So vLLM counts the GPUs, where it is made for NVIDIA's.
+    monkeypatch.setattr(current_platform, "is_cuda", lambda: True)
+    monkeypatch.setattr(current_platform, "device_count", lambda: 1, raising=False)
+    shape = EngineShape(
+        model_path=tiny_model_path,
+        cache_tokens=4096,
+        block_size=16,
+        max_num_batched_tokens=512,
+        max_num_seqs=8,
+        tensor_parallel_size=2,
+    )
+    assert make_config(shape, "agentcache").parallel_config.world_size == 2
