@@ -67,7 +67,7 @@ class AdmissionControl:
     def _reserve(self) -> int:
         return int(self._between(self._fetch_order.reserve, self._order.reserve) * self._num_blocks)
 
-    def _count_under_way(self, available: int) -> int:
+    def _count_held_by_running(self, available: int) -> int:
         """Count the blocks of running requests, as far as they are to have room to grow when they come back."""
         share = self._between(self._fetch_order.running, self._order.running)
         return int(share * (self._num_blocks - available))
@@ -110,7 +110,7 @@ class AdmissionControl:
             return False
         pinned = self._respected.blocks
         lacking = cdiv(request.num_tokens, self._block_size) - (available - pinned)
-        under_way = pinned + self._count_under_way(available)
+        under_way = pinned + self._count_held_by_running(available)
         if under_way and self._reserve and self._juniors.include(state.turn):
             room = min(under_way, self._reserve)
             taken = min(lacking + room, room, self._count_still_to_come(request, state))
