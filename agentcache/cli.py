@@ -21,7 +21,7 @@ from agentcache.plan.settings import DEFAULT_REQUESTS, PlanSettings
 from agentcache.policy.registry import DEFAULT_POLICY, POLICIES, find_policy
 from agentcache.profile.settings import add_arguments as add_profile_arguments
 from agentcache.profile.settings import read_settings as read_profile_settings
-from agentcache.replay.settings import ReplaySettings, list_seeds
+from agentcache.replay.settings import ReplaySettings, list_seeds, read_headers
 from agentcache.run.checks import CLAIRVOYANT, refuse_clairvoyant
 from agentcache.run.lane_runs import RunSettings, list_lanes
 from agentcache.sim.settings import (
@@ -130,6 +130,13 @@ def _add_replay(parser: argparse.ArgumentParser) -> None:
         "--tokenizer",
         metavar="MODEL",
         help="with --base-url: the server's model as called here, so that jobs are written without asking the server",
+    )
+    target.add_argument(
+        "--header",
+        action="append",
+        default=[],
+        metavar="NAME:VALUE",
+        help="with --base-url: goes along with each request, as in X-data-parallel-rank:2; may be given several times",
     )
     target.add_argument("--request-timeout", type=float, default=600.0, metavar="S", help="per read (default 600)")
     _add_knobs(target)
@@ -296,6 +303,7 @@ def _replay(options: argparse.Namespace, engine_options: list[str], typed: Seque
         **_common(options, typed),
         base_url=options.base_url,
         tokenizer=options.tokenizer,
+        headers=read_headers(options.header),
         api_key=os.environ.get("OPENAI_API_KEY", "none"),
         engine_options=tuple(engine_options),
         kv_tokens=options.kv_tokens,

@@ -1,4 +1,4 @@
-"""Servers of one host, and routers in front of them, as processes: started together, ended together."""
+"""Servers of one host, and routers in front of their engines, as processes: started together, ended together."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _STOP_S = 20
 
 @dataclass
 class Fleet:
-    """`folder` takes the logs. `engines` are GPUs of the kind `gpu`, or processes of the CPU backend for "cpu"."""
+    """`folder` takes the logs. Each server has all `engines`, GPUs of the kind `gpu`; "cpu" is vLLM's CPU backend."""
 
     folder: Path
     model: str
@@ -41,29 +41,25 @@ class Fleet:
     _ports: int = 0
     _processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
-    def serve_together(self, policy: str) -> list[str]:
-        """Start one server of all engines. Return its address, without waiting for it."""
-        rpc_port = str(_RPC_PORT + self._ports)
-        parallel = ["--data-parallel-size", str(self.engines), "--data-parallel-rpc-port", rpc_port]
-        return [self._serve(policy, ",".join(map(str, range(self.engines))), parallel)]
+    def serve(self, policy: str, router: str | None) -> str:
+        """Start a server of all engines. Return its address, without waiting for it.
 
-    def serve_apart(self, policy: str, router_port: int | None) -> list[str]:
-        """Start a server an engine; those of a policy that follows jobs tell the router of sessions that are over."""
-        follows = policy != "vllm" and router_port is not None
-        told = ["--agentcache", f"router.url=http://127.0.0.1:{router_port}"] if follows else []
-        return [self._serve(policy, str(engine), told) for engine in range(self.engines)]
-
-    def _serve(self, policy: str, gpus: str, more: Sequence[str]) -> str:
+        One of a policy that follows jobs tells `router`, if it is to stand in front of it, of sessions that are over.
+        """
         port = _SERVER_PORT + self._ports
+        rpc_port = _RPC_PORT + self._ports
         self._ports += 1
-        command = ["serve", self.model, "--policy", policy, "--port", str(port), "--forced-replies", *more]
-        log = self.folder / f"serve-{policy}-{port}.log"
-        given = {"CUDA_VISIBLE_DEVICES": gpus} if self.gpu != "cpu" else {}
+        command = ["serve", self.model, "--policy", policy, "--port", str(port), "--forced-replies"]
+        command += ["--data-parallel-size", str(self.engines), "--data-parallel-rpc-port", str(rpc_port)]
+        if policy != "vllm" and router is not None:
+            command += ["--agentcache", f"router.url=http://127.0.0.1:{find_router_port(router)}"]
+        given = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, range(self.engines)))} if self.gpu != "cpu" else {}
+        log = self.folder / f"serve-{policy}.log"
         self._start(["agentcache", *command, *self.options], log, {"VLLM_SERVER_DEV_MODE": "1", **given})
         return f"http://127.0.0.1:{port}"
 
-    def route(self, router: str, urls: Sequence[str], cache_tokens: int | None) -> str:
-        """Start a router in front of servers, wait for it, and return its address."""
+    def route(self, router: str, url: str, cache_tokens: int | None) -> str:
+        """Start a router in front of a server's engines, wait for it, and return its address."""
         port = find_router_port(router)
         how = ["--policy", router]
         if router == PROGRAMS:
@@ -71,12 +67,14 @@ class Fleet:
             how = ["--policy", "consistent_hash", "--enable-program-scheduling"]
             how += ["--program-scheduling-config-json", config]
         ports = ["--port", str(port), "--prometheus-port", str(port + 1000)]
+        # Each engine is a worker of its own, which requests reach by X-data-parallel-rank.
+        engines = ["--intra-node-data-parallel-size", str(self.engines), "--worker-urls", url]
         wait = ["--worker-startup-check-interval", "1"]
-        command = ["vllm_router.launch_router", *how, *ports, *wait, "--worker-urls", *urls]
-        self._start(command, self.folder / f"router-{router}-{port}.log", {})
-        url = f"http://127.0.0.1:{port}"
-        self.wait_for([url])
-        return url
+        command = ["vllm_router.launch_router", *how, *ports, *wait, *engines]
+        self._start(command, self.folder / f"router-{router}-{url.rpartition(':')[2]}.log", {})
+        address = f"http://127.0.0.1:{port}"
+        self.wait_for([address])
+        return address
 
     def wait_for(self, urls: Sequence[str]) -> None:
         """Wait until all answer. Raises SystemExit when one does not in time, or any process has ended."""
@@ -100,6 +98,12 @@ class Fleet:
             _signal(process, signal.SIGKILL)
         self._processes.clear()
 
+    def end_router(self) -> None:
+        """End the router that was started last, so that another server may have one of its kind."""
+        process = self._processes.pop()
+        _signal(process, signal.SIGTERM)
+        process.wait(_STOP_S)
+
     def _start(self, module: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
         with log.open("wb") as output:
             process = subprocess.Popen(
@@ -117,10 +121,9 @@ def find_router_port(router: str) -> int:
     return _ROUTER_PORT + ROUTERS.index(router)
 
 
-def empty_caches(urls: Sequence[str]) -> None:
-    """Empty the prefix caches of servers that run no request."""
-    for url in urls:
-        httpx.post(f"{url}/reset_prefix_cache", timeout=60).raise_for_status()
+def empty_caches(url: str) -> None:
+    """Empty the prefix caches of a server that runs no request."""
+    httpx.post(f"{url}/reset_prefix_cache", timeout=60).raise_for_status()
 
 
 def describe_programs(model: str, gpu: str, cache_tokens: int | None) -> dict[str, Any]:

@@ -91,7 +91,7 @@ class ExternalBackend:
         than its own.
         """
         assert settings.base_url is not None
-        self._endpoint = Endpoint(settings.base_url, settings.api_key, settings.model)
+        self._endpoint = Endpoint(settings.base_url, settings.api_key, settings.model, settings.headers)
         self._endpoint.check_forced_reply()
         self.tokenizer: Tokenizer = self._endpoint.tokenizer
         if settings.tokenizer is not None:

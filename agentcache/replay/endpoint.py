@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import httpx
@@ -56,16 +56,20 @@ class CacheFacts:
 
 
 class Endpoint:
-    """A vLLM server's OpenAI API under `base_url`, which ends in /v1."""
+    """A vLLM server's OpenAI API under `base_url`, which ends in /v1. `headers` go along with each request."""
 
-    def __init__(self, base_url: str, api_key: str, model: str | None = None) -> None:
+    def __init__(
+        self, base_url: str, api_key: str, model: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> None:
         """Connect; `model` None takes the first that the server lists. Raises InputError if nobody answers."""
         self.base_url = base_url.rstrip("/")
         self.api_key = api_key
+        self.headers = dict(headers or {})
         if not self.base_url.endswith("/v1"):
             raise InputError(f"--base-url {base_url}: must end in /v1, as in http://host:8000/v1")
         root = self.base_url.removesuffix("/v1")
-        self._http = httpx.Client(base_url=root, headers={"Authorization": f"Bearer {api_key}"}, timeout=120)
+        authorized = {"Authorization": f"Bearer {api_key}", **self.headers}
+        self._http = httpx.Client(base_url=root, headers=authorized, timeout=120)
         self.model, self.max_tokens = self._find_model(model)
 
     @property
@@ -82,7 +86,9 @@ class Endpoint:
         reply = ReplyEncoder(self.tokenizer).encode(Turn("Ready."))
         remedy = "start it with `agentcache serve MODEL --forced-replies`"
         try:
-            with OpenAI(base_url=self.base_url, api_key=self.api_key, max_retries=0) as client:
+            with OpenAI(
+                base_url=self.base_url, api_key=self.api_key, default_headers=self.headers, max_retries=0
+            ) as client:
                 answer = client.chat.completions.create(
                     model=self.model,
                     messages=[{"role": "user", "content": "Are you ready?"}],

@@ -78,7 +78,12 @@ class ReplayRunner:
 
     def _connect(self) -> AsyncOpenAI:
         timeout = Timeout(self._request_timeout_s, connect=30)
-        return AsyncOpenAI(base_url=self._endpoint.base_url, api_key=self._endpoint.api_key, timeout=timeout)
+        return AsyncOpenAI(
+            base_url=self._endpoint.base_url,
+            api_key=self._endpoint.api_key,
+            default_headers=self._endpoint.headers,
+            timeout=timeout,
+        )
 
     async def _run_lane(self, client: AsyncOpenAI, lanes: Lanes, recorded: RecordedJob) -> None:
         """Run one session after another until one fails."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,6 +13,9 @@ from agentcache.errors import InputError
 from agentcache.jobs.settings import JobSettings
 from agentcache.models.catalog import check_servable
 from agentcache.run.checks import check_kv_tokens, check_out, check_policies, refuse_clairvoyant
+
+# RFC 9110: a token.
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +33,7 @@ class ReplaySettings:
     model: str | None
     base_url: str | None
     tokenizer: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
     api_key: str
     engine_options: tuple[str, ...]
     kv_tokens: int | None
@@ -47,6 +52,8 @@ class ReplaySettings:
             raise InputError("--base-url: the server has its own policy, cache and options; leave ours out")
         if self.base_url is None and self.tokenizer is not None:
             raise InputError(f"--tokenizer {self.tokenizer}: goes with --base-url; an engine here has its model's own")
+        if self.base_url is None and self.headers:
+            raise InputError(f"--header {next(iter(self.headers))}: goes with --base-url; an engine here needs none")
         if not self.request_timeout_s > 0:
             raise InputError(f"--request-timeout {self.request_timeout_s:g}: give a number of seconds above 0")
         if self.kv_tokens is not None:
@@ -55,6 +62,17 @@ class ReplaySettings:
         if self.base_url is None and self.model:
             check_servable(self.model)
         check_out(self.out, self.overwrite)
+
+
+def read_headers(texts: Sequence[str]) -> dict[str, str]:
+    """Read headers that are written NAME:VALUE. Raises InputError for one that no HTTP client could send."""
+    headers = {}
+    for text in texts:
+        name, colon, value = text.partition(":")
+        if not (colon and _HEADER_NAME.fullmatch(name.strip()) and value.isascii() and value.strip().isprintable()):
+            raise InputError(f"--header {text!r}: write NAME:VALUE, in ASCII, as in X-data-parallel-rank:2")
+        headers[name.strip()] = value.strip()
+    return headers
 
 
 def list_seeds(settings: ReplaySettings, seeds: Sequence[int]) -> list[ReplaySettings]:

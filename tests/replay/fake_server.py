@@ -43,7 +43,9 @@ def render(messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None, *
 
 @dataclass(slots=True)
 class FakeServer:
-    """What it does wrong is set before it is asked; `bodies` are the requests that came."""
+    """What it does wrong is set before it is asked; `bodies` are the requests that came, `headers` theirs and those of
+    whoever asked for the models.
+    """
 
     url: str = ""
     follows_replies: bool = True
@@ -56,9 +58,11 @@ class FakeServer:
     stalled_jobs: set[str] = field(default_factory=set)
     on_request: Callable[[Mapping[str, Any]], None] = lambda body: None  # noqa: ARG005
     bodies: list[Mapping[str, Any]] = field(default_factory=list)
+    headers: list[Mapping[str, str]] = field(default_factory=list)
     _served: dict[str, list[int]] = field(default_factory=dict)
 
-    async def list_models(self, _request: Request) -> Response:
+    async def list_models(self, request: Request) -> Response:
+        self.headers.append(request.headers)
         return JSONResponse(self.models, status_code=404 if self.models is None else 200)
 
     async def show_metrics(self, _request: Request) -> Response:
@@ -76,6 +80,7 @@ class FakeServer:
         return JSONResponse({"tokens": encode(chat)})
 
     async def chat(self, request: Request) -> Response:
+        self.headers.append(request.headers)
         self.bodies.append(body := await request.json())
         self.on_request(body)
         if (job := job_of(body)) in self.refused_jobs:

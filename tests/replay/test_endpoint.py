@@ -94,6 +94,14 @@ def test_a_server_that_follows_replies_is_accepted(server: FakeServer) -> None:
     assert body["vllm_xargs"]["agentcache_reply_token_ids"] == encode("Ready.\x02")
 
 
+def test_headers_go_along_with_what_is_asked_of_the_server(server: FakeServer) -> None:
+    Endpoint(server.url, "none", headers={"X-data-parallel-rank": "2"}).check_forced_reply()
+    assert [(headers["x-data-parallel-rank"], headers["authorization"]) for headers in server.headers] == [
+        ("2", "Bearer none"),
+        ("2", "Bearer none"),
+    ]
+
+
 def test_a_server_that_ignores_replies_is_refused_with_advice(server: FakeServer) -> None:
     server.follows_replies = False
     remedy = "does not follow recorded replies; start it with `agentcache serve MODEL --forced-replies`"

@@ -70,6 +70,15 @@ def test_jobs_run_at_their_arrivals_and_as_recorded(server: FakeServer, tmp_path
     assert "lru: 3/3 jobs, 0 running" in made.shown.getvalue()
 
 
+def test_headers_go_along_with_each_request(server: FakeServer, tmp_path: Path) -> None:
+    endpoint = Endpoint(server.url, "secret", headers={"X-data-parallel-rank": "2"})
+    server.headers.clear()
+    display = ReplayDisplay("lru", 1, Console(file=io.StringIO(), width=120))
+    runner = ReplayRunner("lru", endpoint, EventWriter(tmp_path), display, block_size=16, request_timeout_s=30.0)
+    assert asyncio.run(runner.run([record(make_job())])) == 0
+    assert [headers["x-data-parallel-rank"] for headers in server.headers] == ["2", "2", "2"]
+
+
 def test_prompts_extend_and_the_cache_is_used_as_it_could_be(server: FakeServer, tmp_path: Path) -> None:
     _, made = run(server, tmp_path, [record(make_job())])
     requests = made.events.requests

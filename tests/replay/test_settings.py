@@ -8,6 +8,7 @@ import pytest
 from made_settings import make_settings
 
 from agentcache.errors import InputError
+from agentcache.replay.settings import read_headers
 from agentcache.report.events import EVENTS_FILE, RUN_FILE
 
 EMBEDDED: dict[str, Any] = {"model": "tiny", "policies": ("vllm", "lru")}
@@ -50,6 +51,7 @@ def test_what_can_work_is_accepted_and_touches_nothing(tmp_path: Path, settings:
             EMBEDDED | {"tokenizer": "tiny"},
             "--tokenizer tiny: goes with --base-url; an engine here has its model's own",
         ),
+        (EMBEDDED | {"headers": {"Via": "a"}}, "--header Via: goes with --base-url; an engine here needs none"),
         (EMBEDDED | {"seed": -1}, "--seed -1: give 0 or more"),
         (EMBEDDED | {"request_timeout_s": 0.0}, "--request-timeout 0: give a number of seconds above 0"),
         (EMBEDDED | {"request_timeout_s": float("nan")}, "--request-timeout nan: give a number of seconds above 0"),
@@ -59,6 +61,20 @@ def test_what_can_work_is_accepted_and_touches_nothing(tmp_path: Path, settings:
 )
 def test_what_cannot_work_is_refused_with_what_to_do(tmp_path: Path, changes: dict[str, Any], text: str) -> None:
     assert re.match(re.escape(text), refusal(tmp_path / "out", **changes))
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "value"),
+    [("X-data-parallel-rank:2", "X-data-parallel-rank", "2"), ("Via : a:b ", "Via", "a:b"), ("Empty:", "Empty", "")],
+)
+def test_a_header_is_a_name_and_a_value(text: str, name: str, value: str) -> None:
+    assert read_headers([text]) == {name: value}
+
+
+@pytest.mark.parametrize("text", ["rank", ":2", "a b:2", "rank:\n2\r\nHost:x", "rank:\u00fc", ""])
+def test_what_no_client_could_send_is_no_header(text: str) -> None:
+    with pytest.raises(InputError, match=re.escape(f"--header {text!r}: write NAME:VALUE")):
+        read_headers(["Via:a", text])
 
 
 def test_a_file_is_no_folder_for_a_run(tmp_path: Path) -> None:
