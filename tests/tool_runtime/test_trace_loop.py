@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import httpx2
@@ -11,7 +12,7 @@ from fake_vllm import FakeClock, FakeVllm, completes
 from tool_runtime.agent.agent_loop import JobOutcome
 from tool_runtime.agent.executor import ExecutedCall, ToolExecutor
 from tool_runtime.agent.job import Context, Job, ToolCall, ToolResult, Turn
-from tool_runtime.agent.model_client import RequestOutcome
+from tool_runtime.agent.model_client import ModelClient, RequestOutcome
 from tool_runtime.agent.tools import Tool, ToolRegistry
 from tool_runtime.agent.trace_loop import TraceLoop
 
@@ -77,6 +78,28 @@ def test_every_turn_is_sent_as_tokens_with_session_and_options() -> None:
         ("job-7", 2, True),
         ("job-7", 1, True),
     ]
+
+
+class WatchedTokens(list[int]):
+    """Knows which modules have gone through it."""
+
+    def __init__(self, tokens: Sequence[int]) -> None:
+        super().__init__(tokens)
+        self.readers: list[str] = []
+
+    def __iter__(self) -> Iterator[int]:
+        self.readers.append(sys._getframe(1).f_globals["__name__"])
+        return super().__iter__()
+
+
+def test_what_writes_json_is_all_that_goes_through_a_prompt() -> None:
+    server = FakeVllm(completes(7))
+    clock = FakeClock()
+    client = ModelClient(server.client(), "m", clock=clock, sleep=clock.sleep, max_retries=0)
+    prompt = WatchedTokens([5, 6])
+    asyncio.run(client.complete("job-7", 0, prompt, {}))
+    assert [body["prompt"] for body in server.bodies] == [[5, 6]]
+    assert prompt.readers == ["json.encoder"]
 
 
 def test_what_the_server_tells_is_measured() -> None:
