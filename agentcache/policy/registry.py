@@ -84,9 +84,9 @@ _RELEASED = RuntimePolicy(
 # 0.65 to 0.9; seniority on seeds 0 to 2 and 10 to 12.
 _FOR_JOBS = Order(seniority_s=12.0, patience_s=15.0, least_wait_s=1.0, reserve=0.25, juniors=0.8)
 _FOR_FIRST_TOKENS = replace(_FOR_JOBS, patience_s=8.0)
-# Where what juniors evict is fetched, holding them back gains less: of 4 and 8 s on seeds 1 and 4, 4 s brings first
+# Where what juniors evict is fetched, holding them back gains little: of 4 and 8 s on seeds 1 and 4, 4 s brings first
 # tokens about as soon as vLLM's with as much in the host's memory (docs/results/host-memory.md).
-_FOR_FIRST_TOKENS_WITH_TIER = replace(_FOR_JOBS, patience_s=4.0)
+_WHERE_ALL_IS_FETCHED = replace(_FOR_JOBS, patience_s=4.0)
 _OURS = RuntimePolicy(
     ttl="hazard",
     pin_rank="job arrival",
@@ -103,8 +103,7 @@ _AGENTCACHE = Policy(
     segments=True,
     chunking=True,
     runtime=_OURS,
-    # Where what juniors evict is fetched, not computed, holding them back gains little: docs/results/host-memory.md.
-    tier_order=_FOR_FIRST_TOKENS,
+    tier_order=_WHERE_ALL_IS_FETCHED,
 )
 
 POLICIES: dict[str, Policy] = {
@@ -118,7 +117,6 @@ POLICIES: dict[str, Policy] = {
             name="agentcache-interactive",
             summary="the same, but requests wait for at most 8 s, not 15: sooner first tokens, later jobs",
             runtime=replace(_OURS, order=_FOR_FIRST_TOKENS),
-            tier_order=_FOR_FIRST_TOKENS_WITH_TIER,
         ),
         Policy(
             "asymcache",

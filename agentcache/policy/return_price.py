@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
 from agentcache.policy.cost import RecomputeCost
@@ -29,10 +28,9 @@ class ReturnPrice:
         """
         self._compute = compute
         self._fetch_s = fetch_s
+        self.size_ratio = size_ratio
         self._lost = _WINDOW / 2 * max(0.0, 1 - size_ratio / 2)
         self._seen = _WINDOW / 2
-        # Tells whether the host's memory has room. The tier, which knows, is made later.
-        self.has_room: Callable[[], bool] = lambda: True
 
     @property
     def lost_share(self) -> float:
@@ -41,17 +39,11 @@ class ReturnPrice:
 
     def at(self, position: float) -> float:
         """As in the contract."""
-        lost = self.lost_share
-        return lost * self._compute.at(position) + (1 - lost) * self._fetch_s
+        return self.if_lost(position, self.lost_share)
 
-    def if_taken_now(self, position: float) -> float:
-        """Return the seconds for the block if another job takes its place now.
-
-        Once the host's memory is full each block that is evicted makes it lose one, whatever was lost before. Were that
-        thought cheap, all would take blocks from one another: BFCL jobs ended 22 % later than without a tier
-        (docs/results/host-memory.md).
-        """
-        return self.at(position) if self.has_room() else self._compute.at(position)
+    def if_lost(self, position: float, share: float) -> float:
+        """Return the seconds for the block if such a share of what is evicted is lost, whatever was seen."""
+        return share * self._compute.at(position) + (1 - share) * self._fetch_s
 
     def note_lost(self, blocks: int) -> None:
         """Note evicted blocks that are computed again."""

@@ -60,6 +60,8 @@ class Tracked:
     waiting: int = 0
     # So many that requests wait for pins until their patience is over.
     running: int = 1_000_000
+    # The share of what is evicted that will be lost.
+    loss: float = 1.0
     store: DurationStore | None = None
     hash_block: int = BLOCK
 
@@ -77,10 +79,10 @@ class Tracked:
                 self.pins,
                 num_blocks=100,
                 block_size=BLOCK,
-                price_taken=RecomputeCost(slope_s=0.0, base_s=LOSS_S, floor_s=1e-6).at,
+                price_taken=lambda place, _: RecomputeCost(slope_s=0.0, base_s=LOSS_S, floor_s=1e-6).at(place),
                 find_hits=lambda _: self.hits,
                 count_running=lambda: self.running,
-                lost_share=lambda: 1.0,
+                foresee_loss=lambda: self.loss,
                 find_turns=self.runtime.jobs.turn_counts.quantile,
                 find_growth=lambda: self.runtime.context_growth.ratio,
             ),

@@ -34,12 +34,12 @@ def test_what_is_seen_outweighs_what_was_assumed() -> None:
     assert price.lost_share < 0.01
 
 
-def test_taking_a_block_means_computing_once_the_host_is_full() -> None:
+def test_what_will_be_lost_is_priced_whatever_was_seen() -> None:
     price = make_price(2.0)
-    assert price.if_taken_now(1000) == pytest.approx(FETCH_S)
-    price.has_room = lambda: False
-    assert price.if_taken_now(1000) == pytest.approx(COMPUTE.at(1000))
-    assert price.at(1000) == pytest.approx(FETCH_S), "pins go by what was seen"
+    assert price.at(1000) == pytest.approx(FETCH_S)
+    assert price.if_lost(1000, 0.0) == pytest.approx(FETCH_S)
+    assert price.if_lost(1000, 1.0) == pytest.approx(COMPUTE.at(1000))
+    assert price.if_lost(1000, 0.25) == pytest.approx(0.25 * COMPUTE.at(1000) + 0.75 * FETCH_S)
 
 
 @given(st.floats(0, 4), st.lists(st.tuples(st.booleans(), st.integers(0, 50_000)), max_size=40))

@@ -1,4 +1,4 @@
-"""How many turns jobs have behind them, against sorting all of them."""
+"""How many turns jobs have behind them and how many tokens they have, against sorting and adding up all of them."""
 
 from __future__ import annotations
 
@@ -12,20 +12,23 @@ JOBS = st.integers(0, 9)
 
 
 @given(
-    changes=st.lists(st.tuples(JOBS, st.none() | st.integers(0, 6)), max_size=60),
+    changes=st.lists(st.tuples(JOBS, st.none() | st.tuples(st.integers(0, 6), st.integers(0, 3))), max_size=60),
     share=st.sampled_from((0.0, 1.0)) | st.floats(0, 1),
 )
-def test_a_quantile_is_that_of_all_jobs_in_order(changes: list[tuple[int, int | None]], share: float) -> None:
-    counts, expected = TurnCounts(), dict[int, int]()
-    for job, turns in changes:
-        if turns is None:
+def test_a_quantile_is_that_of_all_jobs_in_order(
+    changes: list[tuple[int, tuple[int, int] | None]], share: float
+) -> None:
+    counts, expected = TurnCounts(), dict[int, tuple[int, int]]()
+    for job, change in changes:
+        if change is None:
             counts.drop(job)
             expected.pop(job, None)
         else:
-            counts.put(job, turns)
-            expected[job] = turns
+            counts.put(job, *change)
+            expected[job] = change
         counts.check_integrity(expected)
-        in_order = sorted(expected.values())
+        assert counts.tokens == sum(tokens for _, tokens in expected.values())
+        in_order = sorted(turns for turns, _ in expected.values())
         at = min(int(share * len(in_order)), len(in_order) - 1)
         assert counts.quantile(share) == (in_order[at] if in_order else 0)
         assert len(counts) == len(expected)
@@ -33,9 +36,13 @@ def test_a_quantile_is_that_of_all_jobs_in_order(changes: list[tuple[int, int | 
 
 def test_a_wrong_count_is_found() -> None:
     counts = TurnCounts()
-    counts.put(1, 2)
+    counts.put(1, 2, 30)
     with pytest.raises(RuntimeError, match="under way"):
-        counts.check_integrity({1: 3})
+        counts.check_integrity({1: (3, 30)})
     counts._jobs[2] += 1
     with pytest.raises(RuntimeError, match="by turns"):
-        counts.check_integrity({1: 2})
+        counts.check_integrity({1: (2, 30)})
+    counts._jobs[2] -= 1
+    counts.tokens += 1
+    with pytest.raises(RuntimeError, match="have 31 tokens"):
+        counts.check_integrity({1: (2, 30)})

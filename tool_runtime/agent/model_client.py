@@ -135,7 +135,6 @@ class ModelClient:
         self, job_id: str, turn: int, prompt: Sequence[int], options: Mapping[str, Any]
     ) -> tuple[Reply, RequestOutcome]:
         """Complete `prompt`, token ids; `options` are further fields of the request body."""
-
         # As an argument the client would look at each token by itself: half a second for 22,000 of them, in which no
         # other request goes on. What the extra body holds is sent as it is, and takes the argument's place.
         body = {**options, "prompt": prompt}

@@ -223,8 +223,10 @@ class JobTable:
             raise RuntimeError(f"jobs both busy and idle: {sorted(both)[:5]}")
         if self._idle and len(self) > self._max_jobs:
             raise RuntimeError(f"{len(self)} jobs, of which {len(self._idle)} idle: at most {self._max_jobs}")
-        behind = {entry.number: entry.turns_behind for entry in self.jobs}
-        self.turn_counts.check_integrity({job: turns for job, turns in behind.items() if turns is not None})
+        behind = {entry.number: (entry.turns_behind, entry.prompt_tokens) for entry in self.jobs}
+        self.turn_counts.check_integrity(
+            {job: (turns, tokens) for job, (turns, tokens) in behind.items() if turns is not None}
+        )
         active = [entry.last_active_s for entry in self._idle.values()]
         if active != sorted(active):
             raise RuntimeError("idle jobs are not in the order of their last activity")
@@ -270,7 +272,7 @@ class JobTable:
         if turns is None:
             self.turn_counts.drop(entry.number)
         else:
-            self.turn_counts.put(entry.number, turns)
+            self.turn_counts.put(entry.number, turns, entry.prompt_tokens)
 
     def _drop_surplus(self) -> None:
         while self._idle and len(self) > self._max_jobs:

@@ -18,10 +18,12 @@ from agentcache.engine.jobs.tracker import JobTracker
 from agentcache.engine.order.admission import AdmissionControl
 from agentcache.engine.replies.parser_choice import make_reader
 from agentcache.policy.evictor import Evictor
+from agentcache.policy.foreseen_loss import foresee_loss
 from agentcache.policy.inputs import EvictorInputs
 from agentcache.policy.pinned import PinnedEvictor
 from agentcache.policy.return_price import ReturnPrice
 from agentcache.policy.runtime_policy import Order, RuntimePolicy
+from tool_runtime.learning.context_growth import AHEAD_TURNS
 from tool_runtime.learning.runtime import AgentRuntime
 from tool_runtime.learning.ttl import ContinuumCode, ContinuumPaper, HazardTtl, TtlEstimator
 
@@ -76,10 +78,10 @@ class TrackerSetup:
                 pins,
                 num_blocks=inputs.num_blocks,
                 block_size=self.block_size,
-                price_taken=inputs.recompute_cost.at if price is None else price.if_taken_now,
+                price_taken=(lambda place, _: inputs.recompute_cost.at(place)) if price is None else price.if_lost,
                 find_hits=self.find_hits,
                 count_running=lambda: self.count_requests()[0],
-                lost_share=(lambda: 1.0) if price is None else (lambda: price.lost_share),
+                foresee_loss=self._make_foresight(runtime),
                 find_turns=runtime.jobs.turn_counts.quantile,
                 find_growth=lambda: runtime.context_growth.ratio,
             ),
@@ -94,6 +96,17 @@ class TrackerSetup:
         if price is not None:
             tracker.misses.on_lost = price.note_lost
         return evictor, tracker
+
+    def _make_foresight(self, runtime: AgentRuntime) -> Callable[[], float]:
+        """Make what tells the share of what is evicted now that will be lost: all of it without the host's memory.
+
+        Of a job that has not come far more will be wanted than its prompt; where most have, they are about to end.
+        """
+        if self.price is None:
+            return lambda: 1.0
+        room = self.inputs.num_blocks * self.block_size * (1 + self.price.size_ratio)
+        jobs, growth = runtime.jobs.turn_counts, runtime.context_growth
+        return lambda: foresee_loss(jobs.tokens * (1 + growth.ratio / AHEAD_TURNS), room)
 
     def _runtime_policy(self) -> RuntimePolicy:
         """Return the policy's settings with what the knobs say."""

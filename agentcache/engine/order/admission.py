@@ -24,16 +24,17 @@ class AdmissionControl:
         *,
         num_blocks: int,
         block_size: int,
-        price_taken: Callable[[float], float],
+        price_taken: Callable[[float, float], float],
         find_hits: Callable[[Request], list[KVCacheBlock]],
         count_running: Callable[[], int],
-        lost_share: Callable[[], float],
+        foresee_loss: Callable[[], float],
         find_turns: Callable[[float], int],
         find_growth: Callable[[], float],
     ) -> None:
         """`price_taken` gives the seconds that taking a block costs which ends so many tokens into its sequence.
 
-        `lost_share` is that of evicted blocks which must be computed again: it is between the policy's orders.
+        It is asked with the share of what is taken that will be lost. `foresee_loss` gives that; the policy's orders
+        are for none and for all.
 
         `find_turns` gives the number of turns that a share of the jobs under way have not behind them yet,
         `find_growth` the tokens that a job is still to add to a prompt, as a multiple of the prompt's.
@@ -42,7 +43,8 @@ class AdmissionControl:
         self._fetch_order = runtime_policy.fetch_order or self._order
         # Where blocks are fetched, requests that do not wait for pins evict what others have fetched, for ever.
         self._least_wait_s = 0.0 if runtime_policy.fetch_order is not None else self._order.least_wait_s
-        self._lost_share = lost_share
+        self._foresee_loss = foresee_loss
+        self._loss = foresee_loss()
         self._num_blocks = num_blocks
         self._guarded = pins if runtime_policy.protect_waiting else None
         self._respected = pins if runtime_policy.wait_for_pins != "none" else None
@@ -74,11 +76,12 @@ class AdmissionControl:
 
     def _between(self, fetched: float, computed: float) -> float:
         # Both may be infinite.
-        return computed if fetched == computed else fetched + self._lost_share() * (computed - fetched)
+        return computed if fetched == computed else fetched + self._loss * (computed - fetched)
 
     def step(self, waiting: int) -> None:
         """Note that a step is scheduled next, and how many requests wait."""
         self._held_back = self._holds_juniors = False
+        self._loss = self._foresee_loss()
         self._juniors.step()
         if not waiting:
             # The last one that was held back was aborted.
@@ -151,7 +154,7 @@ class AdmissionControl:
 
         Whose they are is not looked at: a pinned context is taken to be about as long as the request's.
         """
-        return blocks * self._price_taken(request.num_tokens / 2) * self._count_running()
+        return blocks * self._price_taken(request.num_tokens / 2, self._loss) * self._count_running()
 
     def admitted(self, request: Request, state: RequestState) -> None:
         """Note that the request runs, for the first time."""

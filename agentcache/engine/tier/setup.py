@@ -81,7 +81,6 @@ class TierSetup:
         usefulness = usefulness or Usefulness(self.link.block_s / filler.costs.block_s(0))
         host = HostCache(self.connector.host_blocks, scheduler.hash_block_size, evictor, clock)
         host.is_useful = usefulness.is_useful
-        price.has_room = lambda: host.room > 0
         storing = self._make_storing(scheduler, queue, host, usefulness, filler.costs, clock=clock)
         tier = Tier(
             host=host,
