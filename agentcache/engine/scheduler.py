@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import cache, partial
 from itertools import chain
 from typing import Any
@@ -138,9 +137,9 @@ class AgentScheduler(MultiSegmentScheduler):
                 get_inputs if tier is None else lambda: tier.price_evictions(get_inputs())
             )
             price = None if tier is None else tier.price_returns(get_inputs())
-            fetch_order = None if tier is None else policy.tier_order
-            if policy.runtime is not None:
-                self._steer(replace(policy.runtime, fetch_order=fetch_order), get_inputs, price)
+            runtime = policy.find_runtime(steers_tier=tier is not None)
+            if runtime is not None:
+                self._steer(runtime, get_inputs, price)
             is_told = self.tracker is not None
             self.block_queue = replace_queue(pool, self.evictor, self.now, notes_reuse=not is_told)
             renew = self.tracker.on_late_free if self.tracker is not None else lambda context: context

@@ -16,7 +16,7 @@ from agentcache.policy.lru import LruEvictor
 from agentcache.policy.max_score import MaxScoreEvictor
 from agentcache.policy.pensieve import PensieveEvictor
 from agentcache.policy.return_time import ReturnTimeEvictor
-from agentcache.policy.runtime_policy import Order, RuntimePolicy
+from agentcache.policy.runtime_policy import Order, RuntimePolicy, TierOrders
 
 GetInputs = Callable[[], EvictorInputs]
 
@@ -27,8 +27,8 @@ class Policy:
 
     It asks for the inputs only if it needs them: a policy that knows no costs serves models without a cost model too.
     `segments` and `chunking`: whether multi-segment reuse and adaptive chunking come with it. `runtime` is what the
-    agent runtime does; None is no runtime at all. `tier_order` is its order where the policy steers a second cache in
-    the host's memory that loses nothing, the more it loses the nearer to `runtime`'s; None: it cannot steer one.
+    agent runtime does; None is no runtime at all. `tier_orders` take the place of its order where the policy steers a
+    second cache in the host's memory; None: it cannot steer one.
     """
 
     name: str
@@ -37,7 +37,13 @@ class Policy:
     segments: bool = False
     chunking: bool = False
     runtime: RuntimePolicy | None = None
-    tier_order: Order | None = None
+    tier_orders: TierOrders | None = None
+
+    def find_runtime(self, *, steers_tier: bool) -> RuntimePolicy | None:
+        """Find what the agent runtime does, where the host's memory is steered or not."""
+        if self.runtime is None or self.tier_orders is None or not steers_tier:
+            return self.runtime
+        return replace(self.runtime, order=self.tier_orders.all_lost, fetch_order=self.tier_orders.none_lost)
 
 
 def _make_lru(_: GetInputs) -> Evictor:
@@ -84,9 +90,9 @@ _RELEASED = RuntimePolicy(
 # 0.65 to 0.9; seniority on seeds 0 to 2 and 10 to 12.
 _FOR_JOBS = Order(seniority_s=12.0, patience_s=15.0, least_wait_s=1.0, reserve=0.25, juniors=0.8)
 _FOR_FIRST_TOKENS = replace(_FOR_JOBS, patience_s=8.0)
-# Where what juniors evict is fetched, holding them back gains little: of 4 and 8 s on seeds 1 and 4, 4 s brings first
-# tokens about as soon as vLLM's with as much in the host's memory (docs/results/host-memory.md).
-_WHERE_ALL_IS_FETCHED = replace(_FOR_JOBS, patience_s=4.0)
+# Beside the host's memory waits gain less. Chosen on seeds 0 to 2, 10 and 12, of 2 and 4 s where nothing is lost and 8,
+# 11 and 15 s where all is (docs/results/host-memory.md#what-juniors-wait-for).
+_BESIDE_TIER = TierOrders(replace(_FOR_JOBS, patience_s=4.0), replace(_FOR_JOBS, patience_s=11.0))
 _OURS = RuntimePolicy(
     ttl="hazard",
     pin_rank="job arrival",
@@ -103,7 +109,7 @@ _AGENTCACHE = Policy(
     segments=True,
     chunking=True,
     runtime=_OURS,
-    tier_order=_WHERE_ALL_IS_FETCHED,
+    tier_orders=_BESIDE_TIER,
 )
 
 POLICIES: dict[str, Policy] = {
@@ -117,6 +123,7 @@ POLICIES: dict[str, Policy] = {
             name="agentcache-interactive",
             summary="the same, but requests wait for at most 8 s, not 15: sooner first tokens, later jobs",
             runtime=replace(_OURS, order=_FOR_FIRST_TOKENS),
+            tier_orders=replace(_BESIDE_TIER, all_lost=_FOR_FIRST_TOKENS),
         ),
         Policy(
             "asymcache",

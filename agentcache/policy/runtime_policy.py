@@ -46,6 +46,14 @@ class Order:
     juniors: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class TierOrders:
+    """The orders of jobs beside a cache in the host's memory, between which is chosen by how much it will lose."""
+
+    none_lost: Order
+    all_lost: Order
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimePolicy:
     """`order` None is first come, first served. `factors`: correction factors and lifespans go to the evictor.

@@ -27,7 +27,7 @@ from agentcache.errors import InputError
 from agentcache.policy.inputs import EvictorInputs
 from agentcache.policy.registry import Policy, find_policy
 from agentcache.policy.return_price import ReturnPrice
-from agentcache.policy.runtime_policy import Order
+from agentcache.policy.runtime_policy import Order, TierOrders
 from agentcache.run.checks import CLAIRVOYANT
 from agentcache.sim.belady import BeladyEvictor
 from agentcache.sim.engine_shape import EngineShape, make_config
@@ -63,7 +63,7 @@ class ForeseeingScheduler(AgentScheduler):
 
     def _find_policy(self) -> Policy:
         # Fetched blocks are held for their request as those of filled gaps are.
-        return replace(find_policy("lru"), segments=True, tier_order=Order())
+        return replace(find_policy("lru"), segments=True, tier_orders=TierOrders(Order(), Order()))
 
     def _steer_tier(self, tier: TierSetup, policy: Policy, inputs: EvictorInputs, price: ReturnPrice) -> None:  # noqa: ARG002
         self._parts = tier, inputs, price

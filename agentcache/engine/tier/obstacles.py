@@ -27,7 +27,7 @@ def find_tier_obstacle(scheduler: MultiSegmentScheduler, config: AgentCacheConfi
     """Find why `policy`, the one in force, cannot steer the tier of this engine; None if it can."""
     obstacles = {
         # Another policy than the chosen one is in force.
-        TierObstacle.COSTS_UNKNOWN: policy.tier_order is None,
+        TierObstacle.COSTS_UNKNOWN: policy.tier_orders is None,
         TierObstacle.PREFIX_CACHING_OFF: not scheduler.kv_cache_manager.enable_caching,
         TierObstacle.SEGMENTS_OFF: not is_on(config.segments.enabled, policy.segments),
         TierObstacle.KV_EVENTS: scheduler.enable_kv_cache_events,

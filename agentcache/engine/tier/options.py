@@ -34,7 +34,7 @@ def make_transfer_config(host_bytes: int, *, steered: bool, lazy: bool) -> KVTra
 
 def is_steered(config: AgentCacheConfig) -> bool:
     """Tell whether the policy is to steer the host's memory."""
-    return config.tier.enabled and find_policy(config.policy).tier_order is not None
+    return config.tier.enabled and find_policy(config.policy).tier_orders is not None
 
 
 def steer_offloading(vllm_config: VllmConfig, config: AgentCacheConfig) -> None:

@@ -151,7 +151,7 @@ def find_tier(
         InputError: A cost profile cannot be used.
     """
     connector = scheduler.connector
-    is_wanted = is_steered(config) or (config.tier.enabled and policy.tier_order is not None)
+    is_wanted = is_steered(config) or (config.tier.enabled and policy.tier_orders is not None)
     if is_wanted and leaves_windows_alone(scheduler.vllm_config):
         return None, TierObstacle.LAYER_KINDS
     if not isinstance(connector, TierConnector) or not is_wanted:
