@@ -136,7 +136,8 @@ def _add_replay(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME:VALUE",
-        help="with --base-url: goes along with each request, as in X-data-parallel-rank:2; may be given several times",
+        help="with --base-url: goes along with each request, as in X-data-parallel-rank:2; may be given several times; "
+        "no place for a key, since the report shows the command: OPENAI_API_KEY is",
     )
     target.add_argument("--request-timeout", type=float, default=600.0, metavar="S", help="per read (default 600)")
     _add_knobs(target)
