@@ -83,6 +83,11 @@ class Row:
     def name(self) -> str:
         return f"{self.load.name}-{self.policy}" + (f"+{self.router}" if self.router else "")
 
+    @property
+    def vllm_router(self) -> str | None:
+        """The kind of vllm-router that stands in front of the engines, None if none does."""
+        return None if self.router == ALONE else self.router
+
 
 def main() -> None:
     """Run the rows, each with empty caches, and print a table after each."""
@@ -103,20 +108,19 @@ def main() -> None:
 
 def find_router(policy: str, rows: Sequence[Row]) -> str | None:
     """Find the router that a policy's server tells of sessions that are over: the first that is in front of it."""
-    return next((row.router for row in rows if row.policy == policy and row.router not in (None, ALONE)), None)
+    return next((row.vllm_router for row in rows if row.policy == policy and row.vllm_router is not None), None)
 
 
 def run_row(fleet: Fleet, row: Row, server: str, options: argparse.Namespace) -> None:
     """Measure one row, and keep how many prompt tokens each engine has computed."""
     empty_caches(server)
-    routed = row.router not in (None, ALONE)
-    url = fleet.route(row.router or "", server, options.kv_tokens) if routed else server
+    url = server if row.vllm_router is None else fleet.route(row.vllm_router, server, options.kv_tokens)
     before = count_computed(server)
     began_s = time.monotonic()
     replay(row, url, options)
     computed = [after - done for after, done in zip(count_computed(server), before, strict=True)]
     (options.out / f"{row.name}.json").write_text(json.dumps({"computed_tokens": computed}))
-    if routed:
+    if row.vllm_router is not None:
         fleet.end_router()
     sys.stdout.write(f"{row.name}: {time.monotonic() - began_s:.0f} s\n")
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -34,11 +34,11 @@ from tool_runtime.agent.job import Context, Job, Message, ToolCall, ToolResult, 
 class Run:
     """A runner against the fake server, what it wrote and what it showed."""
 
-    def __init__(self, server: FakeServer, folder: Path, jobs: int) -> None:
+    def __init__(self, server: FakeServer, folder: Path, jobs: int, headers: Mapping[str, str] | None = None) -> None:
         self._folder = folder
         self.shown = io.StringIO()
         self.display = ReplayDisplay("lru", jobs, Console(file=self.shown, width=120))
-        endpoint = Endpoint(server.url, "secret")
+        endpoint = Endpoint(server.url, "secret", headers=headers)
         writer = EventWriter(folder)
         self.runner = ReplayRunner("lru", endpoint, writer, self.display, block_size=16, request_timeout_s=30.0)
 
@@ -71,11 +71,9 @@ def test_jobs_run_at_their_arrivals_and_as_recorded(server: FakeServer, tmp_path
 
 
 def test_headers_go_along_with_each_request(server: FakeServer, tmp_path: Path) -> None:
-    endpoint = Endpoint(server.url, "secret", headers={"X-data-parallel-rank": "2"})
+    made = Run(server, tmp_path, 1, {"X-data-parallel-rank": "2"})
     server.headers.clear()
-    display = ReplayDisplay("lru", 1, Console(file=io.StringIO(), width=120))
-    runner = ReplayRunner("lru", endpoint, EventWriter(tmp_path), display, block_size=16, request_timeout_s=30.0)
-    assert asyncio.run(runner.run([record(make_job())])) == 0
+    assert asyncio.run(made.runner.run([record(make_job())])) == 0
     assert [headers["x-data-parallel-rank"] for headers in server.headers] == ["2", "2", "2"]
 
 

@@ -100,7 +100,7 @@ class TrackerSetup:
     def _make_foresight(self, runtime: AgentRuntime) -> Callable[[], float]:
         """Make what tells the share of what is evicted now that will be lost: all of it without the host's memory.
 
-        Of a job that has not come far more will be wanted than its prompt; where most have, they are about to end.
+        Each job under way is taken to come back for its latest prompt, and for what one more turn adds to that.
         """
         if self.price is None:
             return lambda: 1.0
