@@ -202,6 +202,12 @@ class TierConfig(BaseModel):
         '(docs/results/host-memory.md, "On a GPU")',
         **_POSITIVE,
     )
+    prefetch: bool = _knob(
+        True,
+        "whether what a job has left comes back to the GPU before the job does, while nobody waits and what gives way "
+        "is less likely to be asked for",
+        'simulated (docs/results/host-memory.md, "Prefetches")',
+    )
     latency_s: float | None = _knob(
         None,
         "seconds until copies begin; blocks that save less by being fetched are computed; None takes them from the "

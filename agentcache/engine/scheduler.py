@@ -188,6 +188,8 @@ class AgentScheduler(MultiSegmentScheduler):
             price=price,
             misses=self.tracker.misses,
             clock=self.now,
+            away=self.tracker.follow_away_turns() if self.config.tier.prefetch else None,
+            pins=self.tracker.pins,
         )
 
     def _steer(

@@ -134,6 +134,12 @@ _TIER_METRICS = (
         "Bytes copied back, to all GPUs of the engine.",
         _of_tier(lambda tier: tier.fetched * tier.block_bytes),
     ),
+    counter(
+        "prefetched_blocks_total",
+        "Blocks copied back to the GPU before their job was back, by what became of them.",
+        lambda one: by_reason(one.tier.prefetched) if one.tier is not None else (),
+        "cause",
+    ),
     histogram(
         "fetch_wait_seconds",
         "Seconds that requests waited for blocks from the host's memory.",

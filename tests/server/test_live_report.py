@@ -270,6 +270,7 @@ def test_tiles_tell_places_where_there_are_two_caches() -> None:
     }
     assert tiles["Hit on the GPU, and fetched"] == ("70.0 % + 5.0 %", "1,000 prompt tokens came from the host's memory")
     assert tiles["Tokens evicted and missed"] == ("800", "480 evicted, 192 never chosen, 128 not worth a copy")
-    assert not {"Hit on the GPU, and fetched", "Tokens evicted and missed"} & {
+    assert tiles["Blocks prefetched"] == ("32", "24 used, 6 late, 2 wasted")
+    assert not {"Hit on the GPU, and fetched", "Tokens evicted and missed", "Blocks prefetched"} & {
         tile.name for tile in build_tiles([make_engine()])
     }

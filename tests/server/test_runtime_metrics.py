@@ -100,6 +100,7 @@ def test_two_caches_tell_places_bytes_and_waits() -> None:
         ("evicted_tokens_total", (rank, of_gpu, ("reason", "not_worth_a_copy"))): 64,
         ("stored_bytes_total", (rank,)): 60 * 1024,
         ("fetched_bytes_total", (rank,)): 40 * 1024,
+        ("prefetched_blocks_total", (("cause", "used"), rank)): 12,
         ("fetch_wait_seconds_bucket", (rank, ("le", "0.1"))): 3,
         ("fetch_wait_seconds_count", (rank,)): 5,
         ("fetch_wait_seconds_sum", (rank,)): 4.5,

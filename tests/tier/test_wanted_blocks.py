@@ -43,7 +43,7 @@ def test_wanted_blocks_are_those_of_the_caches_now(changes: list[tuple[bool, boo
     finder = SimpleNamespace(limit_of=lambda _: limit, begin_outside_inputs=lambda _, hits: hits)
     filler = SimpleNamespace(finder=finder, max_gaps=MAX_GAPS)
     host = SimpleNamespace(map=on_host)
-    parts: dict[str, Any] = {"pool": None, "storing": None, "usefulness": None}
+    parts: dict[str, Any] = {"pool": None, "queue": None, "storing": None, "usefulness": None}
     fetching = Fetching(host=cast(Any, host), filler=cast(Any, filler), costs=COSTS, link=LINK, **parts)
     request = cast(Any, _Request())
     watched = on_gpu.watchers["waits"] = CachedBlockMap([KEYS], on_gpu)

@@ -10,6 +10,7 @@ from vllm.v1.request import Request
 from agentcache._evictor import FreeContext
 from agentcache.engine.blocks.pins import Pin, PinEnd, Pins, pin_rank
 from agentcache.engine.blocks.turn_cost import TurnCost
+from agentcache.engine.jobs.away_turns import AwayTurns
 from agentcache.engine.jobs.duration_store import DurationStore
 from agentcache.engine.jobs.finish_classes import OVER, PREEMPTED, UNKNOWN, FinishClasses
 from agentcache.engine.jobs.job_finder import JobFinder
@@ -66,6 +67,8 @@ class JobTracker:
         self._count_waiting = count_waiting
         self._store = store
         self._classes = FinishClasses()
+        # None where nobody asks who is about to come back.
+        self._away: AwayTurns | None = None
         self._hash_block_size = hash_block_size
         self._prefixes = PrefixMatcher(hash_block_size)
         self._finder = JobFinder(self._prefixes, runtime.jobs)
@@ -75,6 +78,11 @@ class JobTracker:
         self._answered: set[str] = set()
         # Of the job that came back last, where that could be told: a new job's client is most likely to do the same.
         self._repeats_reply = True
+
+    def follow_away_turns(self) -> AwayTurns:
+        """Keep account from now on of what turns have left whose jobs are away, for who asks."""
+        self._away = AwayTurns(self.runtime.durations, self._classes, self.clock)
+        return self._away
 
     def arrived(self, request: Request) -> None:
         """Book a client's request that has come."""
@@ -87,6 +95,8 @@ class JobTracker:
         self.stats.begin(job, now_s, request.session_id)
         pinned = gap is not None and self._end_gap(gap)
         continues = gap.request if gap is not None else None
+        if self._away is not None and continues is not None:
+            self._away.come_back(continues)
         overlap = self._prefixes.compare(continues, request)
         entry = self._entry_of(job)
         priority = find_priority(self._runtime_policy.order, entry.arrival_s, now_s, pinned=pinned)
@@ -196,6 +206,9 @@ class JobTracker:
         self._waiting.end(request)
         self._end_return(state)
         finish_class, key = self._finish_turn(request, state)
+        if self._away is not None and key is not None:
+            hashes = [block_hash for block in blocks if (block_hash := block._block_hash)]
+            self._away.leave(state.request, state.job, finish_class, hashes)
         pin = self._begin_pin(request, state, key, blocks) if key is not None else None
         return FreeContext(
             finish_class=finish_class,
@@ -284,6 +297,8 @@ class JobTracker:
             job = departed.job.session
             self.stats.end(departed)
             self._prefixes.forget(job)
+            if self._away is not None:
+                self._away.end_job(job)
             if self.pins is not None:
                 self.pins.end_all(PinEnd.JOB_OVER, job)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -49,6 +50,10 @@ class TierCounts(_Counts):
     overwritten: int = Field(description="whose GPU block was reused before the copy was made, since the start")
     avoided: int = Field(description="were about to be evicted and not stored, because few like them were ever fetched")
     fetched: int = Field(description="copied to the GPU since the start")
+    prefetched: dict[str, int] = Field(
+        description="of those, what was copied before its job was back, by what became of it: used, late (still on its "
+        "way when the job was back) or wasted (evicted before, or the job is over)"
+    )
     evicted: int = Field(description="lost from here since the start")
     block_bytes: int = Field(description="of one block, on all GPUs of the engine together")
     fetch_wait_s: HistogramCounts = Field(description="seconds that requests waited for fetches; one may wait twice")
@@ -172,6 +177,7 @@ def _count_tier(tier: Tier) -> TierCounts:
         overwritten=stats.overwritten,
         avoided=stats.avoided,
         fetched=tier.fetched_blocks,
+        prefetched={} if tier.prefetching is None else asdict(tier.prefetching.stats),
         evicted=tier.host.evictions.blocks,
         block_bytes=tier.block_bytes,
         fetch_wait_s=tier.waits.view(),

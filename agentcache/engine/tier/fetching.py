@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import compress
+from itertools import compress, groupby
+from operator import itemgetter
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -16,6 +17,7 @@ from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_utils import BlockHashWithGroupId, KVCacheBlock
 from vllm.v1.request import Request
 
+from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP, CachedBlockMap
 from agentcache.engine.segments.gap_filler import GapFiller
 from agentcache.engine.segments.plan import Interval, SegmentCosts, find_hits, plan_segments
@@ -37,12 +39,16 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Copies for requests, from the host's `sources` to the GPU's `blocks`. `keys` are those of both."""
+    """Copies for requests, from the host's `sources` to the GPU's `blocks`. `keys` are those of both.
+
+    `ahead_of` is the finished request whose job is about to come back for them, where no request is there that does.
+    """
 
     request_ids: frozenset[str]
     sources: Sequence[KVCacheBlock]
     blocks: Sequence[KVCacheBlock]
     keys: Sequence[BlockHashWithGroupId]
+    ahead_of: str | None = None
 
     @classmethod
     def join(cls, fetches: Sequence[Fetch]) -> Fetch:
@@ -52,6 +58,8 @@ class Fetch:
             [block for fetch in fetches for block in fetch.sources],
             [block for fetch in fetches for block in fetch.blocks],
             [key for fetch in fetches for key in fetch.keys],
+            # It begins alone.
+            fetches[0].ahead_of,
         )
 
 
@@ -69,6 +77,7 @@ class Fetching:
         self,
         *,
         pool: BlockPool,
+        queue: BlockQueue,
         host: HostCache,
         filler: GapFiller,
         storing: Storing,
@@ -81,6 +90,7 @@ class Fetching:
         # How many steps each request has waited for blocks that may be lost.
         self._postponed: WeakKeyDictionary[Request, int] = WeakKeyDictionary()
         self._pool = pool
+        self._queue = queue
         self._host = host
         self._filler = filler
         self._costs = costs
@@ -117,15 +127,25 @@ class Fetching:
         self._coming.update(keys)
         return Fetch(frozenset([request.request_id]), sources, blocks, keys)
 
+    def begin_ahead(self, owner: str, keys: Sequence[BlockHashWithGroupId]) -> Fetch:
+        """Take blocks on the GPU for what the host's memory has of a turn whose job is away."""
+        sources = self._host.begin_reading(keys)
+        blocks = self._pool.get_new_blocks(len(keys))
+        self._coming.update(keys)
+        return Fetch(frozenset(), sources, blocks, keys, owner)
+
     def end(self, fetch: Fetch) -> None:
-        """Make what has come part of the GPU's prefix cache."""
+        """Make what has come part of the GPU's prefix cache, to be evicted like what the same turn has left there."""
         self._coming.difference_update(fetch.keys)
         with self._filler.finder.cache.telling_once():
             for block, key, source in zip(fetch.blocks, fetch.keys, fetch.sources, strict=True):
                 self._pool._insert_block_hash(key, block, num_tokens=source.block_hash_num_tokens)
-        self._pool.free_blocks(list(reversed(fetch.blocks)))
-        uses = map(self._host.last_use_of, fetch.sources)
-        self._usefulness.note_fetched(use.context.finish_class for use in uses)
+        uses = list(map(self._host.last_use_of, fetch.sources))
+        for use, group in groupby(zip(reversed(uses), reversed(fetch.blocks), strict=True), key=itemgetter(0)):
+            with self._queue.free_with(use.context, use.freed_s):
+                self._pool.free_blocks([block for _, block in group])
+        if fetch.ahead_of is None:
+            self._usefulness.note_fetched(use.context.finish_class for use in uses)
         self._host.end_reading(fetch.sources)
 
     def _postpones(self, request: Request, blocks: int) -> bool:

@@ -10,6 +10,8 @@ from vllm.v1.core.sched.scheduler import Scheduler
 
 from agentcache.config import AgentCacheConfig
 from agentcache.engine.blocks.block_queue import BlockQueue
+from agentcache.engine.blocks.pins import Pins
+from agentcache.engine.jobs.away_turns import AwayTurns
 from agentcache.engine.jobs.miss_log import MissLog
 from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP
 from agentcache.engine.segments.gap_filler import GapFiller
@@ -23,6 +25,7 @@ from agentcache.engine.tier.host_cache import HostCache
 from agentcache.engine.tier.link_costs import find_block_bytes, find_links
 from agentcache.engine.tier.obstacles import TierObstacle, find_tier_obstacle
 from agentcache.engine.tier.options import is_steered, leaves_windows_alone
+from agentcache.engine.tier.prefetching import Prefetching
 from agentcache.engine.tier.storing import Storing
 from agentcache.engine.tier.tier import Tier
 from agentcache.engine.tier.usefulness import Usefulness
@@ -72,28 +75,50 @@ class TierSetup:
         misses: MissLog | None,
         clock: Callable[[], float],
         usefulness: Usefulness | None = None,
+        away: AwayTurns | None = None,
+        pins: Pins | None = None,
     ) -> Tier:
         """Make the tier and let it steer the connector.
 
         `evictor` is that of the host's memory. `misses` learns how blocks were lost, if anybody is to know.
-        `usefulness` tells what is worth a copy; None learns it.
+        `usefulness` tells what is worth a copy; None learns it. `away` tells who is about to come back; None: nothing
+        is fetched before it is asked for.
         """
         usefulness = usefulness or Usefulness(self.link.block_s / filler.costs.block_s(0))
         host = HostCache(self.connector.host_blocks, scheduler.hash_block_size, evictor, clock)
         host.is_useful = usefulness.is_useful
         storing = self._make_storing(scheduler, queue, host, usefulness, filler.costs, clock=clock)
+        pool = scheduler.kv_cache_manager.block_pool
+        fetching = Fetching(
+            pool=pool,
+            queue=queue,
+            host=host,
+            filler=filler,
+            storing=storing,
+            usefulness=usefulness,
+            costs=filler.costs,
+            link=self.link,
+        )
+        prefetching = None
+        if away is not None:
+            prefetching = Prefetching(
+                pool=pool,
+                queue=queue,
+                host=host,
+                fetching=fetching,
+                storing=storing,
+                away=away,
+                pins=pins,
+                price=price,
+                spare_blocks=find_margin(scheduler),
+                count_waiting=lambda: scheduler.get_request_counts()[1],
+                clock=clock,
+            )
         tier = Tier(
             host=host,
             storing=storing,
-            fetching=Fetching(
-                pool=scheduler.kv_cache_manager.block_pool,
-                host=host,
-                filler=filler,
-                storing=storing,
-                usefulness=usefulness,
-                costs=filler.costs,
-                link=self.link,
-            ),
+            fetching=fetching,
+            prefetching=prefetching,
             filler=filler,
             price=price,
             block_bytes=int(find_block_bytes(scheduler)) * scheduler.parallel_config.world_size,

@@ -13,6 +13,7 @@ from agentcache.engine.segments.fill_request import find_obstacle
 from agentcache.engine.segments.gap_filler import GapFiller
 from agentcache.engine.tier.fetching import Fetch, Fetching
 from agentcache.engine.tier.host_cache import HostCache
+from agentcache.engine.tier.prefetching import Prefetching
 from agentcache.engine.tier.storing import Store, Storing
 from agentcache.engine.tier.waits import FetchWaits
 from agentcache.engine.tier.worker import TierMetadata
@@ -35,6 +36,7 @@ class Tier:
         host: HostCache,
         storing: Storing,
         fetching: Fetching,
+        prefetching: Prefetching | None,
         filler: GapFiller,
         price: ReturnPrice,
         block_bytes: int,
@@ -47,6 +49,7 @@ class Tier:
             host: The cache in the host's memory.
             storing: Chooses what is copied there.
             fetching: Chooses what is copied back.
+            prefetching: Chooses what is copied back before it is asked for, if that is wanted.
             filler: Holds blocks of waiting requests.
             price: Is told what was fetched.
             block_bytes: What is copied for one block, by all workers together.
@@ -56,6 +59,7 @@ class Tier:
         self.host = host
         self.storing = storing
         self.fetching = fetching
+        self.prefetching = prefetching
         self.fetched_blocks = 0
         self.block_bytes = block_bytes
         self.waits = FetchWaits(clock)
@@ -140,6 +144,8 @@ class Tier:
             self._stores[number] = store
             metadata.store_gpu_blocks = [block.block_id for block in store.blocks]
             metadata.store_cpu_blocks = [block.block_id for block in store.targets]
+        if not idle:
+            self._begin_prefetch()
         if fetches := self._new_fetches:
             self._new_fetches = []
             whole = Fetch.join(fetches)
@@ -159,7 +165,17 @@ class Tier:
             self.waits.end(fetch.request_ids)
             self.storing.inherit(fetch.blocks, map(self.host.last_use_of, fetch.sources))
             self.fetched_blocks += len(fetch.blocks)
-            self._price.note_kept(len(fetch.blocks))
+            if fetch.ahead_of is None:
+                self._price.note_kept(len(fetch.blocks))
+            elif self.prefetching is not None:
+                self.prefetching.end(fetch)
+
+    def _begin_prefetch(self) -> None:
+        """Begin a prefetch if nothing else is on its way. An engine at rest begins none: a reset finds it at rest."""
+        if self.prefetching is None or self.is_fetching:
+            return
+        if (fetch := self.prefetching.begin()) is not None:
+            self._new_fetches.append(fetch)
 
     @property
     def is_fetching(self) -> bool:
