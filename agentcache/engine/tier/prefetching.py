@@ -17,6 +17,7 @@ from vllm.v1.core.kv_cache_utils import BlockHashWithGroupId
 from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.blocks.pins import Pins
 from agentcache.engine.jobs.away_turns import AwayTurn, AwayTurns
+from agentcache.engine.segments.cached_blocks import WatchedBlockMap
 from agentcache.engine.tier.fetching import Fetch, Fetching
 from agentcache.engine.tier.host_cache import HostCache
 from agentcache.engine.tier.storing import Storing
@@ -109,21 +110,23 @@ class Prefetching:
             self._pins.guard(name, [block.block_id for block in fetch.blocks], 0.0)
             self._guards[name] = self._clock() + _WITHIN_S
 
-    def count_open(self) -> int:
-        """Count the blocks of which it is not known yet what becomes of them."""
-        return sum(map(len, self._fetched.values()))
+    @property
+    def _is_on_gpu(self) -> Callable[[BlockHashWithGroupId], bool]:
+        on_gpu = self._pool.cached_block_hash_to_block
+        assert isinstance(on_gpu, WatchedBlockMap)
+        return on_gpu.holds
 
     def _find_wanted(self, turn: AwayTurn) -> list[BlockHashWithGroupId]:
         """Find the first blocks that the host's memory alone has, up to one that neither cache has.
 
         What is behind such a gap is fetched with the plan of the request that comes.
         """
-        on_gpu, on_host = self._pool.cached_block_hash_to_block._cache, self._host.map.holds
+        is_on_gpu, is_on_host = self._is_on_gpu, self._host.map.holds
         wanted: list[BlockHashWithGroupId] = []
         for key in turn.keys:
-            if key in on_gpu:
+            if is_on_gpu(key):
                 continue
-            if not on_host(key) or len(wanted) == self._most_blocks:
+            if not is_on_host(key) or len(wanted) == self._most_blocks:
                 break
             wanted.append(key)
         return wanted
@@ -132,11 +135,9 @@ class Prefetching:
         """Tell whether what goes for so many blocks is less likely to be asked for, and safe."""
         if self._pool.get_num_free_blocks() < count + self._spare_blocks:
             return False
-        uses = {
-            (use.context.finish_class, use.freed_s)
-            for block in self._queue.list_victims(count)
-            if block.block_hash is not None and (use := self._storing.last_use_of(block))
-        }
+        victims = [block for block in self._queue.list_victims(count) if block.block_hash is not None]
+        # Most are of a few requests.
+        uses = {(use.context.finish_class, use.freed_s) for use in map(self._storing.last_use_of, victims)}
         most = _LESS_LIKELY * chance
         if any(self._away.chance(finish_class, now_s - freed_s, _WITHIN_S) > most for finish_class, freed_s in uses):
             return False
@@ -163,9 +164,8 @@ class Prefetching:
             self.stats.wasted += len(keys)
             return
         late = len(self._coming.keys) if self._coming is not None and self._coming.ahead_of == turn.owner else 0
-        on_gpu = self._pool.cached_block_hash_to_block._cache
         # What was evicted may have been fetched once more.
-        used = sum(key in on_gpu for key in set(keys[: len(keys) - late]))
+        used = sum(map(self._is_on_gpu, set(keys[: len(keys) - late])))
         self.stats.late += late
         self.stats.used += used
         self.stats.wasted += len(keys) - late - used
