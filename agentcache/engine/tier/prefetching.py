@@ -24,7 +24,7 @@ from agentcache.engine.tier.storing import Storing
 from agentcache.policy.return_price import ReturnPrice
 
 # Who is likely to be back is back within so many seconds by at least this chance, and what gives way is at most half as
-# likely to be asked for. Chosen on seeds 0 to 2 (docs/results/host-memory.md#prefetches).
+# likely to be asked for. Chosen on seeds 0 to 2, 11 (docs/results/host-memory.md#prefetches).
 _WITHIN_S = 5.0
 _LEAST_CHANCE = 0.5
 _LESS_LIKELY = 0.5
