@@ -70,6 +70,14 @@ def test_turns_end_once_when_their_job_is_back_or_over() -> None:
     assert learned.rank() == ["other/0"]
 
 
+def test_of_many_turns_the_latest_are_looked_at() -> None:
+    learned = Learned()
+    owners = [f"job-{number}/0" for number in range(300)]
+    for owner in owners:
+        learned.leave(owner, QUICK)
+    assert set(learned.rank()) == set(owners[-256:])
+
+
 def test_turn_without_a_full_block_is_nothing_to_bring_back() -> None:
     learned = Learned()
     learned.turns.leave("mine/0", "mine", learned.classes.number(QUICK), [])
