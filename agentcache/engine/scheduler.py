@@ -41,7 +41,7 @@ from agentcache.engine.replies.parser_choice import make_reader
 from agentcache.engine.replies.stop_strings import StopStrings
 from agentcache.engine.segments.plan import SegmentCosts
 from agentcache.engine.segments.scheduler import MultiSegmentScheduler, find_engine_obstacle
-from agentcache.engine.tier.setup import TierSetup, find_tier
+from agentcache.engine.tier.setup import TierSetup, find_tier, make_prefetching
 from agentcache.engine.tier.tier import Tier
 from agentcache.errors import InputError, IntegrityError
 from agentcache.models.geometry import read_geometry
@@ -188,9 +188,9 @@ class AgentScheduler(MultiSegmentScheduler):
             price=price,
             misses=self.tracker.misses,
             clock=self.now,
-            away=self.tracker.follow_away_turns() if self.config.tier.prefetch else None,
-            pins=self.tracker.pins,
         )
+        if self.config.tier.prefetch:
+            self.tier.prefetching = make_prefetching(self, self.tier, self.tracker, self.block_queue, price)
 
     def _steer(
         self, runtime_policy: RuntimePolicy, get_inputs: Callable[[], EvictorInputs], price: ReturnPrice | None

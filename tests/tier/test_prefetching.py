@@ -137,7 +137,7 @@ def test_a_switch_turns_prefetches_off(tiny_model_path: str) -> None:
 def test_rows_read_their_own_keys_and_values(tiny_model_path: str) -> None:
     """The random jobs of tests/tier/test_tier.py, with prefetches whenever there are blocks to put them."""
     ends: Counter[str] = Counter()
-    for seed in range(pick_size(8, 60)):
+    for seed in range(10, 10 + pick_size(8, 60)):
         lone = run_at_random(tiny_model_path, seed, expect_all)
         stats = prefetching_of(lone).stats
         ends += Counter(used=stats.used, late=stats.late, wasted=stats.wasted)

@@ -10,9 +10,8 @@ from vllm.v1.core.sched.scheduler import Scheduler
 
 from agentcache.config import AgentCacheConfig
 from agentcache.engine.blocks.block_queue import BlockQueue
-from agentcache.engine.blocks.pins import Pins
-from agentcache.engine.jobs.away_turns import AwayTurns
 from agentcache.engine.jobs.miss_log import MissLog
+from agentcache.engine.jobs.tracker import JobTracker
 from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP
 from agentcache.engine.segments.gap_filler import GapFiller
 from agentcache.engine.segments.obstacles import Reason
@@ -75,22 +74,18 @@ class TierSetup:
         misses: MissLog | None,
         clock: Callable[[], float],
         usefulness: Usefulness | None = None,
-        away: AwayTurns | None = None,
-        pins: Pins | None = None,
     ) -> Tier:
         """Make the tier and let it steer the connector.
 
         `evictor` is that of the host's memory. `misses` learns how blocks were lost, if anybody is to know.
-        `usefulness` tells what is worth a copy; None learns it. `away` tells who is about to come back; None: nothing
-        is fetched before it is asked for.
+        `usefulness` tells what is worth a copy; None learns it.
         """
         usefulness = usefulness or Usefulness(self.link.block_s / filler.costs.block_s(0))
         host = HostCache(self.connector.host_blocks, scheduler.hash_block_size, evictor, clock)
         host.is_useful = usefulness.is_useful
         storing = self._make_storing(scheduler, queue, host, usefulness, filler.costs, clock=clock)
-        pool = scheduler.kv_cache_manager.block_pool
         fetching = Fetching(
-            pool=pool,
+            pool=scheduler.kv_cache_manager.block_pool,
             queue=queue,
             host=host,
             filler=filler,
@@ -99,26 +94,10 @@ class TierSetup:
             costs=filler.costs,
             link=self.link,
         )
-        prefetching = None
-        if away is not None:
-            prefetching = Prefetching(
-                pool=pool,
-                queue=queue,
-                host=host,
-                fetching=fetching,
-                storing=storing,
-                away=away,
-                pins=pins,
-                price=price,
-                spare_blocks=find_margin(scheduler),
-                count_waiting=lambda: scheduler.get_request_counts()[1],
-                clock=clock,
-            )
         tier = Tier(
             host=host,
             storing=storing,
             fetching=fetching,
-            prefetching=prefetching,
             filler=filler,
             price=price,
             block_bytes=int(find_block_bytes(scheduler)) * scheduler.parallel_config.world_size,
@@ -157,6 +136,25 @@ class TierSetup:
             compute_s=costs.recompute_cost.at(0),
             clock=clock,
         )
+
+
+def make_prefetching(
+    scheduler: Scheduler, tier: Tier, tracker: JobTracker, queue: BlockQueue, price: ReturnPrice
+) -> Prefetching:
+    """Make what chooses prefetches: the tracker knows who is about to come back, its pins keep what has come."""
+    return Prefetching(
+        pool=scheduler.kv_cache_manager.block_pool,
+        queue=queue,
+        host=tier.host,
+        fetching=tier.fetching,
+        storing=tier.storing,
+        away=tracker.follow_away_turns(),
+        pins=tracker.pins,
+        price=price,
+        spare_blocks=find_margin(scheduler),
+        count_waiting=lambda: scheduler.get_request_counts()[1],
+        clock=tracker.clock,
+    )
 
 
 def find_margin(scheduler: Scheduler) -> int:

@@ -36,7 +36,6 @@ class Tier:
         host: HostCache,
         storing: Storing,
         fetching: Fetching,
-        prefetching: Prefetching | None,
         filler: GapFiller,
         price: ReturnPrice,
         block_bytes: int,
@@ -49,7 +48,6 @@ class Tier:
             host: The cache in the host's memory.
             storing: Chooses what is copied there.
             fetching: Chooses what is copied back.
-            prefetching: Chooses what is copied back before it is asked for, if that is wanted.
             filler: Holds blocks of waiting requests.
             price: Is told what was fetched.
             block_bytes: What is copied for one block, by all workers together.
@@ -59,7 +57,8 @@ class Tier:
         self.host = host
         self.storing = storing
         self.fetching = fetching
-        self.prefetching = prefetching
+        self.prefetching: Prefetching | None = None
+        """Chooses what is copied back before it is asked for; None: nothing is."""
         self.fetched_blocks = 0
         self.block_bytes = block_bytes
         self.waits = FetchWaits(clock)
