@@ -206,7 +206,7 @@ class TierConfig(BaseModel):
         True,
         "whether what a job has left comes back to the GPU before the job does, while nobody waits and what gives way "
         "is less likely to be asked for",
-        'simulated (docs/results/host-memory.md, "Prefetches")',
+        'chosen: simulated, seeds 0 to 2 and 11 (docs/results/host-memory.md, "Prefetches")',
     )
     latency_s: float | None = _knob(
         None,
