@@ -195,18 +195,18 @@ class TierConfig(BaseModel):
         "whether policies that can (agentcache, agentcache-interactive) steer it, or leave it to vLLM",
         'measured: one H200, two seeds, sooner than without and than vLLM\'s (docs/results/host-memory.md, "On a GPU")',
     )
+    prefetch: bool = _knob(
+        True,
+        "whether what a job has left comes back to the GPU before the job does, while nobody waits and what gives way "
+        "is less likely to be asked for",
+        'chosen: simulated, seeds 0 to 2 and 11 (docs/results/host-memory.md, "Prefetches")',
+    )
     link_gb_s: float | None = _knob(
         None,
         "gigabytes a second between the host's memory and each GPU, one way; None takes them from the profile, or 42",
         "measured: one H200, 1,024 blocks; 33 to 52 by their number, 26 each way at once "
         '(docs/results/host-memory.md, "On a GPU")',
         **_POSITIVE,
-    )
-    prefetch: bool = _knob(
-        True,
-        "whether what a job has left comes back to the GPU before the job does, while nobody waits and what gives way "
-        "is less likely to be asked for",
-        'chosen: simulated, seeds 0 to 2 and 11 (docs/results/host-memory.md, "Prefetches")',
     )
     latency_s: float | None = _knob(
         None,

@@ -119,20 +119,14 @@ class Fetching:
         self._filler.hold_cached(request, on_gpu, hits)
         if not new or self._postpones(request, len(new)):
             return None
-        keys = [on_gpu_keys[index] for index in new]
-        sources = self._host.begin_reading(keys)
-        blocks = self._pool.get_new_blocks(len(new))
+        fetch = self._take_blocks(frozenset([request.request_id]), [on_gpu_keys[index] for index in new])
         places = [(index, KV_CACHE_GROUP) for index in new]
-        self._filler.hold(request, dict(zip(places, blocks, strict=True)), fetched=True)
-        self._coming.update(keys)
-        return Fetch(frozenset([request.request_id]), sources, blocks, keys)
+        self._filler.hold(request, dict(zip(places, fetch.blocks, strict=True)), fetched=True)
+        return fetch
 
     def begin_ahead(self, owner: str, keys: Sequence[BlockHashWithGroupId]) -> Fetch:
         """Take blocks on the GPU for what the host's memory has of a turn whose job is away."""
-        sources = self._host.begin_reading(keys)
-        blocks = self._pool.get_new_blocks(len(keys))
-        self._coming.update(keys)
-        return Fetch(frozenset(), sources, blocks, keys, owner)
+        return self._take_blocks(frozenset(), keys, owner)
 
     def end(self, fetch: Fetch) -> None:
         """Make what has come part of the GPU's prefix cache, to be evicted like what the same turn has left there."""
@@ -147,6 +141,14 @@ class Fetching:
         if fetch.ahead_of is None:
             self._usefulness.note_fetched(use.context.finish_class for use in uses)
         self._host.end_reading(fetch.sources)
+
+    def _take_blocks(
+        self, request_ids: frozenset[str], keys: Sequence[BlockHashWithGroupId], ahead_of: str | None = None
+    ) -> Fetch:
+        sources = self._host.begin_reading(keys)
+        blocks = self._pool.get_new_blocks(len(keys))
+        self._coming.update(keys)
+        return Fetch(request_ids, sources, blocks, keys, ahead_of)
 
     def _postpones(self, request: Request, blocks: int) -> bool:
         """Tell whether to wait until what would be lost for this fetch is stored."""

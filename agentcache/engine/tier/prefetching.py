@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count, takewhile
+from typing import NamedTuple
 
 from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_utils import BlockHashWithGroupId
@@ -48,6 +49,13 @@ class PrefetchStats:
     wasted: int = 0
 
 
+class _Guard(NamedTuple):
+    """What came for the turn of `owner` is kept until then."""
+
+    owner: str
+    until_s: float
+
+
 class Prefetching:
     """Chooses one prefetch at a time, and counts what becomes of it."""
 
@@ -84,15 +92,15 @@ class Prefetching:
         # By the turn's owner, what came or is on its way.
         self._fetched: dict[str, list[BlockHashWithGroupId]] = {}
         self._coming: Fetch | None = None
-        # What came is kept until then, by the names of its guards: the first ends first.
-        self._guards: dict[str, float] = {}
+        # By their names among the pins: the first ends first.
+        self._guards: dict[str, _Guard] = {}
         self._numbers = count()
         away.on_end = self._settle
 
     def begin(self) -> Fetch | None:
         """Choose what to fetch beside the step that was scheduled last, while nothing else is on its way."""
         now_s = self._clock()
-        self._drop_guards(list(takewhile(lambda name: self._guards[name] <= now_s, self._guards)))
+        self._drop_guards(list(takewhile(lambda name: self._guards[name].until_s <= now_s, self._guards)))
         if self._count_waiting() or now_s - self._looked_s < _LOOK_AGAIN_S:
             return None
         self._looked_s = now_s
@@ -105,10 +113,10 @@ class Prefetching:
         """Keep what has come until its job should be back. The next prefetch need not wait for the next look."""
         self._coming = None
         self._looked_s = -_LOOK_AGAIN_S
-        if self._pins is not None and fetch.ahead_of in self._fetched:
+        if self._pins is not None and fetch.ahead_of is not None and fetch.ahead_of in self._fetched:
             name = f"{fetch.ahead_of}#{next(self._numbers)}"
             self._pins.guard(name, [block.block_id for block in fetch.blocks], 0.0)
-            self._guards[name] = self._clock() + _WITHIN_S
+            self._guards[name] = _Guard(fetch.ahead_of, self._clock() + _WITHIN_S)
 
     @property
     def _is_on_gpu(self) -> Callable[[BlockHashWithGroupId], bool]:
@@ -159,7 +167,7 @@ class Prefetching:
         keys = self._fetched.pop(turn.owner, [])
         if not keys:
             return
-        self._drop_guards([name for name in self._guards if name.startswith(f"{turn.owner}#")])
+        self._drop_guards([name for name, guard in self._guards.items() if guard.owner == turn.owner])
         if not is_back:
             self.stats.wasted += len(keys)
             return

@@ -84,20 +84,19 @@ class TierSetup:
         host = HostCache(self.connector.host_blocks, scheduler.hash_block_size, evictor, clock)
         host.is_useful = usefulness.is_useful
         storing = self._make_storing(scheduler, queue, host, usefulness, filler.costs, clock=clock)
-        fetching = Fetching(
-            pool=scheduler.kv_cache_manager.block_pool,
-            queue=queue,
-            host=host,
-            filler=filler,
-            storing=storing,
-            usefulness=usefulness,
-            costs=filler.costs,
-            link=self.link,
-        )
         tier = Tier(
             host=host,
             storing=storing,
-            fetching=fetching,
+            fetching=Fetching(
+                pool=scheduler.kv_cache_manager.block_pool,
+                queue=queue,
+                host=host,
+                filler=filler,
+                storing=storing,
+                usefulness=usefulness,
+                costs=filler.costs,
+                link=self.link,
+            ),
             filler=filler,
             price=price,
             block_bytes=int(find_block_bytes(scheduler)) * scheduler.parallel_config.world_size,
