@@ -43,7 +43,7 @@ class Policy:
         """Find what the agent runtime does, where the host's memory is steered or not."""
         if self.runtime is None or self.tier_orders is None or not steers_tier:
             return self.runtime
-        return replace(self.runtime, order=self.tier_orders.all_lost, fetch_order=self.tier_orders.none_lost)
+        return replace(self.runtime, order=self.tier_orders.all_lost, kept_order=self.tier_orders.none_lost)
 
 
 def _make_lru(_: GetInputs) -> Evictor:
@@ -90,9 +90,11 @@ _RELEASED = RuntimePolicy(
 # 0.65 to 0.9; seniority on seeds 0 to 2 and 10 to 12.
 _FOR_JOBS = Order(seniority_s=12.0, patience_s=15.0, least_wait_s=1.0, reserve=0.25, juniors=0.8)
 _FOR_FIRST_TOKENS = replace(_FOR_JOBS, patience_s=8.0)
-# Beside the host's memory waits gain less. Chosen on seeds 0 to 2, 10 and 12, of 2 and 4 s where nothing is lost and 8,
-# 11 and 15 s where all is (docs/results/host-memory.md#what-juniors-wait-for).
-_BESIDE_TIER = TierOrders(replace(_FOR_JOBS, patience_s=4.0), replace(_FOR_JOBS, patience_s=11.0))
+# Beside the host's memory waits gain less, and each is begun: requests that do not wait for pins evict what others have
+# fetched, for ever. Patience was chosen on seeds 0 to 2, 10 and 12, of 2 and 4 s where nothing is lost and 8, 11 and
+# 15 s where all is (docs/results/host-memory.md#what-juniors-wait-for).
+_EACH_WAIT = replace(_FOR_JOBS, least_wait_s=0.0)
+_BESIDE_TIER = TierOrders(replace(_EACH_WAIT, patience_s=4.0), replace(_EACH_WAIT, patience_s=11.0))
 _OURS = RuntimePolicy(
     ttl="hazard",
     pin_rank="job arrival",
@@ -123,7 +125,7 @@ POLICIES: dict[str, Policy] = {
             name="agentcache-interactive",
             summary="the same, but requests wait for at most 8 s, not 15: sooner first tokens, later jobs",
             runtime=replace(_OURS, order=_FOR_FIRST_TOKENS),
-            tier_orders=replace(_BESIDE_TIER, all_lost=_FOR_FIRST_TOKENS),
+            tier_orders=replace(_BESIDE_TIER, all_lost=replace(_EACH_WAIT, patience_s=_FOR_FIRST_TOKENS.patience_s)),
         ),
         Policy(
             "asymcache",

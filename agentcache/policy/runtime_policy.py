@@ -17,9 +17,10 @@ PinWait = Literal["none", "always", "weighed"]
 # Whom vLLM preempts when running requests need room: the last of the batch; the job that came last; whoever costs
 # least to compute again.
 Victim = Literal["last", "latest job", "cheapest"]
-# Chosen on seeds 0 and 1 (docs/results/families.md#chosen).
+# As shares of the seconds in which the whole cache is computed (docs/results/families.md#chosen): with windows, chosen
+# on seeds 0 and 1; with states, where nothing is lost and where all is, on seeds 0 to 5 and 289.
 _PATIENCE_WITH_WINDOWS = 1.0
-_PATIENCE_WITH_STATES = 0.8
+_PATIENCE_WITH_STATES_KEPT, _PATIENCE_WITH_STATES = 0.4, 0.8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +30,7 @@ class Order:
     That a job is older counts for at most `seniority_s`, and a request that has waited `patience_s` since its arrival
     goes before all others but preempted ones, and takes pinned blocks, so nobody waits for ever; both infinite is the
     bare order of jobs. A wait for pins that is worth less than `least_wait_s` is not begun: hardly a tool returns so
-    soon, so the request would wait and then take the blocks all the same. With KV in the host's memory all are begun.
+    soon, so the request would wait and then take the blocks all the same.
 
     Juniors leave as much again free as is pinned while tools run, and the share `running` of what running requests
     hold, together up to the share `reserve` of the cache: jobs come back with more than they left, and what they lack
@@ -45,6 +46,10 @@ class Order:
     running: float = 0.0
     juniors: float = 0.0
 
+    def hurry(self, most_s: float) -> Order:
+        """Return the order in which no request waits for others' blocks longer than `most_s`."""
+        return replace(self, patience_s=min(self.patience_s, most_s))
+
 
 @dataclass(frozen=True, slots=True)
 class TierOrders:
@@ -58,8 +63,8 @@ class TierOrders:
 class RuntimePolicy:
     """`order` None is first come, first served. `factors`: correction factors and lifespans go to the evictor.
 
-    `fetch_order` is the order where nothing that is evicted need be computed again; where some of it must, the order is
-    between the two (`agentcache/policy/return_price.py`). None: `order` holds always.
+    `kept_order` is the order where nothing that is evicted will be lost; where some of it will, the order is between
+    the two (`agentcache/policy/foreseen_loss.py`). None: `order` holds always.
 
     `protect_waiting`: what waiting requests will hit is kept for them. `wait_for_pins`: whether, while anything runs,
     a request without a pin of its own leaves pinned blocks alone.
@@ -70,7 +75,7 @@ class RuntimePolicy:
     wait_for_pins: PinWait = "none"
     protect_waiting: bool = False
     order: Order | None = None
-    fetch_order: Order | None = None
+    kept_order: Order | None = None
     victim: Victim = "last"
     factors: bool = False
 
@@ -78,9 +83,13 @@ class RuntimePolicy:
         """Return ours for layers with windows or states: without its last one a context is lost as a whole.
 
         Juniors leave room for what running requests hold, too, and no request waits for others' blocks longer than a
-        share of `cache_s`, the seconds in which the whole cache is computed. Continuum's stay as they are.
+        share of `cache_s`, the seconds in which the whole cache is computed. With states that share is smaller where
+        little will be lost: there others hardly queue. Continuum's stay as they are.
         """
         if self.ttl != "hazard" or self.order is None:
             return self
-        most_s = (_PATIENCE_WITH_STATES if has_states else _PATIENCE_WITH_WINDOWS) * cache_s
-        return replace(self, order=replace(self.order, running=1.0, patience_s=min(self.order.patience_s, most_s)))
+        order = replace(self.order, running=1.0)
+        if not has_states:
+            return replace(self, order=order.hurry(_PATIENCE_WITH_WINDOWS * cache_s))
+        kept_order = self.kept_order or order.hurry(_PATIENCE_WITH_STATES_KEPT * cache_s)
+        return replace(self, order=order.hurry(_PATIENCE_WITH_STATES * cache_s), kept_order=kept_order)

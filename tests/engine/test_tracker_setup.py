@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -119,6 +120,18 @@ def test_the_order_is_the_policy_s_with_what_the_knobs_say(
     runtime_policy: RuntimePolicy, knobs: dict[str, Any], order: Order | None
 ) -> None:
     assert make(runtime_policy, order=knobs)[1]._runtime_policy.order == order
+
+
+@pytest.mark.parametrize(("wanted", "patience_s"), [(0, 5.0), (1000, 5.0), (1100, 6.5), (1200, 8.0), (5000, 8.0)])
+def test_without_a_tier_patience_goes_by_the_room(wanted: int, patience_s: float) -> None:
+    """The cache has 1,600 tokens; a turn is taken to add a fifth at first."""
+    policy = RuntimePolicy(ttl="hazard", order=Order(patience_s=8.0), kept_order=Order(patience_s=5.0))
+    _, tracker = make(policy)
+    tracker.runtime.jobs.turn_counts.put(1, 1, int(wanted * 1.6 / 1.2))
+    tracker.step()
+    assert tracker.patience_s == pytest.approx(patience_s, abs=0.03)
+    _, tracker = make(replace(policy, kept_order=None))
+    assert tracker.patience_s == 8.0, "one order holds however much there is room for"
 
 
 def test_the_bounds_of_the_job_table_are_knobs() -> None:

@@ -14,6 +14,7 @@ OTHERS = sorted(name for name, policy in POLICIES.items() if policy.runtime is n
 
 each_of_ours = pytest.mark.parametrize("name", OURS)
 each_kind = pytest.mark.parametrize(("has_states", "share"), [(False, 1.0), (True, 0.8)], ids=["windows", "states"])
+KEPT_SHARE = 0.4
 
 
 def find_runtime(name: str) -> RuntimePolicy:
@@ -32,7 +33,17 @@ def find_order(runtime_policy: RuntimePolicy) -> Order:
 def test_waits_are_bounded_by_a_share_of_computing_the_cache(name: str, has_states: bool, share: float) -> None:
     ours = find_runtime(name)
     order = replace(find_order(ours), running=1.0, patience_s=share * 5.0)
-    assert ours.keep_contexts_whole(5.0, has_states=has_states) == replace(ours, order=order), "and nothing else is"
+    kept_order = replace(order, patience_s=KEPT_SHARE * 5.0) if has_states else None
+    kept_whole = ours.keep_contexts_whole(5.0, has_states=has_states)
+    assert kept_whole == replace(ours, order=order, kept_order=kept_order), "and nothing else is"
+
+
+@each_of_ours
+def test_waits_beside_a_tier_stay_as_short(name: str) -> None:
+    ours = POLICIES[name].find_runtime(steers_tier=True)
+    assert ours is not None
+    assert ours.kept_order is not None
+    assert ours.keep_contexts_whole(1000.0, has_states=True).kept_order == ours.kept_order
 
 
 @each_of_ours
@@ -41,9 +52,11 @@ def test_a_cache_that_takes_long_raises_no_patience(name: str, has_states: bool,
     ours = find_runtime(name)
     patience_s = find_order(ours).patience_s
     for cache_s in (patience_s / share, 1000.0):
-        order = find_order(ours.keep_contexts_whole(cache_s, has_states=has_states))
+        kept_whole = ours.keep_contexts_whole(cache_s, has_states=has_states)
+        order = find_order(kept_whole)
         assert (order.patience_s, order.running) == (pytest.approx(patience_s), 1.0)
         assert order.patience_s <= patience_s
+        assert kept_whole.kept_order is None or kept_whole.kept_order.patience_s <= order.patience_s
 
 
 @pytest.mark.parametrize("name", OTHERS)

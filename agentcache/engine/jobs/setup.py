@@ -18,7 +18,7 @@ from agentcache.engine.jobs.tracker import JobTracker
 from agentcache.engine.order.admission import AdmissionControl
 from agentcache.engine.replies.parser_choice import make_reader
 from agentcache.policy.evictor import Evictor
-from agentcache.policy.foreseen_loss import foresee_loss
+from agentcache.policy.foreseen_loss import BESIDE_TIER, WITHOUT_TIER, foresee_loss
 from agentcache.policy.inputs import EvictorInputs
 from agentcache.policy.pinned import PinnedEvictor
 from agentcache.policy.return_price import ReturnPrice
@@ -81,7 +81,7 @@ class TrackerSetup:
                 price_taken=(lambda place, _: inputs.recompute_cost.at(place)) if price is None else price.if_lost,
                 find_hits=self.find_hits,
                 count_running=lambda: self.count_requests()[0],
-                foresee_loss=self._make_foresight(runtime),
+                foresee_loss=self._make_foresight(runtime_policy, runtime),
                 find_turns=runtime.jobs.turn_counts.quantile,
                 find_growth=lambda: runtime.context_growth.ratio,
             ),
@@ -97,16 +97,17 @@ class TrackerSetup:
             tracker.misses.on_lost = price.note_lost
         return evictor, tracker
 
-    def _make_foresight(self, runtime: AgentRuntime) -> Callable[[], float]:
-        """Make what tells the share of what is evicted now that will be lost: all of it without the host's memory.
+    def _make_foresight(self, runtime_policy: RuntimePolicy, runtime: AgentRuntime) -> Callable[[], float]:
+        """Make what tells the share of what is evicted now that will be lost: all where it changes nothing.
 
         Each job under way is taken to come back for its latest prompt, and for what one more turn adds to that.
         """
-        if self.price is None:
+        if self.price is None and runtime_policy.kept_order is None:
             return lambda: 1.0
-        room = self.inputs.num_blocks * self.block_size * (1 + self.price.size_ratio)
+        room = self.inputs.num_blocks * self.block_size * (1.0 if self.price is None else 1 + self.price.size_ratio)
+        losses = WITHOUT_TIER if self.price is None else BESIDE_TIER
         jobs, growth = runtime.jobs.turn_counts, runtime.context_growth
-        return lambda: foresee_loss(jobs.tokens * (1 + growth.ratio / AHEAD_TURNS), room)
+        return lambda: foresee_loss(jobs.tokens * (1 + growth.ratio / AHEAD_TURNS), room, losses)
 
     def _runtime_policy(self) -> RuntimePolicy:
         """Return the policy's settings with what the knobs say."""
@@ -115,11 +116,11 @@ class TrackerSetup:
             runtime_policy = replace(runtime_policy, ttl="hazard")
         if is_on(order.enabled, runtime_policy.order is not None):
             given = order.model_dump(exclude={"enabled"}, exclude_none=True)
-            fetch_order = runtime_policy.fetch_order
+            kept_order = runtime_policy.kept_order
             return replace(
                 runtime_policy,
                 order=replace(runtime_policy.order or Order(), **given),
-                fetch_order=None if fetch_order is None else replace(fetch_order, **given),
+                kept_order=None if kept_order is None else replace(kept_order, **given),
             )
         return replace(runtime_policy, order=None)
 

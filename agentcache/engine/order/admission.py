@@ -40,9 +40,7 @@ class AdmissionControl:
         `find_growth` the tokens that a job is still to add to a prompt, as a multiple of the prompt's.
         """
         self._order = runtime_policy.order or Order()
-        self._fetch_order = runtime_policy.fetch_order or self._order
-        # Where blocks are fetched, requests that do not wait for pins evict what others have fetched, for ever.
-        self._least_wait_s = 0.0 if runtime_policy.fetch_order is not None else self._order.least_wait_s
+        self._kept_order = runtime_policy.kept_order or self._order
         self._foresee_loss = foresee_loss
         self._loss = foresee_loss()
         self._num_blocks = num_blocks
@@ -54,7 +52,7 @@ class AdmissionControl:
         self._find_hits = find_hits
         self._count_running = count_running
         self._find_growth = find_growth
-        self._juniors = Juniors(lambda: self._between(self._fetch_order.juniors, self._order.juniors), find_turns)
+        self._juniors = Juniors(lambda: self._between(self._kept_order.juniors, self._order.juniors), find_turns)
         # In this step requests wait for pins; juniors wait for room beside them.
         self._held_back = self._holds_juniors = False
         # Since when the pins have kept requests from being admitted.
@@ -63,20 +61,20 @@ class AdmissionControl:
     @property
     def patience_s(self) -> float:
         """From its arrival on: after so long a request goes before those of older jobs, and takes pinned blocks."""
-        return self._between(self._fetch_order.patience_s, self._order.patience_s)
+        return self._between(self._kept_order.patience_s, self._order.patience_s)
 
     @property
     def _reserve(self) -> int:
-        return int(self._between(self._fetch_order.reserve, self._order.reserve) * self._num_blocks)
+        return int(self._between(self._kept_order.reserve, self._order.reserve) * self._num_blocks)
 
     def _count_held_by_running(self, available: int) -> int:
         """Count the blocks of running requests, as far as they are to have room to grow when they come back."""
-        share = self._between(self._fetch_order.running, self._order.running)
+        share = self._between(self._kept_order.running, self._order.running)
         return int(share * (self._num_blocks - available))
 
-    def _between(self, fetched: float, computed: float) -> float:
+    def _between(self, kept: float, lost: float) -> float:
         # Both may be infinite.
-        return computed if fetched == computed else fetched + self._loss * (computed - fetched)
+        return lost if kept == lost else kept + self._loss * (lost - kept)
 
     def step(self, waiting: int) -> None:
         """Note that a step is scheduled next, and how many requests wait."""
@@ -139,7 +137,7 @@ class AdmissionControl:
         if not self._weighs:
             return True
         cost_s = self._find_cost(blocks, request)
-        if cost_s < self._least_wait_s:
+        if cost_s < self._between(self._kept_order.least_wait_s, self._order.least_wait_s):
             return False
         if self._held_since_s is None:
             self._held_since_s = now_s
