@@ -78,10 +78,17 @@ def make_config(shape: EngineShape, policy: str) -> VllmConfig:
             steered=is_steered(config),
             lazy=shape.host_is_lazy,
         )
-    # As on the GPU that is modelled, whatever vLLM chooses for the machine at hand.
-    vllm_config.scheduler_config.async_scheduling = shape.async_scheduling
+    _schedule_as_on_a_gpu(vllm_config, shape)
     _keep_states_as_on_a_gpu(vllm_config)
     return vllm_config
+
+
+def _schedule_as_on_a_gpu(config: VllmConfig, shape: EngineShape) -> None:
+    """Undo what vLLM chooses for the machine at hand: on most CPUs MLA has no prefix caching and prompts in one go."""
+    config.cache_config.enable_prefix_caching = True
+    config.scheduler_config.enable_chunked_prefill = True
+    config.scheduler_config.max_num_batched_tokens = shape.max_num_batched_tokens
+    config.scheduler_config.async_scheduling = shape.async_scheduling
 
 
 def _keep_states_as_on_a_gpu(config: VllmConfig) -> None:

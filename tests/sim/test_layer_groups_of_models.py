@@ -55,6 +55,15 @@ def test_nemotron_keeps_a_block_for_writes_within_a_step() -> None:
     assert [spec.num_prefill_checkpoint_blocks for spec in specs if isinstance(spec, MambaSpec)] == [1] * 6
 
 
+def test_latents_are_cached_and_computed_in_chunks_as_on_a_gpu() -> None:
+    """On most CPUs vLLM has no prefix caching for MLA, and computes a prompt in one step, however long."""
+    engine = make_engine(resolve_model("shape:deepseek-v2-lite").path, cache_tokens=65_536, max_num_seqs=8)
+    scheduler = engine.scheduler
+    assert scheduler.kv_cache_manager.enable_caching
+    assert scheduler.scheduler_config.enable_chunked_prefill
+    assert scheduler.max_num_scheduled_tokens == scheduler.scheduler_config.max_num_batched_tokens == 8192
+
+
 BILLIONS = {
     "qwen3-30b-a3b": 30.5,
     "qwen3-next-80b-a3b": 80,
