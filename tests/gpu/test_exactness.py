@@ -94,8 +94,5 @@ def test_one_wrong_block_is_seen(
     engine = take_engine("asymcache")
     expected = cold.ask(PROMPT, 16)
     engine.ask(PROMPT, 16)
-    engine.forget(PROMPT, [gap])
-    keys, cache = engine.block_keys(PROMPT), engine.pool.cached_block_hash_to_block
-    # As if a fill request had registered its block without computing it.
-    cache.insert(keys[gap], cache.get_one_block(keys[10]))
+    engine.replace_block(PROMPT, gap, 10)
     assert find_distance(engine.ask(PROMPT, 16), expected) > 2 * tolerance

@@ -227,6 +227,13 @@ class LiveEngine:
         found = [self.pool.cached_block_hash_to_block.get_one_block(keys[index]) for index in blocks]
         self.pool.evict_blocks({block.block_id for block in found})
 
+    def replace_block(self, prompt: list[int], index: int, other: int, **identity: Any) -> None:
+        """Put another block of the prompt in a block's place, as if that had been registered without being computed."""
+        keys, cache = self.block_keys(prompt, **identity), self.pool.cached_block_hash_to_block
+        wrong = cache.get_one_block(keys[other])
+        self.forget(prompt, [index], **identity)
+        cache.insert(keys[index], wrong)
+
     def block_keys(
         self, prompt: list[int], salt: str | None = None, lora: LoRARequest | None = None, group: int = 0
     ) -> list[Any]:

@@ -64,9 +64,7 @@ def test_a_wrong_block_in_fp8_is_seen(pair: Pair) -> None:
     pair.engine.use()
     expected = pair.cold.ask(PROMPT, 16)
     pair.engine.ask(PROMPT, 16)
-    pair.engine.forget(PROMPT, [5])
-    keys, cache = pair.engine.block_keys(PROMPT), pair.engine.pool.cached_block_hash_to_block
-    cache.insert(keys[5], cache.get_one_block(keys[10]))
+    pair.engine.replace_block(PROMPT, 5, 10)
     with pytest.raises(AssertionError):
         assert_same(pair.engine.ask(PROMPT, 16), expected)
 

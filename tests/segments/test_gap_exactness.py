@@ -54,10 +54,7 @@ def test_a_wrong_block_in_the_gap_shows_in_the_reply(engine: LiveEngine, cold: L
     for gap in (0, 5, 18):
         assert engine.reset()
         engine.ask(PROMPT)
-        engine.forget(PROMPT, [gap])
-        keys, cache = engine.block_keys(PROMPT), engine.pool.cached_block_hash_to_block
-        # As if a fill row had registered its block without computing it.
-        cache.insert(keys[gap], cache.get_one_block(keys[10]))
+        engine.replace_block(PROMPT, gap, 10)
         assert engine.ask(PROMPT).tokens != expected.tokens
 
 

@@ -50,10 +50,6 @@ def test_a_wrong_block_of_even_layers_is_seen(pair: tuple[LiveEngine, LiveEngine
     assert_same(engine.ask(PROMPT), expected)
     # The last group has the layer that keeps all tokens, if any does.
     group = len(engine.scheduler.kv_cache_config.kv_cache_groups) - 1
-    keys, cache = engine.block_keys(PROMPT, group=group), engine.pool.cached_block_hash_to_block
-    wrong = cache.get_one_block(keys[4])
-    engine.forget(PROMPT, [5], group=group)
-    # As if it had been registered without having been computed.
-    cache.insert(keys[5], wrong)
+    engine.replace_block(PROMPT, 5, 4, group=group)
     with pytest.raises(AssertionError):
         assert_same(engine.ask(PROMPT), expected)

@@ -110,9 +110,6 @@ def test_a_wrong_block_on_two_ranks_is_seen(engine: LiveEngine, cold: LiveEngine
     engine.use(policy="agentcache")
     expected = cold.ask(PROMPT, 16)
     assert_same(engine.ask(PROMPT, 16), expected)
-    engine.forget(PROMPT, [5])
-    keys, cache = engine.block_keys(PROMPT), engine.pool.cached_block_hash_to_block
-    # As if it had been registered without having been computed.
-    cache.insert(keys[5], cache.get_one_block(keys[10]))
+    engine.replace_block(PROMPT, 5, 10)
     with pytest.raises(AssertionError):
         assert_same(engine.ask(PROMPT, 16), expected)
