@@ -24,26 +24,31 @@ LAYERS = {"qwen3-30b-a3b": 4, "gpt-oss-20b": 4, "deepseek-v2-lite": 4, "qwen3-ne
 # For each engine beside its weights: CUDA's context, graphs, what kernels and steps need.
 BESIDE_WEIGHTS_GIB = 2.0
 
+STATES = {
+    "max_model_len": 8192,
+    "max_num_batched_tokens": 2048,
+    "kv_cache_memory_bytes": 2**28,
+    # vLLM prefers FlashInfer's kernel, which need not be there.
+    "gdn_prefill_backend": "triton",
+}
+
 # By the model's name, with what else is special.
 FAMILIES = {
     "qwen3-30b-a3b": Family("qwen3-30b-a3b", 37),
     "qwen3-30b-a3b, ngram": Family("qwen3-30b-a3b", 37, options={"speculative_config": DRAFTS}, sampling=FEW_TOKENS),
     "gpt-oss-20b": Family("gpt-oss-20b", 60, "windows"),
+    "gpt-oss-20b, ngram": Family(
+        "gpt-oss-20b", 60, "windows", options={"speculative_config": DRAFTS}, sampling=FEW_TOKENS
+    ),
     # FlashMLA has no other block.
     "deepseek-v2-lite": Family("deepseek-v2-lite", 19, options={"block_size": 64}),
+    "deepseek-v2-lite, ngram": Family(
+        "deepseek-v2-lite", 19, options={"block_size": 64, "speculative_config": DRAFTS}, sampling=FEW_TOKENS
+    ),
     # A block is as large as a state, which has the bytes of 544 tokens, and a step takes one at least.
-    "qwen3-next-80b-a3b": Family(
-        "qwen3-next-80b-a3b",
-        40,
-        "states",
-        {
-            "max_model_len": 8192,
-            "max_num_batched_tokens": 2048,
-            "kv_cache_memory_bytes": 2**28,
-            # vLLM prefers FlashInfer's kernel, which need not be there.
-            "gdn_prefill_backend": "triton",
-        },
-        scale=11,
+    "qwen3-next-80b-a3b": Family("qwen3-next-80b-a3b", 40, "states", STATES, scale=11),
+    "qwen3-next-80b-a3b, ngram": Family(
+        "qwen3-next-80b-a3b", 40, "states", {**STATES, "speculative_config": DRAFTS}, sampling=FEW_TOKENS, scale=11
     ),
 }
 

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.engine
 
 FAMILIES = {
     "qwen3-moe": Family("qwen3-moe", 37),
+    "qwen3-moe, fp8": Family("qwen3-moe", 37, options={"kv_cache_dtype": "fp8"}),
     # FlashMLA has no other block.
     "deepseek-v2": Family("deepseek-v2", 19, options={"block_size": 64}),
     # vLLM makes blocks as large as a state; a request holds some states beside its blocks. It prefers FlashInfer's
