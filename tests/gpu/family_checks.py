@@ -80,11 +80,14 @@ def assert_eventful(family: Family, ran: Ran) -> None:
 
 
 def check_wrong_block(pair: Pair) -> None:
-    """Of several prompts with a wrong block, one is seen: as in `check_jobs`, what differs most counts."""
-    distances = []
-    for seed in WRONGED_SEEDS:
-        wronged = pair.engine.call(ask_with_wrong_block, group=0, seed=seed)
-        pair.assert_near_cold([(wronged.prompt, 16, wronged.first), (wronged.prompt, 16, wronged.again)])
+    """Of several prompts with a wrong block, one is seen: as in `check_jobs`, what differs most counts.
+
+    Their right replies are compared all at once, too: of one prompt, both may well be others than the cold engine's.
+    """
+    all_wronged = [pair.engine.call(ask_with_wrong_block, group=0, seed=seed) for seed in WRONGED_SEEDS]
+    for wronged in all_wronged:
         assert wronged.again.cached == wronged.wrong.cached > 0
-        distances.append(find_distance(wronged.wrong, wronged.again))
+    right = [(each.prompt, 16, reply) for each in all_wronged for reply in (each.first, each.again)]
+    pair.assert_near_cold(right)
+    distances = [find_distance(each.wrong, each.again) for each in all_wronged]
     assert max(distances) > pair.tolerance, f"{distances}; stock vLLM's own: {pair.own}"
