@@ -225,6 +225,12 @@ class ReplicasConfig(BaseModel):
     enabled: bool | None = _knob(
         None, "None: with policies that follow jobs; otherwise vLLM balances single requests", _BY_POLICY
     )
+    extra_jobs: float = _knob(
+        0.5,
+        "by how much an engine may have more jobs than that with the fewest, to get a new job whose prompt it has",
+        'chosen: 32 simulated runs of Claude Code sessions (docs/results/replicas.md, "Shared prompts")',
+        **_NOT_NEGATIVE,
+    )
     spill_factor: float = _knob(
         3.0,
         "a job moves, once, when its turn costs so many times as much at home as at an engine with room for it",

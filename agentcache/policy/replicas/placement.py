@@ -1,4 +1,4 @@
-"""Decides which engine gets a turn: its job's home, or, for a new job, the one where the fewest jobs live."""
+"""Decides which engine gets a turn: its job's home, or, for a new job, one where few jobs live."""
 
 from __future__ import annotations
 
@@ -15,6 +15,16 @@ from agentcache.policy.replicas.known_blocks import KnownBlocks
 from agentcache.policy.replicas.live_jobs import LiveJobs
 
 Reason = Literal["new", "home", "cheaper", "engine closed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HomeRule:
+    """Where a new job goes: where least of its first prompt must be computed, among the engines with few live jobs.
+
+    Those have at most `(1 + extra_jobs)` times as many as the one with the fewest.
+    """
+
+    extra_jobs: float = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +74,7 @@ class Placement:
         *,
         capacity_tokens: int,
         prefill_cost: PrefillCost,
+        new_home: HomeRule | None = None,
         spill: SpillRule | None = None,
         host: HostMemory | None = None,
         max_jobs: int = 10_000,
@@ -72,6 +83,7 @@ class Placement:
         self.placed: dict[Reason, int] = {}
         """Requests by the reason of their placement."""
         self._cost = prefill_cost
+        self._new_home = new_home or HomeRule()
         self._spill = spill or SpillRule()
         self._loads = [EngineLoad(capacity_tokens) for _ in range(engines)]
         self._host = host or HostMemory()
@@ -183,14 +195,16 @@ class Placement:
         return (cheapest, "cheaper") if moves else (home.engine, "home")
 
     def _choose_home(self, usable: Sequence[int], chain: Chain) -> int:
-        """Return the engine with the fewest live jobs, and of several the one where this turn costs least.
+        """Return an engine with few live jobs: that which has most of the prompt; of several, the least loaded.
 
-        A first prompt says little of what its job will be. Weighed by seconds, the cached system prompt would be most
-        of such a turn, and would draw all new jobs to the few engines that have it.
+        What jobs share is computed and kept once an engine. But a first prompt says little of what its job will be: the
+        seconds of its prefill alone would draw all jobs with one system prompt to the few engines that have it.
         """
-        fewest = min(self._loads[engine].jobs for engine in usable)
-        tied = [engine for engine in usable if self._loads[engine].jobs == fewest]
-        return min(tied, key=lambda engine: self._cost_at(engine, chain, comes=True))
+        most = (1 + self._new_home.extra_jobs) * min(self._loads[engine].jobs for engine in usable)
+        prefills_s = {each: self._prefill_s(each, chain) for each in usable if self._loads[each].jobs <= most}
+        least_s = min(prefills_s.values())
+        tied = [engine for engine, prefill_s in prefills_s.items() if prefill_s == least_s]
+        return min(tied, key=lambda engine: (self._loads[engine].jobs, self._cost_at(engine, chain, comes=True)))
 
     def _cost_at(self, engine: int, chain: Chain, *, comes: bool) -> float:
         """Return the seconds until the first token, and what sharing the cache will cost.
