@@ -23,6 +23,8 @@ from tool_runtime.learning.tool_key import ELSEWHERE
 
 Freed = list[tuple[FreeContext, int]]
 PROMPT = tokens_of(1, 100)
+# As LMCache's proxy names the decode instance.
+RECEIVER = {"req_id": "1", "receiver_host": "decoder", "receiver_init_port": [7300], "receiver_alloc_port": [7400]}
 
 
 def make_instance(model_path: str, *, learned: bool = True) -> LoneScheduler:
@@ -34,7 +36,7 @@ def make_instance(model_path: str, *, learned: bool = True) -> LoneScheduler:
     return lone
 
 
-def ask(lone: LoneScheduler, name: str, prompt: list[int], wanted: dict[str, bool], **options: Any) -> None:
+def ask(lone: LoneScheduler, name: str, prompt: list[int], wanted: dict[str, Any], **options: Any) -> None:
     lone.add(name, prompt, **{"output_tokens": 1, **options})
     lone.scheduler.requests[name].kv_transfer_params = dict(wanted)
 
@@ -81,6 +83,19 @@ def test_blocks_read_late_are_those_of_their_turn(tiny_model_path: str, freed: F
     lone.scheduler.check_integrity()
 
 
+def test_blocks_that_the_connector_has_copied_are_pinned_at_once(tiny_model_path: str, freed: Freed) -> None:
+    """LMCache's has what it sends before the reply's token, and says how to go on."""
+    lone = make_instance(tiny_model_path)
+    ask(lone, "one", PROMPT, {"disagg_spec": RECEIVER}, session_id="mine")
+    while "one" in lone.scheduler.requests:
+        lone.step()
+    ((context, blocks),) = freed
+    (pin,) = lone.scheduler.tracker.pins
+    assert (context.pin, blocks, lone.scheduler.tracker.pins.blocks_left(pin)) == (pin.number, 6, 6)
+    assert [(turn.status, turn.tools) for turn in view(lone).turns] == [("finished", (ELSEWHERE.tool,))]
+    lone.scheduler.check_integrity()
+
+
 def test_the_time_until_the_job_is_back_is_learnt(tiny_model_path: str) -> None:
     lone = make_instance(tiny_model_path, learned=False)
     prefill(lone, "one", PROMPT)
@@ -117,6 +132,9 @@ def test_a_job_may_be_back_before_its_blocks_were_read(tiny_model_path: str, fre
         (DECODE_ELSEWHERE, 2, RequestStatus.FINISHED_LENGTH_CAPPED, False),
         (PREFILLED_ELSEWHERE, 1, RequestStatus.FINISHED_LENGTH_CAPPED, False),
         ("do_remote_decode", 1, RequestStatus.FINISHED_LENGTH_CAPPED, False),
+        ({"ret_first_tok": True, "disagg_spec": RECEIVER}, 1, RequestStatus.FINISHED_LENGTH_CAPPED, True),
+        ({"ret_first_tok": True, "disagg_spec": RECEIVER}, 2, RequestStatus.FINISHED_LENGTH_CAPPED, False),
+        ({"ret_first_tok": True}, 1, RequestStatus.FINISHED_LENGTH_CAPPED, False),
         (None, 1, RequestStatus.FINISHED_LENGTH_CAPPED, False),
     ],
 )
