@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+from typing import Any
+from unittest.mock import Mock
+
 import pytest
 from lone_scheduler import BLOCK_SIZE, LoneScheduler
 from test_multi_segment import PROMPT, drop_blocks, rows_of
@@ -13,6 +17,9 @@ from test_steered_scheduler import (
     run_until_idle,
     tokens_of,
 )
+from vllm.sampling_params import StructuredOutputsParams
+from vllm.v1.request import RequestStatus
+from vllm.v1.structured_output.request import StructuredOutputRequest
 
 BLOCKS = 64
 # Far more than what a junior would take of the others' room costs on the tiny model.
@@ -51,6 +58,30 @@ def test_whoever_has_a_gap_filled_is_not_held_back_any_more(tiny_model_path: str
     assert rows_of(lone.step()) == {"job fill 0": (96, 16)}
     assert rows_of(lone.step()) == {"job fill 0": (80, 112), "job": (12, 288)}
     run_until_idle(lone)
+
+
+class DoneWhenAskedAgain(Future[Any]):
+    """A grammar that another thread has compiled just after it was asked for first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+        self.set_result(Mock())
+
+    def done(self) -> bool:
+        self.asked += 1
+        return self.asked > 1
+
+
+def test_gaps_are_filled_of_who_has_a_grammar_a_moment_later(tiny_model_path: str) -> None:
+    """Looked at once without it and once with it, the request would be admitted without its gaps."""
+    lone = make_pinned(tiny_model_path, 2)
+    lone.add("job", PROMPT, output_tokens=1, session_id="new")
+    job = lone.scheduler.requests["job"]
+    job.structured_output_request = StructuredOutputRequest(StructuredOutputsParams(regex="a"), DoneWhenAskedAgain())
+    job.status = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
+    assert not rows_of(lone.step())
+    assert set(rows_of(lone.step())) == {"job fill 0", "job"}
 
 
 def test_the_order_is_asked_once_a_step_about_gaps(tiny_model_path: str, monkeypatch: pytest.MonkeyPatch) -> None:

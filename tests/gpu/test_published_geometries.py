@@ -2,7 +2,7 @@
 
 The models have 4 to 8 layers, at least two of each kind that keeps KV or states otherwise (published_geometries.py):
 layers of a kind are alike, a whole one does not fit a GPU twice, and its start would take minutes. Weights are random
-(random_weights.py). On a GPU of 80 GB the pairs start in two waves, on one of 141 GB all at once. `-k gpt-oss-20b`
+(random_weights.py). On a GPU of 80 GB the pairs start in four waves, on one of 141 GB in two. `-k gpt-oss-20b`
 tests one of them.
 """
 

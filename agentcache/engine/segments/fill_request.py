@@ -51,6 +51,13 @@ def is_startable(request: Request) -> bool:
     return waits_for is not None and waits_for.grammar is not None and not isinstance(waits_for.grammar, Exception)
 
 
+def awaits_grammar(request: Request) -> bool:
+    """Tell whether the request's grammar is yet to be compiled, by another thread: a moment later it may be."""
+    waits_for = request.structured_output_request
+    waits = request.status == RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR and waits_for is not None
+    return waits and not waits_for.is_grammar_ready
+
+
 def find_obstacle(request: Request) -> str | None:
     """Find why the request can have no gaps; None if it can."""
     if request.skip_reading_prefix_cache:

@@ -24,6 +24,7 @@ from agentcache.engine.segments.fill_request import (
     FillRequest,
     Parent,
     Place,
+    awaits_grammar,
     find_obstacle,
     is_startable,
     make_fill_request,
@@ -74,9 +75,9 @@ class GapFiller:
         self.max_gaps = max_gaps
         # Tells whether a request must wait for blocks of a second tier, with what is cached of it.
         self.awaits_tier: Callable[[Request, CachedBlockMap], bool] = lambda *_: False
-        # Tells whether a request must wait for others' sake, and the one that `next_row` gave last, if it must: asked
-        # again a moment later, the answer might be another.
+        # Tells whether a request must wait for others' sake.
         self.holds_back: Callable[[Request], bool] = lambda _: False
+        # What `next_row` gave last, if it must, or has no grammar: asked a moment later, the answer might be another.
         self.held_back: Request | None = None
         # Requests that this step found waiting for either: none that it looks at later takes what they hold.
         self.ahead: set[str] = set()
@@ -85,7 +86,9 @@ class GapFiller:
     def next_row(self, request: Request) -> Request:
         """Return what must be scheduled next so that `request` gets on: a fill request, or the request itself."""
         self._planned = self._prefix = self.held_back = None
-        if request.num_computed_tokens or not is_startable(request) or find_obstacle(request) is not None:
+        if awaits_grammar(request):
+            self.held_back = request
+        if self.held_back or request.num_computed_tokens or not is_startable(request) or find_obstacle(request):
             return request
         block_map, hits = self.look(request)
         parent = self._parents.get(request.request_id)
