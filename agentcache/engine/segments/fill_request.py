@@ -53,9 +53,10 @@ def is_startable(request: Request) -> bool:
 
 def awaits_grammar(request: Request) -> bool:
     """Tell whether the request's grammar is yet to be compiled, by another thread: a moment later it may be."""
+    if request.status != RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR:
+        return False
     waits_for = request.structured_output_request
-    waits = request.status == RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR and waits_for is not None
-    return waits and not waits_for.is_grammar_ready
+    return waits_for is not None and not waits_for.is_grammar_ready
 
 
 def find_obstacle(request: Request) -> str | None:
