@@ -26,8 +26,9 @@ from agentcache.policy.replicas.placement import Placed
 # Others wait for the first API server, which starts the process.
 START_WAIT_S = 60.0
 _RETRY_S = 0.05
-# An answer takes a millisecond. Nothing else of the API server goes on meanwhile.
-ANSWER_WAIT_S = 1.0
+# An answer takes a millisecond; where all cores are busy, a second and more. Nothing else of the API server goes on
+# meanwhile, but it is the last time: whoever has waited in vain asks no more.
+ANSWER_WAIT_S = 5.0
 _MODULE = "agentcache.engine.replicas.placement_process"
 
 
