@@ -11,7 +11,7 @@ from agentcache.engine.tier.link_costs import find_links
 from agentcache.policy.replicas.chain import Chain
 from agentcache.policy.replicas.engine_load import PrefillCost
 from agentcache.policy.replicas.host_memory import HostMemory
-from agentcache.policy.replicas.placement import HomeRule, Placement, SpillRule
+from agentcache.policy.replicas.placement import Placement, SpillRule
 from agentcache.sim.engine import SimulatedEngine
 from agentcache.sim.left_behind import LeftBehind
 
@@ -134,7 +134,7 @@ class ByCost(OneEngine):
             len(engines),
             capacity_tokens=first.cache_tokens,
             prefill_cost=PrefillCost(first.recompute_cost, first.block_size),
-            new_home=HomeRule(extra_jobs=knobs.extra_jobs),
+            extra_jobs=knobs.extra_jobs,
             spill=SpillRule(factor=knobs.spill_factor, live_s=knobs.live_s),
             host=_find_host_memory(first),
         )

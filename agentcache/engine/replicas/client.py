@@ -27,7 +27,7 @@ from agentcache.errors import InputError, ServerError, in_one_line
 from agentcache.policy.registry import find_policy
 from agentcache.policy.replicas.engine_load import PrefillCost
 from agentcache.policy.replicas.host_memory import HostMemory
-from agentcache.policy.replicas.placement import HomeRule, SpillRule
+from agentcache.policy.replicas.placement import SpillRule
 
 logger = init_logger("vllm.agentcache")
 
@@ -118,7 +118,7 @@ def _plan_placement(vllm_config: VllmConfig, config: AgentCacheConfig, engines: 
         engines,
         capacity_tokens=blocks * block_size,
         prefill_cost=PrefillCost(find_cost_model(vllm_config, config).recompute_cost(block_size), block_size),
-        new_home=HomeRule(extra_jobs=config.replicas.extra_jobs),
+        extra_jobs=config.replicas.extra_jobs,
         spill=SpillRule(factor=config.replicas.spill_factor, live_s=config.replicas.live_s),
         host=_find_host_memory(vllm_config, config),
         max_jobs=config.runtime.max_jobs,

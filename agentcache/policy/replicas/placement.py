@@ -18,16 +18,6 @@ Reason = Literal["new", "home", "cheaper", "engine closed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HomeRule:
-    """Where a new job goes: where least of its first prompt must be computed, among the engines with few live jobs.
-
-    Those have at most `(1 + extra_jobs)` times as many as the one with the fewest.
-    """
-
-    extra_jobs: float = 0.5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SpillRule:
     """When a job leaves its home: it has not moved before, and its turn costs `factor` times as much there.
 
@@ -65,7 +55,7 @@ class Placement:
     """Follows every request of a front end. Costs O(blocks of the request + engines × log blocks) when it comes.
 
     Clocks are seconds that do not go back. Engines have numbers from 0, and `capacity_tokens` each in their cache, with
-    `host` behind it.
+    `host` behind it. A new job's may have `(1 + extra_jobs)` times as many live jobs as the one with the fewest.
     """
 
     def __init__(
@@ -74,7 +64,7 @@ class Placement:
         *,
         capacity_tokens: int,
         prefill_cost: PrefillCost,
-        new_home: HomeRule | None = None,
+        extra_jobs: float = 0.5,
         spill: SpillRule | None = None,
         host: HostMemory | None = None,
         max_jobs: int = 10_000,
@@ -83,7 +73,7 @@ class Placement:
         self.placed: dict[Reason, int] = {}
         """Requests by the reason of their placement."""
         self._cost = prefill_cost
-        self._new_home = new_home or HomeRule()
+        self._extra_jobs = extra_jobs
         self._spill = spill or SpillRule()
         self._loads = [EngineLoad(capacity_tokens) for _ in range(engines)]
         self._host = host or HostMemory()
@@ -200,7 +190,7 @@ class Placement:
         What jobs share is computed and kept once an engine. But a first prompt says little of what its job will be: the
         seconds of its prefill alone would draw all jobs with one system prompt to the few engines that have it.
         """
-        most = (1 + self._new_home.extra_jobs) * min(self._loads[engine].jobs for engine in usable)
+        most = (1 + self._extra_jobs) * min(self._loads[engine].jobs for engine in usable)
         prefills_s = {each: self._prefill_s(each, chain) for each in usable if self._loads[each].jobs <= most}
         least_s = min(prefills_s.values())
         tied = [engine for engine, prefill_s in prefills_s.items() if prefill_s == least_s]

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from agentcache.policy.cost import RecomputeCost
 from agentcache.policy.replicas.chain import Chain
 from agentcache.policy.replicas.engine_load import EngineLoad, PrefillCost
-from agentcache.policy.replicas.placement import HomeRule, Placed, Placement, SpillRule
+from agentcache.policy.replicas.placement import Placed, Placement, SpillRule
 
 BLOCK = 4
 # A second a block, wherever it is.
@@ -23,7 +23,7 @@ class Front:
             engines,
             capacity_tokens=capacity,
             prefill_cost=COST,
-            new_home=HomeRule(extra_jobs=extra_jobs),
+            extra_jobs=extra_jobs,
             spill=SpillRule(**rule),
         )
         self.now_s = 0.0
