@@ -178,8 +178,8 @@ class Placement:
         roomy = [each for each in usable if each != home.engine and self._loads[each].has_room(chain.tokens)]
         if not roomy:
             return home.engine, "home"
-        stay_s = self._cost_at(home.engine, chain, comes=False)
-        costs_s = {engine: self._cost_at(engine, chain, comes=True) for engine in roomy}
+        stay_s = self._cost_at(home.engine, chain, self._prefill_s(home.engine, chain), comes=False)
+        costs_s = {each: self._cost_at(each, chain, self._prefill_s(each, chain), comes=True) for each in roomy}
         cheapest = min(roomy, key=costs_s.__getitem__)
         moves = stay_s > self._spill.factor * costs_s[cheapest]
         return (cheapest, "cheaper") if moves else (home.engine, "home")
@@ -194,9 +194,9 @@ class Placement:
         prefills_s = {each: self._prefill_s(each, chain) for each in usable if self._loads[each].jobs <= most}
         least_s = min(prefills_s.values())
         tied = [engine for engine, prefill_s in prefills_s.items() if prefill_s == least_s]
-        return min(tied, key=lambda engine: (self._loads[engine].jobs, self._cost_at(engine, chain, comes=True)))
+        return min(tied, key=lambda each: (self._loads[each].jobs, self._cost_at(each, chain, least_s, comes=True)))
 
-    def _cost_at(self, engine: int, chain: Chain, *, comes: bool) -> float:
+    def _cost_at(self, engine: int, chain: Chain, prefill_s: float, *, comes: bool) -> float:
         """Return the seconds until the first token, and what sharing the cache will cost.
 
         A job that shares a cache with jobs that would fill it x times needs its context again about x times more, from
@@ -207,7 +207,7 @@ class Placement:
         whole_s = self._cost.of(chain.tokens)
         lost = crowding * self._host.lost_share(load.capacity_tokens)
         again_s = lost * whole_s + (crowding - lost) * min(whole_s, chain.tokens * self._host.load_s)
-        return load.queued_s + self._prefill_s(engine, chain) + again_s
+        return load.queued_s + prefill_s + again_s
 
     def _prefill_s(self, engine: int, chain: Chain) -> float:
         """Return the seconds of a turn's prefill. What the host's memory has is loaded where that takes less time."""

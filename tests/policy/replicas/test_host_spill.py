@@ -23,11 +23,14 @@ STEPS = st.lists(st.tuples(st.sampled_from(["turn", "turn", "ask", "crowd", "cle
 class WithoutHost(Placement):
     """Placement by the cost that it had before there was a host's memory."""
 
-    def _cost_at(self, engine: int, chain: Chain, *, comes: bool) -> float:
+    def _cost_at(self, engine: int, chain: Chain, prefill_s: float, *, comes: bool) -> float:
         load = self._loads[engine]
-        hit_tokens = self._known[engine].count_hits(chain.hashes) * self.block_tokens
         crowding = load.crowding + (chain.tokens / load.capacity_tokens if comes else 0.0)
-        return load.queued_s + self._cost.of(chain.tokens, hit_tokens) + crowding * self._cost.of(chain.tokens)
+        return load.queued_s + prefill_s + crowding * self._cost.of(chain.tokens)
+
+    def _prefill_s(self, engine: int, chain: Chain) -> float:
+        hit_tokens = self._known[engine].count_hits(chain.hashes) * self.block_tokens
+        return self._cost.of(chain.tokens, hit_tokens)
 
 
 class Front:
