@@ -104,13 +104,28 @@ def test_what_nobody_fetches_is_stored_no_more(tiny_model_path: str) -> None:
     lone = make_tiered(tiny_model_path, host_blocks=2000)
     lone.scheduler.tier.storing.usefulness.least_share = 0.05
     for finish_class in range(8):
-        lone.scheduler.tier.storing.usefulness.note_stored([finish_class] * 5000)
+        lone.scheduler.tier.storing.usefulness.note_lost([finish_class] * 5000)
     for seed in range(9):
         ask(lone, f"over-{seed}/0", make_tokens(seed, 300), last=True)
         lone.run_until_idle()
     stats = lone.scheduler.tier.storing.stats
     assert stats.stored == 0
     assert stats.avoided > 100
+
+
+@pytest.mark.parametrize(("host_blocks", "gives_up"), [(2000, False), (60, True)])
+def test_copies_count_against_their_like_once_they_are_lost(
+    tiny_model_path: str, host_blocks: int, gives_up: bool
+) -> None:
+    lone = make_tiered(tiny_model_path, host_blocks=host_blocks)
+    lone.scheduler.tier.storing.usefulness.least_share = 0.45
+    for seed in range(20):
+        # Its tool runs on.
+        ask(lone, f"away-{seed}/0", make_tokens(seed, 300))
+        lone.run_until_idle()
+    stats = lone.scheduler.tier.storing.stats
+    assert stats.stored > 100
+    assert (stats.avoided > 0) == gives_up
 
 
 def test_copy_is_thrown_away_when_its_block_was_reused(tiny_model_path: str) -> None:

@@ -124,9 +124,11 @@ class Storing:
 
     def _note_lost_copies(self, copies: Sequence[KVCacheBlock]) -> None:
         """Note that the host's memory loses these: the GPU's own are dear again."""
-        on_gpu = self._map.holds
-        keys = [key for copy in copies if (key := copy.block_hash) is not None]
+        on_gpu, last_use_of = self._map.holds, self._host.last_use_of
+        keyed = [(key, copy) for copy in copies if (key := copy.block_hash) is not None]
+        keys = [key for key, _ in keyed]
         blocks = self._map.find_blocks([key for key in keys if on_gpu(key)])
+        self.usefulness.note_lost(last_use_of(copy).context.finish_class for key, copy in keyed if not on_gpu(key))
         self.losses.note_copies_lost(keys, blocks)
         self._queue.reprice(blocks, self._compute_s)
 
@@ -195,7 +197,6 @@ class Storing:
         self._host.give_back(lost)
         self._host.put(stored)
         self._queue.reprice(safe, self._fetch_s)
-        self.usefulness.note_stored(one.last_use.context.finish_class for one in stored if not one.stays)
         self.stats.stored += len(stored)
         self.stats.overwritten += len(lost)
 
