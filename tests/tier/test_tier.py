@@ -40,7 +40,7 @@ def test_a_turn_is_stored_at_once_where_there_is_room(tiny_model_path: str) -> N
     assert not lone.scheduler.block_queue.evictions["capacity"].blocks
 
 
-@pytest.mark.parametrize(("policy", "patience_s"), [("agentcache", 11.0), ("agentcache-interactive", 8.0)])
+@pytest.mark.parametrize(("policy", "patience_s"), [("agentcache", 15.0), ("agentcache-interactive", 8.0)])
 def test_jobs_wait_longer_where_both_caches_are_too_small(tiny_model_path: str, policy: str, patience_s: float) -> None:
     lone = make_tiered(tiny_model_path, policy=policy, blocks=60, host_blocks=20)
     seen = [lone.scheduler.tracker.patience_s]

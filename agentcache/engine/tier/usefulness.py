@@ -1,4 +1,4 @@
-"""Which blocks are worth a copy: of requests that finished alike, how many copies were fetched before they were lost."""
+"""Which blocks are worth a copy: of requests that finished alike, how many were fetched before they were lost."""
 
 from __future__ import annotations
 
