@@ -12,10 +12,9 @@ from agentcache.errors import IntegrityError
 
 
 class _Held(NamedTuple):
-    """What a running request keeps: hashed blocks, of which it has hit the first `hits`, and blocks without a hash."""
+    """What a running request keeps: hashed blocks, and blocks without a hash."""
 
     hashes: tuple[bytes, ...]
-    hits: int
     unhashed: int
 
 
@@ -40,6 +39,8 @@ class ShadowLru:
         self._free: OrderedDict[bytes, None] = OrderedDict()
         # How many requests use a block.
         self._users: Counter[bytes] = Counter()
+        # Used blocks that some request has computed: with one of them all that come before it.
+        self._computed: set[bytes] = set()
         self._held: dict[str, _Held] = {}
         self._unhashed = 0
 
@@ -56,9 +57,11 @@ class ShadowLru:
         known = bisect_left(hashes, True, key=lambda block_hash: block_hash not in users and block_hash not in free)
         hits = min(known, most_hits)
         for block_hash in islice(hashes, known):
-            free.pop(block_hash, None)
+            if block_hash in free:
+                del free[block_hash]
+                self._computed.add(block_hash)
         users.update(hashes)
-        self._held[name] = _Held(tuple(hashes), hits, num_blocks - len(hashes))
+        self._held[name] = _Held(tuple(hashes), num_blocks - len(hashes))
         self._unhashed += num_blocks - len(hashes)
         self._evict()
         return hits
@@ -66,7 +69,8 @@ class ShadowLru:
     def end(self, name: str, hashes: Sequence[bytes], *, num_blocks: int) -> None:
         """End a request of `num_blocks` blocks by now, the first of which have these hashes and are computed.
 
-        Blocks of its prompt that were not computed are forgotten. Nothing happens if the request is not here.
+        Blocks of its prompt that nobody has computed are forgotten, unless others use them. Nothing happens if the
+        request is not here.
         """
         held = self._held.pop(name, None)
         if held is None:
@@ -75,13 +79,16 @@ class ShadowLru:
         self._unhashed += grown
         self._evict()
         self._unhashed -= grown + held.unhashed
-        free, users = self._free, self._users
+        free, users, computed = self._free, self._users, self._computed
+        known = bisect_left(held.hashes, True, key=lambda block_hash: block_hash not in computed)
+        left = hashes if len(hashes) > known else held.hashes[:known]
         shared = bisect_left(held.hashes, True, key=lambda block_hash: users[block_hash] == 1)
         users.subtract(held.hashes[:shared])
         for block_hash in held.hashes[shared:]:
             del users[block_hash]
-        left = hashes if len(hashes) > held.hits else held.hashes[: held.hits]
+        computed.difference_update(held.hashes[shared:])
         in_use = bisect_left(left, True, key=lambda block_hash: block_hash not in users)
+        computed.update(left[:in_use])
         for block_hash in reversed(left[in_use:]):
             free[block_hash] = None
             free.move_to_end(block_hash)
@@ -91,6 +98,7 @@ class ShadowLru:
         """Forget everything, running requests included: the prefix cache was reset."""
         self._free.clear()
         self._users.clear()
+        self._computed.clear()
         self._held.clear()
         self._unhashed = 0
 
@@ -103,6 +111,8 @@ class ShadowLru:
         used = Counter(chain.from_iterable(held.hashes for held in self._held.values()))
         if used != self._users or self._unhashed != sum(held.unhashed for held in self._held.values()):
             raise IntegrityError("the shadow LRU's used blocks are not those of its requests")
+        if idle := self._computed - self._users.keys():
+            raise IntegrityError(f"blocks of the shadow LRU that count as used and are not: {list(idle)[:20]}")
         if both := self._users.keys() & self._free.keys():
             raise IntegrityError(f"blocks of the shadow LRU that are both free and used: {list(both)[:20]}")
         if self._free and self._count() > self._num_blocks:

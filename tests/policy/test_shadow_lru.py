@@ -20,39 +20,43 @@ CHAIN = st.lists(st.sampled_from("ab"), max_size=6).map(
 
 @dataclass
 class SlowLru:
-    """Knows of each block when it was used last, and counts anew what is used."""
+    """Knows of each computed block when it was used last, and counts anew what is used."""
 
     num_blocks: int
     stamps: dict[bytes, tuple[int, int]] = field(default_factory=dict)
-    requests: dict[str, tuple[list[bytes], int, int]] = field(default_factory=dict)
+    requests: dict[str, tuple[list[bytes], int]] = field(default_factory=dict)
     times: count[int] = field(default_factory=count)
 
     def find_used(self) -> set[bytes]:
-        return {block for hashes, _, _ in self.requests.values() for block in hashes}
+        return {block for hashes, _ in self.requests.values() for block in hashes}
+
+    def list_free(self) -> list[bytes]:
+        used = self.find_used()
+        return sorted((block for block in self.stamps if block not in used), key=self.stamps.__getitem__)
 
     def admit(self, name: str, hashes: list[bytes], num_blocks: int, most_hits: int) -> int:
-        known = self.find_used() | set(self.stamps)
-        hits = next((n for n, block in enumerate(hashes[:most_hits]) if block not in known), len(hashes[:most_hits]))
-        self.requests[name] = hashes, hits, num_blocks - len(hashes)
+        here = self.find_used() | set(self.stamps)
+        hits = next((n for n, block in enumerate(hashes[:most_hits]) if block not in here), len(hashes[:most_hits]))
+        self.requests[name] = hashes, num_blocks - len(hashes)
         self.evict()
         return hits
 
     def end(self, name: str, computed: list[bytes], num_blocks: int) -> None:
-        hashes, hits, unhashed = self.requests[name]
-        self.requests[name] = hashes, hits, max(unhashed, num_blocks - len(hashes))
+        hashes, unhashed = self.requests[name]
+        self.requests[name] = hashes, max(unhashed, num_blocks - len(hashes))
         self.evict()
         del self.requests[name]
         now = next(self.times)
-        for index, block in enumerate(max(computed, hashes[:hits], key=len)):
+        here = [block for block in hashes if block in self.stamps]
+        for index, block in enumerate(max(computed, here, key=len)):
             self.stamps[block] = now, -index
         self.evict()
 
     def evict(self) -> None:
-        used = self.find_used()
-        self.stamps = {block: stamp for block, stamp in self.stamps.items() if block not in used}
-        room = self.num_blocks - len(used) - sum(unhashed for _, _, unhashed in self.requests.values())
-        latest = sorted(self.stamps, key=self.stamps.__getitem__, reverse=True)
-        self.stamps = {block: self.stamps[block] for block in latest[: max(0, room)]}
+        free = self.list_free()
+        room = self.num_blocks - len(self.find_used()) - sum(unhashed for _, unhashed in self.requests.values())
+        for block in free[: max(0, len(free) - max(0, room))]:
+            del self.stamps[block]
 
 
 def encode(chain: list[str]) -> list[bytes]:
@@ -78,7 +82,7 @@ def test_it_equals_an_lru_that_counts_everything_anew(num_blocks: int, data: st.
             hits = shadow.admit(str(number), hashes, num_blocks=room, most_hits=most)
             assert hits == slow.admit(str(number), hashes, room, most)
         shadow.check_integrity()
-        assert shadow.list_free() == sorted(slow.stamps, key=slow.stamps.__getitem__)
+        assert shadow.list_free() == slow.list_free()
 
 
 def test_the_end_of_a_request_goes_before_its_beginning() -> None:
@@ -106,6 +110,24 @@ def test_a_request_cut_short_leaves_what_it_hit_and_computed() -> None:
     shadow.end("one", [b"a", b"b"], num_blocks=2)
     shadow.admit("two", [b"a", b"b", b"c", b"d"], num_blocks=4, most_hits=3)
     shadow.end("two", [], num_blocks=0)
+    assert shadow.list_free() == [b"b", b"a"]
+
+
+def test_a_request_cut_short_leaves_what_was_here_and_it_might_not_hit() -> None:
+    shadow = ShadowLru(9)
+    shadow.admit("one", [b"a", b"b"], num_blocks=2, most_hits=2)
+    shadow.end("one", [b"a", b"b"], num_blocks=2)
+    shadow.admit("two", [b"a"], num_blocks=1, most_hits=0)
+    shadow.end("two", [], num_blocks=0)
+    assert shadow.admit("three", [b"a", b"b"], num_blocks=2, most_hits=2) == 2
+
+
+def test_a_request_cut_short_leaves_what_another_has_computed() -> None:
+    shadow = ShadowLru(9)
+    shadow.admit("one", [b"a"], num_blocks=1, most_hits=0)
+    shadow.admit("two", [b"a", b"b"], num_blocks=2, most_hits=0)
+    shadow.end("two", [b"a", b"b"], num_blocks=2)
+    shadow.end("one", [], num_blocks=0)
     assert shadow.list_free() == [b"b", b"a"]
 
 
