@@ -113,7 +113,7 @@ def test_a_request_cut_short_leaves_what_it_hit_and_computed() -> None:
     assert shadow.list_free() == [b"b", b"a"]
 
 
-def test_a_request_cut_short_leaves_what_was_here_and_it_might_not_hit() -> None:
+def test_a_request_cut_short_leaves_what_it_might_not_hit() -> None:
     shadow = ShadowLru(9)
     shadow.admit("one", [b"a", b"b"], num_blocks=2, most_hits=2)
     shadow.end("one", [b"a", b"b"], num_blocks=2)
