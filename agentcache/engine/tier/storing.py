@@ -124,12 +124,12 @@ class Storing:
 
     def _note_lost_copies(self, copies: Sequence[KVCacheBlock]) -> None:
         """Note that the host's memory loses these: the GPU's own are dear again."""
-        on_gpu, last_use_of = self._map.holds, self._host.last_use_of
-        keyed = [(key, copy) for copy in copies if (key := copy.block_hash) is not None]
-        keys = [key for key, _ in keyed]
-        blocks = self._map.find_blocks([key for key in keys if on_gpu(key)])
-        self.usefulness.note_lost(last_use_of(copy).context.finish_class for key, copy in keyed if not on_gpu(key))
-        self.losses.note_copies_lost(keys, blocks)
+        lost = {key: copy for copy in copies if (key := copy.block_hash) is not None}
+        on_gpu = list(filter(self._map.holds, lost))
+        blocks = self._map.find_blocks(on_gpu)
+        self.losses.note_copies_lost(lost, blocks)
+        gone = (lost[key] for key in lost.keys() - on_gpu)
+        self.usefulness.note_lost(self._host.last_use_of(copy).context.finish_class for copy in gone)
         self._queue.reprice(blocks, self._compute_s)
 
     def last_use_of(self, block: KVCacheBlock) -> LastUse:

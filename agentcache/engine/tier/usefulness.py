@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from vllm.v1.core.kv_cache_utils import KVCacheBlock
 
 # What is assumed of a class before any of its copies was fetched or lost.
-_PRIOR_SEEN, _PRIOR_FETCHED = 400, 200
+_PRIOR_LOST, _PRIOR_FETCHED = 200, 200
 # After so many blocks all that was seen counts for half, so that a class which was given up is tried again.
 _WINDOW = 50_000
 
@@ -30,8 +30,7 @@ class Usefulness:
     def is_useful(self, finish_class: int) -> bool:
         """Tell whether blocks of this class are worth a copy."""
         fetched = _PRIOR_FETCHED + self._fetched[finish_class]
-        unfetched = _PRIOR_SEEN - _PRIOR_FETCHED + self._lost[finish_class]
-        return fetched >= self.least_share * (fetched + unfetched)
+        return fetched >= self.least_share * (fetched + _PRIOR_LOST + self._lost[finish_class])
 
     def is_worth(self, block: KVCacheBlock, finish_class: int) -> bool:  # noqa: ARG002 (who knows the future asks)
         """Tell whether this block of the GPU, last used by a request of that class, is worth a copy."""
