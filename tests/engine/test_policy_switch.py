@@ -230,8 +230,9 @@ def test_a_server_changes_its_policy_only_between_requests(shared_server: Shared
     with pytest.raises(ServerError, match=r"agentcache\.policies: Extra inputs are not permitted"):
         server.run(server.embedded.use_policy({"policies": "vllm"}))
     prompt = make_prompt(9, 3 * BLOCK)
+    # Long enough that it still runs when the switch is tried, on a busy machine as well.
     stream = client.completions.create(
-        model="tiny", prompt=prompt, max_tokens=200, stream=True, extra_body={"ignore_eos": True}
+        model="tiny", prompt=prompt, max_tokens=1000, stream=True, extra_body={"ignore_eos": True}
     )
     next(stream)
     with pytest.raises(ServerError, match="cannot change its policy: there are unfinished requests"):
