@@ -183,6 +183,13 @@ class OrderConfig(BaseModel):
         ge=0,
         le=1,
     )
+    load_control: float | None = _knob(
+        None,
+        "while jobs want more than the caches hold, for how long a turn that lost its context waits, as a share of the "
+        "seconds in which the contexts of all are computed; 0: it does not; None leaves it to the policy",
+        _BY_POLICY,
+        **_NOT_NEGATIVE,
+    )
 
 
 class TierConfig(BaseModel):

@@ -189,6 +189,7 @@ class AgentScheduler(MultiSegmentScheduler):
             misses=self.tracker.misses,
             clock=self.now,
         )
+        self.tracker.load_control.count_elsewhere = self.tier.fetching.count_here
         if self.config.tier.prefetch:
             self.tier.prefetching = make_prefetching(self, self.tier, self.tracker, self.block_queue, price)
 
@@ -211,7 +212,7 @@ class AgentScheduler(MultiSegmentScheduler):
             count_requests=self.get_request_counts,
             clock=self.now,
             price=price,
-            keeps_whole=loses_whole and not inputs.fills_gaps,
+            loses_whole=loses_whole,
         )
         self.evictor, tracker = setup.make(self.evictor)
         self.tracker = tracker

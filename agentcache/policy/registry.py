@@ -87,9 +87,10 @@ _RELEASED = RuntimePolicy(
 )
 # Mean job latency is traded against the time to first token (docs/results/front.md). Chosen by simulations of BFCL's
 # seeds 0 to 9: a reserve of none, 0.1 and 0.25; of seeds 0, 1 and 4: patience of 8, 10, 15, 20 and 30 s, juniors of
-# 0.65 to 0.9; seniority on seeds 0 to 2 and 10 to 12.
-_FOR_JOBS = Order(seniority_s=12.0, patience_s=15.0, least_wait_s=1.0, reserve=0.25, juniors=0.8)
-_FOR_FIRST_TOKENS = replace(_FOR_JOBS, patience_s=8.0)
+# 0.65 to 0.9; seniority on seeds 0 to 2 and 10 to 12. Load control of 0, 0.5, 1 and 2 by closed loops, seeds 0 and 1
+# (docs/results/closed-loop.md#load-control).
+_FOR_JOBS = Order(seniority_s=12.0, patience_s=15.0, least_wait_s=1.0, reserve=0.25, juniors=0.8, load_control=1.0)
+_FOR_FIRST_TOKENS = replace(_FOR_JOBS, patience_s=8.0, load_control=0.0)
 # Beside the host's memory each wait is begun: requests that do not wait for pins evict what others have fetched, for
 # ever. Where nothing will be lost waits gain little: 4 s was chosen on seeds 1, 10 and 12, of 2 and 4 s; where all will
 # be, 15 s, as without that memory, on seeds 0 to 5, of 11, 13 and 15 s
@@ -126,7 +127,9 @@ POLICIES: dict[str, Policy] = {
             name="agentcache-interactive",
             summary="the same, but requests wait for at most 8 s, not 15: sooner first tokens, later jobs",
             runtime=replace(_OURS, order=_FOR_FIRST_TOKENS),
-            tier_orders=replace(_BESIDE_TIER, all_lost=replace(_EACH_WAIT, patience_s=_FOR_FIRST_TOKENS.patience_s)),
+            tier_orders=TierOrders(
+                replace(_BESIDE_TIER.none_lost, load_control=0.0), replace(_FOR_FIRST_TOKENS, least_wait_s=0.0)
+            ),
         ),
         Policy(
             "asymcache",

@@ -37,6 +37,9 @@ class Order:
     then is taken from other jobs. They wait for as long as computing again what their own jobs will take of that room
     would cost, at each turn no longer than their patience. Juniors are new jobs and, of those under way, the share
     `juniors` that has the fewest turns behind it, but none that has come far (`FAR_TURNS`).
+
+    Where jobs want more than the caches hold, a turn that lost its context waits for `load_control` times the seconds
+    in which the contexts of all are computed, whatever its patience (`agentcache/policy/load_control.py`).
     """
 
     seniority_s: float = math.inf
@@ -45,6 +48,7 @@ class Order:
     reserve: float = 0.0
     running: float = 0.0
     juniors: float = 0.0
+    load_control: float = 0.0
 
     def hurry(self, most_s: float) -> Order:
         """Return the order in which no request waits for others' blocks longer than `most_s`."""

@@ -34,6 +34,8 @@ def make_waiting(pinned: int, **runtime_policy: Any) -> Tracked:
         begin=lambda *_, **__: None,
         await_return=lambda _: False,
         end=lambda *_: None,
+        guard=lambda *_: None,
+        drop_guard=lambda _: None,
     )
     runtime_policy = {"wait_for_pins": "weighed", "order": Order(patience_s=8.0), **runtime_policy}
     return Tracked(RuntimePolicy(**runtime_policy), pins=pins, waiting=1)

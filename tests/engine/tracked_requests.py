@@ -19,6 +19,7 @@ from agentcache.engine.jobs.duration_store import DurationStore
 from agentcache.engine.jobs.reuse_factors import ReuseFactors
 from agentcache.engine.jobs.tracker import JobTracker
 from agentcache.engine.order.admission import AdmissionControl
+from agentcache.engine.order.load_control import LoadControl
 from agentcache.engine.replies.forced_calls import write_forced_calls
 from agentcache.policy.cost import RecomputeCost
 from agentcache.policy.lru import LruEvictor
@@ -62,6 +63,8 @@ class Tracked:
     running: int = 1_000_000
     # The share of what is evicted that will be lost.
     loss: float = 1.0
+    # For how long, in seconds, a turn waits that lost its context.
+    longest_wait_s: float = 0.0
     store: DurationStore | None = None
     hash_block: int = BLOCK
 
@@ -69,11 +72,13 @@ class Tracked:
         self.runtime = AgentRuntime(
             clock=self.clock, estimator=self.estimator, max_jobs=self.max_jobs, max_idle_s=3600.0
         )
+        load_control = LoadControl(lambda: self.longest_wait_s, BLOCK, loses_whole=False)
         factors = ReuseFactors(self.evictor, self.runtime, lifespan_window=10, reuse_probability=0.5)
         self.tracker = JobTracker(
             runtime_policy=self.runtime_policy,
             runtime=self.runtime,
             pins=self.pins,
+            load_control=load_control,
             waiting=AdmissionControl(
                 self.runtime_policy,
                 self.pins,
@@ -85,6 +90,7 @@ class Tracked:
                 foresee_loss=lambda: self.loss,
                 find_turns=self.runtime.jobs.turn_counts.quantile,
                 find_growth=lambda: self.runtime.context_growth.ratio,
+                load_control=load_control,
             ),
             factors=factors if self.runtime_policy.factors else None,
             turn_cost=TurnCost(RecomputeCost(slope_s=0.0, base_s=LOSS_S, floor_s=1e-6), BLOCK, num_blocks=100),

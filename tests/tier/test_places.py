@@ -56,6 +56,22 @@ def test_fetched_tokens_are_hits_from_the_host(tiny_model_path: str) -> None:
     assert tier.fetch_wait_s.count == 1
 
 
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_what_the_host_has_need_not_wait_for_its_turn(tiny_model_path: str, is_lost: bool) -> None:
+    """Where jobs want more than both caches hold, those wait whose context neither has."""
+    lone = make_evicted(tiny_model_path)
+    lone.scheduler.tracker.load_control._find_longest_wait = lambda: 1e6
+    if is_lost:
+        lone.scheduler.tier.host.reset()
+    ask(lone, "runs/0", make_tokens(8, 40), tokens=100)
+    lone.step()
+    ask(lone, "mine/1", PROMPT + make_tokens(9, 30))
+    for _ in range(40):
+        lone.step()
+    assert ("mine/1" in lone.scheduler.requests) is is_lost
+    lone.run_until_idle()
+
+
 def test_what_the_gpu_still_had_is_a_hit_there(tiny_model_path: str) -> None:
     lone = make_tiered(tiny_model_path)
     ask(lone, "mine/0", PROMPT)

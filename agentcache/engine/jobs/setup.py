@@ -16,10 +16,12 @@ from agentcache.engine.jobs.duration_store import DurationStore, find_file
 from agentcache.engine.jobs.reuse_factors import ReuseFactors
 from agentcache.engine.jobs.tracker import JobTracker
 from agentcache.engine.order.admission import AdmissionControl
+from agentcache.engine.order.load_control import LoadControl
 from agentcache.engine.replies.parser_choice import make_reader
 from agentcache.policy.evictor import Evictor
 from agentcache.policy.foreseen_loss import BESIDE_TIER, WITHOUT_TIER, foresee_loss
 from agentcache.policy.inputs import EvictorInputs
+from agentcache.policy.load_control import find_longest_wait
 from agentcache.policy.pinned import PinnedEvictor
 from agentcache.policy.return_price import ReturnPrice
 from agentcache.policy.runtime_policy import Order, RuntimePolicy
@@ -38,7 +40,7 @@ class TrackerSetup:
     """`clock` gives seconds. `hash_block_size` is that of a request's block hashes, None where it is `block_size`.
 
     `price` is that of evicted blocks where they may be kept in the host's memory; None: they must be computed.
-    `keeps_whole`: a part of what a turn leaves is worth nothing.
+    `loses_whole`: some layers keep only parts, so that without its last block a context is lost as a whole.
     """
 
     vllm_config: VllmConfig
@@ -50,7 +52,7 @@ class TrackerSetup:
     count_requests: Callable[[], tuple[int, int]]
     clock: Callable[[], float]
     hash_block_size: int | None = None
-    keeps_whole: bool = False
+    loses_whole: bool = False
     price: ReturnPrice | None = None
 
     def make(self, evictor: Evictor) -> tuple[Evictor, JobTracker]:
@@ -69,10 +71,12 @@ class TrackerSetup:
             max_jobs=config.runtime.max_jobs,
             max_idle_s=config.runtime.max_idle_s,
         )
+        load_control = self._make_load_control(runtime_policy, runtime)
         tracker = JobTracker(
             runtime_policy=runtime_policy,
             runtime=runtime,
             pins=pins,
+            load_control=load_control,
             waiting=AdmissionControl(
                 runtime_policy,
                 pins,
@@ -84,6 +88,7 @@ class TrackerSetup:
                 foresee_loss=self._make_foresight(runtime_policy, runtime),
                 find_turns=runtime.jobs.turn_counts.quantile,
                 find_growth=lambda: runtime.context_growth.ratio,
+                load_control=load_control,
             ),
             factors=self._make_factors(evictor, runtime) if runtime_policy.factors else None,
             turn_cost=TurnCost(block_price, self.block_size, inputs.num_blocks),
@@ -104,10 +109,29 @@ class TrackerSetup:
         """
         if self.price is None and runtime_policy.kept_order is None:
             return lambda: 1.0
-        room = self.inputs.num_blocks * self.block_size * (1.0 if self.price is None else 1 + self.price.size_ratio)
         losses = WITHOUT_TIER if self.price is None else BESIDE_TIER
-        jobs, growth = runtime.jobs.turn_counts, runtime.context_growth
-        return lambda: foresee_loss(jobs.tokens * (1 + growth.ratio / AHEAD_TURNS), room, losses)
+        return lambda: foresee_loss(_count_wanted(runtime), self._room, losses)
+
+    def _make_load_control(self, runtime_policy: RuntimePolicy, runtime: AgentRuntime) -> LoadControl:
+        share = 0.0 if runtime_policy.order is None else runtime_policy.order.load_control
+        jobs, room = runtime.jobs.turn_counts, self._room
+
+        def find_wait() -> float:
+            return find_longest_wait(
+                share,
+                jobs=len(jobs),
+                tokens=_count_wanted(runtime),
+                room=room,
+                block_tokens=self.block_size,
+                block_s=self.inputs.recompute_cost.at,
+            )
+
+        return LoadControl(find_wait, self.block_size, loses_whole=self.loses_whole)
+
+    @property
+    def _room(self) -> float:
+        """The tokens that the caches hold together."""
+        return self.inputs.num_blocks * self.block_size * (1.0 if self.price is None else 1 + self.price.size_ratio)
 
     def _runtime_policy(self) -> RuntimePolicy:
         """Return the policy's settings with what the knobs say."""
@@ -131,7 +155,8 @@ class TrackerSetup:
             budget_blocks=budget_blocks,
             tenant_blocks=int(self.config.pins.tenant_budget * budget_blocks),
             clock=self.clock,
-            whole=self.keeps_whole,
+            # Unless gaps can be filled.
+            whole=self.loses_whole and not self.inputs.fills_gaps,
         )
 
     def _make_factors(self, evictor: Evictor, runtime: AgentRuntime) -> ReuseFactors:
@@ -159,3 +184,8 @@ class TrackerSetup:
                 return HazardTtl(max_ttl_s=self.config.pins.max_ttl_s, min_chance=self.config.pins.min_chance)
             case "none":
                 return None
+
+
+def _count_wanted(runtime: AgentRuntime) -> float:
+    """Count the tokens that jobs under way will come back for: their latest prompts, and what a turn adds to them."""
+    return runtime.jobs.turn_counts.tokens * (1 + runtime.context_growth.ratio / AHEAD_TURNS)

@@ -11,6 +11,7 @@ from vllm.v1.request import Request, RequestStatus
 from agentcache.engine.blocks.pins import LATEST_S, Pins
 from agentcache.engine.jobs.request_state import RequestState
 from agentcache.engine.order.juniors import Juniors
+from agentcache.engine.order.load_control import LoadControl
 from agentcache.policy.runtime_policy import Order, RuntimePolicy
 
 
@@ -30,6 +31,7 @@ class AdmissionControl:
         foresee_loss: Callable[[], float],
         find_turns: Callable[[float], int],
         find_growth: Callable[[], float],
+        load_control: LoadControl,
     ) -> None:
         """`price_taken` gives the seconds that taking a block costs which ends so many tokens into its sequence.
 
@@ -52,6 +54,7 @@ class AdmissionControl:
         self._find_hits = find_hits
         self._count_running = count_running
         self._find_growth = find_growth
+        self._load_control = load_control
         self._juniors = Juniors(lambda: self._between(self._kept_order.juniors, self._order.juniors), find_turns)
         # In this step requests wait for pins; juniors wait for room beside them.
         self._held_back = self._holds_juniors = False
@@ -81,6 +84,7 @@ class AdmissionControl:
         self._held_back = self._holds_juniors = False
         self._loss = self._foresee_loss()
         self._juniors.step()
+        self._load_control.step()
         if not waiting:
             # The last one that was held back was aborted.
             self._held_since_s = None
@@ -91,6 +95,7 @@ class AdmissionControl:
             return
         hits = self._find_hits(request)
         state.kept_blocks = len(hits)
+        self._load_control.note_arrival(request, state, hits)
         free = [block.block_id for block in hits if block.ref_cnt == 0]
         if free:
             self._guarded.guard(request.request_id, free, max(0.0, LATEST_S - state.priority.time_s))
@@ -107,6 +112,8 @@ class AdmissionControl:
         """
         if self._respected is None or request.status == RequestStatus.PREEMPTED:
             return False
+        if self._load_control.holds(state, now_s):
+            return True
         if now_s - state.arrived_s >= self.patience_s:
             return False
         pinned = self._respected.blocks

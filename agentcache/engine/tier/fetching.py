@@ -159,6 +159,11 @@ class Fetching:
         self._postponed.pop(request, None)
         return False
 
+    def count_here(self, request: Request) -> int:
+        """Count the request's blocks that are in the host's memory alone."""
+        here, _ = self._find_here(self._filler.finder.map(request))
+        return sum(here)
+
     def find_wanted(self, request: Request, on_gpu: CachedBlockMap) -> list[int]:
         """Find the blocks that are in the host's memory alone and worth fetching, by their index."""
         limit = self._filler.finder.limit_of(request)

@@ -1,0 +1,48 @@
+"""Whose turns wait because jobs want more than the caches hold, and they have lost their own context."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from vllm.v1.core.kv_cache_utils import KVCacheBlock
+from vllm.v1.request import Request
+
+from agentcache.engine.jobs.request_state import RequestState
+from agentcache.policy.load_control import has_lost_context
+
+
+class LoadControl:
+    """Looks at each request when it comes."""
+
+    def __init__(self, find_longest_wait: Callable[[], float], block_size: int, *, loses_whole: bool) -> None:
+        """`find_longest_wait` gives the seconds for which a turn without its context waits at most, as of now.
+
+        With `loses_whole` layers keep only parts, and a prompt is reused up to the last of its cached blocks.
+        """
+        self.count_elsewhere: Callable[[Request], int] = lambda _: 0
+        """Counts the blocks of a request that the host's memory alone has."""
+        self._find_longest_wait = find_longest_wait
+        self._block_size = block_size
+        self._loses_whole = loses_whole
+        self._longest_s = 0.0
+
+    def step(self) -> None:
+        """Note that a step is scheduled next: jobs have come, grown and gone."""
+        self._longest_s = self._find_longest_wait()
+
+    def note_arrival(self, request: Request, state: RequestState, hits: Sequence[KVCacheBlock]) -> None:
+        """Look whether the request has lost its context; `hits` are the blocks that it would reuse on the GPU."""
+        left = state.overlap.shared_tokens
+        if state.continues is not None and left:
+            state.lost_context = has_lost_context(request.num_tokens, left, self._count_kept(request, hits))
+
+    def holds(self, state: RequestState, now_s: float) -> bool:
+        """Tell whether the request waits in this step, and lets others pass."""
+        return state.lost_context and now_s - state.arrived_s < self._longest_s
+
+    def _count_kept(self, request: Request, hits: Sequence[KVCacheBlock]) -> int:
+        """Count the tokens of the request that are in either cache. Each group of layers has a block for them."""
+        ends = {block.block_hash_num_tokens or 0 for block in hits}
+        if self._loses_whole:
+            return max(ends, default=0)
+        return (len(ends) + self.count_elsewhere(request)) * self._block_size
