@@ -89,7 +89,7 @@ _RELEASED = RuntimePolicy(
 # seeds 0 to 9: a reserve of none, 0.1 and 0.25; of seeds 0, 1 and 4: patience of 8, 10, 15, 20 and 30 s, juniors of
 # 0.65 to 0.9; seniority on seeds 0 to 2 and 10 to 12. Load control of 0, 0.5, 1 and 2 by closed loops, seeds 0 and 1
 # (docs/results/closed-loop.md#load-control).
-_FOR_JOBS = Order(seniority_s=12.0, patience_s=15.0, least_wait_s=1.0, reserve=0.25, juniors=0.8, load_control=1.0)
+_FOR_JOBS = Order(seniority_s=12.0, patience_s=15.0, least_wait_s=1.0, reserve=0.25, juniors=0.8, load_control=0.5)
 _FOR_FIRST_TOKENS = replace(_FOR_JOBS, patience_s=8.0, load_control=0.0)
 # Beside the host's memory each wait is begun: requests that do not wait for pins evict what others have fetched, for
 # ever. Where nothing will be lost waits gain little: 4 s was chosen on seeds 1, 10 and 12, of 2 and 4 s; where all will
