@@ -9,6 +9,7 @@ from sizes import pick_size
 
 from tool_runtime.learning.job_table import MAX_PENDING, Departed, Departure, Gap, JobTable, Parent, bounded_id
 from tool_runtime.learning.tool_key import HUMAN, ToolKey
+from tool_runtime.learning.turn_counts import MOST_AWAY_S
 
 BASH = ToolKey("bash")
 READ = ToolKey("read")
@@ -136,6 +137,26 @@ def test_a_client_that_vanishes_costs_an_entry_until_it_expires(table: JobTable,
     assert (departed.job.session, departed.cause) == ("gone", Departure.IDLE)
     assert [told(gap) for gap in departed.unanswered] == [(BASH, 60.1, True)]
     assert [job.session for job in table.jobs] == ["busy"]
+
+
+def test_a_tool_that_runs_for_too_long_is_not_waited_for(clock: Clock) -> None:
+    """Its client has more likely gone; should the job come back, it counts again."""
+    table = JobTable(clock=clock)
+    for session in ("gone", "busy"):
+        table.begin(session, "a")
+        table.finish(session, "a", [BASH], prompt_tokens=100)
+        clock.now_s += 1
+    table.begin("busy", "b")
+    clock.now_s += MOST_AWAY_S - 2
+    table.expire()
+    assert table.turn_counts.tokens == 200
+    clock.now_s += 0.1
+    table.expire()
+    table.check_integrity()
+    assert table.turn_counts.tokens == 100
+    table.begin("gone", "b")
+    table.check_integrity()
+    assert table.turn_counts.tokens == 200
 
 
 def test_a_full_table_drops_the_longest_idle(table: JobTable, clock: Clock) -> None:

@@ -34,6 +34,20 @@ def test_a_quantile_is_that_of_all_jobs_in_order(
         assert len(counts) == len(expected)
 
 
+def test_jobs_that_stay_away_count_no_more_until_they_are_back() -> None:
+    counts = TurnCounts()
+    counts.put(1, 2, 30, away_since_s=5.0)
+    counts.put(2, 1, 20, away_since_s=6.0)
+    counts.put(3, 4, 10)
+    counts.drop_away(6.0)
+    counts.check_integrity({2: (1, 20), 3: (4, 10)})
+    # Back, with as many turns and tokens as before.
+    counts.put(2, 1, 20)
+    counts.drop_away(100.0)
+    counts.put(1, 2, 30)
+    counts.check_integrity({1: (2, 30), 2: (1, 20), 3: (4, 10)})
+
+
 def test_a_wrong_count_is_found() -> None:
     counts = TurnCounts()
     counts.put(1, 2, 30)
@@ -45,4 +59,7 @@ def test_a_wrong_count_is_found() -> None:
     counts._jobs[2] -= 1
     counts.tokens += 1
     with pytest.raises(RuntimeError, match="have 31 tokens"):
+        counts.check_integrity({1: (2, 30)})
+    counts._away[7] = 0.0
+    with pytest.raises(RuntimeError, match="away"):
         counts.check_integrity({1: (2, 30)})

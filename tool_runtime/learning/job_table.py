@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from enum import Enum
 from itertools import count
 
 from tool_runtime.learning.tool_key import ELSEWHERE, HUMAN, ToolKey, turn_key
-from tool_runtime.learning.turn_counts import TurnCounts
+from tool_runtime.learning.turn_counts import MOST_AWAY_S, TurnCounts
 
 MAX_ID = 64
 MAX_PENDING = 16
@@ -112,6 +113,8 @@ class JobTable:
         self._by_client: dict[str, dict[str, None]] = {}
         self._departed: deque[Departed] = deque(maxlen=max_jobs)
         self.turn_counts = TurnCounts()
+        # Jobs that have been away since before then do not count there.
+        self._away_from_s = -math.inf
 
     def __len__(self) -> int:
         """Return the number of jobs."""
@@ -201,7 +204,10 @@ class JobTable:
 
     def expire(self) -> list[Departed]:
         """Drop what has been idle for too long; return the jobs that left since the last call, at most `max_jobs`."""
-        oldest_s = self._clock.now_s() - self._max_idle_s
+        now_s = self._clock.now_s()
+        self._away_from_s = now_s - MOST_AWAY_S
+        self.turn_counts.drop_away(self._away_from_s)
+        oldest_s = now_s - self._max_idle_s
         while self._idle and (entry := next(iter(self._idle.values()))).last_active_s < oldest_s:
             self._drop(entry, Departure.IDLE)
         departed = list(self._departed)
@@ -223,7 +229,8 @@ class JobTable:
             raise RuntimeError(f"jobs both busy and idle: {sorted(both)[:5]}")
         if self._idle and len(self) > self._max_jobs:
             raise RuntimeError(f"{len(self)} jobs, of which {len(self._idle)} idle: at most {self._max_jobs}")
-        behind = {entry.number: (entry.turns_behind, entry.prompt_tokens) for entry in self.jobs}
+        counted = [entry for entry in self.jobs if entry.running or entry.last_active_s >= self._away_from_s]
+        behind = {entry.number: (entry.turns_behind, entry.prompt_tokens) for entry in counted}
         self.turn_counts.check_integrity(
             {job: (turns, tokens) for job, (turns, tokens) in behind.items() if turns is not None}
         )
@@ -272,7 +279,8 @@ class JobTable:
         if turns is None:
             self.turn_counts.drop(entry.number)
         else:
-            self.turn_counts.put(entry.number, turns, entry.prompt_tokens)
+            away_since_s = None if entry.running else entry.last_active_s
+            self.turn_counts.put(entry.number, turns, entry.prompt_tokens, away_since_s=away_since_s)
 
     def _drop_surplus(self) -> None:
         while self._idle and len(self) > self._max_jobs:
