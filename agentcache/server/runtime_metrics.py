@@ -114,4 +114,9 @@ RUNTIME_METRICS = (
         _all(lambda runtime: by_reason(runtime.found_jobs)),
         "how",
     ),
+    counter(
+        "held_turns_total",
+        "Turns that waited, their context lost, because jobs wanted more than the caches hold.",
+        _one(lambda runtime: runtime.held_turns),
+    ),
 )

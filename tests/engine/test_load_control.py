@@ -39,6 +39,8 @@ def test_a_turn_without_its_context_waits_and_lets_others_pass() -> None:
     assert tracked.tracker.should_defer(lost, available=100)
     assert not tracked.tracker.should_defer(kept, available=100)
     assert not tracked.tracker.should_defer(tracked.ask("new", ASKED, session="new"), available=100)
+    assert tracked.tracker.should_defer(lost, available=100)
+    assert tracked.tracker.load_control.held_turns == 1, "a turn counts once"
 
 
 def test_it_waits_until_its_round_or_until_all_contexts_fit() -> None:

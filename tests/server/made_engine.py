@@ -54,6 +54,7 @@ def make_runtime(**changes: Any) -> RuntimeCounts:
         "missed_tokens": {"new": 2000, "evicted": 400, "changed": 60, "behind a gap": 40},
         "changed_prompts": {"tools reordered": 2},
         "found_jobs": {"named": 10, "first": 4, "unmatched": 1},
+        "held_turns": 7,
     }
     return RuntimeCounts(**{**found, **changes})
 

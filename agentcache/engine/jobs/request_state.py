@@ -22,7 +22,8 @@ class RequestState:
 
     `request` is the name under which its turn is remembered, `pinned` whether that turn had a live pin. `job_number` is
     its job's in the table, `repeats_reply` whether the job's prompts are likely to have the replies before them.
-    `kept_blocks` are those that it was to hit when it came; `lost_context`: most of its prompt was not cached any more.
+    `kept_blocks` are those that it was to hit when it came; `lost_context`: most of its prompt was not cached any more,
+    so that load control may hold it, or has (`was_held`).
     """
 
     request: str
@@ -36,6 +37,7 @@ class RequestState:
     job_number: int
     kept_blocks: int = 0
     lost_context: bool = False
+    was_held: bool = False
     scheduled_s: float | None = None
     first_token_s: float | None = None
     cached_tokens: int = 0

@@ -154,7 +154,9 @@ class JobStats:
         while record.pins and record.pins[0].turn <= turn.turn:
             record.pins.popleft()
 
-    def count(self, jobs: int, pins: Pins | None, found: Mapping[FoundBy, int]) -> RuntimeCounts:
+    def count(
+        self, jobs: int, pins: Pins | None, found: Mapping[FoundBy, int], *, held_turns: int = 0
+    ) -> RuntimeCounts:
         """Return all counts. `jobs` are in the table now, `found` tells how the jobs of requests were found."""
         return RuntimeCounts(
             jobs=jobs,
@@ -172,6 +174,7 @@ class JobStats:
             evicted_from=dict(self.evicted_from),
             changed_prompts=dict(self.changes),
             found_jobs=dict(found),
+            held_turns=held_turns,
         )
 
     def view_ended(self, now_s: float) -> Iterator[JobView]:

@@ -287,7 +287,8 @@ class JobTracker:
 
     def count(self) -> RuntimeCounts:
         """Count everything since the start."""
-        return self.stats.count(len(self.runtime.jobs), self.pins, self._finder.found)
+        held_turns = self.load_control.held_turns
+        return self.stats.count(len(self.runtime.jobs), self.pins, self._finder.found, held_turns=held_turns)
 
     def check_integrity(self) -> None:
         """Raise when the job table or the pins contradict themselves."""

@@ -173,3 +173,6 @@ class RuntimeCounts(_View):
         default={}, description="turns whose prompt left the last turn, by cause"
     )
     found_jobs: dict[FoundBy, int] = Field(default={}, description="requests, by how their job was found")
+    held_turns: int = Field(
+        default=0, description="that waited, their context lost, because jobs wanted more than the caches hold"
+    )

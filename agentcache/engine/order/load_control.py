@@ -21,6 +21,8 @@ class LoadControl:
         """
         self.count_elsewhere: Callable[[Request], int] = lambda _: 0
         """Counts the blocks of a request that the host's memory alone has."""
+        self.held_turns = 0
+        """Counts the turns that have waited."""
         self._find_longest_wait = find_longest_wait
         self._block_size = block_size
         self._loses_whole = loses_whole
@@ -38,7 +40,11 @@ class LoadControl:
 
     def holds(self, state: RequestState, now_s: float) -> bool:
         """Tell whether the request waits in this step, and lets others pass."""
-        return state.lost_context and now_s - state.arrived_s < self._longest_s
+        holds = state.lost_context and now_s - state.arrived_s < self._longest_s
+        if holds and not state.was_held:
+            state.was_held = True
+            self.held_turns += 1
+        return holds
 
     def _count_kept(self, request: Request, hits: Sequence[KVCacheBlock]) -> int:
         """Count the tokens of the request that are in either cache. Each group of layers has a block for them."""
