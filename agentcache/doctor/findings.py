@@ -14,6 +14,7 @@ _LEAST_CHANGED_TURNS = 0.02
 _LEAST_EVICTED = 0.1
 _LEAST_BEHIND_GAP = 0.05
 _LEAST_ELSEWHERE = 0.05
+_LEAST_HELD = 0.05
 _MOST_UNMATCHED = 0.5
 
 _REASONS = {
@@ -79,6 +80,7 @@ def diagnose(engines: Sequence[Values], jobs: Sequence[Values]) -> Diagnosis:
             *_judge_clients(runtimes, jobs),
             *_judge_matches(_add_up(runtimes, "found_jobs")),
             *_judge_cache(prompt, missed, _add_up(runtimes, "evicted_from")),
+            *_judge_load(runtimes),
             *_judge_setup(engines),
         ),
     )
@@ -153,6 +155,17 @@ def _judge_cache(prompt: int, missed: Counter[str], losses: Counter[str]) -> Ite
             f"{_share(missed['at another engine'], prompt)} of the prompt tokens were cached at the engine that their "
             "job had left for one with less to do.",
             "Have fewer jobs move: raise replicas.spill_factor, or give the engines room for more of them.",
+        )
+
+
+def _judge_load(runtimes: Sequence[Values]) -> Iterator[Finding]:
+    requests = _add_up(runtimes, "found_jobs").total()
+    held = sum(each.get("held_turns", 0) for each in runtimes)
+    if requests and held >= _LEAST_HELD * requests:
+        yield Finding(
+            f"{held:,} of {requests:,} requests waited, their contexts lost: jobs want more than the caches hold.",
+            "Serve fewer jobs at a time, or raise --kv-offloading-size; order.load_control says for how long they wait "
+            "(docs/tuning.md).",
         )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import httpx
 import pytest
-from made_engine import FakeCore, make_app, make_engine, make_job, make_turn
+from made_engine import FakeCore, make_app, make_engine, make_job, make_runtime, make_turn
 from starlette.testclient import TestClient
 
 from agentcache.cli import main
@@ -33,7 +33,8 @@ def test_it_prints_findings_of_a_running_server(
 ) -> None:
     change = ChangeView(at_token=32, cause="tools reordered", role=None)
     knobs = {**make_engine().knobs, "runtime": {"tool_parser": "hermes"}}
-    core = FakeCore((make_engine(knobs=knobs), [make_job("mine", make_turn(0, 1.0, change=change))]))
+    engine = make_engine(knobs=knobs, runtime=make_runtime(held_turns=0))
+    core = FakeCore((engine, [make_job("mine", make_turn(0, 1.0, change=change))]))
     with TestClient(make_app(core)) as server:
         keys = list[str | None]()
 

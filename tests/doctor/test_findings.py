@@ -17,7 +17,7 @@ def read_engine(**runtime: Any) -> dict[str, Any]:
     """As it comes out of GET /agentcache/state: a server with nothing to mend but what is given."""
     healthy: dict[str, Any] = {
         **{"prompt_tokens": 10_000, "hit_tokens": 9_000, "missed_tokens": {"new": 1000}},
-        **{"changed_prompts": {}, "found_jobs": {"named": 50, "first": 3}},
+        **{"changed_prompts": {}, "found_jobs": {"named": 50, "first": 3}, "held_turns": 2},
     }
     engine = make_engine(runtime=make_runtime(**{**healthy, **runtime}))
     knobs = {**engine.knobs, **PARSER}
@@ -67,6 +67,7 @@ def test_what_a_client_changes_is_named_with_an_example(cause: str, advice: str)
         ({"missed_tokens": {"behind a gap": 600, "new": 10}}, "behind a gap"),
         ({"missed_tokens": {"at another engine": 600, "new": 10}}, "raise replicas.spill_factor"),
         ({"found_jobs": {"first": 40, "unmatched": 6, "repeated": 5}}, "6 of 11 requests"),
+        ({"held_turns": 3}, "3 of 53 requests waited"),
     ],
 )
 def test_what_the_server_lacks_is_named(runtime: dict[str, Any], part: str) -> None:
