@@ -133,16 +133,22 @@ def test_the_policy_for_first_tokens_has_no_turns(tiny_model_path: str) -> None:
         assert (lone.scheduler.tracker.load_control._find_longest_wait() > 0) is has_turns
 
 
-def test_an_abort_while_it_waits_leaves_nothing(tiny_model_path: str) -> None:
-    lone = make_lanes(tiny_model_path, 1.0)
+def lose_context(model_path: str) -> tuple[LoneScheduler, list[int]]:
+    """A job whose context is lost, and what its next turn asks; turns wait for ever."""
+    lone = make_lanes(model_path, 1.0)
     lone.scheduler.tracker.load_control._find_longest_wait = lambda: 1e6
     first = tokens_of(1, 200)
     lone.add("a", first, 4, calls=(SEARCH,), session_id="a")
     run_until_idle(lone)
     lone.pool.evict_blocks({block.block_id for block in lone.pool.blocks if block.block_hash is not None})
+    return lone, [*first, *tokens_of(3, 40)]
+
+
+def test_an_abort_while_it_waits_leaves_nothing(tiny_model_path: str) -> None:
+    lone, prompt = lose_context(tiny_model_path)
     lone.add("runs", tokens_of(2, 100), 60)
     lone.step()
-    lone.add("b", [*first, *tokens_of(3, 40)], 4, calls=(SEARCH,), session_id="a")
+    lone.add("b", prompt, 4, calls=(SEARCH,), session_id="a")
     assert all("b" not in lone.step().scheduled for _ in range(10))
     lone.abort("b")
     run_until_idle(lone)
@@ -150,12 +156,7 @@ def test_an_abort_while_it_waits_leaves_nothing(tiny_model_path: str) -> None:
 
 
 def test_it_goes_at_once_where_nothing_runs(tiny_model_path: str) -> None:
-    lone = make_lanes(tiny_model_path, 1.0)
-    lone.scheduler.tracker.load_control._find_longest_wait = lambda: 1e6
-    first = tokens_of(1, 200)
-    lone.add("a", first, 4, calls=(SEARCH,), session_id="a")
-    run_until_idle(lone)
-    lone.pool.evict_blocks({block.block_id for block in lone.pool.blocks if block.block_hash is not None})
-    lone.add("b", [*first, *tokens_of(3, 40)], 4, calls=(SEARCH,), session_id="a")
+    lone, prompt = lose_context(tiny_model_path)
+    lone.add("b", prompt, 4, calls=(SEARCH,), session_id="a")
     assert "b" in lone.step().scheduled
     run_until_idle(lone)

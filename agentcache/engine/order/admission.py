@@ -108,7 +108,7 @@ class AdmissionControl:
         While it waits, nothing behind it without a pin is admitted either: small requests would keep a large one
         waiting for ever. A junior leaves room for the others to grow (`Order`), and holds back juniors alone: it waits
         for as long as what its job takes of that room until its end would cost, and so not for long if that is little.
-        Whoever has waited for `patience_s` goes, however many wait with it.
+        Whoever has waited for `patience_s` goes, however many wait with it, unless load control holds it.
         """
         if self._respected is None or request.status == RequestStatus.PREEMPTED:
             return False

@@ -35,7 +35,7 @@ class LoadControl:
     def note_arrival(self, request: Request, state: RequestState, hits: Sequence[KVCacheBlock]) -> None:
         """Look whether the request has lost its context; `hits` are the blocks that it would reuse on the GPU."""
         left = state.overlap.shared_tokens
-        if state.continues is not None and left:
+        if left:
             state.lost_context = has_lost_context(request.num_tokens, left, self._count_kept(request, hits))
 
     def holds(self, state: RequestState, now_s: float) -> bool:
