@@ -101,10 +101,10 @@ def run_lanes(lone: LoneScheduler, lanes: int, turns: int, seed: int = 0) -> int
     return hits
 
 
-def make_lanes(model_path: str, share: float, **engine: Any) -> LoneScheduler:
-    """Room for about half of eight contexts of 96 tokens and more, on a machine that takes 0.1 s a block."""
-    knobs = {"order": {"load_control": share}, "segments": {"enabled": False}}
-    lone = make_lone(model_path, "agentcache", blocks=44, engine={"max_num_seqs": 3, **engine}, **knobs)
+def make_lanes(model_path: str, share: float) -> LoneScheduler:
+    """Room for about half of eight contexts of 96 tokens and more. A wait for a round lasts for 30 s at most."""
+    knobs: dict[str, Any] = {"order": {"load_control": share}, "segments": {"enabled": False}}
+    lone = make_lone(model_path, "agentcache", blocks=44, engine={"max_num_seqs": 3}, **knobs)
     control = lone.scheduler.tracker.load_control
     find = control._find_longest_wait
     control._find_longest_wait = lambda: 30.0 if find() > 0 else 0.0

@@ -72,13 +72,11 @@ class Tracked:
         self.runtime = AgentRuntime(
             clock=self.clock, estimator=self.estimator, max_jobs=self.max_jobs, max_idle_s=3600.0
         )
-        load_control = LoadControl(lambda: self.longest_wait_s, BLOCK, loses_whole=False)
         factors = ReuseFactors(self.evictor, self.runtime, lifespan_window=10, reuse_probability=0.5)
         self.tracker = JobTracker(
             runtime_policy=self.runtime_policy,
             runtime=self.runtime,
             pins=self.pins,
-            load_control=load_control,
             waiting=AdmissionControl(
                 self.runtime_policy,
                 self.pins,
@@ -90,7 +88,7 @@ class Tracked:
                 foresee_loss=lambda: self.loss,
                 find_turns=self.runtime.jobs.turn_counts.quantile,
                 find_growth=lambda: self.runtime.context_growth.ratio,
-                load_control=load_control,
+                load_control=LoadControl(lambda: self.longest_wait_s, BLOCK, loses_whole=False),
             ),
             factors=factors if self.runtime_policy.factors else None,
             turn_cost=TurnCost(RecomputeCost(slope_s=0.0, base_s=LOSS_S, floor_s=1e-6), BLOCK, num_blocks=100),

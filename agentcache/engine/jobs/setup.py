@@ -71,12 +71,10 @@ class TrackerSetup:
             max_jobs=config.runtime.max_jobs,
             max_idle_s=config.runtime.max_idle_s,
         )
-        load_control = self._make_load_control(runtime_policy, runtime)
         tracker = JobTracker(
             runtime_policy=runtime_policy,
             runtime=runtime,
             pins=pins,
-            load_control=load_control,
             waiting=AdmissionControl(
                 runtime_policy,
                 pins,
@@ -88,7 +86,7 @@ class TrackerSetup:
                 foresee_loss=self._make_foresight(runtime_policy, runtime),
                 find_turns=runtime.jobs.turn_counts.quantile,
                 find_growth=lambda: runtime.context_growth.ratio,
-                load_control=load_control,
+                load_control=self._make_load_control(runtime_policy, runtime),
             ),
             factors=self._make_factors(evictor, runtime) if runtime_policy.factors else None,
             turn_cost=TurnCost(block_price, self.block_size, inputs.num_blocks),
@@ -109,8 +107,9 @@ class TrackerSetup:
         """
         if self.price is None and runtime_policy.kept_order is None:
             return lambda: 1.0
+        room = self._room
         losses = WITHOUT_TIER if self.price is None else BESIDE_TIER
-        return lambda: foresee_loss(_count_wanted(runtime), self._room, losses)
+        return lambda: foresee_loss(_count_wanted(runtime), room, losses)
 
     def _make_load_control(self, runtime_policy: RuntimePolicy, runtime: AgentRuntime) -> LoadControl:
         share = 0.0 if runtime_policy.order is None else runtime_policy.order.load_control

@@ -25,7 +25,6 @@ from agentcache.engine.jobs.stats import JobStats, hide_takers, view_job
 from agentcache.engine.jobs.views import JobView, RuntimeCounts
 from agentcache.engine.order.admission import AdmissionControl
 from agentcache.engine.order.job_queue import ORDINARY, QueuePriority, find_priority
-from agentcache.engine.order.load_control import LoadControl
 from agentcache.engine.replies.tool_reader import ToolReader, calls_of
 from agentcache.policy.runtime_policy import RuntimePolicy
 from tool_runtime.learning.job_table import Gap, JobEntry
@@ -48,7 +47,6 @@ class JobTracker:
         runtime: AgentRuntime,
         pins: Pins | None,
         waiting: AdmissionControl,
-        load_control: LoadControl,
         factors: ReuseFactors | None,
         turn_cost: TurnCost,
         hash_block_size: int,
@@ -59,7 +57,7 @@ class JobTracker:
     ) -> None:
         self.runtime = runtime
         self.pins = pins
-        self.load_control = load_control
+        self.load_control = waiting.load_control
         self.stats = JobStats()
         self.clock = clock
         self._runtime_policy = runtime_policy

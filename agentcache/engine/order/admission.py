@@ -54,7 +54,7 @@ class AdmissionControl:
         self._find_hits = find_hits
         self._count_running = count_running
         self._find_growth = find_growth
-        self._load_control = load_control
+        self.load_control = load_control
         self._juniors = Juniors(lambda: self._between(self._kept_order.juniors, self._order.juniors), find_turns)
         # In this step requests wait for pins; juniors wait for room beside them.
         self._held_back = self._holds_juniors = False
@@ -84,7 +84,7 @@ class AdmissionControl:
         self._held_back = self._holds_juniors = False
         self._loss = self._foresee_loss()
         self._juniors.step()
-        self._load_control.step()
+        self.load_control.step()
         if not waiting:
             # The last one that was held back was aborted.
             self._held_since_s = None
@@ -95,7 +95,7 @@ class AdmissionControl:
             return
         hits = self._find_hits(request)
         state.kept_blocks = len(hits)
-        self._load_control.note_arrival(request, state, hits)
+        self.load_control.note_arrival(request, state, hits)
         free = [block.block_id for block in hits if block.ref_cnt == 0]
         if free:
             self._guarded.guard(request.request_id, free, max(0.0, LATEST_S - state.priority.time_s))
@@ -112,7 +112,7 @@ class AdmissionControl:
         """
         if self._respected is None or request.status == RequestStatus.PREEMPTED:
             return False
-        if self._load_control.holds(state, now_s):
+        if self.load_control.holds(state, now_s):
             return True
         if now_s - state.arrived_s >= self.patience_s:
             return False
