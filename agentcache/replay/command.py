@@ -58,7 +58,7 @@ def replay_all(runs: Sequence[ReplaySettings]) -> tuple[int, list[Summary]]:
     with divert_output(first.out / ENGINE_LOG) as terminal:
         replayed = _Runs(backend, Console(file=terminal))
         status = asyncio.run(replayed.run(list(zip(runs, loads, strict=True))))
-    return status, [write_report([settings.out], settings.out).summary for settings in replayed.begun]
+    return status, replayed.summaries
 
 
 def _begin(settings: ReplaySettings, backend: Backend, loaded: LoadedRun) -> None:
@@ -87,7 +87,9 @@ class _Runs:
     """Runs policies one after the other, until they are done or a signal comes."""
 
     def __init__(self, backend: Backend, console: Console) -> None:
-        self.begun: list[ReplaySettings] = []
+        self.summaries: list[Summary] = []
+        """The figures of the runs that began; their reports are written."""
+        self._begun: list[ReplaySettings] = []
         self._backend = backend
         self._console = console
         self._interrupted = False
@@ -119,13 +121,21 @@ class _Runs:
             for settings, loaded in runs:
                 if len(runs) > 1:
                     self._console.print(settings.out.name, highlight=False)
-                if self.begun:
+                if self._begun:
                     _begin(settings, self._backend, loaded)
-                self.begun.append(settings)
-                with EventWriter(settings.out) as writer:
-                    one = _Run(settings, self._backend, loaded, writer, self._console)
-                    finished += [await self._try_policy(one, policy) for policy in one.policies]
+                self._begun.append(settings)
+                try:
+                    finished += await self._run_policies(settings, loaded)
+                finally:
+                    # Not after the last run: stopping an engine takes long, and may be cut short.
+                    self.summaries.append(write_report([settings.out], settings.out).summary)
         return all(finished)
+
+    async def _run_policies(self, settings: ReplaySettings, loaded: LoadedRun) -> list[bool]:
+        """Tell of each policy whether every job finished."""
+        with EventWriter(settings.out) as writer:
+            one = _Run(settings, self._backend, loaded, writer, self._console)
+            return [await self._try_policy(one, policy) for policy in one.policies]
 
     async def _try_policy(self, run: _Run, policy: str) -> bool:
         """Tell whether every job finished. An engine that fails to start, or dies, ends the run of its policy only."""
@@ -134,7 +144,7 @@ class _Runs:
         except ServerError as error:
             if self._interrupted:
                 raise
-            log = self.begun[0].out / ENGINE_LOG
+            log = self._begun[0].out / ENGINE_LOG
             self._console.print(f"{policy}: {error}; see {log}", style="red", markup=False)
             return False
 

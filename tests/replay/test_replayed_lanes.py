@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_server import FakeServer
@@ -14,6 +15,7 @@ from agentcache.cli import main
 from agentcache.errors import InputError
 from agentcache.jobs.loader import load_all
 from agentcache.jobs.settings import JobSettings
+from agentcache.replay import command
 from agentcache.report.content import HTML_FILE, MARKDOWN_FILE, SUMMARY_FILE
 from agentcache.report.events import RUN_FILE, read_events, read_run_record
 from agentcache.run.folder import ENGINE_LOG
@@ -56,6 +58,20 @@ def test_each_number_has_a_folder_and_all_have_one_report(
     assert f"report: {out}/report.html" in shown
     assert "On the front of throughput and interactivity: server with" in shown
     assert shown.index("lanes-1") < shown.index("lanes-2")
+
+
+def test_a_report_is_written_before_the_next_number_begins(
+    server: FakeServer, traces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin, reported = command._begin, []
+
+    def note_report(*arguments: Any) -> None:
+        reported.append((tmp_path / "lanes-1" / SUMMARY_FILE).exists())
+        begin(*arguments)
+
+    monkeypatch.setattr(command, "_begin", note_report)
+    assert replay(server, traces, tmp_path, "--concurrency", "1", "2") == 0
+    assert reported == [False, True]
 
 
 def test_a_loop_finds_nothing_that_the_last_one_cached(server: FakeServer, traces: Path, tmp_path: Path) -> None:
