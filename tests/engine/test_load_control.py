@@ -18,6 +18,7 @@ WAIT_S = 20.0
 def make_controlled() -> Tracked:
     tracked = make_waiting(pinned=0, protect_waiting=True)
     tracked.longest_wait_s = WAIT_S
+    tracked.tracker.step()
     return tracked
 
 
@@ -41,6 +42,19 @@ def test_a_turn_without_its_context_waits_and_lets_others_pass() -> None:
     assert not tracked.tracker.should_defer(tracked.ask("new", ASKED, session="new"), available=100)
     assert tracked.tracker.should_defer(lost, available=100)
     assert tracked.tracker.load_control.held_turns == 1, "a turn counts once"
+
+
+def test_what_is_left_of_its_context_is_not_kept_for_it() -> None:
+    tracked = make_controlled()
+    guarded: list[str] = []
+    tracked.pins.guard = lambda request_id, *_: guarded.append(request_id)
+    lost, kept = come_back(tracked, "lost", kept_blocks=1), come_back(tracked, "kept", kept_blocks=4)
+    assert tracked.tracker.should_defer(lost, available=100)
+    assert guarded == [kept.request_id]
+    tracked.longest_wait_s = 0.0
+    tracked.tracker.step()
+    fits = come_back(tracked, "fits", kept_blocks=1)
+    assert guarded == [kept.request_id, fits.request_id], "it goes on at once"
 
 
 def test_it_waits_until_its_round_or_until_all_contexts_fit() -> None:

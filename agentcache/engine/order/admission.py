@@ -96,6 +96,9 @@ class AdmissionControl:
         hits = self._find_hits(request)
         state.kept_blocks = len(hits)
         self.load_control.note_arrival(request, state, hits)
+        if self.load_control.may_hold(state, state.arrived_s):
+            # For as long as it may wait, what is left of its context would take room from those that go on.
+            return
         free = [block.block_id for block in hits if block.ref_cnt == 0]
         if free:
             self._guarded.guard(request.request_id, free, max(0.0, LATEST_S - state.priority.time_s))

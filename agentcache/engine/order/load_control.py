@@ -40,11 +40,15 @@ class LoadControl:
 
     def holds(self, state: RequestState, now_s: float) -> bool:
         """Tell whether the request waits in this step, and lets others pass."""
-        holds = state.lost_context and now_s - state.arrived_s < self._longest_s
+        holds = self.may_hold(state, now_s)
         if holds and not state.was_held:
             state.was_held = True
             self.held_turns += 1
         return holds
+
+    def may_hold(self, state: RequestState, now_s: float) -> bool:
+        """Tell whether the request waits in this step, if anything runs."""
+        return state.lost_context and now_s - state.arrived_s < self._longest_s
 
     def _count_kept(self, request: Request, hits: Sequence[KVCacheBlock]) -> int:
         """Count the tokens of the request that are in either cache. Each group of layers has a block for them."""
