@@ -89,14 +89,9 @@ class AgentScheduler(MultiSegmentScheduler):
     def _make_recorder(self) -> RequestRecorder | None:
         if self.config.record.file is None:
             return None
+        reader = self.tracker.tool_reader if self.tracker else make_reader(self.vllm_config, self.config.runtime)
         return make_recorder(
-            self.vllm_config,
-            self.config,
-            hash_block_size=self.hash_block_size,
-            tool_reader=make_reader(self.vllm_config, self.config.runtime)
-            if self.tracker is None
-            else self.tracker.tool_reader,
-            clock=self.now,
+            self.vllm_config, self.config, hash_block_size=self.hash_block_size, tool_reader=reader, clock=self.now
         )
 
     def _find_policy(self) -> Policy:
@@ -247,12 +242,19 @@ class AgentScheduler(MultiSegmentScheduler):
                 self.recorder.arrived(request, None if self.tracker is None else self.tracker.job_of(request))
         super().add_request(request)
 
+    def _limit_prefill(self) -> None:
+        if self.chunking is None:
+            return
+        decodes = sum(not request.is_prefill_chunk for request in self.running)
+        budget = prefill_budget(self.chunking, decodes, self._step_tokens)
+        if self.tier is not None:
+            budget = self.tier.limit_prefill(budget, decodes=decodes, requests=sum(self.get_request_counts()))
+        self.prefill_budget = budget
+        self.max_num_scheduled_tokens = decodes + budget
+
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
         """Schedule a step, after pins have ended and with a prefill that fits the decodes."""
-        if self.chunking is not None:
-            decodes = sum(not request.is_prefill_chunk for request in self.running)
-            self.prefill_budget = prefill_budget(self.chunking, decodes, self._step_tokens)
-            self.max_num_scheduled_tokens = decodes + self.prefill_budget
+        self._limit_prefill()
         if self.tracker is not None:
             self.tracker.step()
         output = super().schedule(throttle_prefills)

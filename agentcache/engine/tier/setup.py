@@ -99,6 +99,7 @@ class TierSetup:
             ),
             filler=filler,
             price=price,
+            block_size=scheduler.block_size,
             block_bytes=int(find_block_bytes(scheduler)) * scheduler.parallel_config.world_size,
             workers=scheduler.parallel_config.world_size,
             clock=clock,

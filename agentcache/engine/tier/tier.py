@@ -6,6 +6,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
+from vllm.utils.math_utils import cdiv
 from vllm.v1.request import Request
 
 from agentcache.engine.segments.cached_blocks import CachedBlockMap
@@ -14,6 +15,7 @@ from agentcache.engine.segments.gap_filler import GapFiller
 from agentcache.engine.tier.fetching import Fetch, Fetching
 from agentcache.engine.tier.host_cache import HostCache
 from agentcache.engine.tier.prefetching import Prefetching
+from agentcache.engine.tier.prefill_gate import PrefillGate
 from agentcache.engine.tier.storing import Store, Storing
 from agentcache.engine.tier.waits import FetchWaits
 from agentcache.engine.tier.worker import TierMetadata
@@ -38,6 +40,7 @@ class Tier:
         fetching: Fetching,
         filler: GapFiller,
         price: ReturnPrice,
+        block_size: int,
         block_bytes: int,
         workers: int,
         clock: Callable[[], float],
@@ -50,6 +53,7 @@ class Tier:
             fetching: Chooses what is copied back.
             filler: Holds blocks of waiting requests.
             price: Is told what was fetched.
+            block_size: The tokens of a block.
             block_bytes: What is copied for one block, by all workers together.
             workers: How many of vLLM's workers must have made a copy before it counts.
             clock: Gives seconds.
@@ -60,8 +64,10 @@ class Tier:
         self.prefetching: Prefetching | None = None
         """Chooses what is copied back before it is asked for; None: nothing is."""
         self.fetched_blocks = 0
+        self._block_size = block_size
         self.block_bytes = block_bytes
         self.waits = FetchWaits(clock)
+        self._gate = PrefillGate(storing.can_lose, clock)
         self._filler = filler
         self._price = price
         self._workers = workers
@@ -90,6 +96,17 @@ class Tier:
             return True
         self.forget(request)
         return False
+
+    def limit_prefill(self, tokens: int, *, decodes: int, requests: int) -> int:
+        """Limit the prompt tokens of a step in which so many of the engine's requests decode.
+
+        Returns:
+            `tokens`, or 0 for steps of decodes alone.
+        """
+        has_prefill = decodes < requests
+        if decodes and has_prefill and not self._gate.is_open(cdiv(tokens, self._block_size)):
+            return 0
+        return tokens
 
     def forget(self, request: Request) -> None:
         """Note that the request waits no more for what is fetched."""
