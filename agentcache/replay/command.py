@@ -55,8 +55,9 @@ def replay_all(runs: Sequence[ReplaySettings]) -> tuple[int, list[Summary]]:
         for settings, loaded in zip(runs, loads, strict=True):
             check_fit(loaded.jobs, settings.jobs, cache_tokens=backend.cache_tokens, max_tokens=backend.max_tokens)
     _begin(first, backend, loads[0])
-    with divert_output(first.out / ENGINE_LOG) as terminal:
-        replayed = _Runs(backend, Console(file=terminal))
+    log = first.out / ENGINE_LOG
+    with divert_output(log) as terminal:
+        replayed = _Runs(backend, log, Console(file=terminal))
         status = asyncio.run(replayed.run(list(zip(runs, loads, strict=True))))
     return status, replayed.summaries
 
@@ -86,11 +87,12 @@ def _begin(settings: ReplaySettings, backend: Backend, loaded: LoadedRun) -> Non
 class _Runs:
     """Runs policies one after the other, until they are done or a signal comes."""
 
-    def __init__(self, backend: Backend, console: Console) -> None:
+    def __init__(self, backend: Backend, log: Path, console: Console) -> None:
+        """`log` has what the engine says in all of them."""
         self.summaries: list[Summary] = []
         """The figures of the runs that began; their reports are written."""
-        self._begun: list[ReplaySettings] = []
         self._backend = backend
+        self._log = log
         self._console = console
         self._interrupted = False
 
@@ -121,9 +123,9 @@ class _Runs:
             for settings, loaded in runs:
                 if len(runs) > 1:
                     self._console.print(settings.out.name, highlight=False)
-                if self._begun:
+                # The first has begun before its log.
+                if self.summaries:
                     _begin(settings, self._backend, loaded)
-                self._begun.append(settings)
                 try:
                     finished += await self._run_policies(settings, loaded)
                 finally:
@@ -144,8 +146,7 @@ class _Runs:
         except ServerError as error:
             if self._interrupted:
                 raise
-            log = self._begun[0].out / ENGINE_LOG
-            self._console.print(f"{policy}: {error}; see {log}", style="red", markup=False)
+            self._console.print(f"{policy}: {error}; see {self._log}", style="red", markup=False)
             return False
 
 
