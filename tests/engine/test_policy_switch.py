@@ -11,7 +11,7 @@ from unittest.mock import MagicMock
 
 import pytest
 from background_server import SharedServer
-from live_engine import BLOCK, LiveEngine, Reply, make_prompt
+from live_engine import BLOCK, LiveEngine, Reply, make_prompt, switch_without_collecting
 from openai import OpenAI
 from sizes import pick_size
 from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue
@@ -43,9 +43,13 @@ def core_of(engine: LiveEngine) -> Any:
     return engine._core
 
 
+def make_config(policy: str) -> AgentCacheConfig:
+    return AgentCacheConfig(policy=policy, lifespan_s=200, segments=ALL_ISLANDS)
+
+
 def switch(engine: LiveEngine, policy: str) -> None:
     settle(engine)
-    use_policy(core_of(engine), AgentCacheConfig(policy=policy, lifespan_s=200, segments=ALL_ISLANDS))
+    switch_without_collecting(core_of(engine), make_config(policy))
     engine.scheduler.clock = itertools.count(1.0).__next__
 
 
@@ -132,7 +136,8 @@ def test_the_old_scheduler_is_freed_and_the_new_one_frozen(small: LiveEngine, po
     switch(small, policy)
     small.ask(make_prompt(1, 3 * BLOCK), 3)
     old = weakref.ref(small.scheduler)
-    switch(small, "lru")
+    settle(small)
+    use_policy(core_of(small), make_config("lru"))
     assert old() is None
     # Else the garbage collector would have work with the blocks of every policy but the first.
     block = small.pool.blocks[1]

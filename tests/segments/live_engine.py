@@ -18,6 +18,7 @@ from vllm.engine.arg_utils import EngineArgs
 from vllm.lora.request import LoRARequest
 from vllm.platforms import current_platform
 from vllm.v1.core.kv_cache_utils import make_block_hash_with_group_id
+from vllm.v1.engine.core import EngineCore
 from vllm.v1.engine.llm_engine import LLMEngine
 from vllm.v1.metrics.loggers import StatLoggerBase
 from vllm.v1.metrics.stats import IterationStats, SchedulerStats
@@ -26,7 +27,7 @@ from vllm.v1.request import Request
 from agentcache.config import AgentCacheConfig
 from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT, SCHEDULER_CLASS
 from agentcache.engine.replies.forced_calls import write_forced_calls
-from agentcache.engine.rpc.policy_switch import use_policy
+from agentcache.engine.rpc import policy_switch
 from agentcache.engine.scheduler import AgentScheduler
 from tool_runtime.agent.job import ToolCall
 
@@ -74,6 +75,13 @@ def add_group_of_experts() -> None:
     """vLLM makes a process's groups with its first engine, and that of experts only if this engine has some."""
     if parallel_state.model_parallel_is_initialized() and parallel_state._EP is None:
         parallel_state._EP = parallel_state.get_tp_group()
+
+
+def switch_without_collecting(core: EngineCore, config: AgentCacheConfig) -> None:
+    """Leave the old scheduler to a later collection: each walks through all that tests import, for half a second."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(policy_switch, "_collect_and_freeze", lambda: None)
+        policy_switch.use_policy(core, config)
 
 
 class LiveEngine:
@@ -131,7 +139,7 @@ class LiveEngine:
         """Go on as an engine that just started under `policy` does."""
         while self.scheduler.has_requests() or self._core.batch_queue:
             self.step()
-        use_policy(self._core, AgentCacheConfig.model_validate(configure(policy, segments) | knobs))
+        switch_without_collecting(self._core, AgentCacheConfig.model_validate(configure(policy, segments) | knobs))
         for recorder in self.stats:
             recorder.scheduler.clear()
             recorder.iterations.clear()

@@ -45,7 +45,11 @@ def use_policy(core: EngineCore, config: AgentCacheConfig) -> None:
     core.reset_encoder_cache()
     old.shutdown()
     del old
-    # As vLLM does after the start: else the collector would walk through a later policy's blocks, not the first one's.
+    _collect_and_freeze()
+
+
+def _collect_and_freeze() -> None:
+    """As vLLM does after the start: else the collector would walk through a later policy's blocks, not the first."""
     gc.unfreeze()
     freeze_gc_heap()
 
