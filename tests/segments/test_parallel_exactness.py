@@ -6,8 +6,10 @@ log-probabilities by some 1e-5, less than `assert_same` allows for: one rank can
 
 from __future__ import annotations
 
+import multiprocessing
 import random
 from collections.abc import Iterator
+from multiprocessing.forkserver import ensure_running
 from typing import Any
 
 import psutil
@@ -15,6 +17,7 @@ import pytest
 from background_server import engine_processes
 from crowd import BLOCKS, Crowd, assert_equal_to_cold, assert_eventful, note_preemptions
 from live_engine import BLOCK, LiveEngine, assert_same, make_prompt
+from loaded_once import get_context
 from vllm import envs
 
 pytestmark = pytest.mark.engine
@@ -25,12 +28,28 @@ RANKS = {"tensor": {"tensor_parallel_size": 2}, "pipeline": {"pipeline_parallel_
 NO_TRITON = "Model Runner V2 requires Triton."
 
 
+@pytest.fixture(scope="module")
+def forkserver(cold: LiveEngine) -> Iterator[None]:  # noqa: ARG001 (made first: with an engine vLLM sets the environment)
+    """What the ranks of V1 are forked from: they have its environment, which says which runner they take."""
+    before = engine_processes()
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("VLLM_USE_V2_MODEL_RUNNER", "0")
+        ensure_running()
+    (server,) = engine_processes() - before
+    yield
+    server.kill()
+
+
 @pytest.fixture(
     scope="module",
     params=[(ranks, is_v2) for is_v2 in (False, True) for ranks in RANKS],
     ids=lambda param: f"{param[0]}, {'V2' if param[1] else 'V1'}",
 )
-def engine(request: pytest.FixtureRequest, tiny_model_path: str) -> Iterator[LiveEngine]:
+def engine(
+    request: pytest.FixtureRequest,
+    tiny_model_path: str,
+    forkserver: None,  # noqa: ARG001 (gone later)
+) -> Iterator[LiveEngine]:
     """The scheduler is in this process, the ranks are in two others, gone at the end."""
     ranks, is_v2 = request.param
     before = engine_processes()
@@ -50,6 +69,8 @@ def engine(request: pytest.FixtureRequest, tiny_model_path: str) -> Iterator[Liv
 def start(model: str, *, is_v2: bool, **options: Any) -> LiveEngine:
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("VLLM_USE_V2_MODEL_RUNNER", str(int(is_v2)))
+        if not is_v2:
+            environment.setattr(multiprocessing, "get_context", get_context)
         # Another engine in this process has vLLM keep what was set before.
         envs.disable_envs_cache()
         try:
