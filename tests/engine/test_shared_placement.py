@@ -33,9 +33,8 @@ def meeting(tmp_path_factory: pytest.TempPathFactory) -> Meeting:
 def process(meeting: Meeting) -> Iterator[Popen[bytes]]:
     process = start_process(meeting, MAKE)
     yield process
-    assert process.stdin is not None
-    process.stdin.close()
-    assert process.wait(10) == 0
+    process.kill()
+    process.wait(10)
 
 
 @pytest.fixture
@@ -81,12 +80,26 @@ def test_a_process_that_ends_is_an_error(tmp_path: Path) -> None:
     process = start_process(meeting, MAKE)
     server = SharedPlacement(connect(meeting), BLOCK, process)
     assert server.find("nobody") is None
-    assert process.stdin is not None
-    process.stdin.close()
+    process.kill()
     process.wait(10)
     for _ in range(2):
         with pytest.raises(ServerError, match="is gone"):
             server.find("nobody")
+
+
+def test_servers_that_end_later_are_answered(tmp_path: Path) -> None:
+    meeting = Meeting(str(tmp_path / "socket"), b"a key")
+    process = start_process(meeting, MAKE)
+    connections = [connect(meeting) for _ in range(2)]
+    first, last = (SharedPlacement(connection, BLOCK) for connection in connections)
+    assert first.find("nobody") is None
+    connections[0].close()
+    assert process.stdin is not None
+    process.stdin.close()
+    for _ in range(3):
+        assert last.find("nobody") is None
+    connections[1].close()
+    assert process.wait(10) == 0
 
 
 def test_a_late_answer_is_not_taken_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:

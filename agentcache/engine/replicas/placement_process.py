@@ -40,7 +40,10 @@ class Meeting(NamedTuple):
 
 
 def start_process(meeting: Meeting, make: Callable[[], JobPlaces]) -> subprocess.Popen[bytes]:
-    """Start the process, which ends with this one: by the end of its input, however that comes."""
+    """Start the process. It ends once this one has, however that comes, and so have all that are connected to it.
+
+    API servers end one after another, and those that still run have questions.
+    """
     process = subprocess.Popen([sys.executable, "-m", _MODULE], stdin=subprocess.PIPE, start_new_session=True)
     assert process.stdin is not None
     pickle.dump((meeting, make), process.stdin)
@@ -126,15 +129,20 @@ class SharedPlacement:
         raise ServerError(f"the process that chooses engines did not answer within {ANSWER_WAIT_S:g} s")
 
 
-def serve(listener: Listener, placement: JobPlaces) -> None:
-    """Answer every API server that connects, each in a thread of its own, one question at a time."""
+def serve(listener: Listener, placement: JobPlaces, answering: list[Thread]) -> None:
+    """Answer every API server that connects, each in a thread of its own, one question at a time.
+
+    The threads are added to `answering`; each ends with its API server.
+    """
     lock = Lock()
     while True:
         try:
             connection = listener.accept()
         except (AuthenticationError, EOFError, OSError):
             continue  # Somebody without the key, or who went away.
-        Thread(target=partial(_answer, connection, placement, lock), daemon=True).start()
+        thread = Thread(target=partial(_answer, connection, placement, lock), daemon=True)
+        thread.start()
+        answering.append(thread)
 
 
 def _answer(connection: Connection, placement: JobPlaces, lock: Lock) -> None:
@@ -142,7 +150,7 @@ def _answer(connection: Connection, placement: JobPlaces, lock: Lock) -> None:
         try:
             wants_answer, method, values, named = connection.recv()
         except (EOFError, OSError):
-            return  # The API server has ended, and with it vLLM's whole server.
+            return  # The API server has ended.
         with lock:
             result = getattr(placement, method)(*values, **named)
         if wants_answer:
@@ -150,11 +158,14 @@ def _answer(connection: Connection, placement: JobPlaces, lock: Lock) -> None:
 
 
 def main() -> None:
-    """Read what to serve, and serve until the end of the input."""
+    """Read what to serve, and serve until the end of the input and of all connections."""
     meeting, make = pickle.load(sys.stdin.buffer)
+    answering: list[Thread] = []
     with Listener(meeting.address, authkey=meeting.key) as listener:
-        Thread(target=partial(serve, listener, make()), daemon=True).start()
+        Thread(target=partial(serve, listener, make(), answering), daemon=True).start()
         sys.stdin.buffer.read()
+        for thread in answering:
+            thread.join()
 
 
 if __name__ == "__main__":
