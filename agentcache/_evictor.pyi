@@ -19,6 +19,7 @@ class FreeContext:
         prefix_only: bool = False,
         superseded: bool = False,
         whole: bool = False,
+        copy: bool = False,
         pin: int | None = None,
     ) -> None: ...
     @property
@@ -40,8 +41,13 @@ class FreeContext:
     def whole(self) -> bool:
         """The blocks are of use together alone: with the first that is lost, the others are worth nothing."""
     @property
+    def copy(self) -> bool:
+        """Another cache has the blocks as well: their use and loss here tell nothing of when their job returns."""
+    @property
     def pin(self) -> int | None:
         """The pin that keeps the blocks."""
+    def of_copy(self, by: float) -> FreeContext:
+        """Return the context of blocks that another cache has as well, with `by` times their value."""
     def without_pin(self) -> FreeContext: ...
 
 class Evictor:

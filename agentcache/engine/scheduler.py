@@ -269,6 +269,8 @@ class AgentScheduler(MultiSegmentScheduler):
                 self.checkpoints.end_at(request, self.tracker.find_return(request))
             if self.tracker is not None:
                 self.tracker.admitted(request, filled.get(admitted.req_id, ()))
+            if self.tier is not None:
+                self.tier.admitted(request)
             if self.comparison is not None:
                 self.comparison.admitted(request, filled.get(admitted.req_id, ()))
             if self.recorder is not None:
@@ -468,12 +470,9 @@ class AgentScheduler(MultiSegmentScheduler):
             self.block_queue.check_integrity()
         holders = (self.gap_filler, self.tier, self.checkpoints)
         self._check_references(sum((each.count_held() for each in holders if each is not None), Counter[int]()))
-        if self.tier is not None:
-            self.tier.check_integrity()
-        if self.tracker is not None:
-            self.tracker.check_integrity()
-        if self.comparison is not None:
-            self.comparison.check_integrity()
+        for part in (self.tier, self.tracker, self.comparison):
+            if part is not None:
+                part.check_integrity()
 
     def _check_references(self, held: Counter[int]) -> None:
         managers = self.kv_cache_manager.coordinator.single_type_managers

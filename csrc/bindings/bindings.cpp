@@ -129,9 +129,9 @@ PyObject* remove_block(PyObject* self, PyObject* block) {
 }
 
 FreeContext make_context(double factor, JobNumber job, FinishClass finish_class, bool prefix_only, bool superseded,
-                         bool whole, std::optional<PinId> pin) {
+                         bool whole, bool copy, std::optional<PinId> pin) {
   require_argument(!pin || *pin >= 0, "pin is negative");
-  return {factor, job, finish_class, prefix_only, superseded, whole, pin.value_or(kNoPin)};
+  return {factor, job, finish_class, prefix_only, superseded, whole, copy, pin.value_or(kNoPin)};
 }
 
 void bind_context(py::module_& module) {
@@ -139,13 +139,16 @@ void bind_context(py::module_& module) {
   py::class_<FreeContext>(module, "FreeContext")
       .def(py::init(&make_context), py::kw_only(), py::arg("factor") = unknown.factor, py::arg("job") = unknown.job,
            py::arg("finish_class") = unknown.finish_class, py::arg("prefix_only") = unknown.prefix_only,
-           py::arg("superseded") = unknown.superseded, py::arg("whole") = unknown.whole, py::arg("pin") = py::none())
+           py::arg("superseded") = unknown.superseded, py::arg("whole") = unknown.whole, py::arg("copy") = unknown.copy,
+           py::arg("pin") = py::none())
       .def_readonly("factor", &FreeContext::factor)
       .def_readonly("job", &FreeContext::job)
       .def_readonly("finish_class", &FreeContext::finish_class)
       .def_property_readonly("prefix_only", [](const FreeContext& context) { return context.prefix_only; })
       .def_property_readonly("superseded", [](const FreeContext& context) { return context.superseded; })
       .def_property_readonly("whole", [](const FreeContext& context) { return context.whole; })
+      .def_property_readonly("copy", [](const FreeContext& context) { return context.copy; })
+      .def("of_copy", &FreeContext::of_copy, py::arg("by"))
       .def("without_pin", &FreeContext::without_pin)
       .def_property_readonly("pin",
                              [](const FreeContext& context) {
@@ -155,9 +158,11 @@ void bind_context(py::module_& module) {
           "__eq__", [](const FreeContext& left, const FreeContext& right) { return left == right; }, py::is_operator())
       .def("__repr__", [](const FreeContext& context) {
         return py::str(
-                   "FreeContext(factor={}, job={}, finish_class={}, prefix_only={}, superseded={}, whole={}, pin={})")
+                   "FreeContext(factor={}, job={}, finish_class={}, prefix_only={}, superseded={}, whole={}, copy={}, "
+                   "pin={})")
             .format(context.factor, context.job, context.finish_class, context.prefix_only, context.superseded,
-                    context.whole, context.pin == kNoPin ? py::object(py::none()) : py::int_(context.pin));
+                    context.whole, context.copy,
+                    context.pin == kNoPin ? py::object(py::none()) : py::int_(context.pin));
       });
 }
 

@@ -28,10 +28,20 @@ struct FreeContext {
   bool superseded : 1 = false;
   /// The blocks are of use together alone: with the first that is lost, the others are worth nothing.
   bool whole : 1 = false;
+  /// Another cache has the blocks as well: their use and loss here tell nothing of when their job returns.
+  bool copy : 1 = false;
   PinId pin = kNoPin;  ///< Keeps the blocks, if the evictor knows pins.
 
   /// Compares field by field.
   bool operator==(const FreeContext&) const = default;
+
+  /// Returns the context of blocks that another cache has as well, with `by` times their value.
+  FreeContext of_copy(double by) const {
+    FreeContext context = *this;
+    context.factor *= by;
+    context.copy = true;
+    return context;
+  }
 
   /// Returns the same context without its pin.
   FreeContext without_pin() const {

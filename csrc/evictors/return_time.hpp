@@ -27,7 +27,7 @@ namespace agentcache {
 ///
 /// It learns from what leaves: removed blocks have returned, evicted ones had not returned until then. Each block
 /// counts as its share of its group, so that a few blocks of a system prompt, which others use, hardly count as a
-/// return.
+/// return. Copies of what another cache has count for nothing: their job comes back for the other ones.
 ///
 /// A block that several jobs have used belongs to the group with the best chance: when one of them frees it, it goes
 /// back to a group that another has left if that is worth more by now.
@@ -87,7 +87,7 @@ class ReturnTimeEvictor final : public CheckedEvictor {
   // What was removed is learnt from with the next call that tells the time: the allocation for the same request.
   void erase(BlockId id) override {
     const Group& group = groups_.of(id);
-    returns_.note(group);
+    if (!group.context.copy) returns_.note(group);
     owners_.note_use(id, group.context.job);
     leave_group(id);
   }
@@ -178,7 +178,9 @@ class ReturnTimeEvictor final : public CheckedEvictor {
 
   void lose(BlockId id, double now_s) {
     const Group& group = groups_.of(id);
-    waits_.observe(group.context.finish_class, now_s - group.freed_s, group.share(), false);
+    if (!group.context.copy) {
+      waits_.observe(group.context.finish_class, now_s - group.freed_s, group.share(), false);
+    }
     owners_.forget(id);
     groups_.note_loss(group.id);
     const GroupId lossy = group.id;

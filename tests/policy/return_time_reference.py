@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from agentcache._evictor import FreeContext
 from agentcache.policy.return_time import Learning
@@ -91,6 +91,7 @@ class Group:
     job: int
     share: float
     whole: bool
+    copy: bool
     blocks: list[tuple[float, int, int]]
 
 
@@ -131,7 +132,7 @@ class ReturnTimeReference:
         for block_id, position in zip(block_ids, positions, strict=True):
             if position == 0:
                 self.forget(block_id)
-        group = Group(now_s, factor, finish_class, job, 0.0, context.whole, [])
+        group = Group(now_s, factor, finish_class, job, 0.0, context.whole, context.copy, [])
         newest = {job: each for job, each in self._newest.items() if each.blocks}
         for block in blocks:
             self._find_better_group(block[2], group, newest, now_s).blocks.append(block)
@@ -148,7 +149,8 @@ class ReturnTimeReference:
         victims = list(self.order(now_s))[:count]
         for block_id in victims:
             group = self._take_out(block_id)
-            self._observe(group.finish_class, now_s - group.freed_s, group.share, returned=False)
+            if not group.copy:
+                self._observe(group.finish_class, now_s - group.freed_s, group.share, returned=False)
             if group.whole:
                 group.factor, group.whole = group.factor * BROKEN_VALUE, False
             self.forget(block_id)
@@ -161,7 +163,7 @@ class ReturnTimeReference:
             if not moved:
                 continue
             group.blocks = [block for block in group.blocks if block[2] not in block_ids]
-            target = Group(group.freed_s, group.factor, group.finish_class, group.job, group.share, group.whole, moved)
+            target = replace(group, blocks=moved)
             self._groups.append(target)
             if not group.blocks:
                 self._newest = {job: target if each is group else each for job, each in self._newest.items()}
@@ -172,9 +174,10 @@ class ReturnTimeReference:
 
     def remove(self, block_id: int) -> None:
         group = self._take_out(block_id)
-        same = self._returns and self._returns[-1][:2] == (group.freed_s, group.finish_class)
-        weight = self._returns.pop()[2] if same else 0.0
-        self._returns.append((group.freed_s, group.finish_class, weight + group.share))
+        if not group.copy:
+            same = self._returns and self._returns[-1][:2] == (group.freed_s, group.finish_class)
+            weight = self._returns.pop()[2] if same else 0.0
+            self._returns.append((group.freed_s, group.finish_class, weight + group.share))
         if group.job:
             others = self._others.get(block_id, [])
             self._others[block_id] = [group.job, *(each for each in others if each != group.job)]

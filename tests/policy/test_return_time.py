@@ -51,12 +51,13 @@ class SameVictims(RuleBasedStateMachine):
         factor=st.sampled_from([1.0, 0.5]) | st.floats(1e-3, 1e3),
         job=st.integers(0, 4),
         whole=st.booleans(),
+        copy=st.booleans(),
     )
-    def add(self, data: st.DataObject, finish_class: int, factor: float, job: int, whole: bool) -> None:
+    def add(self, *, data: st.DataObject, finish_class: int, factor: float, job: int, whole: bool, copy: bool) -> None:
         count = data.draw(st.integers(0, min(8, len(self.taken))))
         freed, self.taken = self.taken[:count], self.taken[count:]
         positions = [16 * n for n in data.draw(st.lists(st.integers(0, 8000), min_size=count, max_size=count))]
-        context = FreeContext(factor=factor, finish_class=finish_class, job=job, whole=whole)
+        context = FreeContext(factor=factor, finish_class=finish_class, job=job, whole=whole, copy=copy)
         self.evictor.add(freed, positions, self.now_s, context)
         self.reference.add(freed, positions, self.now_s, context)
 
@@ -121,11 +122,13 @@ def test_before_anything_is_learnt_the_longest_idle_goes_first() -> None:
     assert evictor.evict(3, 10.0) == [0, 1, 2]
 
 
-def live_through(evictor: ReturnTimeEvictor, finish_class: int, gap_s: float, *, returns: bool) -> None:
+def live_through(
+    evictor: ReturnTimeEvictor, finish_class: int, gap_s: float, *, returns: bool, copy: bool = False
+) -> None:
     """Twenty groups that come back after `gap_s`, or are evicted then."""
     for turn in range(20):
         freed_s = 1000.0 * turn
-        evictor.add([0, 1], [16, 32], freed_s, FreeContext(finish_class=finish_class))
+        evictor.add([0, 1], [16, 32], freed_s, FreeContext(finish_class=finish_class, copy=copy))
         if returns:
             evictor.remove(0)
             evictor.remove(1)
@@ -142,6 +145,15 @@ def test_a_class_that_returns_stays_and_one_that_did_not_goes() -> None:
     evictor.add([2], [16], 2e6, FreeContext(finish_class=1))
     evictor.add([3], [16], 2e6 + 5, FreeContext(finish_class=2))
     assert list(evictor.order(2e6 + 6)) == [3, 2], "the one that is longer idle is about to come back"
+
+
+def test_copies_of_what_another_cache_has_teach_nothing() -> None:
+    evictor = make_evictor(4)
+    live_through(evictor, 1, 10.0, returns=True, copy=True)
+    live_through(evictor, 2, 500.0, returns=False, copy=True)
+    evictor.add([2], [16], 2e6, FreeContext(finish_class=1))
+    evictor.add([3], [16], 2e6 + 5, FreeContext(finish_class=2))
+    assert list(evictor.order(2e6 + 6)) == [2, 3], "as before anything is learnt"
 
 
 def test_past_its_usual_gap_a_group_is_worth_less_than_before_it() -> None:

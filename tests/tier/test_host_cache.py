@@ -10,6 +10,7 @@ from agentcache.engine.tier.host_cache import HostCache, LastUse, StoredBlock
 from agentcache.policy.asymcache import AsymCacheEvictor
 from agentcache.policy.evictor import Evictor
 from agentcache.policy.lru import LruEvictor
+from agentcache.policy.return_time import Learning, ReturnTimeEvictor
 
 
 def make_host(blocks: int = 5, evictor: Evictor | None = None) -> HostCache:
@@ -133,6 +134,41 @@ def test_what_nobody_comes_back_to_is_room_and_goes_first() -> None:
     store(host, 5, 6, freed_s=2.0)
     assert held(host, range(9)) == [3, 4, 5, 6]
     assert host.room == 0
+
+
+def test_what_the_gpu_hits_again_goes_until_it_is_lost_there() -> None:
+    host = make_host(6, by_value(6))
+    store(host, 1, 2, freed_s=995.0)
+    store(host, 3, 4, 5, freed_s=990.0)
+    host.note_hits([key_of(1), key_of(2), key_of(7)])
+    host.renew([(key_of(2), LastUse(FreeContext(), 999.0))])
+    store(host, 6, freed_s=999.0)
+    assert held(host, range(9)) == [2, 3, 4, 5, 6]
+    host.check_integrity()
+
+
+def test_what_is_read_is_no_copy_yet() -> None:
+    host = make_host()
+    store(host, 1)
+    reading = host.begin_reading([key_of(1)])
+    host.note_hits([key_of(1)])
+    assert host.find_used() == {reading[0].block_id}
+    host.end_reading(reading)
+    host.check_integrity()
+
+
+def test_copy_is_not_worth_what_its_job_has_here_alone() -> None:
+    """Freed by nobody, the evictor would give it back to the group of the job that waits for it."""
+    host = make_host(4, ReturnTimeEvictor(num_blocks=4, slope_s=0.0, base_s=1.0, floor_s=1e-6, learning=Learning()))
+    last_use = LastUse(FreeContext(job=7), 990.0)
+    for number in (1, 2):
+        (block,) = host.reserve(1)
+        host.put([StoredBlock(block, key_of(number), 16, last_use, False)])
+    store(host, 3, freed_s=900.0)
+    host.note_hits([key_of(1)])
+    store(host, 4, freed_s=999.0)
+    assert held(host, range(9)) == [2, 3, 4]
+    host.check_integrity()
 
 
 def test_copy_of_what_the_gpu_loses_is_worth_its_last_use() -> None:

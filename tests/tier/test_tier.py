@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import pytest
 from lone_scheduler import BLOCK_SIZE
 from sizes import pick_size
@@ -27,6 +29,18 @@ def test_evicted_turn_is_fetched_not_computed(tiny_model_path: str) -> None:
     stats = lone.scheduler.comparison.stats
     assert stats.reused_tokens == hits["mine/1"], "LRU has no tier"
     assert stats.lru_tokens == 0 < stats.saved_s
+
+
+def test_the_host_is_told_what_the_gpu_uses_of_its_blocks(tiny_model_path: str) -> None:
+    lone = make_evicted(tiny_model_path)
+    host = lone.scheduler.tier.host
+    with mock.patch.object(host, "note_hits", wraps=host.note_hits) as note_hits:
+        ask(lone, "mine/1", PROMPT + make_tokens(9, 30))
+        lone.run_until_idle()
+    (keys,) = note_hits.call_args.args
+    assert len(keys) == len(PROMPT + make_tokens(9, 30)) // BLOCK_SIZE
+    assert sum(map(host.map.holds, keys)) >= len(PROMPT) // BLOCK_SIZE
+    assert not host.find_used()
 
 
 def test_a_turn_is_stored_at_once_where_there_is_room(tiny_model_path: str) -> None:

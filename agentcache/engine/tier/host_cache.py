@@ -15,8 +15,9 @@ from agentcache.engine.blocks.block_queue import BlockQueue, Evictions, replace_
 from agentcache.engine.segments.cached_blocks import WatchedBlockMap, watch_cache
 from agentcache.policy.evictor import UNKNOWN_REQUEST, Evictor
 
-# Multiplies the value of a block that is on the GPU as well: it goes before all that is only here.
-_COPY_FACTOR = 1e-6
+# Multiplies the value of a block that is on the GPU as well, which may lose it before it is stored again: it loses a
+# tenth or so of what is not stored (docs/results/host-memory.md#copies-of-what-the-gpu-has).
+_COPY_FACTOR = 0.1
 
 
 class LastUse(NamedTuple):
@@ -32,7 +33,7 @@ UNKNOWN_USE = LastUse(UNKNOWN_REQUEST, 0.0)
 class StoredBlock(NamedTuple):
     """A block of the host's memory that a copy has filled, with what its evictor is to know.
 
-    `stays`: the GPU does not lose it soon, so it is the first to go here.
+    `stays`: the GPU does not lose it soon, so it is worth less here.
     """
 
     block: KVCacheBlock
@@ -128,13 +129,23 @@ class HostCache:
         return self._last_uses[block.block_id]
 
     def end_reading(self, blocks: Sequence[KVCacheBlock]) -> None:
-        """Note that blocks were copied to the GPU: until it loses them they are the first to go."""
+        """Note that blocks were copied to the GPU: until it loses them they are worth less."""
+        self._free_copied(blocks)
+
+    def note_hits(self, keys: Iterable[BlockHashWithGroupId]) -> None:
+        """Note that a request uses what the GPU has of these: until it loses them they are worth less here."""
+        here = self.map.find_blocks(list(filter(self.map.holds, keys)))
+        blocks = [block for block in here if not block.ref_cnt and block.block_id not in self._copied]
+        self._useless.difference_update(block.block_id for block in blocks)
+        self._pool.touch(blocks)
         self._free_copied(blocks)
 
     def _free_copied(self, blocks: Sequence[KVCacheBlock]) -> None:
         self._copied.update(block.block_id for block in blocks)
-        with self._queue.free_with(FreeContext(factor=_COPY_FACTOR)):
-            self._pool.free_blocks(blocks)
+        # By their own job: freed by another, they would go back to what that has here alone.
+        for last_use, group in groupby(blocks, key=self.last_use_of):
+            with self._queue.free_with(last_use.context.of_copy(_COPY_FACTOR)):
+                self._pool.free_blocks(list(group))
 
     def _free_alone(self, blocks: Sequence[KVCacheBlock], last_use: LastUse) -> None:
         context = last_use.context

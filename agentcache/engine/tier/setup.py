@@ -37,6 +37,10 @@ from agentcache.policy.return_price import ReturnPrice
 # Steps whose new tokens take blocks that are copied already: a copy is known to have been made some three steps after
 # it was asked for. Of 2, 4, 8 and 16, simulated on BFCL's seed 0 (docs/results/host-memory.md).
 _STEPS_AHEAD = 8
+# Copies are made beside the steps: a second of the link counts for so much of one of the GPU's. Where all of it counts,
+# caches that lose most of what they copy give up classes to which all jobs come back, and lose the rest too. Of 0.2 and
+# 1, simulated on six sets of coding sessions (docs/results/host-memory.md#copies-of-what-the-gpu-has).
+_LINK_PRICE = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +84,7 @@ class TierSetup:
         `evictor` is that of the host's memory. `misses` learns how blocks were lost, if anybody is to know.
         `usefulness` tells what is worth a copy; None learns it.
         """
-        usefulness = usefulness or Usefulness(self.link.block_s / filler.costs.block_s(0))
+        usefulness = usefulness or Usefulness(_LINK_PRICE * self.link.block_s / filler.costs.block_s(0))
         host = HostCache(self.connector.host_blocks, scheduler.hash_block_size, evictor, clock)
         host.is_useful = usefulness.is_useful
         storing = self._make_storing(scheduler, queue, host, usefulness, filler.costs, clock=clock)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from vllm.utils.math_utils import cdiv
 from vllm.v1.request import Request
 
-from agentcache.engine.segments.cached_blocks import CachedBlockMap
+from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP, CachedBlockMap
 from agentcache.engine.segments.fill_request import find_obstacle
 from agentcache.engine.segments.gap_filler import GapFiller
 from agentcache.engine.tier.fetching import Fetch, Fetching
@@ -107,6 +107,10 @@ class Tier:
         if decodes and has_prefill and not self._gate.is_open(cdiv(tokens, self._block_size)):
             return 0
         return tokens
+
+    def admitted(self, request: Request) -> None:
+        """Note that the request runs: the GPU keeps its blocks until it ends."""
+        self.host.note_hits(self._filler.finder.keys.find(request)[KV_CACHE_GROUP])
 
     def forget(self, request: Request) -> None:
         """Note that the request waits no more for what is fetched."""
