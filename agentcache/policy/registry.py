@@ -92,12 +92,13 @@ _RELEASED = RuntimePolicy(
 _FOR_JOBS = Order(seniority_s=12.0, patience_s=15.0, least_wait_s=1.0, reserve=0.25, juniors=0.8, load_control=0.5)
 _FOR_FIRST_TOKENS = replace(_FOR_JOBS, patience_s=8.0, load_control=0.0)
 # Beside the host's memory each wait is begun: requests that do not wait for pins evict what others have fetched, for
-# ever. Where nothing will be lost waits gain little: 4 s was chosen on seeds 1, 10 and 12, of 2 and 4 s; where all will
-# be, 15 s, as without that memory, on seeds 0 to 5, of 11, 13 and 15 s
-# (docs/results/host-memory.md#since-copies-count-once-they-are-lost). Load control waits for half as long there: longer
-# waits made the slowest first tokens of coding sessions later than vLLM's (docs/results/closed-loop.md#load-control).
+# ever. Where nothing will be lost waits gain little: 2 s was chosen on seeds 0 to 5, of 2 and 4 s, for first tokens
+# (docs/results/host-memory.md#shorter-waits); where all will be, 15 s, as without that memory, on the same, of 11, 13
+# and 15 s (docs/results/host-memory.md#since-copies-count-once-they-are-lost). Load control waits for half as long:
+# longer waits made the slowest first tokens of coding sessions later than vLLM's
+# (docs/results/closed-loop.md#load-control).
 _EACH_WAIT = replace(_FOR_JOBS, least_wait_s=0.0, load_control=0.25)
-_BESIDE_TIER = TierOrders(replace(_EACH_WAIT, patience_s=4.0), _EACH_WAIT)
+_BESIDE_TIER = TierOrders(replace(_EACH_WAIT, patience_s=2.0), _EACH_WAIT)
 _OURS = RuntimePolicy(
     ttl="hazard",
     pin_rank="job arrival",

@@ -65,10 +65,10 @@ def test_jobs_wait_longer_where_both_caches_are_too_small(tiny_model_path: str, 
         seen.append(lone.scheduler.tracker.patience_s)
     # Jobs whose tools run want 300 tokens each, and 60 more for their next turn; there is room for 1,280.
     assert seen == [
-        4.0,
-        4.0,
-        4.0,
-        pytest.approx(4 + (1080 / 1280 - 0.7) / 0.4 * (patience_s - 4)),
+        2.0,
+        2.0,
+        2.0,
+        pytest.approx(2 + (1080 / 1280 - 0.7) / 0.4 * (patience_s - 2)),
         patience_s,
         patience_s,
     ]
