@@ -34,6 +34,7 @@ _TOKENS_NOTE = (
     "The recording has no text: every block of it stands as tokens that were drawn for it, equal where the recorded "
     "blocks are equal."
 )
+_NOT_DRAWN_NOTE = "The seed decides nothing: all seeds give the same jobs at the same times."
 _LANES_NOTE = (
     "Closed loop: a lane begins the next session when its last has ended; its first session begins midway. Figures are "
     "of the requests that were answered within the measured time, which begins when all lanes have had their warm-up. "
@@ -78,7 +79,8 @@ class LoadedRun:
 def load_run(settings: JobSettings, tokenizer: Tokenizer) -> LoadedRun:
     """Load jobs, or the sessions of a closed loop where the settings ask for lanes. Raises InputError."""
     if settings.concurrency is None:
-        return LoadedRun(*load_jobs(settings, tokenizer))
+        jobs, notes = load_jobs(settings, tokenizer)
+        return LoadedRun(jobs, notes if settings.is_drawn else (*notes, _NOT_DRAWN_NOTE))
     return _load_closed_loop(settings, tokenizer, settings.options())
 
 

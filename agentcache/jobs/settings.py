@@ -214,6 +214,13 @@ class JobSettings:
         }
 
     @property
+    def is_drawn(self) -> bool:
+        """Whether the seed decides about jobs or their times; else all seeds give the same."""
+        if self.kind == "agent_traces" and self.concurrency is None:
+            return self.options()["arrival"] in ("poisson", "gamma")
+        return self.kind not in ("mooncake", "recording")
+
+    @property
     def title(self) -> str:
         """The workload's name in reports."""
         return self.workload if self.results is None else f"{self.workload} --results {self.results}"

@@ -78,10 +78,16 @@ def read_headers(texts: Sequence[str]) -> dict[str, str]:
 def list_seeds(settings: ReplaySettings, seeds: Sequence[int]) -> list[ReplaySettings]:
     """Return the same run with each of the seeds, in folders of their own; each begins with another policy.
 
-    Raises InputError for a seed that is named twice.
+    Raises InputError for a seed that is named twice, and where all seeds give the same.
     """
+    flag = f"--seeds {' '.join(map(str, seeds))}"
     if len(set(seeds)) < len(seeds):
-        raise InputError(f"--seeds {' '.join(map(str, seeds))}: name each once")
+        raise InputError(f"{flag}: name each once")
+    if not settings.jobs.is_drawn:
+        drawn = ", or --arrival poisson" if settings.jobs.kind == "agent_traces" else ""
+        raise InputError(
+            f"{flag}: all seeds give {settings.jobs.kind} the same jobs at the same times; give one{drawn}"
+        )
     names = settings.policies
     firsts = [number % len(names) if names else 0 for number in range(len(seeds))]
     return [
