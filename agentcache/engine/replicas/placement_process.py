@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
-from threading import Lock, Thread
+from threading import Lock, Thread, current_thread
 from typing import Any, NamedTuple
 
 from agentcache.engine.replicas.job_places import JobPlaces
@@ -132,7 +132,7 @@ class SharedPlacement:
 def serve(listener: Listener, placement: JobPlaces, answering: list[Thread]) -> None:
     """Answer every API server that connects, each in a thread of its own, one question at a time.
 
-    The threads are added to `answering`; each ends with its API server.
+    The threads add themselves to `answering`; each ends with its API server.
     """
     lock = Lock()
     while True:
@@ -140,12 +140,11 @@ def serve(listener: Listener, placement: JobPlaces, answering: list[Thread]) -> 
             connection = listener.accept()
         except (AuthenticationError, EOFError, OSError):
             continue  # Somebody without the key, or who went away.
-        thread = Thread(target=partial(_answer, connection, placement, lock), daemon=True)
-        thread.start()
-        answering.append(thread)
+        Thread(target=partial(_answer, connection, placement, lock, answering), daemon=True).start()
 
 
-def _answer(connection: Connection, placement: JobPlaces, lock: Lock) -> None:
+def _answer(connection: Connection, placement: JobPlaces, lock: Lock, answering: list[Thread]) -> None:
+    answering.append(current_thread())  # Before its first answer: whoever was answered once is not left.
     while True:
         try:
             wants_answer, method, values, named = connection.recv()
