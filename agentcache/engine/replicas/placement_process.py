@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
-from threading import Lock, Thread, current_thread
+from threading import Lock, Thread
 from typing import Any, NamedTuple
 
 from agentcache.engine.replicas.job_places import JobPlaces
@@ -129,10 +129,10 @@ class SharedPlacement:
         raise ServerError(f"the process that chooses engines did not answer within {ANSWER_WAIT_S:g} s")
 
 
-def serve(listener: Listener, placement: JobPlaces, answering: list[Thread]) -> None:
+def serve(listener: Listener, placement: JobPlaces) -> None:
     """Answer every API server that connects, each in a thread of its own, one question at a time.
 
-    The threads add themselves to `answering`; each ends with its API server.
+    Each thread ends with its API server, and Python ends no process before its threads.
     """
     lock = Lock()
     while True:
@@ -140,11 +140,10 @@ def serve(listener: Listener, placement: JobPlaces, answering: list[Thread]) -> 
             connection = listener.accept()
         except (AuthenticationError, EOFError, OSError):
             continue  # Somebody without the key, or who went away.
-        Thread(target=partial(_answer, connection, placement, lock, answering), daemon=True).start()
+        Thread(target=partial(_answer, connection, placement, lock), daemon=False).start()
 
 
-def _answer(connection: Connection, placement: JobPlaces, lock: Lock, answering: list[Thread]) -> None:
-    answering.append(current_thread())  # Before its first answer: whoever was answered once is not left.
+def _answer(connection: Connection, placement: JobPlaces, lock: Lock) -> None:
     while True:
         try:
             wants_answer, method, values, named = connection.recv()
@@ -159,12 +158,10 @@ def _answer(connection: Connection, placement: JobPlaces, lock: Lock, answering:
 def main() -> None:
     """Read what to serve, and serve until the end of the input and of all connections."""
     meeting, make = pickle.load(sys.stdin.buffer)
-    answering: list[Thread] = []
-    with Listener(meeting.address, authkey=meeting.key) as listener:
-        Thread(target=partial(serve, listener, make(), answering), daemon=True).start()
-        sys.stdin.buffer.read()
-        for thread in answering:
-            thread.join()
+    # Open until the process ends, or the thread that accepts would find it closed for ever.
+    listener = Listener(meeting.address, authkey=meeting.key)
+    Thread(target=partial(serve, listener, make()), daemon=True).start()
+    sys.stdin.buffer.read()
 
 
 if __name__ == "__main__":
