@@ -20,6 +20,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/ready-$(ENGINE)
 SOURCES := agentcache tool_runtime workloads tests benchmarks examples
 CPP := $(wildcard csrc/*/*)
+# Installed in place, each module is known by its file: one that has become a package since is not found.
+PACKAGES := $(shell find agentcache tool_runtime workloads -name __init__.py)
 
 # A file at a time, in order: its tests share engines. See also tests/conftest.py.
 PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder
@@ -47,7 +49,7 @@ BUILDERS := 'scikit-build-core>=0.11' 'pybind11>=2.13' cmake ninja
 
 # bfcl-eval comes without its dependencies: their pins exclude vLLM's, and only its data is read. Its version decides
 # which jobs a seed gives, so it is exact.
-$(VENV)/installed: $(VENV)/begun pyproject.toml CMakeLists.txt $(CPP)
+$(VENV)/installed: $(VENV)/begun pyproject.toml CMakeLists.txt $(CPP) $(PACKAGES)
 	$(PIP) --quiet --no-deps --no-build-isolation --config-settings build-dir=build/wheel --editable .
 	$(PIP) --quiet --no-deps bfcl-eval==2026.3.23
 	touch $@

@@ -30,11 +30,13 @@ from agentcache.engine.blocks.checkpoints import SUPERSEDED, Checkpoints, has_ch
 from agentcache.engine.blocks.evictor_inputs import build_inputs
 from agentcache.engine.blocks.late_frees import LateFrees, Part
 from agentcache.engine.blocks.lru_comparison import LruComparison, make_comparison
+from agentcache.engine.blocks.references import check_references, count_in_tables
 from agentcache.engine.constants import ANSWER_MARK
 from agentcache.engine.jobs.setup import TrackerSetup, is_of_a_job
 from agentcache.engine.jobs.tracker import JobTracker
 from agentcache.engine.order.chunking import prefill_budget
 from agentcache.engine.order.job_queue import JobQueue
+from agentcache.engine.order.preemption import bring_victim_last
 from agentcache.engine.patches import wrap_allocate_slots
 from agentcache.engine.record.recorder import RequestRecorder, make_recorder
 from agentcache.engine.replies.parser_choice import make_reader
@@ -43,7 +45,7 @@ from agentcache.engine.segments.plan import SegmentCosts
 from agentcache.engine.segments.scheduler import MultiSegmentScheduler, find_engine_obstacle
 from agentcache.engine.tier.setup import TierSetup, find_tier, make_prefetching
 from agentcache.engine.tier.tier import Tier
-from agentcache.errors import InputError, IntegrityError
+from agentcache.errors import InputError
 from agentcache.models.geometry import read_geometry
 from agentcache.policy.evictor import Evictor
 from agentcache.policy.inputs import EvictorInputs
@@ -116,39 +118,21 @@ class AgentScheduler(MultiSegmentScheduler):
         return None
 
     def _use_policy(self, policy: Policy, config: AgentCacheConfig) -> None:
-        pool = self.kv_cache_manager.block_pool
         has_segments = is_on(config.segments.enabled, policy.segments)
         tier, self.tier_obstacle = find_tier(self, config, policy)
         self.steers_tier = tier is not None
         obstacle = find_engine_obstacle(self) if has_segments else None
         fills_gaps = has_segments and obstacle is None
-        num_blocks, block_size = pool.num_gpu_blocks, self.block_size
+        num_blocks, block_size = self.kv_cache_manager.block_pool.num_gpu_blocks, self.block_size
         # Evictor, segments and runtime ask for the same; making them fits a cost model.
         get_inputs = cache(
             partial(build_inputs, self.vllm_config, config, num_blocks, block_size, fills_gaps=fills_gaps)
         )
+        price = None
         if policy.make_evictor is not None:
-            self.evictor = policy.make_evictor(
-                get_inputs if tier is None else lambda: tier.price_evictions(get_inputs())
-            )
-            price = None if tier is None else tier.price_returns(get_inputs())
-            runtime = policy.find_runtime(steers_tier=tier is not None)
-            if runtime is not None:
-                self._steer(runtime, get_inputs, price)
-            is_told = self.tracker is not None
-            self.block_queue = replace_queue(pool, self.evictor, self.now, notes_reuse=not is_told)
-            renew = self.tracker.on_late_free if self.tracker is not None else lambda context: context
-            self.late_frees = LateFrees(pool, self.block_queue, renew)
-            if self.tracker is not None:
-                self.block_queue.on_taken = self._note_taken
-            if policy.segments and has_checkpoints(self.kv_cache_config) and self.kv_cache_manager.enable_caching:
-                self.checkpoints = Checkpoints(
-                    self.kv_cache_manager,
-                    self.block_queue,
-                    find_request=self.requests.get,
-                    is_fill_request=self.is_fill_request,
-                    fills_gaps=fills_gaps,
-                )
+            price = self._use_evictor(policy, tier, get_inputs)
+            if policy.segments:
+                self._keep_checkpoints(fills_gaps=fills_gaps)
         get_costs = cache(lambda: SegmentCosts(get_inputs().recompute_cost, config.segments.row_s, block_size))
         if has_segments:
             self.fill_gaps(get_costs, config.segments.max_gaps)
@@ -169,6 +153,36 @@ class AgentScheduler(MultiSegmentScheduler):
         # Measurements change it.
         self.chunking = config.chunking if is_on(config.chunking.enabled, policy.chunking) else None
         self._step_tokens = self.max_num_scheduled_tokens
+
+    def _use_evictor(
+        self, policy: Policy, tier: TierSetup | None, get_inputs: Callable[[], EvictorInputs]
+    ) -> ReturnPrice | None:
+        """Let the policy choose what goes from the GPU's cache. Return what a return costs where a tier is steered."""
+        assert policy.make_evictor is not None
+        pool = self.kv_cache_manager.block_pool
+        self.evictor = policy.make_evictor(get_inputs if tier is None else lambda: tier.price_evictions(get_inputs()))
+        price = None if tier is None else tier.price_returns(get_inputs())
+        runtime = policy.find_runtime(steers_tier=tier is not None)
+        if runtime is not None:
+            self._steer(runtime, get_inputs, price)
+        self.block_queue = replace_queue(pool, self.evictor, self.now, notes_reuse=self.tracker is None)
+        renew = self.tracker.on_late_free if self.tracker is not None else lambda context: context
+        self.late_frees = LateFrees(pool, self.block_queue, renew)
+        if self.tracker is not None:
+            self.block_queue.on_taken = self._note_taken
+        return price
+
+    def _keep_checkpoints(self, *, fills_gaps: bool) -> None:
+        if not has_checkpoints(self.kv_cache_config) or not self.kv_cache_manager.enable_caching:
+            return
+        assert self.block_queue is not None
+        self.checkpoints = Checkpoints(
+            self.kv_cache_manager,
+            self.block_queue,
+            find_request=self.requests.get,
+            is_fill_request=self.is_fill_request,
+            fills_gaps=fills_gaps,
+        )
 
     def _steer_tier(self, tier: TierSetup, policy: Policy, inputs: EvictorInputs, price: ReturnPrice) -> None:
         assert self.block_queue is not None
@@ -331,24 +345,8 @@ class AgentScheduler(MultiSegmentScheduler):
         Not before: the batch is served in its order, and a long prefill in front of others would leave them no tokens.
         """
         if self._victim != "last" and request.status == RequestStatus.RUNNING:
-            self._bring_victim_last(request)
-
-    def _bring_victim_last(self, asking: Request) -> None:
-        """Move a victim from behind the request that asks to the end: the others have this step's tokens already.
-
-        running:  scheduled … | asking | behind …   ->   scheduled … | asking | behind … without victim | victim
-        """
-        assert self.tracker is not None
-        behind = range(self.running.index(asking) + 1, len(self.running))
-        if not behind:
-            return
-        if self._victim == "cheapest":
-            # The cost of a prefill grows with its length.
-            place = min(behind, key=lambda index: self.running[index].num_computed_tokens)
-        else:
-            priority_of = self.tracker.priority_of
-            place = max(behind, key=lambda index: priority_of(self.running[index]).time_s)
-        self.running.append(self.running.pop(place))
+            assert self.tracker is not None
+            bring_victim_last(self.running, request, self._victim, self.tracker.priority_of)
 
     def holds_back(self, request: Request) -> bool:
         """Tell whether the request must wait, by the order of jobs, and none of its gaps may be filled."""
@@ -468,27 +466,20 @@ class AgentScheduler(MultiSegmentScheduler):
         """Raise IntegrityError when the free blocks, the requests' blocks and the reference counts disagree."""
         if self.block_queue is not None:
             self.block_queue.check_integrity()
-        holders = (self.gap_filler, self.tier, self.checkpoints)
-        self._check_references(sum((each.count_held() for each in holders if each is not None), Counter[int]()))
+        check_references(self.kv_cache_manager.block_pool.blocks, self._count_owned())
         for part in (self.tier, self.tracker, self.comparison):
             if part is not None:
                 part.check_integrity()
 
-    def _check_references(self, held: Counter[int]) -> None:
-        managers = self.kv_cache_manager.coordinator.single_type_managers
-        tables = chain.from_iterable(manager.req_to_blocks.values() for manager in managers)
-        owned = Counter(block.block_id for block in chain.from_iterable(tables))
+    def _count_owned(self) -> Counter[int]:
+        owned = count_in_tables(self.kv_cache_manager)
         owned.update(block.block_id for _, blocks in self.deferred_frees for block in blocks)
+        for holder in (self.gap_filler, self.tier, self.checkpoints):
+            if holder is not None:
+                owned.update(holder.count_held())
         if self.late_frees is not None:
             owned += self.late_frees.count_held({name: self._blocks_of(each) for name, each in self.requests.items()})
-        expected = owned + held
-        wrong = [
-            block.block_id
-            for block in self.kv_cache_manager.block_pool.blocks
-            if not block.is_null and block.ref_cnt != expected[block.block_id]
-        ]
-        if wrong:
-            raise IntegrityError(f"blocks with another reference count than their owners give: {wrong[:20]}")
+        return owned
 
 
 def _mark_answers(all_outputs: Iterable[EngineCoreOutputs], answered: set[str]) -> None:

@@ -29,6 +29,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="where a recording has none: seconds, lognormal:MEAN,SD, exponential:MEAN or tracelab, Claude Code's, "
         "mostly short and some of minutes (default bfcl: mean 1.9 s, deviation 2.1 s)",
     )
+    _add_session_arguments(jobs)
+    _add_lane_arguments(jobs)
+
+
+def _add_session_arguments(jobs: argparse._ArgumentGroup) -> None:
     jobs.add_argument(
         "--max-context", type=int, metavar="N", help="agent_traces, mooncake: end a session before it exceeds N tokens"
     )
@@ -45,6 +50,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="R",
         help="rate of sessions over the rate of turns in a session" + _defaults("dispersion"),
     )
+    jobs.add_argument("--turns", type=int, metavar="N", help="turns of a session" + _defaults("turns"))
+    jobs.add_argument(
+        "--least-turns",
+        type=int,
+        metavar="N",
+        help="let each session have from N to --turns turns, at random (default: all have --turns)",
+    )
+    jobs.add_argument(
+        "--reply-tokens",
+        type=int,
+        metavar="N",
+        help="lengthen replies that have fewer tokens" + _defaults("reply_tokens"),
+    )
+
+
+def _add_lane_arguments(jobs: argparse._ArgumentGroup) -> None:
     jobs.add_argument(
         "--concurrency",
         type=int,
@@ -58,19 +79,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     jobs.add_argument(
         "--warm-up", type=int, metavar="N", help="requests of each lane after the first, before that (default 10)"
-    )
-    jobs.add_argument("--turns", type=int, metavar="N", help="turns of a session" + _defaults("turns"))
-    jobs.add_argument(
-        "--least-turns",
-        type=int,
-        metavar="N",
-        help="let each session have from N to --turns turns, at random (default: all have --turns)",
-    )
-    jobs.add_argument(
-        "--reply-tokens",
-        type=int,
-        metavar="N",
-        help="lengthen replies that have fewer tokens" + _defaults("reply_tokens"),
     )
 
 

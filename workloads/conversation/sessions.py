@@ -66,8 +66,7 @@ def load_sessions(
     for number, job_seed in enumerate(np.random.SeedSequence(seed).spawn(count)):
         rng = np.random.default_rng(job_seed)
         if least_turns is not None:
-            ends = int(rng.integers(least_turns, turns, endpoint=True))
-            sessions[number] = replace(sessions[number], exchanges=sessions[number].exchanges[:ends])
+            sessions[number] = _shorten(sessions[number], int(rng.integers(least_turns, turns, endpoint=True)))
         pauses_s = rng.gamma(1 / cv**2, cv**2 * dispersion / rate, len(sessions[number].exchanges) - 1)
         if reply_tokens is not None:
             sessions[number] = _lengthen_replies(sessions[number], reply_tokens, encode, rng)
@@ -106,6 +105,10 @@ def _open_sessions(threads: Sequence[Thread], turns: int, offset: int) -> Iterat
         for thread in threads:
             if start < len(thread.exchanges):
                 yield _Session(thread.opening, thread.exchanges[start : start + turns])
+
+
+def _shorten(session: _Session, turns: int) -> _Session:
+    return replace(session, exchanges=session.exchanges[:turns])
 
 
 def _lengthen_replies(session: _Session, tokens: int, encode: Encode, rng: np.random.Generator) -> _Session:

@@ -75,19 +75,7 @@ class TrackerSetup:
             runtime_policy=runtime_policy,
             runtime=runtime,
             pins=pins,
-            waiting=AdmissionControl(
-                runtime_policy,
-                pins,
-                num_blocks=inputs.num_blocks,
-                block_size=self.block_size,
-                price_taken=(lambda place, _: inputs.recompute_cost.at(place)) if price is None else price.if_lost,
-                find_hits=self.find_hits,
-                count_running=lambda: self.count_requests()[0],
-                foresee_loss=self._make_foresight(runtime_policy, runtime),
-                find_turns=runtime.jobs.turn_counts.quantile,
-                find_growth=lambda: runtime.context_growth.ratio,
-                load_control=self._make_load_control(runtime_policy, runtime),
-            ),
+            waiting=self._make_admission(runtime_policy, pins, runtime),
             factors=self._make_factors(evictor, runtime) if runtime_policy.factors else None,
             turn_cost=TurnCost(block_price, self.block_size, inputs.num_blocks),
             hash_block_size=self.block_size if self.hash_block_size is None else self.hash_block_size,
@@ -99,6 +87,24 @@ class TrackerSetup:
         if price is not None:
             tracker.misses.on_lost = price.note_lost
         return evictor, tracker
+
+    def _make_admission(
+        self, runtime_policy: RuntimePolicy, pins: Pins | None, runtime: AgentRuntime
+    ) -> AdmissionControl:
+        price, recompute_cost = self.price, self.inputs.recompute_cost
+        return AdmissionControl(
+            runtime_policy,
+            pins,
+            num_blocks=self.inputs.num_blocks,
+            block_size=self.block_size,
+            price_taken=(lambda place, _: recompute_cost.at(place)) if price is None else price.if_lost,
+            find_hits=self.find_hits,
+            count_running=lambda: self.count_requests()[0],
+            foresee_loss=self._make_foresight(runtime_policy, runtime),
+            find_turns=runtime.jobs.turn_counts.quantile,
+            find_growth=lambda: runtime.context_growth.ratio,
+            load_control=self._make_load_control(runtime_policy, runtime),
+        )
 
     def _make_foresight(self, runtime_policy: RuntimePolicy, runtime: AgentRuntime) -> Callable[[], float]:
         """Make what tells the share of what is evicted now that will be lost: all where it changes nothing.

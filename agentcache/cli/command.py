@@ -1,0 +1,240 @@
+"""What each command does with its options: it checks them first, and loads what takes long last."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agentcache.cli.options import build_parser
+from agentcache.config import read_knobs
+from agentcache.errors import AgentCacheError, InputError
+from agentcache.jobs.arguments import lead_with_workload, read_jobs
+from agentcache.models.catalog import check_servable
+from agentcache.plan.settings import PlanSettings
+from agentcache.policy.registry import find_policy
+from agentcache.profile.settings import read_settings as read_profile_settings
+from agentcache.replay.settings import ReplaySettings, list_seeds, read_headers
+from agentcache.run.checks import refuse_clairvoyant
+from agentcache.run.lane_runs import RunSettings, list_lanes
+from agentcache.sim.settings import SimulationSettings
+
+if TYPE_CHECKING:
+    from agentcache.report.summary import Summary
+
+_USAGE_ERROR = 2
+_OF_JOBS = (["replay"], ["simulate"])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; the exit status is 2 with one line on stderr for input that cannot work."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    ours, engine_options = _split_at_dashes(given)
+    parser = build_parser()
+    try:
+        if ours[:1] == ["serve"]:
+            return _serve(*parser.parse_known_args(ours), engine_options)
+        options = parser.parse_args(lead_with_workload(ours) if ours[:1] in _OF_JOBS else ours)
+        if engine_options and options.command not in {"replay", "profile"}:
+            parser.error("only serve, replay and profile pass options behind -- on to vLLM")
+        run: dict[str, Callable[[], int]] = {
+            "replay": lambda: _replay(options, engine_options, given),
+            "simulate": lambda: _simulate(options, given),
+            "plan": lambda: _plan(options, given),
+            "profile": lambda: _profile(options, engine_options),
+            "report": lambda: _report(options),
+            "doctor": lambda: _doctor(options),
+            "knobs": lambda: _knobs(options),
+        }
+        return run[options.command]()
+    except AgentCacheError as error:
+        sys.stderr.write(f"agentcache: {error}\n")
+        return _USAGE_ERROR
+
+
+def _split_at_dashes(arguments: list[str]) -> tuple[list[str], list[str]]:
+    if "--" not in arguments:
+        return arguments, []
+    position = arguments.index("--")
+    return arguments[:position], arguments[position + 1 :]
+
+
+def _serve(options: argparse.Namespace, vllm_options: list[str], behind_dashes: list[str]) -> int:
+    # What is wrong on its own is told at once: vLLM takes seconds to load.
+    if options.policy is not None:
+        refuse_clairvoyant(options.policy)
+        find_policy(options.policy)
+    knobs = read_knobs([*options.agentcache, *_file_knobs(options)])
+    check_servable(options.model)
+    from agentcache.engine.compat import check_vllm
+
+    check_vllm()
+    from agentcache.server.command import serve
+
+    serve(
+        options.model,
+        [*vllm_options, *behind_dashes],
+        options.policy,
+        forced_replies=options.forced_replies,
+        knobs=knobs,
+    )
+    return 0
+
+
+def _file_knobs(options: argparse.Namespace) -> list[str]:
+    files = {"record.file": options.record, "cost_profile": options.profile}
+    return [f"{name}={json.dumps(file)}" for name, file in files.items() if file is not None]
+
+
+def _replay(options: argparse.Namespace, engine_options: list[str], typed: Sequence[str]) -> int:
+    settings = ReplaySettings(
+        **_common(options, typed),
+        base_url=options.base_url,
+        tokenizer=options.tokenizer,
+        headers=read_headers(options.header),
+        api_key=os.environ.get("OPENAI_API_KEY", "none"),
+        engine_options=tuple(engine_options),
+        kv_tokens=options.kv_tokens,
+        request_timeout_s=options.request_timeout,
+    )
+    lanes = options.concurrency or ()
+    if options.seeds and len(lanes) > 1:
+        raise InputError(
+            f"--concurrency {' '.join(map(str, lanes))}: with --seeds give one number, or leave --seeds out"
+        )
+    runs = list_seeds(settings, options.seeds) if options.seeds else list_lanes(settings, lanes)
+    for run in runs:
+        run.check()
+    from agentcache.replay.command import replay_all
+
+    status, summaries = replay_all(runs)
+    _show_runs(runs, summaries, options.out if len(lanes) > 1 else None)
+    return status
+
+
+def _simulate(options: argparse.Namespace, typed: Sequence[str]) -> int:
+    settings = SimulationSettings(
+        **_common(options, typed),
+        gpu=options.gpu,
+        profile=options.profile,
+        tensor_parallel_size=options.tensor_parallel_size,
+        kv_tokens=options.kv_tokens,
+        block_size=options.block_size,
+        max_num_batched_tokens=options.max_num_batched_tokens,
+        max_num_seqs=options.max_num_seqs,
+        cpu_tokens=options.cpu_tokens,
+        cpu_lazy=options.cpu_lazy,
+        replicas=options.replicas,
+        routing=options.routing,
+    )
+    runs = list_lanes(settings, options.concurrency or ())
+    for run in runs:
+        run.check()
+    from agentcache.engine.compat import check_vllm
+
+    check_vllm()
+    from agentcache.sim.command import simulate_all
+
+    status, summaries = simulate_all(runs)
+    _show_runs(runs, summaries, options.out if len(runs) > 1 else None)
+    return status
+
+
+def _plan(options: argparse.Namespace, typed: Sequence[str]) -> int:
+    settings = PlanSettings(
+        command=shlex.join(["agentcache", *typed]),
+        recording=options.recording,
+        out=options.out,
+        model=options.model,
+        gpu=options.gpu,
+        profile=options.profile,
+        tensor_parallel_size=options.tensor_parallel_size,
+        policies=tuple(options.policy),
+        kv_tokens=tuple(options.kv_tokens),
+        cpu_tokens=tuple(options.cpu_tokens),
+        replicas=tuple(options.replicas) or (1,),
+        routing=options.routing,
+        requests=options.requests,
+        target_s=options.target,
+        max_gpus=options.max_gpus,
+        workers=options.workers,
+        knobs=read_knobs(options.agentcache),
+    )
+    settings.check()
+    from agentcache.engine.compat import check_vllm
+
+    check_vllm()
+    from agentcache.plan.command import plan
+
+    return plan(settings)
+
+
+def _profile(options: argparse.Namespace, engine_options: list[str]) -> int:
+    settings = read_profile_settings(options, engine_options)
+    settings.check()
+    from agentcache.engine.compat import check_vllm
+
+    check_vllm()
+    from agentcache.profile.command import profile
+
+    return profile(settings)
+
+
+def _common(options: argparse.Namespace, typed: Sequence[str]) -> dict[str, Any]:
+    """Collect what replay and simulate take alike, by the names of their settings."""
+    return {
+        "command": shlex.join(["agentcache", *typed]),
+        "jobs": read_jobs(options),
+        "out": options.out,
+        "overwrite": options.overwrite,
+        "policies": tuple(options.policy),
+        "knobs": read_knobs(options.agentcache),
+        "model": options.model,
+    }
+
+
+def _report(options: argparse.Namespace) -> int:
+    from agentcache.report.builder import write_report
+    from agentcache.report.terminal import show_report
+
+    if options.out is None and len(options.folders) > 1:
+        raise InputError("report: give --out, the folder for the comparison of several runs")
+    out = options.out or options.folders[0]
+    report = write_report(options.folders, out)
+    for name, losses in report.losses.items():
+        for loss in losses:
+            sys.stderr.write(f"agentcache: {name}: {loss}\n")
+    show_report(report, out)
+    return 0
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from agentcache.doctor.command import examine, print_diagnosis
+
+    print_diagnosis(examine(options.url, options.api_key or os.environ.get("VLLM_API_KEY")))
+    return 0
+
+
+def _knobs(options: argparse.Namespace) -> int:
+    from agentcache.knobs import list_knobs
+
+    sys.stdout.write("".join(f"{knob}\n" for knob in list_knobs(options.name)))
+    return 0
+
+
+def _show_runs(runs: Sequence[RunSettings], summaries: Sequence[Summary], together: Path | None) -> None:
+    """Show the runs that began, or write one report of all of them into the folder `together` and show that."""
+    from agentcache.report.builder import write_report
+    from agentcache.report.terminal import show_report, show_summary
+
+    begun = [run.out for run in runs[: len(summaries)]]
+    if together is not None:
+        show_report(write_report(begun, together), together)
+        return
+    for folder, summary in zip(begun, summaries, strict=True):
+        show_summary(summary, folder)

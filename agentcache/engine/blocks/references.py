@@ -1,0 +1,25 @@
+"""Whether vLLM's reference counts say what their owners hold."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from itertools import chain
+
+from vllm.v1.core.kv_cache_manager import KVCacheManager
+from vllm.v1.core.kv_cache_utils import KVCacheBlock
+
+from agentcache.errors import IntegrityError
+
+
+def count_in_tables(manager: KVCacheManager) -> Counter[int]:
+    """Count how often each block stands in a request's block table, by its id."""
+    tables = chain.from_iterable(each.req_to_blocks.values() for each in manager.coordinator.single_type_managers)
+    return Counter(block.block_id for block in chain.from_iterable(tables))
+
+
+def check_references(blocks: Iterable[KVCacheBlock], owned: Counter[int]) -> None:
+    """Raise IntegrityError when a block has another reference count than its owners, counted by its id, give it."""
+    wrong = [block.block_id for block in blocks if not block.is_null and block.ref_cnt != owned[block.block_id]]
+    if wrong:
+        raise IntegrityError(f"blocks with another reference count than their owners give: {wrong[:20]}")
