@@ -124,7 +124,7 @@ def test_a_wait_ends_with_its_request(tiny_model_path: str) -> None:
 
 def test_never_chosen(tiny_model_path: str) -> None:
     lone = make_tiered(tiny_model_path)
-    lone.scheduler.tier.storing._margin = 0
+    lone.scheduler.tier.storing._margin = lone.scheduler.tier.storing._most = 0
     ask(lone, "mine/0", PROMPT)
     lone.run_until_idle()
     push_out(lone, 1, 2, 3)
@@ -191,7 +191,7 @@ def test_a_copy_lost_before_its_block_counts_as_the_hosts(tiny_model_path: str) 
     ask(lone, "mine/0", PROMPT)
     lone.run_until_idle()
     tier = lone.scheduler.tier
-    tier.storing._margin = 0
+    tier.storing._margin = tier.storing._most = 0
     tier.host.give_back(tier.host.reserve(tier.host.num_blocks))
     lost_s = lone.scheduler.clock.now_s
     push_out(lone, 1, 2, 3)

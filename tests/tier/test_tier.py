@@ -219,6 +219,25 @@ def test_block_goes_last_while_it_is_copied(tiny_model_path: str) -> None:
     assert stats.stored - stored >= len(copied)
 
 
+def test_a_step_copies_no_more_than_it_may_next_victims_first(tiny_model_path: str) -> None:
+    lone = make_tiered(tiny_model_path)
+    storing, queue = lone.scheduler.tier.storing, lone.scheduler.block_queue
+    storing._margin, storing._most = lone.pool.num_gpu_blocks, 4
+    with mock.patch.object(storing.usefulness, "is_useful", return_value=False):
+        ask(lone, "mine/0", PROMPT)
+        lone.run_until_idle()
+    cached = [block.block_id for block in queue.list_victims(lone.pool.num_gpu_blocks) if block.block_hash is not None]
+    lone.pace = 0.0
+    ask(lone, "other/0", make_tokens(1, 40), tokens=20)
+    for step in range(1, 3):
+        lone.step()
+        assert [source for copy in lone.copies for source, _ in copy.left] == cached[: 4 * step]
+    lone.pace = 1.0
+    lone.run_until_idle()
+    assert storing.stats.stored >= len(cached)
+    assert storing.stats.overwritten == 0
+
+
 @pytest.mark.parametrize("pace", [1.0, 0.3])
 @pytest.mark.parametrize("seed", range(4))
 def test_jobs_that_come_back_at_once_fetch_in_turn(seed: int, pace: float, tiny_model_path: str) -> None:

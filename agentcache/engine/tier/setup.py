@@ -37,6 +37,8 @@ from agentcache.policy.return_price import ReturnPrice
 # Steps whose new tokens take blocks that are copied already: a copy is known to have been made some three steps after
 # it was asked for. Of 2, 4, 8 and 16, simulated on BFCL's seed 0 (docs/results/host-memory.md).
 _STEPS_AHEAD = 8
+# Steps whose new tokens take as many blocks as are copied beside one step.
+_STEPS_AT_ONCE = 2
 # Copies are made beside the steps: a second of the link counts for so much of one of the GPU's. Where all of it counts,
 # caches that lose most of what they copy give up classes to which all jobs come back, and lose the rest too. Of 0.2 and
 # 1, simulated on six sets of coding sessions (docs/results/host-memory.md#copies-of-what-the-gpu-has).
@@ -136,6 +138,7 @@ class TierSetup:
             usefulness,
             computed,
             margin=find_margin(scheduler),
+            most=_STEPS_AT_ONCE * _blocks_of_step(scheduler),
             fetch_s=self.link.block_s,
             compute_s=costs.recompute_cost.at(0),
             clock=clock,
@@ -163,7 +166,11 @@ def make_prefetching(
 
 def find_margin(scheduler: Scheduler) -> int:
     """Find how many of the GPU's next victims are kept copied."""
-    return _STEPS_AHEAD * cdiv(scheduler.max_num_scheduled_tokens, scheduler.block_size)
+    return _STEPS_AHEAD * _blocks_of_step(scheduler)
+
+
+def _blocks_of_step(scheduler: Scheduler) -> int:
+    return cdiv(scheduler.max_num_scheduled_tokens, scheduler.block_size)
 
 
 def find_tier(

@@ -56,7 +56,11 @@ class Store:
 
 
 class Storing:
-    """Keeps the next `margin` victims of the GPU's cache copied, which are as many as a few steps take."""
+    """Keeps the next `margin` victims of the GPU's cache copied, which are as many as a few steps take.
+
+    At most `most` are copied beside a step, the next victims first: copies of one step end together, and the GPU takes
+    blocks meanwhile.
+    """
 
     def __init__(
         self,
@@ -67,6 +71,7 @@ class Storing:
         computed: ComputedBlocks,
         *,
         margin: int,
+        most: int,
         fetch_s: float,
         compute_s: float,
         clock: Callable[[], float],
@@ -82,6 +87,7 @@ class Storing:
         self._queue = queue
         self._host = host
         self._margin = margin
+        self._most = most
         self._clock = clock
         # By the block's id on the GPU.
         self._last_uses: list[LastUse] = [UNKNOWN_USE] * len(pool.blocks)
@@ -93,8 +99,10 @@ class Storing:
         self.awaits_look = False
         # What requests have left since, in the order in which they did, for as long as the host's memory has room.
         self._fresh: deque[KVCacheBlock] = deque()
-        # So many victims more are asked for.
+        # The next so many victims are asked for.
         self._wanted = 0
+        # The last look found more than a step may copy.
+        self._has_more = False
 
     @property
     def _map(self) -> WatchedBlockMap:
@@ -160,7 +168,7 @@ class Storing:
         if self._is_due(idle=idle):
             self._looked_s, self._evicted = self._clock(), self._queue.evictions["capacity"].blocks
             self.awaits_look = False
-            chosen = self._choose()
+            chosen = self._choose(None if idle else self._most)
         victims = len(chosen)
         self._note_computed()
         self._add_fresh(chosen)
@@ -206,7 +214,9 @@ class Storing:
         While the engine is idle time evicts nothing. It looks once at what requests have left: with copies that outlast
         the time to the next look, and more victims than the host's memory has room for, it would copy for ever.
         """
-        if self._wanted or (self.awaits_look if idle else self._clock() - self._looked_s >= _LOOK_AGAIN_S):
+        if self._wanted or self._has_more:
+            return True
+        if self.awaits_look if idle else self._clock() - self._looked_s >= _LOOK_AGAIN_S:
             return True
         return self._queue.evictions["capacity"].blocks - self._evicted >= self._margin // 4
 
@@ -226,9 +236,9 @@ class Storing:
                 self._fresh.append(block)
 
     def _add_fresh(self, chosen: dict[BlockHashWithGroupId, KVCacheBlock]) -> None:
-        """Add what requests have left, as many as a few steps take: into room that is empty, nothing is lost."""
+        """Add what requests have left: into room that is empty, nothing is lost."""
         holds, copying = self._host.map.holds, self._map.copying
-        most = min(self._margin, self._host.room)
+        most = min(self._most, self._host.room)
         while self._fresh and len(chosen) < most:
             block = self._fresh.popleft()
             key = block.block_hash
@@ -238,11 +248,12 @@ class Storing:
         if self._host.room <= 0:
             self._fresh.clear()
 
-    def _choose(self) -> dict[BlockHashWithGroupId, KVCacheBlock]:
+    def _choose(self, most: int | None) -> dict[BlockHashWithGroupId, KVCacheBlock]:
+        """Choose up to `most` of the next victims, None: all that are worth a copy."""
         holds, copying = self._host.map.holds, self._map.copying
         chosen: dict[BlockHashWithGroupId, KVCacheBlock] = {}
         useless, safe, kept = set(), [], []
-        count, self._wanted = self._margin + self._wanted, 0
+        count, self._wanted, self._has_more = max(self._margin, self._wanted), 0, False
         for block in self._queue.list_victims(count):
             key = block.block_hash
             if key is None or block.block_id in copying or key in chosen:
@@ -251,10 +262,12 @@ class Storing:
             if holds(key):
                 kept.append((key, last_use))
                 safe.append(block)
-            elif self._is_useful(block):
-                chosen[key] = block
-            else:
+            elif not self._is_useful(block):
                 useless.add(block.block_id)
+            elif len(chosen) == most:
+                self._has_more = True
+            else:
+                chosen[key] = block
         self._host.renew(kept)
         self._queue.reprice(safe, self._fetch_s)
         self.losses.note_not_copied(useless, "not worth a copy")
