@@ -37,7 +37,7 @@ from agentcache.policy.return_price import ReturnPrice
 # Steps whose new tokens take blocks that are copied already: a copy is known to have been made some three steps after
 # it was asked for. Of 2, 4, 8 and 16, simulated on BFCL's seed 0 (docs/results/host-memory.md).
 _STEPS_AHEAD = 8
-# Steps whose new tokens take as many blocks as are copied beside one step.
+# Steps whose new tokens take as many victims as are copied beside one (docs/results/host-memory.md#bounded-copies).
 _STEPS_AT_ONCE = 2
 # Copies are made beside the steps: a second of the link counts for so much of one of the GPU's. Where all of it counts,
 # caches that lose most of what they copy give up classes to which all jobs come back, and lose the rest too. Of 0.2 and

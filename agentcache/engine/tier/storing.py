@@ -58,8 +58,8 @@ class Store:
 class Storing:
     """Keeps the next `margin` victims of the GPU's cache copied, which are as many as a few steps take.
 
-    At most `most` are copied beside a step, the next victims first: copies of one step end together, and the GPU takes
-    blocks meanwhile.
+    At most `most` of them are copied beside a step, those that go first: copies of one step end together, and the GPU
+    takes blocks meanwhile.
     """
 
     def __init__(
@@ -236,9 +236,9 @@ class Storing:
                 self._fresh.append(block)
 
     def _add_fresh(self, chosen: dict[BlockHashWithGroupId, KVCacheBlock]) -> None:
-        """Add what requests have left: into room that is empty, nothing is lost."""
+        """Add what requests have left, as many as a few steps take: into room that is empty, nothing is lost."""
         holds, copying = self._host.map.holds, self._map.copying
-        most = min(self._most, self._host.room)
+        most = min(self._margin, self._host.room)
         while self._fresh and len(chosen) < most:
             block = self._fresh.popleft()
             key = block.block_hash
