@@ -99,7 +99,7 @@ class Storing:
         self.awaits_look = False
         # What requests have left since, in the order in which they did, for as long as the host's memory has room.
         self._fresh: deque[KVCacheBlock] = deque()
-        # The next so many victims are asked for.
+        # So many victims more are asked for.
         self._wanted = 0
         # The last look found more than a step may copy.
         self._has_more = False
@@ -253,7 +253,7 @@ class Storing:
         holds, copying = self._host.map.holds, self._map.copying
         chosen: dict[BlockHashWithGroupId, KVCacheBlock] = {}
         useless, safe, kept = set(), [], []
-        count, self._wanted, self._has_more = max(self._margin, self._wanted), 0, False
+        count, self._wanted, self._has_more = self._margin + self._wanted, 0, False
         for block in self._queue.list_victims(count):
             key = block.block_hash
             if key is None or block.block_id in copying or key in chosen:
