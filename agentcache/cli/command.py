@@ -71,9 +71,7 @@ def _serve(options: argparse.Namespace, vllm_options: list[str], behind_dashes: 
         find_policy(options.policy)
     knobs = read_knobs([*options.agentcache, *_file_knobs(options)])
     check_servable(options.model)
-    from agentcache.engine.compat import check_vllm
-
-    check_vllm()
+    _check_vllm()
     from agentcache.server.command import serve
 
     serve(
@@ -84,6 +82,13 @@ def _serve(options: argparse.Namespace, vllm_options: list[str], behind_dashes: 
         knobs=knobs,
     )
     return 0
+
+
+def _check_vllm() -> None:
+    """Check vLLM's version. Called once settings are checked, and before what loads vLLM is imported."""
+    from agentcache.engine.compat import check_vllm
+
+    check_vllm()
 
 
 def _file_knobs(options: argparse.Namespace) -> list[str]:
@@ -135,9 +140,7 @@ def _simulate(options: argparse.Namespace, typed: Sequence[str]) -> int:
     runs = list_lanes(settings, options.concurrency or ())
     for run in runs:
         run.check()
-    from agentcache.engine.compat import check_vllm
-
-    check_vllm()
+    _check_vllm()
     from agentcache.sim.command import simulate_all
 
     status, summaries = simulate_all(runs)
@@ -166,9 +169,7 @@ def _plan(options: argparse.Namespace, typed: Sequence[str]) -> int:
         knobs=read_knobs(options.agentcache),
     )
     settings.check()
-    from agentcache.engine.compat import check_vllm
-
-    check_vllm()
+    _check_vllm()
     from agentcache.plan.command import plan
 
     return plan(settings)
@@ -177,9 +178,7 @@ def _plan(options: argparse.Namespace, typed: Sequence[str]) -> int:
 def _profile(options: argparse.Namespace, engine_options: list[str]) -> int:
     settings = read_profile_settings(options, engine_options)
     settings.check()
-    from agentcache.engine.compat import check_vllm
-
-    check_vllm()
+    _check_vllm()
     from agentcache.profile.command import profile
 
     return profile(settings)

@@ -156,6 +156,11 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tensor-parallel-size", type=int, default=1, metavar="N", help="GPUs per engine (default 1)")
     parser.add_argument("--policy", action="append", default=[], help=f"{_SEVERAL} (default vllm and agentcache)")
     _add_swept(parser)
+    parser.add_argument(
+        "--routing",
+        help=f"which of them gets a request: {', '.join(ROUTINGS)} (default as serve chooses: the first where the "
+        "policy follows jobs, else the second)",
+    )
     parser.add_argument("--profile", type=Path, metavar="FILE", help=_PROFILE)
     parser.add_argument("--target", type=float, metavar="S", help="mean job latency for which GPUs are counted")
     parser.add_argument("--max-gpus", type=int, default=16, metavar="N", help="the most to count (default 16)")
@@ -173,35 +178,15 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
 
 def _add_swept(parser: argparse.ArgumentParser) -> None:
     """Add what a plan may be given several values of: it simulates all their combinations."""
-    parser.add_argument(
-        "--kv-tokens",
-        type=int,
-        action="append",
-        default=[],
-        metavar="N",
-        help="size of the cache; may be given several times (default what the GPU has room for, its half and twice it)",
-    )
-    parser.add_argument(
-        "--cpu-tokens",
-        type=int,
-        action="append",
-        default=[],
-        metavar="N",
-        help="tokens of a second cache in DRAM; may be given several times (default none, and the first cache's)",
-    )
-    parser.add_argument(
-        "--replicas",
-        type=int,
-        action="append",
-        default=[],
-        metavar="N",
-        help="engines that share the recording, each with such caches; may be given several times (default 1)",
-    )
-    parser.add_argument(
-        "--routing",
-        help=f"which of them gets a request: {', '.join(ROUTINGS)} (default as serve chooses: the first where the "
-        "policy follows jobs, else the second)",
-    )
+    meanings = {
+        "--kv-tokens": "size of the cache; may be given several times (default what the GPU has room for, its half and "
+        "twice it)",
+        "--cpu-tokens": "tokens of a second cache in DRAM; may be given several times (default none, and the first "
+        "cache's)",
+        "--replicas": "engines that share the recording, each with such caches; may be given several times (default 1)",
+    }
+    for flag, meaning in meanings.items():
+        parser.add_argument(flag, type=int, action="append", default=[], metavar="N", help=meaning)
 
 
 def _add_knobs(parser: argparse._ActionsContainer) -> None:
