@@ -242,9 +242,10 @@ def test_a_step_copies_no_more_than_it_may_next_victims_first(tiny_model_path: s
     assert storing.stats.overwritten == 0
 
 
+@pytest.mark.parametrize("most", [5, 1000])
 @pytest.mark.parametrize("pace", [1.0, 0.3])
 @pytest.mark.parametrize("seed", range(4))
-def test_jobs_that_come_back_at_once_fetch_in_turn(seed: int, pace: float, tiny_model_path: str) -> None:
+def test_jobs_that_come_back_at_once_fetch_in_turn(seed: int, pace: float, most: int, tiny_model_path: str) -> None:
     """Together they want several times what the GPU holds: each keeps what it has fetched until it runs."""
     lone = make_tiered(tiny_model_path, seed=seed, host_blocks=400)
     prompts = {f"job-{number}": make_tokens(number, (9 + 2 * number) * BLOCK_SIZE) for number in range(8)}
@@ -252,6 +253,7 @@ def test_jobs_that_come_back_at_once_fetch_in_turn(seed: int, pace: float, tiny_
         ask(lone, f"{job}/0", prompt)
         lone.run_until_idle()
     lone.pace = pace
+    lone.scheduler.tier._most_under_way = most
     for number, (job, prompt) in enumerate(prompts.items()):
         ask(lone, f"{job}/1", prompt + make_tokens(100 + number, 3 * BLOCK_SIZE))
     steps = 0
@@ -293,5 +295,45 @@ def test_fetches_that_fill_the_link_begin_one_after_another(tiny_model_path: str
     while not lone.idle:
         ran += [name for name in lone.step().scheduled if name not in ran]
         for fetch in lone.scheduler.tier._fetches.values():
-            assert len(fetch.request_ids) == 1 or len(fetch.blocks) <= 10
+            assert len(fetch.blocks) <= 10
     assert ran == ["job-0/1", "job-1/1", "job-2/1"]
+
+
+def test_a_large_fetch_comes_in_parts_within_one_wait(tiny_model_path: str) -> None:
+    lone = make_tiered(tiny_model_path, blocks=64, host_blocks=400, prefetch=False)
+    prompt = make_tokens(0, 18 * BLOCK_SIZE)
+    ask(lone, "mine/0", prompt)
+    lone.run_until_idle()
+    push_out(lone, 11, 12, 13, 14)
+    lone.pace = 0.3
+    tier = lone.scheduler.tier
+    tier._most_under_way = 7
+    waits, fetched = tier.waits.view().count, tier.fetched_blocks
+    ask(lone, "mine/1", prompt + make_tokens(1, 5))
+    parts: dict[int, int] = {}
+    while not lone.idle:
+        lone.step()
+        parts.update((number, len(fetch.blocks)) for number, fetch in tier._fetches.items())
+    assert list(parts.values()) == [7, 7, 4]
+    assert tier.fetched_blocks - fetched == 18
+    assert tier.waits.view().count - waits == 1
+
+
+def lose_to_fetches(model_path: str, most: int) -> int:
+    """Six jobs in turn, which both caches hold: how many tokens are computed again, if parts have `most` blocks."""
+    lone = make_tiered(model_path, blocks=64, host_blocks=56, prefetch=False)
+    tier = lone.scheduler.tier
+    tier.storing._margin, tier._most_under_way = 2, most
+    prompts = [make_tokens(number, 18 * BLOCK_SIZE + 5) for number in range(6)]
+    hits: dict[str, int] = {}
+    for turn in range(5):
+        for number, prompt in enumerate(prompts):
+            ask(lone, f"job-{number}/{turn}", prompt, tokens=1)
+            while not lone.idle:
+                hits.update(lone.step().hit_tokens)
+    return 4 * 6 * 18 * BLOCK_SIZE - sum(hits.values())
+
+
+def test_a_fetch_in_parts_loses_less_of_what_others_have(tiny_model_path: str) -> None:
+    """What gives way on the GPU is stored where the part before has come from."""
+    assert lose_to_fetches(tiny_model_path, 4) < lose_to_fetches(tiny_model_path, 100) / 2

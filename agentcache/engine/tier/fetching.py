@@ -7,7 +7,7 @@ been away: it hits it as a prefix or behind a gap. Until then it waits, and lets
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import compress, groupby
 from operator import itemgetter
 from typing import NamedTuple
@@ -41,13 +41,15 @@ class Link:
 class Fetch:
     """Copies for requests, from the host's `sources` to the GPU's `blocks`. `keys` are those of both.
 
-    `ahead_of` is the finished request whose job is about to come back for them, where no request is there that does.
+    `lack_more` are those of the requests that will fetch more when these have come. `ahead_of` is the finished request
+    whose job is about to come back for them, where no request is there that does.
     """
 
     request_ids: frozenset[str]
     sources: Sequence[KVCacheBlock]
     blocks: Sequence[KVCacheBlock]
     keys: Sequence[BlockHashWithGroupId]
+    lack_more: frozenset[str] = frozenset()
     ahead_of: str | None = None
 
     @classmethod
@@ -58,6 +60,7 @@ class Fetch:
             [block for fetch in fetches for block in fetch.sources],
             [block for fetch in fetches for block in fetch.blocks],
             [key for fetch in fetches for key in fetch.keys],
+            frozenset().union(*(fetch.lack_more for fetch in fetches)),
             # It begins alone.
             fetches[0].ahead_of,
         )
@@ -71,7 +74,7 @@ class _Found(NamedTuple):
 
 
 class Fetching:
-    """Plans one fetch a request at a time."""
+    """Plans one fetch a request at a time, or the next part of one."""
 
     def __init__(
         self,
@@ -107,8 +110,11 @@ class Fetching:
         """Return the seconds that a block takes the link."""
         return self._link.block_s
 
-    def begin(self, request: Request, on_gpu: CachedBlockMap, wanted: Sequence[int]) -> Fetch | None:
-        """Hold what the request hits on the GPU, and take blocks there for what `find_wanted` gave.
+    def begin(self, request: Request, on_gpu: CachedBlockMap, wanted: Sequence[int], most: int) -> Fetch | None:
+        """Hold what the request hits on the GPU, and take blocks there for the first `most` that `find_wanted` gave.
+
+        What comes leaves the room of its copies in the host's memory to what gives way to the next part. Fetched at
+        once, all would need room there that only others' KV could make.
 
         Returns:
             None while all of it is under way already.
@@ -117,16 +123,19 @@ class Fetching:
         new = [index for index in wanted if on_gpu_keys[index] not in self._coming]
         hits = [(index, KV_CACHE_GROUP) for index, cached in enumerate(on_gpu.cached[KV_CACHE_GROUP]) if cached]
         self._filler.hold_cached(request, on_gpu, hits)
-        if not new or self._postpones(request, len(new)):
+        part = new[:most]
+        if not part or self._postpones(request, len(part)):
             return None
-        fetch = self._take_blocks(frozenset([request.request_id]), [on_gpu_keys[index] for index in new])
-        places = [(index, KV_CACHE_GROUP) for index in new]
+        fetch = self._take_blocks([on_gpu_keys[index] for index in part])
+        asks = frozenset([request.request_id])
+        fetch = replace(fetch, request_ids=asks, lack_more=asks if len(part) < len(new) else frozenset())
+        places = [(index, KV_CACHE_GROUP) for index in part]
         self._filler.hold(request, dict(zip(places, fetch.blocks, strict=True)), fetched=True)
         return fetch
 
     def begin_ahead(self, owner: str, keys: Sequence[BlockHashWithGroupId]) -> Fetch:
         """Take blocks on the GPU for what the host's memory has of a turn whose job is away."""
-        return self._take_blocks(frozenset(), keys, owner)
+        return replace(self._take_blocks(keys), ahead_of=owner)
 
     def end(self, fetch: Fetch) -> None:
         """Make what has come part of the GPU's prefix cache, to be evicted like what the same turn has left there."""
@@ -142,13 +151,11 @@ class Fetching:
             self._usefulness.note_fetched(use.context.finish_class for use in uses)
         self._host.end_reading(fetch.sources)
 
-    def _take_blocks(
-        self, request_ids: frozenset[str], keys: Sequence[BlockHashWithGroupId], ahead_of: str | None = None
-    ) -> Fetch:
+    def _take_blocks(self, keys: Sequence[BlockHashWithGroupId]) -> Fetch:
         sources = self._host.begin_reading(keys)
         blocks = self._pool.get_new_blocks(len(keys))
         self._coming.update(keys)
-        return Fetch(request_ids, sources, blocks, keys, ahead_of)
+        return Fetch(frozenset(), sources, blocks, keys)
 
     def _postpones(self, request: Request, blocks: int) -> bool:
         """Tell whether to wait until what would be lost for this fetch is stored."""

@@ -25,7 +25,7 @@ from agentcache.policy.return_price import ReturnPrice
 # Of all tiers of this process: vLLM's workers outlive a scheduler, and take a number that they have seen for done.
 _NUMBERS = itertools.count()
 
-# So long what is on its way to the GPU may take the link, but for a single request's.
+# So long what is on its way to the GPU may take the link. What a request wants beyond that comes in parts.
 _MOST_FETCHES_S = 0.1
 
 
@@ -125,11 +125,11 @@ class Tier:
         on_gpu, _ = self._filler.look(request)
         if not (wanted := self.fetching.find_wanted(request, on_gpu)):
             return False
-        if self._is_link_full(len(wanted)):
+        if self._is_link_full(min(len(wanted), self._most_under_way)):
             return True
         if not self._find_room(request, on_gpu):
             return False
-        if (fetch := self.fetching.begin(request, on_gpu, wanted)) is not None:
+        if (fetch := self.fetching.begin(request, on_gpu, wanted, self._most_under_way)) is not None:
             self._new_fetches.append(fetch)
         return True
 
@@ -182,7 +182,7 @@ class Tier:
         for number in self._count(fetches):
             fetch = self._fetches.pop(number)
             self.fetching.end(fetch)
-            self.waits.end(fetch.request_ids)
+            self.waits.end(fetch.request_ids - fetch.lack_more)
             self.storing.inherit(fetch.blocks, map(self.host.last_use_of, fetch.sources))
             self.fetched_blocks += len(fetch.blocks)
             if fetch.ahead_of is None:
