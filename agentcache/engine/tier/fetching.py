@@ -7,7 +7,7 @@ been away: it hits it as a prefix or behind a gap. Until then it waits, and lets
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import compress, groupby
 from operator import itemgetter
 from typing import NamedTuple
@@ -49,8 +49,8 @@ class Fetch:
     sources: Sequence[KVCacheBlock]
     blocks: Sequence[KVCacheBlock]
     keys: Sequence[BlockHashWithGroupId]
-    lack_more: frozenset[str] = frozenset()
-    ahead_of: str | None = None
+    lack_more: frozenset[str]
+    ahead_of: str | None
 
     @classmethod
     def join(cls, fetches: Sequence[Fetch]) -> Fetch:
@@ -126,16 +126,15 @@ class Fetching:
         part = new[:most]
         if not part or self._postpones(request, len(part)):
             return None
-        fetch = self._take_blocks([on_gpu_keys[index] for index in part])
-        asks = frozenset([request.request_id])
-        fetch = replace(fetch, request_ids=asks, lack_more=asks if len(part) < len(new) else frozenset())
+        keys = [on_gpu_keys[index] for index in part]
+        fetch = self._take_blocks(keys, frozenset([request.request_id]), lack_more=len(part) < len(new))
         places = [(index, KV_CACHE_GROUP) for index in part]
         self._filler.hold(request, dict(zip(places, fetch.blocks, strict=True)), fetched=True)
         return fetch
 
     def begin_ahead(self, owner: str, keys: Sequence[BlockHashWithGroupId]) -> Fetch:
         """Take blocks on the GPU for what the host's memory has of a turn whose job is away."""
-        return replace(self._take_blocks(keys), ahead_of=owner)
+        return self._take_blocks(keys, ahead_of=owner)
 
     def end(self, fetch: Fetch) -> None:
         """Make what has come part of the GPU's prefix cache, to be evicted like what the same turn has left there."""
@@ -151,11 +150,18 @@ class Fetching:
             self._usefulness.note_fetched(use.context.finish_class for use in uses)
         self._host.end_reading(fetch.sources)
 
-    def _take_blocks(self, keys: Sequence[BlockHashWithGroupId]) -> Fetch:
+    def _take_blocks(
+        self,
+        keys: Sequence[BlockHashWithGroupId],
+        request_ids: frozenset[str] = frozenset(),
+        *,
+        lack_more: bool = False,
+        ahead_of: str | None = None,
+    ) -> Fetch:
         sources = self._host.begin_reading(keys)
         blocks = self._pool.get_new_blocks(len(keys))
         self._coming.update(keys)
-        return Fetch(frozenset(), sources, blocks, keys)
+        return Fetch(request_ids, sources, blocks, keys, request_ids if lack_more else frozenset(), ahead_of)
 
     def _postpones(self, request: Request, blocks: int) -> bool:
         """Tell whether to wait until what would be lost for this fetch is stored."""
