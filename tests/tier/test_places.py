@@ -158,6 +158,7 @@ def test_overwritten_before_it_was_copied(tiny_model_path: str) -> None:
 def test_no_room_while_all_of_the_host_is_being_copied_to(tiny_model_path: str) -> None:
     lone = make_tiered(tiny_model_path, host_blocks=3)
     lone.pace = 0.0
+    lone.scheduler.tier.storing._margin = lone.pool.num_gpu_blocks
     ask(lone, "mine/0", PROMPT)
     while lone.scheduler.requests:
         lone.step()

@@ -35,8 +35,9 @@ from agentcache.policy.registry import Policy
 from agentcache.policy.return_price import ReturnPrice
 
 # Steps whose new tokens take blocks that are copied already: a copy is known to have been made some three steps after
-# it was asked for. Of 2, 4, 8 and 16, simulated on BFCL's seed 0 (docs/results/host-memory.md).
-_STEPS_AHEAD = 8
+# it was asked for, and until it is needed both caches have the block. Of 2, 4 and 8, simulated on closed loops
+# (docs/results/host-memory.md#fewer-copies-ahead).
+_STEPS_AHEAD = 4
 # Steps whose new tokens take as many victims as are copied beside one (docs/results/host-memory.md#bounded-copies).
 _STEPS_AT_ONCE = 2
 # Copies are made beside the steps: a second of the link counts for so much of one of the GPU's. Where all of it counts,
