@@ -209,12 +209,14 @@ _TIER_ATTRIBUTES: dict[str, tuple[str, ...]] = {
         "_load_events",
         "_load_hwm",
         "_pending_load_event_indices",
+        "_pending_store_event_indices",
         "_store_events",
         "_store_hwm",
         "cpu_kv_caches",
         "gpu_kv_caches",
     ),
     _TIER_CONNECTOR: ("scheduler_manager", "worker_handler"),
+    "vllm.v1.simple_kv_offload.copy_backend:DmaCopyBackend": ("_thread",),
 }
 _SERVER_ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "vllm.v1.engine.core_client:DPLBAsyncMPClient": ("client_count", "core_engines", "reqs_in_flight"),

@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorWorkerMetadata
+from vllm.v1.simple_kv_offload.copy_backend import DmaCopyBackend
 from vllm.v1.simple_kv_offload.metadata import SimpleCPUOffloadMetadata, SimpleCPUOffloadWorkerMetadata
 from vllm.v1.simple_kv_offload.worker import SimpleCPUOffloadWorker
 
-from agentcache.errors import InputError
+from agentcache.errors import InputError, ServerError
 
 
 @dataclass
@@ -102,7 +103,11 @@ class TierWorker(SimpleCPUOffloadWorker):
             super().wait_for_save()
 
     def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
-        """Report ended copies."""
+        """Report ended copies.
+
+        Raises:
+            ServerError: vLLM's copying thread is dead, so that copies under way never end.
+        """
         pending = set(self._pending_load_event_indices)
         sent, received = super().get_finished(finished_req_ids)
         of_requests: Mapping[int, list[str]] = (
@@ -111,7 +116,18 @@ class TierWorker(SimpleCPUOffloadWorker):
         for number in pending - self._pending_load_event_indices:
             if number not in of_requests:
                 self._completed_loads[number] = 1
+        self._check_copying_thread()
         return sent, received
+
+    def _check_copying_thread(self) -> None:
+        if not (self._pending_load_event_indices or self._pending_store_event_indices):
+            return
+        thread = self._backend._thread if isinstance(self._backend, DmaCopyBackend) else None
+        if thread is not None and not thread.is_alive():
+            raise ServerError(
+                "--kv-offloading-size: a copy between the GPU and the host's memory failed, and vLLM's copying thread "
+                "is dead (its error is above in the log); restart the engine"
+            )
 
     def build_connector_worker_meta(self) -> SimpleCPUOffloadWorkerMetadata | None:
         """Return the copies that ended since the last call."""
