@@ -31,6 +31,25 @@ def test_nobody_waits_long_for_copies() -> None:
     assert not gate.is_open(9), "another wait"
 
 
+def test_the_next_prefill_waits_as_long(tiny_model_path: str) -> None:
+    """However long ago the last one began to wait, and whether or not its blocks were ever stored."""
+    clock = Clock()
+    tier = make_tiered(tiny_model_path).scheduler.tier
+    tier._gate = PrefillGate(lambda _: False, clock)
+
+    def let_prefill(requests: int) -> bool:
+        return tier.limit_prefill(512, decodes=1, requests=requests) > 0
+
+    assert not let_prefill(2)
+    clock.now_s += 0.11
+    assert let_prefill(2)
+    assert let_prefill(1), "nobody waits"
+    clock.now_s += 500.0
+    assert not let_prefill(2)
+    clock.now_s += 0.11
+    assert let_prefill(2)
+
+
 def make_full(model_path: str) -> TieredScheduler:
     """One request decodes, and a turn has just left what the next prompt takes; no copy ends."""
     lone = make_tiered(model_path, blocks=24, engine={"max_num_batched_tokens": 512}, pins={"enabled": False})

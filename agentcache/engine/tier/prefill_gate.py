@@ -22,10 +22,14 @@ class PrefillGate:
         self._clock = clock
         self._closed_s: float | None = None
 
+    def end_wait(self) -> None:
+        """Note a step that no prefill waits for: the next one waits anew."""
+        self._closed_s = None
+
     def is_open(self, blocks: int) -> bool:
         """Tell whether this step may take so many blocks."""
         if self._can_lose(blocks):
-            self._closed_s = None
+            self.end_wait()
             return True
         if self._closed_s is None:
             self._closed_s = self._clock()

@@ -104,9 +104,10 @@ class Tier:
             `tokens`, or 0 for steps of decodes alone.
         """
         has_prefill = decodes < requests
-        if decodes and has_prefill and not self._gate.is_open(cdiv(tokens, self._block_size)):
-            return 0
-        return tokens
+        if not decodes or not has_prefill:
+            self._gate.end_wait()
+            return tokens
+        return tokens if self._gate.is_open(cdiv(tokens, self._block_size)) else 0
 
     def admitted(self, request: Request) -> None:
         """Note that the request runs: the GPU keeps its blocks until it ends."""
