@@ -46,7 +46,8 @@ def watch_engine_arguments() -> None:
         prepare_front_end()
         config: VllmConfig = create_engine_config(self, *args, **kwargs)
         _check_knobs(config)
-        steer_offloading(config, read_config(config.additional_config))
+        ours = read_config(config.additional_config)
+        steer_offloading(config, ours, is_connector_given=self.kv_transfer_config is not None)
         return config
 
     replace(EngineArgs, "from_cli_args", classmethod(read_options))

@@ -227,17 +227,26 @@ def test_jobs_stay_home_with_policies_that_follow_them(policy: str, enabled: boo
 
 
 @pytest.mark.parametrize(
-    # Two layers of two heads of 32 in float32: 1,024 bytes a token.
-    ("size_gib", "host"),
-    [(None, HostMemory()), (2.0, HostMemory(2 * 2**20, 1024 / 4e9))],
+    # Two layers of two heads of 32 in float32: 1,024 bytes a token. Of four ranks each keeps a head, 512 bytes.
+    ("size_gib", "ranks", "host"),
+    [
+        (None, 1, HostMemory()),
+        (2.0, 1, HostMemory(2 * 2**20, 1024 / 4e9)),
+        (2.0, 2, HostMemory(2 * 2**20, 512 / 4e9)),
+        (2.0, 4, HostMemory(2**20, 512 / 4e9)),
+    ],
 )
-def test_the_placement_knows_the_host_s_memory(size_gib: float | None, host: HostMemory, tiny_model_path: str) -> None:
+def test_the_placement_knows_the_host_s_memory(
+    size_gib: float | None, ranks: int, host: HostMemory, tiny_model_path: str
+) -> None:
     knobs = {"policy": "agentcache", "tier": {"link_gb_s": 4.0}}
     config = EngineArgs(
         model=tiny_model_path,
         dtype="float32",
         scheduler_cls=SCHEDULER_CLASS,
         kv_offloading_size=size_gib,
+        tensor_parallel_size=ranks,
+        distributed_executor_backend="mp",
         additional_config={CONFIG_KEY: knobs},
     ).create_engine_config()
     config.cache_config.num_gpu_blocks = 200

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from vllm.config import KVTransferConfig, VllmConfig
+from vllm.platforms import current_platform
 
 from agentcache.config import AgentCacheConfig
 from agentcache.engine.compat import check_tier
@@ -37,30 +38,46 @@ def is_steered(config: AgentCacheConfig) -> bool:
     return config.tier.enabled and find_policy(config.policy).tier_orders is not None
 
 
-def steer_offloading(vllm_config: VllmConfig, config: AgentCacheConfig) -> None:
+def steer_offloading(vllm_config: VllmConfig, config: AgentCacheConfig, *, is_connector_given: bool) -> None:
     """Put our connector in the place of the one that vLLM has chosen for --kv-offloading-size.
 
-    Raises InputError for a size that cannot work.
+    `is_connector_given`: there is a --kv-transfer-config as well, whose connector vLLM has replaced without a word.
+
+    Raises InputError for what cannot work.
     """
     transfer = vllm_config.kv_transfer_config
     if vllm_config.cache_config.kv_offloading_size is None or transfer is None:
         return
-    steered = transfer.kv_connector in _NATIVE and is_steered(config) and not _has_windows_alone(vllm_config)
+    is_native = transfer.kv_connector in _NATIVE
+    steered = is_native and is_steered(config) and not _lacks_full_attention(vllm_config)
     check_size(vllm_config, steered=steered)
+    if steered and is_connector_given:
+        raise InputError(
+            "--kv-offloading-size and --kv-transfer-config: leave one out; the size alone gives the tier that policy "
+            f"{config.policy} steers, the config alone the connector that it names, which is left to vLLM"
+        )
     if steered:
         check_tier()
         transfer.kv_connector, transfer.kv_connector_module_path = _NAME, _MODULE
+    elif is_native and not is_connector_given and current_platform.is_cpu():
+        ours = "" if is_steered(config) else ", or take policy agentcache with tier.enabled, whose tier runs there"
+        raise InputError(
+            f"--kv-offloading-size: vLLM's {transfer.kv_connector} does not run on its CPU backend; leave it out{ours}"
+        )
 
 
-def leaves_windows_alone(vllm_config: VllmConfig) -> bool:
+def is_left_to_vllm(vllm_config: VllmConfig) -> bool:
     """Tell whether --kv-offloading-size is left to vLLM's connector because no layer of the model keeps all tokens.
 
     Ours needs one that does.
     """
-    return vllm_config.cache_config.kv_offloading_size is not None and _has_windows_alone(vllm_config)
+    return vllm_config.cache_config.kv_offloading_size is not None and _lacks_full_attention(vllm_config)
 
 
-def _has_windows_alone(vllm_config: VllmConfig) -> bool:
+def _lacks_full_attention(vllm_config: VllmConfig) -> bool:
+    """Tell whether layers have windows or recurrent states alone. Without prefix caching ours switches itself off."""
+    if vllm_config.model_config.is_attention_free and vllm_config.cache_config.enable_prefix_caching:
+        return True
     try:
         attention = read_geometry(vllm_config.model_config.hf_text_config).attention
     except InputError:

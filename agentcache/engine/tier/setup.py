@@ -23,7 +23,7 @@ from agentcache.engine.tier.fetching import Fetching, Link
 from agentcache.engine.tier.host_cache import HostCache
 from agentcache.engine.tier.link_costs import find_block_bytes, find_links
 from agentcache.engine.tier.obstacles import TierObstacle, find_tier_obstacle
-from agentcache.engine.tier.options import is_steered, leaves_windows_alone
+from agentcache.engine.tier.options import is_left_to_vllm, is_steered
 from agentcache.engine.tier.prefetching import Prefetching
 from agentcache.engine.tier.storing import Storing
 from agentcache.engine.tier.tier import Tier
@@ -187,7 +187,7 @@ def find_tier(
     """
     connector = scheduler.connector
     is_wanted = is_steered(config) or (config.tier.enabled and policy.tier_orders is not None)
-    if is_wanted and leaves_windows_alone(scheduler.vllm_config):
+    if is_wanted and is_left_to_vllm(scheduler.vllm_config):
         return None, TierObstacle.LAYER_KINDS
     if not isinstance(connector, TierConnector) or not is_wanted:
         return None, None

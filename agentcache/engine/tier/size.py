@@ -25,8 +25,10 @@ def check_size(config: VllmConfig, *, steered: bool) -> None:
     if not size_gib > 0:
         raise InputError(f"--kv-offloading-size {size_gib:g}: give more than 0 GiB, or leave it out")
     machine_gib = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / _GIB
-    if size_gib > machine_gib:
-        raise InputError(f"--kv-offloading-size {size_gib:g}: this machine has {machine_gib:.0f} GiB; give less")
+    engines = config.parallel_config.data_parallel_size_local
+    if size_gib * engines > machine_gib:
+        each = f" for each of {engines} engines" if engines > 1 else ""
+        raise InputError(f"--kv-offloading-size {size_gib:g}{each}: this machine has {machine_gib:.0f} GiB; give less")
     context_gib = config.model_config.max_model_len * count_token_bytes(config) / _GIB
     if steered and size_gib < context_gib:
         raise InputError(
@@ -47,9 +49,15 @@ def count_host_tokens(config: VllmConfig) -> int:
 
 
 def count_token_bytes(config: VllmConfig) -> int:
-    """Count the bytes of a token's keys and values over all ranks, if every layer keeps them."""
-    model = config.model_config
-    return model.get_total_num_hidden_layers() * count_layer_bytes(config, model.get_total_num_kv_heads())
+    """Count the bytes of a token's keys and values over all ranks, if every layer keeps them.
+
+    Several ranks keep the same where there are fewer KV heads than ranks, or latent attention's one vector.
+    """
+    model, parallel = config.model_config, config.parallel_config
+    ranks = parallel.tensor_parallel_size * parallel.prefill_context_parallel_size
+    layer_bytes = count_layer_bytes(config, model.get_num_kv_heads(parallel))
+    # Decode context parallelism has these ranks share a token's copies out among them.
+    return model.get_total_num_hidden_layers() * layer_bytes * ranks // parallel.decode_context_parallel_size
 
 
 def count_layer_bytes(config: VllmConfig, kv_heads: int) -> int:
