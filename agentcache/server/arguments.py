@@ -58,7 +58,7 @@ def build_arguments(
     parser = make_arg_parser(_OptionParser(prog="agentcache serve MODEL", add_help=False))  # type: ignore[no-untyped-call]
     parser.set_defaults(shutdown_timeout=SHUTDOWN_TIMEOUT_S)
     # The user's options come last, so they override the model's.
-    args: Namespace = parser.parse_args([resolved.path, *resolved.options, *options])
+    args: Namespace = parser.parse_args([resolved.path, *_leave_out(resolved.options, options), *options])
     args.model = args.model_tag
     args.subparser = "serve"
     check_hub(args.model, revision=args.revision, token=args.hf_token)
@@ -72,6 +72,19 @@ def build_arguments(
     except (TypeError, ValueError) as error:
         raise InputError(str(error)) from None
     return args
+
+
+def _leave_out(options: Sequence[str], given: Sequence[str]) -> list[str]:
+    """Leave out those of the model's options that are given as well: vLLM warns of an option that comes twice."""
+    names = {word.partition("=")[0].replace("_", "-") for word in given if word.startswith("--")}
+    kept: list[str] = []
+    is_kept = True
+    for word in options:
+        if word.startswith("--"):
+            is_kept = word not in names
+        if is_kept:
+            kept.append(word)
+    return kept
 
 
 def _check_scheduler(name: str | None) -> str:
