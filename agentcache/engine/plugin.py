@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from multiprocessing import parent_process
 
+from agentcache.engine.constants import SCHEDULER_CLASS
 from agentcache.errors import in_one_line
 
 # vLLM's own `init_logger` is not needed for it, and so cannot be missing.
@@ -19,8 +20,15 @@ def register() -> None:
 
         watch_engine_arguments()
         check_release()
+        # By name: a logger does not ask the filters of the loggers above it.
+        logging.getLogger("vllm.config.scheduler").addFilter(_is_news)
     except Exception as error:
         # Servers without agentcache must come up on any vLLM. One that names it is told why it cannot.
         if parent_process() is None:
             # Once a server.
             logger.warning("agentcache stands aside: %s", in_one_line(error))
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Tell what vLLM warns of any custom scheduler from the rest: ours checks vLLM's interface, and steps overlap."""
+    return not (str(record.msg).startswith("Using custom scheduler class") and record.args == (SCHEDULER_CLASS,))

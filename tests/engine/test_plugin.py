@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import vllm
+from vllm.config import SchedulerConfig
 from vllm.engine.arg_utils import EngineArgs
 from vllm.utils.import_utils import resolve_obj_by_qualname
 from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue
@@ -137,7 +138,7 @@ def test_an_engine_with_us_names_what_has_gone(monkeypatch: pytest.MonkeyPatch, 
 @pytest.mark.parametrize(
     ("knobs", "complaint"),
     [
-        ({"polcy": "lru"}, "agentcache.polcy: Extra inputs are not permitted"),
+        ({"polcy": "lru"}, "agentcache.polcy: no such knob"),
         ({"lifespan_s": float("inf")}, "agentcache.lifespan_s: Input should be less than or equal to 1000000000"),
         (
             {"cost_profile": "/"},
@@ -179,3 +180,14 @@ def test_registering_twice_wraps_once() -> None:
     once = EngineArgs.create_engine_config
     register()
     assert EngineArgs.create_engine_config is once
+
+
+@pytest.mark.parametrize(("scheduler", "warns"), [(SCHEDULER_CLASS, False), (f"{__name__}.Derived", True)])
+def test_vllm_does_not_warn_of_our_scheduler(
+    scheduler: str, warns: bool, vllm_log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # vLLM says it only once in a process.
+    monkeypatch.setattr("vllm.logger._print_warning_once", lambda logger, *said: logger.warning(*said))
+    register()
+    SchedulerConfig.default_factory(scheduler_cls=scheduler).get_scheduler_cls()
+    assert ("Using custom scheduler class" in vllm_log.text) == warns

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.engine
 # The server's module: the command `vllm` does not start with vLLM's build for CPUs.
 COMMAND = (sys.executable, "-m", "vllm.entrypoints.openai.api_server")
 WEATHER = {"name": "weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}
-WORDS_OF_VLLM = ("Using custom scheduler class", "VLLM_PLUGINS is not set")
+WORDS_OF_VLLM = ("VLLM_PLUGINS is not set",)
 # Relative to where the server was started.
 RECORDING = "traffic.jsonl"
 START = {"policy": "vllm", "record": {"file": RECORDING}, "forced_replies": True}
@@ -81,7 +81,7 @@ def url(folder: Path, wheel_site: Path) -> Iterator[str]:
             process.wait(timeout=60)
     said = [line for line in log_path.read_text().splitlines() if "agentcache" in line]
     assert any("agentcache: policy agentcache; tool calls read by hermes; costs " in line for line in said)
-    # Nothing is missing, so nobody is told to set anything, but for what vLLM says of any scheduler and plug-in.
+    # Nothing is missing, so nobody is told to set anything, but for what vLLM says of any plug-in.
     ours = [line for line in said if "WARNING" in line and not any(words in line for words in WORDS_OF_VLLM)]
     assert ours == []
 
