@@ -31,6 +31,8 @@ from agentcache.policy.presets import GPUS
 from agentcache.policy.registry import DEFAULT_POLICY, find_policy, with_evictor
 
 CONFIG_KEY = "agentcache"
+# What stands before a knob's name in a message on vLLM's configuration.
+PLACE = f"additional_config: {CONFIG_KEY}."
 
 _BY_POLICY = "not tuned: the policy's (agentcache/policy/registry.py)"
 _OPT_IN = "not tuned: off unless asked for"
@@ -143,27 +145,32 @@ class OrderConfig(BaseModel):
     seniority_s: float | None = _knob(
         None,
         "seconds by which, at most, an older job's request goes before a newer one's; None leaves it to the policy",
-        _BY_POLICY,
+        "chosen: policy agentcache has 12, on BFCL seeds 0 to 2 and 10 to 12 "
+        '(docs/results/front-before-juniors.md, "By patience, reserve and seniority")',
         **_NOT_NEGATIVE,
     )
     patience_s: float | None = _knob(
         None,
         "seconds since its arrival after which a request goes first and may take pinned blocks; None: the policy's",
-        _BY_POLICY,
+        'chosen: policy agentcache has 15, of 8 to 30 s on BFCL seeds 0, 1 and 4 (docs/results/front.md, "How it '
+        "was chosen\"); it may have less with windows, recurrent layers or KV in the host's memory "
+        "(docs/tuning.md)",
         **_NOT_NEGATIVE,
     )
     least_wait_s: float | None = _knob(
         None,
         "seconds that a wait for pins must be worth to be begun; of no effect with KV in the host's memory; None "
         "leaves it to the policy",
-        _BY_POLICY,
+        'chosen: policy agentcache has 1, against 0 on mini-swe-agent seeds 0 to 3 (docs/results/front.md, "How '
+        'it was chosen")',
         **_NOT_NEGATIVE,
     )
     reserve: float | None = _knob(
         None,
         "share of the cache, and at most as much as is pinned and `order.running` adds, that juniors leave free for "
         "other jobs to grow; None leaves it to the policy",
-        _BY_POLICY,
+        "chosen: policy agentcache has 0.25, of 0, 0.1 and 0.25 on BFCL seeds 0 to 9 "
+        '(docs/results/front-before-juniors.md, "By patience, reserve and seniority")',
         ge=0,
         le=1,
     )
@@ -171,7 +178,8 @@ class OrderConfig(BaseModel):
         None,
         "share of what running requests hold for which juniors leave as much free as for what is pinned; None leaves "
         "it to the policy",
-        _BY_POLICY,
+        "chosen: policy agentcache has 0, with windows or recurrent layers 1, on seeds 0 to 3 "
+        '(docs/results/families.md, "Chosen")',
         ge=0,
         le=1,
     )
@@ -179,7 +187,8 @@ class OrderConfig(BaseModel):
         None,
         "of the jobs under way, the share with the fewest turns behind them, which leaves the reserve free as new jobs "
         "do; None leaves it to the policy",
-        _BY_POLICY,
+        'chosen: policy agentcache has 0.8, of 0.65 to 0.9 on BFCL seeds 0, 1 and 4 (docs/results/front.md, "How '
+        'it was chosen")',
         ge=0,
         le=1,
     )
@@ -187,7 +196,8 @@ class OrderConfig(BaseModel):
         None,
         "while jobs want more than the caches hold, for how long a turn that lost its context waits, as a share of the "
         "seconds in which the contexts of all are computed; 0: it does not; None leaves it to the policy",
-        _BY_POLICY,
+        "chosen: policy agentcache has 0.5, with KV in the host's memory 0.25, of 0 to 2 on seeds 0 and 1 "
+        '(docs/results/closed-loop.md, "Load control")',
         **_NOT_NEGATIVE,
     )
 
@@ -395,7 +405,7 @@ class AgentCacheConfig(BaseModel):
     @classmethod
     def _known_gpu(cls, name: str | None) -> str | None:
         if name is not None and name not in GPUS:
-            raise InputError(f"additional_config: {CONFIG_KEY}.gpu: {name} is unknown; choose from {', '.join(GPUS)}")
+            raise ValueError(f"{name} is unknown; choose from {', '.join(GPUS)}")
         return name
 
     @model_validator(mode="after")
@@ -417,15 +427,28 @@ def is_on(wanted: bool | None, by_policy: bool) -> bool:
 def read_config(additional_config: object) -> AgentCacheConfig:
     """Read the plug-in's part of vLLM's `additional_config`; defaults when it is absent. Raises InputError."""
     ours = additional_config.get(CONFIG_KEY, {}) if isinstance(additional_config, Mapping) else {}
+    return _read(ours, PLACE)
+
+
+def _read(ours: object, place: str) -> AgentCacheConfig:
+    """Read the plug-in's fields; `place` is what stands before a field's name where the user has typed it."""
     try:
         return AgentCacheConfig.model_validate(ours)
     except ValidationError as error:
         first = error.errors()[0]
-        field = ".".join(str(part) for part in (CONFIG_KEY, *first["loc"]))
-        meant = ""
-        if first["type"] == "extra_forbidden":
-            meant = suggest(field.removeprefix(f"{CONFIG_KEY}."), dict(iterate_knobs(AgentCacheConfig)))
-        raise InputError(f"additional_config: {field}: {first['msg']}{meant}") from None
+    name = ".".join(map(str, first["loc"]))
+    field = f"{place}{name}" if name else place.rstrip(".")
+    raise InputError(f"{field}: {_say_why(name, first['type'], first['msg'])}")
+
+
+def _say_why(name: str, kind: str, message: str) -> str:
+    """Say why the field cannot be, `kind` and `message` being pydantic's, whose words suit values alone."""
+    knobs = dict(iterate_knobs(AgentCacheConfig))
+    if kind == "extra_forbidden":
+        return f"no such knob{suggest(name, knobs)}"
+    if group := [knob for knob in knobs if name and knob.startswith(f"{name}.")]:
+        return f"is a group of knobs; give one of {', '.join(group)}"
+    return message.removeprefix("Value error, ")
 
 
 def iterate_knobs(model: type[BaseModel], parents: str = "") -> Iterator[tuple[str, FieldInfo]]:
@@ -454,7 +477,7 @@ def read_knobs(pairs: Sequence[str]) -> dict[str, Any]:
             if not isinstance(place, dict):
                 raise InputError(f"--agentcache {pair}: {parent} is given a value of its own as well; leave one out")
         place[name] = _read_value(text)
-    read_config({CONFIG_KEY: knobs})
+    _read(knobs, "--agentcache ")
     return knobs
 
 

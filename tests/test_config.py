@@ -57,13 +57,12 @@ def test_what_is_given_is_read_and_survives_a_round_trip() -> None:
 @pytest.mark.parametrize(
     ("ours", "message"),
     [
-        ({"polcy": "lru"}, "additional_config: agentcache.polcy: Extra inputs are not permitted"),
-        ({"polcy": "lru"}, "additional_config: agentcache.polcy: Extra inputs are not permitted; did you mean policy?"),
+        ({"polcy": "lru"}, "additional_config: agentcache.polcy: no such knob; did you mean policy?"),
         (
             {"pins": {"budgt": 1}},
-            "additional_config: agentcache.pins.budgt: Extra inputs are not permitted; did you mean pins.budget?",
+            "additional_config: agentcache.pins.budgt: no such knob; did you mean pins.budget?",
         ),
-        ({"budget": 1}, "additional_config: agentcache.budget: Extra inputs are not permitted; did you mean pins.bud"),
+        ({"budget": 1}, "additional_config: agentcache.budget: no such knob; did you mean pins.budget?"),
         ({"policy": "asymcahe"}, "--policy asymcahe: unknown; choose from "),
         ({"evictor": "vllm"}, "evictor=vllm: no policy's evictor; choose from lru, agentcache"),
         ({"policy": "vllm", "evictor": "lru"}, "evictor=lru: policy vllm leaves vLLM's free list as it is"),
@@ -77,10 +76,12 @@ def test_what_is_given_is_read_and_survives_a_round_trip() -> None:
             {"pins": {"budget": -1}},
             "additional_config: agentcache.pins.budget: Input should be greater than or equal to",
         ),
+        ({"order": {"head_start_s": 3}}, "additional_config: agentcache.order.head_start_s: no such knob"),
         (
-            {"order": {"head_start_s": 3}},
-            "additional_config: agentcache.order.head_start_s: Extra inputs are not permit",
+            {"chunking": 3},
+            "additional_config: agentcache.chunking: is a group of knobs; give one of chunking.enabled, ",
         ),
+        ({"gpu": "h9000"}, "additional_config: agentcache.gpu: h9000 is unknown; choose from "),
         ({"order": {"patience_s": -3}}, "additional_config: agentcache.order.patience_s: Input should be greater than"),
         ({"forced_replies": "perhaps"}, "additional_config: agentcache.forced_replies: Input should be a valid bool"),
         ("lru", "additional_config: agentcache: Input should be a valid dictionary"),
@@ -116,8 +117,10 @@ def test_knobs_are_read_as_they_are_typed() -> None:
     ("pairs", "message"),
     [
         (["segments"], "--agentcache segments: give NAME=VALUE"),
-        (["segments.enable=false"], "additional_config: agentcache.segments.enable: Extra inputs are not permitted"),
-        (["segments.max_gaps=none"], "additional_config: agentcache.segments.max_gaps: Input should be a valid int"),
+        (["segments.enable=false"], "--agentcache segments.enable: no such knob; did you mean segments.enabled?"),
+        (["segments.max_gaps=none"], "--agentcache segments.max_gaps: Input should be a valid int"),
+        (["router=3"], "--agentcache router: is a group of knobs; give one of router.url, router.name_sessions"),
+        (["gpu=h9000"], "--agentcache gpu: h9000 is unknown; choose from "),
         (["gpu=h200", "gpu.name=h100"], "--agentcache gpu.name=h100: gpu is given a value of its own as well"),
     ],
 )

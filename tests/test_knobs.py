@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import pytest
 
 from agentcache.cli import main
 from agentcache.config import AgentCacheConfig, iterate_knobs
+from agentcache.policy.registry import DEFAULT_POLICY, POLICIES
 
 
 def test_every_knob_is_listed_with_its_origin(capsys: pytest.CaptureFixture[str]) -> None:
@@ -15,6 +18,15 @@ def test_every_knob_is_listed_with_its_origin(capsys: pytest.CaptureFixture[str]
     assert 'policy="agentcache"\n' in text
 
 
+def test_the_order_of_the_default_policy_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    runtime = POLICIES[DEFAULT_POLICY].runtime
+    assert runtime is not None
+    assert runtime.order is not None
+    for name, value in asdict(runtime.order).items():
+        assert main(["knobs", f"order.{name}"]) == 0
+        assert f"\n    chosen: policy {DEFAULT_POLICY} has {value:g}, " in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("name", "shown"), [("pins.budget", ["pins.budget"]), ("chunking", ["enabled", "threshold", "floor"])]
 )
@@ -24,8 +36,9 @@ def test_one_knob_or_a_group_is_shown(name: str, shown: list[str], capsys: pytes
     assert [head.partition("=")[0].removeprefix(f"{name}.") for head in heads] == shown
 
 
-def test_a_knob_that_is_not_there_is_guessed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["knobs", "pins.bugdet"]) == 2
-    assert (
-        capsys.readouterr().err == "agentcache: knobs pins.bugdet: there is no such knob; did you mean pins.budget?\n"
-    )
+@pytest.mark.parametrize(
+    ("name", "meant"), [("pins.bugdet", "pins.budget"), ("pin", "pins"), ("budget", "pins.budget")]
+)
+def test_a_knob_that_is_not_there_is_guessed(name: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["knobs", name]) == 2
+    assert capsys.readouterr().err == f"agentcache: knobs {name}: there is no such knob; did you mean {meant}?\n"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentcache.cli.options import build_parser
-from agentcache.config import read_knobs
+from agentcache.config import PLACE, read_knobs
 from agentcache.errors import AgentCacheError, InputError
 from agentcache.jobs.arguments import lead_with_workload, read_jobs
 from agentcache.models.catalog import check_servable
@@ -74,14 +74,28 @@ def _serve(options: argparse.Namespace, vllm_options: list[str], behind_dashes: 
     _check_vllm()
     from agentcache.server.command import serve
 
-    serve(
-        options.model,
-        [*vllm_options, *behind_dashes],
-        options.policy,
-        forced_replies=options.forced_replies,
-        knobs=knobs,
-    )
+    try:
+        serve(
+            options.model,
+            [*vllm_options, *behind_dashes],
+            options.policy,
+            forced_replies=options.forced_replies,
+            knobs=knobs,
+        )
+    except InputError as error:
+        raise InputError(_name_as_typed(str(error), options)) from error
     return 0
+
+
+def _name_as_typed(message: str, options: argparse.Namespace) -> str:
+    """Put the option that was typed in the place of the field that it sets in vLLM's configuration."""
+    if not message.startswith(PLACE):
+        return message
+    name, _, rest = message.removeprefix(PLACE).partition(": ")
+    if name == "cost_profile" and options.profile is not None:
+        return f"--profile {rest}"
+    is_typed = name in {pair.partition("=")[0] for pair in options.agentcache}
+    return f"--agentcache {name}: {rest}" if is_typed else message
 
 
 def _check_vllm() -> None:

@@ -69,7 +69,7 @@ def test_a_parser_that_a_plugin_brings_is_not_the_engine_s(vllm_log: pytest.LogC
 
 
 def test_a_misspelt_knob_is_named_before_anything_is_loaded() -> None:
-    with pytest.raises(InputError, match=r"^additional_config: agentcache\.polcy: Extra inputs"):
+    with pytest.raises(InputError, match=r"^additional_config: agentcache\.polcy: no such knob"):
         tell({"agentcache": {"polcy": "lru"}}, tool_call_parser="hermes")
 
 

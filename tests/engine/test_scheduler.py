@@ -172,7 +172,7 @@ def test_scheduler_checks_its_block_queue(tiny_model_path: str) -> None:
 @pytest.mark.parametrize(
     ("knobs", "message"),
     [
-        ({"polcy": "lru"}, "additional_config: agentcache.polcy: Extra inputs are not permitted"),
+        ({"polcy": "lru"}, "additional_config: agentcache.polcy: no such knob"),
         ({"policy": "fifo"}, "--policy fifo: unknown; choose from "),
         ({"runtime": {"tool_parser": "hermse"}}, "runtime.tool_parser: hermse is unknown; choose from "),
     ],

@@ -35,16 +35,19 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     [
         (["--tool-call-parser", "hermez"], "--tool-call-parser hermez: unknown; choose from "),
         (["--agentcache", "runtime.tool_parser=hermez"], "runtime.tool_parser hermez: unknown; choose from "),
-        (["--agentcache", "pins.budget=2"], "agentcache.pins.budget: Input should be less than or equal to 1"),
-        (["--agentcache", "pins.bugdet=0.2"], "agentcache.pins.bugdet: Extra inputs are not permitted"),
-        (["--agentcache", "pins.max_ttl_s=0"], "agentcache.pins.max_ttl_s: Input should be greater than or equal to"),
-        (["--agentcache", f"runtime.max_jobs={2**63}"], "agentcache.runtime.max_jobs: Input should be less than or"),
+        (["--agentcache", "pins.budget=2"], "--agentcache pins.budget: Input should be less than or equal to 1"),
+        (["--agentcache", "pins.bugdet=0.2"], "--agentcache pins.bugdet: no such knob; did you mean pins.budget?"),
+        (["--agentcache", "pins.max_ttl_s=0"], "--agentcache pins.max_ttl_s: Input should be greater than or equal to"),
+        (["--agentcache", f"runtime.max_jobs={2**63}"], "--agentcache runtime.max_jobs: Input should be less than or"),
         (
             ["--agentcache", "lifespan_s=1e999"],
-            "agentcache.lifespan_s: Input should be less than or equal to 1000000000",
+            "--agentcache lifespan_s: Input should be less than or equal to 1000000000",
         ),
-        (["--agentcache", "order.patience_s=-1"], "agentcache.order.patience_s: Input should be greater than or equal"),
-        (["--agentcache", "runtime.max_jobs=many"], "agentcache.runtime.max_jobs: Input should be a valid integer"),
+        (
+            ["--agentcache", "order.patience_s=-1"],
+            "--agentcache order.patience_s: Input should be greater than or equal",
+        ),
+        (["--agentcache", "runtime.max_jobs=many"], "--agentcache runtime.max_jobs: Input should be a valid integer"),
         (["--agentcache", "pins"], "--agentcache pins: give NAME=VALUE"),
         (["--policy", "continuum"], "--policy continuum: unknown; choose from vllm, "),
         (["--scheduler-cls", "other.Scheduler"], "--scheduler-cls other.Scheduler: agentcache brings its own"),
@@ -101,9 +104,41 @@ def test_a_file_of_something_else_is_not_taken_for_durations(
     path = tmp_path / "pipe"
     os.mkfifo(path)
     assert main([*TINY, "--agentcache", f"runtime.durations_file={path}"]) == 2
-    text = f"agentcache: additional_config: agentcache.runtime.durations_file: {path} is not a regular file; name one"
+    text = f"agentcache: --agentcache runtime.durations_file: {path} is not a regular file; name one"
     assert capsys.readouterr().err == f"{text} that agentcache may replace\n"
     assert not started
+
+
+def test_a_folder_without_a_profile_is_named_as_it_was_given(
+    started: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begin = f"{tmp_path}: has no profile of "
+    assert main([*TINY, "--profile", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.startswith(f"agentcache: --profile {begin}")
+    assert main([*TINY, "--agentcache", f"cost_profile={tmp_path}"]) == 2
+    assert capsys.readouterr().err.startswith(f"agentcache: --agentcache cost_profile: {begin}")
+    config = f'{{"agentcache": {{"cost_profile": "{tmp_path}"}}}}'
+    assert main([*TINY, "--additional-config", config]) == 2
+    assert capsys.readouterr().err.startswith(f"agentcache: additional_config: agentcache.cost_profile: {begin}")
+    assert not started
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"],
+        ["--tool_call_parser=llama3_json", "--served-model-name", "mine", "other", "--dtype", "bfloat16"],
+    ],
+)
+def test_options_of_the_model_may_be_given_as_well(
+    options: list[str], started: list[Any], vllm_log: pytest.LogCaptureFixture
+) -> None:
+    assert main([*TINY, *options]) == 0
+    assert "duplicate" not in vllm_log.text
+    (args,) = started
+    assert args.enable_auto_tool_choice
+    assert args.tool_call_parser == ("hermes" if "hermes" in options else "llama3_json")
+    assert args.served_model_name == (["tiny"] if "hermes" in options else ["mine", "other"])
 
 
 @pytest.mark.parametrize(("options", "timeout_s"), [([], 10), (["--shutdown-timeout", "0"], 0)])
