@@ -38,6 +38,14 @@ def find_header(headers: Headers) -> str | None:
     return next((session for name in CLIENT_HEADERS if (session := headers.get(name))), None)
 
 
+def read_header(value: str) -> str:
+    """Read a header's value as UTF-8, which clients send; Starlette takes all bytes for Latin-1, as other bytes are."""
+    try:
+        return value.encode("latin-1").decode()
+    except UnicodeError:
+        return value
+
+
 def find_cache_key(key: object) -> str | None:
     """Return a prompt_cache_key that is a conversation's."""
     return key if isinstance(key, str) and _UUID.fullmatch(key) else None

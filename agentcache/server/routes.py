@@ -19,7 +19,7 @@ from starlette.status import (
 from vllm.entrypoints.serve.exception_handling.error_response import create_error_response
 
 from agentcache.errors import ServerError
-from agentcache.server.client_sessions import MAX_SESSION_CHARACTERS, find_job_path
+from agentcache.server.client_sessions import MAX_SESSION_CHARACTERS, find_job_path, read_header
 from agentcache.server.job_reader import JobReader, Tenants
 from agentcache.server.live_report import MAX_JOBS, LiveReport
 from agentcache.server.metrics import render_metrics
@@ -173,7 +173,7 @@ def _shorten_job(job: dict[str, Any]) -> dict[str, Any]:
 def _find_tenants(request: Request) -> Tenants:
     """Find the tenant that the request is limited to; an empty salt stands for requests without one."""
     salt = request.headers.get(SALT_HEADER)
-    return None if salt is None else [salt or None]
+    return None if salt is None else [read_header(salt) or None]
 
 
 def _make_unknown_session() -> Response:

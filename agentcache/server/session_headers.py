@@ -6,9 +6,11 @@ import asyncio
 from collections.abc import Callable
 from contextvars import ContextVar
 from functools import cache, wraps
+from http import HTTPStatus
 from typing import Any, NamedTuple
 
 from starlette.datastructures import Headers, State
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
 from vllm.entrypoints.generate.base.serving import GenerateBaseServing
@@ -26,11 +28,14 @@ from agentcache.server.client_sessions import (
     find_cache_key,
     find_header,
     find_user_session,
+    read_header,
 )
 from agentcache.server.job_reader import JobReader
 
 logger = init_logger("vllm.agentcache")
 
+# Only one of uvicorn's two parsers has a limit of its own.
+_MAX_HEADERS = 2**20
 DYNAMO_FINAL_HEADER = "x-dynamo-session-final"
 
 # The sessions and cache salts that vLLM has found for the HTTP request in progress: the body has the salt, and may name
@@ -50,7 +55,12 @@ _body: ContextVar[_MessageBody | None] = ContextVar("agentcache_message", defaul
 @cache
 def watch_sessions() -> None:
     """Learn which session vLLM finds for a request, and refuse what is no text. Safe to call more than once."""
-    original = GenerateBaseServing._get_session_id
+    original, from_headers = GenerateBaseServing._get_session_id, GenerateBaseServing._get_session_id_from_headers
+
+    @wraps(from_headers)
+    def get_session_id_from_headers(raw_request: Any) -> str | None:
+        session = from_headers(raw_request)
+        return session and read_header(session)
 
     @wraps(original)
     def get_session_id(request: Any, raw_request: Any) -> str | None:
@@ -64,6 +74,7 @@ def watch_sessions() -> None:
             _note(session, request)
         return session
 
+    replace(GenerateBaseServing, "_get_session_id_from_headers", staticmethod(get_session_id_from_headers))
     replace(GenerateBaseServing, "_get_session_id", staticmethod(get_session_id))
     wrap_method(ServingTokens, "serve_tokens", _watch_tokens)
     wrap_method(AnthropicServingMessages, "create_messages", _read_message_body)
@@ -134,10 +145,12 @@ class SessionHeaders:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > _MAX_HEADERS:
+            await _refuse_headers(scope, receive, send)
+            return
         headers = Headers(scope=scope)
         own = headers.get(SESSION_HEADER)
-        session = bound_session(own or find_header(headers) or "")
-        if session and session != own:
+        if (session := _find_session(headers)) and session != own:
             scope = {**scope, "headers": _name_session(scope["headers"], session)}
         if not _is_final(headers) or not _is_guarded(scope):
             await self._app(scope, receive, send)
@@ -156,6 +169,20 @@ class SessionHeaders:
             release = asyncio.create_task(_release(state, session, tenant))
             self._releases.add(release)
             release.add_done_callback(self._releases.discard)
+
+
+async def _refuse_headers(scope: Scope, receive: Receive, send: Send) -> None:
+    status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+    message = "The request's headers are larger than 1 MiB together; send a shorter X-Session-ID and fewer others."
+    error = create_error_response(message, err_type=status.phrase, status_code=status)
+    await JSONResponse(error.model_dump(), status)(scope, receive, send)
+
+
+def _find_session(headers: Headers) -> str:
+    """Find the session as the header that vLLM reads is to have it, shortened if it is too long; empty for none."""
+    found = headers.get(SESSION_HEADER) or find_header(headers) or ""
+    session = read_header(found)
+    return found if (bounded := bound_session(session)) == session else bounded
 
 
 def _name_session(headers: list[tuple[bytes, bytes]], session: str) -> list[tuple[bytes, bytes]]:

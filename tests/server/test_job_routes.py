@@ -61,7 +61,12 @@ def test_jobs_carry_their_engine_s_rank_and_release_reaches_all() -> None:
 
 @pytest.mark.parametrize(
     ("headers", "tenants"),
-    [({}, None), ({"X-Cache-Salt": "tenant"}, ["tenant"]), ({"X-Cache-Salt": ""}, [None])],
+    [
+        ({}, None),
+        ({"X-Cache-Salt": "tenant"}, ["tenant"]),
+        ({"X-Cache-Salt": ""}, [None]),
+        ({"X-Cache-Salt": "café☃".encode()}, ["café☃"]),
+    ],
 )
 def test_a_request_may_be_limited_to_one_tenant(headers: dict[str, str], tenants: list[str | None] | None) -> None:
     core = FakeCore((make_engine(), [make_job("mine", make_turn(0, 10.0))]))

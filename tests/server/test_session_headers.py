@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Awaitable, Callable, Iterator
+from http import HTTPStatus
 from typing import Any
 
 import pytest
@@ -19,7 +21,7 @@ from vllm.entrypoints.scale_out.token_in_token_out.serving import ServingTokens
 from vllm.exceptions import VLLMValidationError
 
 from agentcache.engine.constants import RELEASE_METHOD
-from agentcache.server.client_sessions import SESSION_HEADER
+from agentcache.server.client_sessions import MAX_SESSION_CHARACTERS, SESSION_HEADER, bound_session
 from agentcache.server.job_reader import JobReader
 from agentcache.server.session_headers import SessionHeaders, watch_sessions
 
@@ -123,12 +125,32 @@ def test_vllm_finds_the_session_and_the_same_one_is_released(headers: dict[str, 
 
 @pytest.fixture(autouse=True)
 def _watching(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(GenerateBaseServing, "_get_session_id", staticmethod(GenerateBaseServing._get_session_id))
+    for name in ("_get_session_id", "_get_session_id_from_headers"):
+        monkeypatch.setattr(GenerateBaseServing, name, staticmethod(getattr(GenerateBaseServing, name)))
     monkeypatch.setattr(ServingTokens, "serve_tokens", ServingTokens.serve_tokens)
     watch_sessions.cache_clear()
     watch_sessions()
     yield
     watch_sessions.cache_clear()
+
+
+@pytest.mark.parametrize("name", ["X-Session-ID", "session-id"])
+@pytest.mark.parametrize(
+    ("value", "session"),
+    [
+        ("café☃".encode(), "café☃"),
+        ("café".encode("latin-1"), "café"),
+        (("☃" * MAX_SESSION_CHARACTERS).encode(), "☃" * MAX_SESSION_CHARACTERS),
+        (("☃" * 5000).encode(), bound_session("☃" * 5000)),
+    ],
+    ids=["UTF-8", "Latin-1", "long", "too long"],
+)
+def test_a_name_in_a_header_is_that_of_a_body(name: str, value: bytes, session: str) -> None:
+    assert run_request({name: value.decode("latin-1")} | FINAL).released == [session]
+    no_header: Scope = {"type": "http", "headers": []}
+    assert find_session(no_header, session_id=session) == session
+    # No bytes of a header are taken for a body's.
+    assert find_session(no_header, session_id="cafÃ©") == "cafÃ©"
 
 
 @pytest.mark.parametrize(
@@ -299,6 +321,18 @@ def test_a_release_that_fails_is_a_line_in_the_log(caplog: pytest.LogCaptureFixt
     assert "the core is gone" in caplog.text
     assert "A session that its client called final was not released" in caplog.text
     assert server.sent[0]["status"] == 200
+
+
+@pytest.mark.parametrize(("size", "status"), [(2**20, HTTPStatus.OK), (2**20 + 1, 431)])
+def test_headers_of_more_than_a_mebibyte_are_refused(size: int, status: int) -> None:
+    others = FINAL | {"a": "x" * 1000, "x-session-id": ""}
+    session = "x" * (size - sum(len(name + value) for name, value in others.items()))
+    server = run_request(others | {"x-session-id": session})
+    start, body = server.sent
+    assert start["status"] == status
+    assert (server.released == []) == (status == 431)
+    if status == 431:
+        assert "larger than 1 MiB together; send a shorter" in json.loads(body["body"])["error"]["message"]
 
 
 def test_other_traffic_passes_untouched() -> None:
