@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from tool_runtime.learning.durations import Durations, Ended, GapHistory
 from tool_runtime.learning.survival import SurvivalCurve, log_logistic, shrunk_curve
 from tool_runtime.learning.tool_key import HUMAN, ToolKey
+from tool_runtime.learning.ttl import RELEASE, HazardTtl, Situation
 
 BASH = ToolKey("bash")
 MAKE = ToolKey("bash", "make")
@@ -129,6 +130,25 @@ def test_humans_and_tools_teach_each_other_nothing() -> None:
     assert durations.history(HUMAN).tool_mean_s == pytest.approx(20.0)
     assert durations.history(BASH).total_count == 100
     assert len(durations) == 1
+
+
+@pytest.mark.parametrize("tool", ["AskUserQuestion", "ask_user", "question", "request_user_input", "bash+question"])
+def test_a_question_to_the_human_begins_as_a_human_gap(tool: str) -> None:
+    question = ToolKey(tool)
+    durations = learned(BASH, *[0.1] * 100)
+    before = told(durations.history(BASH))
+    learned(HUMAN, *[200.0] * 100, durations=durations)
+    history = durations.history(question)
+    assert history.curve.survival(100) > 0.9
+    assert HazardTtl().decide(Situation(history=history, loss_s=30.0)) == RELEASE
+    assert learned(question, 60.0).history(question).evidence == 1
+    learned(question, *[3.0] * 200, durations=durations)
+    assert durations.history(question).curve.quantile(0.5) == 3.0
+    assert durations.history(question).tool_count == 200
+    # Neither learns from it.
+    assert durations.history(HUMAN).curve.quantile(0.5) == 200.0
+    assert told(durations.history(BASH)) == before
+    assert durations.history(BASH).total_count == 100
 
 
 def test_history_counts_and_samples() -> None:

@@ -72,7 +72,8 @@ class Durations:
     """Gaps by key: the `max_keys` keys used last, of each the latest `max_samples`, of the pool `max_pool_samples`.
 
     A sample's weight halves every `half_life_s` seconds, up to the latest observation. A record is shrunk to the more
-    general one as if that were worth `strength` samples. Human gaps share nothing with those of tools.
+    general one as if that were worth `strength` samples. Human gaps share nothing with those of tools; tools that ask
+    the human are known by name, and begin as humans do.
 
     The defaults are assumed, none is tuned; the three counts bound the memory, once more for what others know. Only
     `copy` and `share` may be called by another thread than the rest.
@@ -133,14 +134,17 @@ class Durations:
     def history(self, key: ToolKey) -> GapHistory:
         """Return what to expect of a gap filed under `key`. Costs a sort of the records' samples."""
         pool = self._known(POOL)
-        general = self._known(HUMAN) if key == HUMAN else pool
+        general = self._known(HUMAN) if key == HUMAN or key.asks_human else pool
         tool = general if key == HUMAN else self._known(key.coarse)
         assert pool is not None
         assert general is not None
+        evidence = float(self._weights(general).sum())
+        if key.asks_human and tool:
+            evidence += float(self._weights(tool).sum())
         return GapHistory(
             key,
             self._curve(key),
-            float(self._weights(general).sum()),
+            evidence,
             tool.count if tool else 0,
             tool.total_s / tool.count if tool and tool.count else None,
             tool.returns_s if tool else np.empty(0),
@@ -190,7 +194,8 @@ class Durations:
         if key == HUMAN:
             return [self._human]
         # The tool behind its commands, so that a command is forgotten first.
-        return [self._pool, *(self._record(each) for each in dict.fromkeys((key, key.coarse)))]
+        own = [self._record(each) for each in dict.fromkeys((key, key.coarse))]
+        return own if key.asks_human else [self._pool, *own]
 
     def _record(self, key: ToolKey) -> _Record:
         if key in (POOL, HUMAN):
@@ -208,8 +213,8 @@ class Durations:
         return own.join(told) if own is not None and told is not None else own or told
 
     def _curve(self, key: ToolKey) -> SurvivalCurve:
-        keys = (HUMAN,) if key == HUMAN else (POOL, key.coarse, key)
-        curve = _HUMAN_PRIOR if key == HUMAN else _TOOL_PRIOR
+        general, curve = (HUMAN, _HUMAN_PRIOR) if key == HUMAN or key.asks_human else (POOL, _TOOL_PRIOR)
+        keys = (general,) if key == HUMAN else (general, key.coarse, key)
         for each in dict.fromkeys(keys):
             record = self._known(each)
             if record is not None:

@@ -33,6 +33,10 @@ _WITH_SUBCOMMAND = re.compile(
 _VERSIONED = re.compile(r"(python|pip)[\d.]+")
 
 
+# By these an agent asks its human: Claude Code's, Gemini CLI's, OpenCode's and Codex's.
+_QUESTIONS = frozenset({"AskUserQuestion", "ask_user", "question", "request_user_input"})
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class ToolKey:
     """A tool by name, and the commands it ran, empty where its arguments do not tell durations apart."""
@@ -44,6 +48,11 @@ class ToolKey:
     def coarse(self) -> ToolKey:
         """The tool's own key."""
         return ToolKey(self.tool)
+
+    @property
+    def asks_human(self) -> bool:
+        """Whether one of a turn's calls asks the human, for whose answer the turn then waits."""
+        return not _QUESTIONS.isdisjoint(self.tool.split("+"))
 
 
 # The key of a turn without a call: what comes next comes from a human. A model cannot call a tool without a name.
