@@ -40,7 +40,7 @@ _ADVICE = {
     "history changed": "The client edits or shortens earlier messages: have it do so rarely and much at a time.",
     "reply not repeated": "The client sends replies back in other words: have it return them as they came, with their "
     "reasoning and the arguments of calls as text.",
-    "unknown": "The client changes the beginning of its prompts: compare two requests in a row of the session.",
+    "unknown": "The client changes its prompts before the end: compare two requests in a row there.",
 }
 
 
@@ -116,7 +116,8 @@ def _judge_clients(runtimes: Sequence[Values], jobs: Sequence[Values]) -> Iterat
     for cause, turns in _add_up(runtimes, "changed_prompts").most_common():
         if turns >= _LEAST_CHANGED_TURNS * requests:
             example = _find_example(cause, jobs)
-            text = f"{turns:,} of {requests:,} prompts left the last turn of their job: {cause}{example}."
+            why = "cause not known" if cause == "unknown" else cause
+            text = f"{turns:,} of {requests:,} prompts left the last turn of their job: {why}{example}."
             yield Finding(text, _ADVICE.get(cause, _ADVICE["unknown"]))
 
 

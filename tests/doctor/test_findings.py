@@ -43,7 +43,7 @@ def test_a_healthy_server_has_nothing_to_mend() -> None:
         ("system message changed", "a date"),
         ("history changed", "edits or shortens"),
         ("reply not repeated", "with their reasoning"),
-        ("unknown", "compare two requests"),
+        ("unknown", "before the end: compare two requests"),
         ("of a later version", "compare two requests"),
     ],
 )
@@ -52,8 +52,9 @@ def test_what_a_client_changes_is_named_with_an_example(cause: str, advice: str)
     engine["runtime"]["changed_prompts"] = {cause: 7}
     job = {"session": "evil\x1b[31m" + "x" * 99, "last_change": {"cause": cause, "at_token": 4096, "role": "system"}}
     (text,) = list_texts(engine, {"session": "another", "last_change": None}, job)
+    why = "cause not known" if cause == "unknown" else cause
     assert text.startswith(
-        f"7 of 53 prompts left the last turn of their job: {cause}; for example at token 4,096 (system)"
+        f"7 of 53 prompts left the last turn of their job: {why}; for example at token 4,096 (system)"
     )
     assert advice in text
     assert "\x1b" not in text
