@@ -8,14 +8,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from agentcache.errors import InputError
-from agentcache.plan.bounds import bound_hits
 from agentcache.plan.cell import Cell
 from agentcache.plan.known_error import KNOWN_ERROR
 from agentcache.plan.page import Plan, list_fewest, write_headline, write_page
 from agentcache.plan.routing import choose_routing
 from agentcache.plan.settings import PlanSettings
-from agentcache.plan.stretch import find_busiest
+from agentcache.plan.stretch import Stretch, find_busiest, find_longest, load_stretch
 from agentcache.plan.sweep import Pool, Sweep, find_fewest
 from agentcache.plan.table import terminal_table
 from agentcache.plan.worker import Worker
@@ -23,9 +21,7 @@ from agentcache.run.checks import CLAIRVOYANT
 from agentcache.run.output import divert_output
 from agentcache.sim.costs import find_costs
 from workloads.loaded import LoadedJobs
-from workloads.recording.line import Line
-from workloads.recording.reader import Recording, read_recording
-from workloads.recording.sessions import build_jobs
+from workloads.recording.reader import read_recording
 
 PLAN_FILE = "plan.html"
 _INTERRUPTED = 130
@@ -40,32 +36,25 @@ def plan(settings: PlanSettings) -> int:
     recording = read_recording(settings.recording)
     requests = find_busiest(recording.requests, settings.requests)
     with divert_output(Path(os.devnull)) as terminal:
-        loaded = _load(settings, recording, list(requests))
+        # The first one tries what every worker does.
+        most = Worker(settings, []).find_max_tokens()
+        longest = find_longest(recording, requests, most)
+        taken = settings.leave_out_small(longest)
+        stretch = load_stretch(taken, recording, requests, most)
         console = Console(file=terminal)
         sweep = Sweep()
         try:
-            _simulate(settings, loaded, console, sweep)
+            _simulate(taken, stretch.loaded, console, sweep)
         except KeyboardInterrupt:
             sweep.interrupted = True
-    made = _make_plan(settings, recording, requests, loaded, sweep)
+    notes = _describe_left_out(settings, taken, longest)
+    if not stretch.is_all:
+        notes.append(stretch.describe_start(settings.block_size))
+    made = _make_plan(taken, stretch, [*notes, *stretch.loaded.notes], sweep)
     settings.out.mkdir(parents=True, exist_ok=True)
     write_page(made, settings.out / PLAN_FILE)
     _show(made, settings.out / PLAN_FILE)
     return _INTERRUPTED if sweep.interrupted else 0
-
-
-def _load(settings: PlanSettings, recording: Recording, requests: list[Line]) -> LoadedJobs:
-    """Build the jobs that fit both the model and the smallest cache, and try what every worker does."""
-    longest = max(request.input_length + request.output_length for request in requests)
-    smallest = min(cell.kv_tokens for cell in settings.list_cells())
-    most = Worker(settings, []).find_max_tokens()
-    loaded = build_jobs(recording, requests, max_context=min(smallest, most))
-    if not loaded.jobs:
-        raise InputError(
-            f"{settings.recording}: no request has a reply and fits both a cache of {smallest} tokens and the model's "
-            f"{most}; the longest has {longest}: give a larger --kv-tokens or another --model"
-        )
-    return loaded
 
 
 def _simulate(settings: PlanSettings, loaded: LoadedJobs, console: Console, sweep: Sweep) -> None:
@@ -84,24 +73,21 @@ def _simulate(settings: PlanSettings, loaded: LoadedJobs, console: Console, swee
         sweep.cells[asked:] = sorted(sweep.cells[asked:], key=lambda cell: cell.engines)
 
 
-def _make_plan(
-    settings: PlanSettings,
-    recording: Recording,
-    requests: Sequence[Line],
-    loaded: LoadedJobs,
-    sweep: Sweep,
-) -> Plan:
-    notes = list(loaded.notes)
-    scope = f"All figures are of all {len(requests):,} requests that were recorded."
-    if len(requests) < len(recording.requests):
-        notes.insert(0, _describe_stretch(settings, recording, requests))
-        scope = (
-            f"All figures are of the busiest {len(requests):,} of {len(recording.requests):,} recorded requests, in a "
-            f"row: {len(requests) / len(recording.requests):.1%} of them."
-        ).replace("%", " %")
+def _describe_left_out(asked: PlanSettings, taken: PlanSettings, longest: int) -> list[str]:
+    """Say which of the default sizes are not simulated."""
+    taken_sizes = {cell.kv_tokens for cell in taken.list_cells()}
+    sizes = dict.fromkeys(cell.kv_tokens for cell in asked.list_cells() if cell.kv_tokens not in taken_sizes)
+    return [
+        f"A cache of {size:,} tokens is left out, as the longest request has {longest:,} (--kv-tokens {size} plans it)."
+        for size in sizes
+    ]
+
+
+def _make_plan(settings: PlanSettings, stretch: Stretch, notes: Sequence[str], sweep: Sweep) -> Plan:
     _, profile = find_costs(settings.model, settings.gpu, settings.tensor_parallel_size, settings.profile)
-    seconds = (requests[-1].timestamp - requests[0].timestamp) / 1000
-    header = recording.header
+    seconds = (stretch.requests[-1].timestamp - stretch.requests[0].timestamp) / 1000
+    header = stretch.recording.header
+    prompts, replies = stretch.count_tokens()
     return Plan(
         command=settings.command,
         recording=str(settings.recording),
@@ -110,11 +96,10 @@ def _make_plan(
             **_describe_routing(settings, sweep),
             "cost model": f"{'measured' if profile.measured else 'analytic'}: {profile.source}",
             "recorded": f"{header.model}, policy {header.policy}, from {header.started_at} on",
-            "traffic": f"{len(requests):,} requests in {seconds:,.0f} s, {len(loaded.jobs):,} jobs",
-            "tokens": f"{sum(request.input_length for request in requests):,} of prompts, "
-            f"{sum(request.output_length for request in requests):,} of replies",
+            "traffic": f"{stretch.kept:,} requests in {seconds:,.0f} s, {len(stretch.loaded.jobs):,} jobs",
+            "tokens": f"{prompts:,} of prompts, {replies:,} of replies",
         },
-        scope=scope,
+        scope=stretch.describe_scope(),
         outcomes=sweep.outcomes,
         target_s=settings.target_s,
         fewest=sweep.fewest,
@@ -130,18 +115,6 @@ def _describe_routing(settings: PlanSettings, sweep: Sweep) -> dict[str, str]:
     policies = dict.fromkeys(cell.policy for cell in sweep.cells if cell.engines > 1 and cell.policy != CLAIRVOYANT)
     routings = [f"{policy}: {choose_routing(settings, policy)}" for policy in policies]
     return {"routing": "; ".join(routings)} if routings else {}
-
-
-def _describe_stretch(settings: PlanSettings, recording: Recording, requests: Sequence[Line]) -> str:
-    """Say what part is simulated, and by how much its empty cache at the beginning understates hits."""
-    part, whole = (
-        bound_hits(build_jobs(recording, lines).jobs, settings.block_size) for lines in (requests, recording.requests)
-    )
-    return (
-        f"Simulated are the {len(requests):,} requests of the busiest stretch, of {len(recording.requests):,}; what "
-        "was cached before it is not there at its beginning. So a cache without end would hit "
-        f"{part:.1%} of their tokens, and {whole:.1%} of all (--requests takes more)."
-    ).replace("%", " %")
 
 
 def _show(made: Plan, page: Path) -> None:

@@ -47,11 +47,14 @@ def write_headline(plan: Plan) -> str | None:
         for each in plan.outcomes
         if replace(each.cell, policy="") == replace(first.cell, policy="") and each.mean_s is not None
     ]
-    best_s, policy = min(rivals)
+    # The first of those that are equal.
+    best_s, policy = min(rivals, key=lambda each: each[0])
     share = 1 - best_s / first.mean_s
     cache = f"a cache of {first.cell.kv_tokens:,} tokens"
     if first.cell.engines > 1:
         cache += f" in each of {first.cell.engines} engines"
+    if len(rivals) > 1 and 1 - best_s / max(rivals)[0] < _NOTICED:
+        return f"With {cache} all policies are predicted to end the mean job within {_NOTICED:.1%} of each other."
     if share < _NOTICED:
         return f"With {cache} no policy is predicted to end the mean job sooner than {policy}."
     doubt = " That is within the simulator's error." if share < MEAN_SHARE else ""

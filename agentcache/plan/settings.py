@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +73,8 @@ class PlanSettings:
     def _check_axes(self) -> None:
         for tokens in self.kv_tokens:
             check_kv_tokens(tokens)
+            if tokens < self.block_size:
+                raise InputError(f"--kv-tokens {tokens}: give at least one block of {self.block_size} tokens")
         for tokens in self.cpu_tokens:
             if tokens < 0 or 0 < tokens < 2 * self.block_size:
                 raise InputError(
@@ -106,16 +108,33 @@ class PlanSettings:
         """The tokens that one engine's cache has room for. Raises InputError where that is not known."""
         return find_room(self.model, self.gpu, self.tensor_parallel_size, self.profile)
 
+    @property
+    def _sizes(self) -> tuple[int, ...]:
+        return self.kv_tokens or tuple(int(self.room * share) for share in _DEFAULT_SHARES)
+
+    def leave_out_small(self, longest: int) -> PlanSettings:
+        """Leave out default sizes that a request of `longest` tokens does not fit.
+
+        What the GPU has room for stays: it could not serve a longer one.
+        """
+        if self.kv_tokens:
+            return self
+        least = min(longest, self._in_blocks(self.room))
+        return replace(self, kv_tokens=tuple(size for size in self._sizes if self._in_blocks(size) >= least))
+
+    def _in_blocks(self, tokens: int) -> int:
+        return tokens // self.block_size * self.block_size
+
     def list_cells(self) -> list[Cell]:
         """List what to simulate, with what matters most first: an interrupted plan has that."""
-        sizes = self.kv_tokens or tuple(int(self.room * share) for share in _DEFAULT_SHARES)
+        sizes = self._sizes
         caches = [(tokens, host) for host in self.cpu_tokens or (0,) for tokens in sizes]
         if not self.cpu_tokens:
             # As much DRAM as there is cache: what a host usually has to spare.
             caches.append((sizes[0], sizes[0]))
         policies = self.policies or DEFAULT_POLICIES
         return [
-            Cell(policy, tokens // self.block_size * self.block_size, host, count)
+            Cell(policy, self._in_blocks(tokens), host, count)
             for count in self.replicas
             for tokens, host in caches
             for policy in policies

@@ -1,10 +1,78 @@
-"""The part of a long recording that is simulated: where most requests came in the shortest time."""
+"""The part of a recording that is simulated: where most requests came in the shortest time, and what of that fits."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+from agentcache.errors import InputError
+from agentcache.plan.bounds import bound_hits
+from agentcache.plan.settings import PlanSettings
+from workloads.loaded import LoadedJobs
 from workloads.recording.line import Line
+from workloads.recording.reader import Recording
+from workloads.recording.sessions import build_jobs
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """`requests` in a row, and the jobs made of those that have a reply and whose session is within `most_tokens`.
+
+    `bounded_by` is what has no more room than that, with what to do.
+    """
+
+    recording: Recording
+    requests: Sequence[Line]
+    loaded: LoadedJobs
+    most_tokens: int
+    bounded_by: tuple[str, str]
+
+    @property
+    def kept(self) -> int:
+        """Return how many requests are simulated."""
+        return sum(len(job.turns) for job in self.loaded.jobs)
+
+    @property
+    def is_all(self) -> bool:
+        """Tell whether the recording has no other requests."""
+        return len(self.requests) == len(self.recording.requests)
+
+    def describe_scope(self) -> str:
+        """Say which share of the recording the figures are of, and why not of more."""
+        recorded, left_out = len(self.recording.requests), [*self._describe_left_out()]
+        if self.is_all:
+            of = f"all {recorded:,} requests that were recorded"
+        else:
+            of = f"the busiest {len(self.requests):,} of {recorded:,} recorded requests, in a row"
+        if left_out:
+            of = f"{self.kept:,} of {of}"
+        share = "" if self.kept == recorded else f": {self.kept / recorded:.1%} of them".replace("%", " %")
+        return "; ".join([f"All figures are of {of}{share}", *left_out]) + "."
+
+    def _describe_left_out(self) -> list[str]:
+        answered = sum(1 for request in self.requests if request.output_length)
+        said = []
+        if beyond := answered - self.kept:
+            what, remedy = self.bounded_by
+            said.append(f"{beyond:,} more had grown beyond {what}, {self.most_tokens:,} tokens: {remedy}")
+        if unanswered := len(self.requests) - answered:
+            said.append(f"{unanswered:,} more had no reply")
+        return said
+
+    def describe_start(self, block_size: int) -> str:
+        """Say by how much the empty cache at its beginning understates hits."""
+        whole = build_jobs(self.recording, self.recording.requests, max_context=self.most_tokens).jobs
+        return (
+            f"Simulated is the busiest stretch, {len(self.requests):,} requests of {len(self.recording.requests):,}; "
+            "what was cached before it is not there at its beginning. So a cache without end would hit "
+            f"{bound_hits(self.loaded.jobs, block_size):.1%} of its tokens, and {bound_hits(whole, block_size):.1%} of "
+            "all (--requests takes more)."
+        ).replace("%", " %")
+
+    def count_tokens(self) -> tuple[int, int]:
+        """Count the tokens of the prompts and of the replies that are simulated."""
+        contexts = [turn.context for job in self.loaded.jobs for turn in job.turns if turn.context is not None]
+        return sum(each.tokens for each in contexts), sum(each.reply_tokens for each in contexts)
 
 
 def find_busiest(requests: Sequence[Line], count: int) -> Sequence[Line]:
@@ -17,3 +85,27 @@ def find_busiest(requests: Sequence[Line], count: int) -> Sequence[Line]:
     times = [request.timestamp for request in requests]
     begin = min(range(len(times) - count + 1), key=lambda start: times[start + count - 1] - times[start])
     return requests[begin : begin + count]
+
+
+def find_longest(recording: Recording, requests: Sequence[Line], most: int) -> int:
+    """Find the longest request, prompt and reply, of those that fit a model that takes `most` tokens; 0 for none."""
+    jobs = build_jobs(recording, requests, max_context=most).jobs
+    contexts = [turn.context for job in jobs for turn in job.turns if turn.context is not None]
+    return max((each.tokens + each.reply_tokens for each in contexts), default=0)
+
+
+def load_stretch(settings: PlanSettings, recording: Recording, requests: Sequence[Line], most: int) -> Stretch:
+    """Build the jobs that fit the smallest cache and a model that takes `most` tokens. Raises InputError for none."""
+    smallest = min(cell.kv_tokens for cell in settings.list_cells())
+    if smallest < most:
+        bounded_by = "the smallest cache", "give larger --kv-tokens"
+    else:
+        bounded_by = "the model's context", "give another --model"
+    loaded = build_jobs(recording, requests, max_context=min(smallest, most))
+    if not loaded.jobs:
+        longest = max(request.input_length + request.output_length for request in requests)
+        raise InputError(
+            f"{settings.recording}: no request has a reply and fits both a cache of {smallest} tokens and the model's "
+            f"{most}; the longest has {longest}: give a larger --kv-tokens or another --model"
+        )
+    return Stretch(recording, requests, loaded, min(smallest, most), bounded_by)
