@@ -43,7 +43,7 @@ def measure_shape(settings: Sequence[JobSettings]) -> Shape:
         blocks: set[int] = set()
         before = len(shape.prompts)
         writer = PromptWriter(tokenizer)
-        for recorded in load_jobs(one, tokenizer)[0]:
+        for recorded in load_jobs(one, tokenizer).jobs:
             prompts = [*writer.write(recorded)]
             replies = [recorded.reply(turn) for turn in range(len(prompts))]
             firsts.append(prompts[0])

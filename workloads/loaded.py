@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,12 +24,14 @@ Seconds = Annotated[float, Field(ge=0)]
 class LoadedJobs:
     """Jobs in order of arrival. `notes` are for the report: what is recorded, what is ours, what is left out.
 
+    `losses` are those of the notes that say what could not be read, or was never recorded.
     `shared_blocks` are those blocks of jobs without text that may be in any of them: the heads of their prompts.
     """
 
     jobs: list[Job]
     notes: tuple[str, ...]
     shared_blocks: frozenset[int] = frozenset()
+    losses: tuple[str, ...] = ()
 
 
 class Record(BaseModel):
@@ -84,7 +87,11 @@ def parse_record(kind: type[RecordT], text: bytes, place: str, tags: Collection[
         field = "".join(
             f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"] if part not in tags
         )
-        raise InputError(f"{place}: {field.removeprefix('.') + ': ' if field else ''}{first['msg']}") from None
+        what = first["msg"]
+        if b"\n" not in text.rstrip():
+            # Of a file of lines: `place` has the number.
+            what = re.sub(r" at line \d+ column \d+$", "", what)
+        raise InputError(f"{place}: {field.removeprefix('.') + ': ' if field else ''}{what}") from None
 
 
 def check_arguments(call: ToolCall, place: str) -> None:

@@ -42,7 +42,25 @@ _LANES_NOTE = (
 )
 
 
-def load_jobs(settings: JobSettings, tokenizer: Tokenizer) -> tuple[list[RecordedJob], tuple[str, ...]]:
+@dataclass(frozen=True, slots=True)
+class LoadedRun:
+    """The jobs of a run and the notes that a report of them must carry. `loop` plays them in lanes, if there is one.
+
+    `losses` are those of the notes that say what could not be read, or was never recorded.
+    """
+
+    jobs: Sequence[RecordedJob]
+    notes: tuple[str, ...]
+    loop: ClosedLoop | None = None
+    losses: tuple[str, ...] = ()
+
+    @property
+    def expected(self) -> int:
+        """Return how many jobs there will be at least."""
+        return self.loop.lanes if self.loop else len(self.jobs)
+
+
+def load_jobs(settings: JobSettings, tokenizer: Tokenizer) -> LoadedRun:
     """Load the jobs, in order of arrival, and the notes that a report of them must carry. Raises InputError."""
     load = {
         "bfcl": _load_bfcl,
@@ -57,30 +75,17 @@ def load_jobs(settings: JobSettings, tokenizer: Tokenizer) -> tuple[list[Recorde
     }
     loaded = load[settings.kind](settings, tokenizer, settings.options())
     if loaded.jobs[0].turns[0].context is None:
-        return [*record_text(loaded.jobs, tokenizer)], loaded.notes
+        return LoadedRun([*record_text(loaded.jobs, tokenizer)], loaded.notes, losses=loaded.losses)
     writer = ContextWriter(find_ordinary_tokens(tokenizer))
-    return [ContextJob(job, writer) for job in loaded.jobs], (*loaded.notes, _TOKENS_NOTE)
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedRun:
-    """The jobs of a run and the notes that a report of them must carry. `loop` plays them in lanes, if there is one."""
-
-    jobs: Sequence[RecordedJob]
-    notes: tuple[str, ...]
-    loop: ClosedLoop | None = None
-
-    @property
-    def expected(self) -> int:
-        """Return how many jobs there will be at least."""
-        return self.loop.lanes if self.loop else len(self.jobs)
+    jobs = [ContextJob(job, writer) for job in loaded.jobs]
+    return LoadedRun(jobs, (*loaded.notes, _TOKENS_NOTE), losses=loaded.losses)
 
 
 def load_run(settings: JobSettings, tokenizer: Tokenizer) -> LoadedRun:
     """Load jobs, or the sessions of a closed loop where the settings ask for lanes. Raises InputError."""
     if settings.concurrency is None:
-        jobs, notes = load_jobs(settings, tokenizer)
-        return LoadedRun(jobs, notes if settings.is_drawn else (*notes, _NOT_DRAWN_NOTE))
+        loaded = load_jobs(settings, tokenizer)
+        return loaded if settings.is_drawn else replace(loaded, notes=(*loaded.notes, _NOT_DRAWN_NOTE))
     return _load_closed_loop(settings, tokenizer, settings.options())
 
 
@@ -132,8 +137,12 @@ def check_fit(
     longest = max(jobs, key=lambda recorded: recorded.tokens)
     name, tokens = longest.job.id, longest.tokens
     if max_tokens is not None and tokens > max_tokens:
-        place, remedy = (flag, "give a smaller one") if flag else (settings.workload, "leave it out")
-        raise InputError(f"{place}: job {name} needs {tokens} tokens, the model takes {max_tokens}; {remedy}")
+        most = min(max_tokens, cache_tokens or max_tokens)
+        limits = f"the model takes {max_tokens}" + (f" and the cache holds {most}" if most < max_tokens else "")
+        # Not --max-context, which may not have been given.
+        place = flag if flag == "--scale" else settings.workload
+        remedy = {"": "leave it out", "--scale": "give a smaller one"}.get(flag, f"give {flag} {most} or less")
+        raise InputError(f"{place}: job {name} needs {tokens} tokens, {limits}; {remedy}")
     if cache_tokens is not None and tokens > cache_tokens:
         raise InputError(
             f"--kv-tokens: job {name} needs {tokens} tokens, the cache holds {cache_tokens}; "

@@ -80,6 +80,7 @@ def _begin(settings: ReplaySettings, backend: Backend, loaded: LoadedRun) -> Non
         },
         versions=find_versions(),
         notes=(*loaded.notes, *backend.notes),
+        losses=loaded.losses,
     )
     begin_run(settings.out, record)
 

@@ -143,7 +143,8 @@ class PolicyEvent(_Record):
 class RunRecord(_Record):
     """The facts of a run, for the head of the report. `device` is a GPU's name or "CPU backend".
 
-    `jobs` is how many there are, at least, in a closed loop of so many `lanes`.
+    `jobs` is how many there are, at least, in a closed loop of so many `lanes`. `losses` are those of the notes that
+    say what of the workload could not be read, or was never recorded.
     """
 
     command: str
@@ -158,6 +159,7 @@ class RunRecord(_Record):
     settings: dict[str, str | int | float | bool | None]
     versions: dict[str, str]
     notes: tuple[str, ...] = ()
+    losses: tuple[str, ...] = ()
 
 
 Event = Annotated[RequestEvent | ToolCallEvent | JobEvent | PolicyEvent, Field(discriminator="type")]

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from agentcache.report.content import HTML_FILE, Report, headline
+from agentcache.report.events import RunRecord
 from agentcache.report.headline import write_headline
 from agentcache.report.lane_points import LanePoint, build_point_rows, point_headers
 from agentcache.report.summary import Summary
@@ -20,12 +21,13 @@ _NAME_WIDTH = 22
 
 def show_report(report: Report, folder: Path) -> None:
     """Print the points of closed loops under rising load, or else the table of policies, and what it comes to."""
-    _show(points_table(report.points) if report.points else terminal_table(report.summary), folder, headline(report))
+    table = points_table(report.points) if report.points else terminal_table(report.summary)
+    _show(table, folder, _list_losses(report.summary), headline(report))
 
 
 def show_summary(summary: Summary, folder: Path) -> None:
     """Print the table of policies, and what it comes to."""
-    _show(terminal_table(summary), folder, write_headline(summary.policies))
+    _show(terminal_table(summary), folder, _list_losses(summary), write_headline(summary.policies))
 
 
 def points_table(points: Sequence[LanePoint]) -> Table:
@@ -47,9 +49,15 @@ def points_table(points: Sequence[LanePoint]) -> Table:
     return table
 
 
-def _show(table: Table, folder: Path, sentence: str | None) -> None:
+def _list_losses(summary: Summary) -> list[str]:
+    """List what of the workloads is missing, once where several runs are of the same."""
+    records = [summary.run] if isinstance(summary.run, RunRecord) else summary.run.values()
+    return [*dict.fromkeys(loss for record in records for loss in record.losses)]
+
+
+def _show(table: Table, folder: Path, losses: Sequence[str], sentence: str | None) -> None:
     console = Console()
     console.print(table)
-    for line in (f"report: {folder / HTML_FILE}", sentence):
+    for line in (*losses, f"report: {folder / HTML_FILE}", sentence):
         if line is not None:
             console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -189,6 +189,7 @@ def _begin(settings: SimulationSettings, simulation: Simulation) -> None:
         settings=_describe(settings, simulation.loaded),
         versions=find_versions(),
         notes=(*simulation.loaded.notes, _GPU_NOTE.format(profile.source)),
+        losses=simulation.loaded.losses,
     )
     begin_run(settings.out, record)
 

@@ -12,6 +12,7 @@ import pytest
 from fake_server import MODEL, FakeServer, job_of
 from made_settings import make_entry, make_settings
 from made_traces import make_requests, make_trace
+from recorded_lines import make_line, write_recording
 
 from agentcache.errors import InputError, ServerError
 from agentcache.replay.command import replay, replay_all
@@ -250,11 +251,20 @@ def test_a_broken_line_of_a_trace_is_named_and_leaves_nothing(server: FakeServer
     assert refusal(server, tmp_path / "out", workload=f"mooncake:{path}").startswith(f"{path}:3: ")
 
 
+def test_broken_lines_of_a_recording_are_told(server: FakeServer, tmp_path: Path) -> None:
+    path = write_recording(tmp_path / "r.jsonl", make_line(0, 50, 5, list(range(5))))
+    path.write_text(path.read_text() + "{\n")
+    assert run(server, tmp_path / "out", workload=f"recording:{path}")[1].finished == 1
+    (loss,) = read_run_record(tmp_path / "out").losses
+    assert loss.startswith(f"Broken lines that were skipped: 1 ({path}:2: ")
+
+
 def test_a_context_above_the_limit_names_the_flag_that_cuts_it(server: FakeServer, tmp_path: Path) -> None:
     path = make_requests(tmp_path / "trace.jsonl", (1, 2), (1, 3, 4))
     server.models = {"data": [{"id": MODEL, "max_model_len": 1100}]}
     text = refusal(server, tmp_path / "out", workload=f"mooncake:{path}")
-    assert text == "--max-context: job request-2 needs 1543 tokens, the model takes 1100; give a smaller one"
+    needs = f"mooncake:{path}: job request-2 needs 1543 tokens, the model takes 1100"
+    assert text == f"{needs}; give --max-context 1100 or less"
     assert run(server, tmp_path / "out", workload=f"mooncake:{path}", max_context=1100, rate=9.0)[1].finished == 1
 
 

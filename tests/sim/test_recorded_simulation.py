@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 from made_command import make_settings
+from recorded_lines import make_line, write_recording
 
+from agentcache.report.builder import write_report
 from agentcache.report.events import RequestEvent, read_events
+from agentcache.report.terminal import show_report, show_summary
 from agentcache.sim.command import simulate
 
 pytestmark = pytest.mark.usefixtures("without_plots")
@@ -41,3 +44,17 @@ def test_a_recorded_run_is_simulated_as_it_was(policy: str, tmp_path: Path) -> N
     assert abs(_hits(before) - _hits(after)) < 0.03
     ends = [max(each.finished_s for each in requests) for requests in (before, after)]
     assert ends[1] == pytest.approx(ends[0], rel=0.03)
+
+
+def test_broken_lines_are_told_once_on_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_recording(tmp_path / "r.jsonl", *(make_line(time, 50, 5, list(range(5)), lost=1) for time in (0, 200)))
+    path.write_text(path.read_text() + "{\n")
+    outs = [tmp_path / "first", tmp_path / "second"]
+    for out in outs:
+        summary = simulate(make_settings(out, workload=f"recording:{path}"))[1]
+    show_summary(summary, outs[1])
+    alone = capsys.readouterr().out
+    show_report(write_report(outs, tmp_path / "both"), tmp_path / "both")
+    for shown in (alone, capsys.readouterr().out):
+        assert shown.count(f"Broken lines that were skipped: 1 ({path}:3: Invalid JSON") == 1
+        assert shown.count("Requests that are missing because the disk was too slow when they were recorded: 2.") == 1

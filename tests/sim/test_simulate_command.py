@@ -180,7 +180,7 @@ def test_interrupted_run_keeps_what_came_before(
         ({"block_size": 0}, "--block-size 0: give at least 1"),
         ({"max_num_batched_tokens": 100}, "--max-num-batched-tokens 100: give at least --max-num-seqs"),
         ({"tensor_parallel_size": 3}, "tensor_parallel_size 3: must divide"),
-        ({"knobs": {"lifespan": 3.0}}, "additional_config: agentcache.lifespan: Extra inputs"),
+        ({"knobs": {"lifespan": 3.0}}, "additional_config: agentcache.lifespan: no such knob"),
         ({"results": Path("none.json")}, "none.json: cannot be read"),
     ],
 )
@@ -242,6 +242,20 @@ def test_a_session_beyond_the_cache_names_the_flag_that_cuts_it(tmp_path: Path) 
     with pytest.raises(InputError, match=r"--kv-tokens: job request-2 needs 1543 tokens.*, or a smaller --max-context"):
         simulate(make_settings(tmp_path / "out", workload=f"mooncake:{path}", kv_tokens=1100))
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("kv_tokens", "limits"),
+    [
+        (2000, "the model takes 131072 and the cache holds 2000; give --max-context 2000 or less"),
+        (140_000, "the model takes 131072; give --max-context 131072 or less"),
+    ],
+)
+def test_a_session_beyond_the_model_is_told_the_lower_limit(kv_tokens: int, limits: str, tmp_path: Path) -> None:
+    path = make_requests(tmp_path / "trace.jsonl", (1, 2), tuple(range(300)))
+    with pytest.raises(InputError) as caught:
+        simulate(make_settings(tmp_path / "out", workload=f"mooncake:{path}", kv_tokens=kv_tokens))
+    assert re.fullmatch(rf"mooncake:\S+: job request-2 needs \d+ tokens, {limits}", str(caught.value))
 
 
 def test_a_broken_trace_leaves_nothing(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def _read_header(path: Path) -> Header:
     place = f"{path}:{number}"
     try:
         first: Any = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise InputError(f"{place}: the first line, which says what the file is, is broken; mend or drop it") from None
     head = first.get("recording") if isinstance(first, dict) else None
     if not isinstance(head, dict):
@@ -127,7 +127,7 @@ def _read_header(path: Path) -> Header:
         )
     if head.get("version") != VERSION:
         raise InputError(
-            f"{place}: recording.version: is {head.get('version')}, this agentcache reads {VERSION}; record again"
+            f"{place}: recording.version: is {head.get('version')!r:.40}, this agentcache reads {VERSION}; record again"
         )
     return parse_record(Header, json.dumps(head).encode(), f"{place}: recording")
 

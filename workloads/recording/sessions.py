@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def load_sessions(path: Path, *, jobs: int | None, max_context: int | None, max_
     recording = read_recording(path)
     loaded = build_jobs(recording, recording.requests, max_context=max_context, max_gap_s=max_gap_s)
     check_enough(jobs, len(loaded.jobs), path)
-    return LoadedJobs(loaded.jobs[:jobs], loaded.notes)
+    return replace(loaded, jobs=loaded.jobs[:jobs])
 
 
 def build_jobs(
@@ -42,15 +42,16 @@ def build_jobs(
     whole = sum(len(thread.requests) for thread in threads)
     kept = [cut for thread in threads if (cut := _cut(thread, max_context)).requests]
     first_ms = min((thread.requests[0].timestamp for thread in kept), default=0.0)
-    notes = [recording.assumption or _RECORDED_NOTE.format(size), *recording.describe_losses()]
+    losses = tuple(recording.describe_losses())
+    notes = [recording.assumption or _RECORDED_NOTE.format(size), *losses]
     if len(answered) < len(requests):
         notes.append(f"Requests that ended without a reply are left out: {len(requests) - len(answered)}.")
     if beyond := whole - sum(len(thread.requests) for thread in kept):
-        notes.append(f"Requests from the first of more than {max_context} tokens on are left out: {beyond}.")
+        notes.append(f"Requests left out because their session had grown beyond {max_context:,} tokens: {beyond}.")
     if max_gap_s is not None:
         notes.append(f"Waits between requests are cut to {max_gap_s:g} s.")
     jobs = [_Builder(thread, size, max_gap_s).build(number, first_ms) for number, thread in enumerate(kept)]
-    return LoadedJobs(jobs, tuple(notes))
+    return LoadedJobs(jobs, tuple(notes), losses=losses)
 
 
 def _cut(thread: Thread, max_context: int | None) -> Thread:

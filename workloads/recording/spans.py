@@ -19,6 +19,8 @@ TOP = "resourceSpans"
 # Others that have usage, such as `invoke_agent`, sum up their children's.
 _INFERENCE = ("chat", "text_completion", "generate_content")
 _EXECUTE_TOOL = "execute_tool"
+# Whole numbers have 64 bits.
+_MOST = 2**63 - 1
 _STATUS_ERROR = (2, "STATUS_CODE_ERROR")
 
 
@@ -54,7 +56,7 @@ def read_spans(path: Path, broken: list[str]) -> Iterator[ModelCall | ToolRun]:
         place = f"{path}:{number}"
         try:
             spans = list(_list_spans(json.loads(text)))
-        except (ValueError, TypeError, AttributeError):
+        except (ValueError, TypeError, AttributeError, RecursionError):
             broken.append(
                 f"{place}: is no object with {TOP}, scopeSpans and spans, as OTLP's file exporter writes them"
             )
@@ -112,9 +114,9 @@ def _read_count(values: dict[str, Any], name: str, least: int = 0) -> int:
     value = values.get(name)
     if value is None:
         raise InputError(f"{name}: is missing; the instrumentation must record it")
-    if isinstance(value, str) and value.isascii() and value.isdigit():
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= len(str(_MOST)):
         value = int(value)
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= _MOST:
         raise InputError(f"{name}: is {json.dumps(value)[:40]}, not a whole number of at least {least}")
     return value
 
@@ -122,7 +124,7 @@ def _read_count(values: dict[str, Any], name: str, least: int = 0) -> int:
 def _read_attributes(span: dict[str, Any]) -> dict[str, Any]:
     try:
         return {each["key"]: _read_value(each["value"]) for each in span.get("attributes", ())}
-    except (KeyError, TypeError, AttributeError):
+    except (KeyError, TypeError, AttributeError, RecursionError):
         raise InputError("attributes: is no list of keys and values") from None
 
 

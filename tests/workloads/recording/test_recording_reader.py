@@ -29,7 +29,7 @@ def test_broken_lines_are_skipped_named_counted(tmp_path: Path) -> None:
     assert [line.timestamp for line in recording.requests] == [0, 200]
     (note,) = recording.describe_losses()
     assert note.startswith("Broken lines that were skipped: 2 (")
-    assert f"{path}:2: Invalid JSON" in note
+    assert f"{path}:2: Invalid JSON: control character (\\u0000-\\u001F) found while parsing a string; {path}:3" in note
     assert f"{path}:3: hash_ids: 0 blocks of 10 tokens for an input_length of 5; it needs 1" in note
 
 
@@ -38,10 +38,15 @@ def test_broken_lines_are_skipped_named_counted(tmp_path: Path) -> None:
     [
         ("", "r.jsonl: holds no entries"),
         ("{", "r.jsonl:1: the first line, which says what the file is, is broken"),
+        pytest.param("[" * 100_000, "r.jsonl:1: the first line, which says what the file is, is broken", id="deep"),
         (json.dumps(make_line(0, 5, 5, [1])), "r.jsonl:1: recording: is missing"),
         (
             json.dumps({"recording": {**HEADER, "version": 2}}),
             "r.jsonl:1: recording.version: is 2, this agentcache reads 1",
+        ),
+        (
+            json.dumps({"recording": {**HEADER, "version": "1"}}),
+            "r.jsonl:1: recording.version: is '1', this agentcache reads 1",
         ),
         (json.dumps({"recording": HEADER}), "r.jsonl: holds no whole line"),
     ],
@@ -170,7 +175,7 @@ def test_a_thread_ends_before_what_is_too_large(tmp_path: Path) -> None:
     loaded = load_sessions(path, jobs=None, max_context=45, max_gap_s=None)
     assert [len(job.turns) for job in loaded.jobs] == [1]
     assert "Requests that ended without a reply are left out: 1." in loaded.notes
-    assert "Requests from the first of more than 45 tokens on are left out: 1." in loaded.notes
+    assert "Requests left out because their session had grown beyond 45 tokens: 1." in loaded.notes
 
 
 _REQUESTS = st.lists(

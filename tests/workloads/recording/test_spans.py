@@ -13,7 +13,7 @@ from agentcache.errors import InputError
 from workloads.recording.reader import Recording, read_recording
 from workloads.recording.sessions import load_sessions
 from workloads.recording.span_lines import _Tracer
-from workloads.recording.spans import ModelCall
+from workloads.recording.spans import ModelCall, _read_attributes
 from workloads.recording.threads import list_full_blocks
 
 BLOCK = 512
@@ -142,6 +142,25 @@ def test_broken_spans_are_told_by_line_and_left_out(tmp_path: Path) -> None:
     assert problems[2].startswith("4: endTimeUnixNano: 7 is before")
     assert problems[3] == "5: attributes: is no list of keys and values"
     assert [text[:22] for text in problems[4:]] == ["6: is no object with r", "7: is no object with r"]
+
+
+def test_nesting_without_end_is_a_broken_line(tmp_path: Path) -> None:
+    path = tmp_path / "s.jsonl"
+    path.write_text('{"resourceSpans":' + "[" * 100_000 + "\n")
+    with pytest.raises(InputError, match=r"the first span is broken so: .*s\.jsonl:1: is no object with resourceSpans"):
+        read_recording(path)
+    value: dict[str, Any] = {}
+    for _ in range(2000):
+        value = {"arrayValue": {"values": [value]}}
+    with pytest.raises(InputError, match="attributes: is no list of keys and values"):
+        _read_attributes({"attributes": [{"key": "k", "value": value}]})
+
+
+@pytest.mark.parametrize("digits", [19, 5000])
+def test_numbers_beyond_64_bits_are_refused(digits: int, tmp_path: Path) -> None:
+    late = {**chat(0, 1, 600, 5), "endTimeUnixNano": "9" * digits}
+    (problem,) = read(tmp_path, chat(0, 1, 600, 5), late).broken
+    assert "endTimeUnixNano: is " in problem
 
 
 def test_a_file_without_calls_is_refused(tmp_path: Path) -> None:
