@@ -37,7 +37,7 @@ REPLAY = ["replay", "bfcl", "--model=tiny", "--policy=lru"]
 
 REFUSED = [
     (["serve", "tiny", "--policy=fifo"], "--policy fifo: unknown"),
-    (["serve", "tiny", "--agentcache=pins.budget=2"], "agentcache.pins.budget: "),
+    (["serve", "tiny", "--agentcache=pins.budget=2"], "--agentcache pins.budget: "),
     (["serve", "shape:gpt"], "model shape:gpt: unknown shape"),
     (["serve", "./nowhere"], "model ./nowhere: there is no such folder"),
     ([*REPLAY, "--out=/proc/out"], "--out /proc/out: cannot be written"),

@@ -6,6 +6,7 @@ import itertools
 from dataclasses import dataclass
 from pathlib import Path
 
+from agentcache.closest_name import suggest
 from agentcache.errors import InputError
 from agentcache.models.geometry import AttentionLayers, Geometry
 from agentcache.models.published import PublishedShape
@@ -226,9 +227,11 @@ def _predict_batch(step_cost: StepCost, l1: int, q1: int, l2: int, q2: int) -> P
 
 def _find_preset(model: str, gpu: str) -> tuple[Shape | PublishedShape, Gpu]:
     shape, gpus = PRESETS.get(model, (None, ()))
-    if shape is None or gpu not in gpus:
-        known = "; ".join(f"{name} on {', '.join(gpus)}" for name, (_, gpus) in PRESETS.items())
-        raise InputError(f"no preset for model {model} on gpu {gpu}; there are: {known}")
+    missing = f"no preset for model {model} on gpu {gpu}"
+    if shape is None:
+        raise InputError(f"{missing}{suggest(model, PRESETS)}; models are {', '.join(PRESETS)}")
+    if gpu not in gpus:
+        raise InputError(f"{missing}; GPUs of that model are {', '.join(gpus)}")
     return shape, GPUS[gpu]
 
 
