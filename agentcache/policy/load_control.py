@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-# No client is to give up: the openai client waits for 600 s.
-MOST_S = 300.0
+# No client is to give up: openai's and anthropic's wait for 600 s, and a prefill is still to come.
+MOST_S = 450.0
 
 
 def has_lost_context(prompt_tokens: int, left_tokens: int, kept_tokens: int) -> bool:

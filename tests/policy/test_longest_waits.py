@@ -6,7 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcache.policy.load_control import MOST_S, find_longest_wait, has_lost_context
+from agentcache.policy.load_control import find_longest_wait, has_lost_context
+
+# The openai and anthropic clients give up after so long.
+CLIENT_S = 600.0
 
 
 def find_wait(tokens: float, share: float = 1.0, jobs: int = 4) -> float:
@@ -31,7 +34,7 @@ def test_the_wait_is_what_all_contexts_take_to_compute() -> None:
 
 @given(st.floats(0, 1e9), st.integers(1, 1000), st.floats(0, 10))
 def test_no_wait_outlasts_a_client(tokens: float, jobs: int, share: float) -> None:
-    assert 0 <= find_wait(tokens, share, jobs) <= MOST_S
+    assert 0 <= find_wait(tokens, share, jobs) <= 0.75 * CLIENT_S
 
 
 @pytest.mark.parametrize(
