@@ -62,7 +62,7 @@ def test_every_number_that_is_taken_works(vllm_config: Any, name: str) -> None:
     found = [read_extreme(name, text) for text in EXTREMES]
     complaints = [each for each in found if isinstance(each, str)]
     assert complaints
-    assert all(each.startswith(f"additional_config: {CONFIG_KEY}.{name}: ") for each in complaints)
+    assert all(each.startswith(f"--agentcache {name}: ") for each in complaints)
     assert not any("\n" in each for each in complaints)
     for knobs in found:
         if not isinstance(knobs, str):

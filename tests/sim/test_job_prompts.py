@@ -23,7 +23,7 @@ def tokenizer(tiny_model_path: str) -> LocalTokenizer:
 def recorded(tokenizer: LocalTokenizer) -> list[TextJob]:
     settings = make_settings(Path("out"), jobs=12, scale=0.2, seed=5)
     several_calls = record(tokenizer, "own", 0.0, make_turn("", 1.0, 2.0), make_turn(" I  look. ", 1.0), make_turn("."))
-    loaded = [one for one in load_jobs(settings.jobs, tokenizer)[0] if isinstance(one, TextJob)]
+    loaded = [one for one in load_jobs(settings.jobs, tokenizer).jobs if isinstance(one, TextJob)]
     return [*loaded, several_calls]
 
 
