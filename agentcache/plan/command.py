@@ -38,7 +38,8 @@ def plan(settings: PlanSettings) -> int:
     with divert_output(Path(os.devnull)) as terminal:
         # The first one tries what every worker does.
         most = Worker(settings, []).find_max_tokens()
-        longest = find_longest(recording, requests, most)
+        # Sizes that were given are planned, whatever fits them.
+        longest = 0 if settings.kv_tokens else find_longest(recording, requests, most)
         taken = settings.leave_out_small(longest)
         stretch = load_stretch(taken, recording, requests, most)
         console = Console(file=terminal)

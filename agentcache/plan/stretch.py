@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from agentcache.errors import InputError
 from agentcache.plan.bounds import bound_hits
 from agentcache.plan.settings import PlanSettings
+from tool_runtime.agent.job import Context
 from workloads.loaded import LoadedJobs
 from workloads.recording.line import Line
 from workloads.recording.reader import Recording
@@ -71,7 +72,7 @@ class Stretch:
 
     def count_tokens(self) -> tuple[int, int]:
         """Count the tokens of the prompts and of the replies that are simulated."""
-        contexts = [turn.context for job in self.loaded.jobs for turn in job.turns if turn.context is not None]
+        contexts = _list_contexts(self.loaded)
         return sum(each.tokens for each in contexts), sum(each.reply_tokens for each in contexts)
 
 
@@ -89,9 +90,12 @@ def find_busiest(requests: Sequence[Line], count: int) -> Sequence[Line]:
 
 def find_longest(recording: Recording, requests: Sequence[Line], most: int) -> int:
     """Find the longest request, prompt and reply, of those that fit a model that takes `most` tokens; 0 for none."""
-    jobs = build_jobs(recording, requests, max_context=most).jobs
-    contexts = [turn.context for job in jobs for turn in job.turns if turn.context is not None]
+    contexts = _list_contexts(build_jobs(recording, requests, max_context=most))
     return max((each.tokens + each.reply_tokens for each in contexts), default=0)
+
+
+def _list_contexts(loaded: LoadedJobs) -> list[Context]:
+    return [turn.context for job in loaded.jobs for turn in job.turns if turn.context is not None]
 
 
 def load_stretch(settings: PlanSettings, recording: Recording, requests: Sequence[Line], most: int) -> Stretch:

@@ -16,10 +16,10 @@ from starlette.status import (
     HTTP_414_URI_TOO_LONG,
     HTTP_503_SERVICE_UNAVAILABLE,
 )
-from vllm.entrypoints.serve.exception_handling.error_response import create_error_response
 
 from agentcache.errors import ServerError
 from agentcache.server.client_sessions import MAX_SESSION_CHARACTERS, find_job_path, read_header
+from agentcache.server.error_answer import answer_error
 from agentcache.server.job_reader import JobReader, Tenants
 from agentcache.server.live_report import MAX_JOBS, LiveReport
 from agentcache.server.metrics import render_metrics
@@ -177,11 +177,9 @@ def _find_tenants(request: Request) -> Tenants:
 
 
 def _make_unknown_session() -> Response:
-    """Answer as vLLM does an HTTPException, but without a traceback in the log: clients ask for jobs that are over."""
+    """Clients ask for jobs that are over."""
     message = "No job of this session is known: none came, or it has been over or idle for too long."
-    status = HTTPStatus.NOT_FOUND
-    error = create_error_response(message, err_type=status.phrase, status_code=status)
-    return JSONResponse(error.model_dump(), status)
+    return answer_error(message, HTTPStatus.NOT_FOUND)
 
 
 def _get_snapshots(request: Request) -> SnapshotReader:

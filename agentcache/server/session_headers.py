@@ -10,7 +10,6 @@ from http import HTTPStatus
 from typing import Any, NamedTuple
 
 from starlette.datastructures import Headers, State
-from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
 from vllm.entrypoints.generate.base.serving import GenerateBaseServing
@@ -30,6 +29,7 @@ from agentcache.server.client_sessions import (
     find_user_session,
     read_header,
 )
+from agentcache.server.error_answer import answer_error
 from agentcache.server.job_reader import JobReader
 
 logger = init_logger("vllm.agentcache")
@@ -172,10 +172,8 @@ class SessionHeaders:
 
 
 async def _refuse_headers(scope: Scope, receive: Receive, send: Send) -> None:
-    status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
     message = "The request's headers are larger than 1 MiB together; send a shorter X-Session-ID and fewer others."
-    error = create_error_response(message, err_type=status.phrase, status_code=status)
-    await JSONResponse(error.model_dump(), status)(scope, receive, send)
+    await answer_error(message, HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)(scope, receive, send)
 
 
 def _find_session(headers: Headers) -> str:

@@ -134,7 +134,7 @@ class Durations:
     def history(self, key: ToolKey) -> GapHistory:
         """Return what to expect of a gap filed under `key`. Costs a sort of the records' samples."""
         pool = self._known(POOL)
-        general = self._known(HUMAN) if key == HUMAN or key.asks_human else pool
+        general = pool if _find_general(key) == POOL else self._known(HUMAN)
         tool = general if key == HUMAN else self._known(key.coarse)
         assert pool is not None
         assert general is not None
@@ -213,7 +213,8 @@ class Durations:
         return own.join(told) if own is not None and told is not None else own or told
 
     def _curve(self, key: ToolKey) -> SurvivalCurve:
-        general, curve = (HUMAN, _HUMAN_PRIOR) if key == HUMAN or key.asks_human else (POOL, _TOOL_PRIOR)
+        general = _find_general(key)
+        curve = _HUMAN_PRIOR if general == HUMAN else _TOOL_PRIOR
         keys = (general,) if key == HUMAN else (general, key.coarse, key)
         for each in dict.fromkeys(keys):
             record = self._known(each)
@@ -304,3 +305,8 @@ class _Record:
             for index in oldest_first
         )
         return self.count, self.total_s, samples
+
+
+def _find_general(key: ToolKey) -> ToolKey:
+    """Find the record that the key's own is shrunk to."""
+    return HUMAN if key == HUMAN or key.asks_human else POOL
