@@ -14,12 +14,18 @@ class Cell:
     cpu_tokens: int = 0
     engines: int = 1
 
+    @property
+    def all_tokens(self) -> int:
+        """The tokens of all of its caches together."""
+        return (self.kv_tokens + self.cpu_tokens) * self.engines
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What a simulation of a cell gave; rates are shares of all prompt tokens. None: no job came to its end.
 
-    Job latency goes from the first request to the last reply, without the pauses of people.
+    Job latency goes from the first request to the last reply, without the pauses of people. Beside the hits stand two
+    bounds of them: `clairvoyant_hits` in one cache as large as all of the cell's, `endless_hits` in one without end.
     """
 
     cell: Cell
@@ -28,7 +34,8 @@ class Outcome:
     p90_s: float | None
     ttft_p99_s: float | None
     hit_rate: float
-    most_hits: float
+    clairvoyant_hits: float
+    endless_hits: float
     problem: str | None = None
 
 

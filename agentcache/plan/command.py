@@ -14,8 +14,8 @@ from agentcache.plan.page import Plan, list_fewest, write_headline, write_page
 from agentcache.plan.routing import choose_routing
 from agentcache.plan.settings import PlanSettings
 from agentcache.plan.stretch import Stretch, find_busiest, find_longest, load_stretch
-from agentcache.plan.sweep import Pool, Sweep, find_fewest
-from agentcache.plan.table import terminal_table
+from agentcache.plan.sweep import Pool, Sweep, WorkerEndedError, find_fewest
+from agentcache.plan.table import LEGEND, terminal_table
 from agentcache.plan.worker import Worker
 from agentcache.run.checks import CLAIRVOYANT
 from agentcache.run.output import divert_output
@@ -30,7 +30,8 @@ _INTERRUPTED = 130
 def plan(settings: PlanSettings) -> int:
     """Return the exit status: 0, or 130 after Ctrl-C, which leaves a page of what was simulated by then.
 
-    Raises InputError, leaving nothing behind, for anything that cannot work.
+    Raises InputError, leaving nothing behind, for anything that cannot work; WorkerEndedError, with such a page, where
+    a process that simulated was killed.
     """
     settings.check()
     recording = read_recording(settings.recording)
@@ -44,10 +45,7 @@ def plan(settings: PlanSettings) -> int:
         stretch = load_stretch(taken, recording, requests, most)
         console = Console(file=terminal)
         sweep = Sweep()
-        try:
-            _simulate(taken, stretch.loaded, console, sweep)
-        except KeyboardInterrupt:
-            sweep.interrupted = True
+        ended = _simulate_most(taken, stretch.loaded, console, sweep)
     notes = _describe_left_out(settings, taken, longest)
     if not stretch.is_all:
         notes.append(stretch.describe_start(settings.block_size))
@@ -55,7 +53,25 @@ def plan(settings: PlanSettings) -> int:
     settings.out.mkdir(parents=True, exist_ok=True)
     write_page(made, settings.out / PLAN_FILE)
     _show(made, settings.out / PLAN_FILE)
+    if ended is not None:
+        raise ended
     return _INTERRUPTED if sweep.interrupted else 0
+
+
+def _simulate_most(
+    settings: PlanSettings, loaded: LoadedJobs, console: Console, sweep: Sweep
+) -> WorkerEndedError | None:
+    """Simulate, as far as it goes. Returns what broke it off, if there is something to show all the same."""
+    try:
+        _simulate(settings, loaded, console, sweep)
+    except KeyboardInterrupt:
+        sweep.interrupted = True
+    except WorkerEndedError as error:
+        if not sweep.done:
+            raise
+        sweep.interrupted = True
+        return error
+    return None
 
 
 def _simulate(settings: PlanSettings, loaded: LoadedJobs, console: Console, sweep: Sweep) -> None:
@@ -121,8 +137,8 @@ def _describe_routing(settings: PlanSettings, sweep: Sweep) -> dict[str, str]:
 def _show(made: Plan, page: Path) -> None:
     console = Console()
     console.print(made.scope, markup=False, highlight=False, soft_wrap=True)
-    console.print(terminal_table(made.outcomes))
-    lines = [*list_fewest(made), *made.notes, KNOWN_ERROR, write_headline(made), f"plan: {page}"]
+    console.print(terminal_table(made.outcomes, console.width))
+    lines = [*list_fewest(made), LEGEND, *made.notes, KNOWN_ERROR, write_headline(made), f"plan: {page}"]
     if made.interrupted:
         lines.insert(0, "interrupted: this is what was simulated by then")
     for line in lines:

@@ -9,12 +9,10 @@ from pathlib import Path
 from agentcache.plan.cell import Outcome, describe_cell
 from agentcache.plan.known_error import KNOWN_ERROR, MEAN_SHARE
 from agentcache.plan.plots import plot_outcomes
-from agentcache.plan.table import COLUMNS, GROUPED_BY, group_rows
+from agentcache.plan.table import HEADINGS, LEGEND, NOTICED, group_rows
 from agentcache.report.html import find_template
 
 _TEMPLATE = "plan.html.jinja"
-# Less is no difference, whatever the digits.
-_NOTICED = 0.005
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +51,9 @@ def write_headline(plan: Plan) -> str | None:
     cache = f"a cache of {first.cell.kv_tokens:,} tokens"
     if first.cell.engines > 1:
         cache += f" in each of {first.cell.engines} engines"
-    if len(rivals) > 1 and 1 - best_s / max(rivals)[0] < _NOTICED:
-        return f"With {cache} all policies are predicted to end the mean job within {_NOTICED:.1%} of each other."
-    if share < _NOTICED:
+    if len(rivals) > 1 and 1 - best_s / max(rivals)[0] < NOTICED:
+        return f"With {cache} all policies are predicted to end the mean job within {NOTICED:.1%} of each other."
+    if share < NOTICED:
         return f"With {cache} no policy is predicted to end the mean job sooner than {policy}."
     doubt = " That is within the simulator's error." if share < MEAN_SHARE else ""
     return (
@@ -88,10 +86,9 @@ def _render(plan: Plan) -> str:
         headline=write_headline(plan),
         warnings=["The plan was interrupted: only what was simulated by then is here."] if plan.interrupted else [],
         scope=plan.scope,
-        # Those of engines and caches are the groups' names.
-        columns=COLUMNS[GROUPED_BY:],
+        columns=HEADINGS,
         groups=group_rows(plan.outcomes),
-        shares=any(each.cell.engines > 1 for each in plan.outcomes),
+        legend=LEGEND,
         known_error=KNOWN_ERROR,
         fewest=list_fewest(plan),
         plots=plot_outcomes(plan.outcomes),

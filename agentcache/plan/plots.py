@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from agentcache.plan.cell import Cell, Outcome
-from agentcache.report.figure import add_legend, count_format, create_figure, in_style, pick_mark, render_svg, say_empty
+from agentcache.report.figure import (
+    GREY,
+    add_legend,
+    count_format,
+    create_figure,
+    in_style,
+    pick_mark,
+    render_svg,
+    say_empty,
+)
 
 _HEIGHT_IN = 4.0
+_BOUND_STYLES = ("--", ":")
 
 
 @dataclass(frozen=True, slots=True)
 class _Measure:
-    """What is plotted: `bound` is a line below which all of it stays."""
+    """What is plotted; `bounds`, by their names, are what it is held against, whatever the policy."""
 
     name: str
     heading: str
     label: str
     hint: str
     of: Callable[[Outcome], float | None]
-    bound: Callable[[Outcome], float] | None = None
+    bounds: Mapping[str, Callable[[Outcome], float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +53,12 @@ _MEASURES = (
         "hits",
         "Hits",
         "hits (% of prompt tokens)",
-        "the dotted line is one cache without end",
+        "higher is better",
         lambda outcome: 100 * outcome.hit_rate,
-        lambda outcome: 100 * outcome.most_hits,
+        {
+            "clairvoyant": lambda outcome: 100 * outcome.clairvoyant_hits,
+            "endless cache": lambda outcome: 100 * outcome.endless_hits,
+        },
     ),
 )
 
@@ -98,8 +111,10 @@ def _plot(outcomes: Sequence[Outcome], measure: _Measure, axis: _Axis) -> Figure
         )
     if not shown:
         say_empty(axes, "no job finished")
-    elif measure.bound is not None:
-        axes.axhline(measure.bound(shown[0]), linestyle=":", color="#999999")
+    for (name, bound), style in zip(measure.bounds.items(), _BOUND_STYLES, strict=False):
+        points = {axis.of(each.cell): bound(each) for each in shown}
+        places = sorted(points)
+        (lines[name],) = axes.plot(places, [points[at] for at in places], color=GREY, linestyle=style, marker=".")
     axes.margins(y=0.15)
     axes.set_ylim(bottom=0)
     # There is no half an engine.

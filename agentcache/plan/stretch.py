@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agentcache.errors import InputError
-from agentcache.plan.bounds import bound_hits
+from agentcache.plan.bounds import find_reuse
 from agentcache.plan.settings import PlanSettings
 from tool_runtime.agent.job import Context
 from workloads.loaded import LoadedJobs
@@ -66,8 +66,8 @@ class Stretch:
         return (
             f"Simulated is the busiest stretch, {len(self.requests):,} requests of {len(self.recording.requests):,}; "
             "what was cached before it is not there at its beginning. So a cache without end would hit "
-            f"{bound_hits(self.loaded.jobs, block_size):.1%} of its tokens, and {bound_hits(whole, block_size):.1%} of "
-            "all (--requests takes more)."
+            f"{find_reuse(self.loaded.jobs, block_size).endless_hits:.1%} of its tokens, and "
+            f"{find_reuse(whole, block_size).endless_hits:.1%} of all (--requests takes more)."
         ).replace("%", " %")
 
     def count_tokens(self) -> tuple[int, int]:

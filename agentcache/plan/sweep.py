@@ -1,4 +1,4 @@
-"""Runs the cells of a plan side by side, with a progress bar; Ctrl-C keeps what is done."""
+"""Runs the cells of a plan side by side, with a progress bar; what is done is kept when it breaks off."""
 
 from __future__ import annotations
 
@@ -17,6 +17,10 @@ from agentcache.plan.cell import Cell, Outcome, describe_cell
 from agentcache.plan.settings import PlanSettings
 from agentcache.plan.worker import run_cell, start_worker
 from tool_runtime.agent.job import Job
+
+
+class WorkerEndedError(InputError):
+    """A process that simulated was killed; what was simulated before is in the sweep."""
 
 
 @dataclass(slots=True)
@@ -61,11 +65,16 @@ class Pool:
         new = [cell for cell in dict.fromkeys(cells) if cell not in self._sweep.done]
         self._sweep.cells += new
         self._progress.update(self._task, total=len(self._sweep.cells))
-        waiting = {self._executor.submit(run_cell, cell) for cell in order_starts(new)}
-        while waiting:
-            ended, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-            for future in ended:
-                self._book(future)
+        try:
+            waiting = {self._executor.submit(run_cell, cell) for cell in order_starts(new)}
+            while waiting:
+                ended, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+                for future in ended:
+                    self._book(future)
+        except BrokenProcessPool:
+            raise WorkerEndedError(
+                "--workers: a process that simulated was ended, perhaps for want of memory; give fewer, or --requests"
+            ) from None
 
     def run_one(self, cell: Cell) -> Outcome:
         """Simulate a cell, unless it was."""
@@ -73,12 +82,7 @@ class Pool:
         return self._sweep.done[cell]
 
     def _book(self, future: Future[Outcome]) -> None:
-        try:
-            outcome = future.result()
-        except BrokenProcessPool:
-            raise InputError(
-                "--workers: a process that simulated was ended, perhaps for want of memory; give fewer, or --requests"
-            ) from None
+        outcome = future.result()
         self._sweep.done[outcome.cell] = outcome
         name = describe_cell(outcome.cell)
         self._progress.update(self._task, advance=1, latest=name)

@@ -2,93 +2,148 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from rich.console import Group
 from rich.table import Table
+from rich.text import Text
 
 from agentcache.plan.cell import Cell, Outcome
-from agentcache.plan.known_error import HIT_POINTS, MEAN_SHARE
-from agentcache.report.table import NO_DATA
+from agentcache.plan.known_error import HIT_POINTS, MEAN_SHARE, P90_SHARE, find_ttft_share
+from agentcache.report.table import NO_DATA, format_number
 
-COLUMNS = (
-    "engines",
-    "cache",
-    "DRAM",
-    "policy",
-    "mean job (s) ↓",
-    "P90 job (s) ↓",
-    "TTFT P99 (s) ↓",
-    "hits (%) ↑",
-    "endless cache (%)",
+# Less is no difference, whatever the digits.
+NOTICED = 0.005
+
+LEGEND = (
+    f"Bold: the best of a column with the same engines and caches, and what is within {NOTICED:.1%} of it. "
+    "Clairvoyant: the most that could hit, whatever was evicted, if the requests came one at a time in the recorded "
+    "order, in one cache as large as all of the row's. Endless cache: the same in one that nothing leaves."
+).replace("%", " %")
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A figure of an outcome, how it is shown with its policy's known error, and whether more of it is better.
+
+    `is_higher_better` is None for what is the same under all policies.
+    """
+
+    heading: str
+    value: Callable[[Outcome], float | None]
+    show: Callable[[float, str], str]
+    is_higher_better: bool | None
+
+
+def _show_share(value: float, _: str) -> str:
+    return f"{100 * value:.1f}"
+
+
+def _show_seconds(value: float, share: float) -> str:
+    error = value * share
+    return f"{format_number(value)} ±{error:,.0f}" if error >= 100 else f"{format_number(value)} ±{error:.2g}"
+
+
+_COLUMNS = (
+    _Column("mean job (s) ↓", lambda outcome: outcome.mean_s, lambda value, _: _show_seconds(value, MEAN_SHARE), False),
+    _Column("P90 job (s) ↓", lambda outcome: outcome.p90_s, lambda value, _: _show_seconds(value, P90_SHARE), False),
+    _Column(
+        "TTFT P99 (s) ↓",
+        lambda outcome: outcome.ttft_p99_s,
+        lambda value, policy: _show_seconds(value, find_ttft_share(policy)),
+        False,
+    ),
+    _Column(
+        "hits (%) ↑",
+        lambda outcome: None if outcome.problem else outcome.hit_rate,
+        lambda value, policy: f"{_show_share(value, policy)} ±{HIT_POINTS}",
+        True,
+    ),
+    _Column("clairvoyant (%)", lambda outcome: outcome.clairvoyant_hits, _show_share, None),
+    _Column("endless cache (%)", lambda outcome: outcome.endless_hits, _show_share, None),
 )
-# Engines and caches.
-GROUPED_BY = 3
+HEADINGS = ("policy", *(column.heading for column in _COLUMNS))
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A figure as shown; `best` of those with the same engines and caches."""
+
+    text: str
+    best: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The cells of one outcome; `best`: its mean is the lowest of those with the same engines and caches."""
+    """The figures of one outcome, in the order of the headings behind the policy's."""
 
-    cells: tuple[str, ...]
-    best: bool
-
-
-def build_rows(outcomes: Sequence[Outcome]) -> Iterator[Row]:
-    """Build a row for each outcome."""
-    lowest: dict[Cell, float] = {}
-    for outcome in outcomes:
-        if outcome.mean_s is not None:
-            rivals = replace(outcome.cell, policy="")
-            lowest[rivals] = min(outcome.mean_s, lowest.get(rivals, outcome.mean_s))
-    for outcome in outcomes:
-        cell = outcome.cell
-        yield Row(
-            (
-                str(cell.engines),
-                f"{cell.kv_tokens:,}",
-                f"{cell.cpu_tokens:,}" if cell.cpu_tokens else NO_DATA,
-                cell.policy,
-                _with_error(outcome.mean_s),
-                _seconds(outcome.p90_s),
-                _seconds(outcome.ttft_p99_s),
-                NO_DATA if outcome.problem else f"{outcome.hit_rate:.1%} ±{HIT_POINTS}".replace("%", ""),
-                f"{outcome.most_hits:.1%}".replace("%", ""),
-            ),
-            best=outcome.mean_s is not None and outcome.mean_s == lowest[replace(cell, policy="")],
-        )
+    policy: str
+    figures: tuple[Figure, ...]
 
 
 def group_rows(outcomes: Sequence[Outcome]) -> dict[str, list[Row]]:
-    """Group the rows by their engines and caches, which the cells then leave out."""
-    groups: dict[str, list[Row]] = {}
-    for row in build_rows(outcomes):
-        engines, cache, host, *cells = row.cells
-        name = f"Cache of {cache} tokens" + ("" if host == NO_DATA else f", and {host} in DRAM")
-        if engines != "1":
-            name += f", in each of {engines} engines"
-        groups.setdefault(name, []).append(Row(tuple(cells), row.best))
-    return groups
+    """Make a row of each outcome, grouped by engines and caches, whose names tell these."""
+    groups: dict[Cell, list[Outcome]] = {}
+    for outcome in outcomes:
+        groups.setdefault(replace(outcome.cell, policy=""), []).append(outcome)
+    return {_name_group(cell): [*_build_rows(rivals)] for cell, rivals in groups.items()}
 
 
-def terminal_table(outcomes: Sequence[Outcome]) -> Table:
-    """Build the table for the terminal."""
-    table = Table(box=None, pad_edge=False)
-    first = 0 if any(outcome.cell.engines > 1 for outcome in outcomes) else 1
-    for column in COLUMNS[first:]:
-        table.add_column(column, justify="left" if column == "policy" else "right", no_wrap=column == "policy")
-    before = None
-    for row in build_rows(outcomes):
-        if before is not None and before != row.cells[:GROUPED_BY]:
-            table.add_section()
-        before = row.cells[:GROUPED_BY]
-        table.add_row(*row.cells[first:], style="bold" if row.best else None)
+def _name_group(cell: Cell) -> str:
+    host = f", and {cell.cpu_tokens:,} in DRAM" if cell.cpu_tokens else ""
+    engines = f", in each of {cell.engines} engines" if cell.engines > 1 else ""
+    return f"Cache of {cell.kv_tokens:,} tokens{host}{engines}"
+
+
+def _build_rows(rivals: Sequence[Outcome]) -> Iterator[Row]:
+    best = [_find_best(column, rivals) for column in _COLUMNS]
+    for outcome in rivals:
+        policy = outcome.cell.policy
+        figures = []
+        for column, values in zip(_COLUMNS, best, strict=True):
+            value = column.value(outcome)
+            text = NO_DATA if value is None else column.show(value, policy)
+            figures.append(Figure(text, value in values))
+        yield Row(policy, tuple(figures))
+
+
+def _find_best(column: _Column, rivals: Sequence[Outcome]) -> set[float]:
+    """Find the best values and those that are no different; none where all are alike."""
+    values = {value for outcome in rivals if (value := column.value(outcome)) is not None}
+    if not values or column.is_higher_better is None:
+        return set()
+    if column.is_higher_better:
+        best = {value for value in values if value >= max(values) * (1 - NOTICED)}
+    else:
+        best = {value for value in values if value <= min(values) * (1 + NOTICED)}
+    return set() if best == values else best
+
+
+def terminal_table(outcomes: Sequence[Outcome], width: int) -> Group:
+    """Build the table for a terminal that is `width` columns wide; with the longest name of a policy it needs 80."""
+    groups = group_rows(outcomes)
+    cells = [[Text(row.policy), *map(_mark, row.figures)] for rows in groups.values() for row in rows]
+    widths = [
+        max(*map(len, heading.split()), *(len(row[place]) for row in cells)) for place, heading in enumerate(HEADINGS)
+    ]
+    gap = 2 if sum(widths) + 2 * (len(widths) - 1) <= width else 1
+    left = iter(cells)
+    parts: list[Table | Text] = [_lay_out([], widths, gap, is_head=True)]
+    for name, rows in groups.items():
+        parts += [Text(name, style="dim"), _lay_out([next(left) for _ in rows], widths, gap)]
+    return Group(*parts)
+
+
+def _mark(figure: Figure) -> Text:
+    return Text(figure.text, style="bold" if figure.best else "")
+
+
+def _lay_out(rows: Sequence[Sequence[Text]], widths: Sequence[int], gap: int, *, is_head: bool = False) -> Table:
+    """Lay out a part of the table, whose parts have the same columns."""
+    table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), show_header=is_head)
+    for place, (heading, width) in enumerate(zip(HEADINGS, widths, strict=True)):
+        table.add_column(heading, width=width, justify="right" if place else "left")
+    for row in rows:
+        table.add_row(*row)
     return table
-
-
-def _seconds(value: float | None) -> str:
-    return NO_DATA if value is None else f"{value:.3g}"
-
-
-def _with_error(value: float | None) -> str:
-    return NO_DATA if value is None else f"{value:.3g} ±{value * MEAN_SHARE:.2g}"

@@ -6,7 +6,7 @@ import gc
 import os
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,7 @@ from agentcache.errors import AgentCacheError, InputError
 from agentcache.jobs.context_job import ContextJob, ContextWriter, find_ordinary_tokens
 from agentcache.jobs.tokenizer import LocalTokenizer
 from agentcache.models.catalog import resolve_model
-from agentcache.plan.bounds import bound_hits
+from agentcache.plan.bounds import Reuse, find_reuse
 from agentcache.plan.cell import Cell, Outcome
 from agentcache.plan.routing import choose_routing
 from agentcache.plan.settings import PlanSettings
@@ -65,7 +65,7 @@ class Worker:
         tokenizer = LocalTokenizer(self._path)
         writer = ContextWriter(find_ordinary_tokens(tokenizer))
         self._jobs = [ContextJob(job, writer) for job in jobs]
-        self._bound = bound_hits(jobs, settings.block_size)
+        self._reuse = find_reuse(jobs, settings.block_size)
         self._prompts = PromptWriter(tokenizer)
         self._hashes: dict[str, MadeHashes] = {}
         costs = settings.model, settings.gpu, settings.tensor_parallel_size, settings.profile
@@ -84,8 +84,8 @@ class Worker:
         try:
             self._simulate(cell, events)
         except AgentCacheError as error:
-            return Outcome(cell, len(self._jobs), None, None, None, 0.0, self._bound, problem=str(error))
-        return summarise(cell, self._jobs, events.requests, events.jobs, self._bound)
+            return replace(summarise(cell, self._jobs, [], [], self._reuse), problem=str(error))
+        return summarise(cell, self._jobs, events.requests, events.jobs, self._reuse)
 
     def _simulate(self, cell: Cell, events: _Events) -> None:
         if cell.policy == CLAIRVOYANT and cell.engines > 1:
@@ -130,7 +130,7 @@ class Worker:
 
 
 def summarise(
-    cell: Cell, jobs: Sequence[ContextJob], requests: Sequence[RequestEvent], ends: Sequence[JobEvent], bound: float
+    cell: Cell, jobs: Sequence[ContextJob], requests: Sequence[RequestEvent], ends: Sequence[JobEvent], reuse: Reuse
 ) -> Outcome:
     """Summarise a run. Pauses of people are no part of a job's latency: they are as recorded under every policy."""
     paused_s = {recorded.job.id: sum(turn.pause_s for turn in recorded.job.turns[:-1]) for recorded in jobs}
@@ -144,7 +144,8 @@ def summarise(
         float(np.percentile(latencies, 90)) if latencies else None,
         float(np.percentile(ttfts, 99)) if ttfts else None,
         sum(each.cached_tokens or 0 for each in requests) / total if total else 0.0,
-        bound,
+        reuse.bound_hits(cell.all_tokens),
+        reuse.endless_hits,
     )
 
 

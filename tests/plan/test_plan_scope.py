@@ -73,7 +73,7 @@ def test_what_the_model_cannot_take_is_said_to_be_so(tmp_path: Path) -> None:
 def test_an_endless_cache_has_one_figure(tmp_path: Path) -> None:
     path = write_growing(tmp_path / "r.jsonl")
     made = make_plan(plan_settings(path, tmp_path / "out", requests=5, policies=("lru",), kv_tokens=(7_000,)))
-    column = made.outcomes[0].most_hits
+    column = made.outcomes[0].endless_hits
     assert 0 < column < 0.4
     assert f"would hit {column:.1%} of its".replace("%", " %") in made.notes[0]
 

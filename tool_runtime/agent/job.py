@@ -33,13 +33,15 @@ class Context:
     """A request that was recorded without its text: its prompt as blocks of unknown but comparable content.
 
     Two blocks of a run are equal exactly if their ids are. Every block has `block_tokens` tokens, but that the prompt
-    ends after `tokens` of them, within the last block. The reply had `reply_tokens`.
+    ends after `tokens` of them, within the last block. The reply had `reply_tokens`. `came_s`: when it came, in seconds
+    after the first; 0 where that was not recorded.
     """
 
     blocks: tuple[int, ...]
     block_tokens: int
     tokens: int
     reply_tokens: int
+    came_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ def build_jobs(
         notes.append(f"Requests left out because their session had grown beyond {max_context:,} tokens: {beyond}.")
     if max_gap_s is not None:
         notes.append(f"Waits between requests are cut to {max_gap_s:g} s.")
-    jobs = [_Builder(thread, size, max_gap_s).build(number, first_ms) for number, thread in enumerate(kept)]
+    jobs = [_Builder(thread, size, max_gap_s, first_ms).build(number) for number, thread in enumerate(kept)]
     return LoadedJobs(jobs, tuple(notes), losses=losses)
 
 
@@ -67,14 +67,15 @@ class _Builder:
     thread: Thread
     block_tokens: int
     max_gap_s: float | None
+    first_ms: float
 
-    def build(self, number: int, first_ms: float) -> Job:
+    def build(self, number: int) -> Job:
         requests = self.thread.requests
         return Job(
             f"{number}-{self.thread.session or 'nameless'}",
             (),
             turns=tuple(self._build_turns(requests)),
-            arrival_s=(requests[0].timestamp - first_ms) / 1000,
+            arrival_s=(requests[0].timestamp - self.first_ms) / 1000,
         )
 
     def _build_turns(self, requests: Sequence[Line]) -> Iterator[Turn]:
@@ -100,6 +101,7 @@ class _Builder:
             block_tokens=self.block_tokens,
             tokens=request.input_length,
             reply_tokens=request.output_length,
+            came_s=(request.timestamp - self.first_ms) / 1000,
         )
 
     def _is_extended(self, request: Line, following: Line) -> bool:
