@@ -1,6 +1,7 @@
 # make setup          a virtual environment with everything in it; does nothing when nothing changed
 # make check          setup, then linters and types
-# make test           setup and check, and beside mypy all tests
+# make wheel          the wheel in an empty environment of its own, .venv/wheel, by one `pip install`
+# make test           setup, wheel and check, and beside mypy all tests
 # make test-fast      setup, then the tests that start no engine
 # make test-thorough  the same, with all tests at their full size
 # make test-gpu ENGINE=cuda  setup, then the tests that need an NVIDIA GPU, which are in none of the others
@@ -18,6 +19,8 @@ export PYTHONDONTWRITEBYTECODE :=
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready-$(ENGINE)
+# What a user has who has no checkout: the wheel and what it needs.
+WHEEL := $(VENV)/wheel
 SOURCES := agentcache tool_runtime workloads tests benchmarks examples
 CPP := $(wildcard csrc/*/*)
 # Installed in place, each module is known by its file: one that has become a package since is not found.
@@ -26,7 +29,7 @@ PACKAGES := $(shell find agentcache tool_runtime workloads -name __init__.py)
 # A file at a time, in order: its tests share engines. See also tests/conftest.py.
 PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder
 
-.PHONY: setup check lint types test tests test-fast test-thorough test-gpu test-aiperf demo
+.PHONY: setup check lint types test tests wheel test-fast test-thorough test-gpu test-aiperf demo
 
 # On two cores pip downloads and unpacks while csrc/ is compiled, and mypy takes what the tests leave.
 MAKEFLAGS += --jobs=2
@@ -79,13 +82,33 @@ types: lint
 
 test: types tests
 
-tests: lint $(VENV)/compiled
+tests: lint wheel $(VENV)/compiled
 	$(PYTEST)
 
 # What each worker imports. They would all compile it at once, and it takes longer than the import.
 $(VENV)/compiled: $(READY)
-	$(BIN)/python -c "import agents, vllm.entrypoints.openai.api_server, vllm.v1.engine.core, vllm.v1.worker.cpu_worker"
+	$(BIN)/python -c "import agents, $(SERVER)"
 	touch $@
+
+SERVER := vllm.entrypoints.openai.api_server, vllm.v1.engine.core, vllm.v1.worker.cpu_worker
+
+wheel: $(WHEEL)/compiled
+
+$(WHEEL)/compiled: $(WHEEL)/installed-$(ENGINE)
+	$(WHEEL)/bin/python -c "import $(SERVER)"
+	touch $@
+
+# One `pip install` into an environment that is empty, and so without a pip of its own. It waits for csrc/ alone: one core
+# is free while the checkout's dependencies come. The tests keep the wheel in it up to date (tests/server/wheel_install.py).
+$(WHEEL)/installed-$(ENGINE): pyproject.toml | $(VENV)/installed
+	$(PYTHON) -m venv --clear --without-pip $(WHEEL)
+	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --config-settings build-dir=build/wheel \
+	  --wheel-dir $(WHEEL)/dist .
+	$(PIP_IN_WHEEL) install --quiet --no-compile "$$(echo $(WHEEL)/dist/*.whl)[$(ENGINE)]"
+	$(if $(filter cpu,$(ENGINE)),$(PIP_IN_WHEEL) uninstall --quiet --yes $(UNLOADABLE))
+	touch $@
+
+PIP_IN_WHEEL = $(BIN)/python -m pip --python $(WHEEL)/bin/python
 
 # Nobody waits here, so a third worker would only import vLLM once more.
 test-fast: WORKERS = 2

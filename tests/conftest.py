@@ -30,7 +30,7 @@ os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 BINDING = "VLLM_CPU_OMP_THREADS_BIND"
 NO_ENGINE = "the test lacks the mark engine"
 # Fixtures that are made once: no test has both.
-ONE_WORKER = ("shared_server", "wheel_site")
+ONE_WORKER = ("shared_server", "wheel_bin")
 
 settings.register_profile("fast", max_examples=30, deadline=None, print_blob=True, derandomize=False)
 settings.register_profile("thorough", settings.get_profile("fast"), max_examples=300)
@@ -97,11 +97,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 @pytest.fixture(scope="session")
-def wheel_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel's contents, in a folder that `wheel_install.without_checkout` puts on a process's path."""
+def wheel_bin() -> Path:
+    """The commands of an environment that has the wheel and what it needs, and nothing of the checkout."""
     from wheel_install import install_wheel
 
-    return install_wheel(tmp_path_factory.mktemp("wheel"))
+    return install_wheel()
 
 
 @pytest.fixture(scope="session")
