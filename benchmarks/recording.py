@@ -4,8 +4,9 @@
 
 As many requests run at any time; each ends with a tool call, which is read, and another one comes, whose prompt is
 cached but for its last tokens. A step is what the engine's thread does of it: requests that come, `schedule()`, and the
-tokens that come back. The two schedulers take turns, so that a disturbance meets both. The writer's thread is measured
-by itself. Seconds are of CPU time, but for the GPU's, which are those that the same steps would take an H200.
+tokens that come back. Between the last two the thread sleeps for as long as an H200 would take for the step, so caches
+are as cold, and the writer's thread runs when, as in an engine. The two schedulers take turns, so that a disturbance
+meets both. The writer's thread is measured by itself. Seconds are of CPU time, but for the GPU's, which are modelled.
 """
 
 from __future__ import annotations
@@ -80,6 +81,8 @@ class Engine(Bench):
         output = self.scheduler.schedule()
         scheduled_s = time.thread_time() - start_s
         self.gpu_s.append(self.gpu_step(output))
+        # The writer's thread has Python's lock then, as where the engine waits for its GPU.
+        time.sleep(self.gpu_s[-1])
         sampled = self._sample(output)
         start_s = time.thread_time()
         self.scheduler.update_from_output(output, sampled)

@@ -93,7 +93,12 @@ class AgentScheduler(MultiSegmentScheduler):
             return None
         reader = self.tracker.tool_reader if self.tracker else make_reader(self.vllm_config, self.config.runtime)
         return make_recorder(
-            self.vllm_config, self.config, hash_block_size=self.hash_block_size, tool_reader=reader, clock=self.now
+            self.vllm_config,
+            self.config,
+            hash_block_size=self.hash_block_size,
+            tool_reader=reader,
+            reads_later=self.tracker is None,
+            clock=self.now,
         )
 
     def _find_policy(self) -> Policy:
@@ -298,9 +303,7 @@ class AgentScheduler(MultiSegmentScheduler):
         by_client = super().update_from_output(scheduler_output, model_runner_output)
         for observer in self._observers():
             if observer.awaits_tokens:
-                for outputs in by_client.values():
-                    for output in outputs.outputs:
-                        observer.got_tokens(output.request_id)
+                observer.got_tokens(output.request_id for outputs in by_client.values() for output in outputs.outputs)
         if self.tracker is not None and (answered := self.tracker.take_answered()):
             _mark_answers(by_client.values(), answered)
         return by_client

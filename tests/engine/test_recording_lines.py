@@ -8,11 +8,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from endless_recording import make_header
 from vllm.config import VllmConfig
 
 from agentcache.engine.record.line_file import LineFile
 from agentcache.engine.record.salted_line import EndedRequest, LineMaker
 from agentcache.engine.record.shared_start import begin_recording
+from workloads.recording.line import Header, Line
 
 
 def _make(**changes: object) -> EndedRequest:
@@ -185,3 +187,27 @@ def test_a_restart_takes_an_unfinished_line_off(before: bytes, after: bytes, tmp
     file.write(b"new\n")
     file.close()
     assert (path.read_bytes(), (tmp_path / "r.jsonl.1").read_bytes()) == (b"new\n", after)
+
+
+@pytest.mark.parametrize("header", [None, make_header("start")], ids=["no header", "header"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"session": None, "first_token_s": None, "tools": [], "end": "aborted", "cached_tokens": 0},
+        {"hashes": [], "prompt_tokens": 5, "output_tokens": 0, "first_token_s": 12.0},
+        {"tools": ['a"b\\c\n\x00\x1f\x7f', "Wörter/\u2028", "look", "look"], "arrived_s": 10.0, "ended_s": 10.0000004},
+        {"arrived_s": 123456.7891, "first_token_s": 123456.78914, "ended_s": 9876543.21},
+    ],
+)
+def test_a_line_is_written_as_its_reader_would_write_it(changes: dict[str, Any], header: Header | None) -> None:
+    for lost in (0, 3):
+        line = _maker(tool_names=True).make(_make(**changes), lost, header)
+        assert Line.model_validate_json(line).model_dump_json(exclude_defaults=True).encode() + b"\n" == line
+
+
+def test_an_id_that_is_forgotten_is_the_same_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agentcache.engine.record.salted_line._KEPT_IDS", 2)
+    maker = _maker()
+    assert _read(maker, _make()) == _read(maker, _make())
+    assert maker._block_id.cache_info().currsize == 2

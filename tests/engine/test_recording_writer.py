@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from threading import Event
+from threading import Event, current_thread
 from typing import Any
 
 import pytest
@@ -10,6 +10,7 @@ from endless_recording import make_header, make_request
 from agentcache.engine.record import line_writer
 from agentcache.engine.record.line_writer import LineWriter
 from agentcache.engine.record.salted_line import LineMaker
+from tool_runtime.learning.tool_key import ToolKey
 
 
 class SlowFile:
@@ -33,6 +34,7 @@ class SlowFile:
 @pytest.fixture
 def file(monkeypatch: pytest.MonkeyPatch) -> SlowFile:
     monkeypatch.setattr(line_writer, "_MOST_WAITING", 2)
+    monkeypatch.setattr(line_writer, "_TOGETHER", 1)
     return SlowFile()
 
 
@@ -65,3 +67,40 @@ def test_a_disk_that_does_not_answer_lets_the_server_end(file: SlowFile, monkeyp
     writer.close()
     assert file.lines == []
     file.goes_on.set()
+
+
+def test_calls_are_read_in_the_thread_that_writes(file: SlowFile) -> None:
+    readers = []
+
+    def find_calls() -> list[ToolKey]:
+        readers.append(current_thread().name)
+        return [ToolKey("look"), ToolKey("look", "make")]
+
+    writer = make_writer(file)
+    writer.write(make_request(2), find_calls)
+    writer.write(make_request(3), list)
+    file.goes_on.set()
+    writer.close()
+    assert [(line["end"], len(line.get("called", ()))) for line in file.lines] == [
+        ("answer", 0),
+        ("calls", 2),
+        ("answer", 0),
+    ]
+    assert readers == ["agentcache-record"]
+
+
+@pytest.mark.parametrize(("together", "longest_wait_s", "count"), [(3, 3600, 3), (3, 0.01, 1)], ids=["many", "late"])
+def test_requests_wait_for_few_others_and_not_for_long(
+    together: int, longest_wait_s: float, count: int, file: SlowFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(line_writer, "_MOST_WAITING", 10)
+    monkeypatch.setattr(line_writer, "_TOGETHER", together)
+    monkeypatch.setattr(line_writer, "_LONGEST_WAIT_S", longest_wait_s)
+    lines = LineMaker(key=b"key", block_tokens=512, tool_names=False, started_s=0.0)
+    writer = LineWriter(file, lines, make_header("start"))  # type: ignore[arg-type]
+    for number in range(count):
+        writer.write(make_request(number))
+    assert file.reached.wait(10)
+    file.goes_on.set()
+    writer.close()
+    assert len(file.lines) == count

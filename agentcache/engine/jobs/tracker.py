@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from vllm.v1.core.kv_cache_utils import KVCacheBlock
 from vllm.v1.request import Request
@@ -163,9 +163,9 @@ class JobTracker:
             return None
         return find_prompt_end(request, self._hash_block_size).blocks * self._hash_block_size
 
-    def got_tokens(self, request_id: str) -> None:
-        """Note a new token. Called for every request of a step that has one, while any waits for its first."""
-        if request_id in self._without_token:
+    def got_tokens(self, request_ids: Iterable[str]) -> None:
+        """Note which requests have a new token after a step. Called while any waits for its first."""
+        for request_id in self._without_token.intersection(request_ids):
             self._without_token.discard(request_id)
             self._states[request_id].first_token_s = self.clock()
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from vllm.config import VllmConfig
@@ -17,8 +18,10 @@ from agentcache.engine.record.line_file import LineFile
 from agentcache.engine.record.line_writer import LineWriter
 from agentcache.engine.record.salted_line import EndedRequest, LineMaker
 from agentcache.engine.record.shared_start import begin_recording
-from agentcache.engine.replies.tool_reader import ToolReader, calls_of
+from agentcache.engine.replies.ended_reply import EndedReply
+from agentcache.engine.replies.tool_reader import MAX_TOKENS, ToolReader, calls_of
 from agentcache.errors import InputError
+from tool_runtime.learning.tool_key import ToolKey
 from workloads.recording.files import name_file
 from workloads.recording.line import VERSION, End, Header
 
@@ -44,12 +47,17 @@ class RequestRecorder:
         *,
         hashes_per_block: int,
         tool_reader: ToolReader | None,
+        reads_later: bool,
         clock: Callable[[], float],
     ) -> None:
-        """`hashes_per_block` of vLLM's block hashes make one block of the recording."""
+        """`hashes_per_block` of vLLM's block hashes make one block of the recording.
+
+        `reads_later` has the writer's thread read which tools a reply calls; else it has been read when it ends.
+        """
         self._writer = writer
         self._hashes_per_block = hashes_per_block
         self._tool_reader = tool_reader
+        self._reads_later = reads_later
         self._clock = clock
         self._running: dict[str, _Running] = {}
         self._without_token: set[str] = set()
@@ -72,9 +80,9 @@ class RequestRecorder:
         if running is not None and running.cached_tokens is None and request.prefill_stats is not None:
             running.cached_tokens = request.prefill_stats.num_cached_tokens
 
-    def got_tokens(self, request_id: str) -> None:
-        """Note a new token. Called for every request of a step that has one, while any waits for its first."""
-        if request_id in self._without_token:
+    def got_tokens(self, request_ids: Iterable[str]) -> None:
+        """Note which requests have a new token after a step. Called while any waits for its first."""
+        for request_id in self._without_token.intersection(request_ids):
             self._without_token.discard(request_id)
             self._running[request_id].first_token_s = self._clock()
 
@@ -88,7 +96,7 @@ class RequestRecorder:
         if running.first_token_s is None and request.num_output_tokens:
             # The first was the last as well.
             running.first_token_s = now_s
-        calls = calls_of(request, self._tool_reader) if is_whole(request) else []
+        find_calls = self._find_calls(request) if is_whole(request) else None
         step = self._hashes_per_block
         self._writer.write(
             EndedRequest(
@@ -100,11 +108,19 @@ class RequestRecorder:
                 cached_tokens=running.cached_tokens or 0,
                 hashes=request.block_hashes[step - 1 :: step],
                 session=running.session,
-                tools=[call.tool for call in calls],
-                end=_describe_end(request, calls_tools=bool(calls)),
+                tools=(),
+                end="answer" if find_calls is not None else _describe_early_end(request),
                 name=request.request_id,
-            )
+            ),
+            find_calls,
         )
+
+    def _find_calls(self, request: Request) -> Callable[[], Sequence[ToolKey]]:
+        """Return what tells, in another thread, the calls of a whole reply."""
+        if self._reads_later:
+            return partial(calls_of, EndedReply.of(request, MAX_TOKENS), self._tool_reader)
+        calls = calls_of(request, self._tool_reader)
+        return lambda: calls
 
     def close(self) -> None:
         """Write what waits: the engine stops."""
@@ -117,6 +133,7 @@ def make_recorder(
     *,
     hash_block_size: int,
     tool_reader: ToolReader | None,
+    reads_later: bool,
     clock: Callable[[], float],
 ) -> RequestRecorder | None:
     """Make the recorder, None if nothing is to be recorded. Raises InputError for what cannot be recorded."""
@@ -146,6 +163,7 @@ def make_recorder(
         LineWriter(file, lines, header),
         hashes_per_block=record.block_tokens // hash_block_size,
         tool_reader=tool_reader,
+        reads_later=reads_later,
         clock=clock,
     )
 
@@ -170,9 +188,7 @@ def _check(vllm_config: VllmConfig, block_tokens: int, hash_block_size: int) -> 
         )
 
 
-def _describe_end(request: Request, *, calls_tools: bool) -> End:
-    if is_whole(request):
-        return "calls" if calls_tools else "answer"
+def _describe_early_end(request: Request) -> End:
     if request.status in (RequestStatus.FINISHED_LENGTH_CAPPED, RequestStatus.FINISHED_REPETITION):
         return "length"
     return "aborted" if request.status == RequestStatus.FINISHED_ABORTED else "failed"

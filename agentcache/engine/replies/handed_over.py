@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from vllm.v1.request import Request, RequestStatus
 
+from agentcache.engine.replies.ended_reply import EndedReply
+
 # vLLM's own connectors (NIXL, Mooncake, MoRIIO) are told that the reply is decoded elsewhere, LMCache's, where.
 _MARKS = ("do_remote_decode", "disagg_spec")
 
 
-def is_handed_over(request: Request) -> bool:
+def is_handed_over(request: Request | EndedReply) -> bool:
     """Tell whether the reply ended here at its only token, for another engine to decode it.
 
     The proxy in front of both asks so: `max_tokens` 1, and one of `_MARKS` for the KV connector.

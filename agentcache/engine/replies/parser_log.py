@@ -7,8 +7,8 @@ reply again and has nothing to add.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
+from contextlib import AbstractContextManager
 
 from agentcache.errors import in_one_line
 
@@ -16,12 +16,20 @@ _LOGGERS = ("vllm.tool_parsers.", "vllm.parser.")
 
 
 class _OneLine(logging.Filter):
-    """`silent` drops what is logged."""
+    """Drops what a thread logs that has entered it."""
 
-    silent = False
+    def __init__(self) -> None:
+        super().__init__()
+        self._here = threading.local()
+
+    def __enter__(self) -> None:
+        self._here.silent = True
+
+    def __exit__(self, *_: object) -> None:
+        self._here.silent = False
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if self.silent:
+        if getattr(self._here, "silent", False):
             return False
         error = record.exc_info[1] if record.exc_info else None
         if error is not None:
@@ -41,11 +49,6 @@ def shorten_parser_errors() -> None:
             logging.getLogger(name).addFilter(_FILTER)
 
 
-@contextmanager
-def reading_again() -> Iterator[None]:
-    """Silence these parsers meanwhile. For one thread, as the engine core has it."""
-    _FILTER.silent = True
-    try:
-        yield
-    finally:
-        _FILTER.silent = False
+def reading_again() -> AbstractContextManager[None]:
+    """Silence these parsers meanwhile, in this thread."""
+    return _FILTER

@@ -18,6 +18,7 @@ from agentcache.engine.constants import (
     TOOL_CHOICE_ARGUMENT,
     TOOLS_DECLARED_ARGUMENT,
 )
+from agentcache.engine.replies.ended_reply import EndedReply
 from agentcache.engine.replies.forced_calls import find_forced_reply, read_forced_calls
 from agentcache.engine.replies.handed_over import is_handed_over
 from agentcache.engine.replies.parser_log import reading_again, shorten_parser_errors
@@ -48,16 +49,18 @@ class ToolReader:
         self._model = vllm_config.model_config
         self._reported: set[str] = set()
         # Tracker and recorder ask for the same reply, one after the other.
-        self._last: tuple[weakref.ref[Request], list[ToolKey]] | None = None
+        self._last: tuple[weakref.ref[Request | EndedReply], list[ToolKey]] | None = None
         # Loaded by the core before it makes the scheduler.
         self._tokenizer: Any = cached_tokenizer_from_config(self._model)
         if self._tokenizer is None:
             logger.warning("Tool calls are not read: the engine runs without a tokenizer (skip_tokenizer_init).")
             return
+        # As vLLM's detokenizer does: transformers' own way there looks at each token, which takes as long again.
+        self._decode_tokens = getattr(self._tokenizer, "backend_tokenizer", self._tokenizer).decode
         self._parser_class = self._find_parser(parser_name, vllm_config.structured_outputs_config.reasoning_parser)
         shorten_parser_errors()
 
-    def read(self, request: Request) -> list[ToolKey]:
+    def read(self, request: Request | EndedReply) -> list[ToolKey]:
         """Read the calls of a finished request's reply, in order; none where the parser cannot make sense of it."""
         if self._tokenizer is None:
             return []
@@ -65,7 +68,7 @@ class ToolReader:
             self._last = weakref.ref(request), self._read(request)
         return self._last[1]
 
-    def _read(self, request: Request) -> list[ToolKey]:
+    def _read(self, request: Request | EndedReply) -> list[ToolKey]:
         try:
             with reading_again():
                 calls = self._parse(*self._decode(request), _ask_as(request))
@@ -90,7 +93,7 @@ class ToolReader:
         except TypeError as error:
             raise InputError(f"runtime.tool_parser: {in_one_line(error)}; choose the model's own parser") from error
 
-    def _decode(self, request: Request) -> tuple[str, list[int]]:
+    def _decode(self, request: Request | EndedReply) -> tuple[str, list[int]]:
         """Decode into text and tokens as vLLM's detokenizer hands them to the server's parser."""
         params = request.sampling_params
         assert params is not None
@@ -99,7 +102,7 @@ class ToolReader:
         if request.get_finished_reason() == FinishReason.STOP and not params.include_stop_str_in_output:
             shown = tokens[:-1]
         # The server has adjusted it to what the parser needs.
-        return self._tokenizer.decode(shown, skip_special_tokens=params.skip_special_tokens), tokens
+        return self._decode_tokens(shown, skip_special_tokens=params.skip_special_tokens), tokens
 
     def _parse(self, text: str, tokens: list[int], asked: Any) -> list[Any]:
         # A parser keeps state: one a reply.
@@ -118,29 +121,28 @@ class ToolReader:
             logger.warning("Replies that vLLM's tool parser fails on count as without calls: %s: %s", kind, error)
 
 
-def _ask_as(request: Request) -> Any:
+def _ask_as(request: Request | EndedReply) -> Any:
     """Return what a parser looks at of the client's chat request: whether it had to call tools, or a certain one."""
     from vllm.entrypoints.openai.chat_completion import protocol
 
     assert request.sampling_params is not None
     choice: Any = (request.sampling_params.extra_args or {}).get(TOOL_CHOICE_ARGUMENT)
-    if isinstance(choice, str):
-        function = protocol.ChatCompletionNamedFunction(name=choice)
-        choice = protocol.ChatCompletionNamedToolChoiceParam(function=function)
-    else:
-        choice = "required" if choice is True else "auto"
-    return _make_request().model_copy(update={"tool_choice": choice})
+    if not isinstance(choice, str):
+        return _make_request("required" if choice is True else "auto")
+    function = protocol.ChatCompletionNamedFunction(name=choice)
+    choice = protocol.ChatCompletionNamedToolChoiceParam(function=function)
+    return _make_request("auto").model_copy(update={"tool_choice": choice})
 
 
 @cache
-def _make_request() -> Any:
-    """Make it once: its sixty defaults take five times as long as reading a reply."""
+def _make_request(choice: str) -> Any:
+    """Make it once: its sixty defaults take five times as long as reading a reply. Parsers leave it as it is."""
     from vllm.entrypoints.openai.chat_completion import protocol
 
-    return protocol.ChatCompletionRequest.model_construct(messages=[], tools=None)
+    return protocol.ChatCompletionRequest.model_construct(messages=[], tools=None, tool_choice=choice)
 
 
-def calls_of(request: Request, reader: ToolReader | None) -> list[ToolKey]:
+def calls_of(request: Request | EndedReply, reader: ToolReader | None) -> list[ToolKey]:
     """Return the tools that a whole reply calls: as dictated with the reply, else read if tools were declared.
 
     What else the model called has one key for all: the client answers it with an error, and its name may be anything.
@@ -157,5 +159,8 @@ def calls_of(request: Request, reader: ToolReader | None) -> list[ToolKey]:
     calls = reader.read(request)
     if declared is True:
         return calls
-    known = {key_name(name) for name in declared if isinstance(name, str)} if calls else set()
+    # Most names are their key's.
+    if all(call.tool in declared for call in calls):
+        return calls
+    known = {key_name(name) for name in declared if isinstance(name, str)}
     return [call if call.tool in known else UNDECLARED for call in calls]
