@@ -287,6 +287,7 @@ class RuntimeConfig(BaseModel):
     tool_parser: str | None = _knob(
         None, "vLLM's tool-call parser; serve sets it from --tool-call-parser", "not tuned: serve sets it"
     )
+    show_text: bool = _knob(False, "show the text where a prompt leaves the last turn (docs/misses.md)", _OPT_IN)
     max_jobs: int = _knob(
         10_000, "jobs remembered; the longest idle are forgotten first", "not tuned: bounds the memory", **_COUNT
     )

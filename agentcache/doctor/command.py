@@ -29,7 +29,7 @@ def print_diagnosis(diagnosis: Diagnosis) -> None:
     """Print what was found, a finding with its advice below it."""
     lines = [*diagnosis.facts]
     for number, finding in enumerate(diagnosis.findings, 1):
-        lines += ["", f"{number}. {finding.text}", f"   {finding.advice}"]
+        lines += ["", f"{number}. {finding.text}", f"   {finding.advice}", *(f"   {line}" for line in finding.example)]
     if not diagnosis.findings:
         lines += ["", "Nothing to mend was found."]
     sys.stdout.write("\n".join(lines) + "\n")

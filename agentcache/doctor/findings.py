@@ -46,10 +46,11 @@ _ADVICE = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing to mend, in a line, and one line of advice."""
+    """One thing to mend, in a line, and one line of advice. `example` are lines that show what is meant."""
 
     text: str
     advice: str
+    example: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,19 +116,33 @@ def _judge_clients(runtimes: Sequence[Values], jobs: Sequence[Values]) -> Iterat
     requests = _add_up(runtimes, "found_jobs").total()
     for cause, turns in _add_up(runtimes, "changed_prompts").most_common():
         if turns >= _LEAST_CHANGED_TURNS * requests:
-            example = _find_example(cause, jobs)
+            job = _find_example(cause, jobs)
             why = "cause not known" if cause == "unknown" else cause
-            text = f"{turns:,} of {requests:,} prompts left the last turn of their job: {why}{example}."
-            yield Finding(text, _ADVICE.get(cause, _ADVICE["unknown"]))
+            text = f"{turns:,} of {requests:,} prompts left the last turn of their job: {why}{_name(job)}."
+            yield Finding(text, _ADVICE.get(cause, _ADVICE["unknown"]), _show_text(job))
 
 
-def _find_example(cause: str, jobs: Sequence[Values]) -> str:
-    for job in jobs:
-        change = job.get("last_change") or {}
-        if change.get("cause") == cause:
-            role = f" ({change['role']})" if change.get("role") else ""
-            return f"; for example at token {change['at_token']:,}{role} of session {_quote(job['session'])}"
-    return ""
+def _find_example(cause: str, jobs: Sequence[Values]) -> Values | None:
+    """Find a job whose last prompt changed so; one with text, if there is any."""
+    changed = [job for job in jobs if (job.get("last_change") or {}).get("cause") == cause]
+    return next((job for job in changed if job["last_change"].get("text")), changed[0] if changed else None)
+
+
+def _name(job: Values | None) -> str:
+    if job is None:
+        return ""
+    change = job["last_change"]
+    role = f" ({change['role']})" if change.get("role") else ""
+    at_token = (change.get("text") or change)["at_token"]
+    return f"; for example at token {at_token:,}{role} of session {_quote(job['session'])}"
+
+
+def _show_text(job: Values | None) -> tuple[str, ...]:
+    """Show what the last prompt had there, and this one, if the server shows text."""
+    text = None if job is None else job["last_change"].get("text")
+    if not text:
+        return ()
+    return tuple(f"{name}: …{_clean(text['before'] + text[name])}…" for name in ("was", "now"))
 
 
 def _judge_matches(found: Counter[str]) -> Iterator[Finding]:
@@ -203,5 +218,9 @@ def _share(part: int, whole: int) -> str:
 
 def _quote(session: str) -> str:
     """Quote a name that a client has made up, for a terminal: short, without control characters."""
-    shown = "".join(sign if sign.isprintable() else "·" for sign in session)
+    shown = _clean(session)
     return f"“{shown[:40]}{'…' if len(shown) > 40 else ''}”"
+
+
+def _clean(text: str) -> str:
+    return "".join(sign if sign.isprintable() else "·" for sign in text)

@@ -1,11 +1,12 @@
-"""What an engine says of itself once it is ready: one line of the log."""
+"""What a server says of itself at its start: one line of the log, from the first of its engines."""
 
 from __future__ import annotations
 
-from vllm.config import VllmConfig
+from vllm.config import ParallelConfig, VllmConfig
 
 from agentcache.config import AgentCacheConfig
 from agentcache.engine.blocks.evictor_inputs import describe_costs
+from agentcache.engine.constants import REPORT_URL
 from agentcache.engine.segments.obstacles import Reason
 from agentcache.engine.tier.link_costs import describe_link
 from agentcache.policy.registry import Policy
@@ -21,7 +22,7 @@ def write_banner(
     steers_tier: bool,
     tier_obstacle: Reason | None,
 ) -> str:
-    """Write policy, tool-call parser, costs and their source, and what is reused and steered, or why not."""
+    """Write policy, tool-call parser, costs and their source, what is reused and steered or why not, and the report."""
     parts = [f"agentcache: policy {policy.name}"]
     if config.evictor is not None:
         parts[0] += f" with the evictor of {config.evictor}"
@@ -37,4 +38,15 @@ def write_banner(
         parts.append(f"blocks in the host's memory {describe_link(vllm_config, config)}")
     elif tier_obstacle is not None:
         parts.append(f"the host's memory is vLLM's own tier, not steered: {tier_obstacle.text}")
-    return "; ".join(parts) + "."
+    url = getattr(vllm_config, REPORT_URL, None) if policy.runtime is not None else None
+    # Last, and without a full stop: terminals make a link of it.
+    return "; ".join(parts) + "." + (f" Live report: {url}" if url is not None else "")
+
+
+def speaks_for_server(parallel_config: ParallelConfig) -> bool:
+    """Tell whether this is the first of its server's engines, or the only one: one banner a server."""
+    if parallel_config.data_parallel_external_lb:
+        return True
+    if parallel_config.data_parallel_hybrid_lb:
+        return not parallel_config.data_parallel_rank_local
+    return parallel_config.data_parallel_index == 0

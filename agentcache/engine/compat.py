@@ -221,6 +221,7 @@ _TIER_ATTRIBUTES: dict[str, tuple[str, ...]] = {
 _SERVER_ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "vllm.v1.engine.core_client:DPLBAsyncMPClient": ("client_count", "core_engines", "reqs_in_flight"),
 }
+    "vllm.v1.engine.async_llm:AsyncLLM": ("tokenizer",),
 _GUARDED_PATHS = "vllm.entrypoints.serve.middleware.authenticate:GUARDED_PREFIX"
 
 

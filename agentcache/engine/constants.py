@@ -32,6 +32,10 @@ CONTINUES_ARGUMENT = "agentcache_continues"
 # probably cached at the engine that the job has left.
 LEFT_ARGUMENT = "agentcache_left_tokens"
 
+# The attribute of vLLM's engine arguments and configuration that tells the engine the live report's address. Not in
+# additional_config, which goes into the key of compiled code: with each port the model would be compiled anew.
+REPORT_URL = "agentcache_report_url"
+
 # In the id of a fill request, between the id of the request that it is for and a number.
 FILL_MARK = "#fill-"
 

@@ -17,7 +17,7 @@ from vllm.engine.arg_utils import EngineArgs
 
 from agentcache.config import CONFIG_KEY, read_config
 from agentcache.engine.compat import check_vllm
-from agentcache.engine.constants import SCHEDULER_CLASS
+from agentcache.engine.constants import REPORT_URL, SCHEDULER_CLASS
 from agentcache.engine.patches import replace
 from agentcache.engine.tier.options import steer_offloading
 from agentcache.errors import CompatibilityError, in_one_line
@@ -35,8 +35,10 @@ def watch_engine_arguments() -> None:
         if _names_agentcache(engine_args):
             prepare_front_end()
             from agentcache.engine.replies.parser_choice import tell_parser
+            from agentcache.engine.report_address import find_report_url
 
             engine_args.additional_config = tell_parser(engine_args.additional_config, args)
+            replace(engine_args, REPORT_URL, find_report_url(args))
         return engine_args
 
     @wraps(create_engine_config)
@@ -45,6 +47,9 @@ def watch_engine_arguments() -> None:
             return create_engine_config(self, *args, **kwargs)
         prepare_front_end()
         config: VllmConfig = create_engine_config(self, *args, **kwargs)
+        # Servers of embeddings load no routes of ours.
+        is_generating = config.model_config.runner_type == "generate"
+        replace(config, REPORT_URL, getattr(self, REPORT_URL, None) if is_generating else None)
         _check_knobs(config)
         ours = read_config(config.additional_config)
         steer_offloading(config, ours, is_connector_given=self.kv_transfer_config is not None)

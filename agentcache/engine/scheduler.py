@@ -24,7 +24,7 @@ from vllm.v1.request import Request, RequestStatus
 
 from agentcache._evictor import FreeContext
 from agentcache.config import AgentCacheConfig, is_on, read_config
-from agentcache.engine.banner import write_banner
+from agentcache.engine.banner import speaks_for_server, write_banner
 from agentcache.engine.blocks.block_queue import BlockQueue, replace_queue
 from agentcache.engine.blocks.checkpoints import SUPERSEDED, Checkpoints, has_checkpoints
 from agentcache.engine.blocks.evictor_inputs import build_inputs
@@ -145,7 +145,8 @@ class AgentScheduler(MultiSegmentScheduler):
         banner = write_banner(
             self.vllm_config, config, policy, **facts, obstacle=obstacle, tier_obstacle=self.tier_obstacle
         )
-        logger.info(banner)
+        if speaks_for_server(self.vllm_config.parallel_config):
+            logger.info(banner)
         if tier is not None and price is not None:
             self._steer_tier(tier, policy, get_inputs(), price)
         # What a connector of vLLM's brings, it would bring under LRU as well, but not the same.

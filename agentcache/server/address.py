@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from argparse import Namespace
 from pathlib import Path
 
 from vllm.entrypoints.launchers.launcher import create_server_socket, create_server_unix_socket
 
 from agentcache.errors import InputError
-
-REPORT_PATH = "/agentcache/report"
-# Not below our other routes, which need the API key: it asks for that.
-LIVE_PATH = "/agentcache-live"
 
 
 def check_address(args: Namespace) -> None:
@@ -25,16 +20,6 @@ def check_address(args: Namespace) -> None:
     else:
         # vLLM runs a server for each data-parallel engine, and they share the port.
         _try_port(args.host, args.port, shared=(args.api_server_count or args.data_parallel_size) > 1)
-
-
-def write_report_url(args: Namespace) -> str | None:
-    """Return where a browser finds the live report; None where there is no server, or none at a port of its own."""
-    if args.headless or args.api_server_count == 0 or args.uds:
-        return None
-    host = "127.0.0.1" if args.host in (None, "", "0.0.0.0", "::") else args.host
-    scheme = "https" if args.ssl_certfile else "http"
-    path = LIVE_PATH if args.api_key or os.environ.get("VLLM_API_KEY") else REPORT_PATH
-    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{args.port}{args.root_path or ''}{path}"
 
 
 def _try_port(host: str | None, port: int, *, shared: bool) -> None:

@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from vllm.entrypoints.cli.serve import ServeSubcommand
-from vllm.logger import configure_logging_from_args, init_logger
+from vllm.logger import configure_logging_from_args
 
+from agentcache.engine.start_cause import hear_cause
 from agentcache.run.output import divert_output
-from agentcache.server.address import check_address, write_report_url
+from agentcache.server.address import check_address
 from agentcache.server.arguments import build_arguments, make_engine_config
 from agentcache.server.plugin_choice import choose_plugins
-
-logger = init_logger("vllm.agentcache")
 
 
 def serve(
@@ -34,9 +33,8 @@ def serve(
     choose_plugins()
     configure_logging_from_args(args)
     _check_config(args)
-    if (url := write_report_url(args)) is not None:
-        logger.info("agentcache: the live report of the latest jobs will be at %s", url)
-    ServeSubcommand.cmd(args)
+    with hear_cause():
+        ServeSubcommand.cmd(args)
 
 
 def _check_config(args: Namespace) -> None:

@@ -22,6 +22,7 @@ from vllm.entrypoints.launchers.launcher import NoSignalServer
 from agentcache.config import CONFIG_KEY
 from agentcache.engine.replicas.client import place_requests
 from agentcache.engine.rpc.policy_switch import USE_POLICY_METHOD
+from agentcache.engine.start_cause import hear_cause
 from agentcache.errors import ServerError, in_one_line
 from agentcache.server.job_reader import JobReader
 from agentcache.server.plugin_choice import choose_plugins
@@ -72,6 +73,8 @@ async def run_embedded_server(args: Namespace) -> AsyncIterator[EmbeddedServer]:
     """
     began = time.monotonic()
     choose_plugins()
+    # Nobody can know the port before the app has it.
+    args = Namespace(**vars(args) | {"port": 0})
     async with AsyncExitStack() as stack:
         try:
             engine = await stack.enter_async_context(build_async_engine_client(args))

@@ -79,7 +79,9 @@ class AgentCacheEndpoints:
         placer = place_requests(core, engine_client.vllm_config) if is_ours else None
         state.agentcache_snapshots = SnapshotReader(ask)
         told = _find_router(engine_client.vllm_config)
-        state.agentcache_jobs = JobReader(core.call_utility_all_async, placer, told)
+        tokenizer = engine_client.tokenizer
+        decode = None if tokenizer is None else tokenizer.decode
+        state.agentcache_jobs = JobReader(core.call_utility_all_async, placer, told, decode)
         if told is not None and is_ours:
             # A task without a reference may be garbage-collected before it is done.
             state.agentcache_expiry_watch = asyncio.create_task(watch_expiry(state.agentcache_jobs))

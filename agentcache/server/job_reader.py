@@ -14,6 +14,7 @@ from agentcache.engine.jobs.views import JobView
 from agentcache.engine.replicas.placer import Placer
 from agentcache.errors import ServerError, in_one_line
 from agentcache.policy.replicas.job_homes import JobHome
+from agentcache.server.change_text import Decode, write_all, write_latest
 from agentcache.server.session_router import SessionRouter
 from agentcache.server.snapshot_reader import ANSWER_WAIT_S, Reading
 
@@ -37,14 +38,17 @@ class JobReader:
         call: Callable[..., Awaitable[Sequence[Any]]],
         placer: Placer | None = None,
         router: SessionRouter | None = None,
+        decode: Decode | None = None,
     ) -> None:
         """Ask through `call`, which takes a method of the engine core and its arguments; one answer per engine.
 
-        `placer` is what chooses engines, where there are several; `router` is told of sessions that are over.
+        `placer` is what chooses engines, where there are several; `router` is told of sessions that are over; `decode`
+        makes text of token ids, where engines tell any.
         """
         self._call = call
         self._placer = placer
         self._router = router
+        self._decode = decode
 
     def follow(self, placer: Placer | None) -> None:
         """Go on with another placer, or with vLLM's balancer."""
@@ -55,11 +59,15 @@ class JobReader:
 
         `reading` says which engines there are.
         """
-        return _number(reading, await self._ask(JOB_METHOD, session, tenants))
+        jobs = _number(reading, await self._ask(JOB_METHOD, session, tenants))
+        write_all(jobs, self._decode)
+        return jobs
 
     async def list_latest(self, reading: Reading, limit: int) -> list[dict[str, Any]]:
-        """Return each engine's most recently active jobs, up to `limit` of each."""
-        return _number(reading, await self._ask(JOBS_METHOD, limit))
+        """Return each engine's most recently active jobs, up to `limit` of each; only latest changes have text."""
+        jobs = _number(reading, await self._ask(JOBS_METHOD, limit))
+        write_latest(jobs, self._decode)
+        return jobs
 
     async def release(self, session: str, tenants: Tenants = None) -> bool:
         """End the session's jobs, or that of the reply which has `session` as its id, and release their pins.

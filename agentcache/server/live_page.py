@@ -13,8 +13,8 @@ from pathlib import Path
 from fastapi import APIRouter, Response
 from fastapi.responses import HTMLResponse
 
+from agentcache.engine.report_address import LIVE_PATH
 from agentcache.report.html import find_template
-from agentcache.server.address import LIVE_PATH
 
 _FOLDER = Path(__file__).parent
 page_router = APIRouter()

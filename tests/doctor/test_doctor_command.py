@@ -11,6 +11,7 @@ from starlette.testclient import TestClient
 
 from agentcache.cli import main
 from agentcache.doctor import command
+from agentcache.doctor.findings import Diagnosis, Finding
 from agentcache.engine.jobs.views import ChangeView
 
 Answer = Callable[[httpx.Request], httpx.Response]
@@ -53,6 +54,11 @@ def test_it_prints_findings_of_a_running_server(
         "“mine”.",
         "   The client lists its tools in another order each time: have it send them in one order.",
     ]
+
+
+def test_an_example_stands_below_the_advice(capsys: pytest.CaptureFixture[str]) -> None:
+    command.print_diagnosis(Diagnosis((), (Finding("It changes.", "Keep it.", ("was: …1…", "now: …2…")),)))
+    assert capsys.readouterr().out == "\n1. It changes.\n   Keep it.\n   was: …1…\n   now: …2…\n"
 
 
 def refuse(request: httpx.Request) -> httpx.Response:

@@ -61,6 +61,18 @@ def test_what_a_client_changes_is_named_with_an_example(cause: str, advice: str)
     assert len(text) < 400
 
 
+def test_text_shows_what_has_changed() -> None:
+    engine = read_engine()
+    engine["runtime"]["changed_prompts"] = {"system message changed": 7}
+    change = {"cause": "system message changed", "at_token": 32, "role": "system", "text": None}
+    text = {"at_token": 37, "before": "Today is\x1b[31m", "was": " Monday.", "now": " Tuesday."}
+    jobs = [{"session": "bare", "last_change": change}, {"session": "mine", "last_change": {**change, "text": text}}]
+    (finding,) = diagnose([engine], jobs).findings
+    assert finding.text.endswith("for example at token 37 (system) of session “mine”.")
+    assert finding.example == ("was: …Today is·[31m Monday.…", "now: …Today is·[31m Tuesday.…")
+    assert diagnose([engine], jobs[:1]).findings[0].example == ()
+
+
 @pytest.mark.parametrize(
     ("runtime", "part"),
     [

@@ -1,16 +1,26 @@
-"""What an engine says of itself at its start, and a policy with the evictor of another."""
+"""What a server says of itself at its start, and a policy with the evictor of another."""
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 from lone_scheduler import make_config, make_scheduler
+from vllm.config import VllmConfig
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.entrypoints.launchers.cli_args import make_arg_parser
+from vllm.usage.usage_lib import UsageContext
+from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from agentcache.engine import scheduler as scheduler_module
-from agentcache.engine.constants import SCHEDULER_CLASS
+from agentcache.engine.constants import REPORT_URL, SCHEDULER_CLASS
+from agentcache.engine.plugin import register
 from agentcache.policy.lru import LruEvictor
 from agentcache.policy.return_time import ReturnTimeEvictor
 
 NUM_BLOCKS = 40
+URL = "http://127.0.0.1:8123/agentcache/report"
+SERVER = ("--port", "8123", "--scheduler-cls", SCHEDULER_CLASS)
 
 
 @pytest.fixture
@@ -52,6 +62,82 @@ def test_the_banner_says_why_segments_are_not_reused(tiny_model_path: str, said:
     config = make_config(tiny_model_path, SCHEDULER_CLASS, {"enable_prefix_caching": False}, policy="asymcache")
     make_scheduler(config, NUM_BLOCKS)
     assert said[0].endswith("; prefix reuse only: prefix caching is off.")
+
+
+def read_server_config(model: str, *options: str) -> VllmConfig:
+    """What `vllm serve --model MODEL OPTIONS` makes of these."""
+    register()
+    parser = make_arg_parser(FlexibleArgumentParser())  # type: ignore[no-untyped-call]
+    args = parser.parse_args(["--model", model, "--block-size", "16", *SERVER, *options])
+    return AsyncEngineArgs.from_cli_args(args).create_engine_config(UsageContext.OPENAI_API_SERVER)
+
+
+def test_the_banner_ends_with_the_reports_address(
+    tiny_model_path: str, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_PLUGINS", "agentcache")
+    config = read_server_config(tiny_model_path)
+    # As it gets to the engine's process.
+    make_scheduler(pickle.loads(pickle.dumps(config)), NUM_BLOCKS)
+    assert len(said) == 1
+    assert said[0].startswith("agentcache: policy agentcache; ")
+    assert said[0].endswith(f"; multi-segment reuse on. Live report: {URL}")
+
+
+@pytest.mark.parametrize(
+    ("plugins", "options"),
+    [
+        (None, ()),
+        ("another", ()),
+        ("agentcache", ("--additional-config", '{"agentcache": {"policy": "vllm"}}')),
+        ("agentcache", ("--runner", "pooling")),
+    ],
+    ids=["no plug-ins named", "another plug-in", "no jobs followed", "embeddings"],
+)
+def test_without_a_report_there_is_no_address(
+    tiny_model_path: str,
+    said: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    plugins: str | None,
+    options: tuple[str, ...],
+) -> None:
+    if plugins is None:
+        monkeypatch.delenv("VLLM_PLUGINS", raising=False)
+    else:
+        monkeypatch.setenv("VLLM_PLUGINS", plugins)
+    make_scheduler(read_server_config(tiny_model_path, *options), NUM_BLOCKS)
+    assert len(said) == 1
+    assert "http" not in said[0]
+
+
+def test_an_address_changes_no_key_of_compiled_code(tiny_model_path: str) -> None:
+    config = make_config(tiny_model_path, SCHEDULER_CLASS)
+    before = config.compute_hash()
+    setattr(config, REPORT_URL, URL)
+    assert config.compute_hash() == before
+
+
+@pytest.mark.parametrize(
+    ("engine", "speaks"),
+    [
+        ({"data_parallel_index": 0}, True),
+        ({"data_parallel_index": 1, "data_parallel_rank_local": 1}, False),
+        # The first engine of another host, whose server is elsewhere.
+        ({"data_parallel_index": 2, "data_parallel_rank_local": 0}, False),
+        # A server on each host, and one for each engine.
+        ({"data_parallel_index": 2, "data_parallel_rank_local": 0, "data_parallel_hybrid_lb": True}, True),
+        ({"data_parallel_index": 3, "data_parallel_rank_local": 1, "data_parallel_hybrid_lb": True}, False),
+        ({"data_parallel_index": 1, "data_parallel_rank_local": 1, "data_parallel_external_lb": True}, True),
+    ],
+)
+def test_one_engine_speaks_for_each_server(
+    tiny_model_path: str, said: list[str], engine: dict[str, object], speaks: bool
+) -> None:
+    config = make_config(tiny_model_path, SCHEDULER_CLASS, policy="lru")
+    for name, value in engine.items():
+        setattr(config.parallel_config, name, value)
+    make_scheduler(config, NUM_BLOCKS)
+    assert said == ["agentcache: policy lru."] * speaks
 
 
 @pytest.mark.parametrize(("knobs", "kind"), [({}, ReturnTimeEvictor), ({"evictor": "lru"}, LruEvictor)])

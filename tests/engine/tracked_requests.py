@@ -18,6 +18,7 @@ from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT
 from agentcache.engine.jobs.duration_store import DurationStore
 from agentcache.engine.jobs.reuse_factors import ReuseFactors
 from agentcache.engine.jobs.tracker import JobTracker
+from agentcache.engine.jobs.turn_tokens import TurnTokens
 from agentcache.engine.order.admission import AdmissionControl
 from agentcache.engine.order.load_control import LoadControl
 from agentcache.engine.replies.forced_calls import write_forced_calls
@@ -66,6 +67,7 @@ class Tracked:
     # For how long, in seconds, a turn waits that lost its context.
     longest_wait_s: float = 0.0
     store: DurationStore | None = None
+    turn_tokens: TurnTokens | None = None
     hash_block: int = BLOCK
 
     def __post_init__(self) -> None:
@@ -96,6 +98,7 @@ class Tracked:
             tool_reader=None,
             count_waiting=lambda: self.waiting,
             store=self.store,
+            turn_tokens=self.turn_tokens,
             clock=self.clock,
         )
         self._hasher = get_request_block_hasher(self.hash_block, sha256)

@@ -30,6 +30,7 @@ from agentcache.engine.rpc.snapshot import (
     SegmentCounts,
     TierCounts,
 )
+from agentcache.server.change_text import Decode
 from agentcache.server.job_reader import EngineJob, JobReader
 from agentcache.server.live_report import LiveReport
 from agentcache.server.routes import router
@@ -193,18 +194,18 @@ class FakeCore:
         return [job.model_dump(mode="json") for job in answers[method][:limit]]
 
 
-def make_app(core: FakeCore) -> FastAPI:
-    """Our part of the server alone."""
+def make_app(core: FakeCore, decode: Decode | None = None) -> FastAPI:
+    """Our part of the server alone. `decode` makes text of the tokens that engines tell."""
     app = FastAPI()
     app.include_router(router)
     app.add_middleware(SessionHeaders)
     app.state.agentcache_snapshots = SnapshotReader(lambda: core.call(SNAPSHOT_METHOD))
-    app.state.agentcache_jobs = JobReader(core.call)
+    app.state.agentcache_jobs = JobReader(core.call, decode=decode)
     app.state.agentcache_report = LiveReport(app.state.agentcache_jobs)
     return app
 
 
 @contextmanager
-def connect(core: FakeCore) -> Iterator[TestClient]:
-    with TestClient(make_app(core)) as client:
+def connect(core: FakeCore, decode: Decode | None = None) -> Iterator[TestClient]:
+    with TestClient(make_app(core, decode)) as client:
         yield client

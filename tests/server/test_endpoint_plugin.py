@@ -29,10 +29,10 @@ from vllm.tool_parsers import ToolParserManager
 
 from agentcache.engine.compat import check_server
 from agentcache.engine.constants import RELEASE_METHOD, SCHEDULER_CLASS
+from agentcache.engine.report_address import LIVE_PATH
 from agentcache.engine.rpc.snapshot import SNAPSHOT_METHOD
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.errors import CompatibilityError
-from agentcache.server.address import LIVE_PATH
 from agentcache.server.endpoint_plugin import AgentCacheEndpoints
 from agentcache.server.job_reader import JobReader
 from agentcache.server.live_report import LiveReport
@@ -97,7 +97,7 @@ def test_a_broken_call_is_one_line(caplog: pytest.LogCaptureFixture, monkeypatch
     monkeypatch.setattr(logging.getLogger("vllm"), "handlers", [caplog.handler])
     monkeypatch.setattr(logging.getLogger("vllm"), "propagate", False)
     engine = AsyncLLMEngine.__new__(AsyncLLMEngine)
-    engine.engine_core = Mock()
+    engine.engine_core, engine.renderer = Mock(), Mock(tokenizer=None)
     engine.vllm_config = Mock(scheduler_config=Mock(scheduler_cls=None))
     asyncio.run(AgentCacheEndpoints().init_state(engine, State(), Namespace()))
     found = parser(Mock()).extract_tool_calls('<tool_call>{"name": broken</tool_call>', Mock())
@@ -163,6 +163,7 @@ class FrontEnd(AsyncLLMEngine):
     def __init__(self, core: FakeCore, scheduler: str | type[Any] | None) -> None:
         found: Any = self
         found.engine_core = SimpleNamespace(call_utility_all_async=core.call)
+        found.renderer = SimpleNamespace(tokenizer=None)
         found.vllm_config = SimpleNamespace(
             scheduler_config=SimpleNamespace(scheduler_cls=scheduler), additional_config=None
         )

@@ -160,7 +160,7 @@ def test_jobs_are_listed_without_turns_and_lead_to_one() -> None:
         for job in listed:
             assert (job["engine"], job["last_prompt_tokens"]) == (3, 100)
             assert job["last_misses"] == {"new": 20, "changed": 16}
-            assert job["last_change"] == {"at_token": 32, "cause": "tools reordered", "role": "system"}
+            assert job["last_change"] == {**change.model_dump(), "text": None}
             assert "turns" not in job
             assert client.get(job["url"]).json()["session"] == job["session"]
         assert len(client.get("/agentcache/jobs?limit=2").json()["jobs"]) == 2

@@ -10,7 +10,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -33,18 +32,18 @@ from tool_runtime.learning.tool_key import HUMAN
 pytestmark = [pytest.mark.engine, needs_router]
 
 
-def test_serve_takes_a_replay_and_saves_at_sigterm(tmp_path: Path, tiny_model_path: str, wheel_site: Path) -> None:
+def test_serve_takes_a_replay_and_saves_at_sigterm(tmp_path: Path, tiny_model_path: str, wheel_bin: Path) -> None:
     """In the time that is the default, and while a client is still told its reply. From the wheel, as users have it."""
     encoder = ReplyEncoder(LocalTokenizer(tiny_model_path))
     durations = tmp_path / "durations.json"
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "agentcache", "serve", "tiny", "--forced-replies"]
+    command = [str(wheel_bin / "agentcache"), "serve", "tiny", "--forced-replies"]
     options = ["--agentcache", f"runtime.durations_file={durations}", *OPTIONS]
     with (tmp_path / "serve.log").open("wb") as log:
         process = subprocess.Popen(
             [*command, "--host", "127.0.0.1", "--port", str(port), *options],
-            env=without_checkout(wheel_site),
+            env=without_checkout(),
             cwd=tmp_path,
             stdout=log,
             stderr=log,
@@ -64,8 +63,9 @@ def test_serve_takes_a_replay_and_saves_at_sigterm(tmp_path: Path, tiny_model_pa
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
     said = [line for line in (tmp_path / "serve.log").read_text().splitlines() if "agentcache: " in line]
-    assert len([line for line in said if "policy agentcache; tool calls read by hermes; " in line]) == 1
-    assert len([line for line in said if f"http://127.0.0.1:{port}/agentcache/report" in line]) == 1
+    (banner,) = [line for line in said if "policy agentcache" in line or "agentcache/report" in line]
+    assert "agentcache: policy agentcache; tool calls read by hermes; " in banner
+    assert banner.endswith(f". Live report: http://127.0.0.1:{port}/agentcache/report")
     _, alive = psutil.wait_procs(group, timeout=15)
     assert alive == []
     states, problem = load_durations(durations)

@@ -117,3 +117,10 @@ def test_labels_name_neither_session_nor_prompt(url: str) -> None:
     of_counts = {"engine", "cause", "reason", "tool", "how", "le", "place"}
     assert set(re.findall(r"(\w+)=\"", ours)) <= of_setup | of_counts
     assert SESSION not in ours
+
+
+def test_a_server_inside_a_process_names_no_address(shared_server: SharedServer) -> None:
+    shared_server.use("agentcache")
+    banners = [line for line in shared_server.log.read_text().splitlines() if "agentcache: policy agentcache; " in line]
+    assert banners
+    assert not [line for line in banners if "Live report" in line]

@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -32,7 +31,7 @@ from workloads.recording.reader import read_recording
 pytestmark = pytest.mark.engine
 
 # The server's module: the command `vllm` does not start with vLLM's build for CPUs.
-COMMAND = (sys.executable, "-m", "vllm.entrypoints.openai.api_server")
+SERVER = "vllm.entrypoints.openai.api_server"
 WEATHER = {"name": "weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}
 WORDS_OF_VLLM = ("VLLM_PLUGINS is not set",)
 # Relative to where the server was started.
@@ -49,23 +48,24 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def url(folder: Path, wheel_site: Path) -> Iterator[str]:
+def url(folder: Path, wheel_bin: Path) -> Iterator[str]:
     tiny = resolve_model("tiny")
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     options = (
+        *("--model", tiny.path, *tiny.options, *OPTIONS, *ONE_PROCESS),
         *("--host", "127.0.0.1", "--port", str(port), "--max-model-len", "1024"),
         *("--scheduler-cls", SCHEDULER_CLASS, "--additional-config", json.dumps({"agentcache": START})),
         *("--middleware", "told_snapshot.tell_snapshot", "--middleware", "policy_door.take_policy"),
         # A random model calls no tools by itself.
         *("--logits-processors", FORCED_REPLY_PROCESSOR),
     )
-    environment = without_checkout(wheel_site, Path(__file__).parent)
+    environment = without_checkout(Path(__file__).parent)
     environment.pop("VLLM_PLUGINS", None)
     log_path = folder / "log"
     with log_path.open("wb") as log:
         process = subprocess.Popen(
-            [*COMMAND, "--model", tiny.path, *tiny.options, *OPTIONS, *ONE_PROCESS, *options],
+            [str(wheel_bin / "python"), "-m", SERVER, *options],
             env=environment,
             cwd=folder,
             stdout=log,
@@ -80,7 +80,9 @@ def url(folder: Path, wheel_site: Path) -> Iterator[str]:
             os.killpg(process.pid, signal.SIGINT)
             process.wait(timeout=60)
     said = [line for line in log_path.read_text().splitlines() if "agentcache" in line]
-    assert any("agentcache: policy agentcache; tool calls read by hermes; costs " in line for line in said)
+    banners = [line for line in said if "agentcache: policy agentcache; tool calls read by hermes; costs " in line]
+    assert banners
+    assert not [line for line in banners if "Live report" in line], "it has no routes of ours"
     # Nothing is missing, so nobody is told to set anything, but for what vLLM says of any plug-in.
     ours = [line for line in said if "WARNING" in line and not any(words in line for words in WORDS_OF_VLLM)]
     assert ours == []

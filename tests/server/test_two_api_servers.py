@@ -103,6 +103,9 @@ def test_jobs_stay_home_and_replies_end(tmp_path: Path) -> None:
     text = log.read_text(errors="replace")
     assert "ApiServer_1" in text
     assert "balancer chooses" not in text
+    (banner,) = [line for line in text.splitlines() if "agentcache: policy " in line]
+    assert banner.endswith(f" Live report: {url}/agentcache/report")
+    assert text.count(f"{url}/agentcache/report") == 1
     check_recording(recorded)
 
 

@@ -10,15 +10,20 @@ from agentcache.engine.jobs.prompt_end import PromptEnd, find_prompt_end
 from agentcache.engine.jobs.request_state import reusable_hashes
 from agentcache.engine.jobs.told_prompt import has_history, read_roles, read_tools
 from agentcache.engine.jobs.turn_chains import Overlap, TurnChains
+from agentcache.engine.jobs.turn_tokens import TurnTokens, cut_change
 from agentcache.policy.replicas.chain_owners import ChainOwner, ChainOwners
 from tool_runtime.learning.job_table import Parent
 
 
 class PrefixMatcher:
-    """`block_size` is the tokens of one of a request's block hashes. Knows 20,000 chains and 1,024 turns at most."""
+    """`block_size` is the tokens of one of a request's block hashes. Knows 20,000 chains and 1,024 turns at most.
 
-    def __init__(self, block_size: int) -> None:
+    `tokens` keeps those of turns, None where nobody may see them.
+    """
+
+    def __init__(self, block_size: int, tokens: TurnTokens | None = None) -> None:
         self._block_size = block_size
+        self._tokens = tokens
         self._owners = ChainOwners()
         self._chains = TurnChains(block_size)
 
@@ -52,7 +57,13 @@ class PrefixMatcher:
 
     def compare(self, continues: str | None, request: Request) -> Overlap:
         """Compare the prompt with the turn that it goes on from; once a turn."""
-        return self._chains.compare(continues, reusable_hashes(request, self._block_size))
+        overlap = self._chains.compare(continues, reusable_hashes(request, self._block_size))
+        if self._tokens is None or continues is None:
+            return overlap
+        last, at_token = self._tokens.take(continues), overlap.diverged_at
+        if at_token is None:
+            return overlap
+        return overlap._replace(text=cut_change(last, request.prompt_token_ids or (), at_token, self._block_size))
 
     def note(self, request: Request, job: str, turn: str) -> None:
         """Note that the request has finished, as this turn of the job, and that the job goes on."""
@@ -60,6 +71,8 @@ class PrefixMatcher:
         self._owners.note(hashes, prompt_tokens, self._block_size, session=job, request=turn)
         end = self._note_prompt(request, job, turn)
         self._chains.note(turn, reusable_hashes(request, self._block_size), end=end, tools=read_tools(request))
+        if self._tokens is not None and request.prompt_token_ids is not None:
+            self._tokens.note(turn, job, request.all_token_ids)
 
     def note_cut(self, request: Request, job: str, turn: str) -> None:
         """Note that the request was cut off: its job may go on from the prompt."""
@@ -68,10 +81,14 @@ class PrefixMatcher:
     def forget(self, job: str) -> None:
         """Forget a job that is over."""
         self._owners.forget(job)
+        if self._tokens is not None:
+            self._tokens.forget(job)
 
     def reset(self) -> None:
         """Forget what was cached. Whose turn a prompt goes on from is known as before."""
         self._chains.clear()
+        if self._tokens is not None:
+            self._tokens.clear()
 
     def _note_prompt(self, request: Request, job: str, turn: str) -> PromptEnd:
         end = find_prompt_end(request, self._block_size)

@@ -19,12 +19,13 @@ def describe_change(request: Request, overlap: Overlap, block_size: int) -> Chan
         return None
     tokens = request.prompt_token_ids or []
     if overlap.end is not None and overlap.end.is_in(tokens, at_token // block_size, block_size):
-        return ChangeView(at_token=at_token, cause="reply not repeated", role="assistant")
+        return ChangeView(at_token=at_token, cause="reply not repeated", role="assistant", text=overlap.text)
     letter = _find_role(request, at_token, at_token + block_size)
     return ChangeView(
         at_token=at_token,
         cause=_find_cause(overlap.tools, read_tools(request), letter),
         role=ROLES[letter] if letter is not None else None,
+        text=overlap.text,
     )
 
 

@@ -15,6 +15,7 @@ from agentcache.engine.blocks.turn_cost import TurnCost
 from agentcache.engine.jobs.duration_store import DurationStore, find_file
 from agentcache.engine.jobs.reuse_factors import ReuseFactors
 from agentcache.engine.jobs.tracker import JobTracker
+from agentcache.engine.jobs.turn_tokens import TurnTokens
 from agentcache.engine.order.admission import AdmissionControl
 from agentcache.engine.order.load_control import LoadControl
 from agentcache.engine.replies.parser_choice import make_reader
@@ -82,6 +83,7 @@ class TrackerSetup:
             tool_reader=make_reader(self.vllm_config, config.runtime),
             count_waiting=lambda: self.count_requests()[1],
             store=self._make_store(runtime),
+            turn_tokens=TurnTokens() if config.runtime.show_text else None,
             clock=self.clock,
         )
         if price is not None:

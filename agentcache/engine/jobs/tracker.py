@@ -23,6 +23,7 @@ from agentcache.engine.jobs.request_state import RequestState, is_whole, view_tu
 from agentcache.engine.jobs.reuse_factors import ReuseFactors
 from agentcache.engine.jobs.stats import JobStats, hide_takers, view_job
 from agentcache.engine.jobs.views import JobView, RuntimeCounts
+from agentcache.engine.jobs.turn_tokens import TurnTokens
 from agentcache.engine.order.admission import AdmissionControl
 from agentcache.engine.order.job_queue import ORDINARY, QueuePriority, find_priority
 from agentcache.engine.replies.tool_reader import ToolReader, calls_of
@@ -37,7 +38,7 @@ class JobTracker:
     """Follows every request of a client. Costs O(blocks of the request) when it comes and when it ends.
 
     Each of a request's block hashes is of `hash_block_size` tokens. `pins` and `factors` None are of a policy without
-    them, `store` None of a server that forgets durations at its end.
+    them, `store` None of a server that forgets durations at its end, `turn_tokens` None of one that shows no text.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class JobTracker:
         count_waiting: Callable[[], int],
         store: DurationStore | None,
         clock: Callable[[], float],
+        turn_tokens: TurnTokens | None,
     ) -> None:
         self.runtime = runtime
         self.pins = pins
@@ -71,7 +73,7 @@ class JobTracker:
         # None where nobody asks who is about to come back.
         self._away: AwayTurns | None = None
         self._hash_block_size = hash_block_size
-        self._prefixes = PrefixMatcher(hash_block_size)
+        self._prefixes = PrefixMatcher(hash_block_size, turn_tokens)
         self._finder = JobFinder(self._prefixes, runtime.jobs)
         self.misses = MissLog(hash_block_size, turn_cost.num_blocks, clock, self._name_session)
         self._states: dict[str, RequestState] = {}

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from agentcache.engine.jobs.prompt_end import PromptEnd
+from agentcache.engine.jobs.views import ChangeTokens
 from tool_runtime.learning.job_table import Parent
 
 # Of a block's hash: enough to tell the blocks of one job apart.
@@ -17,7 +18,8 @@ class Overlap(NamedTuple):
     """Tokens that a prompt shares with the turn it goes on from, and where it leaves that turn if it does.
 
     `abandoned_tokens` of the turn are not in the prompt. `end` is where the turn's own prompt ended; `tools`, of a turn
-    that the prompt leaves, the names of the tools that it declared. None where that is not known.
+    that the prompt leaves, the names of the tools that it declared; `text` the tokens around the place. None where that
+    is not known.
     """
 
     shared_tokens: int
@@ -25,6 +27,7 @@ class Overlap(NamedTuple):
     abandoned_tokens: int = 0
     end: PromptEnd | None = None
     tools: tuple[str, ...] | None = None
+    text: ChangeTokens | None = None
 
 
 class _Turn(NamedTuple):

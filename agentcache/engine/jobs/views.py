@@ -38,12 +38,34 @@ ChangeCause = Literal[
 ]
 
 
+class ChangeTokens(_View):
+    """The token ids around the first different token, `at_token`: before it, and what the last turn and this one have.
+
+    They leave the engine where text may be shown, and become `ChangeText` in the API server.
+    """
+
+    at_token: int
+    before: tuple[int, ...]
+    was: tuple[int, ...]
+    now: tuple[int, ...]
+
+
+class ChangeText(_View):
+    """The same as text: without control characters, and short."""
+
+    at_token: int
+    before: str
+    was: str
+    now: str
+
+
 class ChangeView(_View):
     """Where a prompt leaves the prompt and reply of the turn that it goes on from."""
 
     at_token: int = Field(description="in whole blocks: the first different token is in the block that begins here")
     cause: ChangeCause
     role: str | None = Field(description="of the message that differs; None where that is not known")
+    text: ChangeTokens | ChangeText | None = Field(default=None, description="None unless runtime.show_text")
 
 
 class LossView(_View):

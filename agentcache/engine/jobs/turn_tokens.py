@@ -1,0 +1,81 @@
+"""The tokens around the place where a prompt leaves the last turn of its job, for servers that may show text."""
+
+from __future__ import annotations
+
+from array import array
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from agentcache.engine.jobs.views import ChangeTokens
+
+# Enough for a date and a time of day in digits of a token each.
+_TOKENS_AROUND = 16
+# Of all turns together, four bytes each.
+_MAX_TOKENS = 16_000_000
+
+
+class TurnTokens:
+    """The tokens of turns whose jobs are away, 64 MB of them at most; the oldest turns leave first."""
+
+    def __init__(self, max_tokens: int = _MAX_TOKENS) -> None:
+        self._max_tokens = max_tokens
+        self._turns: OrderedDict[str, tuple[str, array[int]]] = OrderedDict()
+        self._turns_of: dict[str, set[str]] = {}
+        self._total = 0
+
+    def note(self, turn: str, job: str, tokens: Sequence[int]) -> None:
+        """Keep the tokens of a turn of the job: its prompt and its reply."""
+        self.take(turn)
+        self._turns[turn] = job, array("i", tokens)
+        self._turns_of.setdefault(job, set()).add(turn)
+        self._total += len(tokens)
+        while self._total > self._max_tokens:
+            self.take(next(iter(self._turns)))
+
+    def take(self, turn: str) -> Sequence[int]:
+        """Return a turn's tokens, and keep them no longer; empty if they are not here."""
+        if turn not in self._turns:
+            return ()
+        job, tokens = self._turns.pop(turn)
+        self._total -= len(tokens)
+        self._turns_of[job].discard(turn)
+        if not self._turns_of[job]:
+            del self._turns_of[job]
+        return tokens
+
+    def forget(self, job: str) -> None:
+        """Forget the turns of a job that is over."""
+        for turn in tuple(self._turns_of.get(job, ())):
+            self.take(turn)
+
+    def clear(self) -> None:
+        """Forget all turns."""
+        self._turns.clear()
+        self._turns_of.clear()
+        self._total = 0
+
+
+def cut_change(last: Sequence[int], prompt: Sequence[int], at_token: int, block_size: int) -> ChangeTokens | None:
+    """Cut out the tokens around the place where the prompt leaves the last turn.
+
+    Args:
+        last: The tokens of that turn; empty if nobody has kept them.
+        prompt: Those of the prompt, the same up to `at_token`.
+        at_token: Where the first block begins that is not the same.
+        block_size: Tokens of a block.
+
+    Returns:
+        None also where the block has the same tokens: then what they stand for, such as an image, is another.
+    """
+    shorter = min(len(last), len(prompt))
+    end = min(at_token + block_size, shorter)
+    place = next((place for place in range(at_token, end) if last[place] != prompt[place]), end)
+    if not last or (place == end and end != shorter):
+        return None
+    behind = slice(place, place + _TOKENS_AROUND)
+    return ChangeTokens(
+        at_token=place,
+        before=tuple(prompt[max(0, place - _TOKENS_AROUND) : place]),
+        was=tuple(last[behind]),
+        now=tuple(prompt[behind]),
+    )

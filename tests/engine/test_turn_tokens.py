@@ -1,0 +1,118 @@
+"""The tokens around the place where a prompt leaves its job's last turn: kept only where text may be shown."""
+
+from __future__ import annotations
+
+import pytest
+from lone_scheduler import make_config, make_scheduler
+from told_requests import END, answer, ask_told
+from tracked_requests import BLOCK, Tracked
+
+from agentcache.engine.constants import SCHEDULER_CLASS
+from agentcache.engine.jobs.turn_tokens import TurnTokens, cut_change
+from agentcache.engine.jobs.views import ChangeTokens, ChangeView
+
+SYSTEM = list(range(100, 100 + 8 * BLOCK))
+DATE = 5 * BLOCK + 2
+CHAT = [("s", SYSTEM), ("u", [5] * 20)]
+TOMORROW = [*SYSTEM[:DATE], 99, *SYSTEM[DATE + 1 :]]
+
+
+def change_date(tracked: Tracked) -> ChangeView:
+    answer(tracked, ask_told(tracked, "one", CHAT, session="s"))
+    answer(tracked, ask_told(tracked, "two", [("s", TOMORROW), *CHAT[1:], ("a", [9])], session="s"))
+    change = tracked.tracker.view_session("s")[0].turns[-1].change
+    assert change is not None
+    return change
+
+
+def test_the_tokens_around_a_change_are_told() -> None:
+    change = change_date(Tracked(turn_tokens=TurnTokens()))
+    assert change.at_token == DATE // BLOCK * BLOCK
+    behind = [*SYSTEM[DATE + 1 :], END, *[5] * 20]
+    assert change.text == ChangeTokens(
+        at_token=DATE,
+        before=tuple(SYSTEM[DATE - 16 : DATE]),
+        was=(SYSTEM[DATE], *behind[:15]),
+        now=(99, *behind[:15]),
+    )
+
+
+def test_without_the_knob_nothing_is_told() -> None:
+    assert change_date(Tracked()).text is None
+
+
+def test_a_reply_that_is_not_repeated_is_told() -> None:
+    tracked = Tracked(turn_tokens=TurnTokens())
+    request = ask_told(tracked, "one", CHAT, session="s")
+    answer(tracked, request)
+    reply = list(request.all_token_ids)[request.num_prompt_tokens :]
+    answer(tracked, ask_told(tracked, "two", [*CHAT, ("a", [9])], session="s"))
+    change = tracked.tracker.view_session("s")[0].turns[-1].change
+    assert change is not None
+    assert change.cause == "reply not repeated"
+    assert isinstance(change.text, ChangeTokens)
+    assert change.text.was[-1] == reply[0]
+    assert 9 in change.text.now
+
+
+def count_kept(tracked: Tracked) -> int:
+    assert tracked.turn_tokens is not None
+    jobs = tracked.turn_tokens._turns_of.values()
+    assert sum(map(len, jobs)) == len(tracked.turn_tokens._turns)
+    assert all(jobs), "a job without turns is forgotten"
+    return len(tracked.turn_tokens._turns)
+
+
+def test_tokens_are_kept_while_a_job_is_away() -> None:
+    tracked = Tracked(turn_tokens=TurnTokens())
+    answer(tracked, ask_told(tracked, "one", CHAT, session="s"))
+    answer(tracked, ask_told(tracked, "other", [("s", TOMORROW)], session="other"))
+    assert count_kept(tracked) == 2
+    back = ask_told(tracked, "two", [*CHAT, ("a", [9])], session="s")
+    assert count_kept(tracked) == 1
+    answer(tracked, back)
+    tracked.tracker.release("s")
+    assert count_kept(tracked) == 1, "its job is over"
+    tracked.tracker.reset()
+    assert count_kept(tracked) == 0
+
+
+def test_the_oldest_turns_make_room() -> None:
+    tokens = TurnTokens(max_tokens=10)
+    for turn in "abc":
+        tokens.note(turn, "job", [ord(turn)] * 4)
+    assert [list(tokens.take(turn)) for turn in "abc"] == [[], [98] * 4, [99] * 4]
+    tokens.note("d", "job", [1] * 10)
+    tokens.note("d", "job", [2] * 10)
+    assert list(tokens.take("d")) == [2] * 10
+    tokens.note("too long", "job", [1] * 11)
+    assert list(tokens.take("too long")) == []
+
+
+LAST = [*range(40)]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "place"),
+    [
+        ([*range(18), 99, 98], 18),
+        # The prompt ends where the turn went on.
+        ([*range(18)], 18),
+        # The tokens of the block are the same; what they stand for is not.
+        ([*range(40)], None),
+    ],
+)
+def test_the_first_token_that_differs_is_found(prompt: list[int], place: int | None) -> None:
+    found = cut_change(LAST, prompt, at_token=16, block_size=8)
+    assert (found and found.at_token) == place
+    if found:
+        assert (found.before, found.was) == (tuple(range(2, 18)), tuple(range(18, 34)))
+        assert found.now == tuple(prompt[18:])
+    assert cut_change([], prompt, at_token=16, block_size=8) is None
+
+
+@pytest.mark.parametrize("shows", [False, True])
+def test_the_knob_says_whether_tokens_are_kept(tiny_model_path: str, shows: bool) -> None:
+    knobs = {"policy": "agentcache", "runtime": {"tool_parser": None, "show_text": shows}}
+    scheduler = make_scheduler(make_config(tiny_model_path, SCHEDULER_CLASS, **knobs), 40)
+    assert isinstance(scheduler.tracker._prefixes._tokens, TurnTokens) == shows
