@@ -200,6 +200,7 @@ _TIER_SIGNATURES: dict[str, tuple[str, ...]] = {
     f"{_TIER_CONNECTOR}.update_connector_output": ("self", "connector_output"),
     f"{_TIER_CONNECTOR}.has_pending_push_work": ("self",),
     f"{_TIER_CONNECTOR}.reset_cache": ("self",),
+    "vllm.utils.cpu_resource_utils:get_cgroup_memory_limit": (),
 }
 _TIER_ATTRIBUTES: dict[str, tuple[str, ...]] = {
     _TIER_WORKER: (
@@ -220,8 +221,8 @@ _TIER_ATTRIBUTES: dict[str, tuple[str, ...]] = {
 }
 _SERVER_ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "vllm.v1.engine.core_client:DPLBAsyncMPClient": ("client_count", "core_engines", "reqs_in_flight"),
-}
     "vllm.v1.engine.async_llm:AsyncLLM": ("tokenizer",),
+}
 _GUARDED_PATHS = "vllm.entrypoints.serve.middleware.authenticate:GUARDED_PREFIX"
 
 

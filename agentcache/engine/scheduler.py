@@ -205,6 +205,7 @@ class AgentScheduler(MultiSegmentScheduler):
             clock=self.now,
         )
         self.tracker.load_control.count_elsewhere = self.tier.fetching.count_here
+        self.tracker.follow_blocks(inputs.num_blocks + self.tier.host.num_blocks, self.tier.storing.note_unwanted)
         if self.config.tier.prefetch:
             self.tier.prefetching = make_prefetching(self, self.tier, self.tracker, self.block_queue, price)
 

@@ -27,7 +27,10 @@ def serve(
     forced_replies: bool,
     knobs: Mapping[str, Any],
 ) -> None:
-    """Serve until stopped. Raises InputError, before anything is loaded, for what cannot work."""
+    """Serve until stopped. Raises InputError, before anything is loaded, for what cannot work.
+
+    What is found out later, as memory that cannot be had, is one as well.
+    """
     args = build_arguments(model, options, policy=policy, forced_replies=forced_replies, knobs=knobs)
     check_address(args)
     choose_plugins()

@@ -77,7 +77,8 @@ async def run_embedded_server(args: Namespace) -> AsyncIterator[EmbeddedServer]:
     args = Namespace(**vars(args) | {"port": 0})
     async with AsyncExitStack() as stack:
         try:
-            engine = await stack.enter_async_context(build_async_engine_client(args))
+            with hear_cause():
+                engine = await stack.enter_async_context(build_async_engine_client(args))
         except Exception as error:
             raise ServerError(f"the engine did not start: {in_one_line(error)}") from error
         assert isinstance(engine, AsyncLLMEngine)

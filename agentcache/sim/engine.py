@@ -27,7 +27,7 @@ from agentcache.engine.scheduler import AgentScheduler
 from agentcache.policy.presets import Row
 from agentcache.sim.clock import VirtualClock
 from agentcache.sim.decision_time import SCANS, DecisionTime
-from agentcache.sim.engine_shape import EngineShape, make_config, make_scheduler
+from agentcache.sim.engine_shape import EngineShape, add_host_memory, make_config, make_scheduler
 from agentcache.sim.gpu import StepModel
 from agentcache.sim.host_link import make_link
 from agentcache.sim.known_hashes import KnownHashes, MadeHashes
@@ -101,6 +101,7 @@ class SimulatedEngine:
         """
         config = make_config(shape, policy)
         groups = make_layer_groups(config)
+        add_host_memory(config, shape, groups)
         # Recurrent layers make it longer.
         self.block_size = config.cache_config.block_size
         self.cache_tokens = shape.cache_tokens // self.block_size * self.block_size

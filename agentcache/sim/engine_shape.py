@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import torch
 from vllm.config import VllmConfig
 from vllm.engine.arg_utils import EngineArgs
 from vllm.model_executor.models.config import MODELS_CONFIG_MAP
 from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, KVCacheTensor
+from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, KVCacheTensor, UniformTypeKVCacheSpecs
 from vllm.v1.structured_output import StructuredOutputManager
 
 from agentcache.config import CONFIG_KEY, read_config
 from agentcache.engine.compat import check_vllm
 from agentcache.engine.constants import SCHEDULER_CLASS
+from agentcache.engine.layer_groups import count_blocks
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.engine.tier.options import is_steered, make_transfer_config
 from agentcache.errors import InputError, in_one_line
@@ -71,16 +71,21 @@ def make_config(shape: EngineShape, policy: str) -> VllmConfig:
         vllm_config = arguments.create_engine_config()
     except ValueError as error:
         raise InputError(f"vLLM refuses the options: {in_one_line(error)}") from None
-    if shape.host_tokens:
-        host_bytes = shape.host_tokens // shape.block_size * _find_block_bytes(vllm_config)
-        vllm_config.kv_transfer_config = make_transfer_config(
-            host_bytes * shape.tensor_parallel_size,
-            steered=is_steered(config),
-            lazy=shape.host_is_lazy,
-        )
     _schedule_as_on_a_gpu(vllm_config, shape)
     _keep_states_as_on_a_gpu(vllm_config)
     return vllm_config
+
+
+def add_host_memory(config: VllmConfig, shape: EngineShape, groups: list[KVCacheGroupSpec]) -> None:
+    """Give the engine its cache in the host's memory, if it has one, of as many blocks as the GPU's would have."""
+    if not shape.host_tokens:
+        return
+    rank_bytes = count_blocks(config, groups, shape.host_tokens) * _find_block_bytes(groups)
+    config.kv_transfer_config = make_transfer_config(
+        rank_bytes * shape.tensor_parallel_size,
+        steered=is_steered(read_config(config.additional_config)),
+        lazy=shape.host_is_lazy,
+    )
 
 
 def _schedule_as_on_a_gpu(config: VllmConfig, shape: EngineShape) -> None:
@@ -108,11 +113,12 @@ def make_scheduler(
     """
     # One block more: vLLM keeps one as a placeholder.
     config.cache_config.num_gpu_blocks = num_blocks = blocks + 1
+    block_bytes = _find_block_bytes(groups)
     if len(groups) == 1:
         groups = [KVCacheGroupSpec(["layer"], groups[0].kv_cache_spec)]
     tensors = [
         KVCacheTensor(
-            size=num_blocks * _find_block_bytes(config),
+            size=num_blocks * block_bytes,
             layers=group.layer_names,
             layer_stride=0,
             block_stride=0,
@@ -134,17 +140,10 @@ def make_scheduler(
     )
 
 
-def _make_spec(config: VllmConfig) -> FullAttentionSpec:
-    dtype = config.model_config.dtype
-    assert isinstance(dtype, torch.dtype)
-    return FullAttentionSpec(
-        block_size=config.cache_config.block_size,
-        num_kv_heads=config.model_config.get_num_kv_heads(config.parallel_config),
-        head_size=config.model_config.get_head_size(),
-        dtype=dtype,
-    )
-
-
-def _find_block_bytes(config: VllmConfig) -> int:
-    """Find the bytes of a block on each GPU, over all layers."""
-    return _make_spec(config).page_size_bytes * config.model_config.get_num_layers(config.parallel_config)
+def _find_block_bytes(groups: list[KVCacheGroupSpec]) -> int:
+    """Find the bytes of a block on each GPU: it is one group's, of which all layers lie in it."""
+    # Of layers whose pages differ, one spec stands for all.
+    layers = [
+        1 if isinstance(group.kv_cache_spec, UniformTypeKVCacheSpecs) else len(group.layer_names) for group in groups
+    ]
+    return max(group.kv_cache_spec.page_size_bytes * count for group, count in zip(groups, layers, strict=True))

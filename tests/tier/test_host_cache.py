@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
+
 from hand_clock import Clock
+from hypothesis import given
+from hypothesis import strategies as st
 from vllm.v1.core.kv_cache_utils import BlockHash, make_block_hash_with_group_id
 
 from agentcache._evictor import FreeContext
@@ -191,3 +195,25 @@ def test_block_that_is_read_is_no_room() -> None:
     host.end_reading(reading)
     host.reset()
     assert host.room == 4
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 4), st.floats(0, 900), st.lists(st.integers(1, 99), max_size=4)), max_size=8),
+    st.floats(900, 5000),
+)
+def test_order_is_that_of_the_evictor_by_last_uses(uses: list[tuple[int, float, list[int]]], now_s: float) -> None:
+    """Return times cost, by the age on the GPU: what a job is likely to do changes as it stays away."""
+    options = {"slope_s": 1e-3, "base_s": 1.0, "floor_s": 1e-6, "learning": Learning()}
+    host = make_host(40, ReturnTimeEvictor(num_blocks=40, **options))
+    alone = ReturnTimeEvictor(num_blocks=40, **options)
+    for number, (finish_class, freed_s, positions) in enumerate(sorted(uses, key=itemgetter(1))):
+        context = FreeContext(finish_class=finish_class, job=number + 1)
+        blocks = host.reserve(len(positions))
+        keys = [key_of(100 * number + index) for index in range(len(positions))]
+        filled = zip(blocks, keys, positions, strict=True)
+        host.put([StoredBlock(block, key, 16 * n, LastUse(context, freed_s), False) for block, key, n in filled])
+        if positions:
+            alone.add([block.block_id for block in blocks], [16 * n for n in positions], freed_s, context)
+    host._queue.clock.now_s = now_s
+    order = [block.block_id for block in host._queue.get_all_free_blocks() if block.block_hash is not None]
+    assert order == list(alone.order(now_s))

@@ -2,40 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from transformers import DeepseekV2Config, MambaConfig, MistralConfig, PretrainedConfig
-from vllm.config import VllmConfig
+from offloading_config import act_as_on_gpu, make_config, save
+from transformers import MambaConfig, MistralConfig
 from vllm.engine.arg_utils import EngineArgs
 
 from agentcache.engine.constants import SCHEDULER_CLASS
 from agentcache.engine.front_end import watch_engine_arguments
-from agentcache.engine.tier import options
 from agentcache.engine.tier.options import is_left_to_vllm
-from agentcache.engine.tier.size import count_token_bytes
 from agentcache.errors import InputError
 
 MISTRAL = MistralConfig(
     sliding_window=64, num_hidden_layers=2, max_position_embeddings=8192, architectures=["MistralForCausalLM"]
 )
 MAMBA = MambaConfig(num_hidden_layers=2, hidden_size=64, vocab_size=1000, architectures=["MambaForCausalLM"])
-LATENT = DeepseekV2Config(
-    num_hidden_layers=2,
-    hidden_size=64,
-    num_attention_heads=4,
-    num_key_value_heads=4,
-    kv_lora_rank=32,
-    qk_rope_head_dim=16,
-    qk_nope_head_dim=16,
-    v_head_dim=16,
-    vocab_size=1000,
-    max_position_embeddings=8192,
-    architectures=["DeepseekV2ForCausalLM"],
-)
 DISK = {"kv_offload_backend": "disk", "disk_path": "/tmp/disk", "disk_capacity_bytes": 2**30}
 # Of --kv-transfer-config.
 GIVEN: dict[str, dict[str, Any]] = {
@@ -52,7 +35,7 @@ GIVEN: dict[str, dict[str, Any]] = {
 
 @pytest.fixture
 def on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(options, "current_platform", SimpleNamespace(is_cpu=lambda: False))
+    act_as_on_gpu(monkeypatch)
 
 
 @pytest.mark.usefixtures("on_gpu")
@@ -113,68 +96,6 @@ def test_tier_is_left_to_vllm_where_asked(tiny_model_path: str) -> None:
     assert transfer.kv_connector == "OffloadingConnector"
 
 
-@pytest.mark.parametrize(
-    ("size_gib", "complaint"),
-    [
-        (-1.0, "-1: give more than 0 GiB"),
-        (0.0, "0: give more than 0 GiB"),
-        (math.nan, "nan: give more than 0 GiB"),
-        (1e9, r"1e\+09: this machine has \d+ GiB"),
-        # Two layers of two heads of 32 in float32: 1,024 bytes a token.
-        (1024 * 4095 / 2**30, "one context of 4,096 tokens takes 0.00391 GiB"),
-    ],
-)
-def test_size_that_cannot_work_is_refused(size_gib: float, complaint: str, tiny_model_path: str) -> None:
-    with pytest.raises(InputError, match=f"--kv-offloading-size .*{complaint}"):
-        make_config(tiny_model_path, size_gib)
-
-
-def test_size_of_one_context_is_enough(tiny_model_path: str) -> None:
-    assert make_config(tiny_model_path, 1024 * 4096 / 2**30).kv_transfer_config is not None
-
-
-@pytest.mark.usefixtures("on_gpu")
-def test_size_below_one_context_is_left_to_vllm(tiny_model_path: str) -> None:
-    assert make_config(tiny_model_path, 0.001, {"policy": "vllm"}).kv_transfer_config is not None
-
-
-def test_every_engine_of_the_machine_takes_the_size(tiny_model_path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages of 1 GiB, 24 of them."""
-    monkeypatch.setattr("os.sysconf", {"SC_PHYS_PAGES": 24, "SC_PAGE_SIZE": 2**30}.__getitem__)
-    assert make_config(tiny_model_path, 20).kv_transfer_config is not None
-    assert make_config(tiny_model_path, 12, data_parallel_size=2).kv_transfer_config is not None
-    with pytest.raises(InputError, match="--kv-offloading-size 20 for each of 2 engines: this machine has 24 GiB"):
-        make_config(tiny_model_path, 20, data_parallel_size=2)
-    remote = {"data_parallel_size": 2, "data_parallel_size_local": 1, "data_parallel_address": "127.0.0.1"}
-    assert make_config(tiny_model_path, 20, **remote).kv_transfer_config is not None
-
-
-@pytest.mark.parametrize(
-    # Two heads of 1,024 bytes a token together; the latent vector has 384, and each rank keeps it.
-    ("ranks", "of_heads", "latent"),
-    [(1, 1024, 384), (2, 1024, 768), (4, 2048, 1536)],
-)
-def test_ranks_that_keep_the_same_count_each(
-    ranks: int, of_heads: int, latent: int, tiny_model_path: str, tmp_path: Path
-) -> None:
-    parallel = {"tensor_parallel_size": ranks, "distributed_executor_backend": "mp"}
-    assert count_token_bytes(make_config(tiny_model_path, 1, **parallel)) == of_heads
-    assert count_token_bytes(make_config(save(LATENT, tmp_path), 1, **parallel)) == latent
-
-
-def test_context_parallel_ranks_share_what_they_keep(tiny_model_path: str) -> None:
-    config = make_config(tiny_model_path, 1, tensor_parallel_size=4, distributed_executor_backend="mp")
-    config.parallel_config.decode_context_parallel_size = 2
-    assert count_token_bytes(config) == 1024
-
-
-def test_a_size_must_hold_one_context_of_all_ranks(tiny_model_path: str) -> None:
-    parallel = {"tensor_parallel_size": 4, "distributed_executor_backend": "mp"}
-    assert make_config(tiny_model_path, 2048 * 4096 / 2**30, **parallel).kv_transfer_config is not None
-    with pytest.raises(InputError, match=r"one context of 4,096 tokens takes 0\.00781 GiB"):
-        make_config(tiny_model_path, 1024 * 4096 / 2**30, **parallel)
-
-
 @pytest.mark.parametrize("name", GIVEN)
 def test_a_connector_beside_the_option_is_refused(name: str, tiny_model_path: str) -> None:
     """Of the two, vLLM keeps all but the connector's name."""
@@ -209,25 +130,6 @@ def test_vllms_own_tier_is_refused_on_its_cpu_backend(policy: str, advice: str, 
 def test_no_policy_is_advised_to_a_model_left_to_vllm(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"does not run on its CPU backend; leave it out$"):
         make_config(save(MISTRAL, tmp_path), 1)
-
-
-def save(config: PretrainedConfig, folder: Path) -> str:
-    config.save_pretrained(folder)
-    return str(folder)
-
-
-def make_config(model: str, size_gib: float | None, knobs: dict[str, Any] | None = None, **engine: Any) -> VllmConfig:
-    watch_engine_arguments()
-    return EngineArgs(
-        model=model,
-        skip_tokenizer_init=True,
-        dtype="float32",
-        max_model_len=4096,
-        scheduler_cls=SCHEDULER_CLASS,
-        kv_offloading_size=size_gib,
-        additional_config={"agentcache": knobs or {"policy": "agentcache"}},
-        **engine,
-    ).create_engine_config()
 
 
 def test_no_connector_without_the_option(tiny_model_path: str) -> None:

@@ -13,6 +13,7 @@ from agentcache.engine.blocks.turn_cost import TurnCost
 from agentcache.engine.jobs.away_turns import AwayTurns
 from agentcache.engine.jobs.duration_store import DurationStore
 from agentcache.engine.jobs.finish_classes import OVER, PREEMPTED, UNKNOWN, FinishClasses
+from agentcache.engine.jobs.job_blocks import JobBlocks
 from agentcache.engine.jobs.job_finder import JobFinder
 from agentcache.engine.jobs.miss_log import MissLog
 from agentcache.engine.jobs.names import job_name, shorten
@@ -22,8 +23,8 @@ from agentcache.engine.jobs.prompt_end import find_prompt_end
 from agentcache.engine.jobs.request_state import RequestState, is_whole, view_turn
 from agentcache.engine.jobs.reuse_factors import ReuseFactors
 from agentcache.engine.jobs.stats import JobStats, hide_takers, view_job
-from agentcache.engine.jobs.views import JobView, RuntimeCounts
 from agentcache.engine.jobs.turn_tokens import TurnTokens
+from agentcache.engine.jobs.views import JobView, RuntimeCounts
 from agentcache.engine.order.admission import AdmissionControl
 from agentcache.engine.order.job_queue import ORDINARY, QueuePriority, find_priority
 from agentcache.engine.replies.tool_reader import ToolReader, calls_of
@@ -54,8 +55,8 @@ class JobTracker:
         tool_reader: ToolReader | None,
         count_waiting: Callable[[], int],
         store: DurationStore | None,
-        clock: Callable[[], float],
         turn_tokens: TurnTokens | None,
+        clock: Callable[[], float],
     ) -> None:
         self.runtime = runtime
         self.pins = pins
@@ -72,6 +73,8 @@ class JobTracker:
         self._classes = FinishClasses()
         # None where nobody asks who is about to come back.
         self._away: AwayTurns | None = None
+        # Whose blocks are whose, and who is told of those that nobody comes back for; None where nobody asks.
+        self._blocks: tuple[JobBlocks, Callable[[Sequence[bytes]], None]] | None = None
         self._hash_block_size = hash_block_size
         self._prefixes = PrefixMatcher(hash_block_size, turn_tokens)
         self._finder = JobFinder(self._prefixes, runtime.jobs)
@@ -86,6 +89,13 @@ class JobTracker:
         """Keep account from now on of what turns have left whose jobs are away, for who asks."""
         self._away = AwayTurns(self.runtime.durations, self._classes, self.clock)
         return self._away
+
+    def follow_blocks(self, num_blocks: int, note_unwanted: Callable[[Sequence[bytes]], None]) -> None:
+        """Have `note_unwanted` told, when a job is over, which blocks it alone has used, by their hashes.
+
+        `num_blocks` are those of all caches.
+        """
+        self._blocks = JobBlocks(num_blocks), note_unwanted
 
     def arrived(self, request: Request) -> None:
         """Book a client's request that has come."""
@@ -102,6 +112,7 @@ class JobTracker:
             self._away.come_back(continues)
         overlap = self._prefixes.compare(continues, request)
         entry = self._entry_of(job)
+        self._note_blocks(entry.number, request)
         priority = find_priority(self._runtime_policy.order, entry.arrival_s, now_s, pinned=pinned)
         turn = entry.turns + entry.failures + len(entry.running) - 1
         state = RequestState(name, job, turn, now_s, priority, pinned, continues, overlap, entry.number)
@@ -207,6 +218,7 @@ class JobTracker:
         if state is None:
             return FreeContext(prefix_only=prefix_only, whole=whole)
         self._waiting.end(request)
+        self._note_blocks(state.job_number, request)
         self._end_return(state)
         finish_class, key = self._finish_turn(request, state)
         if self._away is not None and key is not None:
@@ -295,6 +307,8 @@ class JobTracker:
         self.runtime.jobs.check_integrity()
         if self.pins is not None:
             self.pins.check_integrity()
+        if self._blocks is not None:
+            self._blocks[0].check_integrity()
 
     def _end_departed(self) -> None:
         for departed in self.runtime.expire():
@@ -305,6 +319,13 @@ class JobTracker:
                 self._away.end_job(job)
             if self.pins is not None:
                 self.pins.end_all(PinEnd.JOB_OVER, job)
+            if self._blocks is not None:
+                blocks, note_unwanted = self._blocks
+                note_unwanted(blocks.end(departed.job.number))
+
+    def _note_blocks(self, job_number: int, request: Request) -> None:
+        if self._blocks is not None:
+            self._blocks[0].note(job_number, request.block_hashes)
 
     def _find_jobs(self, session: str, tenants: Collection[str | None] | None) -> list[JobEntry]:
         """Find jobs by their session; where none has this name, the job of the reply that has it as its id."""

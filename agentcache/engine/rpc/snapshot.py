@@ -48,7 +48,9 @@ class TierCounts(_Counts):
     used: int = Field(description="hold KV now")
     stored: int = Field(description="copied from the GPU since the start")
     overwritten: int = Field(description="whose GPU block was reused before the copy was made, since the start")
-    avoided: int = Field(description="were about to be evicted and not stored, because few like them were ever fetched")
+    avoided: int = Field(
+        description="were about to be evicted and not stored: few like them were ever fetched, or their job is over"
+    )
     fetched: int = Field(description="copied to the GPU since the start")
     prefetched: dict[str, int] = Field(
         description="of those, what was copied before its job was back, by what became of it: used, late (still on its "

@@ -7,7 +7,7 @@ from vllm.platforms import current_platform
 
 from agentcache.config import AgentCacheConfig
 from agentcache.engine.compat import check_tier
-from agentcache.engine.tier.size import check_size
+from agentcache.engine.tier.size import OFFLOADING, check_shared_memory, check_size
 from agentcache.errors import InputError
 from agentcache.models.geometry import read_geometry
 from agentcache.policy.registry import find_policy
@@ -16,7 +16,7 @@ _MODULE = "agentcache.engine.tier.connector"
 _NAME = "TierConnector"
 _STOCK = "SimpleCPUOffloadConnector"
 # What vLLM makes of --kv-offloading-backend native.
-_NATIVE = ("OffloadingConnector", _STOCK)
+_NATIVE = (OFFLOADING, _STOCK)
 
 
 def make_transfer_config(host_bytes: int, *, steered: bool, lazy: bool) -> KVTransferConfig:
@@ -64,6 +64,8 @@ def steer_offloading(vllm_config: VllmConfig, config: AgentCacheConfig, *, is_co
         raise InputError(
             f"--kv-offloading-size: vLLM's {transfer.kv_connector} does not run on its CPU backend; leave it out{ours}"
         )
+    elif transfer.kv_connector == OFFLOADING and not current_platform.is_cpu():
+        check_shared_memory(vllm_config)
 
 
 def is_left_to_vllm(vllm_config: VllmConfig) -> bool:

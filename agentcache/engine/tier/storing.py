@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from vllm.v1.core.block_pool import BlockPool
-from vllm.v1.core.kv_cache_utils import BlockHashWithGroupId, KVCacheBlock
+from vllm.v1.core.kv_cache_utils import BlockHash, BlockHashWithGroupId, KVCacheBlock, make_block_hash_with_group_id
 
 from agentcache._evictor import FreeContext
 from agentcache.engine.blocks.block_queue import BlockQueue
-from agentcache.engine.segments.cached_blocks import WatchedBlockMap
+from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP, WatchedBlockMap
 from agentcache.engine.tier.computed_blocks import ComputedBlocks
-from agentcache.engine.tier.host_cache import UNKNOWN_USE, HostCache, LastUse, StoredBlock
+from agentcache.engine.tier.host_cache import UNKNOWN_USE, UNWANTED_S, HostCache, LastUse, StoredBlock
 from agentcache.engine.tier.losses import Losses
 from agentcache.engine.tier.usefulness import Usefulness
 
@@ -33,7 +33,7 @@ _LOOK_AGAIN_S = 0.5
 
 @dataclass(slots=True)
 class StoreStats:
-    """Blocks since the start. `avoided`: were passed over, because few like them were ever fetched."""
+    """Blocks since the start. `avoided`: were passed over: their jobs are over, or few like them were ever fetched."""
 
     stored: int = 0
     overwritten: int = 0
@@ -91,8 +91,12 @@ class Storing:
         self._clock = clock
         # By the block's id on the GPU.
         self._last_uses: list[LastUse] = [UNKNOWN_USE] * len(pool.blocks)
+        # Blocks on the GPU of which all jobs are over that have used them.
+        self._unwanted: set[int] = set()
         # Blocks that were counted as avoided since they were freed.
         self._passed_over: set[int] = set()
+        # Being copied. The GPU may have several blocks of one hash, of requests that computed the same side by side.
+        self._under_way: set[BlockHashWithGroupId] = set()
         self._looked_s = -_LOOK_AGAIN_S
         self._evicted = 0
         # Whether blocks were freed since the last look.
@@ -115,6 +119,7 @@ class Storing:
         last_use = LastUse(context.without_pin(), self._clock())
         for block in blocks:
             self._last_uses[block.block_id] = last_use
+        self._unwanted.difference_update(block.block_id for block in blocks)
         self._passed_over.difference_update(block.block_id for block in blocks)
         self.losses.note_use(blocks)
         if self._host.room > 0:
@@ -125,10 +130,19 @@ class Storing:
 
         They need not have been among the victims of the last look: what a request frees may go at once.
         """
+        self._unwanted.difference_update(block.block_id for block in blocks)
         self.losses.note_taken(blocks, self._map.copying)
         holds = self._host.map.holds
         keyed = ((block.block_hash, self._last_uses[block.block_id]) for block in blocks)
         self._host.renew((key, last_use) for key, last_use in keyed if key is not None and holds(key))
+
+    def note_unwanted(self, hashes: Sequence[bytes]) -> None:
+        """Note that nobody comes back for these blocks: they go first from both caches, and are copied no more."""
+        keys = [make_block_hash_with_group_id(BlockHash(each), KV_CACHE_GROUP) for each in hashes]
+        on_gpu = self._map.find_blocks(list(filter(self._map.holds, keys)))
+        self._unwanted.update(block.block_id for block in on_gpu)
+        self._queue.reprice(on_gpu, UNWANTED_S)
+        self._host.note_unwanted(keys, {key: self.last_use_of(block) for block in on_gpu if (key := block.block_hash)})
 
     def _note_lost_copies(self, copies: Sequence[KVCacheBlock]) -> None:
         """Note that the host's memory loses these: the GPU's own are dear again."""
@@ -138,7 +152,10 @@ class Storing:
         self.losses.note_copies_lost(lost, blocks)
         gone = (lost[key] for key in lost.keys() - on_gpu)
         self.usefulness.note_lost(self._host.last_use_of(copy).context.finish_class for copy in gone)
-        self._queue.reprice(blocks, self._compute_s)
+        self._queue.reprice(self._find_wanted(blocks), self._compute_s)
+
+    def _find_wanted(self, blocks: Iterable[KVCacheBlock]) -> list[KVCacheBlock]:
+        return [block for block in blocks if block.block_id not in self._unwanted]
 
     def last_use_of(self, block: KVCacheBlock) -> LastUse:
         """Return who used the GPU's block last."""
@@ -184,19 +201,21 @@ class Storing:
         store = Store(blocks, targets, keys, [self.last_use_of(block) for block in blocks], victims)
         # A block may be read by two copies at once, of which the first is of what it held before.
         self._map.copying.update((block.block_id, store) for block in blocks)
+        self._under_way.update(keys)
         self._queue.reprice(blocks, _COPYING_S)
         return store
 
     def end(self, store: Store) -> None:
         """Take over what the copies have brought, but for blocks that were written over meanwhile."""
         copying = self._map.copying
+        self._under_way.difference_update(store.keys)
         stored, lost, safe = [], [], []
         copies = zip(store.blocks, store.targets, store.keys, store.last_uses, strict=True)
         for index, (block, target, key, last_use) in enumerate(copies):
             is_intact = copying.get(block.block_id) is store
             if is_intact:
                 del copying[block.block_id]
-            if is_intact and not store.abandoned:
+            if is_intact and not store.abandoned and block.block_id not in self._unwanted:
                 stays = index >= store.victims
                 safe.append(block)
                 stored.append(StoredBlock(target, key, block.block_hash_num_tokens or 0, last_use, stays))
@@ -221,6 +240,8 @@ class Storing:
         return self._queue.evictions["capacity"].blocks - self._evicted >= self._margin // 4
 
     def _is_useful(self, block: KVCacheBlock) -> bool:
+        if block.block_id in self._unwanted:
+            return False
         return self.usefulness.is_worth(block, self._last_uses[block.block_id].context.finish_class)
 
     def _note_computed(self) -> None:
@@ -233,16 +254,17 @@ class Storing:
             if block.block_hash is not None and not holds(block.block_hash):
                 # Whoever used the block before, it was for other tokens.
                 self._last_uses[block.block_id] = UNKNOWN_USE
+                self._unwanted.discard(block.block_id)
                 self._fresh.append(block)
 
     def _add_fresh(self, chosen: dict[BlockHashWithGroupId, KVCacheBlock]) -> None:
         """Add what requests have left, as many as a few steps take: into room that is empty, nothing is lost."""
-        holds, copying = self._host.map.holds, self._map.copying
+        holds = self._host.map.holds
         most = min(self._margin, self._host.room)
         while self._fresh and len(chosen) < most:
             block = self._fresh.popleft()
             key = block.block_hash
-            if key is None or block.block_id in copying or holds(key) or not self._is_useful(block):
+            if key is None or key in self._under_way or holds(key) or not self._is_useful(block):
                 continue
             chosen.setdefault(key, block)
         if self._host.room <= 0:
@@ -250,13 +272,13 @@ class Storing:
 
     def _choose(self, most: int | None) -> dict[BlockHashWithGroupId, KVCacheBlock]:
         """Choose up to `most` of the next victims, None: all that are worth a copy."""
-        holds, copying = self._host.map.holds, self._map.copying
+        holds = self._host.map.holds
         chosen: dict[BlockHashWithGroupId, KVCacheBlock] = {}
         useless, safe, kept = set(), [], []
         count, self._wanted, self._has_more = self._margin + self._wanted, 0, False
         for block in self._queue.list_victims(count):
             key = block.block_hash
-            if key is None or block.block_id in copying or key in chosen:
+            if key is None or key in self._under_way or key in chosen:
                 continue
             last_use = self._last_uses[block.block_id]
             if holds(key):
@@ -269,7 +291,7 @@ class Storing:
             else:
                 chosen[key] = block
         self._host.renew(kept)
-        self._queue.reprice(safe, self._fetch_s)
+        self._queue.reprice(self._find_wanted(safe), self._fetch_s)
         self.losses.note_not_copied(useless, "not worth a copy")
         avoided = useless - self._passed_over
         self.stats.avoided += len(avoided)

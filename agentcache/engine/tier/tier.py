@@ -223,6 +223,9 @@ class Tier:
         used.update(block.block_id for fetch in self._all_fetches() for block in fetch.sources)
         if wrong := self.host.find_used().symmetric_difference(used):
             raise IntegrityError(f"blocks of the host's memory in use without a copy, or the other way: {wrong}")
+        keys = [key for store in self._stores.values() for key in store.keys]
+        if len(set(keys)) < len(keys) or any(map(self.host.map.holds, keys)):
+            raise IntegrityError("a block is copied to the host's memory twice")
 
     def _awaits(self, request: Request, on_gpu: CachedBlockMap) -> bool:
         return self._awaits_fetch(request) or bool(self.fetching.find_wanted(request, on_gpu))

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
+import psutil  # type: ignore[import-untyped]
 import torch
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorWorkerMetadata
 from vllm.v1.simple_kv_offload.copy_backend import DmaCopyBackend
 from vllm.v1.simple_kv_offload.metadata import SimpleCPUOffloadMetadata, SimpleCPUOffloadWorkerMetadata
 from vllm.v1.simple_kv_offload.worker import SimpleCPUOffloadWorker
 
+from agentcache.engine.start_cause import tell_cause
 from agentcache.errors import InputError, ServerError
 
 
@@ -36,6 +38,15 @@ class CopiesDone(SimpleCPUOffloadWorkerMetadata):
         )
 
 
+def _explain(error: str) -> str | None:
+    """Say why there is no memory, and what to do, by what PyTorch or vLLM says; None for another error."""
+    if "cudaHostRegister" in error:
+        return f"cannot be pinned for the GPU ({error}): give less, or raise the limit of locked memory (ulimit -l)"
+    if "DefaultCPUAllocator" in error:
+        return "cannot be had: give less, or raise the limit of a process's memory (ulimit -v)"
+    return None
+
+
 class TierWorker(SimpleCPUOffloadWorker):
     """vLLM's own worker. Loads that are for a request are reported as vLLM does, others by their number."""
 
@@ -48,17 +59,26 @@ class TierWorker(SimpleCPUOffloadWorker):
         """Take the GPU's KV caches, and pin as much of the host's memory.
 
         Raises:
-            InputError: The host does not let it be pinned.
+            InputError: The host does not have it, or does not let it be pinned.
         """
         try:
+            self._check_free_memory()
             super().register_kv_caches(kv_caches)
         except RuntimeError as error:
-            if "cudaHostRegister" not in str(error):
+            if (cause := _explain(str(error))) is None:
                 raise
-            raise InputError(
-                f"--kv-offloading-size: {self.cpu_capacity_bytes / 2**30:.1f} GiB of the host's memory cannot be "
-                f"pinned for the GPU ({error}): take less, or raise the limit of locked memory (ulimit -l)"
-            ) from error
+            self._refuse(cause, error)
+
+    def _check_free_memory(self) -> None:
+        """Refuse what is not free. The kernel would give it, and end some process once it is written to."""
+        free = psutil.virtual_memory().available + psutil.swap_memory().free
+        if self.cpu_capacity_bytes > free:
+            self._refuse(f"are wanted, and {free / 2**30:.1f} GiB are free; give less", None)
+
+    def _refuse(self, cause: str, error: RuntimeError | None) -> NoReturn:
+        message = f"--kv-offloading-size: {self.cpu_capacity_bytes / 2**30:.1f} GiB of the host's memory {cause}"
+        tell_cause(message)
+        raise InputError(message) from error
 
     def bind_connector_metadata(self, metadata: SimpleCPUOffloadMetadata) -> None:
         """Take the step's copies, before the step itself is launched."""
