@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 from vllm.config import ParallelConfig, VllmConfig
 
 from agentcache.config import AgentCacheConfig
 from agentcache.engine.blocks.evictor_inputs import describe_costs
-from agentcache.engine.constants import REPORT_URL
+from agentcache.engine.constants import REPORT_URL_VARIABLE
 from agentcache.engine.segments.obstacles import Reason
 from agentcache.engine.tier.link_costs import describe_link
 from agentcache.policy.registry import Policy
@@ -38,7 +40,7 @@ def write_banner(
         parts.append(f"blocks in the host's memory {describe_link(vllm_config, config)}")
     elif tier_obstacle is not None:
         parts.append(f"the host's memory is vLLM's own tier, not steered: {tier_obstacle.text}")
-    url = getattr(vllm_config, REPORT_URL, None) if policy.runtime is not None else None
+    url = os.environ.get(REPORT_URL_VARIABLE) if policy.runtime is not None else None
     # Last, and without a full stop: terminals make a link of it.
     return "; ".join(parts) + "." + (f" Live report: {url}" if url is not None else "")
 

@@ -32,9 +32,13 @@ CONTINUES_ARGUMENT = "agentcache_continues"
 # probably cached at the engine that the job has left.
 LEFT_ARGUMENT = "agentcache_left_tokens"
 
-# The attribute of vLLM's engine arguments and configuration that tells the engine the live report's address. Not in
-# additional_config, which goes into the key of compiled code: with each port the model would be compiled anew.
+# The attribute of vLLM's engine arguments with the live report's address.
 REPORT_URL = "agentcache_report_url"
+
+# The environment variable that tells it to the engine, whose process has the environment of the server's. Not in
+# additional_config, which goes into the key of compiled code: with each port the model would be compiled anew. And
+# vLLM's configuration takes no attribute of ours: it refuses to copy one.
+REPORT_URL_VARIABLE = "AGENTCACHE_REPORT_URL"
 
 # In the id of a fill request, between the id of the request that it is for and a number.
 FILL_MARK = "#fill-"

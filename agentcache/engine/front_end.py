@@ -46,10 +46,12 @@ def watch_engine_arguments() -> None:
         if not _names_agentcache(self):
             return create_engine_config(self, *args, **kwargs)
         prepare_front_end()
+        from agentcache.engine.report_address import tell_report_url
+
         config: VllmConfig = create_engine_config(self, *args, **kwargs)
         # Servers of embeddings load no routes of ours.
         is_generating = config.model_config.runner_type == "generate"
-        replace(config, REPORT_URL, getattr(self, REPORT_URL, None) if is_generating else None)
+        tell_report_url(getattr(self, REPORT_URL, None) if is_generating else None)
         _check_knobs(config)
         ours = read_config(config.additional_config)
         steer_offloading(config, ours, is_connector_given=self.kv_transfer_config is not None)

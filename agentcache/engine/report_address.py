@@ -7,6 +7,7 @@ from argparse import Namespace
 
 from vllm import envs
 
+from agentcache.engine.constants import REPORT_URL_VARIABLE
 from agentcache.engine.replies.parser_choice import PLUGIN
 
 REPORT_PATH = "/agentcache/report"
@@ -28,6 +29,14 @@ def find_report_url(args: Namespace) -> str | None:
     scheme = "https" if args.ssl_certfile else "http"
     path = LIVE_PATH if args.api_key or os.environ.get("VLLM_API_KEY") else REPORT_PATH
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{args.port}{args.root_path or ''}{path}"
+
+
+def tell_report_url(url: str | None) -> None:
+    """Tell the engine that is started next where the report is; None: nowhere."""
+    if url is None:
+        os.environ.pop(REPORT_URL_VARIABLE, None)
+    else:
+        os.environ[REPORT_URL_VARIABLE] = url
 
 
 def _has_routes() -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-
 import pytest
 from lone_scheduler import make_config, make_scheduler
 from vllm.config import VllmConfig
@@ -13,7 +11,7 @@ from vllm.usage.usage_lib import UsageContext
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from agentcache.engine import scheduler as scheduler_module
-from agentcache.engine.constants import REPORT_URL, SCHEDULER_CLASS
+from agentcache.engine.constants import SCHEDULER_CLASS
 from agentcache.engine.plugin import register
 from agentcache.policy.lru import LruEvictor
 from agentcache.policy.return_time import ReturnTimeEvictor
@@ -76,9 +74,7 @@ def test_the_banner_ends_with_the_reports_address(
     tiny_model_path: str, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VLLM_PLUGINS", "agentcache")
-    config = read_server_config(tiny_model_path)
-    # As it gets to the engine's process.
-    make_scheduler(pickle.loads(pickle.dumps(config)), NUM_BLOCKS)
+    make_scheduler(read_server_config(tiny_model_path), NUM_BLOCKS)
     assert len(said) == 1
     assert said[0].startswith("agentcache: policy agentcache; ")
     assert said[0].endswith(f"; multi-segment reuse on. Live report: {URL}")
@@ -110,11 +106,22 @@ def test_without_a_report_there_is_no_address(
     assert "http" not in said[0]
 
 
-def test_an_address_changes_no_key_of_compiled_code(tiny_model_path: str) -> None:
-    config = make_config(tiny_model_path, SCHEDULER_CLASS)
-    before = config.compute_hash()
-    setattr(config, REPORT_URL, URL)
-    assert config.compute_hash() == before
+def test_an_address_leaves_the_configuration_as_it_is(tiny_model_path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_PLUGINS", "agentcache")
+    config = read_server_config(tiny_model_path)
+    # Compiled code is kept by this key, with any port.
+    assert config.compute_hash() == read_server_config(tiny_model_path, "--port", "8124").compute_hash()
+    # As vLLM does for models with an encoder. It copies no attribute that it does not know.
+    assert config.with_hf_config(config.model_config.hf_config).model_config.model == tiny_model_path
+
+
+def test_another_engine_of_the_process_has_no_address(
+    tiny_model_path: str, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_PLUGINS", "agentcache")
+    read_server_config(tiny_model_path)
+    make_scheduler(make_config(tiny_model_path, SCHEDULER_CLASS), NUM_BLOCKS)
+    assert "http" not in said[0]
 
 
 @pytest.mark.parametrize(
