@@ -9,8 +9,9 @@ from pathlib import Path
 from rich.console import Console
 
 from agentcache.plan.cell import Cell
+from agentcache.plan.headline import write_headline
 from agentcache.plan.known_error import KNOWN_ERROR
-from agentcache.plan.page import Plan, list_fewest, write_headline, write_page
+from agentcache.plan.page import Plan, list_fewest, write_page
 from agentcache.plan.routing import choose_routing
 from agentcache.plan.settings import PlanSettings
 from agentcache.plan.stretch import Stretch, find_busiest, find_longest, load_stretch
@@ -138,7 +139,7 @@ def _show(made: Plan, page: Path) -> None:
     console = Console()
     console.print(made.scope, markup=False, highlight=False, soft_wrap=True)
     console.print(terminal_table(made.outcomes, console.width))
-    lines = [*list_fewest(made), LEGEND, *made.notes, KNOWN_ERROR, write_headline(made), f"plan: {page}"]
+    lines = [*list_fewest(made), LEGEND, *made.notes, KNOWN_ERROR, write_headline(made.outcomes), f"plan: {page}"]
     if made.interrupted:
         lines.insert(0, "interrupted: this is what was simulated by then")
     for line in lines:

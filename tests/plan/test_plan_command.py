@@ -24,7 +24,7 @@ from agentcache.plan.known_error import (
     TTFT_PAIRS,
     TTFT_SHARE,
 )
-from agentcache.plan.page import Plan, write_headline
+from agentcache.plan.page import Plan
 from agentcache.plan.sweep import Pool, WorkerEndedError, find_fewest, order_starts
 from agentcache.plan.worker import Worker
 from workloads.recording.reader import read_recording
@@ -189,47 +189,6 @@ def test_known_errors_of_tails_are_those_published() -> None:
     assert TTFT_SHARE - 0.05 < max(bounded) <= TTFT_SHARE
     assert CONTINUUM_TTFT_SHARE - 0.05 < max(unbounded) <= CONTINUUM_TTFT_SHARE
     assert (median(p90) <= 0.05, median(bounded) <= 0.08, median(unbounded) <= 0.3) == (True, True, True)
-
-
-def make_headline(*figures: tuple[str, int, float]) -> str:
-    """The headline of policies, each with its engines and its mean."""
-    outcomes = [
-        Outcome(Cell(policy, 1000, engines=engines), 1, mean_s, None, None, 0.0, 0.0, 0.0)
-        for policy, engines, mean_s in figures
-    ]
-    made = Plan(
-        command="",
-        recording="r.jsonl",
-        facts={},
-        scope="",
-        outcomes=outcomes,
-        target_s=1.0,
-        fewest={},
-        max_gpus=8,
-        gpus_per_engine=1,
-        notes=(),
-        interrupted=False,
-    )
-    return write_headline(made) or ""
-
-
-def test_the_headline_is_of_one_engine_alone() -> None:
-    headline = make_headline(("vllm", 1, 4.0), ("agentcache", 1, 3.0), ("vllm", 8, 1.0))
-    assert "agentcache is predicted to end the mean job 25% sooner than vllm" in headline
-
-
-@pytest.mark.parametrize(
-    ("means", "said"),
-    [
-        ((4.0, 4.0, 4.0), "all policies are predicted to end the mean job within 0.5% of each other."),
-        ((4.0, 3.99, 4.005), "all policies are predicted to end the mean job within 0.5% of each other."),
-        ((4.0, 4.0, 5.0), "no policy is predicted to end the mean job sooner than vllm."),
-        ((4.0,), "no policy is predicted to end the mean job sooner than vllm."),
-    ],
-)
-def test_a_tie_names_the_first_policy_or_none(means: tuple[float, ...], said: str) -> None:
-    figures = zip(("vllm", "agentcache", "lru"), (1, 1, 1), means, strict=False)
-    assert make_headline(*figures) == f"With a cache of 1,000 tokens {said}"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,50 @@
+"""What a plan comes to, in a sentence for each size of DRAM: how much sooner the best policy ends the mean job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from agentcache.plan.cell import Cell, Outcome
+from agentcache.plan.known_error import MEAN_SHARE
+from agentcache.plan.table import NOTICED
+from agentcache.report.table import format_number
+
+
+def write_headline(outcomes: Sequence[Outcome]) -> str | None:
+    """Compare the policies with the first cache and as many engines, without DRAM and with each size of it."""
+    if not outcomes:
+        return None
+    first = outcomes[0].cell
+    alike = [each for each in outcomes if (each.cell.kv_tokens, each.cell.engines) == (first.kv_tokens, first.engines)]
+    groups = dict.fromkeys(replace(each.cell, policy="") for each in alike)
+    sentences = (_compare([each for each in alike if replace(each.cell, policy="") == group]) for group in groups)
+    return " ".join(sentence for sentence in sentences if sentence is not None) or None
+
+
+def _compare(rivals: Sequence[Outcome]) -> str | None:
+    """Say what the lowest mean is of, beside the first policy; None where that has no mean."""
+    first = rivals[0]
+    if first.mean_s is None:
+        return None
+    means = [(each.mean_s, each.cell.policy) for each in rivals if each.mean_s is not None]
+    # The first of those that are equal.
+    best_s, policy = min(means, key=lambda each: each[0])
+    share = 1 - best_s / first.mean_s
+    cache = _describe_cache(first.cell)
+    if len(means) > 1 and 1 - best_s / max(means)[0] < NOTICED:
+        return f"With {cache} all policies are predicted to end the mean job within {NOTICED:.1%} of each other."
+    if share < NOTICED:
+        return f"With {cache} no policy is predicted to end the mean job sooner than {policy}."
+    doubt = " That is within the simulator's error." if share < MEAN_SHARE else ""
+    return (
+        f"With {cache} {policy} is predicted to end the mean job {share:.0%} sooner than "
+        f"{first.cell.policy} ({format_number(best_s)} s against {format_number(first.mean_s)} s).{doubt}"
+    )
+
+
+def _describe_cache(cell: Cell) -> str:
+    cache = f"a cache of {cell.kv_tokens:,} tokens"
+    if cell.cpu_tokens:
+        cache += f" and {cell.cpu_tokens:,} in DRAM"
+    return cache + (f" in each of {cell.engines} engines" if cell.engines > 1 else "")
