@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from agentcache.plan.cell import Cell, Outcome
+from agentcache.plan.cell import Outcome, describe_caches
 from agentcache.plan.known_error import MEAN_SHARE
 from agentcache.plan.table import NOTICED
 from agentcache.report.table import format_number
@@ -31,20 +31,15 @@ def _compare(rivals: Sequence[Outcome]) -> str | None:
     # The first of those that are equal.
     best_s, policy = min(means, key=lambda each: each[0])
     share = 1 - best_s / first.mean_s
-    cache = _describe_cache(first.cell)
+    opening = f"With a cache of {describe_caches(first.cell)}"
+    if first.cell.cpu_tokens or first.cell.engines > 1:
+        opening += ","
     if len(means) > 1 and 1 - best_s / max(means)[0] < NOTICED:
-        return f"With {cache} all policies are predicted to end the mean job within {NOTICED:.1%} of each other."
+        return f"{opening} all policies are predicted to end the mean job within {NOTICED:.1%} of each other."
     if share < NOTICED:
-        return f"With {cache} no policy is predicted to end the mean job sooner than {policy}."
+        return f"{opening} no policy is predicted to end the mean job sooner than {policy}."
     doubt = " That is within the simulator's error." if share < MEAN_SHARE else ""
     return (
-        f"With {cache} {policy} is predicted to end the mean job {share:.0%} sooner than "
+        f"{opening} {policy} is predicted to end the mean job {share:.0%} sooner than "
         f"{first.cell.policy} ({format_number(best_s)} s against {format_number(first.mean_s)} s).{doubt}"
     )
-
-
-def _describe_cache(cell: Cell) -> str:
-    cache = f"a cache of {cell.kv_tokens:,} tokens"
-    if cell.cpu_tokens:
-        cache += f" and {cell.cpu_tokens:,} in DRAM"
-    return cache + (f" in each of {cell.engines} engines" if cell.engines > 1 else "")

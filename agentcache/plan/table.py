@@ -9,7 +9,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from agentcache.plan.cell import Cell, Outcome
+from agentcache.plan.cell import Cell, Outcome, describe_caches
 from agentcache.plan.known_error import HIT_POINTS, MEAN_SHARE, P90_SHARE, find_ttft_share
 from agentcache.report.table import NO_DATA, format_number
 
@@ -87,13 +87,7 @@ def group_rows(outcomes: Sequence[Outcome]) -> dict[str, list[Row]]:
     groups: dict[Cell, list[Outcome]] = {}
     for outcome in outcomes:
         groups.setdefault(replace(outcome.cell, policy=""), []).append(outcome)
-    return {_name_group(cell): [*_build_rows(rivals)] for cell, rivals in groups.items()}
-
-
-def _name_group(cell: Cell) -> str:
-    host = f", and {cell.cpu_tokens:,} in DRAM" if cell.cpu_tokens else ""
-    engines = f", in each of {cell.engines} engines" if cell.engines > 1 else ""
-    return f"Cache of {cell.kv_tokens:,} tokens{host}{engines}"
+    return {f"Cache of {describe_caches(cell)}": [*_build_rows(rivals)] for cell, rivals in groups.items()}
 
 
 def _build_rows(rivals: Sequence[Outcome]) -> Iterator[Row]:
