@@ -68,6 +68,12 @@ class Lanes:
         """Tell whether the time to measure is over."""
         return self._window_s is not None and now_s > self._window_s[1]
 
+    def break_off(self, now_s: float) -> None:
+        """End the time to measure at `now_s`, unless it is over; None is left of it if it has not begun by then."""
+        if self._window_s is not None:
+            begin_s, end_s = self._window_s
+            self._window_s = (begin_s, min(now_s, end_s)) if now_s > begin_s else None
+
     def request_ended(self, job_id: str, now_s: float) -> None:
         """Count a request of a lane that is not warm yet."""
         if job_id in self._warming:

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from agentcache.config import list_knobs
 from agentcache.errors import ServerError
+from agentcache.jobs.lanes import Lanes
 from agentcache.jobs.loader import LoadedRun, check_fit, describe_jobs, load_all
 from agentcache.replay.backends import Backend, EmbeddedBackend, ExternalBackend
 from agentcache.replay.runner import ReplayRunner
@@ -186,7 +187,9 @@ class _Run:
                     request_timeout_s=self._settings.request_timeout_s,
                     session_prefix=target.session_prefix,
                 )
-                failed = await (runner.run_lanes(lanes) if lanes else runner.run(self._loaded.jobs))
+                failed = await (
+                    self._run_lanes(runner, policy, target.gpus, lanes) if lanes else runner.run(self._loaded.jobs)
+                )
                 after = await asyncio.to_thread(target.endpoint.read_cache_facts)
         counted = after.count_since(before)
         # Where windows and states share the blocks, all blocks' tokens are more than fit of requests.
@@ -206,3 +209,12 @@ class _Run:
             )
         )
         return failed
+
+    async def _run_lanes(self, runner: ReplayRunner, policy: str, gpus: int, lanes: Lanes) -> int:
+        """Run a closed loop. Write for how long an interrupted one was measured: the report says what it served."""
+        try:
+            return await runner.run_lanes(lanes)
+        except asyncio.CancelledError:
+            if lanes.window_s is not None:
+                self._writer.write(PolicyEvent(policy=policy, gpus=gpus, window_s=lanes.window_s, broken_off=True))
+            raise

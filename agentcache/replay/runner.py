@@ -67,13 +67,18 @@ class ReplayRunner:
     async def run_lanes(self, lanes: Lanes) -> int:
         """Run a closed loop until it has been measured, and return how many sessions failed.
 
-        The sessions under way are then recorded as interrupted. A lane whose session fails begins no other.
+        The sessions under way are then recorded as interrupted. A lane whose session fails begins no other. Cancelling
+        ends the time to measure.
         """
-        async with self._connect() as client, asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._run_lane(client, lanes, recorded)) for recorded in lanes.start()]
-            watch = group.create_task(self._end_measured(lanes, tasks))
-            await asyncio.wait(tasks)
-            watch.cancel()
+        try:
+            async with self._connect() as client, asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._run_lane(client, lanes, recorded)) for recorded in lanes.start()]
+                watch = group.create_task(self._end_measured(lanes, tasks))
+                await asyncio.wait(tasks)
+                watch.cancel()
+        except asyncio.CancelledError:
+            lanes.break_off(self._clock())
+            raise
         return sum(not task.cancelled() for task in tasks)
 
     def _connect(self) -> AsyncOpenAI:

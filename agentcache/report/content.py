@@ -24,6 +24,8 @@ FRONT_LEGEND = (
     "evictions would hit. Front: no other row has as much of both that rate, at its median, and throughput, and more "
     "of one."
 )
+# What decides which jobs are run.
+_JOBS = ("workload", "seed", "jobs")
 _COMPARED = ("workload", "model", "device", "seed", "jobs", "cache_tokens")
 
 
@@ -59,8 +61,11 @@ def title(report: Report) -> str:
 
 
 def headline(report: Report) -> str | None:
-    """Say in one sentence what the report shows; None where there is nothing to compare."""
-    return describe_front(report.points) if report.points else write_headline(report.summary.policies)
+    """Say in one sentence what the report shows; None where there is nothing to compare, or not the same jobs."""
+    if report.points:
+        return describe_front(report.points)
+    jobs = {tuple(getattr(record, name) for name in _JOBS) for record in report.runs.values()}
+    return write_headline(report.summary.policies) if len(jobs) == 1 else None
 
 
 def describe_runs(report: Report) -> Iterator[str]:
@@ -99,8 +104,7 @@ def _describe_load(record: RunRecord) -> str:
 
 def warnings(report: Report) -> Iterator[str]:
     """List what a reader must know before trusting the table: how the runs differ, and one line for each policy."""
-    if len(report.runs) > 1:
-        yield from _differences(list(report.runs.values()), ("jobs", *OF_LANES) if report.points else ())
+    yield from differences(report)
     for policy, run in report.policies.items():
         doubts = list(_doubts(run, report.summary.policies[policy]))
         if doubts:
@@ -110,6 +114,8 @@ def warnings(report: Report) -> Iterator[str]:
 def _doubts(run: PolicyRun, figures: PolicySummary) -> Iterator[str]:
     if run.end is None:
         yield f"the run broke before this policy ended, with {_count(len(run.open_jobs), 'job')} begun and not ended"
+    if run.end is not None and run.end.broken_off and figures.throughput:
+        yield f"interrupted: measured for {format_number(figures.throughput.window_s)} s alone"
     # The end of a closed loop finds its lanes at work.
     interrupted = 0 if figures.throughput else figures.interrupted
     lost = {"failed": figures.failed, "interrupted": interrupted}
@@ -128,7 +134,10 @@ def _doubts(run: PolicyRun, figures: PolicySummary) -> Iterator[str]:
         yield f"{_count(figures.retries, 'retry', 'retries')} after connection errors"
 
 
-def _differences(records: Sequence[RunRecord], meant: Sequence[str]) -> Iterator[str]:
+def differences(report: Report) -> Iterator[str]:
+    """Say how the runs differ, but for what closed loops under rising load are to differ in."""
+    records = list(report.runs.values())
+    meant = ("jobs", *OF_LANES) if report.points else ()
     for name in _COMPARED:
         if name in meant:
             continue

@@ -126,7 +126,7 @@ class PolicyEvent(_Record):
     hit_tokens: dict[str, int] | None = Field(
         default=None,
         description="where there are two caches: prompt tokens of all requests that were hit on the GPU (`gpu`), and "
-        "that were fetched from elsewhere (`host`)",
+        "that were fetched from a disk (`disk`) or from elsewhere (`host`; live also `elsewhere`)",
     )
     engine_startup_s: float | None = None
     prefill_s: float | None = Field(default=None, description="modelled seconds of prefill, of a simulation")
@@ -138,6 +138,7 @@ class PolicyEvent(_Record):
     window_s: tuple[float, float] | None = Field(
         default=None, description="closed loops: begin and end of the time that is measured"
     )
+    broken_off: bool = Field(default=False, description="closed loops: the run was interrupted, and `window_s` with it")
 
 
 class RunRecord(_Record):

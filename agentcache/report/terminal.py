@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from agentcache.report.content import HTML_FILE, Report, headline
+from agentcache.report.content import HTML_FILE, Report, differences, headline
 from agentcache.report.events import RunRecord
 from agentcache.report.headline import write_headline
 from agentcache.report.lane_points import LanePoint, build_point_rows, point_headers
@@ -22,7 +22,7 @@ _NAME_WIDTH = 22
 def show_report(report: Report, folder: Path) -> None:
     """Print the points of closed loops under rising load, or else the table of policies, and what it comes to."""
     table = points_table(report.points) if report.points else terminal_table(report.summary)
-    _show(table, folder, _list_losses(report.summary), headline(report))
+    _show(table, folder, [*differences(report), *_list_losses(report.summary)], headline(report))
 
 
 def show_summary(summary: Summary, folder: Path) -> None:
@@ -55,9 +55,9 @@ def _list_losses(summary: Summary) -> list[str]:
     return [*dict.fromkeys(loss for record in records for loss in record.losses)]
 
 
-def _show(table: Table, folder: Path, losses: Sequence[str], sentence: str | None) -> None:
+def _show(table: Table, folder: Path, doubts: Sequence[str], sentence: str | None) -> None:
     console = Console()
     console.print(table)
-    for line in (*losses, f"report: {folder / HTML_FILE}", sentence):
+    for line in (*doubts, f"report: {folder / HTML_FILE}", sentence):
         if line is not None:
             console.print(line, markup=False, highlight=False, soft_wrap=True)

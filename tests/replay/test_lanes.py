@@ -110,3 +110,20 @@ def test_infinite_cache_serves_known_prefixes(made: list[list[int]], tail: int) 
             expected += 1
         assert cache.count_hits(Context(chain, 16, tokens, 1)) == min(expected * 16, tokens - 1)
         known.update(chain[:full])
+
+
+def test_an_interrupted_loop_was_measured_until_then(traces: Path) -> None:
+    lanes = load(traces, duration_s=60.0, warm_up=1).begin()
+    sessions = [recorded.job.id for recorded in lanes.start()]
+    lanes.break_off(1.0)
+    assert lanes.window_s is None
+    for session in sessions:
+        lanes.request_ended(session, 4.0)
+        lanes.request_ended(session, 5.0)
+    lanes.break_off(100.0)
+    assert lanes.window_s == (5.0, 65.0)
+    lanes.break_off(25.0)
+    assert lanes.window_s == (5.0, 25.0)
+    # Nothing was measured.
+    lanes.break_off(5.0)
+    assert lanes.window_s is None

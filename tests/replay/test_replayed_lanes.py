@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +40,8 @@ def traces(tmp_path: Path) -> Path:
 
 
 def replay(server: FakeServer, traces: Path, out: Path, *options: str) -> int:
-    jobs = ["--duration=0.4", "--warm-up=1", f"agent_traces:{traces}"]
-    return main(["replay", "--base-url", server.url, "--out", str(out), *options, *jobs])
+    jobs = ["--warm-up=1", f"agent_traces:{traces}"]
+    return main(["replay", "--base-url", server.url, "--out", str(out), "--duration=0.4", *options, *jobs])
 
 
 def test_each_number_has_a_folder_and_all_have_one_report(
@@ -148,3 +151,24 @@ def test_loops_of_one_recording_share_its_sessions(traces: Path) -> None:
     assert first.sessions is second.sessions
     # Lane for lane the same sessions, so that the numbers compare.
     assert first.begin().start() == second.begin().start()[:2]
+
+
+def test_an_interrupted_loop_says_what_it_served(server: FakeServer, traces: Path, tmp_path: Path) -> None:
+    out, asked = tmp_path / "out", 0
+
+    def interrupt_late(_: Mapping[str, Any]) -> None:
+        nonlocal asked
+        asked += 1
+        # Two lanes are warm after four.
+        if asked == 10:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    server.on_request = interrupt_late
+    assert replay(server, traces, out, "--concurrency", "2", "--duration=3600") == 130
+    ended = next(event for event in read_events(out) if event.type == "policy")
+    assert ended.broken_off
+    assert ended.window_s is not None
+    assert 0 < ended.window_s[1] - ended.window_s[0] < 60
+    text = (out / MARKDOWN_FILE).read_text()
+    assert "server: interrupted: measured for" in text
+    assert "Throughput per GPU (tok/s)" in text
