@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import logging
+import signal
 import socket
 import sys
 from collections.abc import Callable
@@ -271,6 +272,13 @@ def test_serve_passes_what_it_does_not_know_to_vllm(monkeypatch: pytest.MonkeyPa
     ]
 
 
+def test_ctrl_c_is_one_line(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """Commands that then have something to show end in their own way; reading and loading take seconds before."""
+    monkeypatch.setattr("agentcache.cli.command._check_vllm", lambda: signal.raise_signal(signal.SIGINT))
+    assert main(["serve", "tiny"]) == 130
+    assert capfd.readouterr() == ("", "agentcache: interrupted\n")
+
+
 def test_serve_cannot_know_the_future(refuse: Refuse) -> None:
     assert refuse("serve", "tiny", "--policy", "belady-cost").startswith("--policy belady-cost: only for simulate")
 
@@ -282,6 +290,20 @@ def test_a_report_is_made_again_and_runs_are_compared(tmp_path: Path, capfd: pyt
     assert {"summary.json", "report.md", "report.html"} <= {path.name for path in one.iterdir()}
     assert main(["report", str(one), str(two), "--out", str(tmp_path / "both")]) == 0
     assert set(json.loads((tmp_path / "both" / "summary.json").read_text())["policies"]) == {"one: lru", "two: lru"}
+
+
+def test_runs_of_other_jobs_have_no_headline(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    one, two = make_run(tmp_path / "one"), make_run(tmp_path / "two")
+    out = str(tmp_path / "both")
+    assert main(["report", str(one), str(two), "--out", out]) == 0
+    shown = capfd.readouterr().out
+    assert "two: lru finished the mean job as fast as one: lru" in shown
+    assert "The runs differ" not in shown
+    write_run_record(two, RECORD.model_copy(update={"workload": "mooncake", "seed": 1}))
+    assert main(["report", str(one), str(two), "--out", out]) == 0
+    shown = capfd.readouterr().out
+    assert "finished the mean job" not in shown + (tmp_path / "both" / "report.md").read_text()
+    assert "The runs differ in workload: bfcl, mooncake.\nThe runs differ in seed: 0, 1.\n" in shown
 
 
 def test_bad_folders_of_a_report_are_refused(refuse: Refuse, tmp_path: Path) -> None:

@@ -28,11 +28,17 @@ if TYPE_CHECKING:
     from agentcache.report.summary import Summary
 
 _USAGE_ERROR = 2
+_INTERRUPTED = 130
 _OF_JOBS = (["replay"], ["simulate"])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; the exit status is 2 with one line on stderr for input that cannot work."""
+    """Run the command.
+
+    Returns:
+        The exit status: 2 with one line on stderr for input that cannot work, 130 with one for Ctrl-C, but for commands
+        that then end in another way.
+    """
     given = list(sys.argv[1:] if arguments is None else arguments)
     ours, engine_options = _split_at_dashes(given)
     parser = build_parser()
@@ -55,6 +61,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except AgentCacheError as error:
         sys.stderr.write(f"agentcache: {error}\n")
         return _USAGE_ERROR
+    except KeyboardInterrupt:
+        sys.stderr.write("agentcache: interrupted\n")
+        return _INTERRUPTED
 
 
 def _split_at_dashes(arguments: list[str]) -> tuple[list[str], list[str]]:

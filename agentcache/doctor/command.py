@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 
 from agentcache.doctor.findings import Diagnosis, diagnose
-from agentcache.errors import InputError
+from agentcache.errors import InputError, in_one_line
 
 _MAX_JOBS = 500
 _TIMEOUT_S = 30.0
@@ -17,6 +17,7 @@ _TIMEOUT_S = 30.0
 def examine(url: str, api_key: str | None) -> Diagnosis:
     """Examine the server at `url`. Raises InputError when it does not answer, or is not ours."""
     base = url.rstrip("/").removesuffix("/v1")
+    base = base if "://" in base else f"http://{base}"
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     with httpx.Client(base_url=base, headers=headers, timeout=_TIMEOUT_S) as client:
         engines = _get(client, "/agentcache/state", "engines")
@@ -40,7 +41,7 @@ def _get(client: httpx.Client, path: str, field: str) -> list[dict[str, Any]]:
         answer = client.get(path)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise InputError(
-            f"{client.base_url}: no server answers there ({type(error).__name__}); give http://host:port"
+            f"{client.base_url}: no server answers there ({in_one_line(error) or type(error).__name__}); give http://host:port"
         ) from None
     if answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
         raise InputError(f"{client.base_url}: the server wants its key; give --api-key, or set VLLM_API_KEY")

@@ -24,6 +24,12 @@ _REASONS = {
     "behind a gap": "cached behind a gap, and not reused",
     "at another engine": "cached at the engine that their job had left",
 }
+_PLACES = {
+    "gpu": "were hit on the GPU",
+    "host": "were fetched from the host's memory",
+    "disk": "from disk",
+    "elsewhere": "from elsewhere",
+}
 _LOSSES = {
     "never chosen": "were lost by the GPU before they were chosen for a copy",
     "not worth a copy": "were not worth a copy, as few like them were ever fetched",
@@ -80,7 +86,7 @@ def diagnose(engines: Sequence[Values], jobs: Sequence[Values]) -> Diagnosis:
         (
             *_judge_clients(runtimes, jobs),
             *_judge_matches(_add_up(runtimes, "found_jobs")),
-            *_judge_cache(prompt, missed, _add_up(runtimes, "evicted_from")),
+            *_judge_cache(prompt, missed, runtimes),
             *_judge_load(runtimes),
             *_judge_setup(engines),
         ),
@@ -104,8 +110,8 @@ def _tell_places(prompt: int, runtimes: Sequence[Values]) -> Iterator[str]:
     """Tell nothing where there is one cache alone."""
     hits, losses = _add_up(runtimes, "hits"), _add_up(runtimes, "evicted_from")
     if hits:
-        gpu, host = _share(hits["gpu"], prompt), _share(hits["host"], prompt)
-        yield f"{gpu} were hit on the GPU, and {host} were fetched from the host's memory."
+        *before, last = [f"{_share(hits[place], prompt)} {how}" for place, how in _PLACES.items() if place in hits]
+        yield f"{', '.join(before)}, and {last}."
     if losses:
         yield "Of the evicted:"
     for cause, tokens in losses.most_common():
@@ -154,12 +160,12 @@ def _judge_matches(found: Counter[str]) -> Iterator[Finding]:
         )
 
 
-def _judge_cache(prompt: int, missed: Counter[str], losses: Counter[str]) -> Iterator[Finding]:
+def _judge_cache(prompt: int, missed: Counter[str], runtimes: Sequence[Values]) -> Iterator[Finding]:
     if missed["evicted"] >= _LEAST_EVICTED * prompt:
         yield Finding(
             f"The cache is too small for these jobs: {_share(missed['evicted'], prompt)} of the prompt tokens had been "
             "evicted when they were wanted again.",
-            _advise_on_size(losses),
+            _advise_on_size(_add_up(runtimes, "hits"), _add_up(runtimes, "evicted_from")),
         )
     if missed["behind a gap"] >= _LEAST_BEHIND_GAP * prompt:
         yield Finding(
@@ -185,10 +191,11 @@ def _judge_load(runtimes: Sequence[Values]) -> Iterator[Finding]:
         )
 
 
-def _advise_on_size(losses: Counter[str]) -> str:
+def _advise_on_size(hits: Counter[str], losses: Counter[str]) -> str:
     if losses["evicted"] > losses.total() / 2:
         return "Most of these were evicted from the host's memory: raise --kv-offloading-size."
-    host = "" if losses else "add --kv-offloading-size, "
+    # Places are known of two caches only.
+    host = "" if hits else "add --kv-offloading-size, "
     return f"Raise --gpu-memory-utilization, {host}serve fewer jobs at a time, or add a GPU."
 
 

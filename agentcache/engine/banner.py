@@ -24,7 +24,7 @@ def write_banner(
     steers_tier: bool,
     tier_obstacle: Reason | None,
 ) -> str:
-    """Write policy, tool-call parser, costs and their source, what is reused and steered or why not, and the report."""
+    """Write policy, parser, costs and their source, what is reused and steered or why not, recording and report."""
     parts = [f"agentcache: policy {policy.name}"]
     if config.evictor is not None:
         parts[0] += f" with the evictor of {config.evictor}"
@@ -40,6 +40,8 @@ def write_banner(
         parts.append(f"blocks in the host's memory {describe_link(vllm_config, config)}")
     elif tier_obstacle is not None:
         parts.append(f"the host's memory is vLLM's own tier, not steered: {tier_obstacle.text}")
+    if config.record.file is not None:
+        parts.append(f"requests recorded in {config.record.file}")
     url = os.environ.get(REPORT_URL_VARIABLE) if policy.runtime is not None else None
     # Last, and without a full stop: terminals make a link of it.
     return "; ".join(parts) + "." + (f" Live report: {url}" if url is not None else "")

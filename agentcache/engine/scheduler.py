@@ -229,6 +229,7 @@ class AgentScheduler(MultiSegmentScheduler):
             clock=self.now,
             price=price,
             loses_whole=loses_whole,
+            connector=self.connector,
         )
         self.evictor, tracker = setup.make(self.evictor)
         self.tracker = tracker

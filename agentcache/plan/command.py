@@ -137,7 +137,8 @@ def _describe_routing(settings: PlanSettings, sweep: Sweep) -> dict[str, str]:
 
 def _show(made: Plan, page: Path) -> None:
     console = Console()
-    console.print(made.scope, markup=False, highlight=False, soft_wrap=True)
+    about = f"Simulated: {made.facts['simulated']}. Recorded: {made.facts['recorded']}."
+    console.print(f"{about} {made.scope}", markup=False, highlight=False, soft_wrap=True)
     console.print(terminal_table(made.outcomes, console.width))
     lines = [*list_fewest(made), LEGEND, *made.notes, KNOWN_ERROR, write_headline(made.outcomes), f"plan: {page}"]
     if made.interrupted:

@@ -19,7 +19,7 @@ def write_headline(outcomes: Sequence[Outcome]) -> str | None:
     alike = [each for each in outcomes if (each.cell.kv_tokens, each.cell.engines) == (first.kv_tokens, first.engines)]
     groups = dict.fromkeys(replace(each.cell, policy="") for each in alike)
     sentences = (_compare([each for each in alike if replace(each.cell, policy="") == group]) for group in groups)
-    return " ".join(sentence for sentence in sentences if sentence is not None) or None
+    return " ".join(sentence for sentence in sentences if sentence is not None).replace("%", " %") or None
 
 
 def _compare(rivals: Sequence[Outcome]) -> str | None:

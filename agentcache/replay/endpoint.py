@@ -21,8 +21,11 @@ _PREEMPTIONS = "vllm:num_preemptions"
 _CACHE = "vllm:cache_config_info"
 _EVICTIONS = "agentcache:evicted_blocks"
 _HOST_BLOCKS = "agentcache:host_blocks"
-_PROMPT_TOKENS = "vllm:prompt_tokens_by_source"
-_PLACES = {"local_cache_hit": "gpu", "external_kv_transfer": "host"}
+# Of vLLM's counts by `source`, which place each is. The second splits what connectors bring, and lacks what ours does.
+_PLACES = {
+    "vllm:prompt_tokens_by_source": {"local_cache_hit": "gpu", "external_kv_transfer": "host"},
+    "vllm:prompt_tokens_cached_by_source": {"disk": "disk"},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,7 @@ class CacheFacts:
         if self.hit_tokens is not None and before.hit_tokens is not None:
             hit_tokens = {place: tokens - before.hit_tokens.get(place, 0) for place, tokens in self.hit_tokens.items()}
             # Another cache of vLLM's is known by what came from it.
-            if not self.has_host_cache and not hit_tokens.get("host"):
+            if not self.has_host_cache and not any(hit_tokens.get(place) for place in ("host", "disk")):
                 hit_tokens = None
         return replace(self, preemptions=preemptions, evictions=evictions, hit_tokens=hit_tokens)
 
@@ -130,7 +133,7 @@ def parse_cache_facts(families: Iterable[Metric]) -> CacheFacts:
     block_size = cache_tokens = preemptions = None
     has_host_cache = False
     evictions: Counter[str] = Counter()
-    hit_tokens: Counter[str] = Counter()
+    prompt_tokens: Counter[str] = Counter()
     for family in families:
         if family.name == _CACHE and family.samples:
             labels = family.samples[0].labels
@@ -144,10 +147,25 @@ def parse_cache_facts(families: Iterable[Metric]) -> CacheFacts:
                 evictions[sample.labels["cause"]] += int(sample.value)
         elif family.name == _HOST_BLOCKS:
             has_host_cache = bool(family.samples)
-        elif family.name == _PROMPT_TOKENS:
-            for sample in family.samples:
-                if sample.name.endswith("_total") and (place := _PLACES.get(sample.labels["source"])):
-                    hit_tokens[place] += int(sample.value)
+        elif family.name in _PLACES:
+            prompt_tokens.update(_count_by_source(family))
     return CacheFacts(
-        block_size, cache_tokens, preemptions, dict(evictions) or None, dict(hit_tokens) or None, has_host_cache
+        block_size, cache_tokens, preemptions, dict(evictions) or None, _find_hits(prompt_tokens), has_host_cache
     )
+
+
+def _count_by_source(family: Metric) -> dict[str, int]:
+    """Count prompt tokens by place, over all engines; those of the places that are asked for."""
+    tokens: Counter[str] = Counter()
+    for sample in family.samples:
+        if sample.name.endswith("_total") and (place := _PLACES[family.name].get(sample.labels["source"])):
+            tokens[place] += int(sample.value)
+    return tokens
+
+
+def _find_hits(tokens: Mapping[str, int]) -> dict[str, int] | None:
+    """Take from what connectors have brought what they read from disk; the two metrics count at different times."""
+    hits = dict(tokens)
+    if disk := hits.pop("disk", 0):
+        hits |= {"host": max(0, hits.get("host", 0) - disk), "disk": disk}
+    return hits or None

@@ -40,6 +40,7 @@ class PolicySummary(_Figures):
     request_hit_rate: float | None
     gpu_hit_rate: float | None = None
     host_hit_rate: float | None = None
+    disk_hit_rate: float | None = None
     recomputed_tokens: int | None
     elsewhere_tokens: int | None = None
     jobs: int
@@ -80,7 +81,7 @@ def summarize_policy(run: PolicyRun) -> PolicySummary:
     # Of the requests for which the server told what it cached: (cached, prompt) tokens.
     hits = [(request.cached_tokens, request.prompt_tokens) for request in answered if request.cached_tokens is not None]
     token_hit_rate = _share(sum(cached for cached, _ in hits), sum(prompt for _, prompt in hits))
-    gpu_hit_rate, host_hit_rate = _split(token_hit_rate, run.end.hit_tokens if run.end else None)
+    by_place = _split(token_hit_rate, run.end.hit_tokens if run.end else None)
     return PolicySummary(
         job_latency_s=_describe([job.finished_s - job.started_s for job in run.finished_jobs]),
         ttft_s=_describe([request.ttft_s for request in answered]),
@@ -88,8 +89,9 @@ def summarize_policy(run: PolicyRun) -> PolicySummary:
         queue_s=_describe([request.queue_s for request in answered]),
         tool_s=_describe([call.finished_s - call.started_s for call in run.tool_calls]),
         token_hit_rate=token_hit_rate,
-        gpu_hit_rate=gpu_hit_rate,
-        host_hit_rate=host_hit_rate,
+        gpu_hit_rate=by_place.get("gpu"),
+        host_hit_rate=by_place.get("host"),
+        disk_hit_rate=by_place.get("disk"),
         block_hit_rate=_block_hit_rate(hits, run.end.block_size if run.end else None),
         request_hit_rate=_share(sum(cached > 0 for cached, _ in hits), len(hits)),
         recomputed_tokens=_add_known([request.recomputed_tokens for request in answered]),
@@ -127,13 +129,18 @@ def _share(part: int, whole: int) -> float | None:
     return part / whole if whole else None
 
 
-def _split(hit_rate: float | None, hit_tokens: Mapping[str, int] | None) -> tuple[float | None, float | None]:
-    """Split the hit rate as the hits of all requests were, by place; None where there is one place."""
+def _split(hit_rate: float | None, hit_tokens: Mapping[str, int] | None) -> dict[str, float]:
+    """Split the hit rate as the hits of all requests were, by place; empty where there is one place.
+
+    What is neither the GPU's nor a disk's is the host's. There is a disk where something came from it.
+    """
     if hit_rate is None or hit_tokens is None:
-        return None, None
-    gpu, host = hit_tokens.get("gpu", 0), hit_tokens.get("host", 0)
-    of_host = host / (gpu + host) if host else 0.0
-    return hit_rate * (1 - of_host), hit_rate * of_host
+        return {}
+    total = sum(hit_tokens.values())
+    disk = hit_tokens.get("disk", 0)
+    host = total - hit_tokens.get("gpu", 0) - disk
+    shares = {"host": host / total if host else 0.0} | ({"disk": disk / total} if disk else {})
+    return {"gpu": hit_rate * (1 - sum(shares.values()))} | {place: hit_rate * each for place, each in shares.items()}
 
 
 def _find_imbalance(busy_s: Sequence[float] | None) -> float | None:

@@ -101,6 +101,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("Token hit rate", "%", lambda p: p.token_hit_rate, _format_percent, "higher"),
     Metric("hit on the GPU", "%", lambda p: p.gpu_hit_rate, _format_percent, None, rare=True),
     Metric("fetched from the host", "%", lambda p: p.host_hit_rate, _format_percent, None, rare=True),
+    Metric("fetched from disk", "%", lambda p: p.disk_hit_rate, _format_percent, None, rare=True),
     _of_loop("of an infinite cache", "%", "infinite_hit_rate", _format_percent),
     Metric("Block hit rate", "%", lambda p: p.block_hit_rate, _format_percent, "higher"),
     Metric("Request hit rate", "%", lambda p: p.request_hit_rate, _format_percent, "higher"),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import tempfile
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,8 @@ from agentcache.run.output import divert_output
 from agentcache.server.address import check_address
 from agentcache.server.arguments import build_arguments, make_engine_config
 from agentcache.server.plugin_choice import choose_plugins
+
+_INTERRUPTED = 130
 
 
 def serve(
@@ -36,8 +40,31 @@ def serve(
     choose_plugins()
     configure_logging_from_args(args)
     _check_config(args)
-    with hear_cause():
+    with _leaving_at_interrupt(), hear_cause():
         ServeSubcommand.cmd(args)
+
+
+@contextmanager
+def _leaving_at_interrupt() -> Iterator[None]:
+    """End at the first Ctrl-C, until vLLM's server takes the signal over.
+
+    While an engine starts, vLLM swallows a KeyboardInterrupt (`zmq_socket_ctx`), and waits ten minutes for an engine
+    that Ctrl-C has ended; it passes on a SystemExit.
+    """
+
+    def leave(*_: object) -> None:
+        raise SystemExit(_INTERRUPTED)
+
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.default_int_handler:
+        # Somebody wants no Ctrl-C here, as a shell of what it runs in the background.
+        yield
+        return
+    signal.signal(signal.SIGINT, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _check_config(args: Namespace) -> None:

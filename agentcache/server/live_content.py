@@ -85,13 +85,16 @@ def _tiles_of_places(prompt: int, runtimes: Sequence[RuntimeCounts]) -> Iterator
     hits: Counter[str] = reduce(lambda sum_, one: sum_ + Counter(one.hits), runtimes, Counter())
     if not hits:
         return
+    fetched = [f"{hits['host']:,} prompt tokens came from the host's memory"]
+    fetched += [f"{hits[place]:,} from {place}" for place in ("disk", "elsewhere") if hits[place]]
     yield Tile(
         "Hit on the GPU, and fetched",
-        f"{_show_share(hits['gpu'], prompt)} + {_show_share(hits['host'], prompt)}",
-        f"{hits['host']:,} prompt tokens came from the host's memory",
+        f"{_show_share(hits['gpu'], prompt)} + {_show_share(hits.total() - hits['gpu'], prompt)}",
+        ", ".join(fetched),
     )
-    losses = [one.evicted_from for one in runtimes]
-    yield Tile("Tokens evicted and missed", f"{sum(sum(one.values()) for one in losses):,}", _list_causes(losses))
+    # Only of a cache that is steered it is known how blocks were lost.
+    if any(losses := [one.evicted_from for one in runtimes]):
+        yield Tile("Tokens evicted and missed", f"{sum(sum(one.values()) for one in losses):,}", _list_causes(losses))
 
 
 def _tiles_of_prefetches(tiers: Sequence[TierCounts]) -> Iterator[Tile]:

@@ -80,7 +80,7 @@ RUNTIME_METRICS = (
     counter("hit_tokens_total", "Those that came from the cache.", _one(lambda runtime: runtime.hit_tokens)),
     counter(
         "hit_tokens_by_place_total",
-        "The same, apart by whether they were hit on the GPU or fetched from the host's memory, where that is a cache.",
+        "Prompt tokens of jobs that came from the GPU's cache, or were fetched from elsewhere, by place.",
         _all(lambda runtime: by_reason(runtime.hits)),
         "place",
     ),

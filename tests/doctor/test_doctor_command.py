@@ -68,7 +68,7 @@ def refuse(request: httpx.Request) -> httpx.Response:
 @pytest.mark.parametrize(
     ("answer", "line"),
     [
-        (refuse, "no server answers there (ConnectError); give http://host:port"),
+        (refuse, "no server answers there (refused); give http://host:port"),
         (lambda _: httpx.Response(401), "the server wants its key; give --api-key, or set VLLM_API_KEY"),
         (lambda _: httpx.Response(404), "GET /agentcache/state gave no engines (status 404)"),
         (lambda _: httpx.Response(200, text="<html>"), "GET /agentcache/state gave no engines (status 200)"),
@@ -86,7 +86,19 @@ def test_what_is_no_server_of_ours_is_one_line(
     assert error.count("\n") == 1
 
 
-@pytest.mark.parametrize("url", ["host:8000", "", "http://[", "ftp://host"])
+def test_an_address_without_a_scheme_is_one_of_http(answer_by: Callable[[Answer], None]) -> None:
+    asked: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(str(request.url))
+        return httpx.Response(200, json={"engines": []})
+
+    answer_by(answer)
+    assert main(["doctor", "host:8000/v1/"]) == 0
+    assert asked == ["http://host:8000/agentcache/state"]
+
+
+@pytest.mark.parametrize("url", ["", "http://[", "ftp://host"])
 def test_what_is_no_address_is_one_line(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", url]) == 2
     assert capsys.readouterr().err.count("\n") == 1

@@ -122,6 +122,8 @@ def test_a_host_cache_that_loses_most_is_to_be_larger() -> None:
     assert "kv-offloading-size" not in text, "it is there, and loses less than the GPU"
     (text,) = list_texts(read_engine(missed_tokens={"evicted": 1500, "new": 10}))
     assert "add --kv-offloading-size" in text
+    (text,) = list_texts(read_engine(**TIERED))
+    assert "kv-offloading-size" not in text, "vLLM's own connector is there"
 
 
 def test_places_are_told_where_there_are_two_caches() -> None:
@@ -131,6 +133,11 @@ def test_places_are_told_where_there_are_two_caches() -> None:
         "Of the evicted:",
         "   80.0 % had been in the host's memory, and were evicted there",
         "   20.0 % were lost by the GPU before they were chosen for a copy",
+    )
+    hits = {"gpu": 7000, "host": 0, "disk": 1000, "elsewhere": 250}
+    assert diagnose([read_engine(hits=hits)], []).facts[-1] == (
+        "70.0 % were hit on the GPU, 0.0 % were fetched from the host's memory, 10.0 % from disk, and 2.5 % from "
+        "elsewhere."
     )
 
 

@@ -38,6 +38,10 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ),
         ({"policy": "lru"}, "agentcache: policy lru."),
         (
+            {"policy": "vllm", "record": {"file": "/dev/null"}},
+            "agentcache: policy vllm; requests recorded in /dev/null.",
+        ),
+        (
             {"policy": "continuum-code", "gpu": "h200", "runtime": {"tool_parser": None}},
             "agentcache: policy continuum-code; tool calls read by nobody, for want of a --tool-call-parser; "
             "costs estimated from the data sheet of h200 (agentcache profile measures them).",

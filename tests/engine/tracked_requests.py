@@ -99,6 +99,7 @@ class Tracked:
             count_waiting=lambda: self.waiting,
             store=self.store,
             turn_tokens=self.turn_tokens,
+            connector=None,
             clock=self.clock,
         )
         self._hasher = get_request_block_hasher(self.hash_block, sha256)

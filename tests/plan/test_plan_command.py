@@ -48,6 +48,8 @@ def test_a_plan_shows_each_policy_with_each_cache(
     assert "is predicted" in page
     shown = capsys.readouterr().out
     assert shown.count("agentcache") >= 2
+    # By its name alone: the folder was one of who recorded.
+    assert "Simulated: llama-3.1-8b on 1 x H200 an engine. Recorded: llama-3.1-8b-" in shown
     assert "plan.html" in shown
 
 

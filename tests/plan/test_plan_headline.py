@@ -15,7 +15,7 @@ def test_the_headline_is_of_the_first_cache_and_engines() -> None:
         [outcome("vllm", 4.0), outcome("agentcache", 3.0), outcome("vllm", 1.0, engines=8), outcome("agentcache", 2.0)]
     )
     assert headline is not None
-    assert headline.startswith("With a cache of 1,000 tokens agentcache is predicted to end the mean job 50% sooner")
+    assert headline.startswith("With a cache of 1,000 tokens agentcache is predicted to end the mean job 50 % sooner")
     assert headline.count("With") == 1
 
 
@@ -29,8 +29,8 @@ def test_the_headline_has_a_sentence_for_each_dram() -> None:
         ]
     )
     assert headline == (
-        "With a cache of 1,000 tokens all policies are predicted to end the mean job within 0.5% of each other. "
-        "With a cache of 1,000 tokens, and 2,000 in DRAM, agentcache is predicted to end the mean job 19% sooner than "
+        "With a cache of 1,000 tokens all policies are predicted to end the mean job within 0.5 % of each other. "
+        "With a cache of 1,000 tokens, and 2,000 in DRAM, agentcache is predicted to end the mean job 19 % sooner than "
         "vllm (4,377 s against 5,372 s)."
     )
 
@@ -44,8 +44,8 @@ def test_a_gain_within_the_known_error_is_said_to_be() -> None:
 @pytest.mark.parametrize(
     ("means", "said"),
     [
-        ((4.0, 4.0, 4.0), "all policies are predicted to end the mean job within 0.5% of each other."),
-        ((4.0, 3.99, 4.005), "all policies are predicted to end the mean job within 0.5% of each other."),
+        ((4.0, 4.0, 4.0), "all policies are predicted to end the mean job within 0.5 % of each other."),
+        ((4.0, 3.99, 4.005), "all policies are predicted to end the mean job within 0.5 % of each other."),
         ((4.0, 4.0, 5.0), "no policy is predicted to end the mean job sooner than vllm."),
         ((4.0,), "no policy is predicted to end the mean job sooner than vllm."),
     ],

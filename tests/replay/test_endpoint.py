@@ -141,10 +141,13 @@ def test_what_is_not_known_at_both_times_is_not_known(known: CacheFacts) -> None
     assert known.count_since(unknown) == unknown.count_since(known) == unknown
 
 
-def read_hits(gpu: int, host: int, *, steered: bool) -> CacheFacts:
+def read_hits(gpu: int, host: int, *, steered: bool, disk: int = 0) -> CacheFacts:
     text = "# TYPE vllm:prompt_tokens_by_source_total counter\n"
     for source, tokens in {"local_compute": 99, "local_cache_hit": gpu, "external_kv_transfer": host}.items():
         text += f'vllm:prompt_tokens_by_source_total{{engine="0",source="{source}"}} {tokens}.0\n'
+    text += "# TYPE vllm:prompt_tokens_cached_by_source_total counter\n"
+    for source, tokens in {"device": gpu, "disk": disk}.items():
+        text += f'vllm:prompt_tokens_cached_by_source_total{{engine="0",source="{source}"}} {tokens}.0\n'
     text += "# TYPE agentcache:host_blocks gauge\n"
     text += 'agentcache:host_blocks{engine="0"} 50.0\n' if steered else ""
     return parse_cache_facts(text_string_to_metric_families(text))
@@ -157,6 +160,16 @@ def test_hits_are_told_by_place_where_there_are_two_caches() -> None:
     unsteered = read_hits(10, 5, steered=False)
     assert read_hits(30, 9, steered=False).count_since(unsteered).hit_tokens == {"gpu": 20, "host": 4}
     assert read_hits(30, 5, steered=False).count_since(unsteered).hit_tokens is None
+
+
+def test_what_came_from_disk_is_told_apart() -> None:
+    before = read_hits(10, 5, steered=False)
+    hits = read_hits(30, 25, steered=False, disk=14).count_since(before).hit_tokens
+    assert hits == {"gpu": 20, "host": 6, "disk": 14}
+    hits = read_hits(30, 19, steered=False, disk=14).count_since(before).hit_tokens
+    assert hits == {"gpu": 20, "host": 0, "disk": 14}
+    # The disk's are counted at admission, the others with the first token.
+    assert read_hits(30, 5, steered=False, disk=14).hit_tokens == {"gpu": 30, "host": 0, "disk": 14}
 
 
 def test_metrics_without_a_cache_say_nothing() -> None:

@@ -155,5 +155,10 @@ def test_hits_of_two_caches_split_the_hit_rate() -> None:
     figures = summarize_one([*events, end.model_copy(update={"hit_tokens": {"gpu": 6, "host": 18}})])
     assert figures.token_hit_rate == pytest.approx(24 / 200)
     assert (figures.gpu_hit_rate, figures.host_hit_rate) == (pytest.approx(6 / 200), pytest.approx(18 / 200))
+    assert figures.disk_hit_rate is None
+    hits = {"gpu": 6, "host": 8, "disk": 6, "elsewhere": 4}
+    figures = summarize_one([*events, end.model_copy(update={"hit_tokens": hits})])
+    rates = figures.gpu_hit_rate, figures.host_hit_rate, figures.disk_hit_rate
+    assert rates == (pytest.approx(6 / 200), pytest.approx(12 / 200), pytest.approx(6 / 200))
     plain = summarize_one(small_run())
     assert (plain.gpu_hit_rate, plain.host_hit_rate) == (None, None)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from vllm.config import VllmConfig
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
 from vllm.v1.core.kv_cache_utils import KVCacheBlock
 from vllm.v1.request import Request
 
@@ -55,6 +56,7 @@ class TrackerSetup:
     hash_block_size: int | None = None
     loses_whole: bool = False
     price: ReturnPrice | None = None
+    connector: KVConnectorBase_V1 | None = None
 
     def make(self, evictor: Evictor) -> tuple[Evictor, JobTracker]:
         """Make the tracker, and the evictor to use in place of the given one: it knows pins if the policy has any."""
@@ -84,6 +86,7 @@ class TrackerSetup:
             count_waiting=lambda: self.count_requests()[1],
             store=self._make_store(runtime),
             turn_tokens=TurnTokens() if config.runtime.show_text else None,
+            connector=self.connector,
             clock=self.clock,
         )
         if price is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
 from vllm.v1.core.kv_cache_utils import KVCacheBlock
 from vllm.v1.request import Request
 
@@ -13,6 +14,7 @@ from agentcache.engine.blocks.turn_cost import TurnCost
 from agentcache.engine.jobs.away_turns import AwayTurns
 from agentcache.engine.jobs.duration_store import DurationStore
 from agentcache.engine.jobs.finish_classes import OVER, PREEMPTED, UNKNOWN, FinishClasses
+from agentcache.engine.jobs.hit_places import find_places
 from agentcache.engine.jobs.job_blocks import JobBlocks
 from agentcache.engine.jobs.job_finder import JobFinder
 from agentcache.engine.jobs.miss_log import MissLog
@@ -39,7 +41,8 @@ class JobTracker:
     """Follows every request of a client. Costs O(blocks of the request) when it comes and when it ends.
 
     Each of a request's block hashes is of `hash_block_size` tokens. `pins` and `factors` None are of a policy without
-    them, `store` None of a server that forgets durations at its end, `turn_tokens` None of one that shows no text.
+    them, `store` None of a server that forgets durations at its end, `turn_tokens` None of one that shows no text,
+    `connector` None of an engine whose KV is nowhere else.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class JobTracker:
         count_waiting: Callable[[], int],
         store: DurationStore | None,
         turn_tokens: TurnTokens | None,
+        connector: KVConnectorBase_V1 | None,
         clock: Callable[[], float],
     ) -> None:
         self.runtime = runtime
@@ -65,6 +69,7 @@ class JobTracker:
         self.clock = clock
         self._runtime_policy = runtime_policy
         self._waiting = waiting
+        self._connector = connector
         self._factors = factors
         self._turn_cost = turn_cost
         self.tool_reader = tool_reader
@@ -157,8 +162,8 @@ class JobTracker:
         state.scheduled_s = self.clock()
         stats = request.prefill_stats
         state.cached_tokens = stats.num_cached_tokens if stats is not None else 0
-        if stats is not None and self.misses.find_losses is not None:
-            state.hits = {"gpu": stats.num_local_cached_tokens, "host": stats.num_external_cached_tokens}
+        if stats is not None:
+            state.hits = find_places(self._connector, request, stats)
         self.misses.explain(request, state, filled)
         self.runtime.load.admitted(state.scheduled_s - state.arrived_s, self._turn_cost.of_lost(state))
         self._waiting.admitted(request, state)

@@ -16,8 +16,9 @@ class _View(BaseModel):
 
 
 MissReason = Literal["new", "changed", "evicted", "behind a gap", "at another engine"]
-# Of two caches, the one on the GPU and the one in the host's memory.
-HitPlace = Literal["gpu", "host"]
+# The cache on the GPU, the one in the host's memory, and what else a KV connector of vLLM's loads from: a disk; or
+# another engine, or what it does not tell.
+HitPlace = Literal["gpu", "host", "disk", "elsewhere"]
 # How an evicted block came to be computed again: it left the GPU without a copy, because it was never chosen for one,
 # was not worth one, was written over before its copy was made, or every block of the host's memory was being copied to;
 # its copy was evicted from the host's memory; or that is there, and was not fetched.
@@ -103,7 +104,8 @@ class TurnView(_View):
     change: ChangeView | None = Field(default=None, description="None when the prompt goes on from the last turn")
     lost_to: tuple[LossView, ...] = Field(default=(), description="of the evicted, the largest losses first")
     hits: dict[HitPlace, int] = Field(
-        default={}, description="cached tokens; `host`: fetched for this request. Empty without a second cache"
+        default={},
+        description="cached tokens; all but `gpu` were fetched for this request. Empty without a second cache",
     )
     evicted_from: dict[LossCause, int] = Field(
         default={}, description="evicted tokens, by how they were lost; empty without a second cache"

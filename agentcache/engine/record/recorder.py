@@ -21,6 +21,7 @@ from agentcache.engine.record.shared_start import begin_recording
 from agentcache.engine.replies.ended_reply import EndedReply
 from agentcache.engine.replies.tool_reader import MAX_TOKENS, ToolReader, calls_of
 from agentcache.errors import InputError
+from agentcache.models.catalog import short_name
 from tool_runtime.learning.tool_key import ToolKey
 from workloads.recording.files import name_file
 from workloads.recording.line import VERSION, End, Header
@@ -151,7 +152,8 @@ def make_recorder(
         version=VERSION,
         id=start.id,
         block_tokens=record.block_tokens,
-        model=vllm_config.model_config.model,
+        # A folder may be named after its user.
+        model=short_name(vllm_config.model_config.model),
         policy=config.policy,
         started_at=started_at.isoformat(timespec="microseconds"),
     )
