@@ -197,7 +197,7 @@ class OrderConfig(BaseModel):
         "while jobs want more than the caches hold, for how long a turn that lost its context waits, as a share of the "
         "seconds in which the contexts of all are computed; 0: it does not; None leaves it to the policy",
         "chosen: policy agentcache has 0.5, with KV in the host's memory 0.25, of 0 to 2 on seeds 0 and 1 "
-        '(docs/results/closed-loop.md, "Load control")',
+        '(docs/results/closed-loop-choices.md, "Load control")',
         **_NOT_NEGATIVE,
     )
 
@@ -210,26 +210,26 @@ class TierConfig(BaseModel):
     enabled: bool = _knob(
         True,
         "whether policies that can (agentcache, agentcache-interactive) steer it, or leave it to vLLM",
-        'measured: one H200, two seeds, sooner than without and than vLLM\'s (docs/results/host-memory.md, "On a GPU")',
+        'measured: H200s, jobs end sooner than with vLLM\'s (docs/results/host-memory.md, "What you get")',
     )
     prefetch: bool = _knob(
         True,
         "whether what a job has left comes back to the GPU before the job does, while nobody waits and what gives way "
         "is less likely to be asked for",
-        'chosen: simulated, seeds 0 to 2 and 11 (docs/results/host-memory.md, "Prefetches")',
+        'chosen: simulated, seeds 0 to 2 and 11 (docs/results/host-memory-choices.md, "Prefetches")',
     )
     link_gb_s: float | None = _knob(
         None,
         "gigabytes a second between the host's memory and each GPU, one way; None takes them from the profile, or 42",
         "measured: one H200, 1,024 blocks; 33 to 52 by their number, 26 each way at once "
-        '(docs/results/host-memory.md, "On a GPU")',
+        '(docs/results/host-memory-link.md, "Measured")',
         **_POSITIVE,
     )
     latency_s: float | None = _knob(
         None,
         "seconds until copies begin; blocks that save less by being fetched are computed; None takes them from the "
         "profile, or 0.00006",
-        'measured: the same H200 (docs/results/host-memory.md, "On a GPU")',
+        'measured: the same H200 (docs/results/host-memory-link.md, "Measured")',
         **_NOT_NEGATIVE,
     )
 

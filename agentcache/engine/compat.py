@@ -37,6 +37,7 @@ _ASYNC_METHODS = {"__init__", "_update_after_schedule", "_update_request_with_ou
 _MANAGER = "vllm.v1.core.kv_cache_manager:KVCacheManager"
 _SCHEDULER = "vllm.v1.core.sched.scheduler:Scheduler"
 _TIER_WORKER = "vllm.v1.simple_kv_offload.worker:SimpleCPUOffloadWorker"
+_COPY_BACKEND = "vllm.v1.simple_kv_offload.copy_backend:DmaCopyBackend"
 _TIER_CONNECTOR = "vllm.distributed.kv_transfer.kv_connector.v1.simple_cpu_offload_connector:SimpleCPUOffloadConnector"
 
 # What we call or replace, with the leading parameters that we pass or take. By name: the version is looked at first.
@@ -67,6 +68,11 @@ _SIGNATURES: dict[str, tuple[str, ...]] = {
         "self",
         "block_hashes",
         "max_cache_hit_length",
+    ),
+    "vllm.distributed.kv_transfer.kv_connector.v1.base:KVConnectorBase_V1.get_external_cache_hit_sources": (
+        "self",
+        "request",
+        "num_external_tokens",
     ),
     f"{_MANAGER}.allocate_slots": ("self", "request", "num_new_tokens"),
     f"{_MANAGER}.evict_blocks": ("self", "block_ids"),
@@ -195,6 +201,19 @@ _TIER_SIGNATURES: dict[str, tuple[str, ...]] = {
     f"{_TIER_WORKER}.get_finished": ("self", "finished_req_ids"),
     f"{_TIER_WORKER}.build_connector_worker_meta": ("self",),
     f"{_TIER_WORKER}.register_kv_caches": ("self", "kv_caches"),
+    f"{_COPY_BACKEND}.init": ("self", "gpu_caches", "cpu_caches", "device", "load_stream", "store_stream"),
+    # In this order its thread gets them.
+    f"{_COPY_BACKEND}.launch_copy": (
+        "self",
+        "src_blocks",
+        "dst_blocks",
+        "is_store",
+        "event_idx",
+        "events_list",
+        "wait_event",
+    ),
+    f"{_COPY_BACKEND}._copy_loop": ("q", "device", "load_stream", "store_stream"),
+    f"{_COPY_BACKEND}.shutdown": ("self",),
     f"{_TIER_CONNECTOR}.get_num_new_matched_tokens": ("self", "request", "num_computed_tokens"),
     f"{_TIER_CONNECTOR}.build_connector_meta": ("self", "scheduler_output"),
     f"{_TIER_CONNECTOR}.update_connector_output": ("self", "connector_output"),
@@ -217,7 +236,7 @@ _TIER_ATTRIBUTES: dict[str, tuple[str, ...]] = {
         "gpu_kv_caches",
     ),
     _TIER_CONNECTOR: ("scheduler_manager", "worker_handler"),
-    "vllm.v1.simple_kv_offload.copy_backend:DmaCopyBackend": ("_thread",),
+    _COPY_BACKEND: ("_thread",),
 }
 _SERVER_ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "vllm.v1.engine.core_client:DPLBAsyncMPClient": ("client_count", "core_engines", "reqs_in_flight"),

@@ -16,7 +16,7 @@ class LossRange(NamedTuple):
 
 
 # Chosen by simulations of BFCL's seeds 1, 2 and 10, of 0.6 to 1.0, 0.7 to 1.1 and 0.8 to 1.2
-# (docs/results/host-memory.md#what-juniors-wait-for).
+# (docs/results/host-memory-waits.md#what-juniors-wait-for).
 BESIDE_TIER = LossRange(0.7, 1.1)
 # Chosen on seeds 0 to 5 and 289, of 0.7 to 1.0 and 1.1, 0.9 to 1.2 and 1.0 to 1.2 (docs/results/families.md#chosen).
 WITHOUT_TIER = LossRange(1.0, 1.2)

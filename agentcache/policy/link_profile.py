@@ -46,6 +46,6 @@ class LinkProfile(BaseModel):
 
 
 # Where no profile says more: one H200, 42 GB/s with 1,024 blocks of 2 MiB and 26 each way at once
-# (docs/results/host-memory.md, "On a GPU").
+# (docs/results/host-memory-link.md, "Measured").
 _ONE_WAY = LinkSpeed(latency_s=0.00006, gb_s=42.0)
 ASSUMED_LINK = LinkSpeeds(fetch=_ONE_WAY, store=_ONE_WAY, both_share=26 / 42)

@@ -115,8 +115,18 @@ _TIER_METRICS = (
     counter("stored_blocks_total", "Blocks copied to the host's memory.", _of_tier(lambda tier: tier.stored)),
     counter(
         "stored_bytes_total",
-        "Bytes copied to the host's memory, from all GPUs of the engine.",
-        _of_tier(lambda tier: tier.stored * tier.block_bytes),
+        "Bytes copied to the host's memory, from all GPUs of the engine, thrown away or not.",
+        _of_tier(lambda tier: (tier.stored + tier.overwritten) * tier.block_bytes),
+    ),
+    counter(
+        "store_seconds_total",
+        "Seconds that these copies took, of all GPUs of the engine.",
+        _of_tier(lambda tier: tier.store_s),
+    ),
+    counter(
+        "failed_stores_total",
+        "Blocks whose copies to the host's memory failed.",
+        _of_tier(lambda tier: tier.failed_stores),
     ),
     counter(
         "overwritten_stores_total",
@@ -133,6 +143,16 @@ _TIER_METRICS = (
         "fetched_bytes_total",
         "Bytes copied back, to all GPUs of the engine.",
         _of_tier(lambda tier: tier.fetched * tier.block_bytes),
+    ),
+    counter(
+        "fetch_seconds_total",
+        "Seconds that these copies took, of all GPUs of the engine.",
+        _of_tier(lambda tier: tier.fetch_s),
+    ),
+    counter(
+        "failed_fetches_total",
+        "Blocks whose copies back to the GPU failed.",
+        _of_tier(lambda tier: tier.failed_fetches),
     ),
     counter(
         "prefetched_blocks_total",

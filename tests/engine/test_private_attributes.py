@@ -15,7 +15,9 @@ OURS = {"_asdict", "_replace"}
 CALLERS = {
     "_invoke_utility_method",
     "_notify_idle_state_callbacks",
+    "_backend",
     "_completed_store_events",
+    "_copy_loop",
     "_init_cpu_mode",
     "_load_hwm",
     "_store_hwm",

@@ -17,6 +17,7 @@ from served import PROMPT, SERVED, assert_near, find_distance
 from transformers import AutoConfig
 from vllm.distributed.kv_transfer import ensure_kv_transfer_shutdown, get_kv_transfer_group
 
+from agentcache.engine.tier import copying_thread
 from agentcache.engine.tier.options import make_transfer_config
 
 pytestmark = pytest.mark.engine
@@ -79,6 +80,36 @@ def test_replies_of_jobs_over_two_caches(
     assert_near(((reply, cold.reply(name)) for name, (*_, reply) in zip(names, crowd.turns, strict=True)), tolerance)
     assert tier.fetched_blocks > 10
     assert tier.storing.stats.stored > 10
+    # No link copies as fast as that, nor as slowly.
+    copied = tier.storing.stats.stored + tier.storing.stats.overwritten
+    for blocks, seconds in ((copied, tier.store_s), (tier.fetched_blocks, tier.fetch_s)):
+        assert 1e7 < blocks * tier.block_bytes / seconds < 1e12
+
+
+def test_replies_where_copies_fail(
+    *, cold: LiveEngine, model: str, tolerance: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every third copy cannot be begun."""
+    numbers = itertools.count(1)
+    copy_blocks = copying_thread.copy_blocks
+
+    def fail(*copy: Any) -> None:
+        if not next(numbers) % 3:
+            raise RuntimeError("batch memcpy failed")
+        copy_blocks(*copy)
+
+    monkeypatch.setattr(copying_thread, "copy_blocks", fail)
+    with start_tiered(model, 300) as engine:
+        tier = engine.scheduler.tier
+        crowd = Crowd(engine, random.Random(9), resets_running=False)
+        crowd.run(jobs=6, turns=4)
+        settle(engine)
+        assert not tier.host.find_used()
+    names = [cold.add(prompt, length) for prompt, length, _ in crowd.turns]
+    cold.finish()
+    assert_near(((reply, cold.reply(name)) for name, (*_, reply) in zip(names, crowd.turns, strict=True)), tolerance)
+    assert tier.storing.stats.failed
+    assert tier.failed_fetches
 
 
 @pytest.mark.parametrize("is_wrong", [False, True], ids=["as stored", "one wrong block"])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcache.engine.tier.fetching import Link
+from agentcache.engine.tier.fetch_plan import Link
 from agentcache.engine.tier.link_costs import Links
 from agentcache.engine.tier.worker import TierMetadata
 from agentcache.errors import InputError
@@ -96,7 +96,7 @@ def test_noise_moves_the_fit_a_little() -> None:
 
 
 def test_the_measured_table_gives_about_what_is_assumed() -> None:
-    """The rows of docs/results/host-memory.md, "On a GPU"."""
+    """The rows of docs/results/host-memory-link.md, "Measured"."""
     table = [
         (1, 19.2, 20.0, 13.1),
         (16, 33.3, 32.7, 23.2),

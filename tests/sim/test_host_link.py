@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcache.engine.tier.fetching import Link
+from agentcache.engine.tier.fetch_plan import Link
 from agentcache.engine.tier.link_costs import Links
 from agentcache.engine.tier.worker import TierMetadata
 from agentcache.sim.host_link import HostLink

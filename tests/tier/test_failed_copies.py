@@ -1,83 +1,201 @@
-"""A copy that fails ends vLLM's copying thread, and with it the engine: requests would wait for it for ever."""
+"""A copy that cannot be begun is reported as failed, and the next one is made; how long copies take is measured."""
 
 from __future__ import annotations
 
-from queue import SimpleQueue
-from threading import Thread
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from vllm.v1.simple_kv_offload import copy_backend
-from vllm.v1.simple_kv_offload.copy_backend import DmaCopyBackend
+import torch
 
-from agentcache.engine.tier.worker import TierMetadata, TierWorker
+from agentcache.engine.tier import copying_thread
+from agentcache.engine.tier.copy_reports import CopyReports
+from agentcache.engine.tier.copying_thread import CopyingThread
+from agentcache.engine.tier.worker import CopiesDone, CpuTierWorker, TierMetadata, TierWorker
 from agentcache.errors import ServerError
 
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+LOAD = {"load_event": 5, "load_gpu_blocks": [1], "load_cpu_blocks": [2]}
+STORE = {"store_event": 5, "store_gpu_blocks": [1], "store_cpu_blocks": [2]}
+LATER = {
+    "load_event": 7,
+    "load_gpu_blocks": [3],
+    "load_cpu_blocks": [4],
+    "store_event": 6,
+    "store_gpu_blocks": [5],
+    "store_cpu_blocks": [6],
+}
 
 
-class FailingWorker(TierWorker):
-    """Its thread is vLLM's own, and dies of the first copy."""
+class FakeStream:
+    """Does at once what it is asked for; copies take a quarter of a second."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.is_broken = False
+
+    def wait_event(self, event: Any) -> None:
+        """A step takes long, and is no part of a copy."""
+        assert event == "the step before"
+        self.now_s += 100.0
+
+
+class FakeEvent:
+    """Where its stream was when it was recorded."""
+
+    def __init__(self, *, enable_timing: bool) -> None:
+        assert enable_timing
+
+    def record(self, stream: FakeStream) -> None:
+        if stream.is_broken:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        self.at_s = stream.now_s
+
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, end: FakeEvent) -> float:
+        return (end.at_s - self.at_s) * 1e3
+
+
+class ThreadedWorker(TierWorker):
+    """Its thread is the engine's own, over streams that are made up."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         config: Any = None
         super().__init__(config, None, 1)
+        self.failures: list[Exception] = []
+        self.streams = FakeStream(), FakeStream()
+        monkeypatch.setattr(copying_thread, "torch", SimpleNamespace(Event=FakeEvent))
+        monkeypatch.setattr(copying_thread, "copy_blocks", self._copy_blocks)
+        monkeypatch.setattr(copying_thread, "current_platform", SimpleNamespace(set_device=lambda _: None))
+        monkeypatch.setattr("vllm.v1.simple_kv_offload.copy_backend.build_params", lambda *_, **__: object())
+        self.thread: Any = CopyingThread()
+        self.thread.init({}, {}, None, *self.streams)
+        self._backend = self.thread
 
-        def fail(*_: Any) -> None:
-            raise RuntimeError("cuMemcpyBatchAsync failed")
+    def _mark_step_before(self) -> Any:
+        return "the step before"
 
-        monkeypatch.setattr(copy_backend, "copy_blocks", fail)
-        monkeypatch.setattr(copy_backend, "current_platform", SimpleNamespace(set_device=lambda _: None))
-        self.backend: Any = DmaCopyBackend()
-        self.backend._queue = queue = SimpleQueue[Any]()
-        self.backend._load_params = self.backend._store_params = object()
-        stream: Any = SimpleNamespace()
-        self.backend._thread = Thread(target=self.backend._copy_loop, args=(queue, None, stream, stream), daemon=True)
-        self._backend = self.backend
+    def _copy_blocks(self, *_: Any) -> None:
+        if self.failures:
+            raise self.failures.pop()
+        for stream in self.streams:
+            stream.now_s += 0.25
 
-    def _mark_step_before(self) -> None:
-        """There is no GPU."""
-
-    def run_step(self, **copies: Any) -> None:
-        self.bind_connector_metadata(TierMetadata(**copies))
+    def run_step(self, kind: Any = TierMetadata, **copies: Any) -> None:
+        """Ask for copies, and let the thread take them one after the other."""
+        self.bind_connector_metadata(kind(**copies))
         self.start_load_kv()
+        self.wait_for_save()
 
-    def run_copies(self) -> None:
-        """Let the thread take what it was asked for, and die of it."""
-        self.backend._thread.start()
-        self.backend._thread.join(timeout=30)
-        assert not self.backend._thread.is_alive()
+    def end_thread(self) -> None:
+        """Let it take all that it was asked for."""
+        self.thread.shutdown()
+        assert not self.thread.is_alive
+
+    def report(self) -> CopiesDone:
+        self.get_finished(set())
+        done = self.build_connector_worker_meta()
+        assert isinstance(done, CopiesDone)
+        return done
 
 
-LOAD = {"load_event": 5, "load_gpu_blocks": [1], "load_cpu_blocks": [2]}
-STORE = {"store_event": 5, "store_gpu_blocks": [1], "store_cpu_blocks": [2]}
+@pytest.fixture
+def worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadedWorker]:
+    worker = ThreadedWorker(monkeypatch)
+    yield worker
+    worker.end_thread()
+
+
+def test_copies_are_timed_on_their_streams(worker: ThreadedWorker) -> None:
+    worker.run_step(**LATER)
+    worker.end_thread()
+    assert worker.report() == CopiesDone({6: 1}, {7: 1}, seconds={6: 0.25, 7: 0.25})
+    assert worker.build_connector_worker_meta() is None
 
 
 @pytest.mark.parametrize("copies", [LOAD, STORE], ids=["load", "store"])
-def test_a_failed_copy_ends_the_engine(monkeypatch: pytest.MonkeyPatch, copies: dict[str, Any]) -> None:
-    worker = FailingWorker(monkeypatch)
+@pytest.mark.parametrize("error", [RuntimeError("cuMemcpyBatchAsync failed"), MemoryError()], ids=["launch", "memory"])
+def test_the_thread_outlives_a_failed_copy(worker: ThreadedWorker, copies: dict[str, Any], error: Exception) -> None:
+    worker.failures.append(error)
     worker.run_step(**copies)
-    worker.run_copies()
-    with pytest.raises(ServerError, match=r"^--kv-offloading-size: a copy .* failed.*; restart the engine$"):
+    worker.run_step(**LATER)
+    worker.end_thread()
+    done = worker.report()
+    assert done.failed == {5}
+    assert done.seconds == {6: 0.25, 7: 0.25}
+    assert set(done.completed_store_events) | set(done.completed_loads) == {5, 6, 7}
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("copies", [LOAD, STORE], ids=["load", "store"])
+def test_an_error_on_the_stream_ends_the_engine(worker: ThreadedWorker, copies: dict[str, Any]) -> None:
+    for stream in worker.streams:
+        stream.is_broken = True
+    worker.run_step(**copies)
+    worker.end_thread()
+    with pytest.raises(ServerError, match=r"^--kv-offloading-size: a copy .* thread is dead .*; restart the engine$"):
         worker.get_finished(set())
 
 
-def test_a_copy_asked_for_later_ends_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What ended before counts, and a thread that nobody needs any more is no error."""
-    worker = FailingWorker(monkeypatch)
-    worker.run_step(**LOAD)
-    worker.run_copies()
-    worker._load_events.append((5, SimpleNamespace(query=lambda: True)))  # type: ignore[arg-type]
-    worker.get_finished(set())
-    assert worker.build_connector_worker_meta().completed_loads == {5: 1}  # type: ignore[union-attr]
-    worker.run_step(**STORE)
-    with pytest.raises(ServerError):
-        worker.get_finished(set())
-
-
-def test_copies_under_way_are_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    worker = FailingWorker(monkeypatch)
-    worker.run_step(**LOAD)
-    monkeypatch.setattr(worker.backend._thread, "is_alive", lambda: True)
+def test_an_idle_thread_that_is_dead_is_no_error(worker: ThreadedWorker) -> None:
+    worker.end_thread()
+    worker.bind_connector_metadata(TierMetadata())
     assert worker.get_finished(set()) == (None, None)
+
+
+def test_a_failed_copy_of_vllms_own_ends_the_engine(worker: ThreadedWorker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its scheduler knows of no stores that fail."""
+    monkeypatch.setattr(torch, "Event", lambda: SimpleNamespace(record=lambda _: None))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: None)
+    worker.failures.append(RuntimeError("cuMemcpyBatchAsync failed"))
+    worker.streams[1].wait_event = lambda _: None  # type: ignore[method-assign]
+    worker.run_step(TierMetadata.__base__, **STORE)
+    worker.end_thread()
+    with pytest.raises(ServerError, match=r"^--kv-offloading-size: a copy .* failed .*; restart the engine$"):
+        worker.get_finished(set())
+
+
+def test_vllms_thread_gives_way_to_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    def init_cpu_mode(worker: TierWorker, *_: Any) -> None:
+        worker._backend = SimpleNamespace(shutdown=lambda: made.append("ended"))  # type: ignore[assignment]
+        worker.cpu_kv_caches = {}
+
+    monkeypatch.setattr("vllm.v1.simple_kv_offload.worker.SimpleCPUOffloadWorker._init_cpu_mode", init_cpu_mode)
+    monkeypatch.setattr(CopyingThread, "init", lambda *_: made.append("begun"))
+    config: Any = None
+    worker = TierWorker(config, None, 1)
+    worker._init_cpu_mode({}, 1, torch.device("cpu"))
+    assert made == ["ended", "begun"]
+    assert isinstance(worker._backend, CopyingThread)
+
+
+def test_a_copy_on_the_cpu_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    config: Any = None
+    worker = CpuTierWorker(config, None, 1)
+    worker.gpu_kv_caches = {"layer": torch.arange(8.0).reshape(8, 1)}
+    worker.cpu_kv_caches = {"layer": torch.zeros(8, 1)}
+    times = iter([1.0, 2.0, 2.5, 5.0, 5.125])
+    monkeypatch.setattr("time.perf_counter", lambda: next(times))
+    for copies in ({**LOAD, "load_gpu_blocks": [99]}, LATER):
+        worker.bind_connector_metadata(TierMetadata(**copies))
+        worker.start_load_kv()
+        worker.wait_for_save()
+    worker.get_finished(set())
+    done = worker.build_connector_worker_meta()
+    assert done == CopiesDone({6: 1}, {5: 1, 7: 1}, failed={5}, seconds={7: 0.5, 6: 0.125})
+    assert worker.cpu_kv_caches["layer"].flatten().tolist() == [0, 0, 0, 0, 0, 0, 5, 0]
+
+
+def test_a_copy_has_failed_if_it_did_at_any_worker() -> None:
+    reports = CopyReports(workers=2)
+    first = CopiesDone({1: 1, 2: 1}, {3: 1}, failed={2}, seconds={1: 0.5, 3: 2.0})
+    second = CopiesDone({1: 1}, {3: 1}, seconds={1: 0.25, 3: 3.0})
+    assert reports.add(first.aggregate(second)) == ({1: 0.75}, {3: 5.0})
+    # The other worker has made it.
+    assert reports.add(CopiesDone({2: 1}, {4: 1}, seconds={2: 0.5, 4: 1.0})) == ({2: None}, {})
+    assert reports.add(CopiesDone({}, {4: 1}, seconds={4: 1.5})) == ({}, {4: 2.5})
+    assert (len(reports._ended), reports._failed, reports._seconds) == (0, set(), {})

@@ -95,6 +95,20 @@ def test_blocks_being_read_stay() -> None:
     assert host.find_used() == set()
 
 
+def test_what_was_read_in_vain_goes_as_before_it_was_read() -> None:
+    host = make_host(5, by_value(5))
+    store(host, 1, 2, freed_s=990.0)
+    # That the GPU has lost it since was not told.
+    store(host, 3, 4, freed_s=995.0, stays=True)
+    host.end_reading_in_vain(host.begin_reading([key_of(2), key_of(3)]))
+    assert host.find_used() == set()
+    store(host, 5, freed_s=999.0)
+    assert held(host, range(9)) == [1, 2, 3, 5]
+    host.note_hits([key_of(3)])
+    store(host, 6, freed_s=999.0)
+    assert held(host, range(9)) == [1, 2, 5, 6]
+
+
 def test_no_more_is_reserved_than_there_is() -> None:
     host = make_host(blocks=3)
     assert len(host.reserve(9)) == 2

@@ -18,7 +18,7 @@ from agentcache.engine.jobs.evicted_blocks import Loss
 from agentcache.engine.jobs.views import PLACE_OF, TurnView
 from agentcache.engine.rpc.snapshot import make_snapshot
 from agentcache.engine.segments.cached_blocks import WatchedBlockMap
-from agentcache.engine.tier.fetching import Link
+from agentcache.engine.tier.fetch_plan import Link
 
 WHOLE = len(PROMPT) // BLOCK_SIZE * BLOCK_SIZE
 
@@ -79,7 +79,7 @@ def test_what_the_gpu_still_had_is_a_hit_there(tiny_model_path: str) -> None:
     assert come_back(lone).hits == {"gpu": WHOLE, "host": 0}
 
 
-def test_without_a_steered_cache_there_are_no_places(tiny_model_path: str) -> None:
+def test_a_cache_left_to_vllm_tells_places_and_no_losses(tiny_model_path: str) -> None:
     lone = make_tiered(tiny_model_path, policy="agentcache", tier={"enabled": False})
     assert lone.scheduler.tier is None
     for turn in range(2):
@@ -88,7 +88,8 @@ def test_without_a_steered_cache_there_are_no_places(tiny_model_path: str) -> No
             lone.step()
     (job,) = lone.scheduler.tracker.view_session("mine")
     assert job.turns[1].cached_tokens > 0
-    assert [(turn.hits, turn.evicted_from) for turn in job.turns] == [({}, {}), ({}, {})]
+    hits = [{"gpu": turn.cached_tokens, "host": 0} for turn in job.turns]
+    assert [(turn.hits, turn.evicted_from) for turn in job.turns] == [(hits[0], {}), (hits[1], {})]
     assert make_snapshot(lone.scheduler).tier is None
 
 

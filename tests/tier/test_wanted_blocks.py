@@ -8,30 +8,30 @@ from hypothesis import strategies as st
 from vllm.v1.core.kv_cache_utils import BlockHash, KVCacheBlock, make_block_hash_with_group_id
 
 from agentcache.engine.segments.cached_blocks import CachedBlockMap, WatchedBlockMap
-from agentcache.engine.segments.plan import Interval, SegmentCosts, find_hits, plan_segments
-from agentcache.engine.tier.fetching import Fetching, Link
+from agentcache.engine.segments.plan import SegmentCosts
+from agentcache.engine.tier.fetch_plan import NEITHER, ON_GPU, ON_HOST, FetchCosts, Link, plan_fetch
+from agentcache.engine.tier.fetching import Fetching
 from agentcache.policy.cost import RecomputeCost
 
 BLOCKS = 12
 KEYS = [make_block_hash_with_group_id(BlockHash(bytes([number]) * 32), 0) for number in range(BLOCKS)]
 COSTS = SegmentCosts(RecomputeCost(0.01, 1.0, 1e-9), row_s=2.0, block_size=16)
-LINK = Link(latency_s=3.0, block_s=0.9)
+LINK = Link(latency_s=3.0, block_s=3.4)
 MAX_GAPS = 2
+RUNNING = 2
 
 
 class _Request:
     """May be a key of a weak dictionary."""
 
+    mm_features = ()
+
 
 def find_slowly(on_host: WatchedBlockMap, on_gpu: WatchedBlockMap, limit: int) -> list[int]:
-    """Find what is worth fetching, block by block."""
-    here = [on_host.holds(key) and not on_gpu.holds(key) for key in KEYS]
-    either = bytes(on_host.holds(key) or on_gpu.holds(key) for key in KEYS)
-    hits = find_hits(either, limit)
-    used = [Interval(0, hits.prefix), *plan_segments(hits, COSTS, MAX_GAPS).kept]
-    wanted = [index for run in used for index in range(*run) if here[index]]
-    saved_s = sum(COSTS.block_s(index) for index in wanted)
-    return wanted if saved_s > LINK.latency_s + len(wanted) * LINK.block_s else []
+    """Find what is worth fetching, by where each block is."""
+    places = bytes(ON_GPU if on_gpu.holds(key) else ON_HOST if on_host.holds(key) else NEITHER for key in KEYS)
+    plan = plan_fetch(places[:limit], FetchCosts(COSTS, LINK, compute_price=1 + RUNNING), MAX_GAPS)
+    return [index for run in plan for index in range(*run)]
 
 
 @given(
@@ -40,10 +40,11 @@ def find_slowly(on_host: WatchedBlockMap, on_gpu: WatchedBlockMap, limit: int) -
 )
 def test_wanted_blocks_are_those_of_the_caches_now(changes: list[tuple[bool, bool, int]], limit: int) -> None:
     on_host, on_gpu = WatchedBlockMap(), WatchedBlockMap()
-    finder = SimpleNamespace(limit_of=lambda _: limit, begin_outside_inputs=lambda _, hits: hits)
+    finder = SimpleNamespace(limit_of=lambda _: limit, block_size=COSTS.block_size)
     filler = SimpleNamespace(finder=finder, max_gaps=MAX_GAPS)
     host = SimpleNamespace(map=on_host)
     parts: dict[str, Any] = {"pool": None, "queue": None, "storing": None, "usefulness": None}
+    parts["count_running"] = lambda: RUNNING
     fetching = Fetching(host=cast(Any, host), filler=cast(Any, filler), costs=COSTS, link=LINK, **parts)
     request = cast(Any, _Request())
     watched = on_gpu.watchers["waits"] = CachedBlockMap([KEYS], on_gpu)

@@ -20,6 +20,8 @@ from agentcache.engine.scheduler import AgentScheduler
 from agentcache.engine.tier.options import make_transfer_config
 from agentcache.engine.tier.worker import CopiesDone
 
+# What no row may read.
+WRONG = [-1] * BLOCK_SIZE
 _SPEC = FullAttentionSpec(block_size=BLOCK_SIZE, num_kv_heads=2, head_size=32, dtype=torch.float32)
 
 
@@ -30,10 +32,16 @@ class Copy:
     number: int
     is_store: bool
     left: list[tuple[int, int]] = field(default_factory=list)
+    fails: bool = False
 
 
 class TieredScheduler(LoneScheduler):
-    """Each step every block under way is copied with the chance `pace`: copies end late and in any order."""
+    """Each step every block under way is copied with the chance `pace`: copies end late and in any order.
+
+    With the chance `fails` a copy fails: its targets then hold what nobody may read.
+    """
+
+    fails = 0.0
 
     def __init__(self, scheduler: AgentScheduler, chance: random.Random, pace: float, in_flight: int) -> None:
         super().__init__(scheduler, in_flight, shadow=True)
@@ -67,11 +75,14 @@ class TieredScheduler(LoneScheduler):
         metadata: Any = output.kv_connector_metadata
         if metadata.load_event >= 0:
             pairs = list(zip(metadata.load_cpu_blocks, metadata.load_gpu_blocks, strict=True))
-            self.copies.append(Copy(metadata.load_event, False, pairs))
+            self.copies.append(Copy(metadata.load_event, False, pairs, self._is_to_fail()))
         if metadata.store_event >= 0:
             pairs = list(zip(metadata.store_gpu_blocks, metadata.store_cpu_blocks, strict=True))
-            self.copies.append(Copy(metadata.store_event, True, pairs))
+            self.copies.append(Copy(metadata.store_event, True, pairs, self._is_to_fail()))
         return output
+
+    def _is_to_fail(self) -> bool:
+        return bool(self.fails) and self.chance.random() < self.fails
 
     def _copy(self) -> None:
         """After the step has written what it computes, as vLLM's workers order it."""
@@ -79,21 +90,24 @@ class TieredScheduler(LoneScheduler):
             now = [pair for pair in copy.left if self.chance.random() < self.pace]
             copy.left = [pair for pair in copy.left if pair not in now]
             for source, target in now:
-                self._copy_block(copy.is_store, source, target)
+                self._copy_block(copy, source, target)
         done = [copy for copy in self.copies if not copy.left]
         self.copies = [copy for copy in self.copies if copy.left]
         counts = CopiesDone(
-            {copy.number: 1 for copy in done if copy.is_store}, {copy.number: 1 for copy in done if not copy.is_store}
+            {copy.number: 1 for copy in done if copy.is_store},
+            {copy.number: 1 for copy in done if not copy.is_store},
+            failed={copy.number for copy in done if copy.fails},
+            seconds={copy.number: 0.5 for copy in done if not copy.fails},
         )
         self.scheduler.connector.update_connector_output(KVConnectorOutput(kv_connector_worker_meta=counts))
 
-    def _copy_block(self, is_store: bool, source: int, target: int) -> None:
+    def _copy_block(self, copy: Copy, source: int, target: int) -> None:
         assert self.shadow is not None
         slots = self.shadow.slots
-        if is_store:
-            self.host[target] = slots[source * BLOCK_SIZE : (source + 1) * BLOCK_SIZE]
+        if copy.is_store:
+            self.host[target] = WRONG if copy.fails else slots[source * BLOCK_SIZE : (source + 1) * BLOCK_SIZE]
         else:
-            slots[target * BLOCK_SIZE : (target + 1) * BLOCK_SIZE] = self.host[source]
+            slots[target * BLOCK_SIZE : (target + 1) * BLOCK_SIZE] = WRONG if copy.fails else self.host[source]
 
 
 def make_tiered(

@@ -238,6 +238,16 @@ class GapFiller:
         self._pool.touch(list(new.values()))
         parent.held.update(new)
 
+    def release_blocks(self, names: Iterable[str], blocks: Iterable[KVCacheBlock]) -> list[Request]:
+        """Release what requests hold of blocks that have not got what they were to hold, and list those that wait."""
+        ids = {block.block_id for block in blocks}
+        parents = [parent for name in names if (parent := self._parents.get(name)) is not None]
+        for parent in parents:
+            empty = [place for place, block in parent.held.items() if block.block_id in ids]
+            parent.fetched.difference_update(index for index, _ in empty)
+            self._pool.free_blocks([parent.held.pop(place) for place in empty])
+        return [parent.request for parent in parents]
+
     def begin_anew(self) -> None:
         """Begin anew: the prefix cache was reset, and vLLM made a new map."""
         self.finder.watch()

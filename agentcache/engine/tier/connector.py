@@ -63,7 +63,7 @@ class TierConnector(SimpleCPUOffloadConnector):
             return
         done = connector_output.kv_connector_worker_meta
         if isinstance(done, CopiesDone):
-            self.tier.end_copies(done.completed_store_events, done.completed_loads)
+            self.tier.end_copies(done)
 
     def request_finished(self, request: Request, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
         """Let the request's blocks be freed: copies hold what they need."""

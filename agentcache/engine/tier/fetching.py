@@ -6,12 +6,12 @@ been away: it hits it as a prefix or behind a gap. Until then it waits, and lets
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import compress, groupby
+from itertools import groupby
 from operator import itemgetter
 from typing import NamedTuple
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_utils import BlockHashWithGroupId, KVCacheBlock
@@ -19,22 +19,16 @@ from vllm.v1.request import Request
 
 from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP, CachedBlockMap
+from agentcache.engine.segments.fill_request import find_inputs
 from agentcache.engine.segments.gap_filler import GapFiller
-from agentcache.engine.segments.plan import Interval, SegmentCosts, find_hits, plan_segments
+from agentcache.engine.segments.plan import SegmentCosts
+from agentcache.engine.tier.fetch_plan import ON_GPU, ON_HOST, FetchCosts, Link, plan_fetch
 from agentcache.engine.tier.host_cache import HostCache
 from agentcache.engine.tier.storing import Storing
 from agentcache.engine.tier.usefulness import Usefulness
 
 # A fetch waits no longer for others' blocks to be stored.
 _MOST_STEPS = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """Between the host's memory and the GPU: seconds until a copy begins, and seconds of each block."""
-
-    latency_s: float
-    block_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +61,7 @@ class Fetch:
 
 
 class _Found(NamedTuple):
-    """What of a request is worth fetching, and all that this follows from."""
+    """What of a request is worth fetching, and all that this follows from, but for how many requests ran then."""
 
     causes: tuple[object, ...]
     wanted: list[int]
@@ -87,7 +81,9 @@ class Fetching:
         usefulness: Usefulness,
         costs: SegmentCosts,
         link: Link,
+        count_running: Callable[[], int],
     ) -> None:
+        """`count_running` counts the requests that stand still while another is computed."""
         self._storing = storing
         self._usefulness = usefulness
         # How many steps each request has waited for blocks that may be lost.
@@ -98,12 +94,13 @@ class Fetching:
         self._filler = filler
         self._costs = costs
         self._link = link
+        self._count_running = count_running
+        # Requests for which a fetch failed: they compute what they lack.
+        self._failed: WeakSet[Request] = WeakSet()
         # Blocks under way to the GPU.
         self._coming: set[BlockHashWithGroupId] = set()
         # Whoever waits is looked at in every step, and more than once.
         self._found: WeakKeyDictionary[Request, _Found] = WeakKeyDictionary()
-        # What each block of a request costs, by its index, as far as anybody asked.
-        self._block_s: list[float] = []
 
     @property
     def block_s(self) -> float:
@@ -150,6 +147,13 @@ class Fetching:
             self._usefulness.note_fetched(use.context.finish_class for use in uses)
         self._host.end_reading(fetch.sources)
 
+    def fail(self, fetch: Fetch) -> None:
+        """Give back what was taken for a fetch whose copies failed. Its requests fetch no more, others may."""
+        self._coming.difference_update(fetch.keys)
+        self._failed.update(self._filler.release_blocks(fetch.request_ids, fetch.blocks))
+        self._pool.free_blocks(fetch.blocks)
+        self._host.end_reading_in_vain(fetch.sources)
+
     def _take_blocks(
         self,
         keys: Sequence[BlockHashWithGroupId],
@@ -174,11 +178,12 @@ class Fetching:
 
     def count_here(self, request: Request) -> int:
         """Count the request's blocks that are in the host's memory alone."""
-        here, _ = self._find_here(self._filler.finder.map(request))
-        return sum(here)
+        return self._find_places(self._filler.finder.map(request)).count(ON_HOST)
 
     def find_wanted(self, request: Request, on_gpu: CachedBlockMap) -> list[int]:
         """Find the blocks that are in the host's memory alone and worth fetching, by their index."""
+        if request in self._failed:
+            return []
         limit = self._filler.finder.limit_of(request)
         cached = bytes(on_gpu.cached[KV_CACHE_GROUP])
         # A hash stands for all tokens before it.
@@ -190,22 +195,19 @@ class Fetching:
         return found.wanted
 
     def _find_wanted(self, request: Request, on_gpu: CachedBlockMap, limit: int) -> list[int]:
-        here, either = self._find_here(on_gpu)
-        if 1 not in here:
+        places = self._find_places(on_gpu)[:limit]
+        if ON_HOST not in places:
             return []
-        hits = self._filler.finder.begin_outside_inputs(request, find_hits(either, limit))
-        plan = plan_segments(hits, self._costs, self._filler.max_gaps)
-        wanted: list[int] = []
-        for start, end in (Interval(0, hits.prefix), *plan.kept):
-            wanted += compress(range(start, end), here[start:end])
-        self._block_s += map(self._costs.block_s, range(len(self._block_s), len(here)))
-        saved_s = sum(map(self._block_s.__getitem__, wanted))
-        return wanted if saved_s > self._link.latency_s + len(wanted) * self._link.block_s else []
+        # Both keep the request waiting.
+        costs = FetchCosts(self._costs, self._link, compute_price=1 + self._count_running())
+        inputs = find_inputs(request, self._filler.finder.block_size)
+        plan = plan_fetch(places, costs, self._filler.max_gaps, inputs)
+        return [index for run in plan for index in range(*run)]
 
-    def _find_here(self, on_gpu: CachedBlockMap) -> tuple[bytes, bytes]:
-        """Find which blocks are in the host's memory alone, and which are in either: as numbers, for speed."""
+    def _find_places(self, on_gpu: CachedBlockMap) -> bytes:
+        """Find where each block of the request can be read, all at once for speed."""
         keys = on_gpu.keys[KV_CACHE_GROUP]
         on_host = int.from_bytes(bytes(map(self._host.map.holds, keys)))
-        either = on_host | int.from_bytes(on_gpu.cached[KV_CACHE_GROUP])
-        here = either ^ int.from_bytes(on_gpu.cached[KV_CACHE_GROUP])
-        return here.to_bytes(len(keys)), either.to_bytes(len(keys))
+        cached = int.from_bytes(on_gpu.cached[KV_CACHE_GROUP])
+        places = ON_GPU * cached + ON_HOST * ((on_host | cached) ^ cached)
+        return places.to_bytes(len(keys))

@@ -16,7 +16,7 @@ from agentcache.engine.segments.cached_blocks import WatchedBlockMap, watch_cach
 from agentcache.policy.evictor import UNKNOWN_REQUEST, Evictor
 
 # Multiplies the value of a block that is on the GPU as well, which may lose it before it is stored again: it loses a
-# tenth or so of what is not stored (docs/results/host-memory.md#copies-of-what-the-gpu-has).
+# tenth or so of what is not stored (docs/results/host-memory-choices.md#copies-of-what-the-gpu-has).
 _COPY_FACTOR = 0.1
 # What it costs to lose a block that nobody comes back for: less than any other, however long ago that was used.
 UNWANTED_S = 1e-15
@@ -133,6 +133,12 @@ class HostCache:
     def end_reading(self, blocks: Sequence[KVCacheBlock]) -> None:
         """Note that blocks were copied to the GPU: until it loses them they are worth less."""
         self._free_copied(blocks)
+
+    def end_reading_in_vain(self, blocks: Sequence[KVCacheBlock]) -> None:
+        """Note that blocks were not copied to the GPU after all: they are here alone."""
+        self._copied.difference_update(block.block_id for block in blocks)
+        for last_use, group in groupby(blocks, key=self.last_use_of):
+            self._free_alone(list(group), last_use)
 
     def note_hits(self, keys: Iterable[BlockHashWithGroupId]) -> None:
         """Note that a request uses what the GPU has of these: until it loses them they are worth less here."""

@@ -9,7 +9,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 
 from agentcache.config import AgentCacheConfig
 from agentcache.engine.blocks.evictor_inputs import find_profile
-from agentcache.engine.tier.fetching import Link
+from agentcache.engine.tier.fetch_plan import Link
 from agentcache.policy.link_profile import ASSUMED_LINK, LinkSpeed, LinkSpeeds
 
 

@@ -25,7 +25,7 @@ from agentcache.engine.tier.storing import Storing
 from agentcache.policy.return_price import ReturnPrice
 
 # Who is likely to be back is back within so many seconds by at least this chance, and what gives way is at most half as
-# likely to be asked for. Chosen on seeds 0 to 2, 11 (docs/results/host-memory.md#prefetches).
+# likely to be asked for. Chosen on seeds 0 to 2, 11 (docs/results/host-memory-choices.md#prefetches).
 _WITHIN_S = 5.0
 _LEAST_CHANCE = 0.5
 _LESS_LIKELY = 0.5
@@ -117,6 +117,12 @@ class Prefetching:
             name = f"{fetch.ahead_of}#{next(self._numbers)}"
             self._pins.guard(name, [block.block_id for block in fetch.blocks], 0.0)
             self._guards[name] = _Guard(fetch.ahead_of, self._clock() + _WITHIN_S)
+
+    def fail(self, fetch: Fetch) -> None:
+        """Forget what did not come: it may be chosen again at the next look."""
+        self._coming = None
+        if fetch.ahead_of in self._fetched:
+            del self._fetched[fetch.ahead_of][-len(fetch.keys) :]
 
     @property
     def _is_on_gpu(self) -> Callable[[BlockHashWithGroupId], bool]:

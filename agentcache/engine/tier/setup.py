@@ -19,7 +19,8 @@ from agentcache.engine.segments.plan import SegmentCosts
 from agentcache.engine.segments.scheduler import MultiSegmentScheduler
 from agentcache.engine.tier.computed_blocks import ComputedBlocks
 from agentcache.engine.tier.connector import TierConnector
-from agentcache.engine.tier.fetching import Fetching, Link
+from agentcache.engine.tier.fetch_plan import Link
+from agentcache.engine.tier.fetching import Fetching
 from agentcache.engine.tier.host_cache import HostCache
 from agentcache.engine.tier.link_costs import find_block_bytes, find_links
 from agentcache.engine.tier.obstacles import TierObstacle, find_tier_obstacle
@@ -36,13 +37,14 @@ from agentcache.policy.return_price import ReturnPrice
 
 # Steps whose new tokens take blocks that are copied already: a copy is known to have been made some three steps after
 # it was asked for, and until it is needed both caches have the block. Of 2, 4 and 8, simulated on closed loops
-# (docs/results/host-memory.md#fewer-copies-ahead).
+# (docs/results/host-memory-choices.md#fewer-copies-ahead).
 _STEPS_AHEAD = 4
-# Steps whose new tokens take as many victims as are copied beside one (docs/results/host-memory.md#bounded-copies).
+# Steps whose new tokens take as many victims as are copied beside one
+# (docs/results/host-memory-choices.md#bounded-copies).
 _STEPS_AT_ONCE = 2
 # Copies are made beside the steps: a second of the link counts for so much of one of the GPU's. Where all of it counts,
 # caches that lose most of what they copy give up classes to which all jobs come back, and lose the rest too. Of 0.2 and
-# 1, simulated on six sets of coding sessions (docs/results/host-memory.md#copies-of-what-the-gpu-has).
+# 1, simulated on six sets of coding sessions (docs/results/host-memory-choices.md#copies-of-what-the-gpu-has).
 _LINK_PRICE = 0.2
 
 
@@ -103,6 +105,7 @@ class TierSetup:
                 usefulness=usefulness,
                 costs=filler.costs,
                 link=self.link,
+                count_running=lambda: len(scheduler.running),
             ),
             filler=filler,
             price=price,

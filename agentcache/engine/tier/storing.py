@@ -33,11 +33,15 @@ _LOOK_AGAIN_S = 0.5
 
 @dataclass(slots=True)
 class StoreStats:
-    """Blocks since the start. `avoided`: were passed over: their jobs are over, or few like them were ever fetched."""
+    """Blocks since the start. `avoided`: were passed over: their jobs are over, or few like them were ever fetched.
+
+    `failed`: their copies could not be made.
+    """
 
     stored: int = 0
     overwritten: int = 0
     avoided: int = 0
+    failed: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -226,6 +230,18 @@ class Storing:
         self._queue.reprice(safe, self._fetch_s)
         self.stats.stored += len(stored)
         self.stats.overwritten += len(lost)
+
+    def fail(self, store: Store) -> None:
+        """Forget copies that failed: the GPU's own blocks are the only ones, and may be chosen again."""
+        copying = self._map.copying
+        self._under_way.difference_update(store.keys)
+        intact = [block for block in store.blocks if copying.get(block.block_id) is store]
+        for block in intact:
+            del copying[block.block_id]
+        self._host.give_back(store.targets)
+        self._queue.reprice(self._find_wanted(intact), self._compute_s)
+        self.losses.note_not_copied((block.block_id for block in intact), "overwritten")
+        self.stats.failed += len(store.blocks)
 
     def _is_due(self, *, idle: bool) -> bool:
         """Tell whether so many blocks went, or so much time, that others are near their eviction now.

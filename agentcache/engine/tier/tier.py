@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 from vllm.utils.math_utils import cdiv
 from vllm.v1.request import Request
@@ -12,13 +12,14 @@ from vllm.v1.request import Request
 from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP, CachedBlockMap
 from agentcache.engine.segments.fill_request import find_obstacle
 from agentcache.engine.segments.gap_filler import GapFiller
+from agentcache.engine.tier.copy_reports import CopyReports
 from agentcache.engine.tier.fetching import Fetch, Fetching
 from agentcache.engine.tier.host_cache import HostCache
 from agentcache.engine.tier.prefetching import Prefetching
 from agentcache.engine.tier.prefill_gate import PrefillGate
 from agentcache.engine.tier.storing import Store, Storing
 from agentcache.engine.tier.waits import FetchWaits
-from agentcache.engine.tier.worker import TierMetadata
+from agentcache.engine.tier.worker import CopiesDone, TierMetadata
 from agentcache.errors import IntegrityError
 from agentcache.policy.return_price import ReturnPrice
 
@@ -64,20 +65,25 @@ class Tier:
         self.prefetching: Prefetching | None = None
         """Chooses what is copied back before it is asked for; None: nothing is."""
         self.fetched_blocks = 0
+        self.failed_fetches = 0
+        """Blocks whose copies back could not be made."""
+        self.store_s = 0.0
+        """Seconds that copies to the host's memory took, of all workers together."""
+        self.fetch_s = 0.0
+        """The same of copies back."""
         self._block_size = block_size
         self.block_bytes = block_bytes
         self.waits = FetchWaits(clock)
         self._gate = PrefillGate(storing.can_lose, clock)
         self._filler = filler
         self._price = price
-        self._workers = workers
+        self._reports = CopyReports(workers)
         self._stores: dict[int, Store] = {}
         self._fetches: dict[int, Fetch] = {}
         self._new_fetches: list[Fetch] = []
         self._most_under_way = max(1, int(_MOST_FETCHES_S / fetching.block_s))
         # In this step a request was made to wait for the link.
         self._link_full = False
-        self._done: Counter[int] = Counter()
         filler.awaits_tier = self._awaits
 
     @property
@@ -176,20 +182,40 @@ class Tier:
             metadata.load_cpu_blocks = [block.block_id for block in whole.sources]
         return metadata
 
-    def end_copies(self, stores: Mapping[int, int], fetches: Mapping[int, int]) -> None:
-        """Take over copies. By their number, how many workers have made them since the last call."""
-        for number in self._count(stores):
-            self.storing.end(self._stores.pop(number))
-        for number in self._count(fetches):
+    def end_copies(self, done: CopiesDone) -> None:
+        """Take over what workers report since the last call. A copy that failed is as if never made."""
+        stores, fetches = self._reports.add(done)
+        for number, seconds in stores.items():
+            store = self._stores.pop(number)
+            if seconds is None:
+                self.storing.fail(store)
+            else:
+                self.storing.end(store)
+                self.store_s += seconds
+        for number, seconds in fetches.items():
             fetch = self._fetches.pop(number)
-            self.fetching.end(fetch)
-            self.waits.end(fetch.request_ids - fetch.lack_more)
-            self.storing.inherit(fetch.blocks, map(self.host.last_use_of, fetch.sources))
-            self.fetched_blocks += len(fetch.blocks)
-            if fetch.ahead_of is None:
-                self._price.note_kept(len(fetch.blocks))
-            elif self.prefetching is not None:
-                self.prefetching.end(fetch)
+            if seconds is None:
+                self._fail_fetch(fetch)
+            else:
+                self._end_fetch(fetch)
+                self.fetch_s += seconds
+
+    def _end_fetch(self, fetch: Fetch) -> None:
+        self.fetching.end(fetch)
+        self.waits.end(fetch.request_ids - fetch.lack_more)
+        self.storing.inherit(fetch.blocks, map(self.host.last_use_of, fetch.sources))
+        self.fetched_blocks += len(fetch.blocks)
+        if fetch.ahead_of is None:
+            self._price.note_kept(len(fetch.blocks))
+        elif self.prefetching is not None:
+            self.prefetching.end(fetch)
+
+    def _fail_fetch(self, fetch: Fetch) -> None:
+        """Send its requests on: they wait until they are looked at again, and fetch nothing more."""
+        self.fetching.fail(fetch)
+        self.failed_fetches += len(fetch.blocks)
+        if fetch.ahead_of is not None and self.prefetching is not None:
+            self.prefetching.fail(fetch)
 
     def _begin_prefetch(self) -> None:
         """Begin a prefetch if nothing else is on its way. An engine at rest begins none: a reset finds it at rest."""
@@ -235,13 +261,3 @@ class Tier:
 
     def _all_fetches(self) -> Iterable[Fetch]:
         return itertools.chain(self._fetches.values(), self._new_fetches)
-
-    def _count(self, counts: Mapping[int, int]) -> list[int]:
-        """Add up what workers report, and return the numbers of copies that all of them have made."""
-        complete = []
-        for number, workers in counts.items():
-            self._done[number] += workers
-            if self._done[number] == self._workers:
-                del self._done[number]
-                complete.append(number)
-        return complete

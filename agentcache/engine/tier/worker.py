@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,11 +11,11 @@ from typing import Any, NoReturn
 import psutil  # type: ignore[import-untyped]
 import torch
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorWorkerMetadata
-from vllm.v1.simple_kv_offload.copy_backend import DmaCopyBackend
 from vllm.v1.simple_kv_offload.metadata import SimpleCPUOffloadMetadata, SimpleCPUOffloadWorkerMetadata
 from vllm.v1.simple_kv_offload.worker import SimpleCPUOffloadWorker
 
 from agentcache.engine.start_cause import tell_cause
+from agentcache.engine.tier.copying_thread import CopyingThread, tell_failure
 from agentcache.errors import InputError, ServerError
 
 
@@ -25,9 +26,14 @@ class TierMetadata(SimpleCPUOffloadMetadata):
 
 @dataclass
 class CopiesDone(SimpleCPUOffloadWorkerMetadata):
-    """By a copy's number, how many workers have made it. vLLM's own metadata has the stores."""
+    """By a copy's number, at how many workers it has ended. vLLM's own metadata has the stores.
+
+    `failed` are the numbers of those that failed at any worker, `seconds` has how long the others took, added up.
+    """
 
     completed_loads: dict[int, int] = field(default_factory=dict)
+    failed: set[int] = field(default_factory=set)
+    seconds: dict[int, float] = field(default_factory=dict)
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> CopiesDone:
         """Add up what two workers report."""
@@ -35,6 +41,11 @@ class CopiesDone(SimpleCPUOffloadWorkerMetadata):
         return CopiesDone(
             dict(Counter(self.completed_store_events) + Counter(other.completed_store_events)),
             dict(Counter(self.completed_loads) + Counter(other.completed_loads)),
+            self.failed | other.failed,
+            {
+                number: self.seconds.get(number, 0.0) + other.seconds.get(number, 0.0)
+                for number in self.seconds.keys() | other.seconds.keys()
+            },
         )
 
 
@@ -52,7 +63,7 @@ class TierWorker(SimpleCPUOffloadWorker):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._completed_loads: dict[int, int] = {}
+        self._done = CopiesDone({})
         self._step_before: torch.Event | None = None
 
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
@@ -79,6 +90,17 @@ class TierWorker(SimpleCPUOffloadWorker):
         message = f"--kv-offloading-size: {self.cpu_capacity_bytes / 2**30:.1f} GiB of the host's memory {cause}"
         tell_cause(message)
         raise InputError(message) from error
+
+    def _init_cpu_mode(
+        self, unique_gpu_caches: dict[str, torch.Tensor], total_bytes_per_block: int, device: torch.device
+    ) -> None:
+        """Have the memory, and a copying thread of our own in the place of vLLM's, which has nothing to do yet."""
+        super()._init_cpu_mode(unique_gpu_caches, total_bytes_per_block, device)
+        assert self._backend is not None
+        self._backend.shutdown()
+        backend: Any = CopyingThread()
+        backend.init(unique_gpu_caches, self.cpu_kv_caches, device, self.load_stream, self.store_stream)
+        self._backend = backend
 
     def bind_connector_metadata(self, metadata: SimpleCPUOffloadMetadata) -> None:
         """Take the step's copies, before the step itself is launched."""
@@ -126,36 +148,52 @@ class TierWorker(SimpleCPUOffloadWorker):
         """Report ended copies.
 
         Raises:
-            ServerError: vLLM's copying thread is dead, so that copies under way never end.
+            ServerError: A copy failed that vLLM's scheduler takes for made when it has ended, or the copying thread is
+                dead, so that copies under way never end.
         """
-        pending = set(self._pending_load_event_indices)
+        loads, stores = set(self._pending_load_event_indices), set(self._pending_store_event_indices)
         sent, received = super().get_finished(finished_req_ids)
         of_requests: Mapping[int, list[str]] = (
             self._connector_metadata.load_event_to_reqs if self._connector_metadata is not None else {}
         )
-        for number in pending - self._pending_load_event_indices:
+        for number in sorted(loads - self._pending_load_event_indices):
+            self._note_end(number, is_store=False)
             if number not in of_requests:
-                self._completed_loads[number] = 1
+                self._done.completed_loads[number] = 1
+        for number in sorted(stores - self._pending_store_event_indices):
+            self._note_end(number, is_store=True)
         self._check_copying_thread()
         return sent, received
+
+    def _note_end(self, number: int, *, is_store: bool) -> None:
+        if (seconds := self._take_seconds(is_store, number)) is not None:
+            self._done.seconds[number] = seconds
+        elif isinstance(self._connector_metadata, TierMetadata):
+            self._done.failed.add(number)
+        else:
+            self._end_engine("failed (its error is above in the log)")
+
+    def _take_seconds(self, is_store: bool, number: int) -> float | None:
+        assert isinstance(self._backend, CopyingThread)
+        return self._backend.take_seconds(is_store, number)
 
     def _check_copying_thread(self) -> None:
         if not (self._pending_load_event_indices or self._pending_store_event_indices):
             return
-        thread = self._backend._thread if isinstance(self._backend, DmaCopyBackend) else None
-        if thread is not None and not thread.is_alive():
-            raise ServerError(
-                "--kv-offloading-size: a copy between the GPU and the host's memory failed, and vLLM's copying thread "
-                "is dead (its error is above in the log); restart the engine"
-            )
+        if isinstance(self._backend, CopyingThread) and not self._backend.is_alive:
+            self._end_engine("failed on its stream, and the copying thread is dead (its error is above in the log)")
+
+    @staticmethod
+    def _end_engine(what: str) -> NoReturn:
+        raise ServerError(
+            f"--kv-offloading-size: a copy between the GPU and the host's memory {what}; restart the engine"
+        )
 
     def build_connector_worker_meta(self) -> SimpleCPUOffloadWorkerMetadata | None:
         """Return the copies that ended since the last call."""
-        if not self._completed_store_events and not self._completed_loads:
-            return None
-        done = CopiesDone(self._completed_store_events, self._completed_loads)
-        self._completed_store_events, self._completed_loads = {}, {}
-        return done
+        done, self._done = self._done, CopiesDone({})
+        done.completed_store_events, self._completed_store_events = self._completed_store_events, {}
+        return done if done.completed_store_events or done.completed_loads else None
 
 
 class _NoStream:
@@ -169,6 +207,11 @@ class _NoStream:
 
 class CpuTierWorker(TierWorker):
     """For vLLM's CPU backend, where both caches are in the same memory and a copy is done when it is asked for."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # Of each copy that was made and is not reported yet, by whether it is a store and its number.
+        self._seconds: dict[tuple[bool, int], float] = {}
 
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
         """Take the KV caches. vLLM's method makes streams, of which there are none here."""
@@ -196,16 +239,29 @@ class CpuTierWorker(TierWorker):
     def start_load_kv(self) -> None:
         """Copy to the cache."""
         metadata = self._connector_metadata
-        if metadata is not None and metadata.load_cpu_blocks:
-            self._copy(self.cpu_kv_caches, metadata.load_cpu_blocks, self.gpu_kv_caches, metadata.load_gpu_blocks)
+        if metadata is not None and (sources := metadata.load_cpu_blocks):
+            self._copy_timed(sources, metadata.load_gpu_blocks, metadata.load_event, is_store=False)
             self._load_hwm = metadata.load_event
 
     def wait_for_save(self) -> None:
         """Copy from the cache."""
         metadata = self._connector_metadata
-        if metadata is not None and metadata.store_gpu_blocks:
-            self._copy(self.gpu_kv_caches, metadata.store_gpu_blocks, self.cpu_kv_caches, metadata.store_cpu_blocks)
+        if metadata is not None and (sources := metadata.store_gpu_blocks):
+            self._copy_timed(sources, metadata.store_cpu_blocks, metadata.store_event, is_store=True)
             self._store_hwm = metadata.store_event
+
+    def _copy_timed(self, read: list[int], written: list[int], number: int, *, is_store: bool) -> None:
+        caches = (self.gpu_kv_caches, self.cpu_kv_caches) if is_store else (self.cpu_kv_caches, self.gpu_kv_caches)
+        began_s = time.perf_counter()
+        try:
+            self._copy(caches[0], read, caches[1], written)
+        except Exception as error:
+            tell_failure(error)
+        else:
+            self._seconds[is_store, number] = time.perf_counter() - began_s
+
+    def _take_seconds(self, is_store: bool, number: int) -> float | None:
+        return self._seconds.pop((is_store, number), None)
 
     @staticmethod
     def _copy(

@@ -1,0 +1,96 @@
+"""A context whose head is computed and whose tail is fetched, in one admission: replies are those of a cold engine."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from live_engine import BLOCK, LiveEngine, assert_same, make_prompt
+from lone_scheduler import BLOCK_SIZE
+from pushed_out import SEARCH, push_out
+from sizes import pick_size
+from tiered_jobs import PROMPT, ask, make_evicted, make_tokens, run_at_random
+from tiered_scheduler import TieredScheduler
+from vllm.distributed.kv_transfer import ensure_kv_transfer_shutdown
+
+from agentcache.engine.scheduler import AgentScheduler
+from agentcache.engine.tier.fetch_plan import Link
+from agentcache.engine.tier.options import make_transfer_config
+
+HEAD = 4
+
+
+def slow_down(scheduler: AgentScheduler, head: int) -> None:
+    """Have the link take as long for a block as computing the last of a prompt's first `head` blocks does."""
+    assert scheduler.tier is not None
+    fetching = scheduler.tier.fetching
+    fetching._link = Link(latency_s=0.0, block_s=fetching._costs.block_s(head - 1))
+
+
+def come_back(lone: TieredScheduler) -> tuple[int, int]:
+    """Return the tokens that the job's next turn computes in gaps, and the blocks that it fetches."""
+    filler, tier = lone.scheduler.gap_filler, lone.scheduler.tier
+    filled, fetched = filler.stats.fill_tokens, tier.fetched_blocks
+    ask(lone, "mine/1", PROMPT + make_tokens(9, 30))
+    lone.run_until_idle()
+    return filler.stats.fill_tokens - filled, tier.fetched_blocks - fetched
+
+
+def test_a_head_is_computed_and_its_tail_fetched(tiny_model_path: str) -> None:
+    lone = make_evicted(tiny_model_path, prefetch=False)
+    slow_down(lone.scheduler, HEAD)
+    assert come_back(lone) == (HEAD * BLOCK_SIZE, len(PROMPT) // BLOCK_SIZE - HEAD)
+
+
+def test_without_gaps_all_of_a_prefix_is_fetched(tiny_model_path: str) -> None:
+    lone = make_evicted(tiny_model_path, prefetch=False)
+    slow_down(lone.scheduler, HEAD)
+    lone.scheduler.gap_filler.max_gaps = 0
+    assert come_back(lone) == (0, len(PROMPT) // BLOCK_SIZE)
+
+
+def test_while_others_run_nothing_is_computed_for_long(tiny_model_path: str) -> None:
+    lone = make_evicted(tiny_model_path, prefetch=False)
+    slow_down(lone.scheduler, HEAD)
+    for seed in (5, 6):
+        ask(lone, f"runs-{seed}/0", make_tokens(seed, 5), tokens=60)
+    lone.step()
+    assert come_back(lone) == (0, len(PROMPT) // BLOCK_SIZE)
+
+
+@pytest.mark.parametrize("seed", range(pick_size(4, 40)))
+def test_rows_read_their_own_keys_behind_computed_heads(seed: int, tiny_model_path: str) -> None:
+    lone = run_at_random(tiny_model_path, seed, lambda lone: slow_down(lone.scheduler, HEAD))
+    assert lone.pool.get_num_free_blocks() == lone.pool.num_gpu_blocks - 1
+
+
+@pytest.mark.engine
+def test_reply_over_a_mixed_fetch_equals_a_cold_one(tiny_model_path: str) -> None:
+    prompt, blocks, head = make_prompt(seed=1, tokens=20 * BLOCK + 7), 20, 12
+    expected = LiveEngine(tiny_model_path, scheduler=None, enable_prefix_caching=False).ask(prompt, 16)
+    # Of the tiny model, in float32: two layers of two heads of 32, keys and values.
+    host_bytes = 300 * 2 * 2 * 2 * 32 * 4 * BLOCK
+    engine = LiveEngine(
+        tiny_model_path,
+        policy="agentcache",
+        knobs={"tier": {"prefetch": False, "latency_s": 0.0, "link_gb_s": 1e6}},
+        kv_transfer_config=make_transfer_config(host_bytes, steered=True, lazy=False),
+        num_gpu_blocks_override=37,
+    )
+    # Between two turns of a job lie some hundred looks at the clock.
+    engine.scheduler.clock = itertools.count(1.0, 0.01).__next__
+    try:
+        engine.ask(prompt, 16, session="mine", calls=[SEARCH])
+        push_out(engine)
+        slow_down(engine.scheduler, head)
+        filled = engine.scheduler.gap_filler.stats.fill_tokens
+        reply = engine.ask(prompt, 16, session="mine", calls=[SEARCH])
+        (job,) = engine.scheduler.tracker.view_session("mine")
+        filled = engine.scheduler.gap_filler.stats.fill_tokens - filled
+    finally:
+        ensure_kv_transfer_shutdown()
+    hits = job.turns[-1].hits
+    assert min(hits["gpu"], hits["host"], filled) > 0, "not all of the three in one admission"
+    assert filled == head * BLOCK
+    assert reply.cached == sum(hits.values()) == (blocks - head) * BLOCK
+    assert_same(reply, expected)
