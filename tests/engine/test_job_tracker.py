@@ -184,6 +184,23 @@ def test_a_dictated_reply_that_ends_at_its_length_is_whole() -> None:
     assert (view.turns[0].status, view.waits_for) == ("finished", ("bash",))
 
 
+def test_a_reply_of_the_length_that_its_client_wants_is_whole() -> None:
+    """Load generators ask for exactly so many tokens; their sessions go on all the same."""
+    tracked = Tracked()
+    request = tracked.ask("a", ASKED, session="s", calls=None)
+    assert request.sampling_params is not None
+    request.sampling_params.ignore_eos = True
+    context, _ = tracked.reply(request, status=RequestStatus.FINISHED_LENGTH_CAPPED)
+    (view,) = tracked.tracker.view_session("s")
+    assert (view.turns[0].status, view.turn_count, view.failure_count) == ("finished", 1, 0)
+    assert context.finish_class != UNKNOWN
+    # Its text says nothing, so its job may well come back, and counts to its engine's load.
+    assert tracked.tracker.take_answered() == set()
+    tracked.clock.now_s += 3
+    tracked.turn("b", ASKED, session="s")
+    assert tracked.learned("") == (1, 3.0)
+
+
 def test_a_job_given_up_teaches_that_its_tool_did_not_return() -> None:
     tracked = Tracked()
     tracked.turn("a", ASKED, session="s", calls=[BASH])

@@ -82,7 +82,7 @@ def sessions_of(requests: list[dict[str, Any]]) -> Counter[str]:
 
 
 def find_jobs(server: SharedServer) -> Counter[str]:
-    """How many requests of each session have ended. Those that are cut off, as all of AIPerf's are, are no turns."""
+    """How many requests of each session have ended. Those cut off, as most are without `ignore_eos`, are no turns."""
     jobs = httpx.get(f"{server.url}/agentcache/jobs", headers=AUTHORIZED).raise_for_status().json()["jobs"]
     return Counter({job["session"]: job["turn_count"] + job["failure_count"] for job in jobs})
 

@@ -62,13 +62,22 @@ def reusable_hashes(request: Request, block_size: int) -> Sequence[bytes]:
 def is_whole(request: Request) -> bool:
     """Tell whether the reply came to its own end here. A recorded one without text has no end-of-turn token.
 
-    One that another engine goes on with is whole, though nobody here knows what it says.
+    One that another engine goes on with is whole, though nobody here knows what it says. So is one whose client wants
+    no other end than its length (`ignore_eos`), as AIPerf's AgentX does: it was not cut off.
     """
     if request.status == RequestStatus.FINISHED_STOPPED or is_handed_over(request):
         return True
-    arguments = (request.sampling_params and request.sampling_params.extra_args) or {}
+    params = request.sampling_params
+    if request.status != RequestStatus.FINISHED_LENGTH_CAPPED or params is None:
+        return False
+    arguments = params.extra_args or {}
     is_recorded = REPLY_ARGUMENT in arguments and CALLS_ARGUMENT in arguments
-    return request.status == RequestStatus.FINISHED_LENGTH_CAPPED and is_recorded
+    return is_recorded or params.ignore_eos
+
+
+def is_answer(request: Request, calls: Sequence[ToolKey]) -> bool:
+    """Tell whether a whole reply is the last for now: it calls no tool. What `ignore_eos` makes up says nothing."""
+    return not calls and not (request.sampling_params and request.sampling_params.ignore_eos)
 
 
 def view_turn(request: Request, state: RequestState, calls: Sequence[ToolKey], now_s: float) -> TurnView:

@@ -22,7 +22,7 @@ from agentcache.engine.jobs.names import job_name, shorten
 from agentcache.engine.jobs.prefix_matcher import PrefixMatcher
 from agentcache.engine.jobs.prompt_change import describe_change, repeats_reply
 from agentcache.engine.jobs.prompt_end import find_prompt_end
-from agentcache.engine.jobs.request_state import RequestState, is_whole, view_turn
+from agentcache.engine.jobs.request_state import RequestState, is_answer, is_whole, view_turn
 from agentcache.engine.jobs.reuse_factors import ReuseFactors
 from agentcache.engine.jobs.stats import JobStats, hide_takers, view_job
 from agentcache.engine.jobs.turn_tokens import TurnTokens
@@ -369,7 +369,7 @@ class JobTracker:
             self.runtime.failed(state.job, state.request)
             self._prefixes.note_cut(request, state.job, state.request)
             return UNKNOWN, None
-        if not calls:
+        if is_answer(request, calls):
             self._answered.add(request.request_id)
         prompt_tokens = request.num_prompt_tokens
         pending = self.runtime.finished(state.job, state.request, calls, prompt_tokens=prompt_tokens)
