@@ -343,7 +343,10 @@ class AgentScheduler(MultiSegmentScheduler):
         """Give a request that finds no blocks those held for others, before anything is preempted for it."""
         if self.checkpoints is not None and self.checkpoints.release_holds():
             return True
-        return self.gap_filler is not None and self.gap_filler.release_holds(keep_for=request)
+        if (filler := self.gap_filler) is None:
+            return False
+        # What runs makes room some day; nothing else does.
+        return filler.release_holds(keep_for=request) or (not self.running and filler.release_needless(request))
 
     def _choose_victim(self, request: Request) -> None:
         """Put the policy's victim last in the batch when a request finds no blocks: vLLM then preempts the last.

@@ -36,17 +36,20 @@ def find_plan(picture: str, costs: FetchCosts, max_gaps: int = 8) -> str:
     return "".join("f" if index in fetched else place for index, place in enumerate(picture))
 
 
-def find_least(places: bytes, costs: FetchCosts, max_gaps: int, fetched: set[int] | None = None) -> float:
+def find_least(
+    places: bytes, costs: FetchCosts, max_gaps: int, inputs: list[Interval], fetched: set[int] | None = None
+) -> float:
     """Find what the cheapest way costs of all: of those that fetch exactly these blocks, if any are given."""
     least = inf
+    within = {index for blocks in inputs for index in range(*blocks)}
     for reused in product(*([False] if place == NEITHER else [False, True] for place in places)):
         copied = {index for index, place in enumerate(places) if reused[index] and place == ON_HOST}
-        gaps = sum(behind and not before for before, behind in pairwise((True, *reused)))
-        if gaps > max_gaps or (fetched is not None and copied != fetched):
+        ends = {index for index, (before, behind) in enumerate(pairwise((True, *reused))) if behind and not before}
+        if len(ends) > max_gaps or ends & within or (fetched is not None and copied != fetched):
             continue
         computed_s = sum(costs.compute.block_s(index) for index, is_reused in enumerate(reused) if not is_reused)
         copied_s = len(copied) * costs.link.block_s + bool(copied) * costs.link.latency_s
-        least = min(least, costs.compute_price * (computed_s + gaps * costs.compute.row_s) + copied_s)
+        least = min(least, costs.compute_price * (computed_s + len(ends) * costs.compute.row_s) + copied_s)
     return least
 
 
@@ -64,12 +67,17 @@ def find_least(places: bytes, costs: FetchCosts, max_gaps: int, fetched: set[int
         st.floats(1, 5),
     ),
     st.integers(0, 4),
+    st.lists(st.integers(0, 9), max_size=4),
 )
-def test_no_other_way_to_reuse_a_request_costs_less(places: bytes, costs: FetchCosts, max_gaps: int) -> None:
-    plan = plan_fetch(places, costs, max_gaps)
+def test_no_other_way_to_reuse_a_request_costs_less(
+    places: bytes, costs: FetchCosts, max_gaps: int, bounds: list[int]
+) -> None:
+    inputs = [Interval(*pair) for pair in pairwise(sorted(bounds))]
+    plan = plan_fetch(places, costs, max_gaps, inputs)
     fetched = {index for run in plan for index in range(*run)}
     assert all(places[index] == ON_HOST for index in fetched)
-    assert find_least(places, costs, max_gaps, fetched) == pytest.approx(find_least(places, costs, max_gaps))
+    least = find_least(places, costs, max_gaps, inputs)
+    assert find_least(places, costs, max_gaps, inputs, fetched) == pytest.approx(least)
 
 
 @pytest.mark.parametrize(
@@ -117,6 +125,21 @@ def test_more_is_fetched_while_others_stand_still() -> None:
     assert find_plan("h" * 16, alone._replace(compute_price=20.0)) == "f" * 16
 
 
-def test_no_gap_ends_within_an_encoder_input() -> None:
-    image = [Interval(9, 13)]
-    assert plan_fetch(read("h" * 16), make_costs(fetch_s=1.05), 8, image) == (Interval(13, 16),)
+@pytest.mark.parametrize(
+    ("image", "fetched"),
+    [
+        # Computed in front of it the gap spares more than the one block that is cheaper to compute costs.
+        (Interval(9, 13), Interval(8, 16)),
+        (Interval(3, 11), Interval(11, 16)),
+        (Interval(9, 16), Interval(8, 16)),
+    ],
+)
+def test_no_gap_ends_within_an_encoder_input(image: Interval, fetched: Interval) -> None:
+    assert plan_fetch(read("h" * 16), make_costs(fetch_s=1.05), 8, [image]) == (fetched,)
+
+
+def test_a_gap_ends_in_front_of_adjacent_inputs() -> None:
+    """The block between them has the end of the first and the beginning of the second."""
+    assert plan_fetch(read("h" * 16), make_costs(fetch_s=1.05), 8, [Interval(9, 11), Interval(11, 16)]) == (
+        Interval(8, 16),
+    )

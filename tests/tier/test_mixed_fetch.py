@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import pytest
 from live_engine import BLOCK, LiveEngine, assert_same, make_prompt
@@ -10,8 +11,9 @@ from lone_scheduler import BLOCK_SIZE
 from pushed_out import SEARCH, push_out
 from sizes import pick_size
 from tiered_jobs import PROMPT, ask, make_evicted, make_tokens, run_at_random
-from tiered_scheduler import TieredScheduler
+from tiered_scheduler import TieredScheduler, make_tiered
 from vllm.distributed.kv_transfer import ensure_kv_transfer_shutdown
+from vllm.v1.core.kv_cache_utils import BlockHashWithGroupId
 
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.engine.tier.fetch_plan import Link
@@ -56,6 +58,64 @@ def test_while_others_run_nothing_is_computed_for_long(tiny_model_path: str) -> 
         ask(lone, f"runs-{seed}/0", make_tokens(seed, 5), tokens=60)
     lone.step()
     assert come_back(lone) == (0, len(PROMPT) // BLOCK_SIZE)
+
+
+def lose(lone: TieredScheduler, keys: Sequence[BlockHashWithGroupId], *, host: bool = False) -> None:
+    """Have the GPU's cache, and the host's as well, forget blocks."""
+    lone.pool.evict_blocks({block.block_id for block in lone.scheduler.gap_filler.finder.cache.find_blocks(keys)})
+    if host:
+        cache = lone.scheduler.tier.host
+        cache._pool.evict_blocks({block.block_id for block in cache.map.find_blocks(keys)})
+
+
+def test_gaps_that_were_filled_count(tiny_model_path: str) -> None:
+    """What lies behind one more could not be reused."""
+    head = 6  # As many as a step computes.
+    lone = make_evicted(tiny_model_path, prefetch=False)
+    filler, tier = lone.scheduler.gap_filler, lone.scheduler.tier
+    slow_down(lone.scheduler, head)
+    filler.max_gaps = 1
+    ask(lone, "mine/1", PROMPT + make_tokens(9, 30))
+    request = lone.scheduler.requests["mine/1"]
+    while not filler.has_begun(request):
+        lone.step()
+    keys = filler.finder.keys.find(request)[0]
+    lose(lone, keys[7:8], host=True)
+    lose(lone, keys[8:9])
+    fetched = tier.fetched_blocks
+    lone.run_until_idle()
+    assert (fetched, tier.fetched_blocks) == (9 - head, 9 - head)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "max_gaps", "lost", "reused"),
+    [
+        # All that the GPU has lies behind a gap.
+        (24, 0, [(4, 6)], 4),
+        # A gap is filled in front of the last eleven, and what lies within it is computed with it.
+        (21, 1, [(2, 3), (6, 7)], 18),
+    ],
+)
+def test_what_is_held_in_vain_gives_way(
+    blocks: int, max_gaps: int, lost: list[tuple[int, int]], reused: int, tiny_model_path: str
+) -> None:
+    """The cache is too small for blocks that are held and those that are computed in their place; nothing else runs."""
+    prompt = make_tokens(1, 300)
+    lone = make_tiered(tiny_model_path, blocks=blocks, prefetch=False)
+    ask(lone, "mine/0", prompt)
+    lone.run_until_idle()
+    ask(lone, "mine/1", prompt + make_tokens(2, 16))
+    filler = lone.scheduler.gap_filler
+    keys = filler.finder.keys.find(lone.scheduler.requests["mine/1"])[0]
+    lose(lone, keys[: lost[0][0]])
+    for start, end in lost:
+        lose(lone, keys[start:end], host=True)
+    filler.max_gaps = max_gaps
+    found: dict[str, int] = {}
+    for _ in range(30):
+        found.update(lone.step().hit_tokens)
+    assert found["mine/1"] + filler.stats.fill_tokens == reused * BLOCK_SIZE
+    assert lone.idle
 
 
 @pytest.mark.parametrize("seed", range(pick_size(4, 40)))

@@ -41,7 +41,7 @@ def find_slowly(on_host: WatchedBlockMap, on_gpu: WatchedBlockMap, limit: int) -
 def test_wanted_blocks_are_those_of_the_caches_now(changes: list[tuple[bool, bool, int]], limit: int) -> None:
     on_host, on_gpu = WatchedBlockMap(), WatchedBlockMap()
     finder = SimpleNamespace(limit_of=lambda _: limit, block_size=COSTS.block_size)
-    filler = SimpleNamespace(finder=finder, max_gaps=MAX_GAPS)
+    filler = SimpleNamespace(finder=finder, gaps_left=lambda _: MAX_GAPS)
     host = SimpleNamespace(map=on_host)
     parts: dict[str, Any] = {"pool": None, "queue": None, "storing": None, "usefulness": None}
     parts["count_running"] = lambda: RUNNING

@@ -16,8 +16,6 @@ _PLACES: Mapping[CacheHitSource, HitPlace] = {
     CacheHitSource.DEVICE: "gpu",
     CacheHitSource.HOST: "host",
     CacheHitSource.DISK: "disk",
-    CacheHitSource.P2P: "elsewhere",
-    CacheHitSource.EXTERNAL_UNSPECIFIED: "elsewhere",
 }
 
 
@@ -39,5 +37,5 @@ def find_places(connector: KVConnectorBase_V1 | None, request: Request, stats: P
     if sum(sources.values()) != brought:
         sources = {CacheHitSource.EXTERNAL_UNSPECIFIED: brought}
     for source, tokens in sources.items():
-        places[_PLACES[source]] += tokens
+        places[_PLACES.get(source, "elsewhere")] += tokens
     return dict(places)

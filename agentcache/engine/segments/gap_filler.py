@@ -100,7 +100,7 @@ class GapFiller:
             self.held_back = request
             return request
         parent = parent or Parent(request)
-        plan = plan_segments(hits, self.costs, max(0, self.max_gaps - len(parent.rows)))
+        plan = plan_segments(hits, self.costs, self.gaps_left(request))
         parent.dropped = max(parent.dropped, plan.dropped)
         self._parents[request.request_id] = parent
         if not plan.gaps:
@@ -128,6 +128,11 @@ class GapFiller:
         """Tell whether a gap of the waiting request was filled or is: from then on it keeps blocks from others."""
         return (parent := self._parents.get(request.request_id)) is not None and bool(parent.rows)
 
+    def gaps_left(self, request: Request) -> int:
+        """Return how many gaps of the request may yet be filled."""
+        parent = self._parents.get(request.request_id)
+        return max(0, self.max_gaps - (0 if parent is None else len(parent.rows)))
+
     def awaits_fill(self, request: Request) -> bool:
         """Tell whether a fill request still has to compute some of its gap, so that `request` must wait a step."""
         parent = self._parents.get(request.request_id)
@@ -153,7 +158,7 @@ class GapFiller:
             self.stats.fallbacks[obstacle] += 1
         if (parent := self._parents.pop(request.request_id, None)) is None:
             return Brought(0, 0)
-        self._release(parent)
+        self._release(parent, parent.held)
         if parent.filled:
             self.filled[request.request_id] = parent.filled
         hit_blocks = hit_tokens // self.finder.block_size
@@ -195,7 +200,7 @@ class GapFiller:
         for request in requests:
             self._unwatch(request)
             if (parent := self._parents.pop(request.request_id, None)) is not None:
-                self._release(parent)
+                self._release(parent, parent.held)
                 needless += [name for row in parent.rows if (name := row.request.request_id) in self.rows]
         return needless
 
@@ -218,8 +223,22 @@ class GapFiller:
             if parent.held and parent.request is not kept and name not in self.ahead
         ]
         for parent in others:
-            self._release(parent)
+            self._release(parent, parent.held)
         return bool(others)
+
+    def release_needless(self, request: Request) -> bool:
+        """Release what is held behind gaps that nobody fills: whoever comes next, `request`, computes it anew.
+
+        Return False when nothing of that was held, or another one comes next.
+        """
+        row = self._planned if self.is_planned(request) else None
+        parent = row.parent if row else self._parents.get(request.request_id)
+        if parent is None or self._prefix is None or self._prefix[0] is not request:
+            return False
+        computed = range(self._prefix[1].blocks, cdiv(request.num_tokens, self.finder.block_size))
+        needless = [place for place in parent.held if place[0] in computed]
+        self._release(parent, needless)
+        return bool(needless)
 
     def hold_cached(self, request: Request, block_map: CachedBlockMap, places: Sequence[Place]) -> None:
         """Hold blocks of a waiting request that are cached until it is admitted."""
@@ -245,7 +264,7 @@ class GapFiller:
         for parent in parents:
             empty = [place for place, block in parent.held.items() if block.block_id in ids]
             parent.fetched.difference_update(index for index, _ in empty)
-            self._pool.free_blocks([parent.held.pop(place) for place in empty])
+            self._release(parent, empty)
         return [parent.request for parent in parents]
 
     def begin_anew(self) -> None:
@@ -307,7 +326,6 @@ class GapFiller:
         wanted = cdiv(request.num_tokens, self.finder.block_size)
         return wanted if most is None else min(wanted, most)
 
-    def _release(self, parent: Parent) -> None:
+    def _release(self, parent: Parent, places: Iterable[Place]) -> None:
         # The last first, as vLLM frees a request's blocks.
-        self._pool.free_blocks([parent.held[index] for index in sorted(parent.held, reverse=True)])
-        parent.held.clear()
+        self._pool.free_blocks([parent.held.pop(place) for place in sorted(places, reverse=True)])

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
@@ -49,23 +49,15 @@ class FetchCosts(NamedTuple):
         """Return what computing these blocks costs."""
         return self.compute_price * self.compute.island_s(blocks) if blocks.blocks else 0.0
 
-    def find_dear(self, blocks: Interval) -> int:
-        """Find the first of these blocks that costs more to compute than to fetch; their end if none does."""
+    def find_dear(self, blocks: int) -> int:
+        """Find the first of so many blocks that costs more to compute than to fetch; `blocks` if none does."""
         most_s = self.link.block_s / self.compute_price
-        return blocks.start + bisect_right(range(*blocks), most_s, key=self.compute.block_s)
+        return bisect_right(range(blocks), most_s, key=self.compute.block_s)
 
 
-class _Plan(NamedTuple):
-    """What the blocks so far cost, and which of them are fetched."""
-
-    seconds: float
-    fetched: tuple[Interval, ...]
-
-    def add(self, seconds: float, fetched: tuple[Interval, ...] = ()) -> _Plan:
-        return _Plan(self.seconds + seconds, self.fetched + fetched)
-
-
-_NO_PLAN = _Plan(inf, ())
+# What the blocks so far cost, in seconds, and which of them are fetched.
+_Plan = tuple[float, tuple[Interval, ...]]
+_NO_PLAN: _Plan = (inf, ())
 
 
 def plan_fetch(
@@ -77,30 +69,31 @@ def plan_fetch(
     prefix is fetched whole or not at all. Of each encoder input `inputs` has the blocks before which no gap can end.
     O(runs of blocks found alike · gaps).
     """
-    plan = _find_cheapest(places, costs, max_gaps, inputs)
-    if not plan.fetched:
+    seconds, fetched = _find_cheapest(places, costs, max_gaps, inputs)
+    if not fetched:
         return ()
-    without = _find_cheapest(places.replace(bytes([ON_HOST]), bytes([NEITHER])), costs, max_gaps, inputs)
-    return plan.fetched if plan.seconds + costs.link.latency_s < without.seconds else ()
+    without = places.replace(bytes([ON_HOST]), bytes([NEITHER]))
+    without_s, _ = _find_cheapest(without, costs, max_gaps, inputs)
+    return fetched if seconds + costs.link.latency_s < without_s else ()
 
 
 def _find_cheapest(places: bytes, costs: FetchCosts, max_gaps: int, inputs: Sequence[Interval]) -> _Plan:
     """Go from run to run with the cheapest plan for each number of gaps: while it reuses, and while it computes."""
-    reusing, computing = [_Plan(0.0, ())], [_NO_PLAN]
+    reusing: list[_Plan] = [(0.0, ())]
+    computing = [_NO_PLAN]
+    dear = costs.find_dear(len(places))
     for run, place in _find_runs(places):
         either = list(map(min, reusing, computing))
-        compute_s = costs.compute_s(run)
-        computing = [plan.add(compute_s) for plan in either]
+        computing = _add(either, costs.compute_s(run))
         if place == NEITHER:
             reusing = [_NO_PLAN] * len(either)
             continue
-        reusing = [plan.add(*_reuse(run, place, costs)) for plan in reusing]
-        start = _move_outside(costs.find_dear(run) if place == ON_HOST else run.start, inputs)
-        if start >= run.end or not max_gaps:
+        reusing = _add(reusing, *_reuse(run, place, costs))
+        best = min(max(dear, run.start), run.end) if place == ON_HOST else run.start
+        tail = _find_tail(run, place, costs, _find_ends(best, inputs))
+        if not max_gaps or tail is _NO_PLAN:
             continue
-        seconds, fetched = _reuse(Interval(start, run.end), place, costs)
-        seconds += costs.compute_s(Interval(run.start, start)) + costs.gap_s
-        behind_gap = [plan.add(seconds, fetched) for plan in either[:max_gaps]]
+        behind_gap = _add(either[:max_gaps], *tail)
         if len(reusing) <= max_gaps:
             reusing.append(_NO_PLAN)
             computing.append(_NO_PLAN)
@@ -108,18 +101,34 @@ def _find_cheapest(places: bytes, costs: FetchCosts, max_gaps: int, inputs: Sequ
     return min(*reusing, *computing)
 
 
-def _reuse(blocks: Interval, place: int, costs: FetchCosts) -> tuple[float, tuple[Interval, ...]]:
-    """Return what it costs that these blocks are reused, and which of them are fetched."""
+def _add(plans: Sequence[_Plan], seconds: float, fetched: tuple[Interval, ...] = ()) -> list[_Plan]:
+    return [(before_s + seconds, before + fetched) for before_s, before in plans]
+
+
+def _reuse(blocks: Interval, place: int, costs: FetchCosts) -> _Plan:
     return (blocks.blocks * costs.link.block_s, (blocks,)) if place == ON_HOST else (0.0, ())
+
+
+def _find_tail(run: Interval, place: int, costs: FetchCosts, ends: Collection[int]) -> _Plan:
+    """Find the cheapest way to end a gap within this run and to reuse what is behind it, if any of `ends` is there."""
+    tails = []
+    for end in ends:
+        if run.start <= end < run.end:
+            seconds, fetched = _reuse(Interval(end, run.end), place, costs)
+            tails.append((seconds + costs.compute_s(Interval(run.start, end)) + costs.gap_s, fetched))
+    return min(tails, default=_NO_PLAN)
+
+
+def _find_ends(best: int, inputs: Sequence[Interval]) -> set[int]:
+    """Find where a gap can end that would best end at `best`: there, or in front of the inputs there and behind."""
+    front = behind = best
+    for inside in inputs:
+        behind = inside.end if inside.start <= behind < inside.end else behind
+    for inside in reversed(inputs):
+        front = inside.start - 1 if inside.start <= front < inside.end else front
+    return {front, behind}
 
 
 def _find_runs(places: bytes) -> Iterator[tuple[Interval, int]]:
     for match in _RUNS.finditer(places):
         yield Interval(*match.span()), places[match.start()]
-
-
-def _move_outside(start: int, inputs: Sequence[Interval]) -> int:
-    for inside in inputs:
-        if inside.start <= start < inside.end:
-            start = inside.end
-    return start

@@ -188,7 +188,7 @@ class Fetching:
         cached = bytes(on_gpu.cached[KV_CACHE_GROUP])
         # A hash stands for all tokens before it.
         last = on_gpu.keys[KV_CACHE_GROUP][-1:]
-        causes = (self._host.map, self._host.map.changes, cached, last, limit, self._filler.max_gaps)
+        causes = (self._host.map, self._host.map.changes, cached, last, limit, self._filler.gaps_left(request))
         found = self._found.get(request)
         if found is None or found.causes != causes:
             found = self._found[request] = _Found(causes, self._find_wanted(request, on_gpu, limit))
@@ -201,7 +201,7 @@ class Fetching:
         # Both keep the request waiting.
         costs = FetchCosts(self._costs, self._link, compute_price=1 + self._count_running())
         inputs = find_inputs(request, self._filler.finder.block_size)
-        plan = plan_fetch(places, costs, self._filler.max_gaps, inputs)
+        plan = plan_fetch(places, costs, self._filler.gaps_left(request), inputs)
         return [index for run in plan for index in range(*run)]
 
     def _find_places(self, on_gpu: CachedBlockMap) -> bytes:
