@@ -10,6 +10,9 @@ from agentcache.jobs.context_job import ContextJob, ContextWriter
 from tool_runtime.agent.job import Context
 from workloads.agent_traces.plays import SessionPlays
 
+# While no request is under way, all that is planned is brought forward so that the next comes within this time.
+IDLE_CAP_S = 10.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosedLoop:

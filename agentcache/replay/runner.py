@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from openai import AsyncOpenAI, Timeout
@@ -12,9 +12,10 @@ from openai import AsyncOpenAI, Timeout
 from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT
 from agentcache.engine.replies.forced_calls import write_forced_calls
 from agentcache.jobs.context_job import ContextJob
-from agentcache.jobs.lanes import Lanes
+from agentcache.jobs.lanes import IDLE_CAP_S, Lanes
 from agentcache.jobs.recorded_job import RecordedJob
 from agentcache.replay.endpoint import Endpoint
+from agentcache.replay.lane_waits import LaneWaits
 from agentcache.replay.recorded_tools import recorded_tools
 from agentcache.report.events import MEASURED, EventWriter
 from agentcache.run.display import ReplayDisplay
@@ -70,9 +71,11 @@ class ReplayRunner:
         The sessions under way are then recorded as interrupted. A lane whose session fails begins no other. Cancelling
         ends the time to measure.
         """
+        first = lanes.start()
+        waits = LaneWaits(len(first), self._clock, IDLE_CAP_S)
         try:
             async with self._connect() as client, asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._run_lane(client, lanes, recorded)) for recorded in lanes.start()]
+                tasks = [group.create_task(self._run_lane(client, lanes, waits, recorded)) for recorded in first]
                 watch = group.create_task(self._end_measured(lanes, tasks))
                 await asyncio.wait(tasks)
                 watch.cancel()
@@ -90,10 +93,11 @@ class ReplayRunner:
             timeout=timeout,
         )
 
-    async def _run_lane(self, client: AsyncOpenAI, lanes: Lanes, recorded: RecordedJob) -> None:
+    async def _run_lane(self, client: AsyncOpenAI, lanes: Lanes, waits: LaneWaits, recorded: RecordedJob) -> None:
         """Run one session after another until one fails."""
-        while await self._run_job(client, recorded, lanes):
+        while await self._run_job(client, recorded, lanes, waits.of(recorded.job.id)):
             recorded = lanes.follow()
+        waits.lane_ended()
 
     async def _end_measured(self, lanes: Lanes, tasks: Sequence[asyncio.Task[None]]) -> None:
         while (window_s := lanes.window_s) is None:
@@ -103,11 +107,17 @@ class ReplayRunner:
         for task in tasks:
             task.cancel()
 
-    async def _run_job(self, client: AsyncOpenAI, recorded: RecordedJob, lanes: Lanes | None = None) -> bool:
-        """Run one job and tell whether it finished as recorded."""
+    async def _run_job(
+        self,
+        client: AsyncOpenAI,
+        recorded: RecordedJob,
+        lanes: Lanes | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> bool:
+        """Run one job, which waits for tools and people by `sleep`, and tell whether it finished as recorded."""
         job = recorded.job
         recorder = JobRecorder(self._policy, recorded, self._writer, self._block_size, lanes)
-        loop = self._make_loop(client, recorded, recorder)
+        loop = self._make_loop(client, recorded, recorder, sleep)
         await asyncio.sleep(job.arrival_s - self._clock())
         self._display.job_started()
         try:
@@ -120,9 +130,15 @@ class ReplayRunner:
         self._display.job_ended(event)
         return event.status == "finished"
 
-    def _make_loop(self, client: AsyncOpenAI, recorded: RecordedJob, recorder: JobRecorder) -> AgentLoop | TraceLoop:
+    def _make_loop(
+        self,
+        client: AsyncOpenAI,
+        recorded: RecordedJob,
+        recorder: JobRecorder,
+        sleep: Callable[[float], Awaitable[None]],
+    ) -> AgentLoop | TraceLoop:
         job, model = recorded.job, self._endpoint.model
-        executor = ToolExecutor(recorded_tools(job), timeout_s=_TOOL_TIMEOUT_S, clock=self._clock)
+        executor = ToolExecutor(recorded_tools(job, sleep), timeout_s=_TOOL_TIMEOUT_S, clock=self._clock)
         if isinstance(recorded, ContextJob):
             return TraceLoop(
                 client,
@@ -131,6 +147,7 @@ class ReplayRunner:
                 write_prompt=recorded.prompt,
                 clock=self._clock,
                 observer=recorder,
+                sleep=sleep,
                 session_prefix=self._session_prefix,
                 request_options=lambda turn: _request_options(
                     recorded.reply(turn), "max_tokens", calls=job.turns[turn].tool_calls
@@ -142,6 +159,7 @@ class ReplayRunner:
             executor,
             clock=self._clock,
             observer=recorder,
+            sleep=sleep,
             session_prefix=self._session_prefix,
             request_options=lambda turn: _request_options(recorded.reply(turn), "max_completion_tokens"),
             max_tool_steps=len(job.turns) - 1,

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Protocol
 
 from agentcache.errors import IntegrityError
-from agentcache.jobs.lanes import Lanes
+from agentcache.jobs.lanes import IDLE_CAP_S, Lanes
 from agentcache.jobs.recorded_job import RecordedJob
 from agentcache.report.events import MEASURED, EventSink
 from agentcache.run.display import ReplayDisplay
@@ -27,8 +27,6 @@ from tool_runtime.agent.executor import ExecutedCall
 from tool_runtime.agent.job import ToolCall, ToolResult
 from tool_runtime.agent.model_client import RequestOutcome
 
-# While no request is under way, all that is planned is brought forward so that the next comes within this time.
-_IDLE_CAP_S = 10.0
 # No policy may hold back all requests for longer, while nothing else happens: they wait for pins only while others run,
 # so for copies alone. An idle engine looks a thousand times in each second of it.
 PATIENCE_S = 60.0
@@ -156,7 +154,7 @@ class SimulationRunner:
             while not lanes.is_measured(self._timeline.next_s) and self._timeline.advance():
                 self._begin_steps()
                 if not self._asking:
-                    self._timeline.bring_forward(self._clock.now() + _IDLE_CAP_S)
+                    self._timeline.bring_forward(self._clock.now() + IDLE_CAP_S)
         if lanes.window_s is not None:
             self._clock.advance_to(lanes.window_s[1])
         for run in self._running.values():

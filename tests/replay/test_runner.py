@@ -266,3 +266,17 @@ def test_a_lane_whose_session_fails_takes_no_other(server: FakeServer, tmp_path:
     server.refused_jobs = {"trace_0001", "trace_0001-again-1"}
     made = Run(server, tmp_path, 0)
     assert asyncio.run(made.runner.run_lanes(loop.begin())) == 2
+
+
+def test_lanes_that_all_wait_go_on_soon(server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agentcache.replay.runner.IDLE_CAP_S", 0.02)
+    for number in range(3):
+        prompts = [tuple(range(1, 3 + turn)) for turn in range(12)]
+        make_trace(tmp_path / f"trace_{number:04}.json", *prompts, output=3, wait_s=200.0)
+    settings = JobSettings(workload=f"agent_traces:{tmp_path}", concurrency=2, duration_s=0.5, warm_up=1)
+    loop = load_run(settings, CharacterTokenizer()).loop
+    assert loop is not None
+    made = Run(server, tmp_path, 0)
+    asyncio.run(asyncio.wait_for(made.runner.run_lanes(loop.begin()), 30))
+    assert len(made.events.requests) > 6
+    assert max(call.finished_s - call.started_s for call in made.events.tool_calls) < 10
