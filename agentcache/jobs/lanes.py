@@ -27,10 +27,12 @@ class ClosedLoop:
     lanes: int
     duration_s: float
     warm_up: int
+    # Where runs follow one another at a server that keeps its cache: what it would hold without evictions.
+    kept_cache: InfiniteCache | None = None
 
-    def with_lanes(self, lanes: int, *, copy: int) -> ClosedLoop:
+    def with_lanes(self, lanes: int, *, copy: int, kept_cache: InfiniteCache | None) -> ClosedLoop:
         """Return the same loop with so many lanes, and that `copy` of the plays."""
-        return replace(self, lanes=lanes, plays=self.plays.take_copy(copy))
+        return replace(self, lanes=lanes, plays=self.plays.take_copy(copy), kept_cache=kept_cache)
 
     def begin(self) -> Lanes:
         """Begin anew: the n-th session to begin is the same under every policy."""
@@ -46,7 +48,7 @@ class Lanes:
         # Of the lanes that are not warm yet, by their session: requests to go.
         self._warming: dict[str, int] = {}
         self._window_s: tuple[float, float] | None = None
-        self.infinite_cache = InfiniteCache()
+        self.infinite_cache = loop.kept_cache or InfiniteCache()
 
     def start(self) -> list[ContextJob]:
         """Return each lane's first session, which is under way already."""

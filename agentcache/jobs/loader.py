@@ -8,7 +8,7 @@ from typing import Any
 
 from agentcache.errors import InputError
 from agentcache.jobs.context_job import ContextJob, ContextWriter, find_ordinary_tokens
-from agentcache.jobs.lanes import ClosedLoop
+from agentcache.jobs.lanes import ClosedLoop, InfiniteCache
 from agentcache.jobs.recorded_job import RecordedJob, record_text
 from agentcache.jobs.settings import JobSettings
 from agentcache.jobs.tokenizer import Tokenizer
@@ -95,6 +95,7 @@ def load_all(runs: Sequence[JobSettings], tokenizer: Tokenizer, *, apart: bool) 
     `apart`: they play them with blocks of their own, for a server whose cache no one empties between the runs.
     """
     known: dict[JobSettings, LoadedRun] = {}
+    kept_cache = InfiniteCache() if apart else None
     loads = []
     for number, settings in enumerate(runs):
         alike = settings if settings.concurrency is None else replace(settings, concurrency=1)
@@ -102,7 +103,8 @@ def load_all(runs: Sequence[JobSettings], tokenizer: Tokenizer, *, apart: bool) 
             known[alike] = load_run(alike, tokenizer)
         loaded = known[alike]
         if loaded.loop and settings.concurrency:
-            loop = loaded.loop.with_lanes(settings.concurrency, copy=number if apart else 0)
+            copy = number if apart else 0
+            loop = loaded.loop.with_lanes(settings.concurrency, copy=copy, kept_cache=kept_cache)
             loaded = replace(loaded, loop=loop)
         loads.append(loaded)
     return loads

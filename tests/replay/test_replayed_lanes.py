@@ -23,6 +23,7 @@ from agentcache.report.content import HTML_FILE, MARKDOWN_FILE, SUMMARY_FILE
 from agentcache.report.events import RUN_FILE, read_events, read_run_record
 from agentcache.run.folder import ENGINE_LOG
 from agentcache.run.lane_runs import list_lanes
+from tool_runtime.agent.job import Context
 
 pytestmark = pytest.mark.usefixtures("without_plots")
 
@@ -172,3 +173,14 @@ def test_an_interrupted_loop_says_what_it_served(server: FakeServer, traces: Pat
     text = (out / MARKDOWN_FILE).read_text()
     assert "server: interrupted: measured for" in text
     assert "Throughput per GPU (tok/s)" in text
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_an_infinite_cache_outlives_a_run_where_the_server_does(traces: Path, apart: bool) -> None:
+    """What all sessions share is still there for the next number of lanes."""
+    settings = [JobSettings(workload=f"agent_traces:{traces}", concurrency=lanes) for lanes in (2, 3)]
+    runs = load_all(settings, CharacterTokenizer(), apart=apart)
+    first, second = (loaded.loop.begin().infinite_cache for loaded in runs if loaded.loop is not None)
+    context = Context((1, 2), 16, 40, 3)
+    assert first.count_hits(context) == 0
+    assert second.count_hits(context) == (32 if apart else 0)
