@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from agentcache.cli.options import build_parser
 from agentcache.config import PLACE, read_knobs
 from agentcache.errors import AgentCacheError, InputError
+from agentcache.exit_status import INTERRUPTED, USAGE_ERROR
 from agentcache.jobs.arguments import lead_with_workload, read_jobs
 from agentcache.models.catalog import check_servable
 from agentcache.plan.settings import PlanSettings
@@ -27,8 +28,6 @@ from agentcache.sim.settings import SimulationSettings
 if TYPE_CHECKING:
     from agentcache.report.summary import Summary
 
-_USAGE_ERROR = 2
-_INTERRUPTED = 130
 _OF_JOBS = (["replay"], ["simulate"])
 
 
@@ -60,10 +59,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return run[options.command]()
     except AgentCacheError as error:
         sys.stderr.write(f"agentcache: {error}\n")
-        return _USAGE_ERROR
+        return USAGE_ERROR
     except KeyboardInterrupt:
         sys.stderr.write("agentcache: interrupted\n")
-        return _INTERRUPTED
+        return INTERRUPTED
 
 
 def _split_at_dashes(arguments: list[str]) -> tuple[list[str], list[str]]:

@@ -40,9 +40,8 @@ def _get(client: httpx.Client, path: str, field: str) -> list[dict[str, Any]]:
     try:
         answer = client.get(path)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise InputError(
-            f"{client.base_url}: no server answers there ({in_one_line(error) or type(error).__name__}); give http://host:port"
-        ) from None
+        cause = in_one_line(error) or type(error).__name__
+        raise InputError(f"{client.base_url}: no server answers there ({cause}); give http://host:port") from None
     if answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
         raise InputError(f"{client.base_url}: the server wants its key; give --api-key, or set VLLM_API_KEY")
     try:

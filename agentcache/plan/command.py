@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from agentcache.exit_status import INTERRUPTED
 from agentcache.plan.cell import Cell
 from agentcache.plan.headline import write_headline
 from agentcache.plan.known_error import KNOWN_ERROR
@@ -25,7 +26,6 @@ from workloads.loaded import LoadedJobs
 from workloads.recording.reader import read_recording
 
 PLAN_FILE = "plan.html"
-_INTERRUPTED = 130
 
 
 def plan(settings: PlanSettings) -> int:
@@ -56,7 +56,7 @@ def plan(settings: PlanSettings) -> int:
     _show(made, settings.out / PLAN_FILE)
     if ended is not None:
         raise ended
-    return _INTERRUPTED if sweep.interrupted else 0
+    return INTERRUPTED if sweep.interrupted else 0
 
 
 def _simulate_most(

@@ -18,6 +18,7 @@ from vllm.platforms import current_platform
 from agentcache.engine.blocks.evictor_inputs import make_profile_key
 from agentcache.engine.compat import check_vllm
 from agentcache.errors import AgentCacheError, InputError
+from agentcache.exit_status import INTERRUPTED
 from agentcache.models.geometry import read_geometry
 from agentcache.policy.cost import (
     MIN_BATCHES,
@@ -42,7 +43,6 @@ from agentcache.profile.settings import ProfileSettings
 from agentcache.run.output import divert_output
 
 ENGINE_LOG = "profile.log"
-_INTERRUPTED = 130
 _LONGEST_GPU, _LONGEST_CPU = 65_536, 8_192
 # Contexts of all decodes of a batch together: they must be computed first, at the cost of the budget.
 _BATCH_TOKENS_GPU, _BATCH_TOKENS_CPU = 262_144, 32_768
@@ -93,7 +93,7 @@ def profile(settings: ProfileSettings) -> int:
         picture, title = path.with_suffix(".png"), f"{key}, measured with vLLM {vllm.__version__}"
         plot_fits(prefills, steps, title, None if link is None else link.fitted).savefig(picture, dpi=130)
         console.print(f"profile: {path}\nplot: {picture}\npoints: {points_file}", markup=False, highlight=False)
-    return _INTERRUPTED if measured.interrupted else 0
+    return INTERRUPTED if measured.interrupted else 0
 
 
 def _measure(settings: ProfileSettings, config: VllmConfig, points_file: Path, console: Console) -> Measured:

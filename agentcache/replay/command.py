@@ -14,6 +14,7 @@ from rich.console import Console
 
 from agentcache.config import list_knobs
 from agentcache.errors import ServerError
+from agentcache.exit_status import INTERRUPTED
 from agentcache.jobs.lanes import Lanes
 from agentcache.jobs.loader import LoadedRun, check_fit, describe_jobs, load_all
 from agentcache.replay.backends import Backend, EmbeddedBackend, ExternalBackend
@@ -25,8 +26,6 @@ from agentcache.report.summary import Summary
 from agentcache.run.display import ReplayDisplay
 from agentcache.run.folder import ENGINE_LOG, begin_run, find_versions
 from agentcache.run.output import divert_output
-
-_INTERRUPTED = 130
 
 
 def replay(settings: ReplaySettings) -> tuple[int, Summary]:
@@ -110,7 +109,7 @@ class _Runs:
             if not self._interrupted:
                 raise
         self._console.print("interrupted: the jobs that finished are in the report")
-        return _INTERRUPTED
+        return INTERRUPTED
 
     def _interrupt(self, policies: asyncio.Future[bool]) -> None:
         # Only once: a second signal must not interrupt the clean-up that the first one began.

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+
+from agentcache.replay.recorded_tools import Sleep
 
 
 @dataclass(slots=True, eq=False)
@@ -25,7 +27,7 @@ class LaneWaits:
         self._most_s = most_s
         self._waits: list[_Wait] = []
 
-    def of(self, session: str) -> Callable[[float], Awaitable[None]]:
+    def of(self, session: str) -> Sleep:
         """Return the way to wait for so many seconds of a lane that has this session now."""
         return partial(self._wait, session)
 

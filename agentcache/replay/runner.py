@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from openai import AsyncOpenAI, Timeout
@@ -16,7 +16,7 @@ from agentcache.jobs.lanes import IDLE_CAP_S, Lanes
 from agentcache.jobs.recorded_job import RecordedJob
 from agentcache.replay.endpoint import Endpoint
 from agentcache.replay.lane_waits import LaneWaits
-from agentcache.replay.recorded_tools import recorded_tools
+from agentcache.replay.recorded_tools import Sleep, recorded_tools
 from agentcache.report.events import MEASURED, EventWriter
 from agentcache.run.display import ReplayDisplay
 from agentcache.run.recorder import JobRecorder
@@ -112,7 +112,7 @@ class ReplayRunner:
         client: AsyncOpenAI,
         recorded: RecordedJob,
         lanes: Lanes | None = None,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        sleep: Sleep = asyncio.sleep,
     ) -> bool:
         """Run one job, which waits for tools and people by `sleep`, and tell whether it finished as recorded."""
         job = recorded.job
@@ -135,7 +135,7 @@ class ReplayRunner:
         client: AsyncOpenAI,
         recorded: RecordedJob,
         recorder: JobRecorder,
-        sleep: Callable[[float], Awaitable[None]],
+        sleep: Sleep,
     ) -> AgentLoop | TraceLoop:
         job, model = recorded.job, self._endpoint.model
         executor = ToolExecutor(recorded_tools(job, sleep), timeout_s=_TOOL_TIMEOUT_S, clock=self._clock)

@@ -15,12 +15,11 @@ from vllm.entrypoints.cli.serve import ServeSubcommand
 from vllm.logger import configure_logging_from_args
 
 from agentcache.engine.start_cause import hear_cause
+from agentcache.exit_status import INTERRUPTED
 from agentcache.run.output import divert_output
 from agentcache.server.address import check_address
 from agentcache.server.arguments import build_arguments, make_engine_config
 from agentcache.server.plugin_choice import choose_plugins
-
-_INTERRUPTED = 130
 
 
 def serve(
@@ -53,7 +52,7 @@ def _leaving_at_interrupt() -> Iterator[None]:
     """
 
     def leave(*_: object) -> None:
-        raise SystemExit(_INTERRUPTED)
+        raise SystemExit(INTERRUPTED)
 
     before = signal.getsignal(signal.SIGINT)
     if before is not signal.default_int_handler:

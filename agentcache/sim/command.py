@@ -11,6 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from agentcache.config import list_knobs
+from agentcache.exit_status import INTERRUPTED
 from agentcache.jobs.loader import LoadedRun, check_fit, describe_jobs, load_run
 from agentcache.jobs.tokenizer import LocalTokenizer
 from agentcache.models.catalog import resolve_model
@@ -33,7 +34,6 @@ from agentcache.sim.routing import make_routing
 from agentcache.sim.runner import SimulationRunner
 from agentcache.sim.settings import SimulationSettings
 
-_INTERRUPTED = 130
 _GPU_NOTE = (
     "Simulated: vLLM's scheduler, its block pool and the policy ran as in production under a virtual clock; the "
     "seconds of every step come from a model of the GPU: {}."
@@ -118,7 +118,7 @@ class Simulation:
                     writer.write(self._run_policy(policy, writer, console))
             except KeyboardInterrupt:
                 console.print("interrupted: the jobs that finished are in the report")
-                return _INTERRUPTED
+                return INTERRUPTED
         return 0
 
     def _run_policy(self, policy: str, writer: EventWriter, console: Console) -> PolicyEvent:
