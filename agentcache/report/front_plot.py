@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from math import hypot
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -15,6 +16,11 @@ from agentcache.report.lane_points import LanePoint, find_front, list_lines
 _HEIGHT_IN = 5.0
 # For the numbers beside the outermost points.
 _ROOM = 1.06
+# In typographic points: where a number may begin beside its point, the best place first, its centre from there, and how
+# far that is from other points and numbers where they do not touch.
+_BESIDE = ((7, 5), (7, -13), (-19, 5), (-19, -13), (-6, 10), (-6, -18), (18, -4))
+_CENTRE = (6, 4)
+_CLEAR = 14.0
 
 
 @in_style
@@ -36,6 +42,8 @@ def plot_front(points: Sequence[LanePoint]) -> Figure:
         places = [point.place for point in points if point.place]
         axes.set_xlim(0, _ROOM * max(user for user, _ in places))
         axes.set_ylim(0, _ROOM * max(gpu for _, gpu in places))
+        in_lines = [point for own in list_lines(points).values() for point in own]
+        _number_points(axes, in_lines, front, {name: line.get_color() for name, line in lines.items()})
     else:
         say_empty(axes, "nothing was measured")
     add_legend(figure, list(lines.values()), list(lines))
@@ -48,14 +56,31 @@ def _draw_line(axes: Axes, points: Sequence[LanePoint], front: Sequence[LanePoin
     places = [point.place for point in points if point.place]
     axes.plot(*zip(*places, strict=True), color=mark.colour, linestyle=mark.line_style)
     for point, place in zip(points, places, strict=True):
-        on_front = point in front
-        axes.plot(*place, **look, linestyle="", fillstyle="full" if on_front else "none")
+        axes.plot(*place, **look, linestyle="", fillstyle="full" if point in front else "none")
+    return Line2D([], [], **{**look, "linestyle": mark.line_style})
+
+
+def _number_points(
+    axes: Axes, points: Sequence[LanePoint], front: Sequence[LanePoint], colours: Mapping[str, Any]
+) -> None:
+    """Write the number of lanes beside each point, where it covers least of what stands there already."""
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    in_points = 72.0 / figure.dpi
+    placed = [(point, point.place) for point in points if point.place]
+    marks = [axes.transData.transform(place) * in_points for _, place in placed]
+    edge = axes.bbox.x0 * in_points
+    numbers: list[Any] = []
+    for (point, place), mark in zip(placed, marks, strict=True):
+        others = [other for other in marks if other is not mark] + numbers
+        centres = {shift: mark + shift + _CENTRE for shift in _BESIDE if mark[0] + shift[0] > edge}
+        shift = max(centres, key=lambda shift: min([_CLEAR, *(hypot(*(centres[shift] - other)) for other in others)]))
+        numbers.append(centres[shift])
         axes.annotate(
             str(point.lanes),
             place,
             textcoords="offset points",
-            xytext=(7, 5),
-            color=mark.colour,
-            weight="bold" if on_front else "normal",
+            xytext=shift,
+            color=colours[point.line],
+            weight="bold" if point in front else "normal",
         )
-    return Line2D([], [], **{**look, "linestyle": mark.line_style})

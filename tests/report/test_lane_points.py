@@ -149,6 +149,14 @@ def test_the_plot_has_a_line_a_policy_and_lanes_at_points(tmp_path: Path) -> Non
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["lru", "asymcache"]
 
 
+def test_numbers_of_points_at_one_place_are_told_apart() -> None:
+    points = [make_point(policy, 4, requests=3, reply_s=1.0) for policy in ("vllm", "lru", "agentcache")]
+    texts = plot_front([*points, make_point("lru", 8, requests=9, reply_s=0.3)]).axes[0].texts
+    assert [text.get_text() for text in texts] == ["4", "4", "8", "4"]
+    places = [text.xyann for text in texts if text.get_text() == "4"]  # type: ignore[attr-defined]
+    assert len(set(places)) == 3
+
+
 def test_two_sweeps_of_other_knobs_share_one_picture(tmp_path: Path) -> None:
     folders = [*write_loops(tmp_path / "plain"), *write_loops(tmp_path / "half", **{"pins.budget": 0.5})]
     points = read_report(folders).points
