@@ -8,3 +8,5 @@ USAGE_ERROR: Final = 2
 """What the user gave cannot work; one line on stderr says why."""
 INTERRUPTED: Final = 130
 """Ctrl-C ended it, as shells count signals; what was done by then is kept."""
+TERMINATED: Final = 143
+"""SIGTERM ended it before it served, as shells count signals."""

@@ -7,7 +7,8 @@ import pytest
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from agentcache.config import AgentCacheConfig, iterate_knobs, read_config, read_knobs
+from agentcache.config import AgentCacheConfig, iterate_knobs
+from agentcache.config_reader import read_config, read_knobs
 from agentcache.errors import InputError
 from agentcache.policy.registry import DEFAULT_POLICY
 

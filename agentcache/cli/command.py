@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentcache.cli.options import build_parser
-from agentcache.config import PLACE, read_knobs
+from agentcache.config_reader import PLACE, read_knobs
 from agentcache.errors import AgentCacheError, InputError
 from agentcache.exit_status import INTERRUPTED, USAGE_ERROR
 from agentcache.jobs.arguments import lead_with_workload, read_jobs
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _serve(*parser.parse_known_args(ours), engine_options)
         options = parser.parse_args(lead_with_workload(ours) if ours[:1] in _OF_JOBS else ours)
         if engine_options and options.command not in {"replay", "profile"}:
-            parser.error("only serve, replay and profile pass options behind -- on to vLLM")
+            raise InputError(f"{options.command}: only serve, replay and profile pass options behind -- on to vLLM")
         run: dict[str, Callable[[], int]] = {
             "replay": lambda: _replay(options, engine_options, given),
             "simulate": lambda: _simulate(options, given),
@@ -175,6 +175,7 @@ def _plan(options: argparse.Namespace, typed: Sequence[str]) -> int:
         command=shlex.join(["agentcache", *typed]),
         recording=options.recording,
         out=options.out,
+        overwrite=options.overwrite,
         model=options.model,
         gpu=options.gpu,
         profile=options.profile,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from agentcache import __version__
 from agentcache.jobs.arguments import add_arguments as add_job_arguments
+from agentcache.option_parser import OptionParser
 from agentcache.plan.settings import DEFAULT_REQUESTS
 from agentcache.policy.registry import DEFAULT_POLICY, POLICIES
 from agentcache.profile.settings import add_arguments as add_profile_arguments
@@ -29,9 +30,10 @@ _PROFILE = (
 _SEVERAL = f"may be given several times; {_POLICIES}"
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> OptionParser:
     """Make the parser of `agentcache`."""
-    parser = argparse.ArgumentParser(prog="agentcache", description="Serve LLM agents fast from your own GPUs.")
+    parser = OptionParser(prog="agentcache", description="Serve LLM agents fast from your own GPUs.")
+    parser.passes_on = True
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_serve(commands.add_parser("serve", help="vLLM's OpenAI server with a cache policy for agents"))
@@ -46,7 +48,8 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_serve(parser: argparse.ArgumentParser) -> None:
+def _add_serve(parser: OptionParser) -> None:
+    parser.passes_on = True
     parser.description = "Takes every option of `vllm serve` besides these; `vllm serve --help=all` lists them."
     parser.allow_abbrev = False
     parser.add_argument("model", metavar="MODEL", help="a name or path as for vllm serve; tiny; shape:llama-3.1-8b")
@@ -174,6 +177,7 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workers", type=int, metavar="N", help="simulations at once (default one a core)")
     _add_knobs(parser)
     parser.add_argument("--out", type=Path, default=Path(), metavar="DIR", help="folder of plan.html (default here)")
+    parser.add_argument("--overwrite", action="store_true", help="replace the plan that --out holds")
 
 
 def _add_swept(parser: argparse.ArgumentParser) -> None:

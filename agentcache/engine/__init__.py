@@ -2,6 +2,7 @@
 
 How it gets in: `plugin.py` (vLLM's entry point, in every process), `front_end.py` (processes that take requests) and
 `scheduler.py` (the engine core), each after `compat.py` has checked vLLM; what is replaced there is in `patches.py`.
+`setup.py` puts together what the policy in force (`policy_choice.py`) brings to the scheduler.
 
 What the scheduler is made of, a room each:
 

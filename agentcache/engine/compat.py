@@ -1,4 +1,4 @@
-"""What we rely on in vLLM, checked once at start so that a changed internal is one clear line and not a crash later."""
+"""Checks once at start what we rely on in vLLM: a changed internal is one clear line then, and not a crash later."""
 
 from __future__ import annotations
 
@@ -7,11 +7,25 @@ import pkgutil
 import re
 from collections.abc import Callable, Mapping
 from functools import cache
-from itertools import chain
 from typing import Any
 
 from packaging.version import Version
 
+from agentcache.engine.vllm_internals import (
+    ASYNC_METHODS,
+    ASYNC_SCHEDULER,
+    ATTRIBUTES,
+    BLOCK,
+    GUARDED_PATHS,
+    PARSER_SIGNATURES,
+    POSITION_SLOT,
+    QUEUE,
+    SERVER_ATTRIBUTES,
+    SERVER_SIGNATURES,
+    SIGNATURES,
+    TIER_ATTRIBUTES,
+    TIER_SIGNATURES,
+)
 from agentcache.errors import CompatibilityError, in_one_line
 
 try:
@@ -26,224 +40,6 @@ except ModuleNotFoundError as error:
 
 SUPPORTED_RELEASE = (0, 32)
 
-_BLOCK = "vllm.v1.core.kv_cache_utils:KVCacheBlock"
-_POSITION_SLOT = "_block_hash_num_tokens"
-_QUEUE = "vllm.v1.core.kv_cache_utils:FreeKVCacheBlockQueue"
-
-_ASYNC_SCHEDULER = "vllm.v1.core.sched.async_scheduler:AsyncScheduler"
-# Where it differs from `Scheduler`: `vllm_scheduler.py` has the choice in each of them.
-_ASYNC_METHODS = {"__init__", "_update_after_schedule", "_update_request_with_output"}
-
-_MANAGER = "vllm.v1.core.kv_cache_manager:KVCacheManager"
-_SCHEDULER = "vllm.v1.core.sched.scheduler:Scheduler"
-_TIER_WORKER = "vllm.v1.simple_kv_offload.worker:SimpleCPUOffloadWorker"
-_COPY_BACKEND = "vllm.v1.simple_kv_offload.copy_backend:DmaCopyBackend"
-_TIER_CONNECTOR = "vllm.distributed.kv_transfer.kv_connector.v1.simple_cpu_offload_connector:SimpleCPUOffloadConnector"
-
-# What we call or replace, with the leading parameters that we pass or take. By name: the version is looked at first.
-_SIGNATURES: dict[str, tuple[str, ...]] = {
-    "vllm.v1.core.sched.async_scheduler:AsyncScheduler.__init__": ("self", "args", "kwargs"),
-    "vllm.v1.core.block_pool:BlockPool._emit_block_removed_events": ("self", "block_hashes"),
-    "vllm.v1.core.block_pool:BlockPool._maybe_evict_cached_block": ("self", "block"),
-    "vllm.v1.core.block_pool:BlockPool.cache_full_blocks": (
-        "self",
-        "request",
-        "blocks",
-        "num_cached_blocks",
-        "num_full_blocks",
-        "block_size",
-        "kv_cache_group_id",
-        "block_mask",
-    ),
-    "vllm.v1.core.block_pool:BlockPool.free_blocks": ("self", "ordered_blocks"),
-    "vllm.v1.core.block_pool:BlockPool.get_new_blocks": ("self", "num_blocks"),
-    "vllm.v1.core.block_pool:BlockPool.evict_blocks": ("self", "block_ids"),
-    "vllm.v1.core.block_pool:BlockPool.get_cached_block": ("self", "block_hash", "kv_cache_group_ids"),
-    "vllm.v1.core.block_pool:BlockPool.get_num_free_blocks": ("self",),
-    "vllm.v1.core.block_pool:BlockPool.touch": ("self", "blocks"),
-    "vllm.v1.core.block_pool:BlockHashToBlockMap.get_one_block": ("self", "key"),
-    "vllm.v1.core.block_pool:BlockHashToBlockMap.insert": ("self", "key", "block"),
-    "vllm.v1.core.block_pool:BlockHashToBlockMap.pop": ("self", "key", "block_id"),
-    "vllm.v1.core.kv_cache_coordinator:KVCacheCoordinator.find_longest_cache_hit": (
-        "self",
-        "block_hashes",
-        "max_cache_hit_length",
-    ),
-    "vllm.distributed.kv_transfer.kv_connector.v1.base:KVConnectorBase_V1.get_external_cache_hit_sources": (
-        "self",
-        "request",
-        "num_external_tokens",
-    ),
-    f"{_MANAGER}.allocate_slots": ("self", "request", "num_new_tokens"),
-    f"{_MANAGER}.evict_blocks": ("self", "block_ids"),
-    f"{_MANAGER}.get_computed_blocks": ("self", "request"),
-    f"{_MANAGER}.get_blocks": ("self", "request_id"),
-    f"{_MANAGER}.record_prefix_cache_stats": ("self", "request", "num_hits"),
-    f"{_SCHEDULER}.__init__": (
-        "self",
-        "vllm_config",
-        "kv_cache_config",
-        "structured_output_manager",
-        "block_size",
-        "hash_block_size",
-    ),
-    f"{_SCHEDULER}.add_request": ("self", "request"),
-    f"{_SCHEDULER}._drain_deferred_frees": ("self",),
-    f"{_SCHEDULER}._free_request": ("self", "request", "delay_free_blocks"),
-    f"{_SCHEDULER}._free_request_blocks": ("self", "request"),
-    f"{_SCHEDULER}._handle_blocked_waiting_request": ("self", "request"),
-    f"{_SCHEDULER}._request_blocks_can_be_freed": ("self", "request"),
-    f"{_SCHEDULER}._preempt_request": ("self", "request", "timestamp", "drop_stale_output"),
-    f"{_SCHEDULER}.get_request_counts": ("self",),
-    f"{_SCHEDULER}.finish_requests": ("self", "request_ids", "finished_status"),
-    f"{_SCHEDULER}.reset_prefix_cache": ("self", "reset_running_requests", "reset_connector"),
-    f"{_SCHEDULER}.schedule": ("self", "throttle_prefills"),
-    f"{_SCHEDULER}._update_after_schedule": ("self", "scheduler_output"),
-    f"{_SCHEDULER}._update_request_with_output": ("self", "request", "new_token_ids", "is_stale"),
-    f"{_SCHEDULER}.update_from_output": ("self", "scheduler_output", "model_runner_output"),
-    f"{_QUEUE}.append": ("self", "block"),
-    f"{_QUEUE}.append_n": ("self", "blocks"),
-    f"{_QUEUE}.get_all_free_blocks": ("self",),
-    f"{_QUEUE}.iter_blocks_after": ("self", "cursor"),
-    f"{_QUEUE}.popleft": ("self",),
-    f"{_QUEUE}.popleft_n": ("self", "n"),
-    f"{_QUEUE}.prepend_n": ("self", "blocks"),
-    f"{_QUEUE}.remove": ("self", "block"),
-    "vllm.engine.arg_utils:EngineArgs.from_cli_args": ("args",),
-    "vllm.engine.arg_utils:EngineArgs.create_engine_config": ("self",),
-    "vllm.entrypoints.openai.chat_completion.protocol:ChatCompletionRequest.to_sampling_params": ("self", "max_tokens"),
-    "vllm.entrypoints.openai.responses.protocol:ResponsesRequest.to_sampling_params": ("self", "default_max_tokens"),
-    "vllm.v1.engine.input_processor:InputProcessor.process_inputs": ("self", "request_id", "prompt", "params"),
-    # The core calls the method that a front end names in a message.
-    "vllm.v1.engine.core:EngineCore.reset_encoder_cache": ("self",),
-    "vllm.v1.engine.core:EngineCoreProc._notify_idle_state_callbacks": ("self",),
-    "vllm.v1.engine.core:EngineCoreProc._invoke_utility_method": ("name", "get_result", "output", "enqueue_output"),
-    "vllm.v1.sample.logits_processor:LogitsProcessor.apply": ("self", "logits"),
-    "vllm.v1.sample.logits_processor:LogitsProcessor.update_state": ("self", "batch_update"),
-}
-
-# Attributes that we read or set, by the class in whose source they stand: no signature tells of them.
-_ATTRIBUTES: dict[str, tuple[str, ...]] = {
-    "vllm.sampling_params:SamplingParams": ("_eos_token_id",),
-    "vllm.v1.core.block_pool:BlockHashToBlockMap": ("_cache",),
-    "vllm.v1.core.block_pool:BlockPool": (
-        "_reuse_watchers",
-        "cached_block_hash_to_block",
-        "cached_block_hashes_by_block",
-        "free_block_queue",
-        "metrics_collector",
-        "null_block",
-    ),
-    "vllm.v1.core.kv_cache_utils:KVCacheBlock": ("_block_hash", "ref_cnt", "is_null"),
-    "vllm.v1.core.kv_cache_coordinator:KVCacheCoordinator": ("single_type_managers",),
-    "vllm.v1.request:Request": ("shared_prefix_boundary",),
-    _MANAGER: ("block_pool", "coordinator", "enable_caching", "watermark_blocks"),
-    "vllm.v1.core.single_type_kv_cache_manager:SingleTypeKVCacheManager": (
-        "block_size",
-        "_partial_hit_reqs",
-        "max_admission_blocks_per_request",
-        "num_cached_block",
-        "req_to_blocks",
-    ),
-    _SCHEDULER: (
-        "connector",
-        "deferred_frees",
-        "finished_req_ids_dict",
-        "max_num_scheduled_tokens",
-        "processed_step_seq",
-        "requests",
-        "running",
-        "waiting",
-    ),
-    "vllm.v1.engine.core:EngineCoreProc": ("_idle_state_callbacks",),
-}
-
-# The same for API servers only.
-_SERVER_SIGNATURES: dict[str, tuple[str, ...]] = {
-    "vllm.v1.engine.core_client:AsyncMPClient.call_utility_all_async": ("self", "method"),
-    "vllm.v1.engine.core_client:AsyncMPClient._call_utility_async": ("self", "method", "args", "engine"),
-    "vllm.v1.engine.core_client:DPLBAsyncMPClient.get_core_engine_for_request": ("self", "request"),
-    "vllm.v1.engine.core_client:DPLBAsyncMPClient.process_engine_outputs": ("self", "outputs"),
-    "vllm.entrypoints.generate.base.serving:GenerateBaseServing._get_session_id": ("request", "raw_request"),
-    "vllm.entrypoints.generate.base.serving:GenerateBaseServing._get_session_id_from_headers": ("raw_request",),
-    "vllm.entrypoints.scale_out.token_in_token_out.serving:ServingTokens.serve_tokens": (
-        "self",
-        "request",
-        "raw_request",
-    ),
-    "vllm.entrypoints.anthropic.serving:AnthropicServingMessages.create_messages": ("self", "request", "raw_request"),
-    "vllm.entrypoints.serve.middleware.authenticate:AuthenticationMiddleware.__init__": ("self", "app", "tokens"),
-}
-
-# The same for engine cores that read tool calls.
-_PARSER_SIGNATURES: dict[str, tuple[str, ...]] = {
-    "vllm.tokenizers:cached_tokenizer_from_config": ("model_config",),
-    "vllm.tool_parsers:ToolParserManager.list_registered": (),
-    "vllm.tool_parsers:ToolParser.extract_tool_calls": ("self", "model_output", "request"),
-    "vllm.entrypoints.openai.chat_completion.protocol:ChatCompletionNamedToolChoiceParam.__init__": ("self",),
-    "vllm.parser:ParserManager.get_parser": (
-        "tool_parser_name",
-        "reasoning_parser_name",
-        "enable_auto_tools",
-        "model_name",
-        "is_harmony",
-        "tool_strict_level",
-        "tokenizer",
-    ),
-    "vllm.parser:Parser.__init__": ("self", "tokenizer", "tools"),
-    "vllm.parser:Parser.parse": ("self", "model_output", "request", "enable_auto_tools", "model_output_token_ids"),
-    "vllm.v1.request:Request.get_finished_reason": ("self",),
-}
-# The same for engines with a second cache in the host's memory.
-_TIER_SIGNATURES: dict[str, tuple[str, ...]] = {
-    "vllm.v1.core.block_pool:BlockPool._insert_block_hash": ("self", "block_hash_with_group_id", "block", "num_tokens"),
-    f"{_TIER_WORKER}._init_cpu_mode": ("self", "unique_gpu_caches", "total_bytes_per_block", "device"),
-    f"{_TIER_WORKER}.get_finished": ("self", "finished_req_ids"),
-    f"{_TIER_WORKER}.build_connector_worker_meta": ("self",),
-    f"{_TIER_WORKER}.register_kv_caches": ("self", "kv_caches"),
-    f"{_COPY_BACKEND}.init": ("self", "gpu_caches", "cpu_caches", "device", "load_stream", "store_stream"),
-    # In this order its thread gets them.
-    f"{_COPY_BACKEND}.launch_copy": (
-        "self",
-        "src_blocks",
-        "dst_blocks",
-        "is_store",
-        "event_idx",
-        "events_list",
-        "wait_event",
-    ),
-    f"{_COPY_BACKEND}._copy_loop": ("q", "device", "load_stream", "store_stream"),
-    f"{_COPY_BACKEND}.shutdown": ("self",),
-    f"{_TIER_CONNECTOR}.get_num_new_matched_tokens": ("self", "request", "num_computed_tokens"),
-    f"{_TIER_CONNECTOR}.build_connector_meta": ("self", "scheduler_output"),
-    f"{_TIER_CONNECTOR}.update_connector_output": ("self", "connector_output"),
-    f"{_TIER_CONNECTOR}.has_pending_push_work": ("self",),
-    f"{_TIER_CONNECTOR}.reset_cache": ("self",),
-    "vllm.utils.cpu_resource_utils:get_cgroup_memory_limit": (),
-}
-_TIER_ATTRIBUTES: dict[str, tuple[str, ...]] = {
-    _TIER_WORKER: (
-        "_backend",
-        "_completed_store_events",
-        "_connector_metadata",
-        "_load_events",
-        "_load_hwm",
-        "_pending_load_event_indices",
-        "_pending_store_event_indices",
-        "_store_events",
-        "_store_hwm",
-        "cpu_kv_caches",
-        "gpu_kv_caches",
-    ),
-    _TIER_CONNECTOR: ("scheduler_manager", "worker_handler"),
-    _COPY_BACKEND: ("_thread",),
-}
-_SERVER_ATTRIBUTES: dict[str, tuple[str, ...]] = {
-    "vllm.v1.engine.core_client:DPLBAsyncMPClient": ("client_count", "core_engines", "reqs_in_flight"),
-    "vllm.v1.engine.async_llm:AsyncLLM": ("tokenizer",),
-}
-_GUARDED_PATHS = "vllm.entrypoints.serve.middleware.authenticate:GUARDED_PREFIX"
-
 
 def check_release() -> None:
     """Raise CompatibilityError when another minor version of vLLM is installed than the plug-in is made for."""
@@ -257,26 +53,26 @@ def check_release() -> None:
 def check_vllm() -> None:
     """Raise CompatibilityError, naming what differs, when the plug-in does not fit the installed vLLM."""
     check_release()
-    for name, expected in _SIGNATURES.items():
+    for name, expected in SIGNATURES.items():
         check_signature(_find(name), expected)
-    check_attributes(_ATTRIBUTES)
-    if _POSITION_SLOT not in getattr(_find(_BLOCK), "__slots__", ()):
+    check_attributes(ATTRIBUTES)
+    if POSITION_SLOT not in getattr(_find(BLOCK), "__slots__", ()):
         raise CompatibilityError(f"vLLM {vllm.__version__}: its blocks do not keep their position in a slot")
-    methods = {name for name in _methods(_find(_QUEUE)) if name[0] != "_"}
-    unknown = methods - {name.rpartition(".")[2] for name in _SIGNATURES}
+    methods = {name for name in _methods(_find(QUEUE)) if name[0] != "_"}
+    unknown = methods - {name.rpartition(".")[2] for name in SIGNATURES}
     if unknown:
         raise CompatibilityError(f"vLLM {vllm.__version__}: its free block queue has new methods: {sorted(unknown)}")
-    if methods := _methods(_find(_ASYNC_SCHEDULER)) - _ASYNC_METHODS:
+    if methods := _methods(_find(ASYNC_SCHEDULER)) - ASYNC_METHODS:
         raise CompatibilityError(f"vLLM {vllm.__version__}: its async scheduler has new methods: {sorted(methods)}")
 
 
 @cache
 def check_server() -> None:
     """Raise CompatibilityError, naming what differs, when our routes do not fit the installed vLLM's API server."""
-    for name, expected in _SERVER_SIGNATURES.items():
+    for name, expected in SERVER_SIGNATURES.items():
         check_signature(_find(name), expected)
-    check_attributes(_SERVER_ATTRIBUTES)
-    guarded = _find(_GUARDED_PATHS)
+    check_attributes(SERVER_ATTRIBUTES)
+    guarded = _find(GUARDED_PATHS)
     if not isinstance(guarded, tuple) or "/v1" not in guarded:
         raise CompatibilityError(f"vLLM {vllm.__version__}: it keeps elsewhere which paths need the API key")
 
@@ -284,25 +80,16 @@ def check_server() -> None:
 @cache
 def check_tier() -> None:
     """Raise CompatibilityError, naming what differs, when the installed vLLM's host cache cannot be steered."""
-    for name, expected in _TIER_SIGNATURES.items():
+    for name, expected in TIER_SIGNATURES.items():
         check_signature(_find(name), expected)
-    check_attributes(_TIER_ATTRIBUTES)
+    check_attributes(TIER_ATTRIBUTES)
 
 
 @cache
 def check_tool_parsers() -> None:
     """Raise CompatibilityError, naming what differs, when replies cannot be read with the installed vLLM."""
-    for name, expected in _PARSER_SIGNATURES.items():
+    for name, expected in PARSER_SIGNATURES.items():
         check_signature(_find(name), expected)
-
-
-def private_names() -> set[str]:
-    """Collect every private attribute and method of vLLM's that agentcache uses."""
-    signatures = (*_SIGNATURES, *_SERVER_SIGNATURES, *_PARSER_SIGNATURES, *_TIER_SIGNATURES)
-    methods = (name.rpartition(".")[2] for name in signatures)
-    attributes = (*_ATTRIBUTES.values(), *_TIER_ATTRIBUTES.values())
-    names = {_POSITION_SLOT, *methods, *chain.from_iterable(attributes)}
-    return {name for name in names if name.startswith("_") and not name.startswith("__")}
 
 
 def check_attributes(attributes: Mapping[str, tuple[str, ...]]) -> None:

@@ -15,10 +15,11 @@ import vllm
 from vllm.config import VllmConfig
 from vllm.engine.arg_utils import EngineArgs
 
-from agentcache.config import CONFIG_KEY, read_config
+from agentcache.config_reader import CONFIG_KEY, read_config
 from agentcache.engine.compat import check_vllm
 from agentcache.engine.constants import REPORT_URL, SCHEDULER_CLASS
 from agentcache.engine.patches import replace
+from agentcache.engine.start_signal import leave_at_sigterm
 from agentcache.engine.tier.options import steer_offloading
 from agentcache.errors import CompatibilityError, in_one_line
 
@@ -46,6 +47,7 @@ def watch_engine_arguments() -> None:
         if not _names_agentcache(self):
             return create_engine_config(self, *args, **kwargs)
         prepare_front_end()
+        leave_at_sigterm()
         from agentcache.engine.report_address import tell_report_url
 
         config: VllmConfig = create_engine_config(self, *args, **kwargs)

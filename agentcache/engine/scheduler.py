@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache, partial
 from itertools import chain
 from typing import Any
 
@@ -23,40 +22,34 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
 from agentcache._evictor import FreeContext
-from agentcache.config import AgentCacheConfig, is_on, read_config
+from agentcache.config import AgentCacheConfig, is_on
+from agentcache.config_reader import read_config
 from agentcache.engine.banner import speaks_for_server, write_banner
 from agentcache.engine.blocks.block_queue import BlockQueue, replace_queue
-from agentcache.engine.blocks.checkpoints import SUPERSEDED, Checkpoints, has_checkpoints
-from agentcache.engine.blocks.evictor_inputs import build_inputs
+from agentcache.engine.blocks.checkpoints import SUPERSEDED, Checkpoints
 from agentcache.engine.blocks.late_frees import LateFrees, Part
 from agentcache.engine.blocks.lru_comparison import LruComparison, make_comparison
 from agentcache.engine.blocks.references import check_references, count_in_tables
 from agentcache.engine.constants import ANSWER_MARK
-from agentcache.engine.jobs.setup import TrackerSetup, is_of_a_job
+from agentcache.engine.jobs.setup import is_of_a_job
 from agentcache.engine.jobs.tracker import JobTracker
 from agentcache.engine.order.chunking import prefill_budget
 from agentcache.engine.order.job_queue import JobQueue
 from agentcache.engine.order.preemption import bring_victim_last
 from agentcache.engine.patches import wrap_allocate_slots
+from agentcache.engine.policy_choice import choose_policy, find_cost_obstacle
 from agentcache.engine.record.recorder import RequestRecorder, make_recorder
 from agentcache.engine.replies.parser_choice import make_reader
 from agentcache.engine.replies.stop_strings import StopStrings
-from agentcache.engine.segments.plan import SegmentCosts
 from agentcache.engine.segments.scheduler import MultiSegmentScheduler, find_engine_obstacle
-from agentcache.engine.tier.setup import TierSetup, find_tier, make_prefetching
+from agentcache.engine.setup import PolicySetup
+from agentcache.engine.tier.setup import find_tier
 from agentcache.engine.tier.tier import Tier
-from agentcache.errors import InputError
-from agentcache.models.geometry import read_geometry
 from agentcache.policy.evictor import Evictor
-from agentcache.policy.inputs import EvictorInputs
-from agentcache.policy.registry import Policy, find_policy, with_evictor
-from agentcache.policy.return_price import ReturnPrice
+from agentcache.policy.registry import Policy
 from agentcache.policy.runtime_policy import RuntimePolicy, Victim
 
 logger = init_logger("vllm.agentcache")
-
-# The others value blocks by what attention needs of them.
-_POLICIES_FOR_ANY_MODEL = ("vllm", "lru")
 
 
 class AgentScheduler(MultiSegmentScheduler):
@@ -102,25 +95,7 @@ class AgentScheduler(MultiSegmentScheduler):
         )
 
     def _find_policy(self) -> Policy:
-        policy = find_policy(self.config.policy)
-        obstacle = self._find_cost_obstacle()
-        if obstacle is None or policy.name in _POLICIES_FOR_ANY_MODEL:
-            return with_evictor(policy, self.config.evictor)
-        logger.warning(
-            "%s: policy %s cannot tell what its blocks are worth, which are evicted least recently used first, without "
-            "pins or an order of jobs.",
-            obstacle,
-            policy.name,
-        )
-        return find_policy("lru")
-
-    def _find_cost_obstacle(self) -> str | None:
-        try:
-            read_geometry(self.vllm_config.model_config.hf_text_config)
-        except InputError as error:
-            sentence = str(error)
-            return sentence[0].upper() + sentence[1:]
-        return None
+        return choose_policy(self.vllm_config, self.config)
 
     def _use_policy(self, policy: Policy, config: AgentCacheConfig) -> None:
         has_segments = is_on(config.segments.enabled, policy.segments)
@@ -128,31 +103,22 @@ class AgentScheduler(MultiSegmentScheduler):
         self.steers_tier = tier is not None
         obstacle = find_engine_obstacle(self) if has_segments else None
         fills_gaps = has_segments and obstacle is None
-        num_blocks, block_size = self.kv_cache_manager.block_pool.num_gpu_blocks, self.block_size
-        # Evictor, segments and runtime ask for the same; making them fits a cost model.
-        get_inputs = cache(
-            partial(build_inputs, self.vllm_config, config, num_blocks, block_size, fills_gaps=fills_gaps)
-        )
-        price = None
-        if policy.make_evictor is not None:
-            price = self._use_evictor(policy, tier, get_inputs)
-            if policy.segments:
-                self._keep_checkpoints(fills_gaps=fills_gaps)
-        get_costs = cache(lambda: SegmentCosts(get_inputs().recompute_cost, config.segments.row_s, block_size))
+        setup = PolicySetup(self, config, policy, tier, fills_gaps=fills_gaps, clock=self.now)
+        self._use_evictor(setup)
         if has_segments:
-            self.fill_gaps(get_costs, config.segments.max_gaps)
+            self.fill_gaps(lambda: setup.costs, config.segments.max_gaps)
         facts = {"fills_gaps": fills_gaps, "steers_tier": self.steers_tier}
         banner = write_banner(
             self.vllm_config, config, policy, **facts, obstacle=obstacle, tier_obstacle=self.tier_obstacle
         )
         if speaks_for_server(self.vllm_config.parallel_config):
             logger.info(banner)
-        if tier is not None and price is not None:
-            self._steer_tier(tier, policy, get_inputs(), price)
+        if self.steers_tier and self.evictor is not None:
+            self._steer_tier(setup)
         # What a connector of vLLM's brings, it would bring under LRU as well, but not the same.
-        can_compare = policy.make_evictor is not None and (self.connector is None or self.tier is not None)
-        if can_compare and self._find_cost_obstacle() is None:
-            self.comparison = make_comparison(self, get_costs)
+        can_compare = self.evictor is not None and (self.connector is None or self.tier is not None)
+        if can_compare and find_cost_obstacle(self.vllm_config) is None:
+            self.comparison = make_comparison(self, lambda: setup.costs)
         # Another victim than vLLM's comes with a tracker.
         if self.gap_filler is not None or self.checkpoints is not None or self.tracker is not None:
             wrap_allocate_slots(self.kv_cache_manager, self._note_taker, self._make_room, self._choose_victim)
@@ -160,96 +126,34 @@ class AgentScheduler(MultiSegmentScheduler):
         self.chunking = config.chunking if is_on(config.chunking.enabled, policy.chunking) else None
         self._step_tokens = self.max_num_scheduled_tokens
 
-    def _use_evictor(
-        self, policy: Policy, tier: TierSetup | None, get_inputs: Callable[[], EvictorInputs]
-    ) -> ReturnPrice | None:
-        """Let the policy choose what goes from the GPU's cache. Return what a return costs where a tier is steered."""
-        assert policy.make_evictor is not None
+    def _use_evictor(self, setup: PolicySetup) -> None:
+        """Let the policy choose what goes from the GPU's cache."""
+        if (evictor := setup.make_evictor()) is None:
+            return
+        if (runtime := setup.runtime) is not None:
+            evictor, self.tracker = setup.make_tracker(evictor, runtime)
+            self._order_jobs(runtime, self.tracker)
+        self.evictor = evictor
         pool = self.kv_cache_manager.block_pool
-        self.evictor = policy.make_evictor(get_inputs if tier is None else lambda: tier.price_evictions(get_inputs()))
-        price = None if tier is None else tier.price_returns(get_inputs())
-        runtime = policy.find_runtime(steers_tier=tier is not None)
-        if runtime is not None:
-            self._steer(runtime, get_inputs, price)
-        self.block_queue = replace_queue(pool, self.evictor, self.now, notes_reuse=self.tracker is None)
+        self.block_queue = replace_queue(pool, evictor, self.now, notes_reuse=self.tracker is None)
         renew = self.tracker.on_late_free if self.tracker is not None else lambda context: context
         self.late_frees = LateFrees(pool, self.block_queue, renew)
         if self.tracker is not None:
             self.block_queue.on_taken = self._note_taken
-        return price
+        self.checkpoints = setup.make_checkpoints(self.block_queue)
 
-    def _keep_checkpoints(self, *, fills_gaps: bool) -> None:
-        if not has_checkpoints(self.kv_cache_config) or not self.kv_cache_manager.enable_caching:
-            return
-        assert self.block_queue is not None
-        self.checkpoints = Checkpoints(
-            self.kv_cache_manager,
-            self.block_queue,
-            find_request=self.requests.get,
-            is_fill_request=self.is_fill_request,
-            fills_gaps=fills_gaps,
-        )
-
-    def _steer_tier(self, tier: TierSetup, policy: Policy, inputs: EvictorInputs, price: ReturnPrice) -> None:
-        assert self.block_queue is not None
-        assert self.gap_filler is not None
-        assert self.tracker is not None
-        assert policy.make_evictor is not None
-        self.tier = tier.make(
-            self,
-            queue=self.block_queue,
-            filler=self.gap_filler,
-            evictor=policy.make_evictor(lambda: tier.price_losses(inputs)),
-            price=price,
-            misses=self.tracker.misses,
-            clock=self.now,
-        )
-        self.tracker.load_control.count_elsewhere = self.tier.fetching.count_here
-        self.tracker.follow_blocks(inputs.num_blocks + self.tier.host.num_blocks, self.tier.storing.note_unwanted)
-        if self.config.tier.prefetch:
-            self.tier.prefetching = make_prefetching(self, self.tier, self.tracker, self.block_queue, price)
-
-    def _steer(
-        self, runtime_policy: RuntimePolicy, get_inputs: Callable[[], EvictorInputs], price: ReturnPrice | None
-    ) -> None:
-        assert self.evictor is not None
-        inputs = get_inputs()
-        if loses_whole := has_checkpoints(self.kv_cache_config):
-            cache_s = inputs.num_blocks * inputs.recompute_cost.at(0)
-            runtime_policy = runtime_policy.keep_contexts_whole(cache_s, has_states=self.has_mamba_layers)
-        setup = TrackerSetup(
-            vllm_config=self.vllm_config,
-            config=self.config,
-            runtime_policy=runtime_policy,
-            inputs=inputs,
-            block_size=self.block_size,
-            hash_block_size=self.hash_block_size,
-            find_hits=self._find_hits,
-            count_requests=self.get_request_counts,
-            clock=self.now,
-            price=price,
-            loses_whole=loses_whole,
-            connector=self.connector,
-        )
-        self.evictor, tracker = setup.make(self.evictor)
-        self.tracker = tracker
-        if is_on(self.config.order.enabled, runtime_policy.order is not None):
+    def _order_jobs(self, runtime: RuntimePolicy, tracker: JobTracker) -> None:
+        if is_on(self.config.order.enabled, runtime.order is not None):
             if self.policy is not SchedulingPolicy.FCFS:
                 logger.warning("Requests keep the order of --scheduling-policy %s.", self.policy.value)
                 return
-            self._victim = runtime_policy.victim
+            self._victim = runtime.victim
             self.waiting = JobQueue(tracker.priority_of, lambda: tracker.patience_s, self.now)
 
-    def _find_hits(self, request: Request) -> list[KVCacheBlock]:
-        """Find the cached blocks that the request would reuse if it were admitted now."""
-        if request.skip_reading_prefix_cache or not self.kv_cache_manager.enable_caching:
-            return []
-        if not self.fills_gaps_of(request):
-            find = self.kv_cache_manager.coordinator.find_longest_cache_hit
-            groups, _, _ = find(request.block_hashes, request.num_tokens - 1)
-            return [block for block in chain.from_iterable(groups) if not block.is_null]
-        assert self.gap_filler is not None
-        return self.gap_filler.finder.find_reusable(request)
+    def _steer_tier(self, setup: PolicySetup) -> None:
+        assert self.block_queue is not None
+        assert self.tracker is not None
+        self.tier = setup.make_tier(self.block_queue, self.tracker)
 
     def now(self) -> float:
         """Return the time in seconds."""
@@ -483,7 +387,8 @@ class AgentScheduler(MultiSegmentScheduler):
     def _count_owned(self) -> Counter[int]:
         owned = count_in_tables(self.kv_cache_manager)
         owned.update(block.block_id for _, blocks in self.deferred_frees for block in blocks)
-        for holder in (self.gap_filler, self.tier, self.checkpoints):
+        holds = None if self.gap_filler is None else self.gap_filler.holds
+        for holder in (holds, self.tier, self.checkpoints):
             if holder is not None:
                 owned.update(holder.count_held())
         if self.late_frees is not None:

@@ -14,7 +14,7 @@ from agentcache.plan.headline import write_headline
 from agentcache.plan.known_error import KNOWN_ERROR
 from agentcache.plan.page import Plan, list_fewest, write_page
 from agentcache.plan.routing import choose_routing
-from agentcache.plan.settings import PlanSettings
+from agentcache.plan.settings import PLAN_FILE, PlanSettings
 from agentcache.plan.stretch import Stretch, find_busiest, find_longest, load_stretch
 from agentcache.plan.sweep import Pool, Sweep, WorkerEndedError, find_fewest
 from agentcache.plan.table import LEGEND, terminal_table
@@ -24,8 +24,6 @@ from agentcache.run.output import divert_output
 from agentcache.sim.costs import find_costs
 from workloads.loaded import LoadedJobs
 from workloads.recording.reader import read_recording
-
-PLAN_FILE = "plan.html"
 
 
 def plan(settings: PlanSettings) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentcache.config import CONFIG_KEY, read_config
+from agentcache.config_reader import CONFIG_KEY, read_config
 from agentcache.engine.replicas.client import keeps_jobs_home
 from agentcache.plan.settings import PlanSettings
 from agentcache.sim.settings import DEFAULT_ROUTING, VLLM_ROUTING

@@ -9,14 +9,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from agentcache.config import CONFIG_KEY, read_config
+from agentcache.config_reader import CONFIG_KEY, read_config
 from agentcache.errors import InputError
 from agentcache.output_folder import check_writable
 from agentcache.plan.cell import Cell
 from agentcache.run.checks import CLAIRVOYANT, check_kv_tokens, check_policies
 from agentcache.sim.costs import find_costs, find_room
-from agentcache.sim.settings import DEFAULT_BLOCK_SIZE, ROUTINGS
+from agentcache.sim.settings import DEFAULT_BLOCK_SIZE, check_routing
 
+PLAN_FILE = "plan.html"
 DEFAULT_POLICIES = ("vllm", "agentcache")
 DEFAULT_REQUESTS = 5_000
 # Engines that one process simulates side by side: each has all the blocks of its cache as objects.
@@ -51,6 +52,7 @@ class PlanSettings:
     max_gpus: int = 16
     workers: int | None = None
     knobs: Mapping[str, Any] = field(default_factory=dict)
+    overwrite: bool = False
 
     def check(self) -> None:
         """Raise InputError for what is wrong on its own, before anything is loaded."""
@@ -64,11 +66,17 @@ class PlanSettings:
         ):
             if value < 1:
                 raise InputError(f"{flag} {value}: give at least 1")
-        check_writable(self.out)
+        self._check_out()
         find_costs(self.model, self.gpu, self.tensor_parallel_size, self.profile)
         self._check_target()
         read_config({CONFIG_KEY: self.knobs})
         self.list_cells()
+
+    def _check_out(self) -> None:
+        check_writable(self.out)
+        # As for a run: it took minutes.
+        if not self.overwrite and (self.out / PLAN_FILE).exists():
+            raise InputError(f"--out {self.out}: holds another plan; give another folder, or --overwrite to replace it")
 
     def _check_axes(self) -> None:
         for tokens in self.kv_tokens:
@@ -83,8 +91,8 @@ class PlanSettings:
         for count in self.replicas:
             if not 1 <= count <= MOST_REPLICAS:
                 raise InputError(f"--replicas {count}: give 1 to {MOST_REPLICAS} engines")
-        if self.routing is not None and self.routing not in ROUTINGS:
-            raise InputError(f"--routing {self.routing}: choose from {', '.join(ROUTINGS)}")
+        if self.routing is not None:
+            check_routing(self.routing)
 
     def _check_target(self) -> None:
         if self.target_s is None:

@@ -12,7 +12,7 @@ from typing import Any
 from vllm import SamplingParams
 from vllm.config import VllmConfig
 
-from agentcache.config import CONFIG_KEY, read_config
+from agentcache.config_reader import CONFIG_KEY, read_config
 from agentcache.engine.measure.bench_control import BenchControl, start_engine
 from agentcache.engine.measure.step_log import StepLog
 from agentcache.errors import IntegrityError, ServerError, in_one_line

@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from agentcache.config import CONFIG_KEY
+from agentcache.config_reader import CONFIG_KEY
 from agentcache.errors import InputError, ServerError
 from agentcache.jobs.tokenizer import LocalTokenizer, Tokenizer
 from agentcache.models.catalog import Model, is_made_here, resolve_model

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from agentcache.config import list_knobs
+from agentcache.config_reader import list_knobs
 from agentcache.errors import ServerError
 from agentcache.exit_status import INTERRUPTED
 from agentcache.jobs.lanes import Lanes

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from agentcache.config import CONFIG_KEY, read_config
+from agentcache.config_reader import CONFIG_KEY, read_config
 from agentcache.errors import InputError
 from agentcache.jobs.settings import JobSettings
 from agentcache.models.catalog import check_servable

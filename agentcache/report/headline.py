@@ -29,7 +29,7 @@ def write_headline(policies: Mapping[str, PolicySummary]) -> str | None:
 
 
 def _compare_throughput(first: str, base: Throughput, shown: str, ours: Throughput) -> str:
-    change = f" ({ours.total_tok_s / base.total_tok_s - 1:+.0%})" if base.total_tok_s else ""
+    change = f" ({100 * (ours.total_tok_s / base.total_tok_s - 1):+.0f} %)" if base.total_tok_s else ""
     before, after = (format_number(each.interactivity_p50 or 0.0) for each in (base, ours))
     return (
         f"{shown} served {ours.total_tok_s:,.0f} tokens per second and GPU, {first} {base.total_tok_s:,.0f}{change}; "
@@ -44,7 +44,7 @@ def _compare_latency(first: str, base: PolicySummary, shown: str, ours: PolicySu
     if abs(change) < _ALIKE:
         return f"{shown} finished the mean job as fast as {first} ({seconds})"
     direction = "sooner" if change < 0 else "later"
-    return f"{shown} finished the mean job {abs(change):.0%} {direction} than {first} ({seconds})"
+    return f"{shown} finished the mean job {100 * abs(change):.0f} % {direction} than {first} ({seconds})"
 
 
 def _explain(base: PolicySummary, ours: PolicySummary) -> str:

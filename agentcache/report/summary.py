@@ -136,11 +136,10 @@ def _split(hit_rate: float | None, hit_tokens: Mapping[str, int] | None) -> dict
     """
     if hit_rate is None or hit_tokens is None:
         return {}
+    gpu, disk = hit_tokens.get("gpu", 0), hit_tokens.get("disk", 0)
     total = sum(hit_tokens.values())
-    disk = hit_tokens.get("disk", 0)
-    host = total - hit_tokens.get("gpu", 0) - disk
-    shares = {"host": host / total if host else 0.0} | ({"disk": disk / total} if disk else {})
-    return {"gpu": hit_rate * (1 - sum(shares.values()))} | {place: hit_rate * each for place, each in shares.items()}
+    places = {"gpu": gpu, "host": total - gpu - disk} | ({"disk": disk} if disk else {})
+    return {place: hit_rate * tokens / total if total else 0.0 for place, tokens in places.items()}
 
 
 def _find_imbalance(busy_s: Sequence[float] | None) -> float | None:

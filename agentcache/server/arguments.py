@@ -20,21 +20,28 @@ from vllm.tool_parsers import ToolParserManager
 from vllm.usage.usage_lib import UsageContext
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-from agentcache.config import CONFIG_KEY, AgentCacheConfig, read_config
+from agentcache.closest_name import suggest
+from agentcache.config import AgentCacheConfig
+from agentcache.config_reader import CONFIG_KEY, read_config
 from agentcache.engine.constants import FORCED_REPLY_PROCESSOR, SCHEDULER_CLASS
 from agentcache.engine.record.recorder import check_folder
 from agentcache.engine.replies.parser_choice import find_parser
 from agentcache.errors import InputError, in_one_line
 from agentcache.models.catalog import resolve_model
 from agentcache.models.hub import check_hub
+from agentcache.option_parser import OptionParser
 
 # vLLM's own default, 0, kills the engine before it saves what it has learned of tools. In that time it also answers
 # what is under way.
 SHUTDOWN_TIMEOUT_S = 10
+# What `agentcache serve` takes itself: a misspelt one comes here with vLLM's.
+OWN_OPTIONS = ("--policy", "--agentcache", "--record", "--profile", "--forced-replies")
 
 
-class _OptionParser(FlexibleArgumentParser):
+class _VllmParser(OptionParser, FlexibleArgumentParser):
     """vLLM's parser, with its errors in one line."""
+
+    elsewhere = OWN_OPTIONS
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"vLLM refuses the options: {message}")
@@ -55,7 +62,7 @@ def build_arguments(
     """
     cli_env_setup()
     resolved = resolve_model(model)
-    parser = make_arg_parser(_OptionParser(prog="agentcache serve MODEL", add_help=False))  # type: ignore[no-untyped-call]
+    parser = make_arg_parser(_VllmParser(prog="agentcache serve MODEL", add_help=False))  # type: ignore[no-untyped-call]
     parser.set_defaults(shutdown_timeout=SHUTDOWN_TIMEOUT_S)
     # The user's options come last, so they override the model's.
     args: Namespace = parser.parse_args([resolved.path, *_leave_out(resolved.options, options), *options])
@@ -145,7 +152,7 @@ def _build_config(
 def _check_parser(option: str, name: str | None, known: Sequence[str]) -> None:
     """Check the name now: vLLM does so only when it uses the parser, and raises KeyError."""
     if name is not None and name not in known:
-        raise InputError(f"{option} {name}: unknown; choose from {', '.join(known)}")
+        raise InputError(f"{option} {name}: unknown; choose from {', '.join(known)}{suggest(name, known)}")
 
 
 def _accept_forced_replies(args: Namespace) -> None:

@@ -19,7 +19,7 @@ from vllm.entrypoints.launchers.api_server.entry import build_async_engine_clien
 from vllm.entrypoints.launchers.app import build_app
 from vllm.entrypoints.launchers.launcher import NoSignalServer
 
-from agentcache.config import CONFIG_KEY
+from agentcache.config_reader import CONFIG_KEY
 from agentcache.engine.replicas.client import place_requests
 from agentcache.engine.rpc.policy_switch import USE_POLICY_METHOD
 from agentcache.engine.start_cause import hear_cause
@@ -73,8 +73,8 @@ async def run_embedded_server(args: Namespace) -> AsyncIterator[EmbeddedServer]:
     """
     began = time.monotonic()
     choose_plugins()
-    # Nobody can know the port before the app has it.
-    args = Namespace(**vars(args) | {"port": 0})
+    # Nobody can know the port before the app has it, and nobody else reaches it.
+    args = Namespace(**vars(args) | {"host": "127.0.0.1", "port": 0})
     async with AsyncExitStack() as stack:
         try:
             with hear_cause():

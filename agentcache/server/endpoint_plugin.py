@@ -14,9 +14,10 @@ from vllm.config import VllmConfig
 from vllm.engine.async_llm_engine import AsyncLLMEngine
 from vllm.engine.protocol import EngineClient
 from vllm.entrypoints.serve.middleware import authenticate
+from vllm.logger import init_logger
 from vllm.tasks import SupportedTask
 
-from agentcache.config import read_config
+from agentcache.config_reader import read_config
 from agentcache.engine.compat import check_server
 from agentcache.engine.jobs.told_prompt import tell_prompts
 from agentcache.engine.replicas.client import place_requests, shares_engines
@@ -30,11 +31,14 @@ from agentcache.server.expiry_watch import watch_expiry
 from agentcache.server.job_reader import JobReader
 from agentcache.server.live_page import page_router
 from agentcache.server.live_report import LiveReport
+from agentcache.server.open_text import describe_open_text
 from agentcache.server.routes import PREFIX, MetricsRoute, router
 from agentcache.server.session_headers import SessionHeaders, watch_sessions
 from agentcache.server.session_names import SessionNames
 from agentcache.server.session_router import SessionRouter
 from agentcache.server.snapshot_reader import SnapshotReader
+
+logger = init_logger("vllm.agentcache")
 
 # With the slash: the page that asks for the key is beside these paths.
 _GUARDED = f"{PREFIX}/"
@@ -65,7 +69,7 @@ class AgentCacheEndpoints:
         # vLLM puts this route in place of its own.
         app.add_api_route("/metrics", MetricsRoute(_find_metrics_route(app)).serve, methods=["GET"])
 
-    async def init_state(self, engine_client: EngineClient | None, state: State, args: Namespace) -> None:  # noqa: ARG002
+    async def init_state(self, engine_client: EngineClient | None, state: State, args: Namespace) -> None:
         """Give the routes what asks the engines. Raises CompatibilityError for another engine client than vLLM's."""
         if not isinstance(engine_client, AsyncLLMEngine):
             raise CompatibilityError("agentcache's routes need vLLM's AsyncLLM; take agentcache out of VLLM_PLUGINS")
@@ -85,10 +89,14 @@ class AgentCacheEndpoints:
         if told is not None and is_ours:
             # A task without a reference may be garbage-collected before it is done.
             state.agentcache_expiry_watch = asyncio.create_task(watch_expiry(state.agentcache_jobs))
-        state.agentcache_names_sessions = read_config(engine_client.vllm_config.additional_config).router.name_sessions
+        config = read_config(engine_client.vllm_config.additional_config)
+        state.agentcache_names_sessions = config.router.name_sessions
         state.agentcache_report = LiveReport(state.agentcache_jobs)
         if shares_engines(core):
             drain_before_shutdown(engine_client)
+        # One of several API servers says so for all.
+        if is_ours and not getattr(core, "client_index", 0) and (warning := describe_open_text(config, args)):
+            logger.warning("%s", warning)
         # By now the server's parser is loaded.
         shorten_parser_errors()
 

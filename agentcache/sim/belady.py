@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from vllm.v1.core.kv_cache_utils import get_block_hash
 
 from agentcache._evictor import FreeContext
-from agentcache.config import read_config
+from agentcache.config_reader import read_config
 from agentcache.engine.blocks.block_queue import replace_queue
 from agentcache.engine.blocks.evictor_inputs import build_inputs
 from agentcache.engine.scheduler import AgentScheduler

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from agentcache.config import list_knobs
+from agentcache.config_reader import list_knobs
 from agentcache.exit_status import INTERRUPTED
 from agentcache.jobs.loader import LoadedRun, check_fit, describe_jobs, load_run
 from agentcache.jobs.tokenizer import LocalTokenizer

@@ -12,7 +12,7 @@ from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes
 from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, KVCacheTensor, UniformTypeKVCacheSpecs
 from vllm.v1.structured_output import StructuredOutputManager
 
-from agentcache.config import CONFIG_KEY, read_config
+from agentcache.config_reader import CONFIG_KEY, read_config
 from agentcache.engine.compat import check_vllm
 from agentcache.engine.constants import SCHEDULER_CLASS
 from agentcache.engine.layer_groups import count_blocks

@@ -16,17 +16,16 @@ from vllm.v1.kv_cache_interface import KVCacheConfig
 from vllm.v1.request import Request
 
 from agentcache._evictor import FreeContext
-from agentcache.config import CONFIG_KEY, read_config
+from agentcache.config_reader import CONFIG_KEY, read_config
 from agentcache.engine.blocks.block_queue import replace_queue
 from agentcache.engine.layer_groups import make_layer_groups
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.engine.segments.layer_rule import has_full_attention_alone
-from agentcache.engine.tier.setup import TierSetup, find_margin
+from agentcache.engine.setup import PolicySetup
+from agentcache.engine.tier.setup import find_margin
 from agentcache.engine.tier.usefulness import Usefulness
 from agentcache.errors import InputError
-from agentcache.policy.inputs import EvictorInputs
 from agentcache.policy.registry import Policy, find_policy
-from agentcache.policy.return_price import ReturnPrice
 from agentcache.policy.runtime_policy import Order, TierOrders
 from agentcache.run.checks import CLAIRVOYANT
 from agentcache.sim.belady import BeladyEvictor
@@ -59,14 +58,14 @@ def foresee_shape(shape: EngineShape) -> EngineShape:
 class ForeseeingScheduler(AgentScheduler):
     """Has what a tier needs, and no runtime: requests come in their order, and nothing is pinned."""
 
-    _parts: tuple[TierSetup, EvictorInputs, ReturnPrice] | None = None
+    _setup: PolicySetup | None = None
 
     def _find_policy(self) -> Policy:
         # Fetched blocks are held for their request as those of filled gaps are.
         return replace(find_policy("lru"), segments=True, tier_orders=TierOrders(Order(), Order()))
 
-    def _steer_tier(self, tier: TierSetup, policy: Policy, inputs: EvictorInputs, price: ReturnPrice) -> None:  # noqa: ARG002
-        self._parts = tier, inputs, price
+    def _steer_tier(self, setup: PolicySetup) -> None:
+        self._setup = setup
 
     def find_context(self, request: Request, blocks: list[KVCacheBlock]) -> FreeContext:
         """Find the context, and have what the request computed looked at for the host's memory."""
@@ -77,8 +76,10 @@ class ForeseeingScheduler(AgentScheduler):
 
     def foresee(self, future: FutureUses) -> None:
         """Evict, store and keep by this future from now on, before the first request."""
-        assert self._parts is not None
-        setup, inputs, price = self._parts
+        assert self._setup is not None
+        setup, inputs, price = self._setup.tier, self._setup.inputs, self._setup.price
+        assert setup is not None
+        assert price is not None
         assert self.gap_filler is not None
         segments = self.config.segments.enabled is True
         if not segments:

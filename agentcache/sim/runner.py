@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import heapq
-import itertools
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,11 +14,11 @@ from agentcache.jobs.recorded_job import RecordedJob
 from agentcache.report.events import MEASURED, EventSink
 from agentcache.run.display import ReplayDisplay
 from agentcache.run.recorder import JobRecorder
-from agentcache.sim.clock import VirtualClock
 from agentcache.sim.engine import RequestTimes, SimulatedEngine, StepOutcome
 from agentcache.sim.front_end import FrontEnd
 from agentcache.sim.prompts import PromptWriter
 from agentcache.sim.routing import OneEngine, Routing
+from agentcache.sim.timeline import Action, Timeline
 from tool_runtime.agent.agent_loop import JobOutcome
 from tool_runtime.agent.executor import ExecutedCall
 from tool_runtime.agent.job import ToolCall, ToolResult
@@ -30,42 +27,6 @@ from tool_runtime.agent.model_client import RequestOutcome
 # No policy may hold back all requests for longer, while nothing else happens: they wait for pins only while others run,
 # so for copies alone. An idle engine looks a thousand times in each second of it.
 PATIENCE_S = 60.0
-
-_Action = Callable[[], None]
-
-
-class Timeline:
-    """Plans by time; at equal times, what was planned first comes first."""
-
-    def __init__(self, clock: VirtualClock) -> None:
-        self._clock = clock
-        self._events: list[tuple[float, int, _Action]] = []
-        self._numbers = itertools.count()
-
-    def plan(self, time_s: float, action: _Action) -> None:
-        """Plan an action for a time, which must not have passed."""
-        heapq.heappush(self._events, (time_s, next(self._numbers), action))
-
-    @property
-    def next_s(self) -> float:
-        """The time of the next event; infinite when nothing is planned."""
-        return self._events[0][0] if self._events else math.inf
-
-    def bring_forward(self, time_s: float) -> None:
-        """Bring all that is planned forward by one time, such that the next event is at `time_s` or earlier."""
-        if self._events and (early_s := self._events[0][0] - time_s) > 0:
-            # Their order stays, so this is still a heap.
-            self._events = [(at_s - early_s, number, action) for at_s, number, action in self._events]
-
-    def advance(self) -> bool:
-        """Let time go on to the next event and do all that is planned for then; False when nothing is planned."""
-        if not self._events:
-            return False
-        time_s = self._events[0][0]
-        self._clock.advance_to(time_s)
-        while self._events and self._events[0][0] == time_s:
-            heapq.heappop(self._events)[2]()
-        return True
 
 
 class Future(Protocol):
@@ -209,7 +170,7 @@ class SimulationRunner:
         """Count the requests that the same API server has in the engines."""
         return len(self._asking) // len(self._engines)
 
-    def _after(self, delay_s: float, action: _Action) -> None:
+    def _after(self, delay_s: float, action: Action) -> None:
         if delay_s:
             self._timeline.plan(self._clock.now() + delay_s, action)
         else:

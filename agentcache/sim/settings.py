@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agentcache.config import CONFIG_KEY, read_config
+from agentcache.closest_name import suggest
+from agentcache.config_reader import CONFIG_KEY, read_config
 from agentcache.errors import InputError
 from agentcache.jobs.settings import JobSettings
 from agentcache.models.catalog import SHAPE_PREFIX
@@ -75,8 +76,7 @@ class SimulationSettings:
         ):
             if value < 1:
                 raise InputError(f"{flag} {value}: give at least 1")
-        if self.routing not in ROUTINGS:
-            raise InputError(f"--routing {self.routing}: choose from {', '.join(ROUTINGS)}")
+        check_routing(self.routing)
         if self.replicas > 1 and CLAIRVOYANT in self.policies:
             raise InputError(f"--replicas {self.replicas}: {CLAIRVOYANT} knows the future of one engine; leave one out")
         if self.cpu_tokens < 0:
@@ -103,6 +103,12 @@ class SimulationSettings:
         if room is None:
             room = find_room(self.model, self.gpu, self.tensor_parallel_size, self.profile)
         return room // self.block_size * self.block_size
+
+
+def check_routing(name: str) -> None:
+    """Raise InputError for a way to share requests that there is not."""
+    if name not in ROUTINGS:
+        raise InputError(f"--routing {name}: choose from {', '.join(ROUTINGS)}{suggest(name, ROUTINGS)}")
 
 
 def name_model(preset: str) -> str:

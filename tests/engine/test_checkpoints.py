@@ -40,7 +40,7 @@ def find_hit_tokens(lone: LoneScheduler, tokens: list[int]) -> int:
 
 def find_hits(lone: LoneScheduler, tokens: list[int]) -> list[KVCacheBlock]:
     lone.add("look", tokens, output_tokens=1)
-    hits: list[KVCacheBlock] = lone.scheduler._find_hits(lone.scheduler.requests["look"])
+    hits: list[KVCacheBlock] = lone.scheduler.find_hits(lone.scheduler.requests["look"])
     lone.abort("look")
     return hits
 

@@ -9,7 +9,7 @@ import pytest
 from lone_scheduler import BLOCK_SIZE, make_config
 from vllm.config import VllmConfig
 
-from agentcache.config import read_config
+from agentcache.config_reader import read_config
 from agentcache.engine.blocks.evictor_inputs import build_inputs, describe_costs
 from agentcache.engine.constants import SCHEDULER_CLASS
 from agentcache.errors import InputError

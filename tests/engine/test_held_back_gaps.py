@@ -44,7 +44,7 @@ def test_gaps_of_a_request_that_is_held_back_wait_with_it(tiny_model_path: str) 
     lone.add("job", PROMPT, output_tokens=1, session_id="new")
     for _ in range(2):
         assert list(rows_of(lone.step())) == ["running"]
-        assert not lone.scheduler.gap_filler.count_held(), "others may take what it hits"
+        assert not lone.scheduler.gap_filler.holds.count_held(), "others may take what it hits"
     lone.scheduler.clock.now_s += LONG_S
     assert set(rows_of(lone.step())) == {"running", "job fill 0", "job fill 1", "job"}
     run_until_idle(lone)

@@ -35,7 +35,7 @@ def lone(tiny_model_path: str) -> LoneScheduler:
 def ask_again(lone: LoneScheduler, lost: list[int]) -> tuple[int, list[str], Any]:
     """Tokens of the prompt that were cached, the images that were encoded, and the requests' counts."""
     lone.add("look", PROMPT, output_tokens=1, mm_features=IMAGES)
-    hits = lone.scheduler._find_hits(lone.scheduler.requests["look"])
+    hits = lone.scheduler.find_hits(lone.scheduler.requests["look"])
     lone.abort("look")
     lone.pool.evict_blocks({hits[index].block_id for index in lost})
     lone.scheduler.reset_encoder_cache()

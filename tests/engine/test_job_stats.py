@@ -9,7 +9,7 @@ from agentcache.engine.histogram import Histogram
 from agentcache.engine.jobs import stats
 from agentcache.engine.jobs.stats import JobStats, view_job
 from agentcache.engine.jobs.views import ToolCounts, TurnView
-from tool_runtime.learning.job_table import Departed, Departure, Gap, JobEntry, PendingTurn
+from tool_runtime.learning.job_entry import Departed, Departure, Gap, JobEntry, PendingTurn
 from tool_runtime.learning.tool_key import HUMAN, ToolKey
 
 

@@ -10,7 +10,8 @@ import pytest
 from lone_scheduler import LoneScheduler, make_config, make_scheduler
 from pydantic import BaseModel
 
-from agentcache.config import CONFIG_KEY, AgentCacheConfig, read_config, read_knobs
+from agentcache.config import AgentCacheConfig
+from agentcache.config_reader import CONFIG_KEY, read_config, read_knobs
 from agentcache.engine.constants import SCHEDULER_CLASS
 from agentcache.errors import InputError
 from agentcache.policy.registry import POLICIES

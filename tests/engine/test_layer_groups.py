@@ -23,7 +23,7 @@ from vllm.v1.kv_cache_interface import (
 )
 from vllm.v1.structured_output import StructuredOutputManager
 
-from agentcache.engine import scheduler
+from agentcache.engine import policy_choice
 from agentcache.engine.constants import SCHEDULER_CLASS
 from agentcache.engine.order.job_queue import JobQueue
 from agentcache.models.geometry import read_geometry
@@ -85,7 +85,7 @@ def test_a_waiting_request_keeps_its_hits_in_every_group(tiny_model_path: str) -
     blocks, tokens, _ = lone.scheduler.kv_cache_manager.get_computed_blocks(request)
     assert tokens == 12 * BLOCK_SIZE
     hits = {block.block_id for group in blocks.blocks for block in group if not block.is_null}
-    assert {block.block_id for block in lone.scheduler._find_hits(request)} == hits
+    assert {block.block_id for block in lone.scheduler.find_hits(request)} == hits
     assert lone.scheduler.evictor.adopted == len(hits) == 12 + 4
     run_until_idle(lone)
     lone.scheduler.check_integrity()
@@ -153,7 +153,7 @@ def test_a_model_of_recurrent_layers_alone_starts(tiny_model_path: str, tmp_path
 def test_a_config_without_what_costs_need_is_served_as_by_lru(
     tiny_model_path: str, monkeypatch: pytest.MonkeyPatch, vllm_log: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(scheduler, "read_geometry", lambda _: read_geometry(SimpleNamespace(hidden_size=128)))
+    monkeypatch.setattr(policy_choice, "read_geometry", lambda _: read_geometry(SimpleNamespace(hidden_size=128)))
     lone = make_lone(tiny_model_path, [FULL], blocks=40, policy="agentcache")
     (line,) = [record.message for record in vllm_log.records if (record.name, record.levelname) == WARNED]
     assert line.startswith("The model's config (SimpleNamespace) has no num_hidden_layers: policy agentcache cannot ")

@@ -101,12 +101,12 @@ def test_blocks_behind_the_gap_are_held_until_admission(tiny_model_path: str) ->
     cache_prompt(lone, *range(1, 12))
     lone.add("job", PROMPT, output_tokens=1)
     lone.step()
-    held = lone.scheduler.gap_filler.count_held()
+    held = lone.scheduler.gap_filler.holds.count_held()
     assert len(held) == 6 + 6, "the island's six blocks, and six that the first chunk has filled"
     # Whoever else comes takes other blocks.
     lone.add("other", [5000 + token for token in range(16 * 20)], output_tokens=1)
     run_until_idle(lone)
-    assert not lone.scheduler.gap_filler.count_held()
+    assert not lone.scheduler.gap_filler.holds.count_held()
     assert lone.scheduler.segment_stats.fill_tokens == 11 * BLOCK_SIZE
 
 
@@ -130,7 +130,7 @@ def test_abort_of_the_request_ends_its_fill_rows(tiny_model_path: str) -> None:
     assert lone.scheduler.gap_filler.rows
     lone.abort("job")
     assert not lone.scheduler.gap_filler.rows
-    assert not lone.scheduler.gap_filler.count_held()
+    assert not lone.scheduler.gap_filler.holds.count_held()
     assert not lone.scheduler.requests
     run_until_idle(lone)
     assert lone.pool.get_num_free_blocks() == 63

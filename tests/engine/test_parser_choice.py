@@ -12,7 +12,8 @@ from vllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
 from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-from agentcache.config import RuntimeConfig, read_config
+from agentcache.config import RuntimeConfig
+from agentcache.config_reader import read_config
 from agentcache.engine.constants import SCHEDULER_CLASS
 from agentcache.engine.plugin import register
 from agentcache.engine.replies.parser_choice import make_reader, tell_parser

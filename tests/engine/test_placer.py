@@ -13,7 +13,8 @@ from vllm.engine.arg_utils import EngineArgs
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest
 from vllm.v1.engine.core_client import DPLBAsyncMPClient
 
-from agentcache.config import CONFIG_KEY, AgentCacheConfig, read_config
+from agentcache.config import AgentCacheConfig
+from agentcache.config_reader import CONFIG_KEY, read_config
 from agentcache.engine.constants import ANSWER_MARK, RELEASE_METHOD, SCHEDULER_CLASS
 from agentcache.engine.replicas import client as replicas_client
 from agentcache.engine.replicas.client import (

@@ -18,7 +18,8 @@ from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.request_queue import FCFSRequestQueue
 
-from agentcache.config import AgentCacheConfig, SegmentsConfig, read_config
+from agentcache.config import AgentCacheConfig, SegmentsConfig
+from agentcache.config_reader import read_config
 from agentcache.engine.rpc.policy_switch import use_policy
 from agentcache.engine.rpc.snapshot import SNAPSHOT_METHOD, EngineSnapshot, make_snapshot
 from agentcache.errors import InputError, ServerError

@@ -67,7 +67,7 @@ def test_what_an_image_request_will_hit_is_a_prefix(tiny_model_path: str) -> Non
     assert not third
     lone.add("again", prompt, output_tokens=1, mm_features=[IMAGE])
     again = lone.scheduler.requests["again"]
-    hits = lone.scheduler._find_hits(again)
+    hits = lone.scheduler.find_hits(again)
     assert len(hits) == 10
     lone.pool.evict_blocks({hits[3].block_id})
-    assert lone.scheduler._find_hits(again) == hits[:3]
+    assert lone.scheduler.find_hits(again) == hits[:3]

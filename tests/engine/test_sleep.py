@@ -79,7 +79,7 @@ def test_a_sleep_in_the_middle_of_a_gap(tiny_model_path: str, mode: str) -> None
     core.sleep(1, mode)
     lone.scheduler.check_integrity()
     assert not lone.scheduler.gap_filler.rows
-    assert not lone.scheduler.gap_filler.count_held()
+    assert not lone.scheduler.gap_filler.holds.count_held()
     core.wake_up()
     steps = run_filling(lone)
     finished = [len(step.finished["job"]) for step in steps if "job" in step.finished]

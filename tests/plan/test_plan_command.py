@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from made_plan import plan_settings
 
+from agentcache.cli import main
 from agentcache.errors import InputError
 from agentcache.plan.cell import Cell, Outcome
 from agentcache.plan.command import plan
@@ -149,7 +150,7 @@ def test_gpus_are_counted_for_a_target(recording: Path, tmp_path: Path) -> None:
     settings = plan_settings(recording, tmp_path, policies=("lru",), kv_tokens=(7_000,), max_gpus=4)
     assert plan(replace(settings, target_s=1e6)) == 0
     assert "lru: 1 GPU for a mean job latency of 1e+06 s" in (tmp_path / "plan.html").read_text()
-    assert plan(replace(settings, target_s=1e-3)) == 0
+    assert plan(replace(settings, target_s=1e-3, overwrite=True)) == 0
     assert "lru: more than 4 for a mean job latency of 0.001 s" in (tmp_path / "plan.html").read_text()
 
 
@@ -232,6 +233,20 @@ def test_a_plan_that_cannot_be_is_refused(
     with pytest.raises(InputError, match=re.escape(message)):
         plan(plan_settings(recording, tmp_path / "out", **changes))
     assert not (tmp_path / "out").exists()
+
+
+def test_a_plan_is_replaced_only_by_who_says_so(
+    recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "plan.html"
+    page.write_text("an hour of simulations")
+    command = ["plan", str(recording), "--policy=lru", "--kv-tokens=7000", "--cpu-tokens=0", f"--out={tmp_path}"]
+    assert main(command) == 2
+    refusal = f"--out {tmp_path}: holds another plan; give another folder, or --overwrite to replace it"
+    assert capsys.readouterr().err == f"agentcache: {refusal}\n"
+    assert page.read_text() == "an hour of simulations"
+    assert main([*command, "--overwrite"]) == 0
+    assert ">lru</th>" in page.read_text()
 
 
 def test_longest_simulations_begin_early(recording: Path, tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ from agentcache.plan.cell import Cell, Outcome
 from agentcache.plan.headline import write_headline
 
 
-def outcome(policy: str, mean_s: float | None, **caches: int) -> Outcome:
-    return Outcome(Cell(policy, 1000, **caches), 1, mean_s, None, None, 0.0, 0.0, 0.0)
+def outcome(policy: str, mean_s: float | None, hits: float = 0.4, **caches: int) -> Outcome:
+    return Outcome(Cell(policy, 1000, **caches), 1, mean_s, None, None, hits, 0.8, 0.8)
 
 
 def test_the_headline_is_of_the_first_cache_and_engines() -> None:
@@ -54,6 +54,13 @@ def test_a_tie_names_the_first_policy_or_none(means: tuple[float, ...], said: st
     policies = ("vllm", "agentcache", "lru")
     outcomes = [outcome(policy, mean) for policy, mean in zip(policies, means, strict=False)]
     assert write_headline(outcomes) == f"With a cache of 1,000 tokens {said}"
+
+
+@pytest.mark.parametrize(("hits", "is_said"), [((0.8, 0.7996), True), ((0.8, 0.799), False)])
+def test_a_tie_without_losses_says_why(hits: tuple[float, float], is_said: bool) -> None:
+    headline = write_headline([outcome("vllm", 4.0, hits[0]), outcome("agentcache", 4.0, hits[1])])
+    assert headline is not None
+    assert headline.endswith("of each other: nothing is lost that is wanted again.") == is_said
 
 
 def test_without_a_mean_there_is_no_headline() -> None:

@@ -57,7 +57,7 @@ def test_scope_and_facts_count_what_is_simulated(tmp_path: Path) -> None:
     )
     assert made.facts["traffic"].startswith("2 requests in")
     assert made.facts["tokens"] == "9,000 of prompts, 10 of replies"
-    made = make_plan(plan_settings(path, tmp_path / "out", policies=("lru",), kv_tokens=(200_000,)))
+    made = make_plan(plan_settings(path, tmp_path / "all", policies=("lru",), kv_tokens=(200_000,)))
     assert made.scope == (
         "All figures are of 5 of all 6 requests that were recorded: 83.3 % of them; 1 more had no reply."
     )

@@ -19,10 +19,10 @@ def make(mean: float | None, recomputed: int | None = None) -> PolicySummary:
         (
             make(24.0, 90_000),
             make(18.0, 30_000),
-            "agentcache finished the mean job 25% sooner than vllm (18.0 s against 24.0 s): "
+            "agentcache finished the mean job 25 % sooner than vllm (18.0 s against 24.0 s): "
             "it recomputed 30,000 tokens instead of 90,000.",
         ),
-        (make(20.0), make(21.0), "agentcache finished the mean job 5% later than vllm (21.0 s against 20.0 s)."),
+        (make(20.0), make(21.0), "agentcache finished the mean job 5 % later than vllm (21.0 s against 20.0 s)."),
         (make(20.0), make(20.1), "agentcache finished the mean job as fast as vllm (20.1 s against 20.0 s)."),
         (
             make(20.0, 0),
@@ -33,7 +33,7 @@ def make(mean: float | None, recomputed: int | None = None) -> PolicySummary:
         (
             make(20.0, 0),
             make(22.0, 1_500),
-            "agentcache finished the mean job 10% later than vllm (22.0 s against 20.0 s): "
+            "agentcache finished the mean job 10 % later than vllm (22.0 s against 20.0 s): "
             "it recomputed 1,500 tokens instead of 0.",
         ),
     ],
@@ -44,12 +44,12 @@ def test_gains_losses_and_ties_are_told(base: PolicySummary, ours: PolicySummary
 
 def test_agentcache_is_compared_wherever_it_stands() -> None:
     policies = {"vllm": make(20.0), "agentcache": make(10.0), "lru": make(19.0)}
-    assert str(write_headline(policies)).startswith("agentcache finished the mean job 50% sooner than vllm")
+    assert str(write_headline(policies)).startswith("agentcache finished the mean job 50 % sooner than vllm")
 
 
 def test_without_agentcache_the_last_policy_is_compared() -> None:
     policies = {"agentcache": make(10.0), "lru": make(20.0), "vllm": make(20.0)}
-    assert str(write_headline(policies)).startswith("vllm finished the mean job 100% later than agentcache")
+    assert str(write_headline(policies)).startswith("vllm finished the mean job 100 % later than agentcache")
 
 
 @pytest.mark.parametrize("policies", [{}, {"vllm": make(20.0)}, {"vllm": make(None), "agentcache": make(20.0)}])

@@ -48,7 +48,7 @@ def start_fill(engine: LiveEngine) -> str:
 def test_parent_is_aborted(engine: LiveEngine, expected: Reply) -> None:
     engine.abort(start_fill(engine))
     assert not engine.scheduler.running
-    assert not engine.scheduler.gap_filler.count_held()
+    assert not engine.scheduler.gap_filler.holds.count_held()
     reply = engine.ask(PROMPT)
     assert_same(reply, expected)
     assert reply.cached == 14 * BLOCK, "two blocks of the gap had been computed"
@@ -104,7 +104,7 @@ def test_lost_holds_are_filled_again_and_counted_once(engine: LiveEngine, expect
     name = start_fill(engine)
     while engine.scheduler.gap_filler.rows:
         engine.step()
-    lost = list(engine.scheduler.gap_filler.count_held())
+    lost = list(engine.scheduler.gap_filler.holds.count_held())
     assert lost, "the fill row has ended, its parent waits"
     assert engine.scheduler.gap_filler.release_holds()
     engine.forget(PROMPT, range(2, 4))

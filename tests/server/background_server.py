@@ -19,7 +19,8 @@ import psutil
 import pytest
 from openai import OpenAI
 
-from agentcache.config import CONFIG_KEY, AgentCacheConfig
+from agentcache.config import AgentCacheConfig
+from agentcache.config_reader import CONFIG_KEY
 from agentcache.run.output import divert_output
 from agentcache.server.arguments import build_arguments
 from agentcache.server.embedded import EmbeddedServer, run_embedded_server

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from starlette.requests import Request
 from starlette.responses import Response
 
-from agentcache.config import CONFIG_KEY
+from agentcache.config_reader import CONFIG_KEY
 from agentcache.engine.rpc.policy_switch import USE_POLICY_METHOD
 
 PATH = "/use-policy"

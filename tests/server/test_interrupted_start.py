@@ -1,17 +1,23 @@
-"""Ctrl-C while `agentcache serve` starts its engine."""
+"""Ctrl-C and SIGTERM while a server starts its engine."""
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from argparse import Namespace
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zmq
+from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.cli.serve import ServeSubcommand
+from vllm.entrypoints.launchers.api_server import entry
 from vllm.utils.network_utils import zmq_socket_ctx
 
+from agentcache.engine.constants import SCHEDULER_CLASS
 from agentcache.server import command
 
 
@@ -25,9 +31,10 @@ def _no_server(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def _handlers() -> Iterator[None]:
-    before = signal.getsignal(signal.SIGINT)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
-    signal.signal(signal.SIGINT, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def serve() -> None:
@@ -56,3 +63,32 @@ def test_a_server_in_the_background_hears_no_ctrl_c(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(ServeSubcommand, "cmd", lambda _: heard.append(signal.getsignal(signal.SIGINT)))
     serve()
     assert heard == [signal.SIG_IGN]
+
+
+@pytest.mark.usefixtures("_handlers")
+@pytest.mark.parametrize(("scheduler", "status"), [(SCHEDULER_CLASS, 143), (None, None)], ids=["ours", "vLLM's"])
+def test_sigterm_ends_a_start_of_ours(
+    scheduler: str | None, status: int | None, tiny_model_path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """vLLM's own goes on, as its KeyboardInterrupt is swallowed where it waits for engines."""
+
+    async def wait_for_engines(*_: Any) -> None:
+        AsyncEngineArgs(model=tiny_model_path, scheduler_cls=scheduler).create_engine_config()
+        with zmq_socket_ctx(f"ipc://{tmp_path}/socket", zmq.ROUTER, bind=True):
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(entry, "setup_server", lambda *_, **__: ("", None))
+    monkeypatch.setattr(entry, "run_server_worker", wait_for_engines)
+    with nullcontext() if status is None else pytest.raises(SystemExit) as ended:
+        asyncio.run(entry.run_server(Namespace()))
+    assert status is None or ended.value.code == status
+
+
+@pytest.mark.usefixtures("_handlers")
+def test_the_sigterm_of_another_program_stays_its_own(tiny_model_path: str) -> None:
+    def own(*_: object) -> None:
+        """Ends the program in its way."""
+
+    signal.signal(signal.SIGTERM, own)
+    AsyncEngineArgs(model=tiny_model_path, scheduler_cls=SCHEDULER_CLASS).create_engine_config()
+    assert signal.getsignal(signal.SIGTERM) is own

@@ -12,7 +12,7 @@ import pytest
 from vllm.entrypoints.cli.serve import ServeSubcommand
 
 from agentcache.cli import main
-from agentcache.config import read_config
+from agentcache.config_reader import read_config
 from agentcache.server.arguments import build_arguments
 
 TINY = ["serve", "tiny"]

@@ -16,7 +16,7 @@ import httpx
 import pytest
 from made_engine import FakeCore, make_engine, make_job, make_turn
 
-from agentcache.config import read_knobs
+from agentcache.config_reader import read_knobs
 from agentcache.errors import InputError, ServerError
 from agentcache.server.expiry_watch import POLL_S, watch_expiry
 from agentcache.server.job_reader import JobReader

@@ -12,7 +12,7 @@ from made_simulation import make_engine
 from tiered_scheduler import make_tiered
 from vllm.config import VllmConfig
 
-from agentcache.config import read_config
+from agentcache.config_reader import read_config
 from agentcache.engine import scheduler as scheduler_module
 from agentcache.engine.constants import SCHEDULER_CLASS
 from agentcache.engine.tier.link_costs import find_links, find_speeds

@@ -15,6 +15,7 @@ from agentcache.engine.scheduler import AgentScheduler
 from agentcache.engine.segments.obstacles import Obstacle
 from agentcache.engine.tier.obstacles import TierObstacle
 from agentcache.engine.tier.options import make_transfer_config
+from agentcache.errors import InputError
 
 # What stands in the way of the tier alone.
 OWN: dict[TierObstacle, dict[str, Any]] = {
@@ -64,7 +65,10 @@ def test_what_stands_in_the_way_of_gaps_does_so_too(
 def test_a_model_without_costs_is_one_of_them(
     tiny_model_path: str, vllm_log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(AgentScheduler, "_find_cost_obstacle", lambda _: "Config without layers")
+    def fail(_: object) -> None:
+        raise InputError("config without layers")
+
+    monkeypatch.setattr("agentcache.engine.policy_choice.read_geometry", fail)
     check_says(make_offloading(tiny_model_path), vllm_log, TierObstacle.COSTS_UNKNOWN)
 
 

@@ -4,7 +4,8 @@ import pytest
 from hand_clock import Clock
 
 from tool_runtime.learning.durations import Durations, Ended
-from tool_runtime.learning.job_table import Departure, Parent
+from tool_runtime.learning.job_entry import Departure
+from tool_runtime.learning.job_table import Parent
 from tool_runtime.learning.runtime import AgentRuntime
 from tool_runtime.learning.tool_key import HUMAN, ToolKey
 from tool_runtime.learning.ttl import RELEASE, ContinuumCode, Hold, Situation

@@ -12,6 +12,7 @@ from threading import Lock
 
 import numpy as np
 
+from tool_runtime.learning.gap_record import GapRecord
 from tool_runtime.learning.survival import Floats, SurvivalCurve, log_logistic, shrunk_curve
 from tool_runtime.learning.tool_key import HUMAN, ToolKey
 
@@ -24,11 +25,8 @@ _TOOL_PRIOR = log_logistic(9.0)
 _HUMAN_PRIOR = log_logistic(152.0)
 # A return cannot be faster, and a curve falls at times above 0.
 _SHORTEST_S = 0.001
-# What is learned stays finite, also from a file that somebody has written: 32 years a gap, and counts and sums that a
-# float holds exactly.
+# What is learned stays finite, also from a file that somebody has written: 32 years a gap.
 _LONGEST_S = 1e9
-MAX_COUNT = 2**53
-MAX_TOTAL_S = 2.0**53
 
 
 class Ended(Enum):
@@ -106,11 +104,11 @@ class Durations:
         self._as_of_s = -math.inf
         # Held while the records change, and while they are copied.
         self._changing = Lock()
-        self._pool = _Record(max_pool_samples)
-        self._human = _Record(max_pool_samples)
-        self._records: OrderedDict[ToolKey, _Record] = OrderedDict()
+        self._pool = GapRecord(max_pool_samples)
+        self._human = GapRecord(max_pool_samples)
+        self._records: OrderedDict[ToolKey, GapRecord] = OrderedDict()
         # What others know; `share` replaces it as a whole.
-        self._others: Mapping[ToolKey, _Record] = {}
+        self._others: Mapping[ToolKey, GapRecord] = {}
 
     def __len__(self) -> int:
         """Return how many keys have a record, the pool and humans not counted."""
@@ -189,7 +187,7 @@ class Durations:
             for seconds, age_s, returned in state.samples:
                 record.keep(_bound(seconds), now_s - age_s, returned)
 
-    def _touch(self, key: ToolKey) -> list[_Record]:
+    def _touch(self, key: ToolKey) -> list[GapRecord]:
         """Return the records that a gap of this key goes to."""
         if key == HUMAN:
             return [self._human]
@@ -197,16 +195,16 @@ class Durations:
         own = [self._record(each) for each in dict.fromkeys((key, key.coarse))]
         return own if key.asks_human else [self._pool, *own]
 
-    def _record(self, key: ToolKey) -> _Record:
+    def _record(self, key: ToolKey) -> GapRecord:
         if key in (POOL, HUMAN):
             return self._pool if key == POOL else self._human
-        record = self._records.pop(key, None) or _Record(self._max_samples)
+        record = self._records.pop(key, None) or GapRecord(self._max_samples)
         self._records[key] = record
         if len(self._records) > self._max_keys:
             self._records.popitem(last=False)
         return record
 
-    def _known(self, key: ToolKey) -> _Record | None:
+    def _known(self, key: ToolKey) -> GapRecord | None:
         """Return all that is known of a key, here and from others."""
         own = {POOL: self._pool, HUMAN: self._human}.get(key) or self._records.get(key)
         told = self._others.get(key)
@@ -222,89 +220,15 @@ class Durations:
                 curve = self._shrink(record, curve)
         return curve
 
-    def _shrink(self, record: _Record, prior: SurvivalCurve) -> SurvivalCurve:
+    def _shrink(self, record: GapRecord, prior: SurvivalCurve) -> SurvivalCurve:
         return shrunk_curve(record.seconds, record.returned, self._weights(record), prior, self._strength)
 
-    def _weights(self, record: _Record) -> Floats:
+    def _weights(self, record: GapRecord) -> Floats:
         return np.asarray(np.exp2(-(self._as_of_s - record.at_s) / self._half_life_s))
 
 
 def _bound(seconds: float) -> float:
     return min(max(seconds, _SHORTEST_S), _LONGEST_S)
-
-
-class _Record:
-    """The latest samples in a ring, and the count and sum of all returns ever."""
-
-    def __init__(self, max_samples: int) -> None:
-        self.count = 0
-        self.total_s = 0.0
-        self._kept = 0
-        self._seconds = np.zeros(max_samples)
-        self._at_s = np.zeros(max_samples)
-        self._returned = np.zeros(max_samples, dtype=np.bool_)
-
-    def add(self, seconds: float, at_s: float, returned: bool) -> None:
-        if returned:
-            self.count_returns(1, seconds)
-        self.keep(seconds, at_s, returned)
-
-    def count_returns(self, count: int, total_s: float) -> None:
-        self.count = min(self.count + count, MAX_COUNT)
-        self.total_s = min(self.total_s + total_s, MAX_TOTAL_S)
-
-    def keep(self, seconds: float, at_s: float, returned: bool) -> None:
-        """Take a sample that the count and sum hold already."""
-        slot = self._kept % self._seconds.size
-        self._seconds[slot], self._at_s[slot], self._returned[slot] = seconds, at_s, returned
-        self._kept += 1
-
-    def copy(self) -> _Record:
-        twin = copy.copy(self)
-        twin._seconds, twin._at_s, twin._returned = self._seconds.copy(), self._at_s.copy(), self._returned.copy()
-        return twin
-
-    def join(self, other: _Record) -> _Record:
-        """Make a record of both, which takes no more samples."""
-        joined = _Record(0)
-        joined.count_returns(self.count + other.count, self.total_s + other.total_s)
-        joined._seconds = np.concatenate([self.seconds, other.seconds])
-        joined._at_s = np.concatenate([self.at_s, other.at_s])
-        joined._returned = np.concatenate([self.returned, other.returned])
-        joined._kept = joined.size
-        return joined
-
-    @property
-    def size(self) -> int:
-        return int(self._seconds.size)
-
-    @property
-    def is_empty(self) -> bool:
-        return not self.count and not self._kept
-
-    @property
-    def seconds(self) -> Floats:
-        return self._seconds[: self._kept]
-
-    @property
-    def at_s(self) -> Floats:
-        return self._at_s[: self._kept]
-
-    @property
-    def returned(self) -> np.typing.NDArray[np.bool_]:
-        return self._returned[: self._kept]
-
-    @property
-    def returns_s(self) -> Floats:
-        return np.sort(self.seconds[self.returned])
-
-    def state(self, as_of_s: float) -> tuple[int, float, tuple[tuple[float, float, bool], ...]]:
-        oldest_first = np.argsort(self.at_s, kind="stable")
-        samples = tuple(
-            (float(self.seconds[index]), float(as_of_s - self.at_s[index]), bool(self.returned[index]))
-            for index in oldest_first
-        )
-        return self.count, self.total_s, samples
 
 
 def _find_general(key: ToolKey) -> ToolKey:

@@ -16,7 +16,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from tool_runtime.learning.durations import MAX_COUNT, MAX_TOTAL_S, RecordState
+from tool_runtime.learning.durations import RecordState
+from tool_runtime.learning.gap_record import MAX_COUNT, MAX_TOTAL_S
 from tool_runtime.learning.tool_key import ToolKey
 
 MAX_FILE_BYTES = 64 * 2**20

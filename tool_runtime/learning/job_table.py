@@ -6,23 +6,16 @@ import hashlib
 import math
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from enum import Enum
 from itertools import count
 
-from tool_runtime.learning.tool_key import ELSEWHERE, HUMAN, ToolKey, turn_key
+from tool_runtime.learning.job_entry import Departed, Departure, Gap, JobEntry, PendingTurn
+from tool_runtime.learning.steady_clock import SteadyClock
+from tool_runtime.learning.tool_key import ELSEWHERE, ToolKey, turn_key
 from tool_runtime.learning.turn_counts import MOST_AWAY_S, TurnCounts
 
 MAX_ID = 64
 MAX_PENDING = 16
-
-
-class Departure(Enum):
-    """Why a job left the table."""
-
-    ENDED = "job over"
-    IDLE = "expired"
-    CAPACITY = "table full"
 
 
 class Parent(Enum):
@@ -30,65 +23,6 @@ class Parent(Enum):
 
     UNKNOWN = "unknown"
     NONE = "none"
-
-
-@dataclass(frozen=True, slots=True)
-class PendingTurn:
-    """A finished turn that no request has continued yet. `key` is what the gap behind it is filed under."""
-
-    key: ToolKey
-    finished_s: float
-    clock_resets: int
-
-
-@dataclass(frozen=True, slots=True)
-class Gap:
-    """The turn of `request` waited for `seconds`. Unless `certain`, the duration must train nothing."""
-
-    request: str
-    turn: PendingTurn
-    seconds: float
-    certain: bool
-
-
-@dataclass(slots=True)
-class JobEntry:
-    """The table's record of one job. It belongs to the table: read it, do not write it.
-
-    `session` is the job's name in the table, `client_session` what its client calls it: several tenants may use one
-    name, and have a job each. `number` is no other job's of the table's, ever. `turns` counts the requests that
-    finished, `calls` the tool calls they are known to have made, `failures` those that came to nothing; `prompt_tokens`
-    are those of the last that finished. `running` maps requests to their arrival, `pending` finished requests to what
-    they wait for, oldest first.
-    """
-
-    session: str
-    arrival_s: float
-    last_active_s: float
-    number: int
-    client_session: str = ""
-    turns: int = 0
-    calls: int = 0
-    prompt_tokens: int = 0
-    failures: int = 0
-    is_final: bool = False
-    running: dict[str, float] = field(default_factory=dict)
-    pending: dict[str, PendingTurn] = field(default_factory=dict)
-
-    @property
-    def turns_behind(self) -> int | None:
-        """The turns that it has done, whatever came of them; None while nothing runs but, at most, a human thinks."""
-        is_under_way = self.running or any(turn.key != HUMAN for turn in self.pending.values())
-        return self.turns + self.failures if is_under_way else None
-
-
-@dataclass(frozen=True, slots=True)
-class Departed:
-    """A job that left the table, and how long the turns that nothing had continued waited until then."""
-
-    job: JobEntry
-    cause: Departure
-    unanswered: tuple[Gap, ...]
 
 
 class JobTable:
@@ -103,7 +37,7 @@ class JobTable:
             raise ValueError(f"max_jobs {max_jobs}: must be at least 1")
         if not max_idle_s > 0:
             raise ValueError(f"max_idle_s {max_idle_s}: must be positive")
-        self._clock = _SteadyClock(clock)
+        self._clock = SteadyClock(clock)
         self._max_jobs = max_jobs
         self._max_idle_s = max_idle_s
         self._numbers = count(1)
@@ -297,26 +231,6 @@ class JobTable:
         now_s = self._clock.now_s()
         unanswered = tuple(self._gap(*pending, now_s, is_known=True) for pending in entry.pending.items())
         self._departed.append(Departed(entry, cause, unanswered))
-
-
-class _SteadyClock:
-    """A clock that goes on from where it was when the one below jumps back. `resets` counts the jumps."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._offset_s = 0.0
-        self._last_s = self._now_s = clock()
-        self.resets = 0
-
-    def now_s(self) -> float:
-        reading_s = self._clock()
-        if reading_s < self._last_s:
-            self.resets += 1
-            self._offset_s += self._last_s - reading_s
-        self._last_s = reading_s
-        # Rounding in the offset must not turn time back either.
-        self._now_s = max(self._now_s, reading_s + self._offset_s)
-        return self._now_s
 
 
 def bounded_id(name: str) -> str:

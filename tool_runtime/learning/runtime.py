@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from tool_runtime.learning.context_growth import ContextGrowth
 from tool_runtime.learning.correction import correction_factor
 from tool_runtime.learning.durations import Durations, Ended
-from tool_runtime.learning.job_table import Departed, Gap, JobTable, Parent, PendingTurn
+from tool_runtime.learning.job_entry import Departed, Gap, PendingTurn
+from tool_runtime.learning.job_table import JobTable, Parent
 from tool_runtime.learning.load import Load
 from tool_runtime.learning.tool_key import ToolKey
 from tool_runtime.learning.ttl import RELEASE, Hold, Situation, TtlEstimator, memoryfulness

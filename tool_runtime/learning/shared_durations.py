@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from tool_runtime.learning.durations import MAX_COUNT, MAX_TOTAL_S, RecordState
+from tool_runtime.learning.durations import RecordState
 from tool_runtime.learning.durations_file import read_states
+from tool_runtime.learning.gap_record import MAX_COUNT, MAX_TOTAL_S
 from tool_runtime.learning.tool_key import ToolKey
 
 # Files of engines that are no more are read as well; their knowledge is as good.

@@ -7,7 +7,8 @@ from pathlib import Path
 from vllm.config import VllmConfig
 from vllm.platforms import current_platform
 
-from agentcache.config import CONFIG_KEY, AgentCacheConfig
+from agentcache.config import AgentCacheConfig
+from agentcache.config_reader import CONFIG_KEY
 from agentcache.errors import InputError
 from agentcache.models.catalog import short_name
 from agentcache.models.geometry import read_geometry

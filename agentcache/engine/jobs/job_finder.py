@@ -15,7 +15,8 @@ from agentcache.engine.jobs.reply_ids import ReplyIds
 from agentcache.engine.jobs.told_prompt import has_history, read_predecessor
 from agentcache.engine.jobs.views import FoundBy
 from agentcache.policy.replicas.chain_owners import ChainOwner
-from tool_runtime.learning.job_table import JobEntry, JobTable, Parent
+from tool_runtime.learning.job_entry import JobEntry
+from tool_runtime.learning.job_table import JobTable, Parent
 
 logger = init_logger("vllm.agentcache")
 

@@ -67,17 +67,24 @@ def is_whole(request: Request) -> bool:
     """
     if request.status == RequestStatus.FINISHED_STOPPED or is_handed_over(request):
         return True
+    return request.status == RequestStatus.FINISHED_LENGTH_CAPPED and (_is_recorded(request) or is_made_up(request))
+
+
+def is_made_up(request: Request) -> bool:
+    """Tell whether the length that `ignore_eos` asks for is all that ended the reply: what it says tells nothing."""
     params = request.sampling_params
-    if request.status != RequestStatus.FINISHED_LENGTH_CAPPED or params is None:
-        return False
-    arguments = params.extra_args or {}
-    is_recorded = REPLY_ARGUMENT in arguments and CALLS_ARGUMENT in arguments
-    return is_recorded or params.ignore_eos
+    is_full = request.status == RequestStatus.FINISHED_LENGTH_CAPPED
+    return is_full and params is not None and params.ignore_eos and not _is_recorded(request)
 
 
 def is_answer(request: Request, calls: Sequence[ToolKey]) -> bool:
-    """Tell whether a whole reply is the last for now: it calls no tool. What `ignore_eos` makes up says nothing."""
-    return not calls and not (request.sampling_params and request.sampling_params.ignore_eos)
+    """Tell whether a whole reply is the last for now: it calls no tool, and is not made up."""
+    return not calls and not is_made_up(request)
+
+
+def _is_recorded(request: Request) -> bool:
+    arguments = (request.sampling_params and request.sampling_params.extra_args) or {}
+    return REPLY_ARGUMENT in arguments and CALLS_ARGUMENT in arguments
 
 
 def view_turn(request: Request, state: RequestState, calls: Sequence[ToolKey], now_s: float) -> TurnView:

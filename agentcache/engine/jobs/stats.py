@@ -21,7 +21,7 @@ from agentcache.engine.jobs.views import (
     ToolCounts,
     TurnView,
 )
-from tool_runtime.learning.job_table import Departed, Departure, Gap, JobEntry
+from tool_runtime.learning.job_entry import Departed, Departure, Gap, JobEntry
 from tool_runtime.learning.tool_key import HUMAN
 
 _MAX_TURNS = 64

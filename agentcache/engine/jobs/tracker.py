@@ -31,7 +31,7 @@ from agentcache.engine.order.admission import AdmissionControl
 from agentcache.engine.order.job_queue import ORDINARY, QueuePriority, find_priority
 from agentcache.engine.replies.tool_reader import ToolReader, calls_of
 from agentcache.policy.runtime_policy import RuntimePolicy
-from tool_runtime.learning.job_table import Gap, JobEntry
+from tool_runtime.learning.job_entry import Gap, JobEntry
 from tool_runtime.learning.runtime import AgentRuntime
 from tool_runtime.learning.tool_key import ToolKey
 from tool_runtime.learning.ttl import Hold

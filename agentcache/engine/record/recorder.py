@@ -11,9 +11,10 @@ from pathlib import Path
 from vllm.config import VllmConfig
 from vllm.v1.request import Request, RequestStatus
 
-from agentcache.config import CONFIG_KEY, AgentCacheConfig
+from agentcache.config import AgentCacheConfig
+from agentcache.config_reader import CONFIG_KEY
 from agentcache.engine.jobs.names import job_name
-from agentcache.engine.jobs.request_state import is_whole
+from agentcache.engine.jobs.request_state import is_made_up, is_whole
 from agentcache.engine.record.line_file import LineFile
 from agentcache.engine.record.line_writer import LineWriter
 from agentcache.engine.record.salted_line import EndedRequest, LineMaker
@@ -98,6 +99,7 @@ class RequestRecorder:
             # The first was the last as well.
             running.first_token_s = now_s
         find_calls = self._find_calls(request) if is_whole(request) else None
+        is_answer = find_calls is not None and not is_made_up(request)
         step = self._hashes_per_block
         self._writer.write(
             EndedRequest(
@@ -110,7 +112,7 @@ class RequestRecorder:
                 hashes=request.block_hashes[step - 1 :: step],
                 session=running.session,
                 tools=(),
-                end="answer" if find_calls is not None else _describe_early_end(request),
+                end="answer" if is_answer else _describe_length_or_break(request),
                 name=request.request_id,
             ),
             find_calls,
@@ -190,7 +192,7 @@ def _check(vllm_config: VllmConfig, block_tokens: int, hash_block_size: int) -> 
         )
 
 
-def _describe_early_end(request: Request) -> End:
+def _describe_length_or_break(request: Request) -> End:
     if request.status in (RequestStatus.FINISHED_LENGTH_CAPPED, RequestStatus.FINISHED_REPETITION):
         return "length"
     return "aborted" if request.status == RequestStatus.FINISHED_ABORTED else "failed"

@@ -14,7 +14,8 @@ from vllm.logger import init_logger
 from vllm.v1.engine import EngineCoreOutputs, EngineCoreRequest
 from vllm.v1.engine.core_client import AsyncMPClient, DPLBAsyncMPClient
 
-from agentcache.config import AgentCacheConfig, is_on, read_config
+from agentcache.config import AgentCacheConfig, is_on
+from agentcache.config_reader import read_config
 from agentcache.engine.blocks.evictor_inputs import find_cost_model
 from agentcache.engine.constants import RELEASE_METHOD
 from agentcache.engine.patches import ADDED_PREFIX, replace

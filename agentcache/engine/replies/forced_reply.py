@@ -19,7 +19,7 @@ from vllm.v1.engine.input_processor import InputProcessor
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
-from agentcache.config import read_config
+from agentcache.config_reader import read_config
 from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT
 from agentcache.engine.patches import wrap_method
 from agentcache.engine.replies.forced_calls import find_forced_reply, read_forced_calls

@@ -10,7 +10,8 @@ from vllm.config import VllmConfig
 from vllm.logger import init_logger
 from vllm.tool_parsers import ToolParserManager
 
-from agentcache.config import CONFIG_KEY, RuntimeConfig, read_config
+from agentcache.config import RuntimeConfig
+from agentcache.config_reader import CONFIG_KEY, read_config
 from agentcache.engine.replies.tool_reader import ToolReader
 
 logger = init_logger("vllm.agentcache")

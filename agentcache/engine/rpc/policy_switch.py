@@ -15,7 +15,8 @@ from typing import Any
 from vllm.utils.gc_utils import freeze_gc_heap
 from vllm.v1.engine.core import EngineCore, EngineCoreProc
 
-from agentcache.config import CONFIG_KEY, AgentCacheConfig, read_config
+from agentcache.config import AgentCacheConfig
+from agentcache.config_reader import CONFIG_KEY, read_config
 from agentcache.engine.patches import replace
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.errors import InputError

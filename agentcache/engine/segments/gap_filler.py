@@ -30,6 +30,7 @@ from agentcache.engine.segments.fill_request import (
     make_fill_request,
 )
 from agentcache.engine.segments.hit_finder import HitFinder, Prefix, PrefixHit
+from agentcache.engine.segments.holds import Holds
 from agentcache.engine.segments.plan import Hits, Interval, SegmentCosts, plan_segments
 
 _NO_ROOM = "no room"
@@ -57,9 +58,10 @@ class GapFiller:
 
     def __init__(self, manager: KVCacheManager, finder: HitFinder, costs: SegmentCosts, max_gaps: int) -> None:
         self.stats = SegmentStats()
-        # Fill requests under way by their request's id, and parents by theirs.
+        # Fill requests under way, by their request's id.
         self.rows: dict[str, FillRequest] = {}
-        self._parents: dict[str, Parent] = {}
+        self.holds = Holds(manager.block_pool, finder)
+        self._parents = self.holds.parents
         self._planned: FillRequest | None = None
         # The blocks, by index, that were computed for each request that this step has admitted.
         self.filled: dict[str, set[int]] = {}
@@ -79,8 +81,6 @@ class GapFiller:
         self.holds_back: Callable[[Request], bool] = lambda _: False
         # What `next_row` gave last, if it must, or has no grammar: asked a moment later, the answer might be another.
         self.held_back: Request | None = None
-        # Requests that this step found waiting for either: none that it looks at later takes what they hold.
-        self.ahead: set[str] = set()
         self._numbers = itertools.count()
 
     def next_row(self, request: Request) -> Request:
@@ -108,7 +108,7 @@ class GapFiller:
         if not self.has_room(request, block_map, plan.kept):
             parent.lacked_room = True
             return request
-        self.hold_cached(request, block_map, list(self.finder.find_places(plan.kept)))
+        self.holds.hold_cached(request, block_map, list(self.finder.find_places(plan.kept)))
         fill = make_fill_request(request, plan.gaps[0], self.finder.block_size, next(self._numbers))
         self._planned = FillRequest(fill, parent, plan.gaps[0])
         self._prefix = fill, prefix._replace(held=parent.held)
@@ -158,7 +158,7 @@ class GapFiller:
             self.stats.fallbacks[obstacle] += 1
         if (parent := self._parents.pop(request.request_id, None)) is None:
             return Brought(0, 0)
-        self._release(parent, parent.held)
+        self.holds.release(parent, parent.held)
         if parent.filled:
             self.filled[request.request_id] = parent.filled
         hit_blocks = hit_tokens // self.finder.block_size
@@ -200,7 +200,7 @@ class GapFiller:
         for request in requests:
             self._unwatch(request)
             if (parent := self._parents.pop(request.request_id, None)) is not None:
-                self._release(parent, parent.held)
+                self.holds.release(parent, parent.held)
                 needless += [name for row in parent.rows if (name := row.request.request_id) in self.rows]
         return needless
 
@@ -209,22 +209,13 @@ class GapFiller:
         return [parent.request for parent in self._parents.values() if parent.request.is_finished()]
 
     def release_holds(self, keep_for: Request | None = None) -> bool:
-        """Release the holds of all but this request (a fill request's parent) and those `ahead` of it.
+        """Release the holds of all but this request (a fill request's parent) and those ahead of it.
 
-        Were theirs released as well, requests that fetch more than the cache holds together would evict what the others
-        have fetched, for ever. Return False when nothing was held.
+        Return False when nothing was held.
         """
         planned = self._planned if self._planned is not None and self._planned.request is keep_for else None
         row = planned or (self.rows.get(keep_for.request_id) if keep_for else None)
-        kept = row.parent.request if row else keep_for
-        others = [
-            parent
-            for name, parent in self._parents.items()
-            if parent.held and parent.request is not kept and name not in self.ahead
-        ]
-        for parent in others:
-            self._release(parent, parent.held)
-        return bool(others)
+        return self.holds.release_all_but(row.parent.request if row else keep_for)
 
     def release_needless(self, request: Request) -> bool:
         """Release what is held behind gaps that nobody fills: whoever comes next, `request`, computes it anew.
@@ -237,35 +228,8 @@ class GapFiller:
             return False
         computed = range(self._prefix[1].blocks, cdiv(request.num_tokens, self.finder.block_size))
         needless = [place for place in parent.held if place[0] in computed]
-        self._release(parent, needless)
+        self.holds.release(parent, needless)
         return bool(needless)
-
-    def hold_cached(self, request: Request, block_map: CachedBlockMap, places: Sequence[Place]) -> None:
-        """Hold blocks of a waiting request that are cached until it is admitted."""
-        if (parent := self._parents.get(request.request_id)) is not None:
-            # Whoever waits for a fetch comes again with what is held already.
-            places = [place for place in places if place not in parent.held]
-        blocks = self.finder.cache.find_blocks([block_map.keys[group][index] for index, group in places])
-        self.hold(request, dict(zip(places, blocks, strict=True)))
-
-    def hold(self, request: Request, blocks: Mapping[Place, KVCacheBlock], *, fetched: bool = False) -> None:
-        """Hold blocks of a waiting request until it is admitted."""
-        parent = self._parents.setdefault(request.request_id, Parent(request))
-        if fetched:
-            parent.fetched.update(index for index, _ in blocks)
-        new = {place: block for place, block in blocks.items() if place not in parent.held}
-        self._pool.touch(list(new.values()))
-        parent.held.update(new)
-
-    def release_blocks(self, names: Iterable[str], blocks: Iterable[KVCacheBlock]) -> list[Request]:
-        """Release what requests hold of blocks that have not got what they were to hold, and list those that wait."""
-        ids = {block.block_id for block in blocks}
-        parents = [parent for name in names if (parent := self._parents.get(name)) is not None]
-        for parent in parents:
-            empty = [place for place, block in parent.held.items() if block.block_id in ids]
-            parent.fetched.difference_update(index for index, _ in empty)
-            self._release(parent, empty)
-        return [parent.request for parent in parents]
 
     def begin_anew(self) -> None:
         """Begin anew: the prefix cache was reset, and vLLM made a new map."""
@@ -275,10 +239,6 @@ class GapFiller:
     def count_running(self) -> int:
         """Count the fill requests that run."""
         return sum(row.request.status == RequestStatus.RUNNING for row in self.rows.values())
-
-    def count_held(self) -> Counter[int]:
-        """Count how often each block is held, by its id."""
-        return Counter(block.block_id for parent in self._parents.values() for block in parent.held.values())
 
     def look(self, request: Request) -> tuple[CachedBlockMap, Hits]:
         """Look up what is cached of the request: O(blocks) the first time, then kept up to date while it waits."""
@@ -325,7 +285,3 @@ class GapFiller:
         most = self._manager.coordinator.single_type_managers[group].max_admission_blocks_per_request
         wanted = cdiv(request.num_tokens, self.finder.block_size)
         return wanted if most is None else min(wanted, most)
-
-    def _release(self, parent: Parent, places: Iterable[Place]) -> None:
-        # The last first, as vLLM frees a request's blocks.
-        self._pool.free_blocks([parent.held.pop(place) for place in sorted(places, reverse=True)])

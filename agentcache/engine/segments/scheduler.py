@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import Any
 
 from vllm.logger import init_logger
 from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
+from vllm.v1.core.kv_cache_utils import KVCacheBlock
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.engine import EngineCoreOutputs
 from vllm.v1.metrics.stats import SchedulerStats
@@ -58,6 +60,17 @@ class MultiSegmentScheduler(VllmScheduler):
         """Tell whether a later request with the same tokens can reuse cached blocks of this one behind a gap."""
         return self.gap_filler is not None and find_obstacle(request) is None
 
+    def find_hits(self, request: Request) -> list[KVCacheBlock]:
+        """Find the cached blocks that the request would reuse if it were admitted now."""
+        if request.skip_reading_prefix_cache or not self.kv_cache_manager.enable_caching:
+            return []
+        if not self.fills_gaps_of(request):
+            find = self.kv_cache_manager.coordinator.find_longest_cache_hit
+            groups, _, _ = find(request.block_hashes, request.num_tokens - 1)
+            return [block for block in chain.from_iterable(groups) if not block.is_null]
+        assert self.gap_filler is not None
+        return self.gap_filler.finder.find_reusable(request)
+
     @property
     def segment_stats(self) -> SegmentStats | None:
         """Return the counts of gaps and fill requests; None when gaps are not filled."""
@@ -73,7 +86,7 @@ class MultiSegmentScheduler(VllmScheduler):
             self.gap_filler.filled.clear()
         output = super().schedule(throttle_prefills)
         if (filler := self.gap_filler) is not None:
-            filler.ahead.clear()
+            filler.holds.ahead.clear()
             filler.hold_new_blocks()
             # Preempted ones: their parents plan anew.
             self._abort(row.request.request_id for row in filler.take_ended())
@@ -132,7 +145,7 @@ class MultiSegmentScheduler(VllmScheduler):
         # Held back after its gaps were filled, it would keep those blocks from all others meanwhile.
         if filler.has_begun(request):
             if waits := filler.awaits_fill(request):
-                filler.ahead.add(request.request_id)
+                filler.holds.ahead.add(request.request_id)
             return waits
         return filler.held_back is request or self.holds_back(request)
 

@@ -119,14 +119,14 @@ class Fetching:
         on_gpu_keys = on_gpu.keys[KV_CACHE_GROUP]
         new = [index for index in wanted if on_gpu_keys[index] not in self._coming]
         hits = [(index, KV_CACHE_GROUP) for index, cached in enumerate(on_gpu.cached[KV_CACHE_GROUP]) if cached]
-        self._filler.hold_cached(request, on_gpu, hits)
+        self._filler.holds.hold_cached(request, on_gpu, hits)
         part = new[:most]
         if not part or self._postpones(request, len(part)):
             return None
         keys = [on_gpu_keys[index] for index in part]
         fetch = self._take_blocks(keys, frozenset([request.request_id]), lack_more=len(part) < len(new))
         places = [(index, KV_CACHE_GROUP) for index in part]
-        self._filler.hold(request, dict(zip(places, fetch.blocks, strict=True)), fetched=True)
+        self._filler.holds.hold(request, dict(zip(places, fetch.blocks, strict=True)), fetched=True)
         return fetch
 
     def begin_ahead(self, owner: str, keys: Sequence[BlockHashWithGroupId]) -> Fetch:
@@ -150,7 +150,7 @@ class Fetching:
     def fail(self, fetch: Fetch) -> None:
         """Give back what was taken for a fetch whose copies failed. Its requests fetch no more, others may."""
         self._coming.difference_update(fetch.keys)
-        self._failed.update(self._filler.release_blocks(fetch.request_ids, fetch.blocks))
+        self._failed.update(self._filler.holds.release_blocks(fetch.request_ids, fetch.blocks))
         self._pool.free_blocks(fetch.blocks)
         self._host.end_reading_in_vain(fetch.sources)
 

@@ -21,6 +21,7 @@ from agentcache.engine.tier.computed_blocks import ComputedBlocks
 from agentcache.engine.tier.connector import TierConnector
 from agentcache.engine.tier.fetch_plan import Link
 from agentcache.engine.tier.fetching import Fetching
+from agentcache.engine.tier.fresh_blocks import FreshBlocks
 from agentcache.engine.tier.host_cache import HostCache
 from agentcache.engine.tier.link_costs import find_block_bytes, find_links
 from agentcache.engine.tier.obstacles import TierObstacle, find_tier_obstacle
@@ -140,7 +141,7 @@ class TierSetup:
             queue,
             host,
             usefulness,
-            computed,
+            FreshBlocks(host, computed),
             margin=find_margin(scheduler),
             most=_STEPS_AT_ONCE * _blocks_of_step(scheduler),
             fetch_s=self.link.block_s,

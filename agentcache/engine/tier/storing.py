@@ -1,7 +1,6 @@
 """What is copied to the host's memory: the blocks that the GPU evicts next, before they are lost.
 
-While that memory has empty blocks, what requests leave is copied at once. Once it is full such copies are the first to
-go there, as the GPU still has the blocks.
+While that memory has empty blocks, what is fresh is copied as well (`fresh_blocks.py`).
 
 Nothing is held while it is copied. A block that the GPU takes for other tokens meanwhile is told of by the map of
 cached blocks, and its copy is thrown away. What is copied was free when the step was scheduled: only a later step can
@@ -10,7 +9,6 @@ write over it.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -20,7 +18,7 @@ from vllm.v1.core.kv_cache_utils import BlockHash, BlockHashWithGroupId, KVCache
 from agentcache._evictor import FreeContext
 from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP, WatchedBlockMap
-from agentcache.engine.tier.computed_blocks import ComputedBlocks
+from agentcache.engine.tier.fresh_blocks import FreshBlocks
 from agentcache.engine.tier.host_cache import UNKNOWN_USE, UNWANTED_S, HostCache, LastUse, StoredBlock
 from agentcache.engine.tier.losses import Losses
 from agentcache.engine.tier.usefulness import Usefulness
@@ -72,7 +70,7 @@ class Storing:
         queue: BlockQueue,
         host: HostCache,
         usefulness: Usefulness,
-        computed: ComputedBlocks,
+        fresh: FreshBlocks,
         *,
         margin: int,
         most: int,
@@ -86,7 +84,7 @@ class Storing:
         self.losses = Losses(len(pool.blocks), host.map.holds, clock)
         self.stats = StoreStats()
         self.usefulness = usefulness
-        self._computed = computed
+        self._fresh = fresh
         self._pool = pool
         self._queue = queue
         self._host = host
@@ -105,8 +103,6 @@ class Storing:
         self._evicted = 0
         # Whether blocks were freed since the last look.
         self.awaits_look = False
-        # What requests have left since, in the order in which they did, for as long as the host's memory has room.
-        self._fresh: deque[KVCacheBlock] = deque()
         # So many victims more are asked for.
         self._wanted = 0
         # The last look found more than a step may copy.
@@ -126,8 +122,7 @@ class Storing:
         self._unwanted.difference_update(block.block_id for block in blocks)
         self._passed_over.difference_update(block.block_id for block in blocks)
         self.losses.note_use(blocks)
-        if self._host.room > 0:
-            self._fresh.extend(blocks)
+        self._fresh.note_left(blocks)
 
     def note_taken(self, blocks: Sequence[KVCacheBlock]) -> None:
         """Note that the GPU loses these blocks now: those that are stored are worth what their last use says.
@@ -192,7 +187,7 @@ class Storing:
             chosen = self._choose(None if idle else self._most)
         victims = len(chosen)
         self._note_computed()
-        self._add_fresh(chosen)
+        self._fresh.add_to(chosen, self._margin, self._under_way, self._is_useful)
         blocks = list(chosen.values())
         if not blocks:
             return None
@@ -261,30 +256,10 @@ class Storing:
         return self.usefulness.is_worth(block, self._last_uses[block.block_id].context.finish_class)
 
     def _note_computed(self) -> None:
-        """Add what running requests have computed: what they leave may be lost in the step in which they end."""
-        computed = self._computed.take()
-        if self._host.room <= 0:
-            return
-        holds = self._host.map.holds
-        for block in computed:
-            if block.block_hash is not None and not holds(block.block_hash):
-                # Whoever used the block before, it was for other tokens.
-                self._last_uses[block.block_id] = UNKNOWN_USE
-                self._unwanted.discard(block.block_id)
-                self._fresh.append(block)
-
-    def _add_fresh(self, chosen: dict[BlockHashWithGroupId, KVCacheBlock]) -> None:
-        """Add what requests have left, as many as a few steps take: into room that is empty, nothing is lost."""
-        holds = self._host.map.holds
-        most = min(self._margin, self._host.room)
-        while self._fresh and len(chosen) < most:
-            block = self._fresh.popleft()
-            key = block.block_hash
-            if key is None or key in self._under_way or holds(key) or not self._is_useful(block):
-                continue
-            chosen.setdefault(key, block)
-        if self._host.room <= 0:
-            self._fresh.clear()
+        for block in self._fresh.take_computed():
+            # Whoever used the block before, it was for other tokens.
+            self._last_uses[block.block_id] = UNKNOWN_USE
+            self._unwanted.discard(block.block_id)
 
     def _choose(self, most: int | None) -> dict[BlockHashWithGroupId, KVCacheBlock]:
         """Choose up to `most` of the next victims, None: all that are worth a copy."""

@@ -98,7 +98,7 @@ class Tier:
         """
         if self._must_wait(request):
             self.waits.begin(request.request_id)
-            self._filler.ahead.add(request.request_id)
+            self._filler.holds.ahead.add(request.request_id)
             return True
         self.forget(request)
         return False

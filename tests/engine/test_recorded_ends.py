@@ -1,0 +1,56 @@
+"""What a recording says of how a reply ended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from vllm import SamplingParams
+from vllm.v1.request import Request, RequestStatus
+
+from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT
+from agentcache.engine.record.line_writer import FindCalls
+from agentcache.engine.record.recorder import RequestRecorder
+from agentcache.engine.record.salted_line import EndedRequest
+from agentcache.engine.replies.forced_calls import write_forced_calls
+
+STOPPED, FULL, GONE = (
+    RequestStatus.FINISHED_STOPPED,
+    RequestStatus.FINISHED_LENGTH_CAPPED,
+    RequestStatus.FINISHED_ABORTED,
+)
+RECORDED = {REPLY_ARGUMENT: [7, 8], CALLS_ARGUMENT: write_forced_calls([])}
+
+
+class Written:
+    """In the place of the thread that writes."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[EndedRequest, FindCalls | None]] = []
+
+    def write(self, request: EndedRequest, find_calls: FindCalls | None) -> None:
+        self.requests.append((request, find_calls))
+
+
+@pytest.mark.parametrize(
+    ("status", "asked", "end", "may_call"),
+    [
+        (STOPPED, {}, "answer", True),
+        (STOPPED, {"ignore_eos": True}, "answer", True),
+        (FULL, {}, "length", False),
+        (FULL, {"ignore_eos": True}, "length", True),
+        (FULL, {"ignore_eos": True, "extra_args": RECORDED}, "answer", True),
+        (GONE, {"ignore_eos": True}, "aborted", False),
+    ],
+    ids=["stopped", "stop string", "cut off", "as long as asked", "simulated", "gone"],
+)
+def test_ends_of_replies(status: RequestStatus, asked: dict[str, Any], end: str, may_call: bool) -> None:
+    written: Any = Written()
+    recorder = RequestRecorder(written, hashes_per_block=1, tool_reader=None, reads_later=False, clock=lambda: 1.0)
+    request = Request("a", [1, 2, 3], SamplingParams(max_tokens=2, **asked), None)
+    recorder.arrived(request, None)
+    request.append_output_token_ids([7, 8])
+    request.status = status
+    recorder.ended(request)
+    ((ended, find_calls),) = written.requests
+    assert (ended.end, find_calls is not None) == (end, may_call)
