@@ -15,19 +15,17 @@ from crowd import BLOCKS, Crowd, assert_equal_to_cold, note_preemptions
 from disk_engine import make_disk_config
 from live_engine import BLOCK, LiveEngine, assert_same, make_prompt
 from pushed_out import SEARCH, push_out, settle
+from tiered_engine import BLOCK_BYTES, start_tiered
 from vllm.distributed.kv_transfer import ensure_kv_transfer_shutdown, get_kv_transfer_group
 from vllm.v1.core.kv_cache_utils import get_block_hash
 
 from agentcache.engine.rpc.snapshot import EngineSnapshot, make_snapshot
-from agentcache.engine.tier.options import make_transfer_config
 from agentcache.engine.tier.worker import CpuTierWorker
 from agentcache.server.metrics import render_metrics
 from agentcache.server.snapshot_reader import Reading
 
 pytestmark = pytest.mark.engine
 
-# Of the tiny model, in float32: two layers of two heads of 32, keys and values.
-BLOCK_BYTES = 2 * 2 * 2 * 32 * 4 * BLOCK
 PROMPT = make_prompt(seed=1, tokens=20 * BLOCK + 7)
 
 
@@ -35,24 +33,6 @@ PROMPT = make_prompt(seed=1, tokens=20 * BLOCK + 7)
 def cold(tiny_model_path: str) -> LiveEngine:
     """The oracle: stock vLLM that computes every prompt."""
     return LiveEngine(tiny_model_path, scheduler=None, enable_prefix_caching=False)
-
-
-@contextmanager
-def start_tiered(model_path: str, host_blocks: int) -> Iterator[LiveEngine]:
-    """Everything is worth a fetch. vLLM has one worker's connector a process, so no other engine may run meanwhile."""
-    engine = LiveEngine(
-        model_path,
-        policy="agentcache",
-        knobs={"tier": {"enabled": True, "latency_s": 0.0, "link_gb_s": 1e6}},
-        kv_transfer_config=make_transfer_config(host_blocks * BLOCK_BYTES, steered=True, lazy=False),
-        num_gpu_blocks_override=BLOCKS,
-    )
-    # Between two turns of a job lie some hundred looks at the clock.
-    engine.scheduler.clock = itertools.count(1.0, 0.01).__next__
-    try:
-        yield engine
-    finally:
-        ensure_kv_transfer_shutdown()
 
 
 # With these seeds no reply happens to end at the token that ends a recorded one.

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from hand_clock import Clock
 from lone_scheduler import BLOCK_SIZE, LoneScheduler, Step, make_config
+from vllm.config import VllmConfig
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, KVCacheTensor
 from vllm.v1.outputs import KVConnectorOutput
@@ -130,10 +131,17 @@ def make_tiered(
         engine,
         **{"policy": "agentcache", "segments": {"row_s": 0.0}, "tier": tier, **knobs},
     )
+    scheduler = make_connected(config, blocks, host_blocks)
+    scheduler.defer_block_free = in_flight > 1
+    return TieredScheduler(scheduler, random.Random(seed), pace, in_flight)
+
+
+def make_connected(config: VllmConfig, blocks: int, host_blocks: int, *, steered: bool = True) -> AgentScheduler:
+    """A scheduler with a connector for the host's memory: ours, or vLLM's own."""
     config.cache_config.num_gpu_blocks = blocks
-    config.kv_transfer_config = make_transfer_config(host_blocks * _SPEC.page_size_bytes, steered=True, lazy=False)
+    config.kv_transfer_config = make_transfer_config(host_blocks * _SPEC.page_size_bytes, steered=steered, lazy=False)
     tensor = KVCacheTensor(blocks * _SPEC.page_size_bytes, ["layer"], layer_stride=0, block_stride=0)
-    scheduler = AgentScheduler(
+    return AgentScheduler(
         vllm_config=config,
         kv_cache_config=KVCacheConfig(blocks, [tensor], [KVCacheGroupSpec(["layer"], _SPEC)]),
         structured_output_manager=StructuredOutputManager(config),
@@ -141,5 +149,3 @@ def make_tiered(
         hash_block_size=BLOCK_SIZE,
         clock=Clock(),
     )
-    scheduler.defer_block_free = in_flight > 1
-    return TieredScheduler(scheduler, random.Random(seed), pace, in_flight)
