@@ -43,4 +43,5 @@ class OptionParser(argparse.ArgumentParser):
 def _suggest_option(words: Iterable[str], known: Sequence[str]) -> str:
     """Suggest an option for the first of the words that looks like one."""
     name = next((word.partition("=")[0] for word in words if word.startswith("-")), None)
-    return "" if name is None else suggest(name.replace("_", "-"), known)
+    # No short one for a long one: vLLM's are close to many words.
+    return "" if name is None else suggest(name, (each for each in known if each.startswith(name[:2])))

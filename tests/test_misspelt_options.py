@@ -32,6 +32,7 @@ def refuse(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
             "--policy",
         ),
         (["plan", "x", "--tagret=3"], "plan: unrecognized arguments: --tagret=3", "--target"),
+        (["plan", "x", "--oout=a/folder/far/down"], "plan: unrecognized arguments: --oout=a/folder", "--out"),
         (["replay", "bfcl", "--out=x", "more", "--ratee=1"], "replay: unrecognized arguments: more --ratee", "--rate"),
         (["replay", "bfcl", "--out=x", "--arrival=gama"], "replay: argument --arrival: invalid choice", "gamma"),
         (["simulate", "bfcl", "--out=x", "--policy=lru", "--routing=stiky"], "--routing stiky: choose from", "sticky"),
@@ -73,6 +74,11 @@ def test_serve_knows_vllms_options_and_its_own(options: list[str], meant: str) -
     with pytest.raises(InputError) as refused:
         build_arguments("tiny", options)
     assert str(refused.value).endswith(f"; did you mean {meant}?")
+
+
+def test_no_short_option_is_suggested_for_a_long_one() -> None:
+    with pytest.raises(InputError, match=r"unrecognized arguments: --task embed$"):
+        build_arguments("tiny", ["--task", "embed"])
 
 
 def test_the_options_of_serve_are_all_known_to_vllms_parser() -> None:

@@ -1,8 +1,7 @@
 """Everything that agentcache replaces in vLLM, each with its reason. No other module assigns to vLLM's attributes.
 
 Methods that our scheduler overrides are not here: they are `VllmScheduler`, `MultiSegmentScheduler` and
-`AgentScheduler`. What is taken for granted of all of them is in
-`vllm_internals.py`.
+`AgentScheduler`. What is taken for granted of all of them is in `vllm_internals.py`.
 """
 
 from __future__ import annotations

@@ -62,10 +62,8 @@ def build_arguments(
     """
     cli_env_setup()
     resolved = resolve_model(model)
-    parser = make_arg_parser(_VllmParser(prog="agentcache serve MODEL", add_help=False))  # type: ignore[no-untyped-call]
-    parser.set_defaults(shutdown_timeout=SHUTDOWN_TIMEOUT_S)
     # The user's options come last, so they override the model's.
-    args: Namespace = parser.parse_args([resolved.path, *_leave_out(resolved.options, options), *options])
+    args = _parse([resolved.path, *_leave_out(resolved.options, options), *options])
     args.model = args.model_tag
     args.subparser = "serve"
     check_hub(args.model, revision=args.revision, token=args.hf_token)
@@ -78,6 +76,20 @@ def build_arguments(
         validate_parsed_serve_args(args)
     except (TypeError, ValueError) as error:
         raise InputError(str(error)) from None
+    return args
+
+
+def _parse(words: list[str]) -> Namespace:
+    parser = make_arg_parser(_VllmParser(prog="agentcache serve MODEL", add_help=False))  # type: ignore[no-untyped-call]
+    parser.set_defaults(shutdown_timeout=SHUTDOWN_TIMEOUT_S)
+    try:
+        args: Namespace = parser.parse_args(words)
+    except IndexError:
+        # vLLM takes the next word for the value of an option such as --compilation-config.mode.
+        raise InputError("vLLM refuses the options: the last one lacks its value") from None
+    except (OSError, ValueError) as error:
+        # Of the file that --config names.
+        raise InputError(f"vLLM refuses the options: {in_one_line(error)}") from None
     return args
 
 

@@ -6,6 +6,7 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata
 from vllm.v1.outputs import KVConnectorOutput
@@ -55,8 +56,10 @@ class HostLink:
         ended, self._ended = self._ended, []
         if not ended:
             return None
+        # In their order: a set's differs from process to process, and with it the requests that run next.
+        fetched: Any = dict.fromkeys(name for copy in ended for name in copy.requests).keys()
         return KVConnectorOutput(
-            finished_recving={name for copy in ended for name in copy.requests} or None,
+            finished_recving=fetched or None,
             kv_connector_worker_meta=CopiesDone(
                 {copy.number: self._workers for copy in ended if copy.is_store},
                 {copy.number: self._workers for copy in ended if not copy.is_store and not copy.requests},

@@ -155,6 +155,14 @@ def test_numbers_of_points_at_one_place_are_told_apart() -> None:
     assert [text.get_text() for text in texts] == ["4", "4", "8", "4"]
     places = [text.xyann for text in texts if text.get_text() == "4"]  # type: ignore[attr-defined]
     assert len(set(places)) == 3
+    assert len({text.get_color() for text in texts}) == 3
+
+
+def test_numbers_stay_inside_the_plot() -> None:
+    points = [make_point(policy, 4, requests=3, reply_s=1.0) for policy in ("vllm", "lru", "agentcache")]
+    texts = plot_front([*points, make_point("lru", 8, requests=9, reply_s=0.01)]).axes[0].texts
+    beside = [text.xyann[0] for text in texts if text.get_text() == "4"]  # type: ignore[attr-defined]
+    assert (len(beside), min(beside) > 0) == (3, True)
 
 
 def test_two_sweeps_of_other_knobs_share_one_picture(tmp_path: Path) -> None:

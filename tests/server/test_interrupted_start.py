@@ -6,6 +6,7 @@ import asyncio
 import signal
 from argparse import Namespace
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from vllm.entrypoints.launchers.api_server import entry
 from vllm.utils.network_utils import zmq_socket_ctx
 
 from agentcache.engine.constants import SCHEDULER_CLASS
+from agentcache.engine.start_signal import leave_at_sigterm
 from agentcache.server import command
 
 
@@ -82,6 +84,20 @@ def test_sigterm_ends_a_start_of_ours(
     with nullcontext() if status is None else pytest.raises(SystemExit) as ended:
         asyncio.run(entry.run_server(Namespace()))
     assert status is None or ended.value.code == status
+
+
+@pytest.mark.usefixtures("_handlers")
+def test_a_thread_beside_the_main_one_sets_no_handler() -> None:
+    """Python would refuse it."""
+
+    def of_vllm(*_: object) -> None:
+        """Stands for `_interrupt_init`."""
+
+    of_vllm.__module__ = entry.__name__
+    signal.signal(signal.SIGTERM, of_vllm)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(leave_at_sigterm).result()
+    assert signal.getsignal(signal.SIGTERM) is of_vllm
 
 
 @pytest.mark.usefixtures("_handlers")

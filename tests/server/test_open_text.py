@@ -51,6 +51,13 @@ def test_a_key_closes_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert describe() is None
 
 
+@pytest.mark.parametrize("key", [None, ""])
+def test_an_empty_key_closes_nothing(monkeypatch: pytest.MonkeyPatch, key: str | None) -> None:
+    """vLLM then has none, and looks for no other."""
+    monkeypatch.setenv("VLLM_API_KEY", "secret")
+    assert describe(api_key=[key]) is not None
+
+
 @pytest.mark.parametrize("config", [{}, {"policy": "lru", "runtime": {"show_text": True}}])
 def test_where_no_text_is_shown_nothing_is_said(config: dict[str, Any]) -> None:
     assert describe(config) is None

@@ -70,6 +70,16 @@ def test_each_way_has_its_own_speed() -> None:
     assert find_end(link, 102) == pytest.approx(20 + 0.5 + 3 * 2.0, abs=0.02)
 
 
+def test_requests_come_back_in_the_order_of_their_fetch() -> None:
+    """So a simulation is the same in every process, as the order of a set of names is not."""
+    link = make_link()
+    names = [f"request-{number}" for number in range(20)]
+    link.begin(TierMetadata(load_event=1, load_gpu_blocks=[7], load_event_to_reqs={1: names}), 0.0, 1.0)
+    done = link.end(100.0)
+    assert done is not None
+    assert list(done.finished_recving or ()) == names
+
+
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(0, 9)), max_size=6), st.data())
 def test_how_often_one_looks_changes_nothing(copies: list[tuple[int, int, int]], data: st.DataObject) -> None:
     def run(looks: list[float]) -> set[int]:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import random
+import threading
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +15,7 @@ from lone_scheduler import make_config
 from pushed_out import SEARCH, push_out, settle
 from tiered_engine import start_tiered
 from tiered_scheduler import make_connected
+from vllm.distributed.kv_transfer.kv_connector.v1.simple_cpu_offload_connector import SimpleCPUOffloadConnector
 
 from agentcache.config import AgentCacheConfig
 from agentcache.engine.constants import SCHEDULER_CLASS
@@ -90,21 +94,52 @@ def test_policies_that_steer_nothing_want_another_connector(tiny_model_path: str
         assert len(engine.ask(PROMPT, 4).tokens) == 4
 
 
+@pytest.mark.engine
+def test_a_policy_that_cannot_steer_leaves_nothing(tiny_model_path: str, tmp_path: Path) -> None:
+    record = {"file": str(tmp_path / "record.jsonl")}
+    unsteered = AgentCacheConfig(policy="agentcache", segments={"enabled": False}, record=record)
+    with start_tiered(tiny_model_path, 30) as engine:
+        settle(engine)
+        scheduler, given = engine.scheduler, engine._core.vllm_config.additional_config
+        threads = threading.enumerate()
+        with pytest.raises(InputError, match="the next one does not steer the host's memory"):
+            use_policy(engine._core, unsteered)
+        assert (engine.scheduler, engine._core.vllm_config.additional_config) == (scheduler, given)
+        assert threading.enumerate() == threads
+
+
 def make_connector(model_path: str, policy: str, *, steered: bool, **engine: Any) -> Any:
     config = make_config(model_path, SCHEDULER_CLASS, engine, policy=policy)
     return make_connected(config, blocks=40, host_blocks=200, steered=steered).connector
 
 
+def can_follow(connector: Any, policy: str, offloading_gib: float | None) -> bool:
+    config: Any = SimpleNamespace(cache_config=SimpleNamespace(kv_offloading_size=offloading_gib))
+    return can_be_succeeded(connector, config, AgentCacheConfig(policy=policy))
+
+
 def test_copies_of_vllms_own_connector_are_counted_on(tiny_model_path: str) -> None:
     old, new = (make_connector(tiny_model_path, "vllm", steered=False) for _ in range(2))
-    assert can_be_succeeded(old, AgentCacheConfig(policy="vllm"))
+    assert can_follow(old, "vllm", offloading_gib=1.0)
+    assert not can_follow(old, "agentcache", offloading_gib=1.0), "it would have ours"
+    assert can_follow(old, "agentcache", offloading_gib=None)
     old.scheduler_manager._load_event_counter, old.scheduler_manager._store_event_counter = 7, 11
     take_over(old, new)
     manager = new.scheduler_manager
     assert (manager._load_event_counter, manager._store_event_counter) == (7, 11)
-    old.scheduler_manager._abandoned_reqs_to_load["aborted"] = object()
-    with pytest.raises(InputError, match="KV is on its way from the host's memory"):
-        take_over(old, new)
+    for loads in (old.scheduler_manager._reqs_to_load, old.scheduler_manager._abandoned_reqs_to_load):
+        loads["aborted"] = object()
+        with pytest.raises(InputError, match="KV is on its way from the host's memory"):
+            take_over(old, new)
+        loads.clear()
+
+
+class OtherConnector(SimpleCPUOffloadConnector):
+    """It may keep more than block numbers."""
+
+
+def test_a_connector_made_of_vllms_is_not_taken_over() -> None:
+    assert not can_follow(object.__new__(OtherConnector), "vllm", offloading_gib=None)
 
 
 def test_nothing_is_counted_without_prefix_caching(tiny_model_path: str) -> None:
@@ -117,6 +152,6 @@ def test_a_steered_tier_is_not_left_to_vllm(tiny_model_path: str) -> None:
     """Its numbers are not those of vLLM's own scheduler."""
     steered, left = (make_connector(tiny_model_path, policy, steered=True) for policy in ("agentcache", "vllm"))
     assert (steered.tier is None, left.tier is None) == (False, True)
-    assert not can_be_succeeded(left, AgentCacheConfig(policy="agentcache"))
+    assert not can_follow(left, "agentcache", offloading_gib=None)
     with pytest.raises(InputError, match="does not steer the host's memory"):
         take_over(steered, left)

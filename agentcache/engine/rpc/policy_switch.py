@@ -83,7 +83,7 @@ def _check_core(core: EngineCore, config: AgentCacheConfig) -> AgentScheduler:
         raise InputError(f"the engine cannot change its policy: its scheduler is {type(scheduler).__name__}")
     connector = scheduler.connector
     obstacles = {
-        "a KV connector is in use": connector is not None and not can_be_succeeded(connector, config),
+        "a KV connector is in use": connector is not None and not can_be_succeeded(connector, core.vllm_config, config),
         "an encoder cache connector is in use": scheduler.ec_connector is not None,
         "auxiliary outputs are on": scheduler.aux_output_connector is not None,
         "its KV cache events are published": scheduler.enable_kv_cache_events,
@@ -102,6 +102,7 @@ def _make_successor(old: AgentScheduler, core: EngineCore, config: AgentCacheCon
     vllm_config.additional_config = {**given, CONFIG_KEY: config.model_dump()}
     if old.connector is not None:
         want_the_same(vllm_config, old.connector)
+    new: AgentScheduler | None = None
     try:
         new = type(old)(
             vllm_config=vllm_config,
@@ -116,5 +117,8 @@ def _make_successor(old: AgentScheduler, core: EngineCore, config: AgentCacheCon
             take_over(old.connector, new.connector)
     except BaseException:
         vllm_config.additional_config = given
+        if new is not None:
+            # Its recorder has a thread.
+            new.shutdown()
         raise
     return new

@@ -14,15 +14,16 @@ from agentcache.engine.tier.options import is_steered
 from agentcache.errors import InputError
 
 
-def can_be_succeeded(connector: KVConnectorBase_V1, config: AgentCacheConfig) -> bool:
-    """Tell whether a scheduler under `config` can take over the workers of `connector`.
+def can_be_succeeded(connector: KVConnectorBase_V1, vllm_config: VllmConfig, config: AgentCacheConfig) -> bool:
+    """Tell whether a scheduler under `config` can take over the workers of `connector`, that of `vllm_config`.
 
     Others keep more than block numbers, and --kv-offloading-size gives policies that steer the host's memory another
     connector than the rest.
     """
     if isinstance(connector, TierConnector):
         return connector.tier is not None and is_steered(config)
-    return type(connector) is SimpleCPUOffloadConnector and not is_steered(config)
+    is_given = vllm_config.cache_config.kv_offloading_size is None
+    return type(connector) is SimpleCPUOffloadConnector and (is_given or not is_steered(config))
 
 
 def want_the_same(vllm_config: VllmConfig, connector: KVConnectorBase_V1) -> None:
