@@ -15,10 +15,11 @@ def describe_open_text(config: AgentCacheConfig, args: Namespace) -> str | None:
 
     `args` are those of vLLM's server.
     """
-    is_shown = config.runtime.show_text and find_policy(config.policy).runtime is not None
+    if not config.runtime.show_text or find_policy(config.policy).runtime is None:
+        return None
     # As vLLM takes them: an empty --api-key is none, and hides the variable.
     has_key = any(args.api_key or [os.environ.get("VLLM_API_KEY")])
-    if not is_shown or has_key or args.uds or _is_loopback(args.host):
+    if has_key or args.uds or _is_loopback(args.host):
         return None
     return (
         "agentcache: runtime.show_text is on and there is no API key: whoever reaches this server can read text of all "
