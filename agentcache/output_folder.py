@@ -1,8 +1,9 @@
-"""Whether a command can write to the folder that --out names."""
+"""Whether a command can write to the folder that --out names, and may."""
 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from agentcache.errors import InputError
@@ -21,3 +22,13 @@ def check_writable(out: Path) -> None:
             pass
     except OSError as error:
         raise InputError(f"--out {out}: cannot be written ({error.strerror}); give another folder") from error
+
+
+def check_free(out: Path, files: Iterable[str], what: str, *, overwrite: bool) -> None:
+    """Raise InputError when the folder cannot be written to, or holds any of the files of another run or plan.
+
+    `what` it is, a run or a plan, stands in the message. With `overwrite` the files may be there.
+    """
+    check_writable(out)
+    if not overwrite and any((out / name).exists() for name in files):
+        raise InputError(f"--out {out}: holds another {what}; give another folder, or --overwrite to replace it")

@@ -11,7 +11,7 @@ from typing import Any
 
 from agentcache.config_reader import CONFIG_KEY, read_config
 from agentcache.errors import InputError
-from agentcache.output_folder import check_writable
+from agentcache.output_folder import check_free
 from agentcache.plan.cell import Cell
 from agentcache.run.checks import CLAIRVOYANT, check_kv_tokens, check_policies
 from agentcache.sim.costs import find_costs, find_room
@@ -66,17 +66,12 @@ class PlanSettings:
         ):
             if value < 1:
                 raise InputError(f"{flag} {value}: give at least 1")
-        self._check_out()
+        # As for a run: it took minutes.
+        check_free(self.out, [PLAN_FILE], "plan", overwrite=self.overwrite)
         find_costs(self.model, self.gpu, self.tensor_parallel_size, self.profile)
         self._check_target()
         read_config({CONFIG_KEY: self.knobs})
         self.list_cells()
-
-    def _check_out(self) -> None:
-        check_writable(self.out)
-        # As for a run: it took minutes.
-        if not self.overwrite and (self.out / PLAN_FILE).exists():
-            raise InputError(f"--out {self.out}: holds another plan; give another folder, or --overwrite to replace it")
 
     def _check_axes(self) -> None:
         for tokens in self.kv_tokens:

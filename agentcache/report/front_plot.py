@@ -33,7 +33,8 @@ def plot_front(points: Sequence[LanePoint]) -> Figure:
     )
     front = find_front(points)
     lines: dict[str, Line2D] = {}
-    for index, (name, own) in enumerate(list_lines(points).items()):
+    by_line = list_lines(points)
+    for index, (name, own) in enumerate(by_line.items()):
         measured = [point for point in own if point.place]
         if measured:
             lines[name] = _draw_line(axes, measured, front, pick_mark(index))
@@ -42,7 +43,7 @@ def plot_front(points: Sequence[LanePoint]) -> Figure:
         places = [point.place for point in points if point.place]
         axes.set_xlim(0, _ROOM * max(user for user, _ in places))
         axes.set_ylim(0, _ROOM * max(gpu for _, gpu in places))
-        in_lines = [point for own in list_lines(points).values() for point in own]
+        in_lines = [point for own in by_line.values() for point in own]
         _number_points(axes, in_lines, front, {name: line.get_color() for name, line in lines.items()})
     else:
         say_empty(axes, "nothing was measured")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from agentcache.errors import InputError
-from agentcache.output_folder import check_writable
+from agentcache.output_folder import check_free
 from agentcache.policy.registry import find_policy
 from agentcache.report.events import EVENTS_FILE, RUN_FILE
 
@@ -37,6 +37,4 @@ def check_kv_tokens(tokens: int) -> None:
 
 def check_out(out: Path, overwrite: bool) -> None:
     """Raise InputError if the run's folder cannot be made, or holds another run that is to be kept."""
-    check_writable(out)
-    if not overwrite and any((out / name).exists() for name in (RUN_FILE, EVENTS_FILE)):
-        raise InputError(f"--out {out}: holds another run; give another folder, or --overwrite to replace it")
+    check_free(out, (RUN_FILE, EVENTS_FILE), "run", overwrite=overwrite)

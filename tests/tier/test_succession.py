@@ -13,7 +13,7 @@ from crowd import Crowd, assert_equal_to_cold
 from live_engine import BLOCK, LiveEngine, make_prompt
 from lone_scheduler import make_config
 from pushed_out import SEARCH, push_out, settle
-from tiered_engine import start_tiered
+from tiered_engine import TIER, start_tiered
 from tiered_scheduler import make_connected
 from vllm.distributed.kv_transfer.kv_connector.v1.simple_cpu_offload_connector import SimpleCPUOffloadConnector
 
@@ -24,7 +24,6 @@ from agentcache.engine.tier.succession import can_be_succeeded, take_over
 from agentcache.errors import InputError
 
 PROMPT = make_prompt(seed=1, tokens=20 * BLOCK + 7)
-TIER = {"enabled": True, "latency_s": 0.0, "link_gb_s": 1e6}
 
 
 @pytest.fixture(scope="module")

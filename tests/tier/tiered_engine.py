@@ -14,15 +14,17 @@ from agentcache.engine.tier.options import make_transfer_config
 
 # Of the tiny model, in float32: two layers of two heads of 32, keys and values.
 BLOCK_BYTES = 2 * 2 * 2 * 32 * 4 * BLOCK
+# Everything is worth a fetch.
+TIER = {"enabled": True, "latency_s": 0.0, "link_gb_s": 1e6}
 
 
 @contextmanager
 def start_tiered(model_path: str, host_blocks: int) -> Iterator[LiveEngine]:
-    """Everything is worth a fetch. vLLM has one worker's connector a process, so no other engine may run meanwhile."""
+    """vLLM has one worker's connector a process, so no other engine may run meanwhile."""
     engine = LiveEngine(
         model_path,
         policy="agentcache",
-        knobs={"tier": {"enabled": True, "latency_s": 0.0, "link_gb_s": 1e6}},
+        knobs={"tier": TIER},
         kv_transfer_config=make_transfer_config(host_blocks * BLOCK_BYTES, steered=True, lazy=False),
         num_gpu_blocks_override=BLOCKS,
     )
