@@ -30,6 +30,7 @@ from agentcache.errors import InputError, in_one_line
 from agentcache.models.catalog import resolve_model
 from agentcache.models.hub import check_hub
 from agentcache.option_parser import OptionParser
+from agentcache.server.config_file import check_config_file
 
 # vLLM's own default, 0, kills the engine before it saves what it has learned of tools. In that time it also answers
 # what is under way.
@@ -42,6 +43,12 @@ class _VllmParser(OptionParser, FlexibleArgumentParser):
     """vLLM's parser, with its errors in one line."""
 
     elsewhere = OWN_OPTIONS
+
+    def load_config_file(self, file_path: str) -> list[str]:
+        """Load the file that --config names. Raises InputError, and OSError for one that cannot be read."""
+        check_config_file(file_path)
+        options: list[str] = super().load_config_file(file_path)
+        return options
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"vLLM refuses the options: {message}")
@@ -82,6 +89,8 @@ def build_arguments(
 def _parse(words: list[str]) -> Namespace:
     parser = make_arg_parser(_VllmParser(prog="agentcache serve MODEL", add_help=False))  # type: ignore[no-untyped-call]
     parser.set_defaults(shutdown_timeout=SHUTDOWN_TIMEOUT_S)
+    if words.count("--config") > 1:
+        raise InputError("--config: given twice; give one file")
     try:
         args: Namespace = parser.parse_args(words)
     except IndexError:
@@ -90,6 +99,9 @@ def _parse(words: list[str]) -> Namespace:
     except (OSError, ValueError) as error:
         # Of the file that --config names.
         raise InputError(f"vLLM refuses the options: {in_one_line(error)}") from None
+    if args.config:
+        # vLLM has read the file of a --config that is a word of its own, and takes no notice of any other.
+        raise InputError(f"--config={args.config}: vLLM would not read it; give --config {args.config}")
     return args
 
 

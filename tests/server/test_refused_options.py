@@ -58,6 +58,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         (["--compilation-config.mode"], "vLLM refuses the options: the last one lacks its value"),
         (["--config", "/proc/none.yaml"], "No such file or directory: '/proc/none.yaml'"),
         (["--config"], "vLLM refuses the options: No config file specified!"),
+        (["--config", "a.yaml", "--config", "b.yaml"], "--config: given twice; give one file"),
+        (["--config=a.yaml"], "--config=a.yaml: vLLM would not read it; give --config a.yaml"),
         (["--port", "70000"], "--port 70000: the server cannot listen there"),
         (["--uds", "/proc/none/socket"], "--uds /proc/none/socket: the server cannot listen there"),
     ],
@@ -157,6 +159,33 @@ def test_a_configuration_file_goes_before_our_defaults(started: list[Any], tmp_p
     path.write_text("shutdown-timeout: 3\n")
     assert main([*TINY, "--config", str(path)]) == 0
     assert started[0].shutdown_timeout == 3
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ("port: 80\nblock-size: [1, 2\n", "line 3: expected ',' or ']', but got '<stream end>' (while parsing a flow"),
+        ("port: 80\ndtype: a: b\n", "line 2: mapping values are not allowed here; write an option of vLLM's and its"),
+        ("port: 80\n\ndtype: \x01\n", "line 3: special characters are not allowed; write an option"),
+        ("dtype: \udcff\n", "'utf-8' codec can't decode byte 0xff in position 7: invalid start byte; write"),
+        ("# port: 80\n", "holds no options; write an option"),
+        ("--port 80\n", "holds no options; write an option"),
+        ("80: port\n", "80 is no option's name; write an option"),
+        (
+            "additional-config:\n  a: !!binary aGk=\n",
+            "additional-config: Object of type bytes is not JSON serializable; put",
+        ),
+    ],
+)
+def test_a_broken_configuration_file_is_one_line(
+    content: str, complaint: str, started: list[Any], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(content, errors="surrogateescape")
+    assert main([*TINY, "--config", str(path)]) == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith(f"agentcache: --config {path}: {complaint}")
+    assert not started
 
 
 def test_a_model_that_nobody_has_is_refused(
