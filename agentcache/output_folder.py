@@ -25,9 +25,9 @@ def check_writable(out: Path) -> None:
 
 
 def check_free(out: Path, files: Iterable[str], what: str, *, overwrite: bool) -> None:
-    """Raise InputError when the folder cannot be written to, or holds any of the files of another run or plan.
+    """Raise InputError when the folder cannot be written to, or holds any of the files of another result.
 
-    `what` it is, a run or a plan, stands in the message. With `overwrite` the files may be there.
+    `what` it is, a run or a plan, say, stands in the message. With `overwrite` the files may be there.
     """
     check_writable(out)
     if not overwrite and any((out / name).exists() for name in files):

@@ -20,6 +20,7 @@ from agentcache.engine.compat import check_vllm
 from agentcache.errors import AgentCacheError, InputError
 from agentcache.exit_status import INTERRUPTED
 from agentcache.models.geometry import read_geometry
+from agentcache.output_folder import check_free
 from agentcache.policy.cost import (
     MIN_BATCHES,
     CostProfile,
@@ -71,8 +72,10 @@ def profile(settings: ProfileSettings) -> int:
     check_vllm()
     with divert_output(Path(os.devnull)):
         config = make_bench_config(settings.model, settings.engine_options)
-    settings.out.mkdir(parents=True, exist_ok=True)
     key = make_profile_key(settings.model_name, None, config)
+    # A folder is for profiles of several engines.
+    check_free(settings.out, [key.file_name], f"profile of {key}", overwrite=settings.overwrite)
+    settings.out.mkdir(parents=True, exist_ok=True)
     path = settings.out / key.file_name
     points_file = path.with_suffix(".points.jsonl")
     with divert_output(settings.out / ENGINE_LOG) as terminal:

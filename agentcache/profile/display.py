@@ -65,7 +65,7 @@ def print_fits(console: Console, prefills: FittedCostModel, steps: FittedStepCos
     if min(prefills.r_squared, steps.r_squared) < _DOUBTFUL:
         console.print(
             f"R² is below {_DOUBTFUL}: times do not follow the sizes, as when something else uses the machine; "
-            "measure again before you rely on this profile",
+            "measure again, with --overwrite, before you rely on this profile",
             style="red",
         )
 

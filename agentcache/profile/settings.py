@@ -23,6 +23,7 @@ class ProfileSettings:
     model: str
     engine_options: tuple[str, ...] = ()
     out: Path = Path()
+    overwrite: bool = False
     budget_s: float = DEFAULT_BUDGET_S
     points: int = DEFAULT_POINTS
     max_tokens: int | None = None
@@ -58,6 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=Path, default=Path(), metavar="DIR", help="where the profile goes (default: here)"
     )
+    parser.add_argument("--overwrite", action="store_true", help="replace the profile of this engine that --out holds")
     parser.add_argument(
         "--budget-s",
         type=float,
@@ -80,6 +82,7 @@ def read_settings(options: argparse.Namespace, engine_options: Sequence[str]) ->
         model=options.model,
         engine_options=tuple(engine_options),
         out=options.out,
+        overwrite=options.overwrite,
         budget_s=options.budget_s,
         points=options.points,
         max_tokens=options.max_tokens,

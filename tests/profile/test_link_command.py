@@ -211,6 +211,27 @@ def test_profile_writes_the_section_where_there_is_a_link(
     assert path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_profile_is_kept_unless_it_is_to_be_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[Measured] = []
+
+    def measure(*_: Any) -> Measured:
+        measured.append(make_measured())
+        return measured[-1]
+
+    monkeypatch.setattr(command, "_measure", measure)
+    kept, of_another = tmp_path / "tiny_cpu_tp1_float32.json", tmp_path / "tiny_h200_tp1_bfloat16.json"
+    of_another.write_text("of another engine")
+    assert command.profile(ProfileSettings(model="tiny", out=tmp_path)) == 0
+    kept.write_text("of yesterday")
+    with pytest.raises(InputError, match=r"holds another profile of tiny on cpu, .*; give another folder, or --overwr"):
+        command.profile(ProfileSettings(model="tiny", out=tmp_path))
+    assert kept.read_text() == "of yesterday"
+    assert len(measured) == 1, "refused before anything is measured"
+    assert command.profile(ProfileSettings(model="tiny", out=tmp_path, overwrite=True)) == 0
+    assert read_profile(kept).measured
+    assert of_another.read_text() == "of another engine"
+
+
 def make_measured() -> Measured:
     sizes = np.random.default_rng(7).integers(1, 4096, (200, 4)).tolist()
     batches = [PrefillBatch(*each, MODEL.predict(*each)) for each in sizes]

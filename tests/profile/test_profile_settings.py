@@ -26,11 +26,12 @@ def test_options_become_settings(tmp_path: Path) -> None:
         "--max-tokens",
         "4096",
     ]
-    settings = read_settings(parser.parse_args([*typed, "--seed", "3"]), ["-tp", "2"])
+    settings = read_settings(parser.parse_args([*typed, "--seed", "3", "--overwrite"]), ["-tp", "2"])
     assert settings == ProfileSettings(
         model="shape:llama-3.1-8b",
         engine_options=("-tp", "2"),
         out=tmp_path,
+        overwrite=True,
         budget_s=60,
         points=100,
         max_tokens=4096,
