@@ -82,6 +82,19 @@ def test_the_engine_goes_on_learning_while_it_is_saved(kept: Kept) -> None:
     assert kept.saved() == 3000
 
 
+@pytest.mark.usefixtures("_in_no_time")
+def test_an_engine_that_goes_on_after_a_close_saves_again(kept: Kept) -> None:
+    kept.learn()
+    kept.store.close()
+    assert kept.saved() == 1
+    kept.learn()
+    kept.store.step()
+    kept.await_saved(2)
+    kept.learn()
+    kept.store.close()
+    assert kept.saved() == 3
+
+
 def test_where_nothing_is_new_nothing_is_written(kept: Kept) -> None:
     kept.store.step()
     kept.store.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import weakref
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
@@ -18,13 +19,17 @@ from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.request_queue import FCFSRequestQueue
 
-from agentcache.config import AgentCacheConfig, SegmentsConfig
+from agentcache.config import AgentCacheConfig, RuntimeConfig, SegmentsConfig
 from agentcache.config_reader import read_config
 from agentcache.engine.rpc.policy_switch import use_policy
 from agentcache.engine.rpc.snapshot import SNAPSHOT_METHOD, EngineSnapshot, make_snapshot
 from agentcache.errors import InputError, ServerError
+from tool_runtime.learning.durations import Ended
+from tool_runtime.learning.tool_key import ToolKey
 
 pytestmark = pytest.mark.engine
+
+BASH = ToolKey("bash")
 
 ALL_ISLANDS = SegmentsConfig(row_s=0.0)
 TURNS = pick_size(2, 3)
@@ -107,6 +112,20 @@ def test_a_policy_begins_with_nothing_cached_counted_or_learned(small: LiveEngin
     assert after.lambda_value == 1.0
     assert (after.blocks.used, after.blocks.free) == (0, 40)
     assert small.ask(make_prompt(0, 6 * BLOCK), 2).cached == 0
+
+
+def test_the_next_policy_has_the_durations_of_the_last(small: LiveEngine, tmp_path: Path) -> None:
+    config = make_config("agentcache").model_copy(
+        update={"runtime": RuntimeConfig(durations_file=str(tmp_path / "durations.json"))}
+    )
+    settle(small)
+    switch_without_collecting(core_of(small), config)
+    small.scheduler.tracker.runtime.durations.observe(BASH, 3.0, Ended.RETURNED, 1.0)
+    settle(small)
+    switch_without_collecting(core_of(small), config)
+    assert small.scheduler.tracker.runtime.durations.history(BASH).tool_count == 1
+    switch(small, "agentcache")
+    assert small.scheduler.tracker.runtime.durations.history(BASH).tool_count == 0, "it has no file"
 
 
 def test_under_vllm_nothing_is_replaced(small: LiveEngine) -> None:

@@ -76,16 +76,17 @@ class DurationStore:
         self._share_siblings()
 
     def step(self) -> None:
-        """Save from now on, as the engine works. O(1)."""
-        if self._saver is None:
+        """Save from now on, as the engine works, also after a close. O(1)."""
+        if self._saver is None or not self._saver.is_alive():
+            self._closing.clear()
             self._saver = Thread(target=self._save_until_closed, name="agentcache-durations", daemon=True)
             self._saver.start()
 
     def close(self) -> None:
-        """Save what is new. May be called again."""
-        self._closing.set()
+        """Save what is new, and no more until the next step. May be called again."""
         self.step()
         assert self._saver is not None
+        self._closing.set()
         self._saver.join(_LAST_SAVE_S)
         if self._saver.is_alive():
             self._report(f"{self._path}: tool durations were not saved: the disk takes too long")

@@ -41,6 +41,9 @@ def use_policy(core: EngineCore, config: AgentCacheConfig) -> None:
     old = _check_core(core, config)
     if core.scheduler.has_requests() or core.batch_queue:
         raise InputError(f"the engine cannot take policy {config.policy}: its last steps are not over")
+    if old.tracker is not None:
+        # The successor may go on from the file in which the last policy keeps what it learns.
+        old.tracker.close()
     new = _make_successor(old, core, config)
     new.set_pause_state(old.pause_state)
     core.scheduler = new
