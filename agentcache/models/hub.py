@@ -18,37 +18,27 @@ def check_hub(name: str, *, revision: str | None = None, token: str | bool | Non
     """
     if "://" in name or Path(name).exists() or os.environ.get("VLLM_USE_MODELSCOPE", "0").lower() in ("1", "true"):
         return
-    from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HfHubHTTPError,
-        HFValidationError,
-        OfflineModeIsEnabled,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
-
-    # That of the HTTP library, which is another one in other versions.
-    from huggingface_hub.errors import HTTPError as ConnectionFailure  # type: ignore[attr-defined]
+    from huggingface_hub import constants, errors, get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
 
     remedy = "give a folder that holds the model's files, or a name that the hub has"
     try:
         if any(try_to_load_from_cache(name, config, revision=revision) for config in _CONFIGS):
             return
         get_hf_file_metadata(hf_hub_url(name, _CONFIGS[0], revision=revision), token=token)
-    except HFValidationError as error:
+    except errors.HFValidationError as error:
         raise InputError(f"model {name}: there is no such folder; {remedy}") from error
-    except GatedRepoError as error:
+    except errors.GatedRepoError as error:
         page = f"{constants.ENDPOINT}/{name}"
         raise InputError(f"model {name}: its owner grants access at {page}; then set HF_TOKEN") from error
-    except RepositoryNotFoundError as error:
+    except errors.RepositoryNotFoundError as error:
         missing = f"there is no such folder, and {constants.ENDPOINT} has no such model"
         raise InputError(f"model {name}: {missing}; {remedy}; for a private one set HF_TOKEN") from error
-    except RevisionNotFoundError as error:
+    except errors.RevisionNotFoundError as error:
         raise InputError(f"--revision {revision}: {constants.ENDPOINT}/{name} has none of that name") from error
-    except HfHubHTTPError:
+    except errors.HfHubHTTPError:
         return
-    except (ConnectionFailure, OfflineModeIsEnabled) as error:
+    # The former is that of the HTTP library, which is another one in other versions.
+    except (errors.HTTPError, errors.OfflineModeIsEnabled) as error:  # type: ignore[attr-defined]
         missing = "there is no such folder, and the hub's cache does not have it"
         raise InputError(
             f"model {name}: {missing}, nor does {constants.ENDPOINT} answer ({in_one_line(error)}); {remedy}"

@@ -127,9 +127,8 @@ def estimate_kv_tokens(model: str, gpu: str, tensor_parallel_size: int = 1) -> i
     number_bytes = DTYPE_BYTES[hardware.dtype]
     weights = count_parameters(shape) * number_bytes / tensor_parallel_size
     free = hardware.memory_bytes * MEMORY_SHARE - weights - WORKSPACE_SHARE * hardware.memory_bytes
-    # Beyond one KV head a rank, heads are copied rather than split.
     token_bytes = sum(
-        layers.layers * max(layers.kv_heads // tensor_parallel_size, 1) * layers.head_numbers * number_bytes
+        _count_key_numbers(layers, tensor_parallel_size) * number_bytes
         for layers in shape.geometry.attention
         if not layers.shares_cache
     )
@@ -140,6 +139,12 @@ def estimate_kv_tokens(model: str, gpu: str, tensor_parallel_size: int = 1) -> i
             "tensor_parallel_size, or give the number of tokens"
         )
     return tokens
+
+
+def _count_key_numbers(layers: AttentionLayers, ranks: int) -> int:
+    """Count the numbers that one of so many ranks keeps of a token."""
+    # Beyond one KV head a rank, heads are copied rather than split.
+    return layers.layers * max(layers.kv_heads // ranks, 1) * layers.head_numbers
 
 
 def find_measured_profile(model: str, gpu: str, tensor_parallel_size: int = 1) -> CostProfile | None:
@@ -166,8 +171,7 @@ def estimate_step_cost(geometry: Geometry, hardware: Gpu, ranks: int = 1) -> Ste
         return 2 * layers.layers * layers.pair_products
 
     def count_key_bytes(layers: AttentionLayers) -> int:
-        # Beyond one KV head a rank, heads are copied rather than split.
-        return layers.layers * max(layers.kv_heads // ranks, 1) * layers.head_numbers * number_bytes
+        return _count_key_numbers(layers, ranks) * number_bytes
 
     recurrent = geometry.recurrent
     states = 0 if recurrent is None else recurrent.layers * recurrent.state_numbers

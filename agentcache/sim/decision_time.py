@@ -26,6 +26,12 @@ SCANS = {
 }
 
 
+def time_decisions(policy: str, queue: BlockQueue | None) -> DecisionTime | None:
+    """Begin to time what the policy takes from its queue; None where that takes no virtual time."""
+    scan = SCANS.get(policy)
+    return DecisionTime(queue, scan) if queue is not None and scan is not None else None
+
+
 class DecisionTime:
     """Adds up the scans of a queue's evictor."""
 

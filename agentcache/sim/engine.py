@@ -7,13 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vllm import SamplingParams
-from vllm.utils.hashing import get_hash_fn_by_name
-from vllm.v1.core.kv_cache_utils import (
-    BlockHash,
-    get_request_block_hasher,
-    hash_block_tokens,
-    init_none_hash,
-)
+from vllm.v1.core.kv_cache_utils import BlockHash, get_request_block_hasher, hash_block_tokens
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.engine import EngineCoreOutput
 from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
@@ -21,16 +15,15 @@ from vllm.v1.request import Request, RequestStatus
 
 from agentcache.engine.blocks.evictor_inputs import find_cost_model
 from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT
-from agentcache.engine.layer_groups import count_blocks, make_layer_groups
 from agentcache.engine.replies.forced_calls import write_forced_calls
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.policy.presets import Row
 from agentcache.sim.clock import VirtualClock
-from agentcache.sim.decision_time import SCANS, DecisionTime
-from agentcache.sim.engine_shape import EngineShape, add_host_memory, make_config, make_scheduler
+from agentcache.sim.decision_time import time_decisions
+from agentcache.sim.engine_shape import EngineShape, build_scheduler
 from agentcache.sim.gpu import StepModel
 from agentcache.sim.host_link import make_link
-from agentcache.sim.known_hashes import KnownHashes, MadeHashes
+from agentcache.sim.known_hashes import KnownHashes, MadeHashes, choose_hash
 from agentcache.sim.quick_pool import quicken
 from tool_runtime.agent.job import ToolCall
 
@@ -99,21 +92,16 @@ class SimulatedEngine:
 
         `hashes` are kept from simulation to simulation of the same requests.
         """
-        config = make_config(shape, policy)
-        groups = make_layer_groups(config)
-        add_host_memory(config, shape, groups)
+        self.scheduler = build_scheduler(shape, policy, clock, scheduler)
+        config = self.scheduler.vllm_config
         # Recurrent layers make it longer.
         self.block_size = config.cache_config.block_size
-        self.cache_tokens = shape.cache_tokens // self.block_size * self.block_size
-        blocks = count_blocks(config, groups, self.cache_tokens)
-        self.scheduler = make_scheduler(scheduler, config, groups, blocks, clock)
+        self.cache_tokens = shape.round_cache(self.block_size)
         self._block_keys = quicken(self.scheduler)
         _leave_out_counts(self.scheduler)
-        queue, scan = self.scheduler.block_queue, SCANS.get(policy)
-        self._decisions = DecisionTime(queue, scan) if queue is not None and scan is not None else None
+        self._decisions = time_decisions(policy, self.scheduler.block_queue)
         self._link = make_link(self.scheduler) if shape.host_tokens else None
         self.clock = clock
-        self.has_host_cache = self._link is not None
         self.host_tokens = shape.host_tokens
         # Prompt tokens by the cache that had them.
         self.hit_tokens: Counter[str] = Counter()
@@ -122,16 +110,19 @@ class SimulatedEngine:
         self.busy_s = 0.0
         self.recompute_cost = find_cost_model(config, self.scheduler.config).recompute_cost(shape.block_size)
         self._gpu = gpu
-        hash_function = get_hash_fn_by_name(config.cache_config.prefix_caching_hash_algo)
-        init_none_hash(hash_function)
-        self._hash_function = hash_function
-        hash_tokens = self.scheduler.hash_block_size
-        self._known_hashes = KnownHashes(get_request_block_hasher(hash_tokens, hash_function), hash_tokens, hashes)
+        self._hash_function = choose_hash(config)
+        hash_blocks = get_request_block_hasher(self.scheduler.hash_block_size, self._hash_function)
+        self._known_hashes = KnownHashes(hash_blocks, self.scheduler.hash_block_size, hashes)
         self._replies: dict[str, Sequence[int]] = {}
         self._times: dict[str, RequestTimes] = {}
         # In the order of their ends.
         self._steps: deque[_Step] = deque()
         self._most_steps = 2 if shape.async_scheduling else 1
+
+    @property
+    def has_host_cache(self) -> bool:
+        """Tell whether there is a second cache, in the host's memory."""
+        return self._link is not None
 
     @property
     def idle(self) -> bool:

@@ -15,7 +15,7 @@ from vllm.v1.structured_output import StructuredOutputManager
 from agentcache.config_reader import CONFIG_KEY, read_config
 from agentcache.engine.compat import check_vllm
 from agentcache.engine.constants import SCHEDULER_CLASS
-from agentcache.engine.layer_groups import count_blocks
+from agentcache.engine.layer_groups import count_blocks, make_layer_groups
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.engine.tier.options import is_steered, make_transfer_config
 from agentcache.errors import InputError, in_one_line
@@ -45,6 +45,10 @@ class EngineShape:
     host_is_lazy: bool = False
     dtype: str = "auto"
     knobs: Mapping[str, object] = field(default_factory=dict)
+
+    def round_cache(self, block_size: int) -> int:
+        """Return the tokens of the cache in whole blocks of this size, as the model has made it."""
+        return self.cache_tokens // block_size * block_size
 
 
 def make_config(shape: EngineShape, policy: str) -> VllmConfig:
@@ -76,7 +80,18 @@ def make_config(shape: EngineShape, policy: str) -> VllmConfig:
     return vllm_config
 
 
-def add_host_memory(config: VllmConfig, shape: EngineShape, groups: list[KVCacheGroupSpec]) -> None:
+def build_scheduler(
+    shape: EngineShape, policy: str, clock: VirtualClock, kind: type[AgentScheduler] = AgentScheduler
+) -> AgentScheduler:
+    """Build the scheduler of such an engine, with its caches empty. Raises InputError for what vLLM refuses."""
+    config = make_config(shape, policy)
+    groups = make_layer_groups(config)
+    _add_host_memory(config, shape, groups)
+    blocks = count_blocks(config, groups, shape.round_cache(config.cache_config.block_size))
+    return _make_scheduler(kind, config, groups, blocks, clock)
+
+
+def _add_host_memory(config: VllmConfig, shape: EngineShape, groups: list[KVCacheGroupSpec]) -> None:
     """Give the engine its cache in the host's memory, if it has one, of as many blocks as the GPU's would have."""
     if not shape.host_tokens:
         return
@@ -104,7 +119,7 @@ def _keep_states_as_on_a_gpu(config: VllmConfig) -> None:
         choose(cache_config=config.cache_config, hf_config=config.model_config.hf_config)
 
 
-def make_scheduler(
+def _make_scheduler(
     kind: type[AgentScheduler], config: VllmConfig, groups: list[KVCacheGroupSpec], blocks: int, clock: VirtualClock
 ) -> AgentScheduler:
     """Make the scheduler as the engine core does, with so many blocks for all groups of layers.

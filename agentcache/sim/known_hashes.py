@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from vllm.v1.core.kv_cache_utils import BlockHash
+from vllm.config import VllmConfig
+from vllm.utils.hashing import get_hash_fn_by_name
+from vllm.v1.core.kv_cache_utils import BlockHash, init_none_hash
 from vllm.v1.request import Request
 
 HashBlocks = Callable[[Request], list[BlockHash]]
 # Tokens that are compared at once: whole lists compare quickly, but say not where they differ.
 _COMPARED = 1024
+
+
+def choose_hash(config: VllmConfig) -> Callable[[Any], bytes]:
+    """Return the function that hashes blocks, and have this process begin hashes by it, as an engine core does."""
+    hash_function = get_hash_fn_by_name(config.cache_config.prefix_caching_hash_algo)
+    init_none_hash(hash_function)
+    return hash_function
 
 
 @dataclass(frozen=True, slots=True)

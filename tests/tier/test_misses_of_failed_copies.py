@@ -100,7 +100,7 @@ def test_others_fetch_what_one_could_not(tiny_model_path: str) -> None:
 
 def test_a_part_that_failed_leaves_those_before_it(tiny_model_path: str) -> None:
     lone = make_evicted(tiny_model_path)
-    lone.scheduler.tier._most_under_way = 4
+    lone.scheduler.tier.copies.most_fetched = 4
     ask(lone, "mine/1", LONGER)
     while not lone.scheduler.tier.fetched_blocks:
         lone.step()

@@ -34,7 +34,7 @@ def make_alike(model_path: str, most: int) -> TieredScheduler:
 
 
 def list_copied(lone: TieredScheduler) -> list[KVCacheBlock]:
-    return [block for store in lone.scheduler.tier._stores.values() for block in store.blocks]
+    return [block for store in lone.scheduler.tier.copies.stores.values() for block in store.blocks]
 
 
 @pytest.mark.parametrize("most", [1, 3, 100])

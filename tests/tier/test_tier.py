@@ -202,7 +202,7 @@ def test_block_goes_last_while_it_is_copied(tiny_model_path: str) -> None:
     stored = stats.stored
     assert lone.scheduler.tier.reset()
     # An idle engine looks at nothing that it has looked at.
-    lone.scheduler.tier.storing.awaits_look = True
+    lone.scheduler.tier.storing.looks.is_awaited = True
     lone.pace = 0.0
     free = queue.get_all_free_blocks()
     # What has no KV goes first, and is not copied.
@@ -234,7 +234,7 @@ def test_a_step_copies_no_more_than_it_may_next_victims_first(tiny_model_path: s
     ask(lone, "other/0", make_tokens(1, 40), tokens=20)
     for step in range(1, 3):
         lone.step()
-        chosen = [block.block_id for store in tier._stores.values() for block in store.blocks[: store.victims]]
+        chosen = [block.block_id for store in tier.copies.stores.values() for block in store.blocks[: store.victims]]
         assert chosen == cached[: 4 * step]
     lone.pace = 1.0
     lone.run_until_idle()
@@ -253,7 +253,7 @@ def test_jobs_that_come_back_at_once_fetch_in_turn(seed: int, pace: float, most:
         ask(lone, f"{job}/0", prompt)
         lone.run_until_idle()
     lone.pace = pace
-    lone.scheduler.tier._most_under_way = most
+    lone.scheduler.tier.copies.most_fetched = most
     for number, (job, prompt) in enumerate(prompts.items()):
         ask(lone, f"{job}/1", prompt + make_tokens(100 + number, 3 * BLOCK_SIZE))
     steps = 0
@@ -288,13 +288,13 @@ def test_fetches_that_fill_the_link_begin_one_after_another(tiny_model_path: str
         lone.run_until_idle()
     push_out(lone, 11, 12, 13, 14)
     lone.pace = 0.3
-    lone.scheduler.tier._most_under_way = 10
+    lone.scheduler.tier.copies.most_fetched = 10
     for number, prompt in enumerate(prompts):
         ask(lone, f"job-{number}/1", prompt + make_tokens(100 + number, 2 * BLOCK_SIZE), tokens=1)
     ran: list[str] = []
     while not lone.idle:
         ran += [name for name in lone.step().scheduled if name not in ran]
-        for fetch in lone.scheduler.tier._fetches.values():
+        for fetch in lone.scheduler.tier.copies._fetches.values():
             assert len(fetch.blocks) <= 10
     assert ran == ["job-0/1", "job-1/1", "job-2/1"]
 
@@ -307,13 +307,13 @@ def test_a_large_fetch_comes_in_parts_within_one_wait(tiny_model_path: str) -> N
     push_out(lone, 11, 12, 13, 14)
     lone.pace = 0.3
     tier = lone.scheduler.tier
-    tier._most_under_way = 7
+    tier.copies.most_fetched = 7
     waits, fetched = tier.waits.view().count, tier.fetched_blocks
     ask(lone, "mine/1", prompt + make_tokens(1, 5))
     parts: dict[int, int] = {}
     while not lone.idle:
         lone.step()
-        parts.update((number, len(fetch.blocks)) for number, fetch in tier._fetches.items())
+        parts.update((number, len(fetch.blocks)) for number, fetch in tier.copies._fetches.items())
     assert list(parts.values()) == [7, 7, 4]
     assert tier.fetched_blocks - fetched == 18
     assert tier.waits.view().count - waits == 1
@@ -323,7 +323,7 @@ def lose_to_fetches(model_path: str, most: int) -> int:
     """Six jobs in turn, which both caches hold: how many tokens are computed again, if parts have `most` blocks."""
     lone = make_tiered(model_path, blocks=64, host_blocks=56, prefetch=False)
     tier = lone.scheduler.tier
-    tier.storing._margin, tier._most_under_way = 2, most
+    tier.storing._margin, tier.copies.most_fetched = 2, most
     prompts = [make_tokens(number, 18 * BLOCK_SIZE + 5) for number in range(6)]
     hits: dict[str, int] = {}
     for turn in range(5):

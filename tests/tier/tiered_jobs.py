@@ -55,7 +55,7 @@ def run_at_random(
         seed=seed,
     )
     # A fetch of more comes in parts.
-    lone.scheduler.tier._most_under_way = random.Random(seed).choice([2, 6, 1000])
+    lone.scheduler.tier.copies.most_fetched = random.Random(seed).choice([2, 6, 1000])
     watch(lone)
     system = make_tokens(1000, 40)
     prompts = {job: system + make_tokens(job, chance.randint(20, 200)) for job in range(8)}

@@ -56,11 +56,8 @@ def load_sessions(
     Job n is the same for every `jobs` above n. Raises InputError.
     """
     _check(jobs, scale, turns, least_turns, dispersion)
-    threads = read_threads(path, scale)
-    rounds = [list(_open_sessions(threads, turns, offset)) for offset in range(turns)]
-    check_enough(jobs, sum(map(len, rounds)), path)
-    count = len(rounds[0]) if jobs is None else jobs
-    sessions = list(islice(chain.from_iterable(rounds), count))
+    sessions, once = _choose_sessions(path, jobs, scale, turns)
+    count = len(sessions)
     arrivals = draw_arrivals("gamma", count, rate, cv, seed)
     built = []
     for number, job_seed in enumerate(np.random.SeedSequence(seed).spawn(count)):
@@ -71,16 +68,8 @@ def load_sessions(
         if reply_tokens is not None:
             sessions[number] = _lengthen_replies(sessions[number], reply_tokens, encode, rng)
         built.append(_build_job(number, sessions[number], arrivals[number], pauses_s.tolist()))
-    notes = [
-        *_describe_data(sessions, encode, reply_tokens),
-        f"Arrivals and pauses (mean {dispersion / rate:g} s) are drawn from Gamma distributions with a coefficient of "
-        f"variation of {cv:g}, not recorded.",
-    ]
-    if count > len(rounds[0]):
-        notes.append(_REPEATS_NOTE.format(once=len(rounds[0]), further=count - len(rounds[0])))
-    if scale != 1:
-        notes.append(f"Documents are cut to their first {scale:.0%} of characters.")
-    return LoadedJobs(built, tuple(notes))
+    said = _describe_data(sessions, encode, reply_tokens)
+    return LoadedJobs(built, (*said, *_describe_drawn(cv, dispersion / rate, once, count - once, scale)))
 
 
 def _check(jobs: int | None, scale: float, turns: int, least_turns: int | None, dispersion: float) -> None:
@@ -93,6 +82,15 @@ def _check(jobs: int | None, scale: float, turns: int, least_turns: int | None, 
         raise InputError(f"--least-turns {least_turns}: give from 1 to --turns, {turns}")
     if not 0 < dispersion < float("inf"):
         raise InputError(f"--dispersion {dispersion:g}: give a number above 0")
+
+
+def _choose_sessions(path: Path, jobs: int | None, scale: float, turns: int) -> tuple[list[_Session], int]:
+    """Choose one for each of the `jobs`. Return also how many ask each question of the file once: the first ones."""
+    threads = read_threads(path, scale)
+    rounds = [list(_open_sessions(threads, turns, offset)) for offset in range(turns)]
+    check_enough(jobs, sum(map(len, rounds)), path)
+    once = len(rounds[0])
+    return list(islice(chain.from_iterable(rounds), once if jobs is None else jobs)), once
 
 
 def _open_sessions(threads: Sequence[Thread], turns: int, offset: int) -> Iterator[_Session]:
@@ -134,6 +132,18 @@ def _build_job(number: int, session: _Session, arrival_s: float, pauses_s: Seque
     return Job(
         f"session-{number}", (_write_message(first, session.opening),), turns=(*turns, last), arrival_s=arrival_s
     )
+
+
+def _describe_drawn(cv: float, mean_pause_s: float, once: int, further: int, scale: float) -> Iterator[str]:
+    """Describe what is not the data set's. `once` conversations ask each of its questions, `further` ask some again."""
+    yield (
+        f"Arrivals and pauses (mean {mean_pause_s:g} s) are drawn from Gamma distributions with a coefficient of "
+        f"variation of {cv:g}, not recorded."
+    )
+    if further > 0:
+        yield _REPEATS_NOTE.format(once=once, further=further)
+    if scale != 1:
+        yield f"Documents are cut to their first {scale:.0%} of characters."
 
 
 def _describe_data(sessions: Sequence[_Session], encode: Encode, reply_tokens: int | None) -> Iterator[str]:

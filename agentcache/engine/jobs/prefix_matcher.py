@@ -65,6 +65,10 @@ class PrefixMatcher:
             return overlap
         return overlap._replace(text=cut_change(last, request.prompt_token_ids or (), at_token, self._block_size))
 
+    def count_messages(self, request: Request) -> int:
+        """Count the tokens of the prompt up to the end of its last message, in full blocks."""
+        return find_prompt_end(request, self._block_size).blocks * self._block_size
+
     def note(self, request: Request, job: str, turn: str) -> None:
         """Note that the request has finished, as this turn of the job, and that the job goes on."""
         hashes, prompt_tokens = request.block_hashes, request.num_prompt_tokens

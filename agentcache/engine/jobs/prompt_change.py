@@ -9,10 +9,30 @@ from agentcache.engine.jobs.turn_chains import Overlap
 from agentcache.engine.jobs.views import ChangeCause, ChangeView
 
 
-def describe_change(request: Request, overlap: Overlap, block_size: int) -> ChangeView | None:
+class PromptChanges:
+    """Looks at each prompt of a job that has come back, in whole blocks of `block_size` tokens."""
+
+    def __init__(self, block_size: int) -> None:
+        self._block_size = block_size
+        # Of the job that came back last, where that could be told: a new job's client is most likely to do the same.
+        self._repeats_reply = True
+
+    def find(self, request: Request, overlap: Overlap) -> tuple[ChangeView | None, bool]:
+        """Return what the prompt has changed, and whether its job's prompts are likely to have the replies before them.
+
+        `overlap` is with the turn that the prompt goes on from.
+        """
+        change = _describe_change(request, overlap, self._block_size)
+        repeated = _repeats_reply(overlap, change, self._block_size)
+        if repeated is not None:
+            self._repeats_reply = repeated
+        return change, self._repeats_reply
+
+
+def _describe_change(request: Request, overlap: Overlap, block_size: int) -> ChangeView | None:
     """Describe where and why the prompt leaves the turn that it goes on from; None where it does not.
 
-    The place is known in whole blocks of `block_size` tokens, from the one of `diverged_at` on.
+    The place is known in whole blocks, from the one of `diverged_at` on.
     """
     at_token = overlap.diverged_at
     if at_token is None:
@@ -29,7 +49,7 @@ def describe_change(request: Request, overlap: Overlap, block_size: int) -> Chan
     )
 
 
-def repeats_reply(overlap: Overlap, change: ChangeView | None, block_size: int) -> bool | None:
+def _repeats_reply(overlap: Overlap, change: ChangeView | None, block_size: int) -> bool | None:
     """Tell whether the prompt has the reply of the turn that it goes on from; None where no full block tells."""
     if change is not None:
         return False if change.cause == "reply not repeated" else None

@@ -20,8 +20,7 @@ from agentcache.engine.jobs.job_finder import JobFinder
 from agentcache.engine.jobs.miss_log import MissLog
 from agentcache.engine.jobs.names import job_name, shorten
 from agentcache.engine.jobs.prefix_matcher import PrefixMatcher
-from agentcache.engine.jobs.prompt_change import describe_change, repeats_reply
-from agentcache.engine.jobs.prompt_end import find_prompt_end
+from agentcache.engine.jobs.prompt_change import PromptChanges
 from agentcache.engine.jobs.request_state import RequestState, is_answer, is_whole, view_turn
 from agentcache.engine.jobs.reuse_factors import ReuseFactors
 from agentcache.engine.jobs.stats import JobStats, hide_takers, view_job
@@ -29,6 +28,7 @@ from agentcache.engine.jobs.turn_tokens import TurnTokens
 from agentcache.engine.jobs.views import JobView, RuntimeCounts
 from agentcache.engine.order.admission import AdmissionControl
 from agentcache.engine.order.job_queue import ORDINARY, QueuePriority, find_priority
+from agentcache.engine.order.load_control import LoadControl
 from agentcache.engine.replies.tool_reader import ToolReader, calls_of
 from agentcache.policy.runtime_policy import RuntimePolicy
 from tool_runtime.learning.job_entry import Gap, JobEntry
@@ -64,7 +64,6 @@ class JobTracker:
     ) -> None:
         self.runtime = runtime
         self.pins = pins
-        self.load_control = waiting.load_control
         self.stats = JobStats()
         self.clock = clock
         self._runtime_policy = runtime_policy
@@ -76,19 +75,21 @@ class JobTracker:
         self._count_waiting = count_waiting
         self._store = store
         self._classes = FinishClasses()
-        # None where nobody asks who is about to come back.
+        # None where nobody asks who is about to come back, or is to be told of blocks that nobody comes back for.
         self._away: AwayTurns | None = None
-        # Whose blocks are whose, and who is told of those that nobody comes back for; None where nobody asks.
         self._blocks: tuple[JobBlocks, Callable[[Sequence[bytes]], None]] | None = None
-        self._hash_block_size = hash_block_size
         self._prefixes = PrefixMatcher(hash_block_size, turn_tokens)
+        self._changes = PromptChanges(hash_block_size)
         self._finder = JobFinder(self._prefixes, runtime.jobs)
         self.misses = MissLog(hash_block_size, turn_cost.num_blocks, clock, self._name_session)
         self._states: dict[str, RequestState] = {}
         self._without_token: set[str] = set()
         self._answered: set[str] = set()
-        # Of the job that came back last, where that could be told: a new job's client is most likely to do the same.
-        self._repeats_reply = True
+
+    @property
+    def load_control(self) -> LoadControl:
+        """What has turns wait where the jobs under way want more than the caches hold."""
+        return self._waiting.load_control
 
     def follow_away_turns(self) -> AwayTurns:
         """Keep account from now on of what turns have left whose jobs are away, for who asks."""
@@ -121,9 +122,7 @@ class JobTracker:
         priority = find_priority(self._runtime_policy.order, entry.arrival_s, now_s, pinned=pinned)
         turn = entry.turns + entry.failures + len(entry.running) - 1
         state = RequestState(name, job, turn, now_s, priority, pinned, continues, overlap, entry.number)
-        state.change = describe_change(request, overlap, self._hash_block_size)
-        repeated = repeats_reply(overlap, state.change, self._hash_block_size)
-        self._repeats_reply = state.repeats_reply = self._repeats_reply if repeated is None else repeated
+        state.change, state.repeats_reply = self._changes.find(request, overlap)
         self._states[request.request_id] = state
         self._without_token.add(request.request_id)
         self._waiting.guard(request, state)
@@ -179,7 +178,7 @@ class JobTracker:
         state = self._states.get(request.request_id)
         if state is None or state.repeats_reply:
             return None
-        return find_prompt_end(request, self._hash_block_size).blocks * self._hash_block_size
+        return self._prefixes.count_messages(request)
 
     def got_tokens(self, request_ids: Iterable[str]) -> None:
         """Note which requests have a new token after a step. Called while any waits for its first."""
@@ -226,9 +225,8 @@ class JobTracker:
         self._note_blocks(state.job_number, request)
         self._end_return(state)
         finish_class, key = self._finish_turn(request, state)
-        if self._away is not None and key is not None:
-            hashes = [block_hash for block in blocks if (block_hash := block._block_hash)]
-            self._away.leave(state.request, state.job, finish_class, hashes)
+        if key is not None:
+            self._note_away(state, finish_class, blocks)
         pin = self._begin_pin(request, state, key, blocks) if key is not None else None
         return FreeContext(
             finish_class=finish_class,
@@ -255,7 +253,7 @@ class JobTracker:
             self._store.step()
 
     def close(self) -> None:
-        """Save what was learned: the engine stops."""
+        """Save what was learned: the engine stops, or is about to have another tracker."""
         if self._store is not None:
             self._store.close()
 
@@ -327,6 +325,11 @@ class JobTracker:
             if self._blocks is not None:
                 blocks, note_unwanted = self._blocks
                 note_unwanted(blocks.end(departed.job.number))
+
+    def _note_away(self, state: RequestState, finish_class: int, blocks: Sequence[KVCacheBlock]) -> None:
+        if self._away is not None:
+            hashes = [block_hash for block in blocks if (block_hash := block._block_hash)]
+            self._away.leave(state.request, state.job, finish_class, hashes)
 
     def _note_blocks(self, job_number: int, request: Request) -> None:
         if self._blocks is not None:

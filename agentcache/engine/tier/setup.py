@@ -97,17 +97,7 @@ class TierSetup:
         tier = Tier(
             host=host,
             storing=storing,
-            fetching=Fetching(
-                pool=scheduler.kv_cache_manager.block_pool,
-                queue=queue,
-                host=host,
-                filler=filler,
-                storing=storing,
-                usefulness=usefulness,
-                costs=filler.costs,
-                link=self.link,
-                count_running=lambda: len(scheduler.running),
-            ),
+            fetching=self._make_fetching(scheduler, queue, host, filler, storing),
             filler=filler,
             price=price,
             block_size=scheduler.block_size,
@@ -147,6 +137,21 @@ class TierSetup:
             fetch_s=self.link.block_s,
             compute_s=costs.recompute_cost.at(0),
             clock=clock,
+        )
+
+    def _make_fetching(
+        self, scheduler: Scheduler, queue: BlockQueue, host: HostCache, filler: GapFiller, storing: Storing
+    ) -> Fetching:
+        return Fetching(
+            pool=scheduler.kv_cache_manager.block_pool,
+            queue=queue,
+            host=host,
+            filler=filler,
+            storing=storing,
+            usefulness=storing.usefulness,
+            costs=filler.costs,
+            link=self.link,
+            count_running=lambda: len(scheduler.running),
         )
 
 

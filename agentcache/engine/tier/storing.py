@@ -20,13 +20,12 @@ from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP, WatchedBlockMap
 from agentcache.engine.tier.fresh_blocks import FreshBlocks
 from agentcache.engine.tier.host_cache import UNKNOWN_USE, UNWANTED_S, HostCache, LastUse, StoredBlock
+from agentcache.engine.tier.look_times import LookTimes
 from agentcache.engine.tier.losses import Losses
 from agentcache.engine.tier.usefulness import Usefulness
 
 # While a block is copied it goes last: its loss can be avoided, however little it is worth.
 _COPYING_S = 1e3
-# Even where nothing is evicted the order changes as time goes by.
-_LOOK_AGAIN_S = 0.5
 
 
 @dataclass(slots=True)
@@ -99,14 +98,7 @@ class Storing:
         self._passed_over: set[int] = set()
         # Being copied. The GPU may have several blocks of one hash, of requests that computed the same side by side.
         self._under_way: set[BlockHashWithGroupId] = set()
-        self._looked_s = -_LOOK_AGAIN_S
-        self._evicted = 0
-        # Whether blocks were freed since the last look.
-        self.awaits_look = False
-        # So many victims more are asked for.
-        self._wanted = 0
-        # The last look found more than a step may copy.
-        self._has_more = False
+        self.looks = LookTimes(queue, clock)
 
     @property
     def _map(self) -> WatchedBlockMap:
@@ -115,7 +107,7 @@ class Storing:
 
     def note_use(self, blocks: Sequence[KVCacheBlock], context: FreeContext) -> None:
         """Note who frees these blocks of the GPU now."""
-        self.awaits_look = True
+        self.looks.is_awaited = True
         last_use = LastUse(context.without_pin(), self._clock())
         for block in blocks:
             self._last_uses[block.block_id] = last_use
@@ -171,7 +163,7 @@ class Storing:
         for block in self._queue.list_victims(count):
             key = block.block_hash
             if key is not None and not holds(key) and self._is_useful(block):
-                self._wanted = max(self._wanted, count)
+                self.looks.want(count)
                 return False
         return True
 
@@ -181,9 +173,7 @@ class Storing:
         `idle`: the step has no tokens. Then everything is copied that is to be, so that the engine can rest.
         """
         chosen: dict[BlockHashWithGroupId, KVCacheBlock] = {}
-        if self._is_due(idle=idle):
-            self._looked_s, self._evicted = self._clock(), self._queue.evictions["capacity"].blocks
-            self.awaits_look = False
+        if self.looks.is_due(self._margin, idle=idle):
             chosen = self._choose(None if idle else self._most)
         victims = len(chosen)
         self._note_computed()
@@ -238,18 +228,6 @@ class Storing:
         self.losses.note_not_copied((block.block_id for block in intact), "overwritten")
         self.stats.failed += len(store.blocks)
 
-    def _is_due(self, *, idle: bool) -> bool:
-        """Tell whether so many blocks went, or so much time, that others are near their eviction now.
-
-        While the engine is idle time evicts nothing. It looks once at what requests have left: with copies that outlast
-        the time to the next look, and more victims than the host's memory has room for, it would copy for ever.
-        """
-        if self._wanted or self._has_more:
-            return True
-        if self.awaits_look if idle else self._clock() - self._looked_s >= _LOOK_AGAIN_S:
-            return True
-        return self._queue.evictions["capacity"].blocks - self._evicted >= self._margin // 4
-
     def _is_useful(self, block: KVCacheBlock) -> bool:
         if block.block_id in self._unwanted:
             return False
@@ -266,8 +244,7 @@ class Storing:
         holds = self._host.map.holds
         chosen: dict[BlockHashWithGroupId, KVCacheBlock] = {}
         useless, safe, kept = set(), [], []
-        count, self._wanted, self._has_more = self._margin + self._wanted, 0, False
-        for block in self._queue.list_victims(count):
+        for block in self._queue.list_victims(self._margin + self.looks.begin()):
             key = block.block_hash
             if key is None or key in self._under_way or key in chosen:
                 continue
@@ -278,7 +255,7 @@ class Storing:
             elif not self._is_useful(block):
                 useless.add(block.block_id)
             elif len(chosen) == most:
-                self._has_more = True
+                self.looks.has_more = True
             else:
                 chosen[key] = block
         self._host.renew(kept)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from vllm.utils.math_utils import cdiv
 from vllm.v1.request import Request
@@ -12,19 +11,16 @@ from vllm.v1.request import Request
 from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP, CachedBlockMap
 from agentcache.engine.segments.fill_request import find_obstacle
 from agentcache.engine.segments.gap_filler import GapFiller
-from agentcache.engine.tier.copy_reports import CopyReports
+from agentcache.engine.tier.copies import Copies
 from agentcache.engine.tier.fetching import Fetch, Fetching
 from agentcache.engine.tier.host_cache import HostCache
 from agentcache.engine.tier.prefetching import Prefetching
 from agentcache.engine.tier.prefill_gate import PrefillGate
-from agentcache.engine.tier.storing import Store, Storing
+from agentcache.engine.tier.storing import Storing
 from agentcache.engine.tier.waits import FetchWaits
 from agentcache.engine.tier.worker import CopiesDone, TierMetadata
 from agentcache.errors import IntegrityError
 from agentcache.policy.return_price import ReturnPrice
-
-# Of all tiers of this process: vLLM's workers outlive a scheduler, and take a number that they have seen for done.
-_NUMBERS = itertools.count()
 
 # So long what is on its way to the GPU may take the link. What a request wants beyond that comes in parts.
 _MOST_FETCHES_S = 0.1
@@ -46,18 +42,11 @@ class Tier:
         workers: int,
         clock: Callable[[], float],
     ) -> None:
-        """Join the caches.
+        """Join the caches: `storing` chooses what is copied to `host`, `fetching` what is copied back.
 
-        Args:
-            host: The cache in the host's memory.
-            storing: Chooses what is copied there.
-            fetching: Chooses what is copied back.
-            filler: Holds blocks of waiting requests.
-            price: Is told what was fetched.
-            block_size: The tokens of a block.
-            block_bytes: What is copied for one block, by all workers together.
-            workers: How many of vLLM's workers must have made a copy before it counts.
-            clock: Gives seconds.
+        `filler` holds blocks of waiting requests, `price` is told what was fetched. A block has `block_size` tokens.
+        For one, `block_bytes` are copied by all of vLLM's `workers` together, who must have made a copy before it
+        counts. `clock` gives seconds.
         """
         self.host = host
         self.storing = storing
@@ -77,19 +66,18 @@ class Tier:
         self._gate = PrefillGate(storing.can_lose, clock)
         self._filler = filler
         self._price = price
-        self._reports = CopyReports(workers)
-        self._stores: dict[int, Store] = {}
-        self._fetches: dict[int, Fetch] = {}
-        self._new_fetches: list[Fetch] = []
-        self._most_under_way = max(1, int(_MOST_FETCHES_S / fetching.block_s))
-        # In this step a request was made to wait for the link.
-        self._link_full = False
+        self.copies = Copies(workers, most_fetched=max(1, int(_MOST_FETCHES_S / fetching.block_s)))
         filler.awaits_tier = self._awaits
 
     @property
     def is_copying(self) -> bool:
         """Tell whether any copy is under way or about to begin."""
-        return bool(self._stores) or self.is_fetching
+        return bool(self.copies.stores) or self.is_fetching
+
+    @property
+    def is_fetching(self) -> bool:
+        """Tell whether blocks are on their way to the GPU."""
+        return self.copies.is_fetching
 
     def make_wait(self, request: Request) -> bool:
         """Tell whether the request, next to be admitted, has to wait for the tier; begin to fetch what it lacks.
@@ -132,12 +120,13 @@ class Tier:
         on_gpu, _ = self._filler.look(request)
         if not (wanted := self.fetching.find_wanted(request, on_gpu)):
             return False
-        if self._is_link_full(min(len(wanted), self._most_under_way)):
+        most = self.copies.most_fetched
+        if self.copies.is_link_full(min(len(wanted), most)):
             return True
         if not self._find_room(request, on_gpu):
             return False
-        if (fetch := self.fetching.begin(request, on_gpu, wanted, self._most_under_way)) is not None:
-            self._new_fetches.append(fetch)
+        if (fetch := self.fetching.begin(request, on_gpu, wanted, most)) is not None:
+            self.copies.add(fetch)
         return True
 
     def _find_room(self, request: Request, on_gpu: CachedBlockMap) -> bool:
@@ -146,54 +135,28 @@ class Tier:
         self._filler.release_holds(keep_for=request)
         return self._filler.has_room(request, on_gpu)
 
-    def _is_link_full(self, blocks: int) -> bool:
-        """Tell whether a fetch of so many blocks must wait for those before it.
-
-        All fetches that begin in one step end together. Began all at once, the first request would wait for what the
-        last one wants, and their blocks would leave no room for what could run meanwhile.
-        """
-        under_way = sum(len(fetch.blocks) for fetch in self._all_fetches())
-        # Who is next in the queue stays next: a small fetch behind a large one does not pass it.
-        self._link_full = self._link_full or bool(under_way and under_way + blocks > self._most_under_way)
-        return self._link_full
-
     @property
     def needs_step(self) -> bool:
         """Tell whether the engine must go on although no request is left: to end copies, or to look for some."""
-        return self.is_copying or self.storing.awaits_look
+        return self.is_copying or self.storing.looks.is_awaited
 
     def begin_copies(self, *, idle: bool) -> TierMetadata:
         """Tell the workers what to copy beside the step that has just been scheduled; `idle`: it has no tokens."""
-        self._link_full = False
-        metadata = TierMetadata()
-        if (store := self.storing.begin(idle=idle)) is not None:
-            metadata.store_event = number = next(_NUMBERS)
-            self._stores[number] = store
-            metadata.store_gpu_blocks = [block.block_id for block in store.blocks]
-            metadata.store_cpu_blocks = [block.block_id for block in store.targets]
+        store = self.storing.begin(idle=idle)
         if not idle:
             self._begin_prefetch()
-        if fetches := self._new_fetches:
-            self._new_fetches = []
-            whole = Fetch.join(fetches)
-            metadata.load_event = number = next(_NUMBERS)
-            self._fetches[number] = whole
-            metadata.load_gpu_blocks = [block.block_id for block in whole.blocks]
-            metadata.load_cpu_blocks = [block.block_id for block in whole.sources]
-        return metadata
+        return self.copies.begin(store)
 
     def end_copies(self, done: CopiesDone) -> None:
         """Take over what workers report since the last call. A copy that failed is as if never made."""
-        stores, fetches = self._reports.add(done)
-        for number, seconds in stores.items():
-            store = self._stores.pop(number)
+        ended = self.copies.end(done)
+        for store, seconds in ended.stores:
             if seconds is None:
                 self.storing.fail(store)
             else:
                 self.storing.end(store)
                 self.store_s += seconds
-        for number, seconds in fetches.items():
-            fetch = self._fetches.pop(number)
+        for fetch, seconds in ended.fetches:
             if seconds is None:
                 self._fail_fetch(fetch)
             else:
@@ -222,34 +185,29 @@ class Tier:
         if self.prefetching is None or self.is_fetching:
             return
         if (fetch := self.prefetching.begin()) is not None:
-            self._new_fetches.append(fetch)
-
-    @property
-    def is_fetching(self) -> bool:
-        """Tell whether blocks are on their way to the GPU."""
-        return bool(self._fetches or self._new_fetches)
+            self.copies.add(fetch)
 
     def reset(self) -> bool:
         """Forget what is in the host's memory. Return False, changing nothing, while blocks are being fetched."""
         if self.is_fetching:
             return False
-        for store in self._stores.values():
+        for store in self.copies.stores.values():
             store.abandoned = True
         self.host.reset()
         return True
 
     def count_held(self) -> Counter[int]:
         """Count how often each block of the GPU is held by copies, by its id."""
-        return Counter(block.block_id for fetch in self._all_fetches() for block in fetch.blocks)
+        return Counter(block.block_id for fetch in self.copies.fetches for block in fetch.blocks)
 
     def check_integrity(self) -> None:
         """Raise IntegrityError when the host's cache or the copies contradict themselves."""
         self.host.check_integrity()
-        used = {block.block_id for store in self._stores.values() for block in store.targets}
-        used.update(block.block_id for fetch in self._all_fetches() for block in fetch.sources)
+        used = {block.block_id for store in self.copies.stores.values() for block in store.targets}
+        used.update(block.block_id for fetch in self.copies.fetches for block in fetch.sources)
         if wrong := self.host.find_used().symmetric_difference(used):
             raise IntegrityError(f"blocks of the host's memory in use without a copy, or the other way: {wrong}")
-        keys = [key for store in self._stores.values() for key in store.keys]
+        keys = [key for store in self.copies.stores.values() for key in store.keys]
         if len(set(keys)) < len(keys) or any(map(self.host.map.holds, keys)):
             raise IntegrityError("a block is copied to the host's memory twice")
 
@@ -257,7 +215,4 @@ class Tier:
         return self._awaits_fetch(request) or bool(self.fetching.find_wanted(request, on_gpu))
 
     def _awaits_fetch(self, request: Request) -> bool:
-        return any(request.request_id in fetch.request_ids for fetch in self._all_fetches())
-
-    def _all_fetches(self) -> Iterable[Fetch]:
-        return itertools.chain(self._fetches.values(), self._new_fetches)
+        return any(request.request_id in fetch.request_ids for fetch in self.copies.fetches)

@@ -1,0 +1,89 @@
+"""The copies under way between both caches, by their numbers, and whether the link has room for more."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from agentcache.engine.tier.copy_reports import CopyReports
+from agentcache.engine.tier.fetching import Fetch
+from agentcache.engine.tier.storing import Store
+from agentcache.engine.tier.worker import CopiesDone, TierMetadata
+
+# Of all tiers of this process: vLLM's workers outlive a scheduler, and take a number that they have seen for done.
+_NUMBERS = itertools.count()
+
+
+class EndedCopies(NamedTuple):
+    """What has ended, with the seconds that it took, of all workers together; None if it failed."""
+
+    stores: list[tuple[Store, float | None]]
+    fetches: list[tuple[Fetch, float | None]]
+
+
+class Copies:
+    """Fetches that are added between two steps become one copy: they end together."""
+
+    def __init__(self, workers: int, most_fetched: int) -> None:
+        """Take how many of vLLM's workers make each copy.
+
+        At most `most_fetched` blocks, or one fetch of more, are on their way to the GPU at a time.
+        """
+        self.stores: dict[int, Store] = {}
+        self.most_fetched = most_fetched
+        self._fetches: dict[int, Fetch] = {}
+        self._added: list[Fetch] = []
+        self._reports = CopyReports(workers)
+        # In this step a request was made to wait for the link.
+        self._link_full = False
+
+    @property
+    def fetches(self) -> Iterable[Fetch]:
+        """Those under way, and those that are about to begin."""
+        return itertools.chain(self._fetches.values(), self._added)
+
+    @property
+    def is_fetching(self) -> bool:
+        """Tell whether blocks are on their way to the GPU."""
+        return bool(self._fetches or self._added)
+
+    def add(self, fetch: Fetch) -> None:
+        """Have a fetch begin beside the next step."""
+        self._added.append(fetch)
+
+    def is_link_full(self, blocks: int) -> bool:
+        """Tell whether a fetch of so many blocks must wait for those before it.
+
+        All fetches that begin in one step end together. Began all at once, the first request would wait for what the
+        last one wants, and their blocks would leave no room for what could run meanwhile.
+        """
+        under_way = sum(len(fetch.blocks) for fetch in self.fetches)
+        # Who is next in the queue stays next: a small fetch behind a large one does not pass it.
+        self._link_full = self._link_full or bool(under_way and under_way + blocks > self.most_fetched)
+        return self._link_full
+
+    def begin(self, store: Store | None) -> TierMetadata:
+        """Begin the store and what was added, beside the step that has just been scheduled."""
+        self._link_full = False
+        metadata = TierMetadata()
+        if store is not None:
+            metadata.store_event = number = next(_NUMBERS)
+            self.stores[number] = store
+            metadata.store_gpu_blocks = [block.block_id for block in store.blocks]
+            metadata.store_cpu_blocks = [block.block_id for block in store.targets]
+        if self._added:
+            whole, self._added = Fetch.join(self._added), []
+            metadata.load_event = number = next(_NUMBERS)
+            self._fetches[number] = whole
+            metadata.load_gpu_blocks = [block.block_id for block in whole.blocks]
+            metadata.load_cpu_blocks = [block.block_id for block in whole.sources]
+        return metadata
+
+    def end(self, done: CopiesDone) -> EndedCopies:
+        """Take over what workers report since the last call."""
+        stores, fetches = self._reports.add(done)
+        return EndedCopies(
+            [(self.stores.pop(number), seconds) for number, seconds in stores.items()],
+            [(self._fetches.pop(number), seconds) for number, seconds in fetches.items()],
+        )
