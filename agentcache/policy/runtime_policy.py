@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 # How long to keep a finished turn's KV: never; 2 s after fast tools (Continuum as released); Continuum as published;
@@ -53,6 +53,12 @@ class Order:
     def hurry(self, most_s: float) -> Order:
         """Return the order in which no request waits for others' blocks longer than `most_s`."""
         return replace(self, patience_s=min(self.patience_s, most_s))
+
+    def towards(self, other: Order, share: float) -> Order:
+        """Return the order that lies so far on the way to the other one, from 0 to 1."""
+        ways = {field.name: (getattr(self, field.name), getattr(other, field.name)) for field in fields(self)}
+        # Both may be infinite.
+        return Order(**{name: a if a == b else a + share * (b - a) for name, (a, b) in ways.items()})
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from dataclasses import astuple, replace
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from agentcache.policy.registry import POLICIES
 from agentcache.policy.runtime_policy import Order, RuntimePolicy
@@ -70,3 +73,20 @@ def test_first_come_first_served_stays_so() -> None:
     """Our pins without an order of jobs."""
     unordered = RuntimePolicy(ttl="hazard")
     assert unordered.keep_contexts_whole(1.0, has_states=True) is unordered
+
+
+ORDERS = st.builds(Order, **{name: st.floats(0, 1e6) | st.just(math.inf) for name in ("seniority_s", "patience_s")})
+
+
+@given(ORDERS, ORDERS, st.floats(0, 1))
+@example(Order(patience_s=2.0), Order(patience_s=15.0), 0.7)
+def test_an_order_between_two_has_what_lies_between(one: Order, other: Order, share: float) -> None:
+    for a, b, between in zip(astuple(one), astuple(other), astuple(one.towards(other, share)), strict=True):
+        if math.isfinite(a + b) or a == b:
+            assert between == pytest.approx(min(max(between, min(a, b)), max(a, b)), abs=1e-6)
+
+
+def test_the_ends_of_the_way_are_the_orders() -> None:
+    one, other = Order(patience_s=2.0), Order(patience_s=15.0, juniors=0.8)
+    assert (one.towards(other, 0.0), one.towards(other, 1.0)) == (one, other)
+    assert one.towards(other, 0.5) == Order(patience_s=8.5, juniors=0.4), "what is infinite in both stays so"

@@ -12,7 +12,8 @@ from agentcache.engine.blocks.pins import LATEST_S, Pins
 from agentcache.engine.jobs.request_state import RequestState
 from agentcache.engine.order.juniors import Juniors
 from agentcache.engine.order.load_control import LoadControl
-from agentcache.policy.runtime_policy import Order, RuntimePolicy
+from agentcache.engine.order.step_order import StepOrder
+from agentcache.policy.runtime_policy import RuntimePolicy
 
 
 class AdmissionControl:
@@ -41,10 +42,7 @@ class AdmissionControl:
         `find_turns` gives the number of turns that a share of the jobs under way have not behind them yet,
         `find_growth` the tokens that a job is still to add to a prompt, as a multiple of the prompt's.
         """
-        self._order = runtime_policy.order or Order()
-        self._kept_order = runtime_policy.kept_order or self._order
-        self._foresee_loss = foresee_loss
-        self._loss = foresee_loss()
+        self._step = StepOrder(runtime_policy, foresee_loss)
         self._num_blocks = num_blocks
         self._guarded = pins if runtime_policy.protect_waiting else None
         self._respected = pins if runtime_policy.wait_for_pins != "none" else None
@@ -55,7 +53,7 @@ class AdmissionControl:
         self._count_running = count_running
         self._find_growth = find_growth
         self.load_control = load_control
-        self._juniors = Juniors(lambda: self._between(self._kept_order.juniors, self._order.juniors), find_turns)
+        self._juniors = Juniors(lambda: self._step.order.juniors, find_turns)
         # In this step requests wait for pins; juniors wait for room beside them.
         self._held_back = self._holds_juniors = False
         # Since when the pins have kept requests from being admitted.
@@ -64,25 +62,20 @@ class AdmissionControl:
     @property
     def patience_s(self) -> float:
         """From its arrival on: after so long a request goes before those of older jobs, and takes pinned blocks."""
-        return self._between(self._kept_order.patience_s, self._order.patience_s)
+        return self._step.order.patience_s
 
     @property
     def _reserve(self) -> int:
-        return int(self._between(self._kept_order.reserve, self._order.reserve) * self._num_blocks)
+        return int(self._step.order.reserve * self._num_blocks)
 
     def _count_held_by_running(self, available: int) -> int:
         """Count the blocks of running requests, as far as they are to have room to grow when they come back."""
-        share = self._between(self._kept_order.running, self._order.running)
-        return int(share * (self._num_blocks - available))
-
-    def _between(self, kept: float, lost: float) -> float:
-        # Both may be infinite.
-        return lost if kept == lost else kept + self._loss * (lost - kept)
+        return int(self._step.order.running * (self._num_blocks - available))
 
     def step(self, waiting: int) -> None:
         """Note that a step is scheduled next, and how many requests wait."""
         self._held_back = self._holds_juniors = False
-        self._loss = self._foresee_loss()
+        self._step.step()
         self._juniors.step()
         self.load_control.step()
         if not waiting:
@@ -147,7 +140,7 @@ class AdmissionControl:
         if not self._weighs:
             return True
         cost_s = self._find_cost(blocks, request)
-        if cost_s < self._between(self._kept_order.least_wait_s, self._order.least_wait_s):
+        if cost_s < self._step.order.least_wait_s:
             return False
         if self._held_since_s is None:
             self._held_since_s = now_s
@@ -162,7 +155,7 @@ class AdmissionControl:
 
         Whose they are is not looked at: a pinned context is taken to be about as long as the request's.
         """
-        return blocks * self._price_taken(request.num_tokens / 2, self._loss) * self._count_running()
+        return blocks * self._price_taken(request.num_tokens / 2, self._step.loss) * self._count_running()
 
     def admitted(self, request: Request, state: RequestState) -> None:
         """Note that the request runs, for the first time."""
