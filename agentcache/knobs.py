@@ -18,7 +18,7 @@ def list_knobs(name: str | None) -> Iterator[str]:
     knobs = dict(iterate_knobs(AgentCacheConfig))
     chosen = [each for each in knobs if name in (None, each) or each.startswith(f"{name}.")]
     if not chosen:
-        groups = dict.fromkeys(each.rpartition(".")[0] for each in knobs)
+        groups = dict.fromkeys(group for each in knobs if (group := each.rpartition(".")[0]))
         raise InputError(f"knobs {name}: there is no such knob{suggest(name or '', [*groups, *knobs])}")
     for each in chosen:
         field = knobs[each]

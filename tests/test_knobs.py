@@ -42,3 +42,8 @@ def test_one_knob_or_a_group_is_shown(name: str, shown: list[str], capsys: pytes
 def test_a_knob_that_is_not_there_is_guessed(name: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["knobs", name]) == 2
     assert capsys.readouterr().err == f"agentcache: knobs {name}: there is no such knob; did you mean {meant}?\n"
+
+
+def test_no_name_is_guessed_for_none(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["knobs", ""]) == 2
+    assert capsys.readouterr().err == "agentcache: knobs : there is no such knob\n"

@@ -27,7 +27,7 @@ from workloads.recording.reader import read_recording
 
 
 def plan(settings: PlanSettings) -> int:
-    """Return the exit status: 0, or 130 after Ctrl-C, which leaves a page of what was simulated by then.
+    """Return the exit status: 0, or 130 after Ctrl-C, which leaves a page of what was simulated by then, if anything.
 
     Raises InputError, leaving nothing behind, for anything that cannot work; WorkerEndedError, with such a page, where
     a process that simulated was killed.
@@ -45,6 +45,9 @@ def plan(settings: PlanSettings) -> int:
         console = Console(file=terminal)
         sweep = Sweep()
         ended = _simulate_most(taken, stretch.loaded, console, sweep)
+    if not sweep.done:
+        Console(stderr=True).print("interrupted before anything was simulated: there is no page")
+        return INTERRUPTED
     notes = _describe_left_out(settings, taken, longest)
     if not stretch.is_all:
         notes.append(stretch.describe_start(settings.block_size))
@@ -81,7 +84,7 @@ def _simulate(settings: PlanSettings, loaded: LoadedJobs, console: Console, swee
         if settings.target_s is None:
             return
         first, asked = cells[0], len(sweep.cells)
-        most = max(1, settings.max_gpus // settings.tensor_parallel_size)
+        most = settings.max_gpus // settings.tensor_parallel_size
         for policy in dict.fromkeys(cell.policy for cell in cells):
             cell = Cell(policy, first.kv_tokens, first.cpu_tokens)
             sweep.fewest[policy] = find_fewest(pool.run_one, cell, settings.target_s, most)

@@ -96,7 +96,12 @@ class PlanSettings:
             raise InputError(f"--target {self.target_s:g}: give a mean job latency in seconds, above 0")
         if CLAIRVOYANT in self.policies:
             raise InputError(f"--target {self.target_s:g}: {CLAIRVOYANT} knows the future of one engine; leave one out")
-        if (most := self.max_gpus // self.tensor_parallel_size) > MOST_REPLICAS:
+        if (most := self.max_gpus // self.tensor_parallel_size) < 1:
+            raise InputError(
+                f"--max-gpus {self.max_gpus}: an engine has {self.tensor_parallel_size}; give at least as many, or "
+                "lower --tensor-parallel-size"
+            )
+        if most > MOST_REPLICAS:
             raise InputError(
                 f"--max-gpus {self.max_gpus}: that is {most} engines, and at most {MOST_REPLICAS} are simulated; give "
                 f"at most {MOST_REPLICAS * self.tensor_parallel_size}"

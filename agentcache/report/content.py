@@ -95,7 +95,9 @@ def _describe_loops(report: Report) -> Iterator[str]:
 
 def _describe_place(record: RunRecord) -> str:
     cache = f"{record.cache_tokens:,} tokens" if record.cache_tokens is not None else "the size that the engine chose"
-    return f"of {record.workload} on {record.model}, {record.device}, with a KV cache of {cache}."
+    host_tokens = record.settings.get("cpu_tokens")
+    host = f", and {host_tokens:,} in the host's memory" if host_tokens else ""
+    return f"of {record.workload} on {record.model}, {record.device}, with a KV cache of {cache}{host}."
 
 
 def _describe_load(record: RunRecord) -> str:

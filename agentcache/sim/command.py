@@ -18,7 +18,7 @@ from agentcache.models.catalog import resolve_model
 from agentcache.report.builder import write_report
 from agentcache.report.events import EventWriter, PolicyEvent, RunRecord
 from agentcache.report.summary import Summary
-from agentcache.run.checks import CLAIRVOYANT
+from agentcache.run.checks import CLAIRVOYANT, check_out
 from agentcache.run.display import ReplayDisplay
 from agentcache.run.folder import ENGINE_LOG, begin_run, find_versions
 from agentcache.run.output import divert_output
@@ -191,6 +191,8 @@ def _begin(settings: SimulationSettings, simulation: Simulation) -> None:
         notes=(*simulation.loaded.notes, _GPU_NOTE.format(profile.source)),
         losses=simulation.loaded.losses,
     )
+    # Another run may have begun there since the settings were checked.
+    check_out(settings.out, settings.overwrite)
     begin_run(settings.out, record)
 
 
@@ -204,6 +206,7 @@ def _describe(settings: SimulationSettings, loaded: LoadedRun) -> dict[str, str 
         "gpu": settings.gpu,
         "tensor_parallel_size": settings.tensor_parallel_size,
         "block_size": settings.block_size,
+        **({"cpu_tokens": settings.cpu_tokens, "cpu_lazy": settings.cpu_lazy} if settings.cpu_tokens else {}),
         "max_num_batched_tokens": settings.max_num_batched_tokens,
         "max_num_seqs": settings.max_num_seqs,
         **({"replicas": settings.replicas, "routing": settings.routing} if settings.replicas > 1 else {}),

@@ -66,7 +66,6 @@ class SimulationSettings:
             raise InputError(f"--policy {CLAIRVOYANT}: not with --concurrency, where what comes depends on the policy")
         check_out(self.out, self.overwrite)
         find_costs(self.model, self.gpu, self.tensor_parallel_size, self.profile)
-        check_kv_tokens(self.cache_tokens if self.kv_tokens is None else self.kv_tokens)
         read_config({CONFIG_KEY: self.knobs})
         for flag, value in (
             ("--block-size", self.block_size),
@@ -76,6 +75,7 @@ class SimulationSettings:
         ):
             if value < 1:
                 raise InputError(f"{flag} {value}: give at least 1")
+        check_kv_tokens(self.cache_tokens if self.kv_tokens is None else self.kv_tokens)
         check_routing(self.routing)
         if self.replicas > 1 and CLAIRVOYANT in self.policies:
             raise InputError(f"--replicas {self.replicas}: {CLAIRVOYANT} knows the future of one engine; leave one out")

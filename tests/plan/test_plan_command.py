@@ -19,6 +19,7 @@ from agentcache.plan.known_error import (
     CONTINUUM_TTFT_PAIRS,
     CONTINUUM_TTFT_SHARE,
     HIT_POINTS,
+    KNOWN_ERROR,
     MEAN_SHARE,
     P90_PAIRS,
     P90_SHARE,
@@ -125,6 +126,18 @@ def test_ctrl_c_leaves_what_is_done_as_a_page(recording: Path, tmp_path: Path) -
     assert page.count(">agentcache</th>") == 0
 
 
+def test_ctrl_c_before_the_first_end_leaves_nothing(
+    recording: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Pool, "run", interrupt)
+    assert plan(plan_settings(recording, tmp_path / "out")) == 130
+    assert "interrupted before anything was simulated: there is no page" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("ended_at", [1, 2])
 def test_a_killed_worker_leaves_what_is_done(recording: Path, tmp_path: Path, ended_at: int) -> None:
     run, cells = Worker.run, []
@@ -191,7 +204,9 @@ def test_known_errors_of_tails_are_those_published() -> None:
     assert P90_SHARE - 0.01 < max(p90) <= P90_SHARE
     assert TTFT_SHARE - 0.05 < max(bounded) <= TTFT_SHARE
     assert CONTINUUM_TTFT_SHARE - 0.05 < max(unbounded) <= CONTINUUM_TTFT_SHARE
-    assert (median(p90) <= 0.05, median(bounded) <= 0.08, median(unbounded) <= 0.3) == (True, True, True)
+    halves = map(int, re.findall(r"half within (\d+) %", KNOWN_ERROR))
+    for said, shares in zip(halves, (p90, bounded, unbounded), strict=True):
+        assert 0.9 * said <= 100 * median(shares) <= said
 
 
 @pytest.mark.parametrize(
@@ -221,6 +236,7 @@ def test_the_fewest_engines_are_found(needed: int, most: int, found: int | None)
         ({"routing": "nearest"}, "--routing nearest: choose from agentcache, least-loaded, sticky, hash"),
         ({"target_s": 1.0, "policies": ("belady-cost",)}, "--target 1: belady-cost knows the future of one engine"),
         ({"target_s": 1.0, "max_gpus": 100}, "--max-gpus 100: that is 100 engines, and at most 64 are simulated"),
+        ({"target_s": 1.0, "max_gpus": 1, "tensor_parallel_size": 2}, "--max-gpus 1: an engine has 2; give at least"),
         ({"requests": 0}, "--requests 0: give at least 1"),
         ({"target_s": 0.0}, "--target 0: give a mean job latency in seconds, above 0"),
         ({"gpu": "tpu"}, "no preset for model llama-3.1-8b on gpu tpu"),

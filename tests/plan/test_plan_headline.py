@@ -46,8 +46,15 @@ def test_a_gain_within_the_known_error_is_said_to_be() -> None:
     [
         ((4.0, 4.0, 4.0), "all policies are predicted to end the mean job within 0.5 % of each other."),
         ((4.0, 3.99, 4.005), "all policies are predicted to end the mean job within 0.5 % of each other."),
-        ((4.0, 4.0, 5.0), "no policy is predicted to end the mean job sooner than vllm."),
-        ((4.0,), "no policy is predicted to end the mean job sooner than vllm."),
+        (
+            (4.0, 4.0, 5.0),
+            "no policy is predicted to end the mean job sooner than vllm, and lru 25 % later (5.00 s against 4.00 s).",
+        ),
+        (
+            (4.0, 4.4, 4.1),
+            "no policy is predicted to end the mean job sooner than vllm, and agentcache 10 % later (4.40 s against "
+            "4.00 s). That is within the simulator's error.",
+        ),
     ],
 )
 def test_a_tie_names_the_first_policy_or_none(means: tuple[float, ...], said: str) -> None:
@@ -66,3 +73,8 @@ def test_a_tie_without_losses_says_why(hits: tuple[float, float], is_said: bool)
 def test_without_a_mean_there_is_no_headline() -> None:
     assert write_headline([]) is None
     assert write_headline([outcome("vllm", None), outcome("agentcache", 1.0)]) is None
+
+
+def test_a_policy_alone_is_compared_with_none() -> None:
+    assert write_headline([outcome("vllm", 4.0)]) is None
+    assert write_headline([outcome("vllm", 4.0), outcome("agentcache", None)]) is None

@@ -21,6 +21,7 @@ from agentcache.report.events import EVENTS_FILE, RUN_FILE, JobEvent, read_event
 from agentcache.report.policy_run import PolicyRun, group_by_policy
 from agentcache.report.summary import Summary
 from agentcache.run.display import ReplayDisplay
+from agentcache.sim import command
 from agentcache.sim.command import simulate
 from agentcache.sim.front_end import MEASURED_FRONT_END
 
@@ -178,6 +179,7 @@ def test_interrupted_run_keeps_what_came_before(
         ({"rate": -1.0}, "--rate -1: give a number above 0"),
         ({"seed": -1}, "--seed -1: give 0 or more"),
         ({"block_size": 0}, "--block-size 0: give at least 1"),
+        ({"block_size": 0, "kv_tokens": None}, "--block-size 0: give at least 1"),
         ({"max_num_batched_tokens": 100}, "--max-num-batched-tokens 100: give at least --max-num-seqs"),
         ({"tensor_parallel_size": 3}, "tensor_parallel_size 3: must divide"),
         ({"knobs": {"lifespan": 3.0}}, "additional_config: agentcache.lifespan: no such knob"),
@@ -200,6 +202,31 @@ def test_folder_of_another_run_is_refused_unless_overwritten(tmp_path: Path) -> 
         simulate(make_settings(tmp_path, **small))
     status, summary = simulate(make_settings(tmp_path, **small, overwrite=True))
     assert (status, summary.policies["lru"].jobs) == (0, 1)
+
+
+def test_a_run_that_began_there_meanwhile_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes seconds from the check of the settings to the first event."""
+    record = tmp_path / RUN_FILE
+    prepare = command._describe
+
+    def begin_another(*settings: Any) -> Any:
+        record.write_text("another's")
+        return prepare(*settings)
+
+    monkeypatch.setattr(command, "_describe", begin_another)
+    with pytest.raises(InputError, match="holds another run"):
+        simulate(make_settings(tmp_path, jobs=1, scale=0.02, tool_latency="0"))
+    assert record.read_text() == "another's"
+
+
+def test_the_record_names_the_second_cache(tmp_path: Path) -> None:
+    small = {"jobs": 1, "scale": 0.02, "tool_latency": "0"}
+    simulate(make_settings(tmp_path / "one", **small))
+    simulate(make_settings(tmp_path / "two", **small, cpu_tokens=40_000))
+    assert "cpu_tokens" not in read_run_record(tmp_path / "one").settings
+    settings = read_run_record(tmp_path / "two").settings
+    assert (settings["cpu_tokens"], settings["cpu_lazy"]) == (40_000, False)
+    assert "tokens, and 40,000 in the host's memory." in (tmp_path / "two" / MARKDOWN_FILE).read_text()
 
 
 def make_sessions(folder: Path) -> str:
