@@ -212,6 +212,19 @@ def test_a_broken_line_of_a_result_file_is_named_by_its_number(refuse: Refuse, t
     assert text.startswith(f"{path}:2: not JSON")
 
 
+SEVEN_JOBS = JobSettings(
+    workload="bfcl",
+    seed=9,
+    results=Path("a file"),
+    jobs=7,
+    rate=2.0,
+    arrival="gamma",
+    cv=3.0,
+    scale=0.5,
+    tool_latency="1",
+)
+
+
 def test_options_reach_the_replay_and_its_status_comes_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -232,17 +245,7 @@ def test_options_reach_the_replay_and_its_status_comes_back(
     assert taken == [
         ReplaySettings(
             command=f"agentcache {' '.join(typed)}".replace("--results=a file", "'--results=a file'"),
-            jobs=JobSettings(
-                workload="bfcl",
-                seed=9,
-                results=Path("a file"),
-                jobs=7,
-                rate=2.0,
-                arrival="gamma",
-                cv=3.0,
-                scale=0.5,
-                tool_latency="1",
-            ),
+            jobs=SEVEN_JOBS,
             out=tmp_path,
             overwrite=True,
             policies=("vllm", "lru"),

@@ -46,7 +46,7 @@ class _VllmParser(OptionParser, FlexibleArgumentParser):
 
     def load_config_file(self, file_path: str) -> list[str]:
         """Load the file that --config names. Raises InputError, and OSError for one that cannot be read."""
-        check_config_file(file_path)
+        check_config_file(file_path, OWN_OPTIONS)
         options: list[str] = super().load_config_file(file_path)
         return options
 

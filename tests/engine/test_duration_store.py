@@ -83,7 +83,7 @@ def test_the_engine_goes_on_learning_while_it_is_saved(kept: Kept) -> None:
 
 
 @pytest.mark.usefixtures("_in_no_time")
-def test_an_engine_that_goes_on_after_a_close_saves_again(kept: Kept) -> None:
+def test_an_engine_that_goes_on_after_a_close_saves_again(kept: Kept, warnings: list[str]) -> None:
     kept.learn()
     kept.store.close()
     assert kept.saved() == 1
@@ -93,6 +93,7 @@ def test_an_engine_that_goes_on_after_a_close_saves_again(kept: Kept) -> None:
     kept.learn()
     kept.store.close()
     assert kept.saved() == 3
+    assert warnings == [], "each save has ended"
 
 
 def test_where_nothing_is_new_nothing_is_written(kept: Kept) -> None:

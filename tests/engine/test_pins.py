@@ -230,6 +230,23 @@ def test_a_reset_ends_pins_and_guards() -> None:
     assert evictor.pinned == 4
 
 
+def pin_by_its_end(pins: Pins, evictor: PinnedEvictor, owner: str, blocks: list[int]) -> None:
+    """The pin that would end first gives way first."""
+    begun = pins.begin(
+        owner,
+        job="j",
+        tenant=None,
+        turn=0,
+        blocks=used_blocks(blocks),
+        decide=lambda age_s, _: hold()(age_s),
+        rank=lambda pin: pin.expires_s,
+    )
+    assert begun is not None
+    positions = [16 * (1 + block) for block in blocks]
+    evictor.add(blocks, positions, pins._clock(), FreeContext(pin=begun.number))
+    pins.step()
+
+
 def test_the_count_of_pinned_blocks_follows_whatever_happens() -> None:
     chance = random.Random(4)
     pins, evictor, clock = make(budget=40)
@@ -244,19 +261,7 @@ def test_the_count_of_pinned_blocks_follows_whatever_happens() -> None:
             case 1 if used:
                 blocks = sorted(used)[: chance.randint(1, 9)]
                 used -= set(blocks)
-                begun = pins.begin(
-                    f"{number}",
-                    job="j",
-                    tenant=None,
-                    turn=0,
-                    blocks=used_blocks(blocks),
-                    decide=lambda age_s, _: hold()(age_s),
-                    rank=lambda pin: pin.expires_s,
-                )
-                assert begun is not None
-                positions = [16 * (1 + block) for block in blocks]
-                evictor.add(blocks, positions, clock.now_s, FreeContext(pin=begun.number))
-                pins.step()
+                pin_by_its_end(pins, evictor, f"{number}", blocks)
             case 2:
                 hit = chance.randrange(NUM_BLOCKS)
                 if hit not in used:

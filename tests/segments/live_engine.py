@@ -35,6 +35,16 @@ from tool_runtime.agent.job import ToolCall
 BLOCK = 32
 # Every island is worth a row, however short.
 ALL_ISLANDS = {"row_s": 0.0}
+_SMALL = {
+    "dtype": "float32",
+    "enforce_eager": True,
+    "block_size": BLOCK,
+    "max_model_len": 1024,
+    "max_num_seqs": 8,
+    "max_num_batched_tokens": 1024,
+    "num_gpu_blocks_override": 129,
+    "kv_cache_memory_bytes": 64 * 2**20,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,22 +104,12 @@ class LiveEngine:
         segments = options.pop("segments", ALL_ISLANDS)
         policy = options.pop("policy", "asymcache")
         knobs = options.pop("knobs", {})
-        defaults: dict[str, Any] = {
-            "dtype": "float32",
-            "enforce_eager": True,
-            "block_size": BLOCK,
-            "max_model_len": 1024,
-            "max_num_seqs": 8,
-            "max_num_batched_tokens": 1024,
-            "num_gpu_blocks_override": 129,
-            "kv_cache_memory_bytes": 64 * 2**20,
-        }
         arguments = EngineArgs(
             model=model,
             use_tqdm_on_load=False,
             scheduler_cls=scheduler,
             additional_config={"agentcache": configure(policy, segments) | knobs},
-            **defaults | options,
+            **_SMALL | options,
         )
         self.stats: list[StatsRecorder] = []
         with pytest.MonkeyPatch.context() as environment:

@@ -175,6 +175,9 @@ def test_a_configuration_file_goes_before_our_defaults(started: list[Any], tmp_p
             "additional-config:\n  a: !!binary aGk=\n",
             "additional-config: Object of type bytes is not JSON serializable; put",
         ),
+        ("additional-config: &a\n  text: *a\n", "additional-config: Circular reference detected; put what is"),
+        ("policy: lru\n", "policy: the file is for vLLM's options; give --policy on the command line"),
+        ("config: other.yaml\n", "config: vLLM would not read another file; put its lines into this one"),
     ],
 )
 def test_a_broken_configuration_file_is_one_line(

@@ -31,3 +31,10 @@ def test_as_many_tokens_take_as_many_blocks_in_either_cache(model: str, block_by
     # One of the GPU's is a placeholder.
     assert host_blocks == scheduler.kv_cache_manager.block_pool.num_gpu_blocks - 1
     assert find_block_bytes(scheduler) == BLOCK_SIZE * block_bytes
+    assert engine.has_host_cache
+
+
+def test_a_cache_is_of_whole_blocks(tiny_model_path: str) -> None:
+    engine = make_engine(tiny_model_path, "vllm", cache_tokens=1000)
+    assert engine.cache_tokens == 62 * BLOCK_SIZE
+    assert not engine.has_host_cache

@@ -113,6 +113,14 @@ def test_repeated_sessions_are_told(tmp_path):
         _load(path, jobs=4)
 
 
+def test_what_is_not_recorded_is_told(tmp_path):
+    path = _write(tmp_path, 3)
+    _, drawn, cut = _load(path, rate=0.5, dispersion=5.0, cv=0.25, scale=0.5).notes
+    assert drawn.startswith("Arrivals and pauses (mean 10 s) are drawn")
+    assert "coefficient of variation of 0.25, not recorded" in drawn
+    assert cut == "Documents are cut to their first 50% of characters."
+
+
 def test_longbench_turns_bring_their_documents(tmp_path):
     path = tmp_path / "bench.jsonl"
     entries = [{"input": "", "context": f"news {number}", "answers": [f"a{number}"]} for number in range(3)]
