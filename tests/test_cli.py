@@ -320,6 +320,11 @@ def test_bad_folders_of_a_report_are_refused(refuse: Refuse, tmp_path: Path) -> 
     file = tmp_path / "file"
     assert refuse("report", one, "--out", file) == f"--out {file}: {file} is a file; give a folder"
     assert refuse("report", one, "--out", "/proc/out").startswith("--out /proc/out: cannot be written (")
+    (full := tmp_path / "full").mkdir()
+    (full / "summary.json").symlink_to("/dev/full")
+    assert refuse("report", one, "--out", full) == (
+        "--out: No space left on device; free some space, or give another folder"
+    )
 
 
 def test_a_report_tells_on_stderr_what_is_missing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import os
 import shlex
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from agentcache.report.summary import Summary
 
 _OF_JOBS = (["replay"], ["simulate"])
+# Disk or quota.
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -59,6 +62,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return run[options.command]()
     except AgentCacheError as error:
         sys.stderr.write(f"agentcache: {error}\n")
+        return USAGE_ERROR
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        sys.stderr.write(f"agentcache: --out: {error.strerror}; free some space, or give another folder\n")
         return USAGE_ERROR
     except KeyboardInterrupt:
         sys.stderr.write("agentcache: interrupted\n")

@@ -52,11 +52,11 @@ def plan(settings: PlanSettings) -> int:
     if not stretch.is_all:
         notes.append(stretch.describe_start(settings.block_size))
     made = _make_plan(taken, stretch, [*notes, *stretch.loaded.notes], sweep)
-    settings.out.mkdir(parents=True, exist_ok=True)
-    write_page(made, settings.out / PLAN_FILE)
-    _show(made, settings.out / PLAN_FILE)
-    if ended is not None:
-        raise ended
+    unwritten = _write(made, settings.out / PLAN_FILE)
+    _show(made, None if unwritten else settings.out / PLAN_FILE)
+    for error in (ended, unwritten):
+        if error is not None:
+            raise error
     return INTERRUPTED if sweep.interrupted else 0
 
 
@@ -136,12 +136,25 @@ def _describe_routing(settings: PlanSettings, sweep: Sweep) -> dict[str, str]:
     return {"routing": "; ".join(routings)} if routings else {}
 
 
-def _show(made: Plan, page: Path) -> None:
+def _write(made: Plan, page: Path) -> OSError | None:
+    """Write the page. Returns why that fails, if it does: the table is worth showing all the same."""
+    try:
+        page.parent.mkdir(parents=True, exist_ok=True)
+        write_page(made, page)
+    except OSError as error:
+        page.unlink(missing_ok=True)
+        return error
+    return None
+
+
+def _show(made: Plan, page: Path | None) -> None:
     console = Console()
     about = f"Simulated: {made.facts['simulated']}. Recorded: {made.facts['recorded']}."
     console.print(f"{about} {made.scope}", markup=False, highlight=False, soft_wrap=True)
     console.print(terminal_table(made.outcomes, console.width))
-    lines = [*list_fewest(made), LEGEND, *made.notes, KNOWN_ERROR, write_headline(made.outcomes), f"plan: {page}"]
+    lines = [*list_fewest(made), LEGEND, *made.notes, KNOWN_ERROR, write_headline(made.outcomes)]
+    if page is not None:
+        lines.append(f"plan: {page}")
     if made.interrupted:
         lines.insert(0, "interrupted: this is what was simulated by then")
     for line in lines:

@@ -138,6 +138,15 @@ def test_ctrl_c_before_the_first_end_leaves_nothing(
     assert not (tmp_path / "out").exists()
 
 
+def test_a_full_disk_leaves_the_table(recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "plan.html"
+    page.symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left on device"):
+        plan(plan_settings(recording, tmp_path, policies=("lru",), overwrite=True))
+    assert "\nlru " in capsys.readouterr().out
+    assert not page.is_symlink()
+
+
 @pytest.mark.parametrize("ended_at", [1, 2])
 def test_a_killed_worker_leaves_what_is_done(recording: Path, tmp_path: Path, ended_at: int) -> None:
     run, cells = Worker.run, []
