@@ -100,11 +100,13 @@ def test_a_warning_tells_once_that_most_are_unmatched(vllm_log: pytest.LogCaptur
     assert vllm_log.text.count("matched with no job") == 1
 
 
-def test_a_session_whose_first_message_changes_is_one_chat() -> None:
+@pytest.mark.parametrize("ignores_end", [False, True])
+def test_a_session_whose_first_message_changes_is_one_chat(*, ignores_end: bool) -> None:
     """A date in the system message: the prompts share nothing, and yet it is no sub-agent's first."""
     tracked = Tracked()
-    answer(tracked, ask_told(tracked, "one", [("s", [5] * 9 * BLOCK), question(20)], session="s"))
-    answer(tracked, ask_told(tracked, "two", [("s", [6] * 9 * BLOCK), question(20), ("a", [9])], session="s"))
+    for name, word, more in (("one", 5, []), ("two", 6, [("a", [9])])):
+        messages = [("s", [word] * 9 * BLOCK), question(20), *more]
+        answer(tracked, ask_told(tracked, name, messages, session="s", ignores_end=ignores_end))
     (view,) = tracked.tracker.view_session("s")
     assert view.turns[1].change is not None
     assert (view.turns[1].change.cause, view.turns[1].change.role) == ("system message changed", "system")

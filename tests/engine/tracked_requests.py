@@ -114,14 +114,16 @@ class Tracked:
         *,
         marks: Mapping[str, Any] | None = None,
         end_of_turn: int | None = None,
+        ignores_end: bool = False,
     ) -> Request:
         """A request comes. Its reply will have these calls; None is a reply that is not dictated.
 
         `marks` are what the API server tells of the prompt.
         """
         arguments = {REPLY_ARGUMENT: [], CALLS_ARGUMENT: write_forced_calls(calls)} if calls is not None else {}
-        params = SamplingParams(max_tokens=99, extra_args={**arguments, **(marks or {})} or None)
-        params._eos_token_id = end_of_turn
+        extra_args = {**arguments, **(marks or {})} or None
+        params = SamplingParams(max_tokens=99, extra_args=extra_args, ignore_eos=ignores_end)
+        params.update_from_generation_config({}, end_of_turn)
         request = Request(
             name,
             list(prompt),

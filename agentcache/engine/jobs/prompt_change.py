@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from vllm import SamplingParams
 from vllm.v1.request import Request
 
 from agentcache.engine.jobs.told_prompt import ROLES, read_roles, read_tools
@@ -70,19 +71,25 @@ def _find_cause(before: tuple[str, ...] | None, now: tuple[str, ...] | None, let
 def _find_role(request: Request, start: int, end: int) -> str | None:
     """Find the letter of the message that has all tokens from `start` to `end`, by counting the ends of messages.
 
-    None where a template does not end each message by the end-of-turn token, or the tokens are of two messages.
+    None where a template does not end each message by an end-of-turn token, or the tokens are of two messages.
     """
-    end_of_turn = request.sampling_params.eos_token_id if request.sampling_params is not None else None
-    tokens = request.prompt_token_ids
-    if end_of_turn is None or tokens is None:
+    tokens, params = request.prompt_token_ids, request.sampling_params
+    if tokens is None or params is None:
         return None
-    messages = tokens.count(end_of_turn)
-    before = tokens[:start].count(end_of_turn)
-    letters = _arrange(read_roles(request), messages)
-    if letters is None or before >= messages:
-        return None
-    # The message's own end may be the last of these tokens.
-    return letters[before] if tokens[start : end - 1].count(end_of_turn) == 0 else None
+    for end_of_turn in _list_ends(params):
+        letters = _arrange(read_roles(request), tokens.count(end_of_turn))
+        if letters is not None:
+            before = tokens[:start].count(end_of_turn)
+            # The message's own end may be the last of these tokens.
+            is_one = before < len(letters) and end_of_turn not in tokens[start : end - 1]
+            return letters[before] if is_one else None
+    return None
+
+
+def _list_ends(params: SamplingParams) -> list[int]:
+    """List the tokens that may end a turn, the likeliest first: with ignore_eos vLLM has it among the others alone."""
+    first = [] if params.eos_token_id is None else [params.eos_token_id]
+    return [*first, *sorted(params.all_stop_token_ids.difference(first))]
 
 
 def _arrange(roles: str, messages: int) -> str | None:
