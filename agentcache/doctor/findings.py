@@ -16,6 +16,8 @@ _LEAST_BEHIND_GAP = 0.05
 _LEAST_ELSEWHERE = 0.05
 _LEAST_HELD = 0.05
 _MOST_UNMATCHED = 0.5
+_MOST_BROKEN = 0.5
+_LEAST_TURNS = 10
 
 _REASONS = {
     "new": "never seen before",
@@ -86,6 +88,7 @@ def diagnose(engines: Sequence[Values], jobs: Sequence[Values]) -> Diagnosis:
         (
             *_judge_clients(runtimes, jobs),
             *_judge_matches(_add_up(runtimes, "found_jobs")),
+            *_judge_ends(jobs),
             *_judge_cache(prompt, missed, runtimes),
             *_judge_load(runtimes),
             *_judge_setup(engines),
@@ -157,6 +160,18 @@ def _judge_matches(found: Counter[str]) -> Iterator[Finding]:
         yield Finding(
             f"{found['unmatched']:,} of {going_on:,} requests that hold an earlier reply were matched with no job.",
             "Have clients name their session: X-Session-ID, session_id, or in their own way (docs/clients.md).",
+        )
+
+
+def _judge_ends(jobs: Sequence[Values]) -> Iterator[Finding]:
+    """Judge how the turns of the latest jobs ended: what is cut off at its token limit is no turn to go on from."""
+    broken = sum(job.get("failure_count", 0) for job in jobs)
+    turns = broken + sum(job.get("turn_count", 0) for job in jobs)
+    if turns >= _LEAST_TURNS and broken > _MOST_BROKEN * turns:
+        yield Finding(
+            f"{broken:,} of {turns:,} replies to the latest jobs were cut off, broken off or failed: nothing is learnt "
+            "from these, and what their clients change is not told.",
+            "Have clients give a higher max_tokens, or none; load generators may set ignore_eos (docs/clients.md).",
         )
 
 

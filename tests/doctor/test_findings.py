@@ -143,3 +143,12 @@ def test_places_are_told_where_there_are_two_caches() -> None:
 
 def test_every_way_to_lose_a_block_has_words() -> None:
     assert set(_LOSSES) == set(PLACE_OF)
+
+
+@pytest.mark.parametrize(
+    ("turns", "failures", "is_told"), [(0, 10, True), (4, 6, True), (5, 5, False), (0, 9, False), (20, 0, False)]
+)
+def test_replies_that_are_cut_off_are_told_where_most_are(*, turns: int, failures: int, is_told: bool) -> None:
+    texts = list_texts(read_engine(), {"turn_count": turns, "failure_count": failures}, {"turn_count": 0})
+    told = f"{failures} of {turns + failures} replies to the latest jobs were cut off, broken off or failed"
+    assert [text.startswith(told) for text in texts] == [True] * is_told
