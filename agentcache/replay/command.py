@@ -23,7 +23,6 @@ from agentcache.replay.settings import ReplaySettings
 from agentcache.report.builder import write_report
 from agentcache.report.events import EventWriter, PolicyEvent, RunRecord
 from agentcache.report.summary import Summary
-from agentcache.run.checks import check_out
 from agentcache.run.display import ReplayDisplay
 from agentcache.run.folder import ENGINE_LOG, begin_run, find_versions
 from agentcache.run.output import divert_output
@@ -83,9 +82,7 @@ def _begin(settings: ReplaySettings, backend: Backend, loaded: LoadedRun) -> Non
         notes=(*loaded.notes, *backend.notes),
         losses=loaded.losses,
     )
-    # Another run may have begun there since the settings were checked.
-    check_out(settings.out, settings.overwrite)
-    begin_run(settings.out, record)
+    begin_run(settings.out, record, overwrite=settings.overwrite)
 
 
 class _Runs:

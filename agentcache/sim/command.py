@@ -18,7 +18,7 @@ from agentcache.models.catalog import resolve_model
 from agentcache.report.builder import write_report
 from agentcache.report.events import EventWriter, PolicyEvent, RunRecord
 from agentcache.report.summary import Summary
-from agentcache.run.checks import CLAIRVOYANT, check_out
+from agentcache.run.checks import CLAIRVOYANT
 from agentcache.run.display import ReplayDisplay
 from agentcache.run.folder import ENGINE_LOG, begin_run, find_versions
 from agentcache.run.output import divert_output
@@ -191,9 +191,7 @@ def _begin(settings: SimulationSettings, simulation: Simulation) -> None:
         notes=(*simulation.loaded.notes, _GPU_NOTE.format(profile.source)),
         losses=simulation.loaded.losses,
     )
-    # Another run may have begun there since the settings were checked.
-    check_out(settings.out, settings.overwrite)
-    begin_run(settings.out, record)
+    begin_run(settings.out, record, overwrite=settings.overwrite)
 
 
 def _device(gpu: str) -> str:

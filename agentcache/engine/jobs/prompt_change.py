@@ -76,8 +76,9 @@ def _find_role(request: Request, start: int, end: int) -> str | None:
     tokens, params = request.prompt_token_ids, request.sampling_params
     if tokens is None or params is None:
         return None
+    roles = read_roles(request)
     for end_of_turn in _list_ends(params):
-        letters = _arrange(read_roles(request), tokens.count(end_of_turn))
+        letters = _arrange(roles, tokens.count(end_of_turn))
         if letters is not None:
             before = tokens[:start].count(end_of_turn)
             # The message's own end may be the last of these tokens.
