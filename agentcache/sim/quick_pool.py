@@ -80,7 +80,7 @@ class QuickPool:
         if num_blocks > pool.get_num_free_blocks() or pool._reuse_watchers:
             return self._get_new_blocks(num_blocks)
         held, others = cache._cache, pool.cached_block_hashes_by_block
-        copying = watched.copying if watched else {}
+        copying, fresh = (watched.copying, watched.fresh) if watched else ({}, {})
         taken: list[KVCacheBlock] = pool.free_block_queue.popleft_n(num_blocks)
         lost: list[BlockHashWithGroupId] = []
         for block in taken:
@@ -92,6 +92,7 @@ class QuickPool:
                 block._block_hash = block._block_hash_num_tokens = None
                 lost.append(key)
                 copying.pop(block.block_id, None)
+                fresh.pop(block.block_id, None)
                 if pool.enable_kv_cache_events:
                     pool._emit_block_removed_events([key])
             elif key is not None or block.block_id in others:

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.kv_cache_interface import ChunkedLocalAttentionSpec, KVCacheSpec, SlidingWindowSpec
+
+# The digest of no tokens.
+_NO_TOKENS = 1
 
 
 class ShadowCache:
@@ -51,7 +55,7 @@ class ShadowCache:
         old = output.scheduled_cached_reqs
         for name in [*(new.req_id for new in output.scheduled_new_reqs), *old.resumed_req_ids]:
             self._tokens[name] = list(requests[name].all_token_ids)
-            self._digests[name] = [1]
+            self._digests[name] = [_NO_TOKENS]
         for new in output.scheduled_new_reqs:
             self._tables[new.req_id] = [list(blocks) for blocks in new.block_ids]
             rows.append((new.req_id, new.num_computed_tokens))
@@ -68,10 +72,17 @@ class ShadowCache:
         return self._tables[name][group][block] * self._block_size + offset
 
     def _digest(self, name: str, position: int) -> int:
-        digests, tokens = self._digests[name], self._tokens[name]
-        while len(digests) <= position + 1:
-            digests.append(zlib.crc32(tokens[len(digests) - 1].to_bytes(4, "big"), digests[-1]))
+        digests = self._digests[name]
+        if len(digests) <= position + 1:
+            digests += digest_tokens(self._tokens[name][len(digests) - 1 : position + 1], digests[-1])
         return digests[position + 1]
+
+
+def digest_tokens(tokens: Sequence[int], before: int = _NO_TOKENS) -> list[int]:
+    """The digest up to each of the tokens; `before` is that of what precedes them."""
+    return list(accumulate(tokens, lambda digest, token: zlib.crc32(token.to_bytes(4, "big"), digest), initial=before))[
+        1:
+    ]
 
 
 def find_first_seen(spec: KVCacheSpec, position: int) -> int:

@@ -1,19 +1,23 @@
-"""What is fresh is copied for as long as the host's memory has room."""
+"""Blocks that requests left or computed of late are copied while the host's memory has room."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
 
+from vllm.v1.core.kv_cache_utils import BlockHashWithGroupId, KVCacheBlock
+
+from agentcache.engine.segments.cached_blocks import WatchedBlockMap
 from agentcache.engine.tier.fresh_blocks import FreshBlocks
 
 
 def test_what_found_no_room_is_not_copied_later() -> None:
     """By then it is fresh no more: the GPU's next victims are chosen in another way."""
     host: Any = SimpleNamespace(room=2, map=SimpleNamespace(holds=lambda key: key == "stored"))
-    fresh = FreshBlocks(host, computed=None)  # type: ignore[arg-type]
+    cache = WatchedBlockMap()
+    fresh = FreshBlocks(host, computed=None, find_map=lambda: cache)  # type: ignore[arg-type]
     names = ("stored", "first", "under way", "second", "third")
-    fresh.note_left([SimpleNamespace(block_hash=name) for name in names])  # type: ignore[misc]
+    fresh.note_left(SimpleNamespace(block_hash=name, block_id=number) for number, name in enumerate(names))  # type: ignore[misc]
 
     def choose() -> list[Any]:
         chosen: dict[Any, Any] = {}
@@ -25,3 +29,23 @@ def test_what_found_no_room_is_not_copied_later() -> None:
     assert choose() == []
     host.room = 2
     assert choose() == []
+
+
+def test_a_block_that_is_taken_is_fresh_no_more() -> None:
+    """Its next owner's hash stands before its KV: on a block left without a hash, too."""
+    host: Any = SimpleNamespace(room=9, map=SimpleNamespace(holds=lambda _: False))
+    cache = WatchedBlockMap()
+    fresh = FreshBlocks(host, computed=None, find_map=lambda: cache)  # type: ignore[arg-type]
+    left = [KVCacheBlock(block_id) for block_id in range(3)]
+    for block in left[1:]:
+        block.set_block_hash(BlockHashWithGroupId(b"first owner %d" % block.block_id), 16)
+        cache.insert(block.block_hash, block)
+    fresh.note_left(left)
+    cache.pop(left[1].block_hash, 1)
+    left[1].reset_hash()
+    for block in left[:2]:
+        block.set_block_hash(BlockHashWithGroupId(b"next owner %d" % block.block_id), 16)
+        cache.insert(block.block_hash, block)
+    chosen: dict[Any, Any] = {}
+    fresh.add_to(chosen, 9, [], lambda _: True)
+    assert list(chosen.values()) == [left[2]]

@@ -53,6 +53,7 @@ def run_at_random(
         in_flight=chance.choice([1, 2]),
         pace=chance.choice([0.05, 0.3, 1.0]),
         seed=seed,
+        policy=("agentcache", "agentcache-interactive")[seed % 2],
     )
     # A fetch of more comes in parts.
     lone.scheduler.tier.copies.most_fetched = random.Random(seed).choice([2, 6, 1000])

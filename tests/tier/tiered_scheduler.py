@@ -10,10 +10,13 @@ from typing import Any
 import torch
 from hand_clock import Clock
 from lone_scheduler import BLOCK_SIZE, LoneScheduler, Step, make_config
+from shadow_cache import digest_tokens
 from vllm.config import VllmConfig
+from vllm.v1.core.kv_cache_utils import get_block_hash
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, KVCacheTensor
 from vllm.v1.outputs import KVConnectorOutput
+from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
 from agentcache.engine.constants import SCHEDULER_CLASS
@@ -32,14 +35,22 @@ class Copy:
 
     number: int
     is_store: bool
-    left: list[tuple[int, int]] = field(default_factory=list)
-    fails: bool = False
+    left: list[tuple[int, int]]
+    fails: bool
+    targets: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.targets = [target for _, target in self.left]
 
 
 class TieredScheduler(LoneScheduler):
-    """Each step every block under way is copied with the chance `pace`: copies end late and in any order.
+    """Copies are made at any moment that the worker's events allow.
 
-    With the chance `fails` a copy fails: its targets then hold what nobody may read.
+    A copy waits for the steps before its own and for nothing else. So `pace` is drawn twice a step for each block under
+    way: before the step writes what it computes, which is the earliest moment, and behind it. At 1.0 every block is
+    copied with its own step, one half of them on either side. The CPU's worker, which fetches before the step and
+    stores behind it, makes one of these draws. With the chance `fails` a copy fails: its targets then hold what no row
+    may read.
     """
 
     fails = 0.0
@@ -49,7 +60,10 @@ class TieredScheduler(LoneScheduler):
         self.chance = chance
         self.pace = pace
         self.copies: list[Copy] = []
-        self.host: dict[int, list[int]] = {}
+        self.host: dict[int, list[Any]] = {}
+        # By the hash of a block, what an engine that computes every prompt has in it.
+        self._computed: dict[bytes, list[Any]] = {}
+        self._scheduled: dict[str, Request] = {}
         self._schedule = scheduler.schedule
         scheduler.schedule = self._note_copies  # type: ignore[method-assign]
 
@@ -60,7 +74,8 @@ class TieredScheduler(LoneScheduler):
     def step(self) -> Step:
         self.scheduler.clock.now_s += 1.0
         step = super().step()
-        self._copy()
+        self._copy(self.pace)
+        self._report()
         self.scheduler.check_integrity()
         return step
 
@@ -73,6 +88,7 @@ class TieredScheduler(LoneScheduler):
 
     def _note_copies(self, *args: Any) -> SchedulerOutput:
         output = self._schedule(*args)
+        self._scheduled.update((name, self.scheduler.requests[name]) for name in output.num_scheduled_tokens)
         metadata: Any = output.kv_connector_metadata
         if metadata.load_event >= 0:
             pairs = list(zip(metadata.load_cpu_blocks, metadata.load_gpu_blocks, strict=True))
@@ -80,18 +96,30 @@ class TieredScheduler(LoneScheduler):
         if metadata.store_event >= 0:
             pairs = list(zip(metadata.store_gpu_blocks, metadata.store_cpu_blocks, strict=True))
             self.copies.append(Copy(metadata.store_event, True, pairs, self._is_to_fail()))
+        self._copy(self.pace / 2)
         return output
+
+    def _note_computed(self) -> None:
+        for request in self._scheduled.values():
+            for index, block_hash in enumerate(request.block_hashes):
+                if block_hash not in self._computed:
+                    tokens = request.all_token_ids[: (index + 1) * BLOCK_SIZE]
+                    self._computed[block_hash] = [(0, digest) for digest in digest_tokens(tokens)[-BLOCK_SIZE:]]
+        self._scheduled = {name: each for name, each in self._scheduled.items() if name in self.scheduler.requests}
 
     def _is_to_fail(self) -> bool:
         return bool(self.fails) and self.chance.random() < self.fails
 
-    def _copy(self) -> None:
-        """After the step has written what it computes, as vLLM's workers order it."""
+    def _copy(self, chance: float) -> None:
         for copy in self.copies:
-            now = [pair for pair in copy.left if self.chance.random() < self.pace]
+            now = [pair for pair in copy.left if self.chance.random() < chance]
             copy.left = [pair for pair in copy.left if pair not in now]
             for source, target in now:
                 self._copy_block(copy, source, target)
+
+    def _report(self) -> None:
+        """What is stored must be what its hash says, also where no request comes back for it."""
+        self._note_computed()
         done = [copy for copy in self.copies if not copy.left]
         self.copies = [copy for copy in self.copies if copy.left]
         counts = CopiesDone(
@@ -101,6 +129,12 @@ class TieredScheduler(LoneScheduler):
             seconds={copy.number: 0.5 for copy in done if not copy.fails},
         )
         self.scheduler.connector.update_connector_output(KVConnectorOutput(kv_connector_worker_meta=counts))
+        if self.scheduler.tier is None:
+            return
+        host = self.scheduler.tier.host
+        for target in (target for copy in done if copy.is_store for target in copy.targets):
+            if (key := host.key_of(target)) is not None:
+                assert self.host[target] == self._computed[get_block_hash(key)], f"block {target} holds another's KV"
 
     def _copy_block(self, copy: Copy, source: int, target: int) -> None:
         assert self.shadow is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from itertools import chain, count
@@ -64,6 +65,8 @@ class WatchedBlockMap(BlockHashToBlockMap):
         self.watchers: dict[str, CachedBlockMap] = {}
         # By the block's id, the copy that reads it: taken out when the block loses its KV meanwhile.
         self.copying: dict[int, object] = {}
+        # The same of blocks that may be copied, first come first.
+        self.fresh: OrderedDict[int, KVCacheBlock] = OrderedDict()
         self.changes = 0
         # What those that watch are to be told of at once; None where they are told of each change.
         self._to_tell: list[BlockHashWithGroupId] | None = None
@@ -83,6 +86,8 @@ class WatchedBlockMap(BlockHashToBlockMap):
         block = _pop(self, key, block_id)
         if self.copying:
             self.copying.pop(block_id, None)
+        if self.fresh:
+            self.fresh.pop(block_id, None)
         self._note_change(key)
         return block
 
@@ -124,6 +129,13 @@ def take_blocks(cache: BlockHashToBlockMap, keys: Sequence[BlockHashWithGroupId]
     if dict not in map(type, found):
         return found
     return [block if isinstance(block, KVCacheBlock) else next(iter(block.values())) for block in found]
+
+
+def watched_map_of(pool: BlockPool) -> WatchedBlockMap:
+    """Return the map of a pool that is watched. A reset makes a new one: ask anew, do not keep it."""
+    cache = pool.cached_block_hash_to_block
+    assert isinstance(cache, WatchedBlockMap)
+    return cache
 
 
 def watch_cache(pool: BlockPool) -> WatchedBlockMap:

@@ -1,11 +1,15 @@
-"""What running requests have computed: it can be copied long before it is freed."""
+"""Tells blocks that running requests have computed, to be copied long before they are freed, from those yet to come."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 from vllm.v1.core.kv_cache_utils import KVCacheBlock
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request
+
+from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP
 
 
 class ComputedBlocks:
@@ -42,3 +46,18 @@ class ComputedBlocks:
                 new += self._blocks_of(name)[before:computed]
         self._given = given
         return new
+
+
+def find_filled(scheduler: Scheduler, step: SchedulerOutput) -> set[int]:
+    """Find the blocks that a step which has just been scheduled fills, by their ids.
+
+    Their hashes stand on them by now, their KV comes with the step. O(rows of the step + blocks that it fills).
+    """
+    filled: set[int] = set()
+    size, get_blocks = scheduler.block_size, scheduler.kv_cache_manager.get_blocks
+    for name, tokens in step.num_scheduled_tokens.items():
+        computed = scheduler.requests[name].num_computed_tokens
+        first, end = computed // size, (computed + tokens) // size
+        if first < end:
+            filled.update(block.block_id for block in get_blocks(name).blocks[KV_CACHE_GROUP][first:end])
+    return filled

@@ -54,7 +54,7 @@ class TierConnector(SimpleCPUOffloadConnector):
         """Tell the workers what to copy."""
         if self.tier is None:
             return super().build_connector_meta(scheduler_output)
-        return self.tier.begin_copies(idle=not scheduler_output.total_num_scheduled_tokens)
+        return self.tier.begin_copies(scheduler_output)
 
     def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
         """Take over what the workers have copied."""

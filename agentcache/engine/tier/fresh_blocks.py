@@ -1,34 +1,45 @@
-"""What is copied to the host's memory while that has empty blocks: what requests have left, or computed, of late.
+"""Keeps the blocks to copy to the host's memory while that has room: those that requests left or computed of late.
 
 Once the memory is full such copies are the first to go there, as the GPU still has the blocks.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable
 
 from vllm.v1.core.kv_cache_utils import BlockHashWithGroupId, KVCacheBlock
 
+from agentcache.engine.segments.cached_blocks import WatchedBlockMap
 from agentcache.engine.tier.computed_blocks import ComputedBlocks
 from agentcache.engine.tier.host_cache import HostCache
 
 
 class FreshBlocks:
-    """Blocks of the GPU in the order in which they were left, for as long as the host's memory has room."""
+    """Blocks of the GPU in the order in which they were left, for as long as the host's memory has room.
 
-    def __init__(self, host: HostCache, computed: ComputedBlocks) -> None:
+    They stand in the map of cached blocks, which drops a block when the GPU takes it: the next owner's hash stands on
+    it as soon as the next step is scheduled, and its KV comes with that step.
+    """
+
+    def __init__(self, host: HostCache, computed: ComputedBlocks, find_map: Callable[[], WatchedBlockMap]) -> None:
+        """Take what finds the map of the GPU's cached blocks: a reset makes a new one."""
         self._host = host
         self._computed = computed
-        self._blocks: deque[KVCacheBlock] = deque()
+        self._find_map = find_map
 
-    def note_left(self, blocks: Sequence[KVCacheBlock]) -> None:
+    @property
+    def _blocks(self) -> OrderedDict[int, KVCacheBlock]:
+        return self._find_map().fresh
+
+    def note_left(self, blocks: Iterable[KVCacheBlock]) -> None:
         """Note that a request leaves these."""
         if self._host.room > 0:
-            self._blocks.extend(blocks)
+            # A block without a hash may get one later, with other KV.
+            self._blocks.update((block.block_id, block) for block in blocks if block.block_hash is not None)
 
     def take_computed(self) -> list[KVCacheBlock]:
-        """Take up what running requests have computed: what they leave may be lost in the step in which they end.
+        """Take up what running requests have computed: what they leave may be evicted in the step in which they end.
 
         Returns:
             Those blocks.
@@ -38,7 +49,7 @@ class FreshBlocks:
             return []
         holds = self._host.map.holds
         new = [block for block in computed if block.block_hash is not None and not holds(block.block_hash)]
-        self._blocks.extend(new)
+        self.note_left(new)
         return new
 
     def add_to(
@@ -48,14 +59,14 @@ class FreshBlocks:
         under_way: Collection[BlockHashWithGroupId],
         is_useful: Callable[[KVCacheBlock], bool],
     ) -> None:
-        """Add to what is `chosen`, as many as a few steps take: into room that is empty, nothing is lost.
+        """Add to what is `chosen`, as many as a few steps take: room that is empty costs no block its place.
 
         None is added that is `under_way`, or of which a copy would not be `is_useful`.
         """
-        holds = self._host.map.holds
+        holds, blocks = self._host.map.holds, self._blocks
         most = min(margin, self._host.room)
-        while self._blocks and len(chosen) < most:
-            block = self._blocks.popleft()
+        while blocks and len(chosen) < most:
+            _, block = blocks.popitem(last=False)
             key = block.block_hash
             if key is None or key in under_way or holds(key) or not is_useful(block):
                 continue

@@ -18,7 +18,7 @@ from vllm.v1.core.kv_cache_utils import BlockHashWithGroupId
 from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.blocks.pins import Pins
 from agentcache.engine.jobs.away_turns import AwayTurn, AwayTurns
-from agentcache.engine.segments.cached_blocks import WatchedBlockMap
+from agentcache.engine.segments.cached_blocks import watched_map_of
 from agentcache.engine.tier.fetching import Fetch, Fetching
 from agentcache.engine.tier.host_cache import HostCache
 from agentcache.engine.tier.storing import Storing
@@ -126,9 +126,7 @@ class Prefetching:
 
     @property
     def _is_on_gpu(self) -> Callable[[BlockHashWithGroupId], bool]:
-        on_gpu = self._pool.cached_block_hash_to_block
-        assert isinstance(on_gpu, WatchedBlockMap)
-        return on_gpu.holds
+        return watched_map_of(self._pool).holds
 
     def _find_wanted(self, turn: AwayTurn) -> list[BlockHashWithGroupId]:
         """Find the first blocks that the host's memory alone has, up to one that neither cache has.

@@ -12,12 +12,12 @@ from agentcache.config import AgentCacheConfig
 from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.jobs.miss_log import MissLog
 from agentcache.engine.jobs.tracker import JobTracker
-from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP
+from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP, watched_map_of
 from agentcache.engine.segments.gap_filler import GapFiller
 from agentcache.engine.segments.obstacles import Reason
 from agentcache.engine.segments.plan import SegmentCosts
 from agentcache.engine.segments.scheduler import MultiSegmentScheduler
-from agentcache.engine.tier.computed_blocks import ComputedBlocks
+from agentcache.engine.tier.computed_blocks import ComputedBlocks, find_filled
 from agentcache.engine.tier.connector import TierConnector
 from agentcache.engine.tier.fetch_plan import Link
 from agentcache.engine.tier.fetching import Fetching
@@ -103,6 +103,7 @@ class TierSetup:
             block_size=scheduler.block_size,
             block_bytes=int(find_block_bytes(scheduler)) * scheduler.parallel_config.world_size,
             workers=scheduler.parallel_config.world_size,
+            find_filled=lambda step: find_filled(scheduler, step),
             clock=clock,
         )
         if misses is not None:
@@ -131,7 +132,7 @@ class TierSetup:
             queue,
             host,
             usefulness,
-            FreshBlocks(host, computed),
+            FreshBlocks(host, computed, lambda: watched_map_of(manager.block_pool)),
             margin=find_margin(scheduler),
             most=_STEPS_AT_ONCE * _blocks_of_step(scheduler),
             fetch_s=self.link.block_s,

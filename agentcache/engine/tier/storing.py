@@ -17,7 +17,7 @@ from vllm.v1.core.kv_cache_utils import BlockHash, BlockHashWithGroupId, KVCache
 
 from agentcache._evictor import FreeContext
 from agentcache.engine.blocks.block_queue import BlockQueue
-from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP, WatchedBlockMap
+from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP, WatchedBlockMap, watched_map_of
 from agentcache.engine.tier.fresh_blocks import FreshBlocks
 from agentcache.engine.tier.host_cache import UNKNOWN_USE, UNWANTED_S, HostCache, LastUse, StoredBlock
 from agentcache.engine.tier.look_times import LookTimes
@@ -102,8 +102,7 @@ class Storing:
 
     @property
     def _map(self) -> WatchedBlockMap:
-        assert isinstance(self._pool.cached_block_hash_to_block, WatchedBlockMap)
-        return self._pool.cached_block_hash_to_block
+        return watched_map_of(self._pool)
 
     def note_use(self, blocks: Sequence[KVCacheBlock], context: FreeContext) -> None:
         """Note who frees these blocks of the GPU now."""

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from vllm.utils.math_utils import cdiv
+from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.request import Request
 
 from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP, CachedBlockMap
@@ -40,13 +41,14 @@ class Tier:
         block_size: int,
         block_bytes: int,
         workers: int,
+        find_filled: Callable[[SchedulerOutput], set[int]],
         clock: Callable[[], float],
     ) -> None:
         """Join the caches: `storing` chooses what is copied to `host`, `fetching` what is copied back.
 
         `filler` holds blocks of waiting requests, `price` is told what was fetched. A block has `block_size` tokens.
         For one, `block_bytes` are copied by all of vLLM's `workers` together, who must have made a copy before it
-        counts. `clock` gives seconds.
+        counts. `find_filled` finds the blocks that a step fills, by their ids. `clock` gives seconds.
         """
         self.host = host
         self.storing = storing
@@ -66,6 +68,7 @@ class Tier:
         self._gate = PrefillGate(storing.can_lose, clock)
         self._filler = filler
         self._price = price
+        self._find_filled = find_filled
         self.copies = Copies(workers, most_fetched=max(1, int(_MOST_FETCHES_S / fetching.block_s)))
         filler.awaits_tier = self._awaits
 
@@ -140,9 +143,16 @@ class Tier:
         """Tell whether the engine must go on although no request is left: to end copies, or to look for some."""
         return self.is_copying or self.storing.looks.is_awaited
 
-    def begin_copies(self, *, idle: bool) -> TierMetadata:
-        """Tell the workers what to copy beside the step that has just been scheduled; `idle`: it has no tokens."""
+    def begin_copies(self, step: SchedulerOutput) -> TierMetadata:
+        """Tell the workers what to copy beside the step that has just been scheduled.
+
+        Raises:
+            IntegrityError: A store would read a block while the step writes it.
+        """
+        idle = not step.total_num_scheduled_tokens
         store = self.storing.begin(idle=idle)
+        if store is not None and not self._find_filled(step).isdisjoint(block.block_id for block in store.blocks):
+            raise IntegrityError("a block is to be stored beside the step that computes it")
         if not idle:
             self._begin_prefetch()
         return self.copies.begin(store)
