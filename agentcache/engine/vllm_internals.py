@@ -197,6 +197,8 @@ TIER_SIGNATURES: dict[str, tuple[str, ...]] = {
     f"{_TIER_CONNECTOR}.update_connector_output": ("self", "connector_output"),
     f"{_TIER_CONNECTOR}.has_pending_push_work": ("self",),
     f"{_TIER_CONNECTOR}.reset_cache": ("self",),
+    f"{_TIER_CONNECTOR}.get_handshake_metadata": ("self",),
+    f"{_TIER_CONNECTOR}.set_xfer_handshake_metadata_pp_aware": ("self", "metadata"),
     "vllm.utils.cpu_resource_utils:get_cgroup_memory_limit": (),
 }
 TIER_ATTRIBUTES: dict[str, tuple[str, ...]] = {

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
+from tiered_scheduler import make_tiered
 
 from agentcache.engine.tier import copying_thread
 from agentcache.engine.tier.copy_reports import CopyReports
 from agentcache.engine.tier.copying_thread import CopyingThread
-from agentcache.engine.tier.worker import CopiesDone, CpuTierWorker, TierMetadata, TierWorker
-from agentcache.errors import ServerError
+from agentcache.engine.tier.worker import CopiesDone, CpuTierWorker, HostBlocks, TierMetadata, TierWorker
+from agentcache.errors import InputError, ServerError
 
 LOAD = {"load_event": 5, "load_gpu_blocks": [1], "load_cpu_blocks": [2]}
 STORE = {"store_event": 5, "store_gpu_blocks": [1], "store_cpu_blocks": [2]}
@@ -64,6 +67,7 @@ class ThreadedWorker(TierWorker):
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         config: Any = None
         super().__init__(config, None, 1)
+        self.num_cpu_blocks = 8
         self.failures: list[Exception] = []
         self.streams = FakeStream(), FakeStream()
         monkeypatch.setattr(copying_thread, "torch", SimpleNamespace(Event=FakeEvent))
@@ -176,6 +180,7 @@ def test_vllms_thread_gives_way_to_ours(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_copy_on_the_cpu_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     config: Any = None
     worker = CpuTierWorker(config, None, 1)
+    worker.num_cpu_blocks = 8
     worker.gpu_kv_caches = {"layer": torch.arange(8.0).reshape(8, 1)}
     worker.cpu_kv_caches = {"layer": torch.zeros(8, 1)}
     times = iter([1.0, 2.0, 2.5, 5.0, 5.125])
@@ -188,6 +193,32 @@ def test_a_copy_on_the_cpu_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     done = worker.build_connector_worker_meta()
     assert done == CopiesDone({6: 1}, {5: 1, 7: 1}, failed={5}, seconds={7: 0.5, 6: 0.125})
     assert worker.cpu_kv_caches["layer"].flatten().tolist() == [0, 0, 0, 0, 0, 0, 5, 0]
+
+
+def test_a_failure_is_logged_by_every_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM's loggers keep to a host's first rank unless they are told otherwise."""
+    monkeypatch.setattr("vllm.distributed.parallel_state.is_local_first_rank", lambda: False)
+    told = mock.Mock()
+    monkeypatch.setattr(copying_thread.logger, "warning", told)
+    copying_thread.tell_failure(RuntimeError("of the second rank"))
+    assert told.call_count == 1
+
+
+@pytest.mark.parametrize("copies", [{**LOAD, "load_cpu_blocks": [8]}, {**STORE, "store_cpu_blocks": [2, 9]}])
+def test_a_copy_beyond_the_host_is_refused(worker: ThreadedWorker, copies: dict[str, Any]) -> None:
+    """What copies blocks computes an address from any number."""
+    with pytest.raises(ServerError, match=r"^--kv-offloading-size: a copy .* names block [89] of 8; restart"):
+        worker.run_step(**copies)
+
+
+@pytest.mark.parametrize(("least", "is_refused"), [(200, False), (201, False), (199, True)])
+def test_a_worker_with_less_room_is_refused(*, least: int, is_refused: bool, tiny_model_path: str) -> None:
+    """Stages with more layers have room for fewer blocks."""
+    connector = make_tiered(tiny_model_path, host_blocks=200).scheduler.connector
+    workers = {(0, 0): HostBlocks(200), (1, 0): HostBlocks(least)}
+    expected = pytest.raises(InputError, match="199 blocks, the first for 200") if is_refused else nullcontext()
+    with expected:
+        connector.set_xfer_handshake_metadata_pp_aware(workers)
 
 
 def test_a_copy_has_failed_if_it_did_at_any_worker() -> None:

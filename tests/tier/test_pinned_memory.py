@@ -19,8 +19,8 @@ ALLOCATION = "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator:
 VLLM_SAYS = "Engine core initialization failed. See root cause above."
 
 
-def make_worker(monkeypatch: pytest.MonkeyPatch, error: str, *, free_gib: float = 4.0) -> TierWorker:
-    """Make a worker of 1.5 GiB whose host says `error` when it is asked, and has so much free."""
+def make_worker(monkeypatch: pytest.MonkeyPatch, error: str, *, free_gib: float = 4.0, ranks: int = 1) -> TierWorker:
+    """Make a worker of 1.5 GiB, one of so many, whose host says `error` when it is asked, and has so much free."""
 
     def refuse(*_: Any) -> None:
         raise RuntimeError(error)
@@ -28,7 +28,8 @@ def make_worker(monkeypatch: pytest.MonkeyPatch, error: str, *, free_gib: float 
     monkeypatch.setattr(SimpleCPUOffloadWorker, "register_kv_caches", refuse)
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=(free_gib - 0.25) * 2**30))
     monkeypatch.setattr("psutil.swap_memory", lambda: SimpleNamespace(free=0.25 * 2**30))
-    config: Any = None
+    parallel = SimpleNamespace(local_world_size=ranks, world_size=ranks)
+    config: Any = SimpleNamespace(parallel_config=parallel)
     return TierWorker(config, None, 3 * 2**29)
 
 
@@ -51,6 +52,17 @@ def test_memory_that_is_not_free_is_not_asked_for(monkeypatch: pytest.MonkeyPatc
     worker = make_worker(monkeypatch, "it was asked", free_gib=1.4)
     with pytest.raises(InputError, match=r"^--kv-offloading-size: 1\.5 GiB .*, and 1\.4 GiB are free; give less$"):
         worker.register_kv_caches({"layer": torch.zeros(1)})
+
+
+def test_memory_is_checked_for_all_ranks_of_a_host_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All look before any takes its own: else the first ones find enough, and all are refused late or ended."""
+    looked: list[str] = []
+    group = SimpleNamespace(barrier=lambda: looked.append("all ranks"))
+    monkeypatch.setattr("agentcache.engine.tier.worker.get_world_group", lambda: group)
+    worker = make_worker(monkeypatch, "it was asked", free_gib=5.9, ranks=4)
+    with pytest.raises(InputError, match=r"1\.5 GiB .* wanted for each of 4 ranks, and 5\.9 GiB are free; give less$"):
+        worker.register_kv_caches({"layer": torch.zeros(1)})
+    assert looked == ["all ranks"]
 
 
 def test_another_error_of_vllm_stays_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from vllm.config import VllmConfig
-from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata, KVConnectorRole
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorHandshakeMetadata,
+    KVConnectorMetadata,
+    KVConnectorRole,
+)
 from vllm.distributed.kv_transfer.kv_connector.v1.simple_cpu_offload_connector import SimpleCPUOffloadConnector
 from vllm.platforms import current_platform
 from vllm.v1.core.kv_cache_manager import KVCacheBlocks
@@ -14,7 +18,9 @@ from vllm.v1.kv_cache_interface import KVCacheConfig
 from vllm.v1.outputs import KVConnectorOutput
 from vllm.v1.request import Request
 
-from agentcache.engine.tier.worker import CopiesDone, CpuTierWorker, TierWorker
+from agentcache.engine.start_cause import tell_cause
+from agentcache.engine.tier.worker import CopiesDone, CpuTierWorker, HostBlocks, TierWorker
+from agentcache.errors import InputError
 
 if TYPE_CHECKING:
     from agentcache.engine.tier.tier import Tier
@@ -34,6 +40,28 @@ class TierConnector(SimpleCPUOffloadConnector):
     def host_blocks(self) -> int:
         """Return how many blocks the host's memory has room for; 0 without prefix caching."""
         return self.scheduler_manager.num_cpu_blocks if self.scheduler_manager is not None else 0
+
+    def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata | None:
+        """Return how many blocks this worker has room for."""
+        return HostBlocks(self.worker_handler.num_cpu_blocks) if self.worker_handler is not None else None
+
+    def set_xfer_handshake_metadata_pp_aware(
+        self, metadata: dict[tuple[int, int], KVConnectorHandshakeMetadata]
+    ) -> None:
+        """Refuse workers with less room than the scheduler counts on: it names blocks that they do not have.
+
+        Raises:
+            InputError: Some pipeline stage has more layers than the first, and so room for fewer blocks.
+        """
+        counts = [each.count for each in metadata.values() if isinstance(each, HostBlocks)]
+        if (least := min(counts, default=self.host_blocks)) < self.host_blocks:
+            message = (
+                f"--kv-offloading-size: one worker has room for {least:,} blocks, the first for {self.host_blocks:,}, "
+                "as pipeline stages have different numbers of layers; give a --pipeline-parallel-size that divides the "
+                "layers or equal stages in VLLM_PP_LAYER_PARTITION, or leave the size out"
+            )
+            tell_cause(message)
+            raise InputError(message)
 
     def steer(self, tier: Tier) -> None:
         """Leave to `tier` what is stored, kept and fetched."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -10,7 +11,8 @@ from typing import Any, NoReturn
 
 import psutil  # type: ignore[import-untyped]
 import torch
-from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorWorkerMetadata
+from vllm.distributed import get_world_group
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorHandshakeMetadata, KVConnectorWorkerMetadata
 from vllm.v1.simple_kv_offload.metadata import SimpleCPUOffloadMetadata, SimpleCPUOffloadWorkerMetadata
 from vllm.v1.simple_kv_offload.worker import SimpleCPUOffloadWorker
 
@@ -22,6 +24,13 @@ from agentcache.errors import InputError, ServerError
 @dataclass
 class TierMetadata(SimpleCPUOffloadMetadata):
     """What our scheduler asks for. Nothing that is still being computed is stored, so that copies need not wait."""
+
+
+@dataclass
+class HostBlocks(KVConnectorHandshakeMetadata):
+    """Tells the scheduler how many blocks a worker has room for in the host's memory."""
+
+    count: int
 
 
 @dataclass
@@ -83,8 +92,13 @@ class TierWorker(SimpleCPUOffloadWorker):
     def _check_free_memory(self) -> None:
         """Refuse what is not free. The kernel would give it, and end some process once it is written to."""
         free = psutil.virtual_memory().available + psutil.swap_memory().free
-        if self.cpu_capacity_bytes > free:
-            self._refuse(f"are wanted, and {free / 2**30:.1f} GiB are free; give less", None)
+        ranks = self.vllm_config.parallel_config.local_world_size
+        if self.vllm_config.parallel_config.world_size > 1:
+            # No rank takes its memory before all have looked.
+            get_world_group().barrier()
+        if self.cpu_capacity_bytes * ranks > free:
+            each = f" for each of {ranks} ranks" if ranks > 1 else ""
+            self._refuse(f"are wanted{each}, and {free / 2**30:.1f} GiB are free; give less", None)
 
     def _refuse(self, cause: str, error: RuntimeError | None) -> NoReturn:
         message = f"--kv-offloading-size: {self.cpu_capacity_bytes / 2**30:.1f} GiB of the host's memory {cause}"
@@ -103,7 +117,14 @@ class TierWorker(SimpleCPUOffloadWorker):
         self._backend = backend
 
     def bind_connector_metadata(self, metadata: SimpleCPUOffloadMetadata) -> None:
-        """Take the step's copies, before the step itself is launched."""
+        """Take the step's copies, before the step itself is launched.
+
+        Raises:
+            ServerError: A copy would leave the host's memory: what copies blocks checks no bounds.
+        """
+        last = max(itertools.chain(metadata.load_cpu_blocks, metadata.store_cpu_blocks), default=0)
+        if last >= self.num_cpu_blocks:
+            self._end_engine(f"names block {last} of {self.num_cpu_blocks}")
         super().bind_connector_metadata(metadata)
         self._step_before = self._mark_step_before()
 
