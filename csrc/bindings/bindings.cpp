@@ -131,7 +131,7 @@ PyObject* remove_block(PyObject* self, PyObject* block) {
 FreeContext make_context(double factor, JobNumber job, FinishClass finish_class, bool prefix_only, bool superseded,
                          bool whole, bool copy, std::optional<PinId> pin) {
   require_argument(!pin || *pin >= 0, "pin is negative");
-  return {factor, job, finish_class, prefix_only, superseded, whole, copy, pin.value_or(kNoPin)};
+  return {{factor, job, finish_class, prefix_only, superseded, whole, copy}, pin.value_or(kNoPin)};
 }
 
 void bind_context(py::module_& module) {

@@ -10,15 +10,15 @@ using FinishClass = std::int16_t;
 constexpr FinishClass kMaxFinishClasses = 1024;
 
 /// The agent's job that freed blocks, as a number of the caller's. kNoJob: unknown.
-using JobNumber = std::int32_t;
+using JobNumber = std::int64_t;
 constexpr JobNumber kNoJob = 0;
 
 /// A pin, as any number of the caller's from 0. kNoPin: not pinned.
 using PinId = std::int64_t;
 constexpr PinId kNoPin = -1;
 
-/// What the blocks that one request frees have in common. Three words, because every group of blocks keeps one.
-struct FreeContext {
+/// What blocks that were freed together keep of their request. Three words, because every group of blocks has one.
+struct GroupContext {
   double factor = 1.0;           ///< Multiplies the value of the blocks. Above 0.
   JobNumber job = kNoJob;        ///< Whose request it was.
   FinishClass finish_class = 0;  ///< How it finished. Below kMaxFinishClasses.
@@ -30,6 +30,13 @@ struct FreeContext {
   bool whole : 1 = false;
   /// Another cache has the blocks as well: their use and loss here tell nothing of when their job returns.
   bool copy : 1 = false;
+
+  /// Compares field by field.
+  bool operator==(const GroupContext&) const = default;
+};
+
+/// What the blocks that one request frees have in common.
+struct FreeContext : GroupContext {
   PinId pin = kNoPin;  ///< Keeps the blocks, if the evictor knows pins.
 
   /// Compares field by field.

@@ -17,10 +17,10 @@ using GroupId = ListId;
 
 /// What the blocks of a group share. All groups are scanned, so one takes no more than a cache line.
 struct Group {
-  double freed_s;       ///< When its blocks were freed.
-  FreeContext context;  ///< Of the request that freed them.
-  Ranked first;         ///< Its cheapest block.
-  std::uint32_t size;   ///< Blocks at its beginning.
+  double freed_s;        ///< When its blocks were freed.
+  GroupContext context;  ///< Of the request that freed them.
+  Ranked first;          ///< Its cheapest block.
+  std::uint32_t size;    ///< Blocks at its beginning.
   GroupId id;
 
   /// Returns the part of the group that each of its blocks was at its beginning.
@@ -49,7 +49,7 @@ class Groups {
 
   /// Makes a group of blocks, in order. Each block's key is what its loss costs. O(blocks).
   /// \pre There is at least one block, and none is in a group.
-  GroupId add(std::span<const Ranked> blocks, double freed_s, const FreeContext& context) {
+  GroupId add(std::span<const Ranked> blocks, double freed_s, const GroupContext& context) {
     const GroupId group = lists_.begin(blocks);
     if (place_.size() < lists_.num_ids()) place_.resize(lists_.num_ids());
     place_[index(group)] = groups_.size();

@@ -150,12 +150,12 @@ class ReturnTimeEvictor final : public CheckedEvictor {
     require_argument(share >= 0 && std::isfinite(share), "share must be finite and at least 0");
   }
 
-  double worth_of(double freed_s, const FreeContext& context, double now_s) {
+  double worth_of(double freed_s, const GroupContext& context, double now_s) {
     return waits_.waits()[index(context.finish_class)].at(now_s - freed_s) * context.factor;
   }
 
   // Blocks of ranked_ that are worth more to another job that waits for them go to its group.
-  void hand_over_shared(double now_s, const FreeContext& context) {
+  void hand_over_shared(double now_s, const GroupContext& context) {
     std::map<GroupId, std::vector<Ranked>> handed_over;
     const double own = worth_of(now_s, context, now_s);
     std::erase_if(ranked_, [&](const Ranked& block) {

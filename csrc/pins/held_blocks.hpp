@@ -25,7 +25,7 @@ class HeldBlocks {
   bool is_pinned(BlockId id) const { return held_[index(id)].is_pinned; }
   /// Returns what the block was freed with, but for the pin.
   /// \pre It is held.
-  const FreeContext& context_of(BlockId id) const { return held_[index(id)].context; }
+  const GroupContext& context_of(BlockId id) const { return held_[index(id)].context; }
 
   /// Returns the positions of blocks that are held, in the order of `ids`.
   std::vector<std::int64_t> positions_of(std::span<const BlockId> ids) const {
@@ -41,7 +41,7 @@ class HeldBlocks {
   }
 
   /// Holds a block, not yet in a pin.
-  void hold(BlockId id, std::int64_t position, const FreeContext& context) {
+  void hold(BlockId id, std::int64_t position, const GroupContext& context) {
     held_[index(id)] = {position, context, false};
   }
   /// Puts a block that is held into a pin, or takes it out of one.
@@ -52,7 +52,7 @@ class HeldBlocks {
  private:
   struct Held {
     std::int64_t position = 0;
-    FreeContext context;
+    GroupContext context;
     bool is_pinned = false;
   };
 

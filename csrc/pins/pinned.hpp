@@ -152,7 +152,7 @@ class PinnedEvictor final : public CheckedEvictor {
   void insert(const Freed& freed) override {
     learn_returns(freed.last_s);
     const PinId pin = freed.context.pin;
-    const FreeContext unpinned = freed.context.without_pin();
+    const GroupContext& unpinned = freed.context;
     std::vector<BlockId> own;
     std::vector<BlockId> others;
     for (std::size_t i = 0; i < freed.size(); ++i) {
@@ -237,7 +237,7 @@ class PinnedEvictor final : public CheckedEvictor {
   bool can_be_adopted(BlockId id) const { return held_.is_known(id) && held_.has_kv(id) && !held_.is_pinned(id); }
 
   // Blocks with KV that are in no pin go to one that has reserved them, else to the inner evictor.
-  void give_back(std::span<const BlockId> ids, double freed_s, const FreeContext& context) {
+  void give_back(std::span<const BlockId> ids, double freed_s, const GroupContext& context) {
     std::map<PinId, std::vector<BlockId>> reserved;
     std::vector<BlockId> others;
     for (const BlockId id : ids) {
@@ -249,7 +249,7 @@ class PinnedEvictor final : public CheckedEvictor {
         reserved[*std::ranges::max_element(pins, {}, [this](PinId pin) { return pins_.value_of(pin); })].push_back(id);
       }
     }
-    inner_.add(others, held_.positions_of(others), freed_s, context);
+    inner_.add(others, held_.positions_of(others), freed_s, FreeContext{context});
     for (const auto& [pin, its] : reserved) pin_group(pin, its, freed_s, Origin::kReserved);
   }
 
@@ -258,7 +258,7 @@ class PinnedEvictor final : public CheckedEvictor {
     if (ids.empty()) return;
     for (const BlockId id : ids) held_.set_pinned(id, true);
     const std::vector<std::int64_t> positions = held_.positions_of(ids);
-    pins_.add(pin, {ids, positions, now_s, held_.context_of(ids.front()), next_sequence_}, origin);
+    pins_.add(pin, {ids, positions, now_s, {held_.context_of(ids.front())}, next_sequence_}, origin);
     next_sequence_ += ids.size();
   }
 

@@ -26,7 +26,7 @@ enum class Origin { kOwn, kReserved, kAdopted };
 /// Blocks of a pin that came to it together.
 struct PinnedGroup {
   double since_s;            ///< When they were freed.
-  FreeContext context;       ///< Which all of them share.
+  GroupContext context;      ///< Which all of them share.
   std::uint64_t sequence;    ///< Of its first block.
   std::vector<BlockId> ids;  ///< In the order in which they came.
 };

@@ -195,7 +195,7 @@ struct Damage {
   static void damage_pinned() {
     const auto make = [] {
       auto both = std::make_unique<PinnedLru>();
-      both->pinned.add(Ids{0, 1}, Positions{16, 32}, 0.0, {.pin = 7});
+      both->pinned.add(Ids{0, 1}, Positions{16, 32}, 0.0, {{}, 7});
       both->pinned.add(Ids{2}, Positions{16}, 0.0);
       return both;
     };

@@ -64,10 +64,10 @@ class Stress {
     std::vector<std::int64_t> positions(ids.size());
     for (auto& position : positions) position = static_cast<std::int64_t>(16 * draw(50));
     evictor_.add(ids, positions, now_s_,
-                 {.factor = draw(4) == 0 ? 0.5 : 1.0,
-                  .job = static_cast<JobNumber>(draw(5)),
-                  .finish_class = static_cast<FinishClass>(draw(3)),
-                  .pin = pin_});
+                 {{.factor = draw(4) == 0 ? 0.5 : 1.0,
+                   .job = static_cast<JobNumber>(draw(5)),
+                   .finish_class = static_cast<FinishClass>(draw(3))},
+                  pin_});
   }
 
   void add_empty() {

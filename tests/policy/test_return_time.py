@@ -205,6 +205,19 @@ def test_a_shared_block_stays_with_the_one_job_that_still_waits() -> None:
     assert list(evictor.order(2e6 + 3)) == [3, 4, 0, 1, 2]
 
 
+def test_jobs_beyond_32_bits_are_told_apart() -> None:
+    first = 2**40
+    evictor = make_evictor(6)
+    teach(evictor)
+    leave(evictor, [2, 1, 0], 2e6, finish_class=1, job=first)
+    use(evictor, 1, 0)
+    leave(evictor, [4, 3, 1, 0], 2e6 + 2, finish_class=2, job=first + 2**32)
+    assert list(evictor.order(2e6 + 3)) == [3, 4, 0, 1, 2], "not taken for one job, which came back"
+    assert FreeContext(job=2**63 - 1).job == 2**63 - 1
+    with pytest.raises(TypeError):
+        FreeContext(job=2**63)
+
+
 def test_a_shared_block_goes_to_the_better_waiter_then_the_other() -> None:
     evictor = make_evictor(6)
     teach(evictor)
