@@ -133,6 +133,20 @@ def test_full_files_move_on_and_the_last_is_lost(tmp_path: Path) -> None:
     }
 
 
+def test_no_other_user_reads_a_recording(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    notes = tmp_path / "r.jsonl.2"
+    for each, text in ((path, '{"recording":1}\n'), (tmp_path / "r.jsonl.1", '{"recording":2}\n'), (notes, "notes")):
+        each.write_text(text)
+        each.chmod(0o644)
+    file = LineFile(path, max_bytes=8, files=4)
+    file.write(b"new\n")
+    file.close()
+    modes = {each.name: each.stat().st_mode & 0o777 for each in tmp_path.iterdir()}
+    assert modes == {"r.jsonl": 0o600, "r.jsonl.1": 0o600, "r.jsonl.2": 0o600, "r.jsonl.3": 0o644}
+    assert (tmp_path / "r.jsonl.3").read_text() == "notes", "what is no recording stays as it is"
+
+
 class FullDisk:
     """Takes three bytes of a line."""
 

@@ -73,6 +73,19 @@ def test_full_files_of_the_same_start_come_first(tmp_path: Path) -> None:
     assert [line.hash_ids for line in read_recording(path).requests] == [[2], [3]]
 
 
+@pytest.mark.parametrize("missing", [0, 1, 2])
+def test_a_kill_between_two_renames_hides_no_file(missing: int, tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    numbers = [number for number in range(5) if number != missing]
+    for number in numbers:
+        name = f"r.jsonl.{number}" if number else "r.jsonl"
+        write_recording(tmp_path / name, make_line(100 * (9 - number), 5, 5, [number]))
+    assert [line.hash_ids for line in read_recording(path).requests] == [[number] for number in reversed(numbers)]
+    for each in tmp_path.iterdir():
+        each.rename(each.with_name(each.name.replace("r.jsonl", "r-rank3.jsonl")))
+    assert len(read_recording(path).requests) == 4, "of a further engine, too"
+
+
 def test_files_of_further_engines_are_read_too(tmp_path: Path) -> None:
     path = write_recording(tmp_path / "r.jsonl", make_line(400, 5, 5, [3]))
     write_recording(tmp_path / "r-rank2.jsonl.1", make_line(200, 5, 5, [2], lost=4))
