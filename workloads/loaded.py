@@ -8,16 +8,13 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TypeVar
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from agentcache.errors import InputError, in_one_line
 from tool_runtime.agent.job import Job, ToolCall
-
-Count = Annotated[int, Field(ge=0)]
-Seconds = Annotated[float, Field(ge=0)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +95,7 @@ def check_arguments(call: ToolCall, place: str) -> None:
     """Raise InputError if the arguments are no JSON object, which chat templates and tools need."""
     try:
         arguments = json.loads(call.arguments or "{}")
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         arguments = None
     if not isinstance(arguments, dict):
         raise InputError(f"{place}: the arguments of {call.name} are no JSON object; take the entry out")

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from agentcache.jobs.tokenizer import Tokenizer
 from agentcache.models.corpus import read_words
 from tool_runtime.agent.job import Context, Job
+from tool_runtime.bounds import MAX_BLOCK_TOKENS
 
-_MAX_BLOCK_TOKENS = 2**20
 # More would not distinguish blocks better, and a server with a small context might not tokenize them.
 _WORDS = 1000
 
@@ -32,7 +32,7 @@ class ContextWriter:
         size = context.block_tokens
         first = start // size
         blocks = np.array(context.blocks[first : -(-stop // size)], dtype=np.int64).view(np.uint64)
-        numbers = blocks[:, np.newaxis] * np.uint64(_MAX_BLOCK_TOKENS) + np.arange(size, dtype=np.uint64)
+        numbers = blocks[:, np.newaxis] * np.uint64(MAX_BLOCK_TOKENS) + np.arange(size, dtype=np.uint64)
         return self._draw(numbers.ravel()[start - first * size : stop - first * size])
 
     def fill(self, name: str, count: int) -> list[int]:

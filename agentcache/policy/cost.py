@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from agentcache.errors import InputError, in_one_line
 from agentcache.policy.link_profile import LinkProfile
 from agentcache.policy.step_cost import StepCost
+from tool_runtime.bounds import MAX_CACHE_TOKENS
 
 DEFAULT_FLOOR_S = 1e-9
 TERMS = ("l1", "q1", "l2", "q2", "(l1+q1)²", "q2·(l1+q1+l2+q2)", "intercept")
@@ -221,7 +222,7 @@ class CostProfile(BaseModel):
     cost_model: CostModel
     steps: StepProfile | None = None
     link: LinkProfile | None = None
-    kv_tokens: int | None = Field(default=None, ge=1)
+    kv_tokens: int | None = Field(default=None, ge=1, le=MAX_CACHE_TOKENS)
 
 
 def save_profile(profile: CostProfile, folder: Path) -> Path:

@@ -16,6 +16,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from tool_runtime.bounds import Seconds
 from tool_runtime.learning.durations import RecordState
 from tool_runtime.learning.gap_record import MAX_COUNT, MAX_TOTAL_S
 from tool_runtime.learning.tool_key import ToolKey
@@ -25,7 +26,6 @@ MAX_FILE_BYTES = 64 * 2**20
 _MARK = re.compile(rb'\s*\{\s*"format"\s*:\s*"agentcache durations"')
 _MARK_BYTES = 256
 
-_Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _Name = Annotated[str, Field(max_length=256)]
 
 
@@ -39,8 +39,8 @@ class _StoredRecord(BaseModel):
     tool: _Name
     command: _Name
     count: Annotated[int, Field(ge=0, le=MAX_COUNT)]
-    total_s: Annotated[_Seconds, Field(le=MAX_TOTAL_S)]
-    samples: list[tuple[_Seconds, _Seconds, bool]]
+    total_s: Annotated[float, Field(ge=0, le=MAX_TOTAL_S, allow_inf_nan=False)]
+    samples: list[tuple[Seconds, Seconds, bool]]
 
 
 class _StoredDurations(BaseModel):

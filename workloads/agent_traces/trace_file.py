@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from agentcache.errors import InputError
-from workloads.loaded import Count, Record, Seconds, parse_record, read_whole, refuse_compressed
+from tool_runtime.bounds import BlockTokens, Count, Milliseconds, Seconds, Tokens
+from workloads.loaded import Record, parse_record, read_whole, refuse_compressed
 
 
 class Request(Record):
@@ -19,8 +20,8 @@ class Request(Record):
 
     type: Literal["n", "s"]
     t: Seconds
-    prompt_tokens: Count = Field(alias="in")
-    reply_tokens: Count = Field(alias="out")
+    prompt_tokens: Tokens = Field(alias="in")
+    reply_tokens: Tokens = Field(alias="out")
     hash_ids: list[Count]
     input_types: list[str]
     stop: str
@@ -37,9 +38,9 @@ class SubAgent(Record):
 
     type: Literal["subagent"]
     t: Seconds
-    duration_ms: Seconds | None = None
-    tool_tokens: Count
-    system_tokens: Count
+    duration_ms: Milliseconds | None = None
+    tool_tokens: Tokens
+    system_tokens: Tokens
     requests: list[Request]
     agent_id: Any = None
     subagent_type: Any = None
@@ -53,10 +54,10 @@ class Trace(Record):
     """A session. Its tool definitions and its system prompt are the first tokens of each of its prompts."""
 
     id: str
-    block_size: int = Field(ge=1)
+    block_size: BlockTokens
     hash_id_scope: Literal["local"] = "local"
-    tool_tokens: Count
-    system_tokens: Count
+    tool_tokens: Tokens
+    system_tokens: Tokens
     requests: list[Annotated[Request | SubAgent, Field(discriminator="type")]] = Field(min_length=1)
     models: Any = None
     totals: Any = None

@@ -13,7 +13,8 @@ from typing import Any
 from pydantic import Field
 
 from agentcache.errors import InputError
-from workloads.loaded import Count, Record, parse_record, read_lines
+from tool_runtime.bounds import MAX_TOKENS, SomeTokens, Tokens
+from workloads.loaded import Record, parse_record, read_lines
 
 # Tags of a model's own format may stand behind a name.
 _NAME = re.compile("[a-zA-Z0-9_-]{1,64}")
@@ -24,8 +25,8 @@ class Step(Record):
     """A reply: the tools that it called, the characters of their results, and its own tokens, with its thinking."""
 
     tools: list[str]
-    tool_result_chars: list[Count]
-    output_tokens: int = Field(ge=1)
+    tool_result_chars: list[Tokens]
+    output_tokens: SomeTokens
     input_tokens: Any = None
     llm_latency_s: Any = None
 
@@ -76,6 +77,12 @@ def read_shapes(path: Path) -> list[tuple[str, Shape]]:
 def _check(shape: Shape, place: str) -> None:
     if not (shape.turns or shape.error):
         raise InputError(f"{place}: turns: holds none")
+    steps = [step for turn in shape.turns for step in turn.steps]
+    if (size := sum(step.output_tokens + sum(step.tool_result_chars) for step in steps)) > MAX_TOKENS:
+        raise InputError(
+            f"{place}: turns: replies of so many tokens and results of so many characters are {size} together; a job "
+            f"may have {MAX_TOKENS}"
+        )
     for number, turn in enumerate(shape.turns):
         for index, step in enumerate(turn.steps):
             where = f"{place}: turns[{number}].steps[{index}]"

@@ -11,6 +11,7 @@ The content of the last step is the answer's text. Lists between the turns (tool
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from workloads.loaded import check_arguments
 from workloads.tool_latency import ToolLatency
 
 _QUERY = "begin_of_turn_query"
-_STEP = "step_"
+_STEP = re.compile("step_[0-9]{1,9}")
 
 
 def count_entries(path: Path) -> int:
@@ -80,6 +81,8 @@ def _parse_entry(line: str) -> dict[str, Any]:
         entry = json.loads(line)
     except json.JSONDecodeError as error:
         raise InputError(f"not JSON ({error.msg}, column {error.colno})") from None
+    except (ValueError, RecursionError):
+        raise InputError("not JSON that can be read: it has too many levels, or a number of too many digits") from None
     if not isinstance(entry, dict) or not isinstance(entry.get("id"), str):
         raise InputError("not a BFCL result: no id")
     if "inference_log" not in entry:
@@ -123,10 +126,10 @@ def _read_message(message: Any) -> Message:
 
 
 def _read_turns(user_turn: Mapping[str, Any], tool_latency: ToolLatency, rng: np.random.Generator) -> Iterator[Turn]:
-    names = [name for name in user_turn if name.startswith(_STEP) and name[len(_STEP) :].isdigit()]
+    names = [name for name in user_turn if _STEP.fullmatch(name)]
     if not names:
-        raise InputError(f"no {_STEP}0: the entry has no replies")
-    names.sort(key=lambda name: int(name[len(_STEP) :]))
+        raise InputError("no step_0: the entry has no replies")
+    names.sort(key=lambda name: int(name.removeprefix("step_")))
     for name in names[:-1]:
         yield _read_step(name, *_read_log(name, user_turn[name]), tool_latency, rng)
     content, _ = _read_log(names[-1], user_turn[names[-1]])
@@ -188,6 +191,6 @@ def _find_error(result: str) -> str | None:
         return result
     try:
         value = json.loads(result)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         return None
     return str(value["error"]) if isinstance(value, dict) and "error" in value else None

@@ -88,7 +88,7 @@ def read_threads(path: Path, scale: float) -> list[Thread]:
 def _is_longbench(text: bytes, place: str) -> bool:
     try:
         entry = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         entry = None
     if not isinstance(entry, dict):
         raise InputError(f"{place}: is not a JSON object")

@@ -14,16 +14,9 @@ from pydantic import Field
 
 from agentcache.errors import InputError
 from tool_runtime.agent.job import Context, Job, ToolCall, ToolResult, Turn
+from tool_runtime.bounds import Microseconds
 from workloads.filler import Encode
-from workloads.loaded import (
-    Count,
-    LoadedJobs,
-    Record,
-    draw_recordings,
-    parse_record,
-    read_lines,
-    refuse_compressed,
-)
+from workloads.loaded import LoadedJobs, Record, draw_recordings, parse_record, read_lines, refuse_compressed
 
 _MICROSECONDS = 1e-6
 # The recording does not name the tools.
@@ -36,7 +29,7 @@ _RECORDED_NOTE = (
 
 
 class _Request(Record):
-    timestamp: Count
+    timestamp: Microseconds
     prompt: str = Field(alias="input")
     reply: str = Field(alias="output")
     session_id: str = Field(min_length=1)

@@ -9,16 +9,8 @@ from pydantic import Field
 
 from agentcache.errors import InputError
 from tool_runtime.agent.job import Context, Job, Turn
-from workloads.loaded import (
-    BlockScale,
-    Count,
-    LoadedJobs,
-    Record,
-    check_enough,
-    check_options,
-    parse_record,
-    read_lines,
-)
+from tool_runtime.bounds import Count, Milliseconds, Tokens
+from workloads.loaded import BlockScale, LoadedJobs, Record, check_enough, check_options, parse_record, read_lines
 
 _BLOCK_TOKENS = 512
 _RECORDED_NOTE = (
@@ -28,9 +20,9 @@ _RECORDED_NOTE = (
 
 
 class _Request(Record):
-    timestamp: float = Field(ge=0, description="milliseconds")
-    input_length: Count
-    output_length: Count
+    timestamp: Milliseconds
+    input_length: Tokens
+    output_length: Tokens
     hash_ids: list[Count] = Field(min_length=1)
 
 

@@ -9,7 +9,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from workloads.loaded import Count, Record, Seconds
+from tool_runtime.bounds import BlockTokens, Count, Milliseconds, SomeTokens, Tokens
+from workloads.loaded import Record
 
 VERSION = 1
 
@@ -21,7 +22,7 @@ class Header(Record):
 
     version: int
     id: str
-    block_tokens: int = Field(ge=1)
+    block_tokens: BlockTokens
     model: str
     policy: str
     started_at: str
@@ -37,15 +38,15 @@ class Line(Record):
     """
 
     recording: Header | None = None
-    timestamp: Seconds
-    input_length: int = Field(ge=1)
-    output_length: Count
+    timestamp: Milliseconds
+    input_length: SomeTokens
+    output_length: Tokens
     hash_ids: list[Count]
     reply_ids: list[Count] = Field(default=[])
     session: str | None = None
-    ttft_ms: Seconds | None = None
-    latency_ms: Seconds
-    cached_length: Count = 0
+    ttft_ms: Milliseconds | None = None
+    latency_ms: Milliseconds
+    cached_length: Tokens = 0
     called: list[str] = Field(default=[])
     end: End
     lost: Count = 0

@@ -96,7 +96,7 @@ def _find_delays(parts: Mapping[Path, Header]) -> dict[str, float]:
 def _read_start(start: str, path: Path) -> datetime:
     try:
         return datetime.fromisoformat(start).astimezone(UTC)
-    except ValueError:
+    except (ValueError, OverflowError):
         raise InputError(
             f"{path}:1: recording.started_at: is {start[:40]!r}; engines are put on one clock by times such as "
             "2026-01-31T23:59:59+00:00"

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from agentcache.errors import InputError
+from tool_runtime.bounds import MAX_TOKENS
 from workloads.loaded import read_lines
 
 TOP = "resourceSpans"
@@ -102,22 +103,22 @@ def _read_span(span: dict[str, Any]) -> ModelCall | ToolRun | None:
         began_ns,
         ended_ns,
         str(attributes.get("gen_ai.response.model") or attributes.get("gen_ai.request.model") or "unknown"),
-        _read_count(attributes, "gen_ai.usage.input_tokens", least=1),
-        _read_count(attributes, "gen_ai.usage.output_tokens"),
+        _read_count(attributes, "gen_ai.usage.input_tokens", least=1, most=MAX_TOKENS),
+        _read_count(attributes, "gen_ai.usage.output_tokens", most=MAX_TOKENS),
         tuple(map(str, reasons)) if isinstance(reasons, list) else (),
         failed="error.type" in attributes or (span.get("status") or {}).get("code") in _STATUS_ERROR,
     )
 
 
-def _read_count(values: dict[str, Any], name: str, least: int = 0) -> int:
+def _read_count(values: dict[str, Any], name: str, *, least: int = 0, most: int = _MOST) -> int:
     """Read a whole number, which OTLP's JSON writes as text where it has 64 bits."""
     value = values.get(name)
     if value is None:
         raise InputError(f"{name}: is missing; the instrumentation must record it")
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= len(str(_MOST)):
         value = int(value)
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= _MOST:
-        raise InputError(f"{name}: is {json.dumps(value)[:40]}, not a whole number of at least {least}")
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise InputError(f"{name}: is {json.dumps(value)[:40]}, not a whole number from {least} to {most}")
     return value
 
 

@@ -13,7 +13,8 @@ from pydantic import Field, RootModel
 
 from agentcache.errors import InputError
 from tool_runtime.agent.job import Job
-from workloads.loaded import Count, LoadedJobs, Record, draw_recordings, parse_record, read_whole
+from tool_runtime.bounds import Count
+from workloads.loaded import LoadedJobs, Record, draw_recordings, parse_record, read_whole
 from workloads.trajectories.chat import ChatMessage, declare_tools, read_chat
 from workloads.trajectories.pacing import Pace, describe_pace, pace_jobs
 
