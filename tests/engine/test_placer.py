@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hand_clock import Clock
 from vllm import SamplingParams
 from vllm.engine.arg_utils import EngineArgs
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest
@@ -27,10 +28,12 @@ from agentcache.engine.replicas.client import (
 from agentcache.engine.replicas.job_places import JobPlaces
 from agentcache.engine.replicas.placement_process import SharedPlacement
 from agentcache.engine.replicas.placer import Placer
+from agentcache.engine.replicas.rejoining import Rejoining
 from agentcache.policy.cost import RecomputeCost
 from agentcache.policy.replicas.engine_load import PrefillCost
 from agentcache.policy.replicas.host_memory import HostMemory
 from agentcache.policy.replicas.job_homes import JobHome
+from agentcache.policy.replicas.placement import Placed
 
 BLOCK = 4
 COST = PrefillCost(RecomputeCost(slope_s=0.0, base_s=1.0, floor_s=1e-9), BLOCK)
@@ -255,14 +258,28 @@ def test_the_placement_knows_the_host_s_memory(
     assert placement._host == host
 
 
-def test_vllm_balances_once_the_placement_is_lost() -> None:
-    ours, process = Pipe()
+def test_vllm_balances_until_the_placement_is_back() -> None:
+    (ours, process), (again, process_again), clock = Pipe(), Pipe(), Clock()
     process.close()
-    client = make_client(Placer(SharedPlacement(ours, BLOCK), lambda *_: None))
-    # By its own counts the second engine is the better one, whatever the session.
-    assert client.get_core_engine_for_request(make_request("1", [1] * 40, session_id="one")) == ENGINES[1]
-    assert client.agentcache_placer is None
+    rejoining = Rejoining(lambda: again, clock=clock, run=lambda work: work())
+    placer = Placer(SharedPlacement(ours, BLOCK, rejoining), lambda *_: None)
+    client = make_client(placer)
+
+    def send(name: str) -> bytes:
+        return client.get_core_engine_for_request(make_request(name, [1] * 40, session_id="one"))
+
+    # By vLLM's own counts the second engine is the better one, whatever the session.
+    assert send("1") == ENGINES[1]
+    assert placer.find("one", None) is None
+    placer.end_session("one", None)
     finish(client, "1", [7] * 8)
+    clock.now_s += 1.0
+    assert send("2") == ENGINES[1], "the placement is looked for, and no request waits for it"
+    process_again.send(Placed(0, "job", "home"))
+    assert send("3") == ENGINES[0]
+    assert process_again.recv()[1] == "place"
+    finish(client, "2", [7] * 8)
+    assert not process_again.poll(), "it was not asked about the second"
 
 
 def test_each_policy_of_a_run_gets_a_placer_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

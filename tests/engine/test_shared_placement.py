@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
 from collections.abc import Iterator
 from functools import partial
 from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from subprocess import Popen
+from threading import Lock
+from typing import Any
 
 import pytest
+from hand_clock import Clock
 
 from agentcache.engine.replicas import placement_process
 from agentcache.engine.replicas.job_places import JobPlaces
-from agentcache.engine.replicas.placement_process import Meeting, SharedPlacement, connect, start_process
+from agentcache.engine.replicas.placement_process import (
+    Meeting,
+    PlacementProcess,
+    SharedPlacement,
+    connect,
+    start_process,
+)
+from agentcache.engine.replicas.rejoining import Rejoining
 from agentcache.errors import ServerError
 from agentcache.policy.cost import RecomputeCost
 from agentcache.policy.replicas.chain import Chain
@@ -22,6 +34,15 @@ from agentcache.policy.replicas.engine_load import PrefillCost
 BLOCK = 4
 COST = PrefillCost(RecomputeCost(slope_s=0.0, base_s=1.0, floor_s=1e-9), BLOCK)
 MAKE = partial(JobPlaces, 3, capacity_tokens=400, prefill_cost=COST)
+
+
+def share(connection: Connection | None) -> SharedPlacement:
+    """Share the placement behind a connection, once."""
+    return SharedPlacement(connection, BLOCK, Rejoining(refuse, run=lambda work: work()))
+
+
+def refuse() -> Connection:
+    raise ServerError("there is none")
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +60,8 @@ def process(meeting: Meeting) -> Iterator[Popen[bytes]]:
 
 @pytest.fixture
 def servers(meeting: Meeting, process: Popen[bytes]) -> list[SharedPlacement]:
-    return [SharedPlacement(connect(meeting), BLOCK, process) for _ in range(2)]
+    assert process.poll() is None
+    return [share(connect(meeting)) for _ in range(2)]
 
 
 def test_two_servers_see_what_one_would(servers: list[SharedPlacement]) -> None:
@@ -75,23 +97,57 @@ def test_without_a_process_servers_say_so(tmp_path: Path) -> None:
         connect(Meeting(str(tmp_path / "none"), b"a key"), wait_s=0.0)
 
 
-def test_a_process_that_ends_is_an_error(tmp_path: Path) -> None:
-    meeting = Meeting(str(tmp_path / "socket"), b"a key")
-    process = start_process(meeting, MAKE)
-    server = SharedPlacement(connect(meeting), BLOCK, process)
-    assert server.find("nobody") is None
-    process.kill()
-    process.wait(10)
-    for _ in range(2):
-        with pytest.raises(ServerError, match="is gone"):
+def test_a_process_that_ends_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, started = tmp_path / "socket", list[subprocess.Popen[bytes]]()
+
+    def start(*given: Any) -> Popen[bytes]:
+        path.unlink(missing_ok=True)
+        started.append(start_process(*given))
+        return started[-1]
+
+    monkeypatch.setattr(placement_process, "start_process", start)
+    first, other, clock = (
+        PlacementProcess(Meeting(str(path), b"k"), MAKE),
+        PlacementProcess(Meeting(str(path), b"k")),
+        Clock(),
+    )
+    servers = [
+        SharedPlacement(each.join(), BLOCK, Rejoining(each.join, clock=clock, run=lambda work: work()))
+        for each in (first, other)
+    ]
+    assert [server.find("nobody") for server in servers] == [None, None]
+    started[0].kill()
+    started[0].wait(10)
+    for how in ("is gone", "is not there"):
+        for server in servers:
+            with pytest.raises(ServerError, match=how):
+                server.find("nobody")
+    clock.now_s += 1.0
+    for server in servers:
+        with pytest.raises(ServerError, match="is not there"):
             server.find("nobody")
+        assert server.place("1", Chain([1] * 8, BLOCK), 0.0, job="job").job == "job"
+    assert len(started) == 2
+    started[1].kill()
+    started[1].wait(10)
+
+
+def test_no_request_of_a_server_that_gave_up_stays_open() -> None:
+    placement, (ours, process) = MAKE(), Pipe()
+    for request in ("1", "2"):
+        ours.send((True, "place", (request, Chain([1] * 8, BLOCK), 0.0), {"job": request}))
+    ours.send((True, "finished", ("1", [7] * 8, 0.0), {}))
+    ours.close()
+    placement_process._answer(process, placement, Lock())
+    assert placement._open == {}
+    assert sum(load.queued_s for load in placement._loads) == 0
 
 
 def test_servers_that_end_later_are_answered(tmp_path: Path) -> None:
     meeting = Meeting(str(tmp_path / "socket"), b"a key")
     process = start_process(meeting, MAKE)
     connections = [connect(meeting) for _ in range(2)]
-    first, last = (SharedPlacement(connection, BLOCK) for connection in connections)
+    first, last = map(share, connections)
     assert first.find("nobody") is last.find("nobody") is None
     connections[0].close()
     assert process.stdin is not None
@@ -105,11 +161,11 @@ def test_servers_that_end_later_are_answered(tmp_path: Path) -> None:
 def test_a_late_answer_is_not_taken_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(placement_process, "ANSWER_WAIT_S", 0.0)
     ours, process = Pipe()
-    server = SharedPlacement(ours, BLOCK)
+    server = share(ours)
     with pytest.raises(ServerError, match="did not answer within 0 s"):
         server.find("nobody")
     assert process.recv() == (True, "find", ("nobody",), {})
-    with pytest.raises(ServerError, match="is gone"):
+    with pytest.raises(ServerError, match="is not there"):
         server.find("somebody")
 
 

@@ -20,8 +20,9 @@ from agentcache.engine.blocks.evictor_inputs import find_cost_model
 from agentcache.engine.constants import RELEASE_METHOD
 from agentcache.engine.patches import ADDED_PREFIX, replace
 from agentcache.engine.replicas.job_places import JobPlaces
-from agentcache.engine.replicas.placement_process import Meeting, SharedPlacement, connect, start_process
+from agentcache.engine.replicas.placement_process import START_WAIT_S, Meeting, PlacementProcess, SharedPlacement
 from agentcache.engine.replicas.placer import Placer
+from agentcache.engine.replicas.rejoining import Rejoining
 from agentcache.engine.tier.link_costs import find_speeds
 from agentcache.engine.tier.size import count_host_tokens, count_token_bytes
 from agentcache.errors import InputError, ServerError, in_one_line
@@ -52,27 +53,17 @@ def watch_clients() -> None:
     def get_core_engine_for_request(self: DPLBAsyncMPClient, request: EngineCoreRequest) -> Any:
         placer: Placer | None = getattr(self, _PLACER, None)
         if placer is not None and request.request_id not in self.reqs_in_flight:
-            rank = _ask(self, lambda: placer.choose(request))
+            rank = placer.choose(request)
             request.data_parallel_rank = request.data_parallel_rank if rank is None else rank
         return choose(self, request)
 
     async def process_engine_outputs(self: DPLBAsyncMPClient, outputs: EngineCoreOutputs) -> None:
         if (placer := getattr(self, _PLACER, None)) is not None:
-            _ask(self, lambda: placer.note(outputs))
+            placer.note(outputs)
         await process(self, outputs)
 
     replace(DPLBAsyncMPClient, "get_core_engine_for_request", get_core_engine_for_request)
     replace(DPLBAsyncMPClient, "process_engine_outputs", staticmethod(process_engine_outputs))
-
-
-def _ask(client: DPLBAsyncMPClient, ask: Callable[[], int | None]) -> int | None:
-    """Ask the client's placer; if it is lost, leave the choice to vLLM from now on."""
-    try:
-        return ask()
-    except ServerError as error:
-        logger.warning("agentcache: vLLM's balancer chooses engines from now on: %s", error)
-        replace(client, _PLACER, None)
-        return None
 
 
 def shares_engines(core: object) -> bool:
@@ -100,9 +91,6 @@ def _make_placer(core: DPLBAsyncMPClient, vllm_config: VllmConfig, config: Agent
         placement = _share_placement(core, make, vllm_config) if shares_engines(core) else make()
     except InputError as error:
         logger.warning("agentcache: vLLM's balancer chooses engines, because costs are unknown: %s", error)
-        return None
-    except ServerError as error:
-        logger.warning("agentcache: vLLM's balancer chooses engines: %s", error)
         return None
     return Placer(placement, _make_release(core))
 
@@ -138,12 +126,16 @@ def _find_host_memory(vllm_config: VllmConfig, config: AgentCacheConfig) -> Host
 def _share_placement(
     core: DPLBAsyncMPClient, make: Callable[[], JobPlaces], vllm_config: VllmConfig
 ) -> SharedPlacement:
-    """Connect to the placement of all API servers, which the first of them starts. Raises ServerError."""
+    """Connect to the placement of all API servers, which the first of them starts."""
     # All of them, and no other server of this host, have the coordinator's address and the key.
     digest = sha256(str(core.stats_update_address).encode()).hexdigest()
     meeting = Meeting(f"\0agentcache-{digest[:32]}", bytes(current_process().authkey))
-    process = start_process(meeting, make) if core.client_index == 0 else None
-    return SharedPlacement(connect(meeting), vllm_config.cache_config.block_size, process)
+    process = PlacementProcess(meeting, make if core.client_index == 0 else None)
+    try:
+        connection = process.join(START_WAIT_S)
+    except ServerError:
+        connection = None
+    return SharedPlacement(connection, vllm_config.cache_config.block_size, Rejoining(process.join))
 
 
 def _make_release(core: DPLBAsyncMPClient) -> Callable[[int, str, str | None], None]:

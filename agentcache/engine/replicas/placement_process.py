@@ -6,6 +6,7 @@ second.
 
 from __future__ import annotations
 
+import logging
 import pickle
 import subprocess
 import sys
@@ -18,16 +19,20 @@ from threading import Lock, Thread
 from typing import Any, NamedTuple
 
 from agentcache.engine.replicas.job_places import JobPlaces
+from agentcache.engine.replicas.rejoining import Rejoining
 from agentcache.errors import ServerError
 from agentcache.policy.replicas.chain import Chain
 from agentcache.policy.replicas.job_homes import JobHome
 from agentcache.policy.replicas.placement import Placed
 
+# vLLM's, without its modules.
+logger = logging.getLogger("vllm.agentcache")
+
 # Others wait for the first API server, which starts the process.
 START_WAIT_S = 60.0
 _RETRY_S = 0.05
 # An answer takes a millisecond; where all cores are busy, a second and more. Nothing else of the API server goes on
-# meanwhile, but it is the last time: whoever has waited in vain asks no more.
+# meanwhile, but that comes once: an API server that has waited in vain asks no more until a new connection answers.
 ANSWER_WAIT_S = 5.0
 _MODULE = "agentcache.engine.replicas.placement_process"
 
@@ -63,19 +68,41 @@ def connect(meeting: Meeting, wait_s: float = START_WAIT_S) -> Connection:
             time.sleep(_RETRY_S)
 
 
+class PlacementProcess:
+    """The process as an API server reaches it. `make` is given by the one that starts it, also after it has ended."""
+
+    def __init__(self, meeting: Meeting, make: Callable[[], JobPlaces] | None = None) -> None:
+        self._meeting = meeting
+        self._make = make
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def join(self, wait_s: float = 0.0) -> Connection:
+        """Connect to the process, and wait for an answer from it. Raises ServerError."""
+        if self._make is not None and (self._process is None or self._process.poll() is not None):
+            self._process = start_process(self._meeting, self._make)
+            wait_s = START_WAIT_S
+        try:
+            connection = connect(self._meeting, wait_s)
+            connection.send((True, "find", ("",), {}))
+            connection.recv()
+        except (AuthenticationError, EOFError, OSError) as error:
+            raise ServerError("the process that chooses engines does not answer") from error
+        return connection
+
+
 class SharedPlacement:
     """What an API server sees of the placement: its methods, answered by the process behind `connection`.
 
-    Methods raise ServerError when the process is gone or does not answer within `ANSWER_WAIT_S`; then all later calls
-    do, too. `process` is the process itself, at the API server that has started it.
+    Methods raise ServerError when the process is gone or does not answer within `ANSWER_WAIT_S`, and from then on, at
+    once, until `rejoining` has a new connection. `connection` None: it was not there at the start.
     """
 
-    def __init__(
-        self, connection: Connection, block_tokens: int, process: subprocess.Popen[bytes] | None = None
-    ) -> None:
+    def __init__(self, connection: Connection | None, block_tokens: int, rejoining: Rejoining) -> None:
         self.block_tokens = block_tokens
         self._connection = connection
-        self._process = process
+        self._rejoining = rejoining
+        if connection is None:
+            self._lose("is not there")
 
     def place(self, request: str, chain: Chain, now_s: float, *, job: str | None = None) -> Placed:
         """Choose the engine of a request with this prompt."""
@@ -113,20 +140,37 @@ class SharedPlacement:
 
     def _tell(self, method: str, *values: Any, **named: Any) -> None:
         try:
-            self._connection.send((False, method, values, named))
+            self._join().send((False, method, values, named))
         except OSError as error:
-            raise ServerError("the process that chooses engines is gone") from error
+            raise self._lose("is gone") from error
 
     def _ask(self, method: str, *values: Any, **named: Any) -> Any:
+        connection = self._join()
         try:
-            self._connection.send((True, method, values, named))
-            if self._connection.poll(ANSWER_WAIT_S):
-                return self._connection.recv()
+            connection.send((True, method, values, named))
+            if connection.poll(ANSWER_WAIT_S):
+                return connection.recv()
         except (OSError, EOFError) as error:
-            raise ServerError("the process that chooses engines is gone") from error
-        # A late answer would be taken for that to the next question.
-        self._connection.close()
-        raise ServerError(f"the process that chooses engines did not answer within {ANSWER_WAIT_S:g} s")
+            raise self._lose("is gone") from error
+        raise self._lose(f"did not answer within {ANSWER_WAIT_S:g} s")
+
+    def _join(self) -> Connection:
+        if self._connection is None:
+            self._connection = self._rejoining.take()
+            if self._connection is None:
+                raise ServerError("the process that chooses engines is not there")
+            logger.info("agentcache: jobs are kept at their engines again.")
+        return self._connection
+
+    def _lose(self, how: str) -> ServerError:
+        """Give the connection up: a late answer would be taken for that to the next question."""
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
+        self._rejoining.note_loss()
+        error = ServerError(f"the process that chooses engines {how}")
+        logger.warning("agentcache: vLLM's balancer chooses engines until that is mended, which is tried: %s", error)
+        return error
 
 
 def serve(listener: Listener, placement: JobPlaces) -> None:
@@ -144,15 +188,23 @@ def serve(listener: Listener, placement: JobPlaces) -> None:
 
 
 def _answer(connection: Connection, placement: JobPlaces, lock: Lock) -> None:
-    while True:
-        try:
+    placed: set[str] = set()
+    try:
+        while True:
             wants_answer, method, values, named = connection.recv()
-        except (EOFError, OSError):
-            return  # The API server has ended.
+            with lock:
+                result = getattr(placement, method)(*values, **named)
+            if method == "place":
+                placed.add(values[0])
+            elif method == "finished":
+                placed.discard(values[0])
+            if wants_answer:
+                connection.send(result)
+    except (EOFError, OSError):
+        # The API server has ended, or given up: it will tell nothing more of what it has placed here.
         with lock:
-            result = getattr(placement, method)(*values, **named)
-        if wants_answer:
-            connection.send(result)
+            for request in placed:
+                placement.finished(request, (), time.monotonic())
 
 
 def main() -> None:

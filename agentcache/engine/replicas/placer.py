@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from vllm.v1.engine import EngineCoreOutputs, EngineCoreRequest
 
@@ -13,11 +13,14 @@ from agentcache.engine.jobs.names import job_name
 from agentcache.engine.jobs.told_prompt import tell_left
 from agentcache.engine.replicas.job_places import JobPlaces
 from agentcache.engine.replicas.placement_process import SharedPlacement
+from agentcache.errors import ServerError
 from agentcache.policy.replicas.chain import Chain
 from agentcache.policy.replicas.job_homes import JobHome
 
 # Ends a session's job at one engine: engine, session as that engine knows it, tenant.
 Release = Callable[[int, str, str | None], None]
+
+_Answer = TypeVar("_Answer")
 
 
 class _Turn(NamedTuple):
@@ -27,7 +30,10 @@ class _Turn(NamedTuple):
 
 
 class Placer:
-    """`release` is called for what a job leaves behind when it moves. `clock` is that of all processes of a host."""
+    """`release` is called for what a job leaves behind when it moves. `clock` is that of all processes of a host.
+
+    While the placement is lost, no engine is chosen, and nothing is known of jobs.
+    """
 
     def __init__(
         self, placement: JobPlaces | SharedPlacement, release: Release, clock: Callable[[], float] = time.monotonic
@@ -40,6 +46,32 @@ class Placer:
 
     def choose(self, request: EngineCoreRequest) -> int | None:
         """Choose the engine; None for a request that is nobody's turn, or that names its engine."""
+        return self._ask(lambda: self._choose(request))
+
+    def note(self, outputs: EngineCoreOutputs) -> None:
+        """Note the tokens of a step, and the requests that are over."""
+        self._ask(lambda: self._note(outputs))
+
+    def end_session(self, session: str, tenants: Collection[str | None] | None) -> None:
+        """Forget the session's jobs of these tenants, or that of the reply which has `session` as its id.
+
+        None of all is read as none for sessions: the tenants' names are not known here.
+        """
+        self._ask(lambda: [self.placement.end_job(home.job) for home in self._find_all(session, tenants)])
+
+    def find(self, session: str, tenants: Collection[str | None] | None) -> JobHome | None:
+        """Find the home of the session's job, of the first tenant that has one, or of the job of the reply."""
+        return self._ask(lambda: next(iter(self._find_all(session, tenants)), None))
+
+    def _ask(self, ask: Callable[[], _Answer]) -> _Answer | None:
+        try:
+            return ask()
+        except ServerError:
+            # The placement takes what it was not told the end of for over.
+            self._turns.clear()
+            return None
+
+    def _choose(self, request: EngineCoreRequest) -> int | None:
         tokens = request.prompt_token_ids
         is_turn = request.sampling_params is not None and not request.resumable
         if request.data_parallel_rank is not None or not is_turn or not tokens:
@@ -56,8 +88,7 @@ class Placer:
             tell_left(request, placed.left_tokens)
         return placed.engine
 
-    def note(self, outputs: EngineCoreOutputs) -> None:
-        """Note the tokens of a step, and the requests that are over."""
+    def _note(self, outputs: EngineCoreOutputs) -> None:
         for output in outputs.outputs:
             if (turn := self._turns.get(output.request_id)) is not None:
                 if not turn.reply:
@@ -69,18 +100,6 @@ class Placer:
                 answered = request + ANSWER_MARK in finished
                 self.placement.finished(request, turn.reply, self._clock(), answered=answered)
                 self.placement.note_reply(request, turn.tenant, turn.job)
-
-    def end_session(self, session: str, tenants: Collection[str | None] | None) -> None:
-        """Forget the session's jobs of these tenants, or that of the reply which has `session` as its id.
-
-        None of all is read as none for sessions: the tenants' names are not known here.
-        """
-        for home in self._find_all(session, tenants):
-            self.placement.end_job(home.job)
-
-    def find(self, session: str, tenants: Collection[str | None] | None) -> JobHome | None:
-        """Find the home of the session's job, of the first tenant that has one, or of the job of the reply."""
-        return next(iter(self._find_all(session, tenants)), None)
 
     def _find_all(self, session: str, tenants: Collection[str | None] | None) -> list[JobHome]:
         """Find homes as the engine finds jobs: by the session, and where none has this name, by a reply's id."""
