@@ -15,16 +15,18 @@ _LEAST_EVICTED = 0.1
 _LEAST_BEHIND_GAP = 0.05
 _LEAST_ELSEWHERE = 0.05
 _LEAST_HELD = 0.05
+_LEAST_NOT_READ = 0.05
 _MOST_UNMATCHED = 0.5
 _MOST_BROKEN = 0.5
 _LEAST_TURNS = 10
 
 _REASONS = {
     "new": "never seen before",
-    "changed": "in place of what the client had changed",
+    "changed": "in place of what had changed",
     "evicted": "evicted in the meantime",
     "behind a gap": "cached behind a gap, and not reused",
     "at another engine": "cached at the engine that their job had left",
+    "not read": "cached, and not to be read",
 }
 _PLACES = {
     "gpu": "were hit on the GPU",
@@ -41,13 +43,23 @@ _LOSSES = {
     "not fetched": "were in the host's memory, and not fetched",
 }
 _ADVICE = {
+    "adapter changed": "The client asks another LoRA adapter, or one was loaded anew: what one has computed is of no "
+    "use to another. Give each adapter jobs of its own.",
+    "tools left out": "The client leaves tools out that it had declared, as at its last step: declare them at every "
+    'turn. tool_choice "none" forbids calls, if the server runs without --exclude-tools-when-tool-choice-none.',
+    "tool text changed": "The client changes a tool's description or parameters: keep dates, counters and lists out of "
+    "them.",
+    "options changed": "The client changes what the chat template is given beside the messages: keep "
+    "chat_template_kwargs, reasoning_effort and documents as they are within a job.",
+    "rendered anew": "The client repeats its messages; the server or the chat template writes them anew, as it merges "
+    "system messages or hides earlier reasoning. Only another --chat-template changes that.",
     "tools reordered": "The client lists its tools in another order each time: have it send them in one order.",
     "tools changed": "The client declares other tools from turn to turn: declare all of them at the first turn.",
     "system message changed": "The client rewrites its system message: put a date, a counter or a list of files "
     "into the latest message instead.",
     "history changed": "The client edits or shortens earlier messages: have it do so rarely and much at a time.",
-    "reply not repeated": "The client sends replies back in other words: have it return them as they came, with their "
-    "reasoning and the arguments of calls as text.",
+    "reply not repeated": "Replies come back in other words: have the client return them as they came, with their "
+    "reasoning and the arguments of calls as text. Where it does, the chat template writes them anew.",
     "unknown": "The client changes its prompts before the end: compare two requests in a row there.",
 }
 
@@ -186,6 +198,12 @@ def _judge_cache(prompt: int, missed: Counter[str], runtimes: Sequence[Values]) 
         yield Finding(
             f"{_share(missed['behind a gap'], prompt)} of the prompt tokens were cached, but behind a gap.",
             "Reuse segments: --policy agentcache, and segments.enabled not off.",
+        )
+    if missed["not read"] >= _LEAST_NOT_READ * prompt:
+        yield Finding(
+            f"{_share(missed['not read'], prompt)} of the prompt tokens were cached, and not to be read.",
+            "Requests with prompt_logprobs read nothing from the cache, by vLLM's rule: ask for these only where they "
+            "are needed. Drafters, and layers with windows or states, cannot go on from every cached block.",
         )
     if missed["at another engine"] >= _LEAST_ELSEWHERE * prompt:
         yield Finding(

@@ -28,6 +28,9 @@ ROLES_ARGUMENT = "agentcache_roles"
 # Beside it where a response goes on from another: that one's id.
 CONTINUES_ARGUMENT = "agentcache_continues"
 
+# Beside it: digests of what the client sent (agentcache/engine/jobs/sent_digests.py).
+SENT_ARGUMENT = "agentcache_sent"
+
 # In a request's extra arguments, set by our API server where its job has moved: how many tokens of its prompt are
 # probably cached at the engine that the job has left.
 LEFT_ARGUMENT = "agentcache_left_tokens"

@@ -39,6 +39,7 @@ REPLACED = {
     "ResponsesRequest.to_sampling_params": "the engine learns a request's tools and whose messages it has",
     "GenerateBaseServing._get_session_id_from_headers": "names in headers are UTF-8, as clients send them",
     "GenerateBaseServing._get_session_id": "clients name sessions in more ways, and our middleware learns the session",
+    "AnthropicServingMessages.to_chat_completion_request": "the engine learns which messages vLLM merges",
     "AnthropicServingMessages.create_messages": "the body of a message may name the session, as that of a chat",
     "DPLBAsyncMPClient.get_core_engine_for_request": "a job's requests go to the engine that has its KV",
     "DPLBAsyncMPClient.process_engine_outputs": "what chooses engines learns of tokens and of requests that are over",

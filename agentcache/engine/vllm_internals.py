@@ -150,6 +150,7 @@ SERVER_SIGNATURES: dict[str, tuple[str, ...]] = {
         "raw_request",
     ),
     "vllm.entrypoints.anthropic.serving:AnthropicServingMessages.create_messages": ("self", "request", "raw_request"),
+    "vllm.entrypoints.anthropic.serving:AnthropicServingMessages.to_chat_completion_request": ("anthropic_request",),
     "vllm.entrypoints.serve.middleware.authenticate:AuthenticationMiddleware.__init__": ("self", "app", "tokens"),
 }
 

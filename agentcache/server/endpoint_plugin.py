@@ -19,6 +19,7 @@ from vllm.tasks import SupportedTask
 
 from agentcache.config_reader import read_config
 from agentcache.engine.compat import check_server
+from agentcache.engine.jobs.sent_digests import keep_messages_as_sent, note_excluded_tools
 from agentcache.engine.jobs.told_prompt import tell_prompts
 from agentcache.engine.replicas.client import place_requests, shares_engines
 from agentcache.engine.replies.declared_tools import mark_declared_tools
@@ -56,6 +57,7 @@ class AgentCacheEndpoints:
         check_server()
         mark_declared_tools()
         tell_prompts()
+        keep_messages_as_sent()
         watch_sessions()
         if _GUARDED not in authenticate.GUARDED_PREFIX:
             # vLLM's own middleware then asks for the API key as it does for /v1.
@@ -73,6 +75,7 @@ class AgentCacheEndpoints:
         """Give the routes what asks the engines. Raises CompatibilityError for another engine client than vLLM's."""
         if not isinstance(engine_client, AsyncLLMEngine):
             raise CompatibilityError("agentcache's routes need vLLM's AsyncLLM; take agentcache out of VLLM_PLUGINS")
+        note_excluded_tools(args)
         core = engine_client.engine_core
         is_ours = _is_ours(engine_client.vllm_config.scheduler_config.scheduler_cls)
 

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from agentcache.engine.jobs.views import MissReason
 from agentcache.report.figure import (
+    GREEN,
     GREY,
     ORANGE,
     PURPLE,
@@ -25,7 +26,7 @@ from agentcache.report.html import Plot
 from agentcache.server.live_run import NamedJob
 
 _HEIGHT_IN = 3.2
-_COLOURS = dict(zip(get_args(MissReason), (GREY, ORANGE, VERMILLION, SKY, PURPLE), strict=True))
+_COLOURS = dict(zip(get_args(MissReason), (GREY, ORANGE, VERMILLION, SKY, PURPLE, GREEN), strict=True))
 
 
 @in_style

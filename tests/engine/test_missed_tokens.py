@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import pytest
@@ -86,6 +87,49 @@ def test_what_fill_requests_computed_counts_as_missed() -> None:
     assert sum(misses.values()) == again.num_prompt_tokens - 5 * BLOCK
 
 
+def test_what_may_not_be_read_was_not_evicted() -> None:
+    tracked = Tracked()
+    chat = [("s", SYSTEM), ("u", QUESTION)]
+    first = ask_told(tracked, "one", chat, session="s")
+    answer(tracked, first)
+    evict(tracked, first, [2], by="")
+    answer(tracked, ask_told(tracked, "two", [*chat, ("a", [9])], session="s", prompt_logprobs=0))
+    turn = last_turn(tracked, "s")
+    assert set(turn.misses) == {"not read", "changed"}
+    assert turn.misses["not read"] == turn.diverged_at
+    assert turn.lost_to == ()
+
+
+def test_what_nobody_evicted_is_not_told_to_be_evicted() -> None:
+    tracked = Tracked()
+    chat = [("s", SYSTEM), ("u", QUESTION)]
+    first = ask_told(tracked, "one", chat, session="s")
+    answer(tracked, first)
+    # A drafter, say, does without the last of the blocks that are there.
+    again = ask_told(tracked, "two", [*chat, ("a", [9]), ("u", [7] * BLOCK)], session="s")
+    assert again.prefill_stats is not None
+    shared = sum(one == other for one, other in zip(first.block_hashes, again.block_hashes, strict=False)) * BLOCK
+    answer(tracked, again, cached_tokens=shared - BLOCK)
+    assert last_turn(tracked, "s").misses["not read"] == BLOCK
+
+
+def test_what_may_have_been_forgotten_counts_as_evicted() -> None:
+    tracked = Tracked()
+    chat = [("s", SYSTEM), ("u", QUESTION)]
+    answer(tracked, ask_told(tracked, "old", chat, session="old"))
+    first = ask_told(tracked, "one", chat, session="s")
+    answer(tracked, first)
+    log = tracked.tracker.misses
+    log._evicted = EvictedBlocks(1)
+    tracked.clock.now_s += 1
+    evict(tracked, first, [0], by="")
+    evict(tracked, first, [1], by="")
+    answer(tracked, ask_told(tracked, "two", [*chat, ("a", [9])], session="s"))
+    misses = last_turn(tracked, "s").misses
+    assert "not read" not in misses
+    assert misses["evicted"] >= 2 * BLOCK
+
+
 @pytest.mark.parametrize(
     ("before", "now", "tools", "cause", "role"),
     [
@@ -145,10 +189,19 @@ def test_reasons_add_up_to_what_was_missed(
     missed = find_missed(full, min(cached, full), filled)
     evicted = {index: Eviction(0.0, "") for index in missed if index in lost}
     tokens = len(missed) * BLOCK + rest
-    reasons = explain_misses(missed, tokens, evicted, Overlap(shared * BLOCK, None, abandoned * BLOCK), BLOCK)
-    assert sum(reasons.values()) == tokens
-    assert all(value > 0 for value in reasons.values())
-    assert reasons.get("evicted", 0) >= len(evicted) * BLOCK
+    overlap = Overlap(shared * BLOCK, None, abandoned * BLOCK)
+    for reads_cache, all_remembered in itertools.product((True, False), repeat=2):
+        reasons = explain_misses(
+            missed, tokens, evicted, overlap, BLOCK, reads_cache=reads_cache, all_remembered=all_remembered
+        )
+        assert sum(reasons.values()) == tokens
+        assert all(value > 0 for value in reasons.values())
+        if not reads_cache:
+            assert not reasons.keys() & {"evicted", "behind a gap"}
+        elif all_remembered:
+            assert reasons.get("evicted", 0) == len(evicted) * BLOCK
+        else:
+            assert reasons.get("evicted", 0) >= len(evicted) * BLOCK
     assert len(set(missed)) == len(missed)
 
 

@@ -10,7 +10,7 @@ import pytest
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 
-from agentcache.engine.constants import CONTINUES_ARGUMENT, ROLES_ARGUMENT
+from agentcache.engine.constants import CONTINUES_ARGUMENT, ROLES_ARGUMENT, SENT_ARGUMENT
 from agentcache.engine.jobs.told_prompt import tell_prompts
 
 CALL = {"type": "function_call", "call_id": "1", "name": "weather", "arguments": "{}"}
@@ -36,7 +36,9 @@ def test_a_chat_s_roles_are_told_a_letter_each() -> None:
     messages = [{"role": role, "content": "?", "tool_call_id": "1"} for role in roles]
     arguments = {"theirs": 1}
     request = ChatCompletionRequest.model_validate({"messages": messages, "vllm_xargs": arguments})
-    assert request.to_sampling_params(9, {}).extra_args == {"theirs": 1, ROLES_ARGUMENT: "suattasu"}
+    told = request.to_sampling_params(9, {}).extra_args or {}
+    assert told.pop(SENT_ARGUMENT)["messages"][::9] == "suattasu"
+    assert told == {"theirs": 1, ROLES_ARGUMENT: "suattasu"}
     assert request.vllm_xargs == {"theirs": 1}
 
 

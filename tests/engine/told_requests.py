@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from zlib import crc32
 
 from tracked_requests import BLOCK, Tracked
 from vllm.v1.request import Request
 
-from agentcache.engine.constants import CONTINUES_ARGUMENT, ROLES_ARGUMENT, TOOLS_DECLARED_ARGUMENT
+from agentcache.engine.constants import CONTINUES_ARGUMENT, ROLES_ARGUMENT, SENT_ARGUMENT
 
 # What ends each message.
 END = 3
 # What begins a reply.
 HEAD = [4, 5]
+
+
+def digest(text: str) -> str:
+    return f"{crc32(text.encode()):08x}"
 
 
 def message(*words: int) -> list[int]:
@@ -25,17 +30,26 @@ def ask_told(
     name: str,
     messages: Sequence[tuple[str, Sequence[int]]],
     *,
-    tools: Sequence[str] | None = None,
+    tools: Sequence[str] = (),
     after: str | None = None,
+    sent: Sequence[str] | None = None,
+    options_sent: str = "",
     **options: Any,
 ) -> Request:
-    """Ask with messages, each a role's letter and tokens, and the head of a reply behind them."""
+    """Ask with messages, each a role's letter and tokens, and the head of a reply behind them.
+
+    `sent` are what its client sent, if the server renders other messages. A tool's name is its first letter.
+    """
     prompt = [token for _, words in messages for token in message(*words)] + HEAD
-    marks: dict[str, Any] = {ROLES_ARGUMENT: "".join(letter for letter, _ in messages)}
-    if tools is not None:
-        marks[TOOLS_DECLARED_ARGUMENT] = list(tools)
-    if after is not None:
-        marks = {CONTINUES_ARGUMENT: after}
+    roles = "".join(letter for letter, _ in messages)
+    marks: dict[str, Any] = {ROLES_ARGUMENT: roles.replace("r", "a")} if after is None else {CONTINUES_ARGUMENT: after}
+    if sent is None:
+        sent = [f"{letter} {words}" for letter, words in messages]
+    marks[SENT_ARGUMENT] = {
+        "messages": "".join(text[0] + digest(text) for text in sent),
+        "tools": "".join(digest(tool[0]) + digest(tool) for tool in tools),
+        "options": options_sent,
+    }
     return tracked.ask(name, prompt, marks=marks, end_of_turn=END, **options)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from hand_clock import Clock
 from vllm import SamplingParams
+from vllm.lora.request import LoRARequest
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import KVCacheBlock, get_request_block_hasher, init_none_hash
 from vllm.v1.request import Request, RequestStatus
@@ -115,6 +116,8 @@ class Tracked:
         marks: Mapping[str, Any] | None = None,
         end_of_turn: int | None = None,
         ignores_end: bool = False,
+        adapter: str | None = None,
+        prompt_logprobs: int | None = None,
     ) -> Request:
         """A request comes. Its reply will have these calls; None is a reply that is not dictated.
 
@@ -122,7 +125,9 @@ class Tracked:
         """
         arguments = {REPLY_ARGUMENT: [], CALLS_ARGUMENT: write_forced_calls(calls)} if calls is not None else {}
         extra_args = {**arguments, **(marks or {})} or None
-        params = SamplingParams(max_tokens=99, extra_args=extra_args, ignore_eos=ignores_end)
+        params = SamplingParams(
+            max_tokens=99, extra_args=extra_args, ignore_eos=ignores_end, prompt_logprobs=prompt_logprobs
+        )
         params.update_from_generation_config({}, end_of_turn)
         request = Request(
             name,
@@ -133,6 +138,7 @@ class Tracked:
             session_id=session,
             cache_salt=salt,
             arrival_time=0.0,
+            lora_request=None if adapter is None else LoRARequest(adapter, 1, "folder"),
         )
         self.tracker.arrived(request)
         return request

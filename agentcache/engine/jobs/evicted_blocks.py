@@ -46,6 +46,8 @@ class EvictedBlocks(Generic[EvictionT]):
         self._by_hash: dict[bytes, EvictionT] = {}
         self._batches: deque[tuple[EvictionT, list[bytes]]] = deque()
         self._noted = 0
+        self.forgotten: EvictionT | None = None
+        """The latest eviction that was forgotten."""
 
     @classmethod
     def of_cache(cls, num_blocks: int) -> EvictedBlocks[EvictionT]:
@@ -84,6 +86,7 @@ class EvictedBlocks(Generic[EvictionT]):
     def _forget_oldest(self) -> None:
         eviction, keys = self._batches.popleft()
         self._noted -= len(keys)
+        self.forgotten = eviction
         for key in keys:
             # It may have been computed, and evicted again later.
             if self._by_hash.get(key) is eviction:

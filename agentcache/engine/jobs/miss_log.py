@@ -57,8 +57,20 @@ class MissLog:
         evicted = self._evicted.take(hashes, missed)
         if self.on_lost is not None:
             self.on_lost(len(evicted))
-        left = read_left(request)
-        state.misses = explain_misses(missed, missed_tokens, evicted, state.overlap, size, left_tokens=left)
+        reads_cache = not request.skip_reading_prefix_cache
+        forgotten = self._evicted.forgotten
+        state.misses = explain_misses(
+            missed,
+            missed_tokens,
+            evicted,
+            state.overlap,
+            size,
+            left_tokens=read_left(request),
+            reads_cache=reads_cache,
+            all_remembered=forgotten is None or forgotten.time_s < state.left_s,
+        )
+        if not reads_cache:
+            return
         if self.find_losses is None:
             state.lost_to = view_losses(evicted, self._clock(), size)
             return

@@ -40,6 +40,8 @@ def explain_misses(
     block_size: int,
     *,
     left_tokens: int = 0,
+    reads_cache: bool = True,
+    all_remembered: bool = False,
 ) -> dict[MissReason, int]:
     """Divide the missed tokens by reason; reasons without any are left out.
 
@@ -53,14 +55,21 @@ def explain_misses(
         overlap: With the last turn of the job.
         block_size: Tokens of a block.
         left_tokens: Those of the prompt that are cached at the engine which the job has just left.
+        reads_cache: Whether the request may hit anything.
+        all_remembered: Whether every block that was evicted since the last turn is in `evicted`: then the others that
+            the prompt shares with it are in the cache.
     """
     # Blocks up to here were cached at one time: a hash stands for all tokens before it.
     known = max(max(evicted, default=-1) + 1, overlap.shared_tokens // block_size)
     first_lost = min(evicted, default=known)
     lost = [index for index in missed if index < known]
-    behind = sum(index > first_lost and index not in evicted for index in lost) * block_size
-    gone = len(lost) * block_size - behind
-    rest = missed_tokens - behind - gone
+    behind = sum(index > first_lost and index not in evicted for index in lost) * block_size if reads_cache else 0
+    not_read = len(lost) * block_size - behind
+    gone = 0
+    if reads_cache:
+        gone = len(evicted) * block_size if all_remembered else not_read
+    not_read -= gone
+    rest = missed_tokens - behind - not_read - gone
     changed = min(rest, overlap.abandoned_tokens)
     left = sum(known <= index < left_tokens // block_size for index in missed) * block_size
     elsewhere = min(rest - changed, left)
@@ -70,6 +79,7 @@ def explain_misses(
         "evicted": gone,
         "behind a gap": behind,
         "at another engine": elsewhere,
+        "not read": not_read,
     }
     return {reason: tokens for reason, tokens in reasons.items() if tokens}
 

@@ -8,7 +8,8 @@ from vllm.v1.request import Request
 
 from agentcache.engine.jobs.prompt_end import PromptEnd, find_prompt_end
 from agentcache.engine.jobs.request_state import reusable_hashes
-from agentcache.engine.jobs.told_prompt import has_history, read_roles, read_tools
+from agentcache.engine.jobs.sent_prompt import read_sent
+from agentcache.engine.jobs.told_prompt import has_history, read_roles
 from agentcache.engine.jobs.turn_chains import Overlap, TurnChains
 from agentcache.engine.jobs.turn_tokens import TurnTokens, cut_change
 from agentcache.policy.replicas.chain_owners import ChainOwner, ChainOwners
@@ -74,7 +75,7 @@ class PrefixMatcher:
         hashes, prompt_tokens = request.block_hashes, request.num_prompt_tokens
         self._owners.note(hashes, prompt_tokens, self._block_size, session=job, request=turn)
         end = self._note_prompt(request, job, turn)
-        self._chains.note(turn, reusable_hashes(request, self._block_size), end=end, tools=read_tools(request))
+        self._chains.note(turn, reusable_hashes(request, self._block_size), end=end, sent=read_sent(request))
         if self._tokens is not None and request.prompt_token_ids is not None:
             self._tokens.note(turn, job, request.all_token_ids)
 

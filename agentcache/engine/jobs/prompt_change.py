@@ -5,7 +5,15 @@ from __future__ import annotations
 from vllm import SamplingParams
 from vllm.v1.request import Request
 
-from agentcache.engine.jobs.told_prompt import ROLES, read_roles, read_tools
+from agentcache.engine.jobs.sent_prompt import (
+    SentPrompt,
+    find_message_change,
+    find_other_change,
+    find_tool_change,
+    is_reply_hidden,
+    read_sent,
+)
+from agentcache.engine.jobs.told_prompt import ROLES, read_roles
 from agentcache.engine.jobs.turn_chains import Overlap
 from agentcache.engine.jobs.views import ChangeCause, ChangeView
 
@@ -23,14 +31,22 @@ class PromptChanges:
 
         `overlap` is with the turn that the prompt goes on from.
         """
-        change = _describe_change(request, overlap, self._block_size)
-        repeated = _repeats_reply(overlap, change, self._block_size)
+        in_reply = _is_in_reply(request, overlap, self._block_size)
+        change = _describe_change(request, overlap, self._block_size, in_reply=in_reply)
+        repeated = _repeats_reply(overlap, self._block_size, in_reply=in_reply)
         if repeated is not None:
             self._repeats_reply = repeated
         return change, self._repeats_reply
 
 
-def _describe_change(request: Request, overlap: Overlap, block_size: int) -> ChangeView | None:
+def _is_in_reply(request: Request, overlap: Overlap, block_size: int) -> bool:
+    """Tell whether the prompt leaves the turn that it goes on from behind all of that one's messages."""
+    if overlap.diverged_at is None or overlap.end is None:
+        return False
+    return overlap.end.is_in(request.prompt_token_ids or [], overlap.diverged_at // block_size, block_size)
+
+
+def _describe_change(request: Request, overlap: Overlap, block_size: int, *, in_reply: bool) -> ChangeView | None:
     """Describe where and why the prompt leaves the turn that it goes on from; None where it does not.
 
     The place is known in whole blocks, from the one of `diverged_at` on.
@@ -38,33 +54,42 @@ def _describe_change(request: Request, overlap: Overlap, block_size: int) -> Cha
     at_token = overlap.diverged_at
     if at_token is None:
         return None
-    tokens = request.prompt_token_ids or []
-    if overlap.end is not None and overlap.end.is_in(tokens, at_token // block_size, block_size):
-        return ChangeView(at_token=at_token, cause="reply not repeated", role="assistant", text=overlap.text)
-    letter = _find_role(request, at_token, at_token + block_size)
+    letter = "a" if in_reply else _find_role(request, at_token, at_token + block_size)
     return ChangeView(
         at_token=at_token,
-        cause=_find_cause(overlap.tools, read_tools(request), letter),
+        cause=_find_cause(overlap.sent, read_sent(request), letter, in_reply=in_reply),
         role=ROLES[letter] if letter is not None else None,
         text=overlap.text,
     )
 
 
-def _repeats_reply(overlap: Overlap, change: ChangeView | None, block_size: int) -> bool | None:
+def _repeats_reply(overlap: Overlap, block_size: int, *, in_reply: bool) -> bool | None:
     """Tell whether the prompt has the reply of the turn that it goes on from; None where no full block tells."""
-    if change is not None:
-        return False if change.cause == "reply not repeated" else None
+    if overlap.diverged_at is not None:
+        return False if in_reply else None
     if overlap.end is None or overlap.shared_tokens <= overlap.end.blocks * block_size:
         return None
     return True
 
 
-def _find_cause(before: tuple[str, ...] | None, now: tuple[str, ...] | None, letter: str | None) -> ChangeCause:
-    """Find the cause of a change in a message of this role. Templates show tools in the first message or before it."""
-    if letter in ("s", None) and before is not None and now is not None and before != now:
-        return "tools reordered" if sorted(before) == sorted(now) else "tools changed"
-    if letter is None:
-        return "unknown"
+def _find_cause(before: SentPrompt | None, now: SentPrompt, letter: str | None, *, in_reply: bool) -> ChangeCause:
+    """Find the cause of a change in a message of this role, by what the client sent: what it repeated is not its own.
+
+    Templates show tools in the first message or before it, so other tools explain a change there.
+    """
+    before = before or SentPrompt(now.adapter)
+    if before.adapter != now.adapter:
+        return "adapter changed"
+    if in_reply:
+        return "rendered anew" if is_reply_hidden(before, now) else "reply not repeated"
+    changed = find_message_change(before, now)
+    tools = find_tool_change(before, now)
+    if tools is not None and (letter in ("s", None) or changed == "none"):
+        return tools
+    if changed == "none":
+        return find_other_change(before, now)
+    if changed != "unknown" or letter is None:
+        return changed
     return "system message changed" if letter == "s" else "history changed"
 
 

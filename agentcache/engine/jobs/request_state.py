@@ -22,8 +22,8 @@ class RequestState:
 
     `request` is the name under which its turn is remembered, `pinned` whether that turn had a live pin. `job_number` is
     its job's in the table, `repeats_reply` whether the job's prompts are likely to have the replies before them.
-    `kept_blocks` are those that it was to hit when it came; `lost_context`: most of its prompt was not cached any more,
-    so that load control may hold it, or has (`was_held`).
+    `left_s` is when the turn that it goes on from ended. `kept_blocks` are those that it was to hit when it came;
+    `lost_context`: most of its prompt was not cached any more, so that load control may hold it, or has (`was_held`).
     """
 
     request: str
@@ -35,6 +35,7 @@ class RequestState:
     continues: str | None
     overlap: Overlap
     job_number: int
+    left_s: float = 0.0
     kept_blocks: int = 0
     lost_context: bool = False
     was_held: bool = False

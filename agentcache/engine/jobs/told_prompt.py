@@ -13,7 +13,8 @@ from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 from vllm.v1.engine import EngineCoreRequest
 from vllm.v1.request import Request
 
-from agentcache.engine.constants import CONTINUES_ARGUMENT, LEFT_ARGUMENT, ROLES_ARGUMENT, TOOLS_DECLARED_ARGUMENT
+from agentcache.engine.constants import CONTINUES_ARGUMENT, LEFT_ARGUMENT, ROLES_ARGUMENT
+from agentcache.engine.jobs.sent_digests import digest_chat, digest_response
 from agentcache.engine.patches import wrap_method
 
 ROLES = {"s": "system", "u": "user", "a": "assistant", "t": "tool"}
@@ -45,12 +46,6 @@ def read_predecessor(request: Request) -> str | None:
     return response if isinstance(response, str) else None
 
 
-def read_tools(request: Request) -> tuple[str, ...] | None:
-    """Read the names of the declared tools, in order; None where they are not known."""
-    names = _read(request, TOOLS_DECLARED_ARGUMENT)
-    return tuple(names) if isinstance(names, list) else None
-
-
 def tell_left(request: EngineCoreRequest, tokens: int) -> None:
     """Tell a moved job's new engine how many tokens of this prompt its old one has cached."""
     if request.sampling_params is not None and tokens:
@@ -71,7 +66,7 @@ def _read(request: Request, name: str) -> Any:
 
 def _tell_chat(original: Callable[..., SamplingParams]) -> Callable[..., SamplingParams]:
     def to_sampling_params(self: ChatCompletionRequest, *args: Any, **kwargs: Any) -> SamplingParams:
-        return _mark(original(self, *args, **kwargs), {ROLES_ARGUMENT: _write(self.messages)})
+        return _mark(original(self, *args, **kwargs), {ROLES_ARGUMENT: _write(self.messages), **digest_chat(self)})
 
     return to_sampling_params
 
@@ -81,9 +76,10 @@ def _tell_response(original: Callable[..., SamplingParams]) -> Callable[..., Sam
         params = original(self, *args, **kwargs)
         if self.previous_response_id:
             # The server puts the messages before those of the request.
-            return _mark(params, {CONTINUES_ARGUMENT: self.previous_response_id})
+            return _mark(params, {CONTINUES_ARGUMENT: self.previous_response_id, **digest_response(self)})
         items = [{"role": "user"}] if isinstance(self.input, str) else self.input
-        return _mark(params, {ROLES_ARGUMENT: "s" * bool(self.instructions) + _write(items)})
+        roles = "s" * bool(self.instructions) + _write(items)
+        return _mark(params, {ROLES_ARGUMENT: roles, **digest_response(self)})
 
     return to_sampling_params
 

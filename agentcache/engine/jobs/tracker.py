@@ -122,6 +122,7 @@ class JobTracker:
         priority = find_priority(self._runtime_policy.order, entry.arrival_s, now_s, pinned=pinned)
         turn = entry.turns + entry.failures + len(entry.running) - 1
         state = RequestState(name, job, turn, now_s, priority, pinned, continues, overlap, entry.number)
+        state.left_s = now_s - gap.seconds if gap is not None else now_s
         state.change, state.repeats_reply = self._changes.find(request, overlap)
         self._states[request.request_id] = state
         self._without_token.add(request.request_id)

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from agentcache.engine.jobs.prompt_end import PromptEnd
+from agentcache.engine.jobs.sent_prompt import SentPrompt
 from agentcache.engine.jobs.views import ChangeTokens
 from tool_runtime.learning.job_table import Parent
 
@@ -17,23 +18,22 @@ _HASH_BYTES = 8
 class Overlap(NamedTuple):
     """Tokens that a prompt shares with the turn it goes on from, and where it leaves that turn if it does.
 
-    `abandoned_tokens` of the turn are not in the prompt. `end` is where the turn's own prompt ended; `tools`, of a turn
-    that the prompt leaves, the names of the tools that it declared; `text` the tokens around the place. None where that
-    is not known.
+    `abandoned_tokens` of the turn are not in the prompt. `end` is where the turn's own prompt ended; `sent`, of a turn
+    that the prompt leaves, what its client sent; `text` the tokens around the place. None where that is not known.
     """
 
     shared_tokens: int
     diverged_at: int | None
     abandoned_tokens: int = 0
     end: PromptEnd | None = None
-    tools: tuple[str, ...] | None = None
+    sent: SentPrompt | None = None
     text: ChangeTokens | None = None
 
 
 class _Turn(NamedTuple):
     chain: bytes
     end: PromptEnd | None
-    tools: tuple[str, ...] | None
+    sent: SentPrompt | None
 
 
 _UNKNOWN = _Turn(b"", None, None)
@@ -53,10 +53,10 @@ class TurnChains:
         hashes: Sequence[bytes],
         *,
         end: PromptEnd | None = None,
-        tools: tuple[str, ...] | None = None,
+        sent: SentPrompt | None = None,
     ) -> None:
         """Remember the full blocks of a finished request; the oldest turn leaves a full table."""
-        self._turns[request] = _Turn(_abbreviate(hashes), end, tools)
+        self._turns[request] = _Turn(_abbreviate(hashes), end, sent)
         if len(self._turns) > self._max_chains:
             self._turns.popitem(last=False)
 
@@ -70,7 +70,7 @@ class TurnChains:
         tokens = shared * self._block_size
         if not abandoned:
             return Overlap(tokens, None, end=turn.end)
-        return Overlap(tokens, tokens, abandoned * self._block_size, turn.end, turn.tools)
+        return Overlap(tokens, tokens, abandoned * self._block_size, turn.end, turn.sent)
 
     def find_relative(self, requests: Collection[str], hashes: Sequence[bytes]) -> str | Parent:
         """Find the one of these finished requests of which the prompt has all, else most, but at least half.

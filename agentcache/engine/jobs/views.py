@@ -15,7 +15,7 @@ class _View(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-MissReason = Literal["new", "changed", "evicted", "behind a gap", "at another engine"]
+MissReason = Literal["new", "changed", "evicted", "behind a gap", "at another engine", "not read"]
 # The cache on the GPU, the one in the host's memory, and what else a KV connector of vLLM's loads from: a disk; or
 # another engine, or what it does not tell.
 HitPlace = Literal["gpu", "host", "disk", "elsewhere"]
@@ -35,7 +35,17 @@ PLACE_OF: Mapping[LossCause, HitPlace] = {
 # first request of a job without a name, and nothing was found though the prompt has an earlier reply.
 FoundBy = Literal["named", "response", "repeated", "first", "unmatched"]
 ChangeCause = Literal[
-    "tools reordered", "tools changed", "system message changed", "history changed", "reply not repeated", "unknown"
+    "adapter changed",
+    "tools reordered",
+    "tools left out",
+    "tools changed",
+    "tool text changed",
+    "system message changed",
+    "history changed",
+    "reply not repeated",
+    "options changed",
+    "rendered anew",
+    "unknown",
 ]
 
 

@@ -1,0 +1,148 @@
+"""Digests of what a client has sent: from tokens alone no engine can tell the client's changes from the server's.
+
+Templates and servers render anew what the client repeats: they merge system messages, and hide earlier reasoning. A
+digest has 8 hexadecimal digits: enough to see that a message is another.
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+from vllm.entrypoints.anthropic.protocol import AnthropicMessagesRequest
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
+
+from agentcache.engine.constants import SENT_ARGUMENT
+from agentcache.engine.patches import replace
+
+MAX_MESSAGES = 4096
+MAX_TOOLS = 512
+_DIGEST_BYTES = 4
+# Of a chat's message or an item of a response: s(ystem), u(ser), t(ool), a(ssistant), r: the same with its reasoning.
+_LETTERS = {"system": "s", "developer": "s", "tool": "t", "function": "t", "assistant": "a"}
+# What a chat template is given beside messages and tools.
+_OPTIONS = ("chat_template", "chat_template_kwargs", "documents", "reasoning_effort", "reasoning")
+_AS_SENT = "_agentcache_as_sent"
+# vLLM's --exclude-tools-when-tool-choice-none, which no request tells.
+_SERVER = {"excludes_tools": False}
+# vLLM drops these lines of a client's, which have another hash in each request.
+_DROPPED = "x-anthropic-billing-header"
+
+
+def digest_chat(chat: ChatCompletionRequest) -> dict[str, Any]:
+    """Return what the engine is to know of a chat as its client sent it, for its extra arguments."""
+    # Not an attribute: a client could send a field of that name.
+    as_sent = vars(chat).get(_AS_SENT)
+    return _mark(chat, _write_messages(chat.messages) if as_sent is None else as_sent)
+
+
+def digest_response(request: ResponsesRequest) -> dict[str, Any]:
+    """Return the same of a request for a response: its instructions stand in front of the items, also without any."""
+    items = [{"role": "user", "content": request.input}] if isinstance(request.input, str) else request.input
+    return _mark(request, _write_messages([{"role": "system", "content": request.instructions}, *items]))
+
+
+def note_excluded_tools(args: Namespace) -> None:
+    """Note by the server's options whether templates are given the tools of requests that may call none."""
+    _SERVER["excludes_tools"] = bool(getattr(args, "exclude_tools_when_tool_choice_none", False))
+
+
+@cache
+def keep_messages_as_sent() -> None:
+    """Have chats that vLLM makes of Anthropic's messages keep the digests of these. Safe to call more than once."""
+    from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
+
+    convert = AnthropicServingMessages.to_chat_completion_request
+
+    def to_chat_completion_request(anthropic_request: Any, **options: Any) -> ChatCompletionRequest:
+        chat = convert(anthropic_request, **options)
+        vars(chat)[_AS_SENT] = _write_messages(_list_messages(anthropic_request))
+        return chat
+
+    replace(AnthropicServingMessages, "to_chat_completion_request", staticmethod(to_chat_completion_request))
+
+
+def _mark(request: ChatCompletionRequest | ResponsesRequest, messages: str | None) -> dict[str, Any]:
+    is_shown = request.tool_choice != "none" or not _SERVER["excludes_tools"]
+    tools = _write_tools((request.tools or ()) if is_shown else ())
+    options = _digest([getattr(request, name, None) for name in _OPTIONS])
+    if messages is None or tools is None or options is None:
+        return {}
+    return {SENT_ARGUMENT: {"messages": messages, "tools": tools, "options": options}}
+
+
+def _write_messages(messages: Iterable[Any]) -> str | None:
+    """Write a letter and a digest a message, as far as the first 4,096; None where they cannot be told."""
+    written = []
+    for message in list(messages)[:MAX_MESSAGES]:
+        values = message if isinstance(message, Mapping) else vars(message)
+        if (digest := _digest([*_find_shown(values)])) is None:
+            return None
+        written.append(_find_letter(values) + digest)
+    return "".join(written)
+
+
+def _write_tools(tools: Sequence[Any]) -> str | None:
+    """Write a digest of the name and one of the definition a tool; of very many, what is beyond counts as one."""
+    groups = [[tool] for tool in tools[: MAX_TOOLS - 1]] + ([[*rest]] if (rest := tools[MAX_TOOLS - 1 :]) else [])
+    written = [_digest(part) for group in groups for part in (list(map(_find_name, group)), group)]
+    return None if None in written else "".join(filter(None, written))
+
+
+def _find_name(tool: Any) -> Any:
+    # A chat has functions in its tools; in a response they are its tools.
+    return getattr(getattr(tool, "function", tool), "name", None)
+
+
+def _find_letter(message: Mapping[str, Any]) -> str:
+    role, kind, content = message.get("role"), str(message.get("type") or ""), message.get("content")
+    parts = content if isinstance(content, list) else ()
+    kinds = {_find_kind(part) for part in parts}
+    if message.get("reasoning") or message.get("reasoning_content") or kind == "reasoning" or "thinking" in kinds:
+        return "r"
+    if kind.endswith("_output") or (kinds and kinds <= {"tool_result"}):
+        return "t"
+    return _LETTERS.get(str(role), "u") if role else "a"
+
+
+def _find_shown(message: Mapping[str, Any]) -> Iterator[Any]:
+    """Find what a template may show; marks for another server's cache move from turn to turn."""
+    for name, value in sorted(message.items()):
+        if name == "content" and isinstance(value, list):
+            yield name, [_find_text(part) for part in value]
+        elif value is not None and name not in ("cache_control", "status"):
+            yield name, value
+
+
+def _find_text(part: Any) -> Any:
+    values = part if isinstance(part, Mapping) else vars(part)
+    if _find_kind(part) in ("text", "input_text", "output_text"):
+        return values.get("text")
+    return {name: value for name, value in values.items() if name != "cache_control"}
+
+
+def _find_kind(part: Any) -> str:
+    return str(part.get("type") if isinstance(part, Mapping) else getattr(part, "type", ""))
+
+
+def _list_messages(request: AnthropicMessagesRequest) -> list[dict[str, Any]]:
+    """List the messages with the system prompt in front, also without any, and without what vLLM drops of it."""
+    blocks = request.system or ()
+    texts = [blocks] if isinstance(blocks, str) else [block.text or "" for block in blocks]
+    system = "".join(text for text in texts if not text.startswith(_DROPPED))
+    return [{"role": "system", "content": system}, *(vars(message) for message in request.messages)]
+
+
+def _digest(value: Any) -> str | None:
+    """Digest a value of JSON and of pydantic's models; None where it has too many levels, or half a character."""
+    hook: Callable[[Any], Any] = vars
+    try:
+        encoded = msgspec.msgpack.encode(value, enc_hook=hook)
+    except (RecursionError, UnicodeError, TypeError, OverflowError):
+        return None
+    return blake2b(encoded, digest_size=_DIGEST_BYTES).hexdigest()
