@@ -52,7 +52,8 @@ _ADVICE = {
     "options changed": "The client changes what the chat template is given beside the messages: keep "
     "chat_template_kwargs, reasoning_effort and documents as they are within a job.",
     "rendered anew": "The client repeats its messages; the server or the chat template writes them anew, as it merges "
-    "system messages or hides earlier reasoning. Only another --chat-template changes that.",
+    "system messages, hides earlier reasoning, or renders what it stored for previous_response_id. Another "
+    "--chat-template may not, nor may clients that send their history themselves.",
     "tools reordered": "The client lists its tools in another order each time: have it send them in one order.",
     "tools changed": "The client declares other tools from turn to turn: declare all of them at the first turn.",
     "system message changed": "The client rewrites its system message: put a date, a counter or a list of files "
