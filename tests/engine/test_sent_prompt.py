@@ -196,7 +196,8 @@ def test_what_cannot_be_digested_is_not_told() -> None:
     half = ChatCompletionRequest.model_validate({"messages": [{"role": "user", "content": "\ud800"}]})
     nested = ChatCompletionRequest.model_validate({"messages": [], "chat_template_kwargs": {"a": 1}})
     nested.chat_template_kwargs = {"a": deep}
-    assert digest_chat(half) == digest_chat(nested) == {}
+    parts = ChatCompletionRequest.model_validate({"messages": [{"role": "user", "content": [TEXT] * 5000}]})
+    assert digest_chat(half) == digest_chat(nested) == digest_chat(parts) == {}
 
 
 def test_a_response_tells_its_instructions_apart() -> None:

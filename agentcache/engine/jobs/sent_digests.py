@@ -22,6 +22,8 @@ from agentcache.engine.patches import replace
 
 MAX_MESSAGES = 4096
 MAX_TOOLS = 512
+# More would hold up the API server.
+_MAX_PARTS = 4096
 _DIGEST_BYTES = 4
 # Of a chat's message or an item of a response: s(ystem), u(ser), t(ool), a(ssistant), r: the same with its reasoning.
 _LETTERS = {"system": "s", "developer": "s", "tool": "t", "function": "t", "assistant": "a"}
@@ -78,9 +80,12 @@ def _mark(request: ChatCompletionRequest | ResponsesRequest, messages: str | Non
 
 def _write_messages(messages: Iterable[Any]) -> str | None:
     """Write a letter and a digest a message, as far as the first 4,096; None where they cannot be told."""
+    shown = [message if isinstance(message, Mapping) else vars(message) for message in messages][:MAX_MESSAGES]
+    contents = (values.get("content") for values in shown)
+    if sum(len(content) for content in contents if isinstance(content, list)) > _MAX_PARTS:
+        return None
     written = []
-    for message in list(messages)[:MAX_MESSAGES]:
-        values = message if isinstance(message, Mapping) else vars(message)
+    for values in shown:
         if (digest := _digest([*_find_shown(values)])) is None:
             return None
         written.append(_find_letter(values) + digest)
