@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import get_args
 
 from agentcache.engine.jobs.evicted_blocks import Eviction, Loss
 from agentcache.engine.jobs.turn_chains import Overlap
@@ -45,43 +46,41 @@ def explain_misses(
 ) -> dict[MissReason, int]:
     """Divide the missed tokens by reason; reasons without any are left out.
 
-    What was never there and what has changed cannot be told apart block by block: of what follows the place where the
-    prompt leaves the last turn, as many tokens count as changed as the turn had from there on.
+    What was never there and what has changed cannot be told apart block by block: as many tokens count as changed as
+    the last turn had behind the place where the prompt leaves it.
 
     Args:
-        missed: Blocks by their index, in order.
+        missed: Blocks of `block_size` tokens by their index, in order.
         missed_tokens: The tokens of these blocks and of what fills no block.
         evicted: Those of `missed` that were evicted.
         overlap: With the last turn of the job.
-        block_size: Tokens of a block.
+        block_size: Of `missed`.
         left_tokens: Those of the prompt that are cached at the engine which the job has just left.
         reads_cache: Whether the request may hit anything.
-        all_remembered: Whether every block that was evicted since the last turn is in `evicted`: then the others that
-            the prompt shares with it are in the cache.
+        all_remembered: Whether all that was evicted since the last turn is known: what else it left is in the cache.
     """
     # Blocks up to here were cached at one time: a hash stands for all tokens before it.
     known = max(max(evicted, default=-1) + 1, overlap.shared_tokens // block_size)
-    first_lost = min(evicted, default=known)
-    lost = [index for index in missed if index < known]
-    behind = sum(index > first_lost and index not in evicted for index in lost) * block_size if reads_cache else 0
-    not_read = len(lost) * block_size - behind
-    gone = 0
-    if reads_cache:
-        gone = len(evicted) * block_size if all_remembered else not_read
-    not_read -= gone
-    rest = missed_tokens - behind - not_read - gone
+    lost = _divide_lost([index for index in missed if index < known], evicted, reads_cache, all_remembered)
+    gone, behind, not_read = (blocks * block_size for blocks in lost)
+    rest = missed_tokens - gone - behind - not_read
     changed = min(rest, overlap.abandoned_tokens)
     left = sum(known <= index < left_tokens // block_size for index in missed) * block_size
     elsewhere = min(rest - changed, left)
-    reasons: dict[MissReason, int] = {
-        "new": rest - changed - elsewhere,
-        "changed": changed,
-        "evicted": gone,
-        "behind a gap": behind,
-        "at another engine": elsewhere,
-        "not read": not_read,
-    }
-    return {reason: tokens for reason, tokens in reasons.items() if tokens}
+    counts = (rest - changed - elsewhere, changed, gone, behind, elsewhere, not_read)
+    return {reason: tokens for reason, tokens in zip(get_args(MissReason), counts, strict=True) if tokens}
+
+
+def _divide_lost(
+    lost: Sequence[int], evicted: Mapping[int, Eviction], reads_cache: bool, all_remembered: bool
+) -> tuple[int, int, int]:
+    """Count the blocks that were evicted, those behind them, and those that were there and could not be read."""
+    if not reads_cache:
+        return 0, 0, len(lost)
+    first = min(evicted, default=len(lost) and lost[-1] + 1)
+    behind = sum(index > first and index not in evicted for index in lost)
+    there = len(lost) - behind - len(evicted) if all_remembered else 0
+    return len(lost) - behind - there, behind, there
 
 
 def view_losses(evicted: Mapping[int, Eviction], now_s: float, block_size: int) -> tuple[LossView, ...]:
