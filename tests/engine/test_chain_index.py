@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import random
 import timeit
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -95,6 +96,29 @@ def test_it_agrees_with_a_list_of_all_texts(steps: list[tuple[str, str, int, int
             expected = max(extended, key=lambda chain: chain.blocks, default=None)
             assert index.find(hash_blocks(text)) == expected
         assert len(index) == len(filed)
+
+
+class CountedTokens(list[int]):
+    """Counts how often a part of it is read."""
+
+    reads = 0
+
+    def __getitem__(self, index: Any) -> Any:
+        self.reads += 1
+        return super().__getitem__(index)
+
+
+def test_one_block_of_many_owners_is_one_look_a_length() -> None:
+    index = ChainOwners()
+    for number in range(2_000):
+        tail = (number, 7, 7)[: 1 + number % 3]
+        index.note_prompt(b"system prompt", tail, ChainOwner(f"job {number}", "", 1, BLOCK + len(tail)))
+    tokens = CountedTokens([0, 0, 0, 0, 5, 7, 7, 1])
+    found = index.find([b"system prompt", b"more"], tokens, BLOCK)
+    assert (found and found.session, tokens.reads) == ("job 5", 1)
+    tokens = CountedTokens([0, 0, 0, 0, 2_001, 7, 7, 1])
+    assert index.find([b"system prompt", b"more"], tokens, BLOCK) is None
+    assert tokens.reads == 3
 
 
 def test_a_long_prompt_is_looked_up_within_a_millisecond() -> None:

@@ -29,8 +29,9 @@ class ChainOwners:
 
     def __init__(self, capacity: int = 20_000) -> None:
         self._capacity = capacity
-        # By the last full block, then by the tokens behind it; `_keys` has all of them, the oldest first.
-        self._owners: dict[bytes, dict[tuple[int, ...], ChainOwner]] = {}
+        # By the last full block, then by how many tokens are behind it, then by these; `_keys` has all of them, the
+        # oldest first.
+        self._owners: dict[bytes, dict[int, dict[tuple[int, ...], ChainOwner]]] = {}
         self._keys: dict[_Key, None] = {}
         self._chains: dict[str, set[_Key]] = {}
 
@@ -57,7 +58,8 @@ class ChainOwners:
     def find(self, hashes: Sequence[bytes], tokens: Sequence[int] = (), block_size: int = 0) -> ChainOwner | None:
         """Find the owner of the longest chain that a prompt with these full blocks repeats or extends.
 
-        Prompts that were filed alone are found for `tokens`, the whole prompt, if that is longer than they are.
+        Prompts that were filed alone are found for `tokens`, the whole prompt, if that is longer than they are. Looks
+        up each of `hashes`, and behind each that is known one tail of each length, however many owners it has.
         """
         owners = self._owners
         for index in range(len(hashes) - 1, -1, -1):
@@ -75,7 +77,7 @@ class ChainOwners:
     def _file(self, chain: bytes, tail: tuple[int, ...], owner: ChainOwner) -> None:
         key = (chain, tail)
         self._drop(key)
-        self._owners.setdefault(chain, {})[tail] = owner
+        self._owners.setdefault(chain, {}).setdefault(len(tail), {})[tail] = owner
         self._keys[key] = None
         self._chains.setdefault(owner.session, set()).add(key)
         if len(self._keys) > self._capacity:
@@ -86,8 +88,11 @@ class ChainOwners:
             return
         del self._keys[key]
         chain, tail = key
-        owner = self._owners[chain].pop(tail)
-        if not self._owners[chain]:
+        tails = self._owners[chain]
+        owner = tails[len(tail)].pop(tail)
+        if not tails[len(tail)]:
+            del tails[len(tail)]
+        if not tails:
             del self._owners[chain]
         chains = self._chains[owner.session]
         chains.remove(key)
@@ -95,12 +100,12 @@ class ChainOwners:
             del self._chains[owner.session]
 
 
-def _choose(owners: dict[tuple[int, ...], ChainOwner], tokens: Sequence[int], behind: int) -> ChainOwner | None:
+def _choose(
+    owners: dict[int, dict[tuple[int, ...], ChainOwner]], tokens: Sequence[int], behind: int
+) -> ChainOwner | None:
     """Choose the owner with the most tokens behind the block that ends at `behind`, all of which the prompt has."""
-    for tail in sorted(owners, key=len, reverse=True):
-        owner = owners[tail]
-        if not owner.prompt_tokens:
-            return owner
-        if owner.prompt_tokens < len(tokens) and tuple(tokens[behind : behind + len(tail)]) == tail:
+    for length in sorted(owners, reverse=True):
+        owner = owners[length].get(tuple(tokens[behind : behind + length]))
+        if owner is not None and (not owner.prompt_tokens or owner.prompt_tokens < len(tokens)):
             return owner
     return None
