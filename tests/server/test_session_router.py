@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from threading import Thread
+from typing import Any
 
 import httpx
 import pytest
@@ -18,6 +19,7 @@ from made_engine import FakeCore, make_engine, make_job, make_turn
 
 from agentcache.config_reader import read_knobs
 from agentcache.errors import InputError, ServerError
+from agentcache.server import session_router
 from agentcache.server.expiry_watch import POLL_S, watch_expiry
 from agentcache.server.job_reader import JobReader
 from agentcache.server.session_router import SessionRouter
@@ -63,6 +65,42 @@ def test_a_router_that_fails_is_one_line(refuses: bool, vllm_log: pytest.LogCapt
     (record,) = vllm_log.records
     assert "router.url http://router:8080" in record.getMessage()
     assert "\n" not in record.getMessage()
+
+
+def test_many_ends_at_once_share_a_client_and_few_workers(
+    monkeypatch: pytest.MonkeyPatch, vllm_log: pytest.LogCaptureFixture
+) -> None:
+    made: list[httpx.AsyncClient] = []
+    told: list[str] = []
+    open_requests = most_open = 0
+    initialize = httpx.AsyncClient.__init__
+
+    def note_client(self: httpx.AsyncClient, *args: Any, **kwargs: Any) -> None:
+        made.append(self)
+        initialize(self, *args, **kwargs)
+
+    async def handle(request: httpx.Request) -> httpx.Response:
+        nonlocal open_requests, most_open
+        open_requests += 1
+        most_open = max(most_open, open_requests)
+        await asyncio.sleep(0)
+        open_requests -= 1
+        told.append(request.url.params["session_id"])
+        return httpx.Response(200)
+
+    async def run() -> None:
+        router = SessionRouter("http://router", httpx.MockTransport(handle))
+        for number in range(40):
+            router.finish(str(number))
+        await settle(router)
+
+    monkeypatch.setattr(httpx.AsyncClient, "__init__", note_client)
+    monkeypatch.setattr(session_router, "_MAX_QUEUED", 30)
+    asyncio.run(run())
+    assert (len(made), most_open) == (1, 4)
+    assert sorted(told, key=int) == [str(number) for number in range(30)]
+    assert "30 sessions wait to be told already" in vllm_log.records[0].getMessage()
+    assert len(vllm_log.records) == 1
 
 
 def make_core() -> FakeCore:
