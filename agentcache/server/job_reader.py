@@ -87,7 +87,8 @@ class JobReader:
 
     async def tell_expired(self) -> None:
         """Tell the router which sessions engines have forgotten since the last call, idle for too long."""
-        self._tell_router(chain.from_iterable(await self._gather(EXPIRED_METHOD)))
+        while over := list(chain.from_iterable(await self._gather(EXPIRED_METHOD))):
+            self._tell_router(over)
 
     def find_home(self, session: str, tenants: Tenants = None) -> JobHome | None:
         """Find the engine to which the session's next turn will go; None where nothing chooses one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from counted_names import CountedName
 from hand_clock import Clock
 
 from agentcache.engine.jobs.away_turns import AwayTurn, AwayTurns
@@ -68,6 +69,17 @@ def test_turns_end_once_when_their_job_is_back_or_over() -> None:
     learned.turns.end_job("mine")
     assert learned.ended == [("mine/0", True), ("mine/1", False)]
     assert learned.rank() == ["other/0"]
+
+
+def test_a_job_s_end_looks_at_its_own_turns_alone() -> None:
+    learned = Learned()
+    CountedName.comparisons = 0
+    for number in range(100):
+        learned.turns.leave(f"turn {number}", CountedName(number), learned.classes.number(QUICK), [b"key"])
+    for number in range(100):
+        learned.turns.end_job(str(number))
+    assert learned.ended == [(f"turn {number}", False) for number in range(100)]
+    assert CountedName.comparisons <= 200
 
 
 def test_of_many_turns_the_latest_are_looked_at() -> None:

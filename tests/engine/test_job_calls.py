@@ -7,6 +7,7 @@ from tracked_requests import ASKED, Tracked
 from vllm.v1.request import RequestStatus
 
 from agentcache.engine.rpc import job_calls
+from tool_runtime.learning.job_table import MAX_EXPIRED
 
 
 @pytest.fixture
@@ -76,8 +77,17 @@ def test_sessions_that_were_idle_for_too_long_are_told_once() -> None:
     tracked.clock.now_s += 4000
     tracked.turn("again", ASKED, session="back")
     tracked.turn("other tenant's", ASKED, session="shared", salt="t")
-    assert tracked.tracker.take_expired() == ["gone"]
+    told = tracked.tracker.take_expired()
+    assert set(told) == {"gone", None}
     assert tracked.tracker.take_expired() == []
+
+
+def test_sessions_that_expire_at_once_are_told_in_parts() -> None:
+    tracked = Tracked(max_jobs=1000)
+    for number in range(MAX_EXPIRED + 40):
+        tracked.turn(str(number), ASKED, session=str(number))
+    tracked.clock.now_s += 4000
+    assert [len(tracked.tracker.take_expired()) for _ in range(3)] == [MAX_EXPIRED, 40, 0]
 
 
 def test_an_id_of_any_length_is_kept_short() -> None:

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Iterable
 
 import pytest
+from counted_names import CountedName
 from hand_clock import Clock
 from vllm.v1.core.kv_cache_utils import KVCacheBlock
 
@@ -306,3 +307,23 @@ def test_how_pins_are_ranked() -> None:
     assert begun is not None
     assert pin_rank("job arrival", 50.0)(begun) > pin_rank("job arrival", 60.0)(begun)
     assert pin_rank("deadline", 50.0)(begun) == 1e9 - 1010.0
+
+
+def test_a_job_s_end_looks_at_its_own_pins_alone() -> None:
+    pins, _, _ = make()
+    for number in range(50):
+        pins.begin(
+            f"turn {number}",
+            job=CountedName(number),
+            tenant=None,
+            turn=0,
+            blocks=used_blocks([number]),
+            decide=lambda *_: Hold(1.0, 1.0),
+            rank=lambda _: 1.0,
+        )
+    CountedName.comparisons = 0
+    for number in range(50):
+        pins.end_all(PinEnd.JOB_OVER, str(number))
+    assert dict(pins.ended) == {"job over": 50}
+    assert CountedName.comparisons <= 150
+    pins.check_integrity()

@@ -168,7 +168,7 @@ class FakeCore:
         self.replies: dict[str, str | None] = {}
         """The sessions of replies; None of a job whose client names none."""
         self.expired: list[str] = []
-        """Told once, by every engine."""
+        """Told once, by the first engine that follows jobs."""
         self.is_silent = False
 
     async def call(self, method: str, *args: Any) -> list[Any]:
@@ -185,7 +185,8 @@ class FakeCore:
         if snapshot.runtime is None:
             return None
         if method == EXPIRED_METHOD:
-            return self.expired
+            told, self.expired = self.expired, []
+            return told
         argument = args[0]
         its = [job for job in jobs if job.session == argument]
         answers = {JOB_METHOD: its, JOBS_METHOD: sorted(jobs, key=lambda job: -job.last_active_s)}

@@ -169,6 +169,17 @@ def test_the_router_is_told_of_idle_sessions_minute_by_minute(vllm_log: pytest.L
     assert "was not told which sessions were idle for too long" in vllm_log.records[-1].getMessage()
 
 
+def test_sessions_that_engines_tell_in_parts_are_all_told() -> None:
+    parts = iter([["a", None], [None], ["b"], []])
+
+    class ToldInParts(FakeCore):
+        async def call(self, *_: Any) -> list[Any]:
+            return [next(parts), None]
+
+    assert tell(ToldInParts(), lambda jobs: jobs.tell_expired()) == ["a", "b"]
+    assert next(parts, "all") == "all"
+
+
 @pytest.mark.parametrize("url", ["router:8080", "http://router:8080/path", ""])
 def test_an_url_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(InputError, match=r"router\.url"):

@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from sizes import pick_size
 
 from tool_runtime.learning.job_entry import Departed, Departure, Gap
-from tool_runtime.learning.job_table import MAX_PENDING, JobTable, Parent, bounded_id
+from tool_runtime.learning.job_table import MAX_EXPIRED, MAX_PENDING, JobTable, Parent, bounded_id
 from tool_runtime.learning.tool_key import HUMAN, ToolKey
 from tool_runtime.learning.turn_counts import MOST_AWAY_S
 
@@ -138,6 +138,19 @@ def test_a_client_that_vanishes_costs_an_entry_until_it_expires(table: JobTable,
     assert (departed.job.session, departed.cause) == ("gone", Departure.IDLE)
     assert [told(gap) for gap in departed.unanswered] == [(BASH, 60.1, True)]
     assert [job.session for job in table.jobs] == ["busy"]
+
+
+def test_many_jobs_that_expire_at_once_leave_in_parts(clock: Clock) -> None:
+    table = JobTable(clock=clock, max_jobs=2 * MAX_EXPIRED)
+    for number in range(MAX_EXPIRED + 40):
+        table.begin(str(number), "a")
+        table.finish(str(number), "a", [BASH], prompt_tokens=1)
+    clock.now_s += 4000
+    assert [each.job.session for each in table.expire()] == [str(number) for number in range(MAX_EXPIRED)]
+    table.begin(str(MAX_EXPIRED), "b")
+    assert len(table.expire()) == 39
+    assert [entry.session for entry in table.jobs] == [str(MAX_EXPIRED)]
+    table.check_integrity()
 
 
 def test_a_tool_that_runs_for_too_long_is_not_waited_for(clock: Clock) -> None:

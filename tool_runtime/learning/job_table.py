@@ -7,7 +7,7 @@ import math
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from enum import Enum
-from itertools import count
+from itertools import count, islice, takewhile
 
 from tool_runtime.learning.job_entry import Departed, Departure, Gap, JobEntry, PendingTurn
 from tool_runtime.learning.steady_clock import SteadyClock
@@ -16,6 +16,8 @@ from tool_runtime.learning.turn_counts import MOST_AWAY_S, TurnCounts
 
 MAX_ID = 64
 MAX_PENDING = 16
+# So many jobs leave at once for having been idle: after a rest there may be thousands, all to be booked in one step.
+MAX_EXPIRED = 256
 
 
 class Parent(Enum):
@@ -137,12 +139,16 @@ class JobTable:
         return True
 
     def expire(self) -> list[Departed]:
-        """Drop what has been idle for too long; return the jobs that left since the last call, at most `max_jobs`."""
+        """Drop what has been idle for too long, up to 256 jobs; return those that left since the last call.
+
+        These are at most `max_jobs`.
+        """
         now_s = self._clock.now_s()
         self._away_from_s = now_s - MOST_AWAY_S
         self.turn_counts.drop_away(self._away_from_s)
         oldest_s = now_s - self._max_idle_s
-        while self._idle and (entry := next(iter(self._idle.values()))).last_active_s < oldest_s:
+        overdue = takewhile(lambda entry: entry.last_active_s < oldest_s, self._idle.values())
+        for entry in list(islice(overdue, MAX_EXPIRED)):
             self._drop(entry, Departure.IDLE)
         departed = list(self._departed)
         self._departed.clear()

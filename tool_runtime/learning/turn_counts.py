@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import takewhile
 
 # Of a tool that runs for longer the client is more likely gone.
 MOST_AWAY_S = 300.0
@@ -53,10 +54,8 @@ class TurnCounts:
 
     def drop_away(self, before_s: float) -> None:
         """Drop the jobs that have been away since before then."""
-        while self._away:
-            job, since_s = next(iter(self._away.items()))
-            if since_s >= before_s:
-                return
+        # All are found before any is dropped: a dict finds its first entry behind all that were dropped before it.
+        for job, _ in list(takewhile(lambda away: away[1] < before_s, self._away.items())):
             self.drop(job)
 
     def quantile(self, share: float) -> int:

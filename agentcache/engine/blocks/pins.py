@@ -101,6 +101,7 @@ class Pins:
         self._numbers = itertools.count()
         self._live: dict[int, Pin] = {}
         self._by_owner: dict[str, Pin] = {}
+        self._by_job: dict[str, dict[int, Pin]] = {}
         # Of live pins: by a pin's age, and how many blocks it keeps from others then, how long it is to go on.
         self._decide: dict[int, Decide] = {}
         self._guards: dict[str, int] = {}
@@ -165,7 +166,7 @@ class Pins:
         pin.blocks = len(block_ids)
         self._evictor.reserve(number, block_ids)
         self.began += 1
-        self._live[number] = self._by_owner[owner] = pin
+        self._live[number] = self._by_owner[owner] = self._by_job.setdefault(job, {})[number] = pin
         self._decide[number] = decide
         self._schedule(pin)
         return pin
@@ -202,7 +203,7 @@ class Pins:
 
     def end_all(self, cause: PinEnd, job: str | None = None) -> None:
         """End all pins, of one job or of all."""
-        for pin in [pin for pin in self._live.values() if job in (None, pin.job)]:
+        for pin in list((self._live if job is None else self._by_job.get(job, {})).values()):
             self._end(pin, cause)
 
     def step(self) -> None:
@@ -247,6 +248,8 @@ class Pins:
             )
         if sorted(self._by_owner.values(), key=id) != sorted(self._live.values(), key=id):
             raise IntegrityError("live pins are filed under other owners")
+        if sorted(pin.number for of_job in self._by_job.values() for pin in of_job.values()) != sorted(self._live):
+            raise IntegrityError("live pins are filed under other jobs")
         if any(pin.end is not None for pin in self._live.values()):
             raise IntegrityError("a pin that has ended is among the live ones")
         if self.began != len(self._live) + self.ended.total():
@@ -289,4 +292,7 @@ class Pins:
         pin.end, pin.ended_s = cause, now_s
         self.ended[cause.value] += 1
         self.held_s += max(0.0, now_s - pin.began_s)
-        del self._live[pin.number], self._by_owner[pin.owner], self._decide[pin.number]
+        of_job = self._by_job[pin.job]
+        del self._live[pin.number], self._by_owner[pin.owner], self._decide[pin.number], of_job[pin.number]
+        if not of_job:
+            del self._by_job[pin.job]

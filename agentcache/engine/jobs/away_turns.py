@@ -51,8 +51,9 @@ class AwayTurns:
         self._durations = durations
         self._classes = classes
         self._clock = clock
-        # By their owner.
+        # By their owner; the owners by their job.
         self._turns: dict[str, AwayTurn] = {}
+        self._owners: dict[str, dict[str, None]] = {}
         # By the finish class, with when it was made.
         self._curves: dict[int, tuple[SurvivalCurve, float]] = {}
 
@@ -60,17 +61,21 @@ class AwayTurns:
         """Note that a turn has ended with calls of this class, or with an answer."""
         if keys:
             self._turns[owner] = AwayTurn(owner, job, finish_class, self._clock(), keys)
+            self._owners.setdefault(job, {})[owner] = None
 
     def come_back(self, owner: str) -> None:
         """Note that the job goes on from this turn."""
         if (turn := self._turns.pop(owner, None)) is not None:
+            owners = self._owners[turn.job]
+            del owners[owner]
+            if not owners:
+                del self._owners[turn.job]
             self.on_end(turn, is_back=True)
 
     def end_job(self, job: str) -> None:
-        """Note that the job is over. O(turns)."""
-        for turn in [turn for turn in self._turns.values() if turn.job == job]:
-            del self._turns[turn.owner]
-            self.on_end(turn, is_back=False)
+        """Note that the job is over. O(turns of the job)."""
+        for owner in self._owners.pop(job, ()):
+            self.on_end(self._turns.pop(owner), is_back=False)
 
     def rank(self, within_s: float, least_chance: float) -> list[tuple[AwayTurn, float]]:
         """List the turns whose jobs are back within so many seconds by at least this chance, the likeliest first.

@@ -81,7 +81,7 @@ class JobStats:
         self._gaps: dict[str, list[float]] = {}
         self._ended_jobs: deque[_EndedJob] = deque(maxlen=_MAX_ENDED_JOBS)
         self._latest: deque[tuple[JobRecord, TurnView]] = deque()
-        self._expired: deque[str] = deque(maxlen=_MAX_EXPIRED)
+        self._expired: deque[str | None] = deque(maxlen=_MAX_EXPIRED)
 
     def begin(self, job: str, now_s: float, session: str | None = None) -> None:
         """Note the arrival of a request of a job, which may be a new one, and the session that its client names."""
@@ -132,7 +132,7 @@ class JobStats:
         entry = departed.job
         record = self.jobs.pop(entry.session, None)
         self.ended[departed.cause.value] += 1
-        if record is not None and record.session is not None and departed.cause is Departure.IDLE:
+        if record is not None and departed.cause is Departure.IDLE:
             self._expired.append(record.session)
         if record is None or not entry.turns:
             return
@@ -140,8 +140,11 @@ class JobStats:
         self.latency_s.add(record.finished_s - entry.arrival_s)
         self.turns.add(entry.turns)
 
-    def take_expired(self) -> list[str]:
-        """Return the sessions of jobs that were idle for too long, of those that ended since the last call."""
+    def take_expired(self) -> list[str | None]:
+        """Return the sessions of jobs that were idle for too long, of those that ended since the last call.
+
+        None stands for those that their clients have not named.
+        """
         expired = list(dict.fromkeys(self._expired))
         self._expired.clear()
         return expired

@@ -281,10 +281,14 @@ class JobTracker:
         self._end_departed()
         return names
 
-    def take_expired(self) -> list[str]:
-        """Return the sessions that were idle for too long, of those that ended since the last call and stayed away."""
+    def take_expired(self) -> list[str | None]:
+        """Return the sessions that were idle for too long, of those that ended since the last call.
+
+        None stands for those that have no name, or are back. More may be over by now unless the list is empty.
+        """
         self._end_departed()
-        return [session for session in self.stats.take_expired() if not self.runtime.jobs.find(session)]
+        find = self.runtime.jobs.find
+        return [None if session is None or find(session) else session for session in self.stats.take_expired()]
 
     def view_session(self, session: str, tenants: Collection[str | None] | None = None) -> list[JobView]:
         """View the session's jobs, one a tenant, or those of these tenants."""

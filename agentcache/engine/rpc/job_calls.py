@@ -47,8 +47,8 @@ def _release(core: EngineCoreProc, session: str, tenants: list[str | None] | Non
     return None if tracker is None else tracker.release(session, tenants)
 
 
-def _take_expired(core: EngineCoreProc) -> list[str] | None:
-    """Return the sessions that were idle for too long. Each is told once: one front end may ask."""
+def _take_expired(core: EngineCoreProc) -> list[str | None] | None:
+    """Return the sessions that were idle for too long, as the tracker does; each once, so one front end may ask."""
     tracker = _find_tracker(core)
     return None if tracker is None else tracker.take_expired()
 
