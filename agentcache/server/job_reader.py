@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from itertools import chain
+from itertools import chain, groupby
 from typing import Any
 
 from vllm.logger import init_logger
 
 from agentcache.engine.constants import EXPIRED_METHOD, JOB_METHOD, JOBS_METHOD, RELEASE_METHOD
+from agentcache.engine.jobs.stats import MAX_TURNS
 from agentcache.engine.jobs.views import JobView
 from agentcache.engine.replicas.placer import Placer
 from agentcache.errors import ServerError, in_one_line
 from agentcache.policy.replicas.job_homes import JobHome
 from agentcache.server.change_text import Decode, write_all, write_latest
 from agentcache.server.session_router import SessionRouter
-from agentcache.server.snapshot_reader import ANSWER_WAIT_S, Reading
+from agentcache.server.snapshot_reader import ANSWER_WAIT_S, MIN_INTERVAL_S, Reading
 
 logger = init_logger("vllm.agentcache")
+
+# Listed at most, of each engine, and with all turns so many at a time: an engine takes no step while it answers.
+MAX_JOBS = 500
+_JOBS_AT_ONCE = 32
 
 # Cache salts, None that of requests without one. None in place of the list stands for all tenants.
 Tenants = list[str | None] | None
@@ -39,6 +45,7 @@ class JobReader:
         placer: Placer | None = None,
         router: SessionRouter | None = None,
         decode: Decode | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Ask through `call`, which takes a method of the engine core and its arguments; one answer per engine.
 
@@ -49,6 +56,9 @@ class JobReader:
         self._placer = placer
         self._router = router
         self._decode = decode
+        self._clock = clock
+        self._latest: asyncio.Task[list[list[dict[str, Any]]]] | None = None
+        self._next_ask_s = 0.0
 
     def follow(self, placer: Placer | None) -> None:
         """Go on with another placer, or with vLLM's balancer."""
@@ -64,8 +74,30 @@ class JobReader:
         return jobs
 
     async def list_latest(self, reading: Reading, limit: int) -> list[dict[str, Any]]:
-        """Return each engine's most recently active jobs, up to `limit` of each; only latest changes have text."""
-        jobs = _number(reading, await self._ask(JOBS_METHOD, limit))
+        """Return each engine's most recently active jobs with their last turns, up to `limit` of each.
+
+        The answer is shared for a quarter of a second by all who ask; not to be changed.
+        """
+        if self._latest is None or (self._latest.done() and self._clock() >= self._next_ask_s):
+            self._next_ask_s = self._clock() + MIN_INTERVAL_S
+            self._latest = asyncio.create_task(self._ask_latest(reading))
+        # One who leaves does not take the answer with him.
+        jobs = await asyncio.shield(self._latest)
+        return [job for engine in jobs for job in engine[:limit]]
+
+    async def list_whole(self, reading: Reading) -> list[dict[str, Any]]:
+        """Return each engine's most recently active jobs with all turns, up to 500; only latest changes have text.
+
+        They are asked for a few at a time: jobs that are active in between may be missing.
+        """
+        found = {}
+        for first in range(0, MAX_JOBS, _JOBS_AT_ONCE):
+            asked = min(_JOBS_AT_ONCE, MAX_JOBS - first)
+            part = _number(reading, await self._ask(JOBS_METHOD, first, asked, MAX_TURNS))
+            found |= {(job["engine"], job["session"], job["arrived_s"]): job for job in part}
+            if len(part) < asked:
+                break
+        jobs = sorted(found.values(), key=lambda job: job["engine"])
         write_latest(jobs, self._decode)
         return jobs
 
@@ -89,6 +121,11 @@ class JobReader:
         """Tell the router which sessions engines have forgotten since the last call, idle for too long."""
         while over := list(chain.from_iterable(await self._gather(EXPIRED_METHOD))):
             self._tell_router(over)
+
+    async def _ask_latest(self, reading: Reading) -> list[list[dict[str, Any]]]:
+        jobs = _number(reading, await self._ask(JOBS_METHOD, 0, MAX_JOBS, 1))
+        write_latest(jobs, self._decode)
+        return [list(of_engine) for _, of_engine in groupby(jobs, key=lambda job: job["engine"])]
 
     def find_home(self, session: str, tenants: Tenants = None) -> JobHome | None:
         """Find the engine to which the session's next turn will go; None where nothing chooses one."""

@@ -27,8 +27,6 @@ from agentcache.server.live_run import NamedJob, build_lanes_run, build_run, nam
 from agentcache.server.miss_plot import describe_misses
 from agentcache.server.snapshot_reader import Reading
 
-# For each engine.
-MAX_JOBS = 500
 MIN_INTERVAL_S = 2.0
 # Drawing competes with the server for one interpreter, so it then pauses for this many times as long as it took.
 REST = 9.0
@@ -76,7 +74,7 @@ class LiveReport:
     async def _update(self, reading: Reading) -> None:
         began_s = self._clock()
         try:
-            found = await self._jobs.list_latest(reading, MAX_JOBS)
+            found = await self._jobs.list_whole(reading)
             drawing_s = self._clock()
             self._values = await run_in_threadpool(build_values, reading.engines, found, self._wall_clock())
         except ServerError as error:

@@ -20,8 +20,8 @@ from starlette.status import (
 from agentcache.errors import ServerError
 from agentcache.server.client_sessions import MAX_SESSION_CHARACTERS, find_job_path, read_header
 from agentcache.server.error_answer import answer_error
-from agentcache.server.job_reader import JobReader, Tenants
-from agentcache.server.live_report import MAX_JOBS, LiveReport
+from agentcache.server.job_reader import MAX_JOBS, JobReader, Tenants
+from agentcache.server.live_report import LiveReport
 from agentcache.server.metrics import render_metrics
 from agentcache.server.snapshot_reader import Reading, SnapshotReader
 

@@ -42,6 +42,36 @@ def test_a_session_is_released_of_one_tenant_or_of_all(core: Any) -> None:
     assert job_calls._view_session(core, "mine", None) == []
 
 
+def test_jobs_are_listed_with_as_many_turns_as_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    tracked = Tracked()
+    for turn in range(3):
+        for number in range(4):
+            tracked.turn(f"{number} {turn}", [*ASKED, number], session=str(number))
+    tracked.tracker.release("0")
+    core: Any = tracked.tracker
+    monkeypatch.setattr(job_calls, "_find_tracker", lambda core: core)
+
+    def list_jobs(first: int, jobs: int, turns: int) -> list[tuple[str, list[int]]]:
+        return [
+            (job["session"], [turn["turn"] for turn in job["turns"]])
+            for job in job_calls._view_latest(core, first, jobs, turns) or []
+        ]
+
+    assert list_jobs(0, 10, 1) == [("3", [2]), ("2", [2]), ("1", [2]), ("0", [2])]
+    assert list_jobs(2, 10, 2) == [("1", [1, 2]), ("0", [1, 2])]
+    assert list_jobs(0, 1, 64) == [("3", [0, 1, 2])]
+
+
+def test_a_session_of_many_tenants_is_viewed_and_ended_in_parts() -> None:
+    tracked = Tracked(max_jobs=1000)
+    for number in range(300):
+        for turn in range(5):
+            tracked.turn(f"{number} {turn}", ASKED, session="mine", salt=str(number))
+    views = tracked.tracker.view_session("mine")
+    assert (len(views), sum(len(view.turns) for view in views)) == (256, 1024)
+    assert [len(tracked.tracker.release("mine")) for _ in range(3)] == [256, 44, 0]
+
+
 def test_the_id_of_a_reply_finds_its_job() -> None:
     tracked = Tracked()
     tracked.turn("chatcmpl-9f8e-0a1b2c3d", ASKED, session="mine", salt="a")

@@ -10,7 +10,7 @@ from typing import Any
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
-from agentcache.engine.constants import EXPIRED_METHOD, JOB_METHOD, JOBS_METHOD, RELEASE_METHOD
+from agentcache.engine.constants import EXPIRED_METHOD, JOBS_METHOD, RELEASE_METHOD
 from agentcache.engine.jobs.views import (
     HistogramCounts,
     JobView,
@@ -189,11 +189,13 @@ class FakeCore:
             return told
         argument = args[0]
         its = [job for job in jobs if job.session == argument]
-        answers = {JOB_METHOD: its, JOBS_METHOD: sorted(jobs, key=lambda job: -job.last_active_s)}
         if method == RELEASE_METHOD:
             return [job.session for job in its] or [self.replies[name] for name in [argument] if name in self.replies]
-        limit = argument if method == JOBS_METHOD else None
-        return [job.model_dump(mode="json") for job in answers[method][:limit]]
+        if method == JOBS_METHOD:
+            first, asked, turns = args
+            latest = sorted(jobs, key=lambda job: -job.last_active_s)[first : first + asked]
+            its = [job.model_copy(update={"turns": job.turns[-turns:]}) for job in latest]
+        return [job.model_dump(mode="json") for job in its]
 
 
 def make_app(core: FakeCore, decode: Decode | None = None) -> FastAPI:

@@ -73,6 +73,7 @@ def test_a_session_shows_the_text_of_all_its_turns() -> None:
     assert [turn["change"] and turn["change"]["text"]["was"] for turn in job["turns"]] == [" Monday", " Monday", None]
 
 
+@pytest.mark.usefixtures("without_plots")
 def test_lists_decode_what_they_show(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(change_text, "_MAX_LISTED_TEXTS", 2)
     calls = list[Sequence[int]]()
@@ -87,7 +88,7 @@ def test_lists_decode_what_they_show(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [bool(job["last_change"]["text"]) for job in jobs] == [True, True, False]
     per_text = len(calls) // 2
     with connect(FakeCore((make_engine(), make_jobs(1))), count) as client:
-        client.get("/agentcache/jobs")
+        client.get("/agentcache/report")
     assert len(calls) == 3 * per_text, "the latest change alone"
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import logging
 from argparse import Namespace
 from urllib.parse import quote
@@ -9,10 +10,13 @@ from made_engine import FakeCore, connect, make_app, make_engine, make_job, make
 from starlette.testclient import TestClient
 from vllm.entrypoints.serve.exception_handling.register import init_exception_handler
 
-from agentcache.engine.constants import JOB_METHOD, RELEASE_METHOD
+from agentcache.engine.constants import JOB_METHOD, JOBS_METHOD, RELEASE_METHOD
+from agentcache.engine.jobs.stats import MAX_TURNS
 from agentcache.engine.jobs.views import ChangeView
 from agentcache.server import job_reader
 from agentcache.server.client_sessions import MAX_SESSION_CHARACTERS
+from agentcache.server.job_reader import MAX_JOBS, JobReader
+from agentcache.server.snapshot_reader import MIN_INTERVAL_S, Reading
 
 SESSIONS = [
     "plain",
@@ -166,6 +170,53 @@ def test_jobs_are_listed_without_turns_and_lead_to_one() -> None:
         assert len(client.get("/agentcache/jobs?limit=2").json()["jobs"]) == 2
         for limit in (0, 501):
             assert client.get(f"/agentcache/jobs?limit={limit}").status_code == 400
+
+
+def test_who_lists_jobs_at_once_shares_one_short_answer() -> None:
+    jobs = [make_job(str(number), *(make_turn(turn, 10.0 * turn) for turn in range(30))) for number in range(40)]
+    core, now_s = FakeCore((make_engine(), jobs)), 0.0
+    reading = Reading((make_engine(),), 0.0)
+    reader = JobReader(core.call, clock=lambda: now_s)
+
+    async def list_twice(limit: int) -> None:
+        found = await asyncio.gather(*(reader.list_latest(reading, each) for each in (limit, 500)))
+        assert [len(each) for each in found] == [limit, 40]
+        assert {len(job["turns"]) for each in found for job in each} == {1}
+
+    async def run() -> None:
+        nonlocal now_s
+        await list_twice(3)
+        now_s += 0.9 * MIN_INTERVAL_S
+        await list_twice(5)
+        assert core.calls == [(JOBS_METHOD, 0, MAX_JOBS, 1)]
+        now_s += 0.1 * MIN_INTERVAL_S
+        await list_twice(5)
+        assert core.calls == 2 * [(JOBS_METHOD, 0, MAX_JOBS, 1)]
+
+    asyncio.run(run())
+
+
+def test_who_stops_waiting_for_jobs_leaves_others_their_answer() -> None:
+    core, reading = FakeCore((make_engine(), [make_job("known")])), Reading((make_engine(),), 0.0)
+    reader = JobReader(core.call)
+
+    async def run() -> None:
+        gone, stays = (asyncio.create_task(reader.list_latest(reading, 10)) for _ in range(2))
+        await asyncio.sleep(0)
+        gone.cancel()
+        assert len(await stays) == 1
+
+    asyncio.run(run())
+
+
+def test_the_report_asks_for_whole_jobs_a_few_at_a_time() -> None:
+    jobs = [make_job(str(number), *(make_turn(turn, 10.0 * turn) for turn in range(30))) for number in range(70)]
+    core = FakeCore((make_engine(), jobs), (make_engine(1), jobs[:3]))
+    reading = Reading((make_engine(), make_engine(1)), 0.0)
+    found = asyncio.run(JobReader(core.call).list_whole(reading))
+    assert [(job["engine"], len(job["turns"])) for job in found] == [(0, 30)] * 70 + [(1, 30)] * 3
+    assert len(core.calls) == 3
+    assert {(jobs, turns) for _, _, jobs, turns in core.calls} == {(32, MAX_TURNS)}
 
 
 def test_a_job_without_turns_is_listed() -> None:

@@ -21,13 +21,14 @@ from made_engine import (
 )
 
 from agentcache.engine.constants import JOBS_METHOD
+from agentcache.engine.jobs.stats import MAX_TURNS
 from agentcache.engine.jobs.views import HistogramCounts, JobView, PinCounts
 from agentcache.engine.rpc.snapshot import RequestCounts
 from agentcache.errors import ServerError
 from agentcache.server import job_reader, live_report
 from agentcache.server.job_reader import JobReader
 from agentcache.server.live_content import build_tiles, list_open_jobs, list_tools
-from agentcache.server.live_report import MAX_JOBS, MIN_INTERVAL_S, REST, LiveReport
+from agentcache.server.live_report import MIN_INTERVAL_S, REST, LiveReport
 from agentcache.server.live_run import name_jobs
 from agentcache.server.snapshot_reader import Reading
 
@@ -194,7 +195,7 @@ def test_it_is_drawn_in_a_thread_and_once_an_interval(monkeypatch: pytest.Monkey
         pages = await asyncio.gather(*(watched.render(seconds) for seconds in (2, 3, 0)))
         assert len(set(pages)) == 3
         assert watched.drawn == [False]
-        assert watched.core.calls == [(JOBS_METHOD, MAX_JOBS)]
+        assert watched.core.calls == [(JOBS_METHOD, 0, 32, MAX_TURNS)]
         watched.now_s += 0.9 * MIN_INTERVAL_S
         await watched.render()
         assert len(watched.drawn) == 1

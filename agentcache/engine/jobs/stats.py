@@ -24,7 +24,7 @@ from agentcache.engine.jobs.views import (
 from tool_runtime.learning.job_entry import Departed, Departure, Gap, JobEntry
 from tool_runtime.learning.tool_key import HUMAN
 
-_MAX_TURNS = 64
+MAX_TURNS = 64
 # Of all jobs; the oldest leave first. They take 23 MB.
 _MAX_TURNS_IN_ALL = 16_384
 _MAX_PINS = 16
@@ -49,7 +49,7 @@ class JobRecord:
     finished_s: float
     session: str | None = None
     asked_s: float | None = None
-    turns: deque[TurnView] = field(default_factory=lambda: deque(maxlen=_MAX_TURNS))
+    turns: deque[TurnView] = field(default_factory=lambda: deque(maxlen=MAX_TURNS))
     pins: deque[Pin] = field(default_factory=lambda: deque(maxlen=_MAX_PINS))
     hits: Counter[HitPlace] = field(default_factory=Counter)
     evicted_from: Counter[LossCause] = field(default_factory=Counter)
@@ -180,27 +180,30 @@ class JobStats:
             held_turns=held_turns,
         )
 
-    def view_ended(self, now_s: float) -> Iterator[JobView]:
-        """View the jobs that ended last, the latest first."""
+    def view_ended(self, now_s: float, max_turns: int = MAX_TURNS) -> Iterator[JobView]:
+        """View the jobs that ended last with their latest turns, the latest job first."""
         for ended in reversed(self._ended_jobs):
-            yield view_job(ended.record, ended.entry, None, now_s, is_over=True)
+            yield view_job(ended.record, ended.entry, None, now_s, is_over=True, max_turns=max_turns)
 
 
-def view_job(record: JobRecord, entry: JobEntry, pins: Pins | None, now_s: float, *, is_over: bool) -> JobView:
-    """View one job; `pins` None where none of the job's can be alive."""
+def view_job(
+    record: JobRecord, entry: JobEntry, pins: Pins | None, now_s: float, *, is_over: bool, max_turns: int = MAX_TURNS
+) -> JobView:
+    """View one job with its latest turns and their pins; `pins` None where none of the job's can be alive."""
+    turns = tuple(record.turns)[-max_turns:]
     return JobView(
         session=entry.client_session,
         now_s=now_s,
         arrived_s=entry.arrival_s,
         last_active_s=entry.last_active_s,
-        turns=tuple(record.turns),
+        turns=turns,
         turn_count=entry.turns,
         call_count=entry.calls,
         failure_count=entry.failures,
         running=len(entry.running),
         waits_for=tuple(turn.key.tool for turn in entry.pending.values() if turn.key != HUMAN),
         is_over=is_over,
-        pins=tuple(_view_pin(pin, pins) for pin in record.pins),
+        pins=tuple(_view_pin(pin, pins) for pin in record.pins if turns and pin.turn >= turns[0].turn),
         hits=dict(record.hits),
         evicted_from=dict(record.evicted_from),
     )

@@ -23,7 +23,7 @@ from agentcache.engine.jobs.prefix_matcher import PrefixMatcher
 from agentcache.engine.jobs.prompt_change import PromptChanges
 from agentcache.engine.jobs.request_state import RequestState, is_answer, is_whole, view_turn
 from agentcache.engine.jobs.reuse_factors import ReuseFactors
-from agentcache.engine.jobs.stats import JobStats, hide_takers, view_job
+from agentcache.engine.jobs.stats import MAX_TURNS, JobStats, hide_takers, view_job
 from agentcache.engine.jobs.turn_tokens import TurnTokens
 from agentcache.engine.jobs.views import JobView, RuntimeCounts
 from agentcache.engine.order.admission import AdmissionControl
@@ -35,6 +35,10 @@ from tool_runtime.learning.job_entry import Gap, JobEntry
 from tool_runtime.learning.runtime import AgentRuntime
 from tool_runtime.learning.tool_key import ToolKey
 from tool_runtime.learning.ttl import Hold
+
+# So many jobs of one session, and of them so many turns, are viewed or ended by one call, between two steps.
+_MAX_JOBS_AT_ONCE = 256
+_MAX_TURNS_AT_ONCE = 1024
 
 
 class JobTracker:
@@ -266,14 +270,15 @@ class JobTracker:
             self.pins.reset()
 
     def release(self, session: str, tenants: Collection[str | None] | None = None) -> list[str | None]:
-        """End the session's jobs, one a tenant, or those of these tenants.
+        """End the session's jobs, one a tenant, or those of these tenants, up to 256 a call.
 
         Returns:
             Of each the session as its client names it, None where it names none; empty if there are no jobs.
         """
-        jobs = self._find_jobs(session, tenants)
-        named = self.runtime.jobs.find(session)
-        names = [session if entry in named else self.stats.jobs[entry.session].session for entry in jobs]
+        # Those that end when nothing of them runs any more come last: another call ends more.
+        jobs = sorted(self._find_jobs(session, tenants), key=lambda entry: entry.is_final)[:_MAX_JOBS_AT_ONCE]
+        named = {entry.session for entry in self.runtime.jobs.find(session)}
+        names = [session if entry.session in named else self.stats.jobs[entry.session].session for entry in jobs]
         for entry in jobs:
             if self.pins is not None:
                 self.pins.end_all(PinEnd.RELEASED, entry.session)
@@ -291,19 +296,21 @@ class JobTracker:
         return [None if session is None or find(session) else session for session in self.stats.take_expired()]
 
     def view_session(self, session: str, tenants: Collection[str | None] | None = None) -> list[JobView]:
-        """View the session's jobs, one a tenant, or those of these tenants."""
-        views = (self._view(entry) for entry in self._find_jobs(session, tenants))
+        """View the session's jobs, one a tenant, or those of these tenants; of many the first, with fewer turns."""
+        jobs = self._find_jobs(session, tenants)[:_MAX_JOBS_AT_ONCE]
+        max_turns = min(MAX_TURNS, max(1, _MAX_TURNS_AT_ONCE // max(1, len(jobs))))
+        views = (self._view(entry, max_turns) for entry in jobs)
         # Who took a tenant's blocks may be another tenant.
         return list(views) if tenants is None else [hide_takers(view) for view in views]
 
-    def view_jobs(self) -> Iterator[JobView]:
-        """View the jobs of the table, the one that was active last first."""
+    def view_jobs(self, max_turns: int = MAX_TURNS) -> Iterator[JobView]:
+        """View the jobs of the table with their latest turns, the job that was active last first."""
         for entry in sorted(self.runtime.jobs.jobs, key=lambda entry: -entry.last_active_s):
-            yield self._view(entry)
+            yield self._view(entry, max_turns)
 
-    def view_ended(self) -> Iterator[JobView]:
-        """View the jobs that left the table, the latest first."""
-        return self.stats.view_ended(self.clock())
+    def view_ended(self, max_turns: int = MAX_TURNS) -> Iterator[JobView]:
+        """View the jobs that left the table with their latest turns, the latest job first."""
+        return self.stats.view_ended(self.clock(), max_turns)
 
     def count(self) -> RuntimeCounts:
         """Count everything since the start."""
@@ -356,8 +363,9 @@ class JobTracker:
         state = self._states.get(request_id)
         return self._entry_of(state.job).client_session if state is not None else ""
 
-    def _view(self, entry: JobEntry) -> JobView:
-        return view_job(self.stats.jobs[entry.session], entry, self.pins, self.clock(), is_over=entry.is_final)
+    def _view(self, entry: JobEntry, max_turns: int) -> JobView:
+        record, now_s = self.stats.jobs[entry.session], self.clock()
+        return view_job(record, entry, self.pins, now_s, is_over=entry.is_final, max_turns=max_turns)
 
     def _end_gap(self, gap: Gap) -> bool:
         """Learn from the gap of a job that is back. Return whether what its turn left is pinned."""
