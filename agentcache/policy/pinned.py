@@ -128,6 +128,14 @@ class PinnedEvictor(CompiledEvictor):
         """Return how many of those were adopted."""
         return self._pinned.adopted
 
+    @property
+    def reservations(self) -> int:
+        """Return the pins, each counted once for every set of blocks that just it and the same others get when freed.
+
+        That is what their memory and the time of a `release` grow with, beside the blocks.
+        """
+        return self._pinned.reservations
+
     def take_losses(self) -> dict[int, int]:
         """Return how many blocks each pin has lost since the last call, had or reserved; released pins' too."""
         return self._pinned.take_losses()

@@ -95,6 +95,7 @@ void bind_pinned(py::module_& module) {
       .def("reserved_by", &PinnedEvictor::reserved_by, py::arg("pin"))
       .def_property_readonly("pinned", &PinnedEvictor::pinned)
       .def_property_readonly("adopted", &PinnedEvictor::adopted)
+      .def_property_readonly("reservations", &PinnedEvictor::reservations)
       .def("take_losses", &PinnedEvictor::take_losses);
   bind_heap_evict(pinned);
 }

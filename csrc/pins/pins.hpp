@@ -7,9 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "core/block.hpp"
@@ -87,19 +85,6 @@ class Pins {
     if (of.origin == Origin::kAdopted) --adopted_;
     groups_.erase(id);
   }
-
-  /// Takes out a block that is evicted, and counts it as a loss. O(1).
-  /// \pre `id` is in a pin.
-  void lose(BlockId id) {
-    note_loss(pin_of(id));
-    erase(id);
-  }
-
-  /// Counts as a loss that the pin has lost a block that another had.
-  void note_loss(PinId pin) { ++losses_[pin]; }
-
-  /// Returns how many blocks each pin has lost since the last call, by pin.
-  std::map<PinId, std::size_t> take_losses() { return std::exchange(losses_, {}); }
 
   /// Ends a pin, and returns its groups and their blocks in the order in which they came. O(groups + n log n).
   std::vector<PinnedGroup> release(PinId pin) {
@@ -231,7 +216,6 @@ class Pins {
   std::size_t size_ = 0;
   std::size_t adopted_ = 0;
   bool cheapest_first_;
-  std::map<PinId, std::size_t> losses_;
   std::vector<Ranked> ranked_;  // Kept for its memory.
 };
 

@@ -171,18 +171,18 @@ struct Damage {
 
   static void damage_reservations() {
     const auto make = [] {
-      auto reservations = std::make_unique<PinReservations>();
-      reservations->add(7, 0);
-      reservations->add(8, 0);
-      reservations->add(8, 1);
+      auto reservations = std::make_unique<PinReservations>(4);
+      reservations->add(7, Ids{0});
+      reservations->add(8, Ids{0, 1});
       return reservations;
     };
-    expect_found("a reservation that its pin does not know", make,
-                 [](auto& reservations) { reservations.blocks_.at(8).erase(1); });
-    expect_found("a reservation that its block does not know", make,
-                 [](auto& reservations) { reservations.pins_.at(0).pop_back(); });
-    expect_found("a block that is listed without reservations", make,
-                 [](auto& reservations) { reservations.pins_[2]; });
+    expect_found("a block that its set does not know", make,
+                 [](auto& reservations) { reservations.places_[2].set = 1; });
+    expect_found("a block that is in another set", make, [](auto& reservations) { reservations.places_[0].set = 0; });
+    expect_found("a set without pins", make, [](auto& reservations) { reservations.sets_.back().pins.clear(); });
+    expect_found("a pin that is in a set twice", make,
+                 [](auto& reservations) { reservations.sets_.back().pins.push_back(8); });
+    expect_found("a wrong number of entries", make, [](auto& reservations) { ++reservations.entries_; });
   }
 
   struct PinnedLru {
@@ -205,7 +205,7 @@ struct Damage {
     expect_found("a block of a pin that is not pinned", make,
                  [](auto& both) { both.pinned.held_.set_pinned(0, false); });
     expect_found("a free block that is reserved for a pin and not in it", make,
-                 [](auto& both) { both.pinned.reservations_.add(7, 2); });
+                 [](auto& both) { both.pinned.reservations_.add(7, Ids{2}); });
   }
 
   static void damage_lru() {

@@ -327,3 +327,25 @@ def test_a_job_s_end_looks_at_its_own_pins_alone() -> None:
     assert dict(pins.ended) == {"job over": 50}
     assert CountedName.comparisons <= 150
     pins.check_integrity()
+
+
+def test_no_pin_begins_while_the_records_of_pins_are_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agentcache.engine.blocks.pins._MAX_RESERVATIONS", 3)
+    pins, evictor, _ = make()
+
+    def begin(owner: str) -> Pin | None:
+        return pins.begin(
+            owner,
+            job=owner,
+            tenant=None,
+            turn=0,
+            blocks=used_blocks(range(4)),
+            decide=lambda *_: Hold(1.0, 1.0),
+            rank=lambda _: 1.0,
+        )
+
+    assert [begin(owner) is not None for owner in "abcd"] == [True, True, True, False]
+    pins.end("b", PinEnd.RETURNED)
+    assert begin("d") is not None
+    assert (len(pins), evictor.reservations) == (3, 3)
+    pins.check_integrity()

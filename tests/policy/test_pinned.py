@@ -247,3 +247,42 @@ def test_the_inner_evictor_must_fit() -> None:
         pin_around(INNER["agentcache"](8), num_blocks=9)
     with pytest.raises(ValueError, match="num_blocks"):
         pin_around(LruEvictor(), num_blocks=-1)
+
+
+def test_pins_that_share_a_context_keep_one_number_each() -> None:
+    evictor = pin_around(LruEvictor(), num_blocks=1000)
+    for pin in range(500):
+        evictor.reserve(pin, range(1000))
+    assert (evictor.reservations, evictor.reserved_by(0)) == (500, 1000)
+    evictor.reserve(500, range(10))
+    # 500 of the blocks behind the place where the last one parts, and 501 before it.
+    assert evictor.reservations == 1001
+    for pin in range(500):
+        evictor.release(pin, 0.0)
+    assert (evictor.reservations, evictor.reserved_by(500)) == (1, 10)
+    evictor.check_integrity()
+
+
+def test_a_context_that_was_parted_is_one_again_for_later_pins() -> None:
+    evictor = pin_around(LruEvictor())
+    evictor.reserve(0, range(20))
+    for pin, shared in enumerate((3, 9, 14), 1):
+        evictor.reserve(pin, range(shared))
+    for pin in (1, 2, 3):
+        evictor.release(pin, 0.0)
+    assert evictor.reservations == 4
+    evictor.reserve(4, range(20))
+    assert evictor.reservations == 2
+    evictor.check_integrity()
+
+
+def test_a_lost_context_is_a_loss_of_each_pin_that_shared_it() -> None:
+    evictor = pin_around(LruEvictor())
+    for pin in range(5):
+        evictor.reserve(pin, range(20))
+    evictor.add(range(20), range(16, 336, 16), 1.0, FreeContext(pin=0))
+    evictor.release(4, 2.0)
+    evictor.evict(6, 3.0)
+    evictor.release(3, 3.0)
+    evictor.evict(6, 4.0)
+    assert evictor.take_losses() == {0: 12, 1: 12, 2: 12, 3: 6}

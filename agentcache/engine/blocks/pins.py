@@ -20,6 +20,10 @@ from tool_runtime.learning.ttl import Hold
 LATEST_S = 1e9
 
 
+# So many entries of blocks that wait for their pins, 2 MB: with more, no pin begins until others have ended. Jobs that
+# share a context have one entry each, and one for each place where they part.
+_MAX_RESERVATIONS = 2**18
+
 # How long to hold, by the pin's age in seconds and the blocks that would be lost without it.
 Decide = Callable[[float, int], Hold]
 
@@ -155,11 +159,13 @@ class Pins:
             rank: What one of the blocks is worth, compared across pins.
 
         Returns:
-            None if `decide` says not to keep them, or there is nothing to keep or no budget.
+            None if `decide` says not to keep them, or there is nothing to keep, no budget or no room for its record.
         """
         hold = decide(0.0, [block.ref_cnt for block in blocks].count(1))
         block_ids = [block.block_id for block in blocks if block._block_hash]
         if hold.ttl_s <= 0 or not self.budget_blocks or not block_ids:
+            return None
+        if self._evictor.reservations >= _MAX_RESERVATIONS:
             return None
         now_s, number = self._clock(), next(self._numbers)
         pin = Pin(number, owner, job, tenant, turn, now_s, now_s + hold.ttl_s, hold.value_s, rank)
