@@ -13,6 +13,7 @@ from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder
 from agentcache.engine.compat import check_server
 from agentcache.engine.constants import TOOL_CHOICE_ARGUMENT, TOOLS_DECLARED_ARGUMENT
 from agentcache.engine.replies.declared_tools import MAX_TOOLS, mark_declared_tools
+from tool_runtime.learning.tool_key import key_name
 
 WEATHER = {"name": "weather", "parameters": {"type": "object", "properties": {}}}
 TOOL = {"type": "function", "function": WEATHER}
@@ -65,6 +66,13 @@ def test_the_mark_arrives_in_the_engine_core_as_it_is() -> None:
     arrived: SamplingParams = MsgpackDecoder(SamplingParams).decode(sent)
     assert arrived.extra_args is not None
     assert arrived.extra_args[TOOLS_DECLARED_ARGUMENT] == ["weather"]
+
+
+def test_tools_with_huge_names_reach_the_core_by_short_ones() -> None:
+    name = "x" * 2_000_000
+    params = params_of(tools=[{"type": "function", "function": {"name": name}}])
+    assert params.extra_args == {TOOLS_DECLARED_ARGUMENT: [key_name(name)]}
+    assert len(key_name(name)) <= 64
 
 
 def test_very_many_tools_are_not_named() -> None:

@@ -306,3 +306,13 @@ def test_each_policy_of_a_run_gets_a_placer_of_its_own(monkeypatch: pytest.Monke
     assert second.find("job", None) is None, "the jobs of the last policy are forgotten"
     assert go_on_with("vllm") is None
     assert send("by load again") == ENGINES[1]
+
+
+def test_a_request_with_a_huge_id_is_kept_by_a_short_name() -> None:
+    placer = make_placer()
+    client, name = make_client(placer), "x" * 100_000
+    client.get_core_engine_for_request(make_request(name, [1] * 9))
+    finish(client, name, [2] * 8)
+    client.get_core_engine_for_request(make_request("next", [1] * 9 + [2] * 8))
+    (home,) = placer.placement._homes
+    assert (len(home.job) <= 64, home.open) == (True, 1)

@@ -8,6 +8,7 @@ from told_requests import END, answer, ask_told
 from tracked_requests import BLOCK, Tracked
 
 from agentcache.engine.constants import SCHEDULER_CLASS
+from agentcache.engine.jobs.bounded_table import ENTRY_BYTES
 from agentcache.engine.jobs.turn_tokens import TurnTokens, cut_change
 from agentcache.engine.jobs.views import ChangeTokens, ChangeView
 
@@ -78,14 +79,14 @@ def test_tokens_are_kept_while_a_job_is_away() -> None:
 
 
 def test_the_oldest_turns_make_room() -> None:
-    tokens = TurnTokens(max_tokens=10)
+    tokens = TurnTokens(max_bytes=2 * ENTRY_BYTES + 40)
     for turn in "abc":
         tokens.note(turn, "job", [ord(turn)] * 4)
     assert [list(tokens.take(turn)) for turn in "abc"] == [[], [98] * 4, [99] * 4]
     tokens.note("d", "job", [1] * 10)
     tokens.note("d", "job", [2] * 10)
     assert list(tokens.take("d")) == [2] * 10
-    tokens.note("too long", "job", [1] * 11)
+    tokens.note("too long", "job", [1] * ENTRY_BYTES)
     assert list(tokens.take("too long")) == []
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from vllm.logger import init_logger
 from vllm.v1.request import Request
 
-from agentcache.engine.jobs.names import job_name
+from agentcache.engine.jobs.names import job_name, shorten
 from agentcache.engine.jobs.prefix_matcher import PrefixMatcher
 from agentcache.engine.jobs.reply_ids import ReplyIds
 from agentcache.engine.jobs.told_prompt import has_history, read_predecessor
@@ -54,7 +54,7 @@ class JobFinder:
             known = self._jobs.get(job)
             session = known.client_session if known is not None else job
         else:
-            session = request.session_id or request.request_id
+            session = request.session_id or shorten(request.request_id)
             job = job_name(session, request.cache_salt)
         entry = self._jobs.get(job)
         pending = entry.pending if entry is not None else ()

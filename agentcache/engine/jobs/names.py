@@ -23,5 +23,10 @@ def shorten(name: str) -> str:
     return _digest(f"- {name}")
 
 
+def tenant_name(salt: str | None) -> str | None:
+    """Name the tenant that has this cache salt, None of requests without one. A salt may have any length."""
+    return None if salt is None else shorten(salt)
+
+
 def _digest(text: str) -> str:
     return (_DIGEST + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest())[:MAX_ID]

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Collection
 from typing import Generic, TypeVar
 
-from agentcache.engine.jobs.names import shorten
+from agentcache.engine.jobs.names import shorten, tenant_name
 
 _MAX_REPLIES = 10_000
 # The engine adds a suffix to the id that a client gets; a response's requests were numbered by the server before.
@@ -26,7 +26,7 @@ class ReplyIds(Generic[Owner]):
     def note(self, request_id: str, salt: str | None, owner: Owner) -> None:
         """Note that a request has finished, under the id that the engine has for it."""
         if found := _REPLY.match(request_id):
-            self._owners[shorten(found[1])] = owner, salt
+            self._owners[shorten(found[1])] = owner, tenant_name(salt)
             if len(self._owners) > _MAX_REPLIES:
                 self._owners.popitem(last=False)
 
@@ -34,5 +34,5 @@ class ReplyIds(Generic[Owner]):
         """Find whose a reply was, if it was one of these tenants', given by their cache salts, or of any."""
         if (found := self._owners.get(shorten(reply))) is None:
             return None
-        owner, salt = found
-        return owner if tenants is None or salt in tenants else None
+        owner, tenant = found
+        return owner if tenants is None or tenant in map(tenant_name, tenants) else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Literal
 
 from vllm.v1.request import Request, RequestStatus
@@ -14,6 +15,9 @@ from agentcache.engine.jobs.views import ChangeView, HitPlace, LossCause, LossVi
 from agentcache.engine.order.job_queue import QueuePriority
 from agentcache.engine.replies.handed_over import is_handed_over
 from tool_runtime.learning.tool_key import ToolKey
+
+# A reply, which a client may dictate, can call thousands.
+_MAX_TOOLS = 16
 
 
 @dataclass(slots=True, eq=False)
@@ -104,7 +108,7 @@ def view_turn(request: Request, state: RequestState, calls: Sequence[ToolKey], n
         cached_tokens=state.cached_tokens,
         recomputed_tokens=state.lost_tokens,
         output_tokens=request.num_output_tokens,
-        tools=tuple(dict.fromkeys(call.tool for call in calls)),
+        tools=tuple(islice(dict.fromkeys(call.tool for call in calls), _MAX_TOOLS)),
         diverged_at=state.overlap.diverged_at,
         status=_describe_status(request),
         misses=state.misses,

@@ -28,6 +28,10 @@ class SentPrompt(NamedTuple):
     tools: str = ""
     options: str = ""
 
+    def texts(self) -> tuple[str, ...]:
+        """Return all texts, of which clients decide how long they are."""
+        return *(self.adapter or ()), self.messages or "", self.tools, self.options
+
 
 def read_sent(request: Request) -> SentPrompt:
     """Read what the API server told of a request."""

@@ -18,7 +18,7 @@ from agentcache.engine.jobs.hit_places import find_places
 from agentcache.engine.jobs.job_blocks import JobBlocks
 from agentcache.engine.jobs.job_finder import JobFinder
 from agentcache.engine.jobs.miss_log import MissLog
-from agentcache.engine.jobs.names import job_name, shorten
+from agentcache.engine.jobs.names import job_name, shorten, tenant_name
 from agentcache.engine.jobs.prefix_matcher import PrefixMatcher
 from agentcache.engine.jobs.prompt_change import PromptChanges
 from agentcache.engine.jobs.request_state import RequestState, is_answer, is_whole, view_turn
@@ -421,7 +421,7 @@ class JobTracker:
         pin = self.pins.begin(
             state.request,
             job=state.job,
-            tenant=request.cache_salt,
+            tenant=tenant_name(request.cache_salt),
             turn=state.turn,
             blocks=blocks,
             decide=decide,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
+from agentcache.engine.jobs.bounded_table import BoundedTable, count_text_bytes
 from agentcache.engine.jobs.prompt_end import PromptEnd
 from agentcache.engine.jobs.sent_prompt import SentPrompt
 from agentcache.engine.jobs.views import ChangeTokens
@@ -36,16 +36,13 @@ class _Turn(NamedTuple):
     sent: SentPrompt | None
 
 
-_UNKNOWN = _Turn(b"", None, None)
-
-
 class TurnChains:
-    """The turns that ended last, by their request; each can be compared with once."""
+    """The turns that ended last, by their request; each can be compared with once. They take 64 MB at most."""
 
     def __init__(self, block_size: int, max_chains: int = 1024) -> None:
         self._block_size = block_size
         self._max_chains = max_chains
-        self._turns: OrderedDict[str, _Turn] = OrderedDict()
+        self._turns: BoundedTable[_Turn] = BoundedTable()
 
     def note(
         self,
@@ -56,13 +53,17 @@ class TurnChains:
         sent: SentPrompt | None = None,
     ) -> None:
         """Remember the full blocks of a finished request; the oldest turn leaves a full table."""
-        self._turns[request] = _Turn(_abbreviate(hashes), end, sent)
+        turn = _Turn(_abbreviate(hashes), end, sent)
+        # A token takes its place in a tuple, and may be an object of its own.
+        tail_bytes = 40 * len(end.tail) if end is not None else 0
+        sent_bytes = count_text_bytes(sent.texts()) if sent is not None else 0
+        self._turns.put(request, turn, len(turn.chain) + tail_bytes + sent_bytes)
         if len(self._turns) > self._max_chains:
-            self._turns.popitem(last=False)
+            self._turns.drop_oldest()
 
     def compare(self, request: str | None, hashes: Sequence[bytes]) -> Overlap:
         """Compare the blocks of a prompt with those of the finished request; (0, None) where that is not known."""
-        turn = self._turns.pop(request, None) if request is not None else None
+        turn = self._turns.pop(request) if request is not None else None
         if turn is None:
             return Overlap(0, None)
         shared = _count_shared(turn.chain, _abbreviate(hashes))
@@ -111,7 +112,8 @@ class TurnChains:
         self._turns.clear()
 
     def _find(self, request: str) -> bytes:
-        return self._turns.get(request, _UNKNOWN).chain
+        turn = self._turns.get(request)
+        return b"" if turn is None else turn.chain
 
 
 def _abbreviate(hashes: Sequence[bytes]) -> bytes:

@@ -3,45 +3,34 @@
 from __future__ import annotations
 
 from array import array
-from collections import OrderedDict
 from collections.abc import Sequence
 
+from agentcache.engine.jobs.bounded_table import MAX_BYTES, BoundedTable
 from agentcache.engine.jobs.views import ChangeTokens
 
 # Enough for a date and a time of day in digits of a token each.
 _TOKENS_AROUND = 16
-# Of all turns together, four bytes each.
-_MAX_TOKENS = 16_000_000
 
 
 class TurnTokens:
     """The tokens of turns whose jobs are away, 64 MB of them at most; the oldest turns leave first."""
 
-    def __init__(self, max_tokens: int = _MAX_TOKENS) -> None:
-        self._max_tokens = max_tokens
-        self._turns: OrderedDict[str, tuple[str, array[int]]] = OrderedDict()
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+        self._turns: BoundedTable[tuple[str, array[int]]] = BoundedTable(max_bytes, self._leave)
         self._turns_of: dict[str, set[str]] = {}
-        self._total = 0
 
     def note(self, turn: str, job: str, tokens: Sequence[int]) -> None:
         """Keep the tokens of a turn of the job: its prompt and its reply."""
         self.take(turn)
-        self._turns[turn] = job, array("i", tokens)
+        kept = array("i", tokens)
         self._turns_of.setdefault(job, set()).add(turn)
-        self._total += len(tokens)
-        while self._total > self._max_tokens:
-            self.take(next(iter(self._turns)))
+        self._turns.put(turn, (job, kept), len(kept) * kept.itemsize)
 
     def take(self, turn: str) -> Sequence[int]:
         """Return a turn's tokens, and keep them no longer; empty if they are not here."""
-        if turn not in self._turns:
-            return ()
-        job, tokens = self._turns.pop(turn)
-        self._total -= len(tokens)
-        self._turns_of[job].discard(turn)
-        if not self._turns_of[job]:
-            del self._turns_of[job]
-        return tokens
+        self._leave(turn)
+        known = self._turns.pop(turn)
+        return () if known is None else known[1]
 
     def forget(self, job: str) -> None:
         """Forget the turns of a job that is over."""
@@ -52,7 +41,13 @@ class TurnTokens:
         """Forget all turns."""
         self._turns.clear()
         self._turns_of.clear()
-        self._total = 0
+
+    def _leave(self, turn: str) -> None:
+        if (known := self._turns.get(turn)) is not None:
+            of_job = self._turns_of[known[0]]
+            of_job.discard(turn)
+            if not of_job:
+                del self._turns_of[known[0]]
 
 
 def cut_change(last: Sequence[int], prompt: Sequence[int], at_token: int, block_size: int) -> ChangeTokens | None:

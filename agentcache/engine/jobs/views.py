@@ -104,7 +104,7 @@ class TurnView(_View):
     cached_tokens: int
     recomputed_tokens: int = Field(description="of the last turn's blocks that this prompt repeats, those not cached")
     output_tokens: int
-    tools: tuple[str, ...] = Field(description="names of the tools that the reply called")
+    tools: tuple[str, ...] = Field(description="names of the tools that the reply called, 16 at most")
     diverged_at: int | None = Field(
         description="first token, in whole blocks, at which this prompt leaves the last turn's prompt and reply; None "
         "when it goes on from them, or when that is not known"

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 from vllm.v1.engine import EngineCoreOutputs, EngineCoreRequest
 
 from agentcache.engine.constants import ANSWER_MARK
-from agentcache.engine.jobs.names import job_name
+from agentcache.engine.jobs.names import job_name, shorten
 from agentcache.engine.jobs.told_prompt import tell_left
 from agentcache.engine.replicas.job_places import JobPlaces
 from agentcache.engine.replicas.placement_process import SharedPlacement
@@ -24,6 +24,7 @@ _Answer = TypeVar("_Answer")
 
 
 class _Turn(NamedTuple):
+    request: str
     job: str
     tenant: str | None
     reply: list[int]
@@ -80,8 +81,9 @@ class Placer:
         chain = Chain(tokens, self.placement.block_tokens, origin=f"{request.cache_salt or ''}\0{adapter}")
         session = request.session_id
         job = job_name(session, request.cache_salt) if session else None
-        placed = self.placement.place(request.request_id, chain, self._clock(), job=job)
-        self._turns[request.request_id] = _Turn(placed.job, request.cache_salt, [])
+        name = shorten(request.request_id)
+        placed = self.placement.place(name, chain, self._clock(), job=job)
+        self._turns[request.request_id] = _Turn(name, placed.job, request.cache_salt, [])
         if placed.moved_from is not None:
             # Without a session the engine, too, names a job after its first request.
             self._release(placed.moved_from, session or placed.job, request.cache_salt)
@@ -92,13 +94,13 @@ class Placer:
         for output in outputs.outputs:
             if (turn := self._turns.get(output.request_id)) is not None:
                 if not turn.reply:
-                    self.placement.got_token(output.request_id)
+                    self.placement.got_token(turn.request)
                 turn.reply.extend(output.new_token_ids)
         finished = outputs.finished_requests or set()
         for request in finished:
             if (turn := self._turns.pop(request, None)) is not None:
                 answered = request + ANSWER_MARK in finished
-                self.placement.finished(request, turn.reply, self._clock(), answered=answered)
+                self.placement.finished(turn.request, turn.reply, self._clock(), answered=answered)
                 self.placement.note_reply(request, turn.tenant, turn.job)
 
     def _find_all(self, session: str, tenants: Collection[str | None] | None) -> list[JobHome]:

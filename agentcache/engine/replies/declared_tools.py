@@ -12,6 +12,7 @@ from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 
 from agentcache.engine.constants import TOOL_CHOICE_ARGUMENT, TOOLS_DECLARED_ARGUMENT
 from agentcache.engine.patches import wrap_method
+from tool_runtime.learning.tool_key import key_name
 
 MAX_TOOLS = 512
 
@@ -47,5 +48,5 @@ def _name_tools(tools: Sequence[Any]) -> list[str] | bool:
     """Name the tools; True where some are the server's own, which go by other names in a reply, or very many."""
     if len(tools) > MAX_TOOLS or any(tool.type != "function" for tool in tools):
         return True
-    # A chat has functions in its tools; in a response they are its tools.
-    return [getattr(tool, "function", tool).name for tool in tools]
+    # A chat has functions in its tools; in a response they are its tools. A client's names may have any length.
+    return [key_name(getattr(tool, "function", tool).name) for tool in tools]

@@ -1,0 +1,73 @@
+"""A table of what clients' requests have left, by name, that takes so many bytes at most."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterator
+from typing import Generic, TypeVar
+
+# Of an entry beside what it says of itself: its name, its place and its objects.
+ENTRY_BYTES = 512
+# Of each table.
+MAX_BYTES = 64 * 2**20
+
+Value = TypeVar("Value")
+
+
+def _note_nothing(_name: str) -> None:
+    pass
+
+
+class BoundedTable(Generic[Value]):
+    """Entries by name; the oldest leave first. Clients decide how large each is, so bytes are counted."""
+
+    def __init__(self, max_bytes: int = MAX_BYTES, on_drop: Callable[[str], None] = _note_nothing) -> None:
+        """Call `on_drop` with the name of each entry that is about to make room for others."""
+        self.num_bytes = 0
+        """What all entries take, about."""
+        self._max_bytes = max_bytes
+        self._on_drop = on_drop
+        self._entries: OrderedDict[str, tuple[Value, int]] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Return the number of entries."""
+        return len(self._entries)
+
+    def put(self, name: str, value: Value, num_bytes: int) -> None:
+        """Add an entry whose value takes so many bytes, in place of one of that name; not if it is too large."""
+        self.pop(name)
+        self._entries[name] = value, num_bytes + ENTRY_BYTES
+        self.num_bytes += num_bytes + ENTRY_BYTES
+        while self.num_bytes > self._max_bytes:
+            self.drop_oldest()
+
+    def get(self, name: str) -> Value | None:
+        """Return an entry's value, None if there is none."""
+        return entry[0] if (entry := self._entries.get(name)) is not None else None
+
+    def pop(self, name: str) -> Value | None:
+        """Take out an entry and return its value, None if there is none."""
+        if (entry := self._entries.pop(name, None)) is None:
+            return None
+        self.num_bytes -= entry[1]
+        return entry[0]
+
+    def drop_oldest(self) -> None:
+        """Drop the oldest entry, of which `on_drop` is called."""
+        name = next(iter(self._entries))
+        self._on_drop(name)
+        self.pop(name)
+
+    def latest(self) -> Iterator[Value]:
+        """Iterate over the values, the latest entry's first."""
+        return (value for value, _ in reversed(self._entries.values()))
+
+    def clear(self) -> None:
+        """Drop all entries without a call of `on_drop`."""
+        self._entries.clear()
+        self.num_bytes = 0
+
+
+def count_text_bytes(texts: Collection[str]) -> int:
+    """Count the bytes that a list of texts takes, at most."""
+    return sum(64 + 4 * len(text) for text in texts)
