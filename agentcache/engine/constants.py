@@ -25,6 +25,12 @@ TOOL_CHOICE_ARGUMENT = "agentcache_tool_choice"
 # In a request's extra arguments, set by our API server: the roles of the prompt's messages, a letter each (ROLES).
 ROLES_ARGUMENT = "agentcache_roles"
 
+# Beside it: digests of what the prompt asks, and of what the last reply in it was asked (`questions.py`).
+QUESTIONS_ARGUMENT = "agentcache_questions"
+
+# Beside it where the client says which of its session's agents asks: that one's id.
+AGENT_ARGUMENT = "agentcache_agent"
+
 # Beside it where a response goes on from another: that one's id.
 CONTINUES_ARGUMENT = "agentcache_continues"
 

@@ -31,7 +31,7 @@ from agentcache.engine.blocks.late_frees import LateFrees, Part
 from agentcache.engine.blocks.lru_comparison import LruComparison, make_comparison
 from agentcache.engine.blocks.references import check_references, count_in_tables
 from agentcache.engine.constants import ANSWER_MARK
-from agentcache.engine.jobs.setup import is_of_a_job
+from agentcache.engine.jobs.setup import generates_text, is_of_a_job
 from agentcache.engine.jobs.tracker import JobTracker
 from agentcache.engine.order.chunking import prefill_budget
 from agentcache.engine.order.job_queue import JobQueue
@@ -161,8 +161,8 @@ class AgentScheduler(MultiSegmentScheduler):
 
     def add_request(self, request: Request) -> None:
         """Add a request, and book its arrival if it is a job's."""
-        if is_of_a_job(request) and request.request_id not in self.requests:
-            if self.tracker is not None:
+        if generates_text(request) and request.request_id not in self.requests:
+            if self.tracker is not None and is_of_a_job(request):
                 self.tracker.arrived(request)
             if self.recorder is not None:
                 self.recorder.arrived(request, None if self.tracker is None else self.tracker.job_of(request))

@@ -21,6 +21,11 @@ CLIENT_HEADERS = (
     "session_id",
     "x-session-affinity",  # OpenCode, to providers that are not its own
 )
+# Under which clients name the agent of a session that sends a request, in the same way. A main agent may have none.
+AGENT_HEADERS = (
+    "x-claude-code-agent-id",  # of Claude Code's sub-agents, 2.1.139 or newer
+    "thread-id",  # Codex, whose sub-agents share its session-id
+)
 MAX_SESSION_CHARACTERS = 4096
 
 # OpenAI's prompt_cache_key may be one for all requests of an application; Codex's is a conversation's UUID.
@@ -36,6 +41,11 @@ def find_header(headers: Headers) -> str | None:
     Header names are the same in any case; values are not.
     """
     return next((session for name in CLIENT_HEADERS if (session := headers.get(name))), None)
+
+
+def find_agent(headers: Headers) -> str | None:
+    """Find the agent of its session that sends a request, None where its client does not say."""
+    return next((read_header(agent) for name in AGENT_HEADERS if (agent := headers.get(name, "").strip())), None)
 
 
 def read_header(value: str) -> str:

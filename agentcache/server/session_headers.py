@@ -19,11 +19,13 @@ from vllm.entrypoints.serve.middleware import authenticate
 from vllm.exceptions import VLLMValidationError
 from vllm.logger import init_logger
 
+from agentcache.engine.jobs.told_prompt import asking_agent
 from agentcache.engine.patches import replace, wrap_method
 from agentcache.errors import in_one_line
 from agentcache.server.client_sessions import (
     SESSION_HEADER,
     bound_session,
+    find_agent,
     find_cache_key,
     find_header,
     find_user_session,
@@ -129,7 +131,7 @@ def _note(session: str, request: Any) -> None:
 
 
 class SessionHeaders:
-    """ASGI middleware: `CLIENT_HEADERS` name the session, `x-dynamo-session-final: true` marks its last request.
+    """ASGI middleware: headers name the session and its agent, `x-dynamo-session-final: true` marks its last request.
 
     The session's job is released when the answer to that request has been sent, or its client has gone. A request
     that vLLM refuses before it has found the session ends nothing: only a valid body says whose tenant's job is meant.
@@ -152,7 +154,14 @@ class SessionHeaders:
         own = headers.get(SESSION_HEADER)
         if (session := _find_session(headers)) and session != own:
             scope = {**scope, "headers": _name_session(scope["headers"], session)}
-        if not _is_final(headers) or not _is_guarded(scope):
+        token = asking_agent.set(find_agent(headers))
+        try:
+            await self._serve(scope, receive, send, is_final=_is_final(headers) and _is_guarded(scope))
+        finally:
+            asking_agent.reset(token)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send, *, is_final: bool) -> None:
+        if not is_final:
             await self._app(scope, receive, send)
             return
         found = set[tuple[str, str | None]]()

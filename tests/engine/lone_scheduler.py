@@ -112,6 +112,7 @@ class LoneScheduler:
         *,
         reply: Sequence[int] = (),
         stop: str | None = None,
+        logprobs: int | None = None,
         **options: Any,
     ) -> None:
         """`calls` are those of a recorded reply; without them a reply that comes to its length is cut off there.
@@ -119,7 +120,9 @@ class LoneScheduler:
         The worker samples `reply`, which ends the request at EOS or STOP_TOKEN, and makes up what lies behind it.
         """
         dictated = {REPLY_ARGUMENT: [], CALLS_ARGUMENT: write_forced_calls(calls)} if calls is not None else None
-        params = SamplingParams(max_tokens=output_tokens, stop=stop, stop_token_ids=[STOP_TOKEN], extra_args=dictated)
+        params = SamplingParams(
+            max_tokens=output_tokens, stop=stop, stop_token_ids=[STOP_TOKEN], logprobs=logprobs, extra_args=dictated
+        )
         params.update_from_generation_config({}, EOS)
         self._replies[request_id] = reply
         self.scheduler.add_request(Request(request_id, prompt, params, None, block_hasher=self._hasher, **options))

@@ -10,7 +10,8 @@ from agentcache.engine.jobs.away_turns import AwayTurn, AwayTurns
 from agentcache.engine.jobs.bounded_table import ENTRY_BYTES, BoundedTable
 from agentcache.engine.jobs.finish_classes import FinishClasses
 from agentcache.engine.jobs.reply_ids import ReplyIds
-from agentcache.engine.jobs.turn_chains import TurnChains
+from agentcache.engine.jobs.sent_prompt import SentPrompt
+from agentcache.engine.jobs.turn_chains import Prompt, TurnChains
 from tool_runtime.learning.durations import Durations
 
 LONG = "x" * 100_000
@@ -32,7 +33,7 @@ def test_the_oldest_entries_leave_by_their_bytes() -> None:
 def test_turns_with_huge_names_and_prompts_leave_their_table() -> None:
     chains = TurnChains(16)
     for turn in range(200):
-        chains.note(f"huge {turn}", [bytes(32)] * 1000, tools=(LONG,) * 10)
+        chains.note(f"huge {turn}", Prompt([bytes(32)] * 1000), sent=SentPrompt(("adapter", LONG), tools=LONG * 9))
     assert chains.compare("huge 0", [bytes(32)]).shared_tokens == 0
     assert chains.compare("huge 199", [bytes(32)]).shared_tokens == 16
     assert chains._turns.num_bytes <= 64 * 2**20

@@ -104,7 +104,7 @@ def test_a_warning_tells_once_that_most_are_unmatched(vllm_log: pytest.LogCaptur
 def test_a_session_whose_first_message_changes_is_one_chat(*, ignores_end: bool) -> None:
     """A date in the system message: the prompts share nothing, and yet it is no sub-agent's first."""
     tracked = Tracked()
-    for name, word, more in (("one", 5, []), ("two", 6, [("a", [9])])):
+    for name, word, more in (("one", 5, []), ("two", 6, [("a", [9]), question(21)])):
         messages = [("s", [word] * 9 * BLOCK), question(20), *more]
         answer(tracked, ask_told(tracked, name, messages, session="s", ignores_end=ignores_end))
     (view,) = tracked.tracker.view_session("s")

@@ -81,13 +81,13 @@ def test_what_the_client_repeats_is_not_its_change(sent: list[str], cause: str) 
 
 def test_a_reminder_left_out_later_is_an_edit_of_history() -> None:
     reminded = ["s1", "u1", "s: mind the list"]
-    change = find_change([OTHER, ASKED, CALLED], ["s1", "u1", "a1"], sent_first=reminded)
+    change = find_change([OTHER, ASKED, CALLED, RESULT], ["s1", "u1", "a1", "t1"], sent_first=reminded)
     assert change is not None
     assert change.cause == "history changed"
 
 
 def test_other_options_of_the_template_are_named() -> None:
-    change = find_change([OTHER, ASKED, CALLED], ["s1", "u1", "a1"], options_sent="no thoughts")
+    change = find_change([OTHER, ASKED, CALLED, RESULT], ["s1", "u1", "a1", "t1"], options_sent="no thoughts")
     assert change is not None
     assert change.cause == "options changed"
 
@@ -128,7 +128,7 @@ def test_another_adapter_is_named() -> None:
     tracked = Tracked()
     first = ask_told(tracked, "one", [SYSTEM, ASKED], session="s")
     answer(tracked, first)
-    second = ask_told(tracked, "two", [OTHER, ASKED, CALLED], session="s", adapter="one")
+    second = ask_told(tracked, "two", [OTHER, ASKED, CALLED, RESULT], session="s", adapter="one")
     answer(tracked, second)
     change = tracked.tracker.view_session("s")[0].turns[-1].change
     assert change is not None

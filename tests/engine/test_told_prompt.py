@@ -7,11 +7,20 @@ from inspect import unwrap
 from typing import Any
 
 import pytest
+from vllm import SamplingParams
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
+from vllm.v1.request import Request
 
-from agentcache.engine.constants import CONTINUES_ARGUMENT, ROLES_ARGUMENT, SENT_ARGUMENT
-from agentcache.engine.jobs.told_prompt import tell_prompts
+from agentcache.engine.constants import (
+    AGENT_ARGUMENT,
+    CONTINUES_ARGUMENT,
+    QUESTIONS_ARGUMENT,
+    ROLES_ARGUMENT,
+    SENT_ARGUMENT,
+)
+from agentcache.engine.jobs.questions import Questions, find_questions
+from agentcache.engine.jobs.told_prompt import asking_agent, read_agent, read_questions, tell_prompts
 
 CALL = {"type": "function_call", "call_id": "1", "name": "weather", "arguments": "{}"}
 RESULT = {"type": "function_call_output", "call_id": "1", "output": "rain"}
@@ -37,8 +46,8 @@ def test_a_chat_s_roles_are_told_a_letter_each() -> None:
     arguments = {"theirs": 1}
     request = ChatCompletionRequest.model_validate({"messages": messages, "vllm_xargs": arguments})
     told = request.to_sampling_params(9, {}).extra_args or {}
-    assert told.pop(SENT_ARGUMENT)["messages"][::9] == "suattasu"
-    assert told == {"theirs": 1, ROLES_ARGUMENT: "suattasu"}
+    assert told[SENT_ARGUMENT]["messages"][::9] == "suattasu"
+    assert (told["theirs"], told[ROLES_ARGUMENT]) == (1, "suattasu")
     assert request.vllm_xargs == {"theirs": 1}
 
 
@@ -62,3 +71,76 @@ def test_of_a_response_that_goes_on_the_one_before_is_told() -> None:
     arguments = request.to_sampling_params(9).extra_args or {}
     assert arguments[CONTINUES_ARGUMENT] == "resp_1"
     assert ROLES_ARGUMENT not in arguments
+
+
+def tell_chat(*messages: dict[str, Any]) -> Request:
+    chat = ChatCompletionRequest.model_validate({"messages": list(messages)})
+    return Request("a", [1], chat.to_sampling_params(9, {}), None)
+
+
+def test_a_chat_s_questions_are_told() -> None:
+    system = {"role": "system", "content": "It is noon."}
+    reply = {"role": "assistant", "content": "Rain.", "reasoning": "Hm."}
+    more = {"role": "user", "content": [{"type": "text", "text": "And then?", "cache_control": {"type": "ephemeral"}}]}
+    first = read_questions(tell_chat(system, ASKED))
+    assert (first.asked is not None, first.answered) == (True, None)
+    # Another time of day, the thought left out, the same text as a list of parts.
+    again = [{"role": "system", "content": "It is one."}, {**ASKED, "content": [{"type": "text", "text": "?"}]}]
+    second = read_questions(tell_chat(*again, {"role": "assistant", "content": ""}, more))
+    assert second.answered == first.asked != second.asked
+    # What the client begins for the model answers nothing.
+    assert read_questions(tell_chat(system, ASKED, reply)) == first
+    image = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:a"}}]}
+    assert read_questions(tell_chat(system, image)).asked not in {None, first.asked}
+
+
+def test_a_response_s_questions_are_told() -> None:
+    bodies: list[Any] = [
+        "?",
+        [ASKED],
+        [ASKED, CALL, RESULT],
+        [ASKED, THOUGHT, REPLY, CALL, {**RESULT, "output": "sun"}],
+    ]
+    told = [ResponsesRequest.model_validate({"input": body}).to_sampling_params(9).extra_args or {} for body in bodies]
+    asked, same, rain, sun = (Questions(*each[QUESTIONS_ARGUMENT]) for each in told)
+    assert asked == same
+    assert rain.answered == sun.answered == asked.asked
+    assert rain.asked != sun.asked
+
+
+@pytest.mark.parametrize(
+    ("messages", "answered"),
+    [
+        ("", None),
+        ("u", None),
+        ("sutt", None),
+        # Of the client's own: a greeting, what it begins for the model.
+        ("au", None),
+        ("uaa", None),
+        ("uas", None),
+        ("uau", "u"),
+        ("ssuattaus", "ssuatt"),
+    ],
+)
+def test_the_last_reply_answers_what_stood_before_it(messages: str, answered: str | None) -> None:
+    numbered = [(letter, str(number)) for number, letter in enumerate(messages)]
+    expected = None if answered is None else find_questions(numbered[: len(answered)]).asked
+    assert find_questions(numbered).answered == expected
+    asking = [message for message in numbered if message[0] in "ut"]
+    assert find_questions(numbered).asked == find_questions(asking).asked
+
+
+@pytest.mark.parametrize("told", [None, 7, "ab", ["a"], [["a"], "b"], {"a": 1}])
+def test_questions_of_another_shape_are_none(told: object) -> None:
+    request = Request("a", [1], SamplingParams(extra_args={QUESTIONS_ARGUMENT: told, AGENT_ARGUMENT: told}), None)
+    assert read_questions(request).asked is None
+    assert read_agent(request) == (told if isinstance(told, str) else None)
+
+
+def test_the_agent_that_asks_is_told() -> None:
+    assert read_agent(tell_chat(ASKED)) is None
+    token = asking_agent.set("x" * 1000)
+    agent = read_agent(tell_chat(ASKED))
+    asking_agent.reset(token)
+    assert (agent or "").startswith("sha256:")
+    assert read_agent(tell_chat(ASKED)) is None

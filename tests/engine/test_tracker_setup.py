@@ -147,6 +147,7 @@ def test_only_requests_that_generate_text_in_one_go_are_turns() -> None:
     assert is_of_a_job(Request("a", [1], params, None))
     assert not is_of_a_job(Request("a", [1], params, None, resumable=True))
     assert not is_of_a_job(Request("a", [1], None, PoolingParams()))
+    assert not is_of_a_job(Request("a", [1], SamplingParams(max_tokens=1, logprobs=2), None))
 
 
 def test_the_least_chance_and_the_longest_hold_are_knobs() -> None:

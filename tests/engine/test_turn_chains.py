@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import takewhile
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcache.engine.jobs.turn_chains import Overlap, TurnChains
+from agentcache.engine.jobs.prompt_end import PromptEnd
+from agentcache.engine.jobs.turn_chains import Overlap, Prompt, TurnChains
 from tool_runtime.learning.job_table import Parent
 
 BLOCK = 16
@@ -17,9 +20,13 @@ def hash_blocks(text: str) -> list[bytes]:
     return [hash(text[:end]).to_bytes(8, "big", signed=True) * 4 for end in range(1, len(text) + 1)]
 
 
+def describe(text: str, **told: Any) -> Prompt:
+    return Prompt(hash_blocks(text), [ord(letter) for letter in text for _ in range(BLOCK)], **told)
+
+
 def compare(turn: str, prompt: str) -> Overlap:
     chains = TurnChains(BLOCK)
-    chains.note("turn", hash_blocks(turn))
+    chains.note("turn", describe(turn))
     return chains.compare("turn", hash_blocks(prompt))
 
 
@@ -47,7 +54,7 @@ def test_an_unknown_turn_and_none_at_all_share_nothing() -> None:
 
 def test_a_turn_is_compared_with_once() -> None:
     chains = TurnChains(BLOCK)
-    chains.note("turn", hash_blocks("ab"))
+    chains.note("turn", describe("ab"))
     assert chains.compare("turn", hash_blocks("ab")).shared_tokens == 2 * BLOCK
     assert chains.compare("turn", hash_blocks("ab")).shared_tokens == 0
 
@@ -55,9 +62,9 @@ def test_a_turn_is_compared_with_once() -> None:
 def test_the_oldest_turns_are_forgotten_and_a_reset_forgets_all() -> None:
     chains = TurnChains(BLOCK, max_chains=3)
     for name in "abcde":
-        chains.note(name, hash_blocks(name))
+        chains.note(name, describe(name))
     assert [chains.compare(name, hash_blocks(name)).shared_tokens for name in "abcd"] == [0, 0, BLOCK, BLOCK]
-    chains.clear()
+    chains.reset()
     assert chains.compare("e", hash_blocks("e")) == Overlap(0, None)
 
 
@@ -70,7 +77,7 @@ def test_it_agrees_with_the_common_beginning_of_the_texts(turn: str, prompt: str
 
 
 @pytest.mark.parametrize(
-    ("turns", "prompt", "relative"),
+    ("turns", "prompt", "found"),
     [
         (["abcd"], "abcdef", "abcd"),
         (["abcd"], "abxx", "abcd"),
@@ -86,35 +93,77 @@ def test_it_agrees_with_the_common_beginning_of_the_texts(turn: str, prompt: str
         (["abcd"], "", Parent.NONE),
     ],
 )
-def test_the_turn_that_a_prompt_goes_on_from(turns: list[str], prompt: str, relative: str | Parent) -> None:
+def test_without_messages_most_of_a_turn_is_enough(turns: list[str], prompt: str, found: str | Parent) -> None:
     chains = TurnChains(BLOCK)
     for turn in turns:
-        chains.note(turn, hash_blocks(turn))
+        chains.note(turn, describe(turn))
     for _ in range(2):
-        assert chains.find_relative(turns, hash_blocks(prompt)) == relative, "to look does not change it"
-
-
-@pytest.mark.parametrize(
-    ("prompt", "min_blocks", "extended"),
-    [
-        ("abcdef", 1, "abcd"),
-        ("abcd", 4, "abcd"),
-        ("abcdef", 5, None),
-        # Not all of the longer.
-        ("abcx", 1, "ab"),
-        ("abcx", 3, None),
-        ("axcd", 1, None),
-        ("", 1, None),
-    ],
-)
-def test_the_longest_turn_of_which_a_prompt_has_all(prompt: str, min_blocks: int, extended: str | None) -> None:
-    chains = TurnChains(BLOCK)
-    turns = ["", "ab", "abcd", "abxxxx"]
-    for turn in turns:
-        chains.note(turn, hash_blocks(turn))
-    assert chains.find_extended([*turns, "unknown"], hash_blocks(prompt), min_blocks) == extended
-    assert chains.find_extended([], hash_blocks(prompt), min_blocks) is None
+        assert chains.find_continued(turns, describe(prompt)) == found, "to look does not change it"
 
 
 def test_an_unknown_turn_may_be_the_one() -> None:
-    assert TurnChains(BLOCK).find_relative(["unknown"], hash_blocks("ab")) is Parent.UNKNOWN
+    chains = TurnChains(BLOCK)
+    assert chains.find_continued(["unknown"], describe("ab")) is Parent.UNKNOWN
+    assert chains.find_continued(["unknown"], describe("ab", roles="suau")) is Parent.UNKNOWN
+    assert chains.find_continued(["unknown"], describe("ab", roles="su")) is Parent.NONE
+    assert chains.find_continued(["unknown", "too"], describe("ab", roles="suau")) is Parent.NONE
+
+
+@pytest.mark.parametrize(
+    ("prompt", "roles", "found"),
+    [
+        # All messages, then a reply in other words; the longest of which that is so.
+        ("abxx", "suau", "one"),
+        ("abcxx", "suau", "two"),
+        ("ab", "su", "one"),
+        # What both begin with is more than what they do not share.
+        ("aybcd", "su", Parent.NONE),
+        ("aybcd", "suau", Parent.NONE),
+        ("a", "s", Parent.NONE),
+    ],
+)
+def test_with_messages_all_of_a_turn_s_are_wanted(prompt: str, roles: str, found: str | Parent) -> None:
+    chains = TurnChains(BLOCK)
+    for name, turn, messages in (("one", "abR", 2), ("two", "abcR", 3)):
+        chains.note(name, describe(turn), end=PromptEnd(messages, ()))
+    assert chains.find_continued(["one", "two"], describe(prompt, roles=roles)) == found
+
+
+def test_a_reply_is_known_by_its_end_wherever_it_stands() -> None:
+    chains = TurnChains(BLOCK)
+    # The second has said before what it said last, and the third too little.
+    for name, turn, reply in (("one", "ab", "R"), ("two", "acR", "R"), ("three", "ad", "")):
+        chains.note(name, describe(turn), reply=[ord(letter) for letter in reply for _ in range(BLOCK)])
+    turns = ["one", "two", "three"]
+    assert chains.find_continued(turns, describe("xyRz", roles="suau")) == "one"
+    assert chains.find_continued(turns[1:], describe("xyRz", roles="suau")) is Parent.NONE
+    assert chains.find_continued(turns, describe("xyRz", roles="su")) is Parent.NONE
+
+
+def test_an_answered_question_tells_before_all_else() -> None:
+    chains = TurnChains(BLOCK)
+    for name, turn, asked in (("one", "ab", "1"), ("two", "xy", "2"), ("old", "abc", "3")):
+        chains.note(name, describe(turn), end=PromptEnd(len(turn), ()), asked=asked)
+    waiting = ["one", "two"]
+    assert chains.find_continued(waiting, describe("abq", roles="suau", answered="2"), owner="old") == "two"
+    assert chains.find_continued(waiting, describe("abq", roles="suau", answered="3"), owner="old") == "old"
+    assert chains.find_continued(waiting, describe("abq", roles="suau", answered="4"), owner="old") == "one"
+
+
+def test_results_are_for_the_only_turn_that_waits() -> None:
+    chains = TurnChains(BLOCK)
+    for name in ("one", "two"):
+        chains.note(name, describe(name, agent=name), end=PromptEnd(3, ()), asked=name)
+    results = describe("xyz", roles="suat", answered="?")
+    assert chains.find_continued(["one"], replace(results, agent="one")) == "one"
+    assert chains.find_continued(["one", "two"], replace(results, agent="two")) == "two"
+    assert chains.find_continued(["one", "two"], results) is Parent.NONE
+    assert chains.find_continued(["one"], replace(results, agent="one", roles="suau")) is Parent.NONE
+
+
+def test_no_agent_goes_on_from_another_s_turn() -> None:
+    chains = TurnChains(BLOCK)
+    chains.note("main", describe("ab"), end=PromptEnd(2, ()), asked="1")
+    forked = describe("abcd", roles="suau", answered="1", agent="sub")
+    assert chains.find_continued(["main"], forked, owner="main") is Parent.NONE
+    assert chains.find_continued(["main"], replace(forked, agent=None), owner="main") == "main"

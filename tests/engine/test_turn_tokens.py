@@ -20,7 +20,7 @@ TOMORROW = [*SYSTEM[:DATE], 99, *SYSTEM[DATE + 1 :]]
 
 def change_date(tracked: Tracked) -> ChangeView:
     answer(tracked, ask_told(tracked, "one", CHAT, session="s"))
-    answer(tracked, ask_told(tracked, "two", [("s", TOMORROW), *CHAT[1:], ("a", [9])], session="s"))
+    answer(tracked, ask_told(tracked, "two", [("s", TOMORROW), *CHAT[1:], ("a", [9]), ("u", [8])], session="s"))
     change = tracked.tracker.view_session("s")[0].turns[-1].change
     assert change is not None
     return change

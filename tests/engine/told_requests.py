@@ -9,7 +9,14 @@ from zlib import crc32
 from tracked_requests import BLOCK, Tracked
 from vllm.v1.request import Request
 
-from agentcache.engine.constants import CONTINUES_ARGUMENT, ROLES_ARGUMENT, SENT_ARGUMENT
+from agentcache.engine.constants import (
+    AGENT_ARGUMENT,
+    CONTINUES_ARGUMENT,
+    QUESTIONS_ARGUMENT,
+    ROLES_ARGUMENT,
+    SENT_ARGUMENT,
+)
+from agentcache.engine.jobs.questions import find_questions
 
 # What ends each message.
 END = 3
@@ -34,6 +41,7 @@ def ask_told(
     after: str | None = None,
     sent: Sequence[str] | None = None,
     options_sent: str = "",
+    agent: str | None = None,
     **options: Any,
 ) -> Request:
     """Ask with messages, each a role's letter and tokens, and the head of a reply behind them.
@@ -41,8 +49,15 @@ def ask_told(
     `sent` are what its client sent, if the server renders other messages. A tool's name is its first letter.
     """
     prompt = [token for _, words in messages for token in message(*words)] + HEAD
-    roles = "".join(letter for letter, _ in messages)
-    marks: dict[str, Any] = {ROLES_ARGUMENT: roles.replace("r", "a")} if after is None else {CONTINUES_ARGUMENT: after}
+    told = [(letter.replace("r", "a"), str(list(words))) for letter, words in messages]
+    marks: dict[str, Any] = {
+        ROLES_ARGUMENT: "".join(letter for letter, _ in told),
+        QUESTIONS_ARGUMENT: list(find_questions(told)),
+    }
+    if agent is not None:
+        marks[AGENT_ARGUMENT] = agent
+    if after is not None:
+        marks = {CONTINUES_ARGUMENT: after}
     if sent is None:
         sent = [f"{letter} {words}" for letter, words in messages]
     marks[SENT_ARGUMENT] = {

@@ -35,10 +35,11 @@ class Client:
         self._path = path
         self._headers = {**AUTHORIZED, **headers}
 
-    def send(self, body: Body, reply: Turn) -> None:
+    def send(self, body: Body, reply: Turn, **headers: str) -> None:
         forced = {"model": "tiny", "stream": True, "vllm_xargs": {REPLY_ARGUMENT: self._encoder.encode(reply)}}
         url = f"{self._server.url}{self._path}"
-        httpx.post(url, json={**body, **forced}, headers=self._headers, timeout=60).raise_for_status()
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        httpx.post(url, json={**body, **forced}, headers={**self._headers, **named}, timeout=60).raise_for_status()
 
     def find_job(self, session: str) -> Body:
         answer = httpx.get(f"{self._server.url}/agentcache/jobs/{session}", headers=AUTHORIZED).raise_for_status()
@@ -68,7 +69,7 @@ def write_claude(session: str, system: str, messages: list[Body]) -> Body:
     }
 
 
-def test_claude_code_and_its_sub_agent_are_one_job(shared_server: SharedServer, tiny_model_path: str) -> None:
+def test_claude_code_and_its_sub_agents_are_one_job(shared_server: SharedServer, tiny_model_path: str) -> None:
     shared_server.use("agentcache")
     session, system = str(uuid4()), "You are Claude Code, and use your tools to help the user. " * 8
     headers = {
@@ -81,16 +82,21 @@ def test_claude_code_and_its_sub_agent_are_one_job(shared_server: SharedServer, 
     client.send(
         write_claude(session, system, [{"role": "user", "content": [reminder, {**question, **EPHEMERAL}]}]), BASH
     )
-    explore = [{"role": "user", "content": [{"type": "text", "text": "Find out where errors are made. " * 8}]}]
-    client.send(write_claude(session, "You explore a folder and report of it. " * 12, explore), BASH)
+    # Two of a kind; the second begins while the first one's tool runs. The third has the main agent's own words.
+    for task in ("Find out where errors are made. ", "Find out where they are told. "):
+        explore = [{"role": "user", "content": [{"type": "text", "text": task}]}]
+        client.send(write_claude(session, "You explore a folder and report of it. " * 16, explore), BASH)
+    asked = {"role": "user", "content": [reminder, question]}
+    client.send(write_claude(session, system, [asked]), BASH, x_claude_code_agent_id="a-1")
     # The cache's marks have moved to the end, as they do with each request.
     call = {"type": "tool_use", "id": "toolu_1", "name": "Bash", "input": {"command": "ls"}}
     thought = {"type": "thinking", "thinking": "Let me see.", "signature": "signed"}
     reply = {"role": "assistant", "content": [thought, {"type": "text", "text": "I will look."}, call]}
     result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "a b", "is_error": False, **EPHEMERAL}
-    asked = {"role": "user", "content": [reminder, question]}
     client.send(write_claude(session, system, [asked, reply, {"role": "user", "content": [result]}]), ANSWER)
-    check_turns(client.find_job(session), ["Bash"], ["Bash"], [])
+    job = client.find_job(session)
+    check_turns(job, ["Bash"], ["Bash"], ["Bash"], ["Bash"], [])
+    assert job["waits_for"] == ["Bash"] * 3
 
 
 def write_codex(session: str, inputs: list[Body]) -> Body:

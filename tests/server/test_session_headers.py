@@ -21,6 +21,7 @@ from vllm.entrypoints.scale_out.token_in_token_out.serving import ServingTokens
 from vllm.exceptions import VLLMValidationError
 
 from agentcache.engine.constants import RELEASE_METHOD
+from agentcache.engine.jobs.told_prompt import asking_agent
 from agentcache.server.client_sessions import MAX_SESSION_CHARACTERS, SESSION_HEADER, bound_session
 from agentcache.server.job_reader import JobReader
 from agentcache.server.session_headers import SessionHeaders, watch_sessions
@@ -121,6 +122,29 @@ def test_vllm_finds_the_session_and_the_same_one_is_released(headers: dict[str, 
     server = run_request(headers | FINAL)
     assert (Request(server.seen).headers.get(SESSION_HEADER) or None) == session
     assert server.released == ([session] if session else [])
+
+
+@pytest.mark.parametrize(
+    ("headers", "agent"),
+    [
+        ({"X-Claude-Code-Agent-Id": "a-1", "x-claude-code-parent-agent-id": "main"}, "a-1"),
+        ({"thread-id": "codex"}, "codex"),
+        ({"x-claude-code-agent-id": " ", "thread-id": "codex"}, "codex"),
+        ({"x-claude-code-agent-id": "caf\xc3\xa9"}, "café"),
+        ({"x-claude-code-session-id": "s"}, None),
+    ],
+)
+def test_the_agent_is_known_while_its_request_is_served(headers: dict[str, str], agent: str | None) -> None:
+    asking: list[str | None] = []
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        asking.append(asking_agent.get())
+        await answer_nothing(scope, receive, send)
+
+    for final in ({}, FINAL):
+        run_request(headers | final, app=serve)
+    assert asking == [agent, agent]
+    assert asking_agent.get() is None
 
 
 @pytest.fixture(autouse=True)

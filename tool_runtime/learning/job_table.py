@@ -15,7 +15,7 @@ from tool_runtime.learning.tool_key import ELSEWHERE, ToolKey, turn_key
 from tool_runtime.learning.turn_counts import MOST_AWAY_S, TurnCounts
 
 MAX_ID = 64
-MAX_PENDING = 16
+MAX_PENDING = 64
 # So many jobs leave at once for having been idle: after a rest there may be thousands, all to be booked in one step.
 MAX_EXPIRED = 256
 

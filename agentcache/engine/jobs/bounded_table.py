@@ -52,6 +52,11 @@ class BoundedTable(Generic[Value]):
         self.num_bytes -= entry[1]
         return entry[0]
 
+    def change_all(self, change: Callable[[Value], Value]) -> None:
+        """Replace each value by what `change` makes of it, which takes no more bytes."""
+        for name, (value, num_bytes) in self._entries.items():
+            self._entries[name] = change(value), num_bytes
+
     def drop_oldest(self) -> None:
         """Drop the oldest entry, of which `on_drop` is called."""
         name = next(iter(self._entries))

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from vllm.v1.request import Request
 
 from agentcache.engine.jobs.prompt_end import PromptEnd, find_prompt_end
 from agentcache.engine.jobs.request_state import reusable_hashes
 from agentcache.engine.jobs.sent_prompt import read_sent
-from agentcache.engine.jobs.told_prompt import has_history, read_roles
-from agentcache.engine.jobs.turn_chains import Overlap, TurnChains
+from agentcache.engine.jobs.told_prompt import has_history, read_agent, read_questions, read_roles
+from agentcache.engine.jobs.turn_chains import Overlap, Prompt, TurnChains
 from agentcache.engine.jobs.turn_tokens import TurnTokens, cut_change
 from agentcache.policy.replicas.chain_owners import ChainOwner, ChainOwners
 from tool_runtime.learning.job_table import Parent
@@ -42,19 +42,10 @@ class PrefixMatcher:
     ) -> str | Parent:
         """Find the turn of the job that the request goes on from, among `pending`. `owner` is of `find_owner`.
 
-        Several agents may share a session: a prompt that has less than half of every pending turn begins a new chat,
-        unless it has an earlier reply of a chat that can only be one.
-        The owner may have been continued before, by a turn whose reply filled no block and that owns nothing itself.
+        Several agents may share a session: a prompt without an earlier reply of the model's begins a new chat.
         """
-        if owner is not None and owner.session == job and owner.request in pending:
-            return owner.request
-        hashes = reusable_hashes(request, self._block_size)
-        if owner is not None and owner.session == job:
-            return self._chains.find_extended(pending, hashes, min_blocks=owner.blocks) or owner.request
-        found = self._chains.find_relative(pending, hashes)
-        if found is Parent.NONE and len(pending) == 1 and has_history(request):
-            return next(iter(pending))
-        return found
+        own = owner.request if owner is not None and owner.session == job else None
+        return self._chains.find_continued(pending, self._describe(request), own)
 
     def compare(self, continues: str | None, request: Request) -> Overlap:
         """Compare the prompt with the turn that it goes on from; once a turn."""
@@ -75,13 +66,21 @@ class PrefixMatcher:
         hashes, prompt_tokens = request.block_hashes, request.num_prompt_tokens
         self._owners.note(hashes, prompt_tokens, self._block_size, session=job, request=turn)
         end = self._note_prompt(request, job, turn)
-        self._chains.note(turn, reusable_hashes(request, self._block_size), end=end, sent=read_sent(request))
+        self._chains.note(
+            turn,
+            self._describe(request),
+            reply=_find_reply(request),
+            end=end,
+            sent=read_sent(request),
+            asked=read_questions(request).asked,
+        )
         if self._tokens is not None and request.prompt_token_ids is not None:
             self._tokens.note(turn, job, request.all_token_ids)
 
     def note_cut(self, request: Request, job: str, turn: str) -> None:
         """Note that the request was cut off: its job may go on from the prompt."""
         self._note_prompt(request, job, turn)
+        self._chains.note(turn, self._describe(request), asked=read_questions(request).asked)
 
     def forget(self, job: str) -> None:
         """Forget a job that is over."""
@@ -91,9 +90,19 @@ class PrefixMatcher:
 
     def reset(self) -> None:
         """Forget what was cached. Whose turn a prompt goes on from is known as before."""
-        self._chains.clear()
+        self._chains.reset()
         if self._tokens is not None:
             self._tokens.clear()
+
+    def _describe(self, request: Request) -> Prompt:
+        """Describe its prompt, and what the request has left by now."""
+        return Prompt(
+            reusable_hashes(request, self._block_size),
+            request.prompt_token_ids or (),
+            roles=read_roles(request),
+            answered=read_questions(request).answered,
+            agent=read_agent(request),
+        )
 
     def _note_prompt(self, request: Request, job: str, turn: str) -> PromptEnd:
         end = find_prompt_end(request, self._block_size)
@@ -102,3 +111,10 @@ class PrefixMatcher:
             owner = ChainOwner(job, turn, end.blocks, request.num_prompt_tokens)
             self._owners.note_prompt(request.block_hashes[end.blocks - 1], end.tail, owner)
         return end
+
+
+def _find_reply(request: Request) -> Sequence[int]:
+    """Find the tokens of its reply, without the one that ended it."""
+    tokens, params = request.output_token_ids, request.sampling_params
+    ends = params is not None and len(tokens) and tokens[-1] in (params.eos_token_id, *params.all_stop_token_ids)
+    return tokens[: len(tokens) - bool(ends)]

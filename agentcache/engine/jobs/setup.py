@@ -15,6 +15,7 @@ from agentcache.engine.blocks.pins import Pins
 from agentcache.engine.blocks.turn_cost import TurnCost
 from agentcache.engine.jobs.duration_store import DurationStore, find_file
 from agentcache.engine.jobs.reuse_factors import ReuseFactors
+from agentcache.engine.jobs.search_steps import is_search_step
 from agentcache.engine.jobs.tracker import JobTracker
 from agentcache.engine.jobs.turn_tokens import TurnTokens
 from agentcache.engine.order.admission import AdmissionControl
@@ -32,9 +33,14 @@ from tool_runtime.learning.runtime import AgentRuntime
 from tool_runtime.learning.ttl import ContinuumCode, ContinuumPaper, HazardTtl, TtlEstimator
 
 
-def is_of_a_job(request: Request) -> bool:
-    """Tell whether it generates text in one go: embeddings and live streams of input are nobody's turns."""
+def generates_text(request: Request) -> bool:
+    """Tell whether it generates text in one go, as embeddings and live streams of input do not."""
     return request.pooling_params is None and not request.resumable
+
+
+def is_of_a_job(request: Request) -> bool:
+    """Tell whether it is somebody's turn: a text that its client gets and may go on from."""
+    return generates_text(request) and not is_search_step(request)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from copy import copy
 from functools import cache
 from typing import Any
@@ -13,13 +14,24 @@ from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 from vllm.v1.engine import EngineCoreRequest
 from vllm.v1.request import Request
 
-from agentcache.engine.constants import CONTINUES_ARGUMENT, LEFT_ARGUMENT, ROLES_ARGUMENT
+from agentcache.engine.constants import (
+    AGENT_ARGUMENT,
+    CONTINUES_ARGUMENT,
+    LEFT_ARGUMENT,
+    QUESTIONS_ARGUMENT,
+    ROLES_ARGUMENT,
+)
+from agentcache.engine.jobs.names import shorten
+from agentcache.engine.jobs.questions import Questions, find_questions
 from agentcache.engine.jobs.sent_digests import digest_chat, digest_response
 from agentcache.engine.patches import wrap_method
 
 ROLES = {"s": "system", "u": "user", "a": "assistant", "t": "tool"}
 _LETTERS = {"system": "s", "developer": "s", "user": "u", "assistant": "a", "tool": "t", "function": "t"}
 _MAX_MESSAGES = 4096
+
+# Which of its session's agents sends the request in progress, if its client says so.
+asking_agent: ContextVar[str | None] = ContextVar("agentcache_agent", default=None)
 
 
 @cache
@@ -35,9 +47,27 @@ def read_roles(request: Request) -> str:
     return roles if isinstance(roles, str) else ""
 
 
+def has_reply(roles: str) -> bool:
+    """Tell whether messages hold an earlier reply. One that ends them is what the client has begun for the model."""
+    return "a" in roles.rstrip("a")
+
+
 def has_history(request: Request) -> bool:
     """Tell whether the prompt holds an earlier reply, so that it goes on from some turn."""
-    return "a" in read_roles(request)
+    return has_reply(read_roles(request))
+
+
+def read_questions(request: Request) -> Questions:
+    """Read what the prompt asks; nothing where nobody has told it."""
+    told = _read(request, QUESTIONS_ARGUMENT)
+    is_known = isinstance(told, list) and len(told) == len(Questions._fields)
+    return Questions(*(each if isinstance(each, str) else None for each in told)) if is_known else Questions()
+
+
+def read_agent(request: Request) -> str | None:
+    """Read which agent of its session has sent the request; None where its client does not say."""
+    agent = _read(request, AGENT_ARGUMENT)
+    return agent if isinstance(agent, str) else None
 
 
 def read_predecessor(request: Request) -> str | None:
@@ -66,7 +96,7 @@ def _read(request: Request, name: str) -> Any:
 
 def _tell_chat(original: Callable[..., SamplingParams]) -> Callable[..., SamplingParams]:
     def to_sampling_params(self: ChatCompletionRequest, *args: Any, **kwargs: Any) -> SamplingParams:
-        return _mark(original(self, *args, **kwargs), {ROLES_ARGUMENT: _write(self.messages), **digest_chat(self)})
+        return _mark(original(self, *args, **kwargs), {**_describe(self.messages), **digest_chat(self)})
 
     return to_sampling_params
 
@@ -76,12 +106,28 @@ def _tell_response(original: Callable[..., SamplingParams]) -> Callable[..., Sam
         params = original(self, *args, **kwargs)
         if self.previous_response_id:
             # The server puts the messages before those of the request.
-            return _mark(params, {CONTINUES_ARGUMENT: self.previous_response_id, **digest_response(self)})
-        items = [{"role": "user"}] if isinstance(self.input, str) else self.input
-        roles = "s" * bool(self.instructions) + _write(items)
-        return _mark(params, {ROLES_ARGUMENT: roles, **digest_response(self)})
+            continues = {CONTINUES_ARGUMENT: self.previous_response_id}
+            return _mark(params, {**continues, **_name_agent(), **digest_response(self)})
+        items = [{"role": "user", "content": self.input}] if isinstance(self.input, str) else self.input
+        instructions = [{"role": "system"}] if self.instructions else []
+        return _mark(params, {**_describe([*instructions, *items]), **digest_response(self)})
 
     return to_sampling_params
+
+
+def _describe(items: Iterable[Any]) -> dict[str, Any]:
+    """Describe messages, or the items of a response, as the engine is told of them."""
+    messages = list(_find_messages(items))
+    return {
+        ROLES_ARGUMENT: "".join(letter for letter, _ in messages[:_MAX_MESSAGES]),
+        QUESTIONS_ARGUMENT: list(find_questions(messages)),
+        **_name_agent(),
+    }
+
+
+def _name_agent() -> dict[str, str]:
+    agent = asking_agent.get()
+    return {} if agent is None else {AGENT_ARGUMENT: shorten(agent)}
 
 
 def _mark(params: SamplingParams, marks: dict[str, Any]) -> SamplingParams:
@@ -90,24 +136,19 @@ def _mark(params: SamplingParams, marks: dict[str, Any]) -> SamplingParams:
     return params
 
 
-def _write(items: Iterable[Any]) -> str:
-    letters = list(_find_letters(items))[:_MAX_MESSAGES]
-    return "".join(letters)
-
-
-def _find_letters(items: Iterable[Any]) -> Iterator[str]:
-    """Yield a letter a message. A response's reasoning, text and calls in a row are one message of the assistant's."""
+def _find_messages(items: Iterable[Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the letter and content of each message. A response's reasoning, text and calls in a row are one reply."""
     was_part = False
     for item in items:
         values: Any = item if isinstance(item, Mapping) else vars(item)
         role, kind = values.get("role"), str(values.get("type", ""))
         if isinstance(role, str) and kind in ("", "message", "None") and role != "assistant":
             was_part = False
-            yield _LETTERS.get(role, "u")
+            yield _LETTERS.get(role, "u"), values.get("content")
         elif kind.endswith("_output"):
             was_part = False
-            yield "t"
+            yield "t", values.get("output")
         else:
             if not (was_part and kind):
-                yield "a"
+                yield "a", None
             was_part = bool(kind)

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from array import array
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from agentcache.engine.jobs.bounded_table import BoundedTable, count_text_bytes
 from agentcache.engine.jobs.prompt_end import PromptEnd
 from agentcache.engine.jobs.sent_prompt import SentPrompt
+from agentcache.engine.jobs.told_prompt import has_reply
 from agentcache.engine.jobs.views import ChangeTokens
 from tool_runtime.learning.job_table import Parent
 
 # Of a block's hash: enough to tell the blocks of one job apart.
 _HASH_BYTES = 8
+_TOKEN_BYTES = 8
+# Tokens from the end of a reply by which it is known again; fewer tell nothing.
+_MAX_SAID = 32
+_LEAST_SAID = 8
 
 
 class Overlap(NamedTuple):
@@ -30,10 +38,54 @@ class Overlap(NamedTuple):
     text: ChangeTokens | None = None
 
 
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt that may go on from a turn: its full blocks, its tokens, and what the API server tells of it.
+
+    `roles` are its messages', empty where it has none, `answered` is what the last reply in it was asked.
+    """
+
+    hashes: Sequence[bytes]
+    tokens: Sequence[int] = ()
+    roles: str = ""
+    answered: str | None = None
+    agent: str | None = None
+
+    @property
+    def may_have_reply(self) -> bool:
+        """Tell whether an earlier reply in it may be the model's: others are examples that its client wrote."""
+        return not self.roles or has_reply(self.roles)
+
+    @property
+    def brings_results(self) -> bool:
+        """Tell whether it answers calls, which the model alone can have made."""
+        return "t" in self.roles[self.roles.rfind("a") + 1 :]
+
+    @cached_property
+    def packed(self) -> bytes:
+        """The tokens, to look for others in them."""
+        return _pack(self.tokens)
+
+
 class _Turn(NamedTuple):
-    chain: bytes
-    end: PromptEnd | None
-    sent: SentPrompt | None
+    """`chain` is None where it is not known any more, `said` the end of the reply, empty if it tells nothing."""
+
+    chain: bytes | None
+    end: PromptEnd | None = None
+    said: bytes = b""
+    sent: SentPrompt | None = None
+    asked: str | None = None
+    agent: str | None = None
+
+    @property
+    def num_bytes(self) -> int:
+        """Return what it takes, about: a token of its end has a place in a tuple, and may be an object of its own."""
+        texts = (*(self.sent.texts() if self.sent is not None else ()), self.asked or "", self.agent or "")
+        tail = len(self.end.tail) if self.end is not None else 0
+        return len(self.chain or b"") + len(self.said) + 40 * tail + count_text_bytes(texts)
+
+
+_UNKNOWN = _Turn(None)
 
 
 class TurnChains:
@@ -47,24 +99,29 @@ class TurnChains:
     def note(
         self,
         request: str,
-        hashes: Sequence[bytes],
+        prompt: Prompt,
         *,
+        reply: Sequence[int] = (),
         end: PromptEnd | None = None,
         sent: SentPrompt | None = None,
+        asked: str | None = None,
     ) -> None:
-        """Remember the full blocks of a finished request; the oldest turn leaves a full table."""
-        turn = _Turn(_abbreviate(hashes), end, sent)
-        # A token takes its place in a tuple, and may be an object of its own.
-        tail_bytes = 40 * len(end.tail) if end is not None else 0
-        sent_bytes = count_text_bytes(sent.texts()) if sent is not None else 0
-        self._turns.put(request, turn, len(turn.chain) + tail_bytes + sent_bytes)
+        """Remember a finished request by its prompt, with the full blocks of its reply; the oldest leaves a full table.
+
+        `reply` is without a token that ends it, `asked` what the prompt asks.
+        """
+        said = _pack(reply[-_MAX_SAID:])
+        # What it has said before, or had as an example, is in prompts of others as well.
+        tells = len(reply) >= _LEAST_SAID and not _has(prompt.packed, said)
+        turn = _Turn(_abbreviate(prompt.hashes), end, said if tells else b"", sent, asked, prompt.agent)
+        self._turns.put(request, turn, turn.num_bytes)
         if len(self._turns) > self._max_chains:
             self._turns.drop_oldest()
 
     def compare(self, request: str | None, hashes: Sequence[bytes]) -> Overlap:
         """Compare the blocks of a prompt with those of the finished request; (0, None) where that is not known."""
-        turn = self._turns.pop(request) if request is not None else None
-        if turn is None:
+        turn = (self._turns.pop(request) if request is not None else None) or _UNKNOWN
+        if turn.chain is None:
             return Overlap(0, None)
         shared = _count_shared(turn.chain, _abbreviate(hashes))
         abandoned = len(turn.chain) // _HASH_BYTES - shared
@@ -73,51 +130,84 @@ class TurnChains:
             return Overlap(tokens, None, end=turn.end)
         return Overlap(tokens, tokens, abandoned * self._block_size, turn.end, turn.sent)
 
-    def find_relative(self, requests: Collection[str], hashes: Sequence[bytes]) -> str | Parent:
-        """Find the one of these finished requests of which the prompt has all, else most, but at least half.
+    def find_continued(self, waiting: Collection[str], prompt: Prompt, owner: str | None = None) -> str | Parent:
+        """Find the turn that a prompt goes on from, of those of its agent that wait.
 
-        Those of which it has as much are siblings with one beginning, and the prompt is another. Whose chain is not
-        known, or has no full block, may be the one.
+        The first of these tells: the last reply in the prompt answers what the turn was asked; the prompt has all
+        messages of the turn; it has the end of the turn's reply. Without an earlier reply of the model's the second
+        alone counts. Of several turns it is the one of which the prompt has most.
+
+        Args:
+            waiting: The finished requests that nothing has gone on from.
+            prompt: The prompt.
+            owner: The finished request with the most messages, waiting or not, of which the prompt has all.
+
+        Returns:
+            The request, which is the owner where the prompt's last reply answers that. UNKNOWN where it may be one of
+            those that nothing is known of.
         """
-        prompt = _abbreviate(hashes)
-        ranks: dict[str, tuple[bool, int]] = {}
-        all_known = True
-        for request in requests:
-            blocks = len(chain := self._find(request)) // _HASH_BYTES
-            all_known &= blocks > 0
-            shared = _count_shared(chain, prompt)
-            if blocks and 2 * shared >= blocks:
-                ranks[request] = (shared == blocks, shared)
-        nearest = [request for request, rank in ranks.items() if rank == max(ranks.values())]
-        if len(nearest) == 1:
-            return nearest[0]
-        return Parent.NONE if all_known else Parent.UNKNOWN
+        known = {name: self._turns.get(name) or _UNKNOWN for name in (*waiting, *filter(None, [owner]))}
+        turns = {name: turn for name, turn in known.items() if turn is _UNKNOWN or turn.agent == prompt.agent}
+        chain = _abbreviate(prompt.hashes)
+        shared = {name: _count_shared(turn.chain or b"", chain) for name, turn in turns.items()}
+        waits = {name: turn for name, turn in turns.items() if name in waiting}
+        found = (
+            [name for name, turn in turns.items() if prompt.answered and turn.asked == prompt.answered]
+            or [name for name in waits if name == owner]
+            or [name for name, turn in waits.items() if self._has_messages(turn, prompt, shared[name])]
+            or [name for name, turn in waits.items() if prompt.may_have_reply and _has(prompt.packed, turn.said)]
+        )
+        if len(found) > 1:
+            return max(found, key=lambda name: (shared[name], _has(prompt.packed, turns[name].said)))
+        return (
+            found[0] if found else _guess(waits, prompt, shared, others=len(waits) < len(waiting) or owner is not None)
+        )
 
-    def find_extended(self, requests: Collection[str], hashes: Sequence[bytes], min_blocks: int) -> str | None:
-        """Find the longest of these finished requests of which the prompt has all, of `min_blocks` or more.
+    def _has_messages(self, turn: _Turn, prompt: Prompt, shared: int) -> bool:
+        return turn.end is not None and turn.end.is_in(prompt.tokens, shared, self._block_size)
 
-        Of equals the first: nothing that is cached tells them apart.
-        """
-        prompt = _abbreviate(hashes)
-        lengths = {
-            request: len(chain) // _HASH_BYTES
-            for request in requests
-            if prompt.startswith(chain := self._find(request))
-        }
-        longest = max(lengths, key=lengths.__getitem__, default=None)
-        return longest if longest is not None and lengths[longest] >= min_blocks else None
-
-    def clear(self) -> None:
-        """Forget all turns."""
-        self._turns.clear()
-
-    def _find(self, request: str) -> bytes:
-        turn = self._turns.get(request)
-        return b"" if turn is None else turn.chain
+    def reset(self) -> None:
+        """Forget what the turns left in the cache."""
+        self._turns.change_all(lambda turn: turn._replace(chain=None))
 
 
 def _abbreviate(hashes: Sequence[bytes]) -> bytes:
     return b"".join([each[:_HASH_BYTES] for each in hashes])
+
+
+def _guess(waits: Mapping[str, _Turn], prompt: Prompt, shared: Mapping[str, int], *, others: bool) -> str | Parent:
+    """Guess which of the turns it may be of which the prompt has neither messages nor reply as they were.
+
+    Calls are answered in the only turn that waits. A prompt without messages, whose beginning may be no more than what
+    all have, goes on from the turn of which it has all blocks, else most, but at least half. `others`: it may as well
+    go on from a turn that is none of these.
+    """
+    if prompt.brings_results and len(waits) == 1:
+        return next(iter(waits))
+    if others or not prompt.may_have_reply:
+        return Parent.NONE
+    ranks = {}
+    for name, turn in waits.items():
+        blocks = len(turn.chain or b"") // _HASH_BYTES
+        if not prompt.roles and blocks and 2 * shared[name] >= blocks:
+            ranks[name] = shared[name] == blocks, shared[name]
+    nearest = [name for name, rank in ranks.items() if rank == max(ranks.values())]
+    if len(nearest) == 1:
+        return nearest[0]
+    may_be = [name for name, turn in waits.items() if not turn.chain and not (turn.asked and prompt.answered)]
+    return Parent.UNKNOWN if may_be and (not prompt.roles or len(waits) == 1) else Parent.NONE
+
+
+def _pack(tokens: Sequence[int]) -> bytes:
+    return array("Q", tokens).tobytes()
+
+
+def _has(text: bytes, part: bytes) -> bool:
+    """Tell whether packed tokens have those of a part, which is not empty, in a row."""
+    at = text.find(part) if part else -1
+    while at % _TOKEN_BYTES and at >= 0:
+        at = text.find(part, at + 1)
+    return at >= 0
 
 
 def _count_shared(one: bytes, other: bytes) -> int:

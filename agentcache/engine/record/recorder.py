@@ -15,6 +15,7 @@ from agentcache.config import AgentCacheConfig
 from agentcache.config_reader import CONFIG_KEY
 from agentcache.engine.jobs.names import job_name
 from agentcache.engine.jobs.request_state import is_made_up, is_whole
+from agentcache.engine.jobs.search_steps import SearchSteps, is_search_step
 from agentcache.engine.record.line_file import LineFile
 from agentcache.engine.record.line_writer import LineWriter
 from agentcache.engine.record.salted_line import EndedRequest, LineMaker
@@ -63,6 +64,7 @@ class RequestRecorder:
         self._clock = clock
         self._running: dict[str, _Running] = {}
         self._without_token: set[str] = set()
+        self._steps = SearchSteps()
 
     @property
     def awaits_tokens(self) -> bool:
@@ -70,7 +72,12 @@ class RequestRecorder:
         return bool(self._without_token)
 
     def arrived(self, request: Request, job: str | None) -> None:
-        """Note a request that has come. `job` is the one that the agent runtime takes it for, if there is one."""
+        """Note a request that has come. `job` is the one that the agent runtime takes it for, if there is one.
+
+        Of a search only the first step is recorded, as one request for a token.
+        """
+        if is_search_step(request) and not self._steps.begins_search(request):
+            return
         if job is None and request.session_id:
             job = job_name(request.session_id, request.cache_salt)
         self._running[request.request_id] = _Running(self._clock(), job)
