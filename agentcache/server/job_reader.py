@@ -90,7 +90,7 @@ class JobReader:
 
         They are asked for a few at a time: jobs that are active in between may be missing.
         """
-        found = {}
+        found: dict[tuple[Any, ...], dict[str, Any]] = {}
         for first in range(0, MAX_JOBS, _JOBS_AT_ONCE):
             asked = min(_JOBS_AT_ONCE, MAX_JOBS - first)
             part = _number(reading, await self._ask(JOBS_METHOD, first, asked, MAX_TURNS))
