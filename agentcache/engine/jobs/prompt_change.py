@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
 from vllm import SamplingParams
 from vllm.v1.request import Request
 
@@ -101,10 +104,9 @@ def _find_role(request: Request, start: int, end: int) -> str | None:
     tokens, params = request.prompt_token_ids, request.sampling_params
     if tokens is None or params is None:
         return None
-    roles = read_roles(request)
-    for end_of_turn in _list_ends(params):
-        letters = _arrange(roles, tokens.count(end_of_turn))
-        if letters is not None:
+    arrangements = _arrange(read_roles(request))
+    for end_of_turn, messages in _count_ends(tokens, params):
+        if (letters := arrangements.get(messages)) is not None:
             before = tokens[:start].count(end_of_turn)
             # The message's own end may be the last of these tokens.
             is_one = before < len(letters) and end_of_turn not in tokens[start : end - 1]
@@ -112,16 +114,20 @@ def _find_role(request: Request, start: int, end: int) -> str | None:
     return None
 
 
-def _list_ends(params: SamplingParams) -> list[int]:
-    """List the tokens that may end a turn, the likeliest first: with ignore_eos vLLM has it among the others alone."""
-    first = [] if params.eos_token_id is None else [params.eos_token_id]
-    return [*first, *sorted(params.all_stop_token_ids.difference(first))]
+def _count_ends(tokens: Sequence[int], params: SamplingParams) -> Iterator[tuple[int, int]]:
+    """Count the tokens of a prompt that may end a turn, the likeliest first, in O(prompt) however many may.
+
+    With ignore_eos vLLM has the end of turn among the others alone.
+    """
+    first = params.eos_token_id
+    if first is not None:
+        yield first, tokens.count(first)
+    others = Counter(filter(params.all_stop_token_ids.__contains__, tokens))
+    yield from sorted((token, count) for token, count in others.items() if token != first)
 
 
-def _arrange(roles: str, messages: int) -> str | None:
-    """Arrange the letters as templates do: some merge the results of tools, some add a system message."""
+def _arrange(roles: str) -> dict[int, str]:
+    """Arrange the letters as templates do, by their number: some merge tools' results, some add a system message."""
     merged = "".join(letter for place, letter in enumerate(roles) if letter != "t" or roles[place - 1 : place] != "t")
-    for letters in (roles, merged, f"s{roles}", f"s{merged}"):
-        if letters and len(letters) == messages:
-            return letters
-    return None
+    likeliest_last = (f"s{merged}", f"s{roles}", merged, roles)
+    return {len(letters): letters for letters in likeliest_last if letters}
