@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # vLLM for the CPU takes `--distributed-executor-backend uni` under this alone, which also keeps an LLM in one process.
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+# An error in what only explains, which a server goes on without, fails the test, also in an engine of its own process.
+os.environ["AGENTCACHE_OBSERVERS_RAISE"] = "1"
 # What every engine of the CPU reads when it starts, in whatever process, and the value at which it fails.
 BINDING = "VLLM_CPU_OMP_THREADS_BIND"
 NO_ENGINE = "the test lacks the mark engine"

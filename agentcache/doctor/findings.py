@@ -20,6 +20,9 @@ _MOST_UNMATCHED = 0.5
 _MOST_BROKEN = 0.5
 _LEAST_TURNS = 10
 
+# Of the parts that may fail, the one that counts jobs.
+_JOB_STATS = "job_stats"
+
 _REASONS = {
     "new": "never seen before",
     "changed": "in place of what had changed",
@@ -84,21 +87,26 @@ class Diagnosis:
 
 def diagnose(engines: Sequence[Values], jobs: Sequence[Values]) -> Diagnosis:
     """Diagnose a server by the engines of `GET /agentcache/state` and the jobs of `GET /agentcache/jobs`."""
+    broken = _find_broken(engines)
+    failures = tuple(_judge_broken(broken))
     runtimes = [runtime for engine in engines if (runtime := engine.get("runtime"))]
+    if not runtimes and _JOB_STATS in broken:
+        return Diagnosis(("No job is counted any more.",), (*failures, *_judge_setup(engines)))
     if not runtimes:
         policy = engines[0]["policy"] if engines else "unknown"
         nothing = Finding(
             f"Policy {policy} follows no jobs, so nothing is known of their misses.",
             "Start the server with --policy agentcache.",
         )
-        return Diagnosis((), (nothing,))
+        return Diagnosis((), (*failures, nothing))
     prompt, hit = (sum(each[name] for each in runtimes) for name in ("prompt_tokens", "hit_tokens"))
     missed = _add_up(runtimes, "missed_tokens")
     if not prompt:
-        return Diagnosis(("No turn of a job has ended yet.",), tuple(_judge_setup(engines)))
+        return Diagnosis(("No turn of a job has ended yet.",), (*failures, *_judge_setup(engines)))
     return Diagnosis(
         (*_tell_tokens(prompt, hit, missed), *_tell_places(prompt, runtimes)),
         (
+            *failures,
             *_judge_clients(runtimes, jobs),
             *_judge_matches(_add_up(runtimes, "found_jobs")),
             *_judge_ends(jobs),
@@ -107,6 +115,21 @@ def diagnose(engines: Sequence[Values], jobs: Sequence[Values]) -> Diagnosis:
             *_judge_setup(engines),
         ),
     )
+
+
+def _find_broken(engines: Sequence[Values]) -> list[str]:
+    """Find the parts that only explain and have failed at any engine."""
+    failures = [engine.get("observer_failures") or {} for engine in engines]
+    return sorted({name for each in failures for name, count in each.items() if count})
+
+
+def _judge_broken(broken: Sequence[str]) -> Iterator[Finding]:
+    if broken:
+        yield Finding(
+            f"Failed, and off since: {', '.join(broken)}. Requests are served as before, but what these counted has "
+            "stopped.",
+            "Report the traceback after “failed, and is off” in the server's log; restart the server to count again.",
+        )
 
 
 def _add_up(runtimes: Sequence[Values], name: str) -> Counter[str]:

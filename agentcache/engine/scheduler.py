@@ -33,6 +33,7 @@ from agentcache.engine.blocks.references import check_references, count_in_table
 from agentcache.engine.constants import ANSWER_MARK
 from agentcache.engine.jobs.setup import generates_text, is_of_a_job
 from agentcache.engine.jobs.tracker import JobTracker
+from agentcache.engine.observers import Guard, Observers
 from agentcache.engine.order.chunking import prefill_budget
 from agentcache.engine.order.job_queue import JobQueue
 from agentcache.engine.order.preemption import bring_victim_last
@@ -70,6 +71,10 @@ class AgentScheduler(MultiSegmentScheduler):
         # None where every block's end is a checkpoint, and for policies that evict by age.
         self.checkpoints: Checkpoints | None = None
         self.tier: Tier | None = None
+        self.observers = Observers()
+        self.snapshot_guard = self.observers.guard("snapshot")
+        self._recorder_guard = self.observers.guard("recording", self._end_recorder)
+        self._comparison_guard = self.observers.guard("lru_comparison", self._end_comparison)
         # None under vLLM's own policy, and where it could not tell.
         self.comparison: LruComparison | None = None
         self._stop_strings = StopStrings(self.vllm_config.model_config)
@@ -103,7 +108,7 @@ class AgentScheduler(MultiSegmentScheduler):
         self.steers_tier = tier is not None
         obstacle = find_engine_obstacle(self) if has_segments else None
         fills_gaps = has_segments and obstacle is None
-        setup = PolicySetup(self, config, policy, tier, fills_gaps=fills_gaps, clock=self.now)
+        setup = PolicySetup(self, config, policy, tier, fills_gaps=fills_gaps, observers=self.observers, clock=self.now)
         self._use_evictor(setup)
         if has_segments:
             self.fill_gaps(lambda: setup.costs, config.segments.max_gaps)
@@ -165,7 +170,8 @@ class AgentScheduler(MultiSegmentScheduler):
             if self.tracker is not None and is_of_a_job(request):
                 self.tracker.arrived(request)
             if self.recorder is not None:
-                self.recorder.arrived(request, None if self.tracker is None else self.tracker.job_of(request))
+                job = None if self.tracker is None else self.tracker.job_of(request)
+                self._recorder_guard.tell(self.recorder.arrived, request, job)
         super().add_request(request)
 
     def _limit_prefill(self) -> None:
@@ -198,9 +204,9 @@ class AgentScheduler(MultiSegmentScheduler):
             if self.tier is not None:
                 self.tier.admitted(request)
             if self.comparison is not None:
-                self.comparison.admitted(request, filled.get(admitted.req_id, ()))
+                self._comparison_guard.tell(self.comparison.admitted, request, filled.get(admitted.req_id, ()))
             if self.recorder is not None:
-                self.recorder.admitted(request)
+                self._recorder_guard.tell(self.recorder.admitted, request)
         return output
 
     def update_from_output(
@@ -208,15 +214,27 @@ class AgentScheduler(MultiSegmentScheduler):
     ) -> dict[int, EngineCoreOutputs]:
         """Give the step's tokens to its requests, and tell the tracker of first ones."""
         by_client = super().update_from_output(scheduler_output, model_runner_output)
-        for observer in self._observers():
+        for guard, observer in self._token_observers():
             if observer.awaits_tokens:
-                observer.got_tokens(output.request_id for outputs in by_client.values() for output in outputs.outputs)
+                names = (output.request_id for outputs in by_client.values() for output in outputs.outputs)
+                guard.tell(observer.got_tokens, names)
         if self.tracker is not None and (answered := self.tracker.take_answered()):
             _mark_answers(by_client.values(), answered)
         return by_client
 
-    def _observers(self) -> Iterator[JobTracker | RequestRecorder]:
-        return (each for each in (self.tracker, self.recorder) if each is not None)
+    def _token_observers(self) -> Iterator[tuple[Guard, JobTracker | RequestRecorder]]:
+        if self.tracker is not None:
+            yield self.tracker.stats_guard, self.tracker
+        if self.recorder is not None:
+            yield self._recorder_guard, self.recorder
+
+    def _end_recorder(self) -> None:
+        assert self.recorder is not None
+        self.recorder.abandon()
+        self.recorder = None
+
+    def _end_comparison(self) -> None:
+        self.comparison = None
 
     def finish_requests(self, request_ids: str | Iterable[str] | None, finished_status: RequestStatus) -> list[Request]:
         """Finish requests. A reply that ends at a stop string comes here as aborted, as if its client had gone."""
@@ -234,14 +252,14 @@ class AgentScheduler(MultiSegmentScheduler):
     def _note_taken(self, blocks: Sequence[KVCacheBlock]) -> None:
         """Note blocks that are evicted, and still have their hashes."""
         if self.tracker is not None:
-            self.tracker.misses.note_taken(blocks)
+            self.tracker.misses_guard.tell(self.tracker.misses.note_taken, blocks)
         if self.tier is not None:
             self.tier.storing.note_taken(blocks)
 
     def _note_taker(self, request: Request) -> None:
         """Note for whom blocks are evicted if any are."""
         if self.tracker is not None:
-            self.tracker.misses.asks = request.request_id
+            self.tracker.misses.asks = self.client_request_of(request).request_id
 
     def _make_room(self, request: Request) -> bool:
         """Give a request that finds no blocks those held for others, before anything is preempted for it."""
@@ -283,9 +301,9 @@ class AgentScheduler(MultiSegmentScheduler):
 
     def _note_end(self, request: Request) -> None:
         if self.recorder is not None:
-            self.recorder.ended(request)
+            self._recorder_guard.tell(self.recorder.ended, request)
         if self.comparison is not None:
-            self.comparison.ended(request)
+            self._comparison_guard.tell(self.comparison.ended, request)
 
     def _free_request_blocks(self, request: Request) -> None:
         late = self.late_frees
@@ -352,7 +370,7 @@ class AgentScheduler(MultiSegmentScheduler):
         if succeeded and self.tracker is not None:
             self.tracker.reset()
         if succeeded and self.comparison is not None:
-            self.comparison.reset()
+            self._comparison_guard.tell(self.comparison.reset)
         return succeeded
 
     def shutdown(self) -> None:
@@ -360,7 +378,7 @@ class AgentScheduler(MultiSegmentScheduler):
         if self.tracker is not None:
             self.tracker.close()
         if self.recorder is not None:
-            self.recorder.close()
+            self._recorder_guard.tell(self.recorder.close)
         super().shutdown()
 
     def _preempt_request(self, request: Request, timestamp: float, drop_stale_output: bool = False) -> None:

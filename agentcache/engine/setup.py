@@ -12,6 +12,7 @@ from agentcache.engine.blocks.checkpoints import Checkpoints, has_checkpoints
 from agentcache.engine.blocks.evictor_inputs import build_inputs
 from agentcache.engine.jobs.setup import TrackerSetup
 from agentcache.engine.jobs.tracker import JobTracker
+from agentcache.engine.observers import Observers
 from agentcache.engine.segments.plan import SegmentCosts
 from agentcache.engine.segments.scheduler import MultiSegmentScheduler
 from agentcache.engine.tier.setup import TierSetup, make_prefetching
@@ -36,6 +37,7 @@ class PolicySetup:
     policy: Policy
     tier: TierSetup | None
     fills_gaps: bool
+    observers: Observers
     clock: Callable[[], float]
 
     @cached_property
@@ -90,6 +92,7 @@ class PolicySetup:
             price=self.price,
             loses_whole=self._loses_whole,
             connector=scheduler.connector,
+            observers=self.observers,
         )
         return setup.make(evictor)
 
@@ -120,6 +123,7 @@ class PolicySetup:
             evictor=self.policy.make_evictor(lambda: setup.price_losses(self.inputs)),
             price=price,
             misses=tracker.misses,
+            observers=self.observers,
             clock=self.clock,
         )
         tracker.load_control.count_elsewhere = tier.fetching.count_here

@@ -31,6 +31,7 @@ class ReturnPrice:
         self.size_ratio = size_ratio
         self._lost = _WINDOW / 2 * max(0.0, 1 - size_ratio / 2)
         self._seen = _WINDOW / 2
+        self._learns = True
 
     @property
     def lost_share(self) -> float:
@@ -47,14 +48,20 @@ class ReturnPrice:
 
     def note_lost(self, blocks: int) -> None:
         """Note evicted blocks that are computed again."""
-        self._lost += blocks
-        self._note_seen(blocks)
+        self._note_seen(blocks, lost=blocks)
 
     def note_kept(self, blocks: int) -> None:
         """Note evicted blocks that were fetched."""
         self._note_seen(blocks)
 
-    def _note_seen(self, blocks: int) -> None:
+    def settle(self) -> None:
+        """Keep the share as it is: lost blocks are noted no more, so kept ones would make it fall to nothing."""
+        self._learns = False
+
+    def _note_seen(self, blocks: int, lost: int = 0) -> None:
+        if not self._learns:
+            return
+        self._lost += lost
         self._seen += blocks
         if self._seen >= _WINDOW:
             self._seen /= 2

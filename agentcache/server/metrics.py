@@ -35,7 +35,8 @@ class ReadingCollector(Collector):
         """Yield the metrics, and how old they are."""
         engines = self._reading.engines if self._reading is not None else ()
         yield _describe_policy(engines)
-        yield from (make(engines) for make in (*_CACHE_METRICS, *_TIER_METRICS, *_COMPARISON_METRICS, *RUNTIME_METRICS))
+        makers = (*_CACHE_METRICS, *_TIER_METRICS, *_COMPARISON_METRICS, *RUNTIME_METRICS, *_OBSERVER_METRICS)
+        yield from (make(engines) for make in makers)
         age = GaugeMetricFamily(f"{PREFIX}snapshot_age_seconds", "Seconds since the engines told these values.")
         if self._reading is not None:
             age.add_metric((), self._reading.age_s)
@@ -186,6 +187,16 @@ _COMPARISON_METRICS = (
         "prefill_lost_seconds_total",
         "Seconds of prefill that other requests computed more than under that LRU, estimated.",
         _against_lru(lambda one: one.lost_s),
+    ),
+)
+
+
+_OBSERVER_METRICS = (
+    counter(
+        "observer_failures_total",
+        "Parts that only explain which failed, and are off since; requests are served as before.",
+        lambda one: [((observer,), failures) for observer, failures in one.observer_failures.items()],
+        "observer",
     ),
 )
 

@@ -108,6 +108,7 @@ class ForeseeingScheduler(AgentScheduler):
             evictor=on_host,
             price=price,
             misses=None,
+            observers=self.observers,
             clock=self.now,
             usefulness=ForeseenUse(future, on_host, self._list_candidates, self.now),
         )

@@ -35,6 +35,20 @@ def test_a_healthy_server_has_nothing_to_mend() -> None:
     assert found.facts[1].split() == ["10.0", "%", "never", "seen", "before"]
 
 
+def test_parts_that_failed_are_named_with_what_to_do() -> None:
+    engine = {**read_engine(), "observer_failures": {"misses": 1, "losses": 0, "recording": 1}}
+    (text,) = list_texts(engine)
+    assert text.startswith("Failed, and off since: misses, recording. Requests are served as before")
+    assert "traceback" in text
+    assert "restart the server" in text
+
+
+def test_jobs_that_are_counted_no_more_are_still_followed() -> None:
+    engine = {**read_engine(), "runtime": None, "observer_failures": {"job_stats": 1}}
+    (text,) = list_texts(engine)
+    assert text.startswith("Failed, and off since: job_stats.")
+
+
 @pytest.mark.parametrize(
     ("cause", "advice"),
     [

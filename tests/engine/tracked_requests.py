@@ -20,6 +20,7 @@ from agentcache.engine.jobs.duration_store import DurationStore
 from agentcache.engine.jobs.reuse_factors import ReuseFactors
 from agentcache.engine.jobs.tracker import JobTracker
 from agentcache.engine.jobs.turn_tokens import TurnTokens
+from agentcache.engine.observers import Observers
 from agentcache.engine.order.admission import AdmissionControl
 from agentcache.engine.order.load_control import LoadControl
 from agentcache.engine.replies.forced_calls import write_forced_calls
@@ -101,6 +102,7 @@ class Tracked:
             store=self.store,
             turn_tokens=self.turn_tokens,
             connector=None,
+            observers=Observers(),
             clock=self.clock,
         )
         self._hasher = get_request_block_hasher(self.hash_block, sha256)

@@ -11,7 +11,7 @@ from agentcache.server.metrics import render_metrics
 from agentcache.server.snapshot_reader import Reading
 
 SETUP = {"policy", "segments", "chunking", "obstacle", "tier_obstacle"}
-LABELS = SETUP | {"how", "engine", "cause", "reason", "tool", "le", "place"}
+LABELS = SETUP | {"how", "engine", "cause", "reason", "tool", "le", "place", "observer"}
 
 
 def find_samples(*engines: EngineSnapshot) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -57,6 +57,13 @@ def test_counts_of_the_runtime_come_out_as_they_are() -> None:
     assert {key: samples.get(key) for key in expected} == expected
 
 
+def test_parts_that_failed_are_counted_by_name() -> None:
+    engine = make_engine(2).model_copy(update={"observer_failures": {"misses": 1, "recording": 0}})
+    samples = find_samples(engine)
+    for name, failures in engine.observer_failures.items():
+        assert samples["observer_failures_total", (("engine", "2"), ("observer", name))] == failures
+
+
 def test_what_is_saved_and_lost_are_counters_of_their_own() -> None:
     samples = find_samples(make_engine(2), make_engine(3, comparison=None))
     rank = (("engine", "2"),)
@@ -86,7 +93,8 @@ def test_a_tool_of_any_name_is_one_label_value() -> None:
 
 
 def test_no_other_labels_than_the_documented() -> None:
-    text = render_metrics(Reading((make_tiered_engine(),), 0.0)).decode()
+    engine = make_tiered_engine().model_copy(update={"observer_failures": {"misses": 0}})
+    text = render_metrics(Reading((engine,), 0.0)).decode()
     assert set(re.findall(r"(\w+)=\"", text)) == LABELS
 
 

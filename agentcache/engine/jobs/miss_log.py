@@ -8,11 +8,11 @@ from collections.abc import Callable, Collection, Sequence
 from vllm.v1.core.kv_cache_utils import KVCacheBlock
 from vllm.v1.request import Request
 
-from agentcache.engine.constants import FILL_MARK
 from agentcache.engine.jobs.evicted_blocks import EvictedBlocks, Eviction, FindLosses
 from agentcache.engine.jobs.misses import explain_misses, find_missed, view_losses, view_placed_losses
 from agentcache.engine.jobs.request_state import RequestState, reusable_hashes
 from agentcache.engine.jobs.told_prompt import read_left
+from agentcache.policy.return_price import ReturnPrice
 
 
 class MissLog:
@@ -25,9 +25,9 @@ class MissLog:
         self, block_size: int, num_blocks: int, clock: Callable[[], float], name_session: Callable[[str], str]
     ) -> None:
         self.asks = ""
-        """The id of the request for which blocks are allocated."""
-        self.on_lost: Callable[[int], None] | None = None
-        """Told how many evicted blocks a request that was admitted computes again."""
+        """The id of the client's request for which blocks are allocated."""
+        self.price: ReturnPrice | None = None
+        """Learns how many evicted blocks a request that was admitted computes again."""
         self.find_losses: FindLosses | None = None
         """Finds how blocks were lost, where there is a second cache."""
         self._block_size = block_size
@@ -39,9 +39,7 @@ class MissLog:
         """Note blocks that were chosen to be evicted and still have their hashes."""
         hashes = [block_hash for block in blocks if (block_hash := block.block_hash) is not None]
         if hashes:
-            # A fill request's id begins with that of the request that it is for.
-            taker = self._name_session(self.asks.partition(FILL_MARK)[0])
-            self._evicted.note(hashes, Eviction(self._clock(), taker))
+            self._evicted.note(hashes, Eviction(self._clock(), self._name_session(self.asks)))
 
     def explain(self, request: Request, state: RequestState, filled: Collection[int]) -> None:
         """Tell of a request that was just admitted what it missed and why. It computes these blocks now.
@@ -55,8 +53,8 @@ class MissLog:
         hashes = reusable_hashes(request, size)
         missed = find_missed(len(hashes), state.cached_tokens // size, filled)
         evicted = self._evicted.take(hashes, missed)
-        if self.on_lost is not None:
-            self.on_lost(len(evicted))
+        if self.price is not None:
+            self.price.note_lost(len(evicted))
         reads_cache = not request.skip_reading_prefix_cache
         forgotten = self._evicted.forgotten
         state.misses = explain_misses(
@@ -82,3 +80,9 @@ class MissLog:
     def reset(self) -> None:
         """Forget what was evicted: the cache was emptied."""
         self._evicted.clear()
+
+    def end(self) -> None:
+        """Forget what was evicted: nothing is told from now on."""
+        self._evicted.clear()
+        if self.price is not None:
+            self.price.settle()

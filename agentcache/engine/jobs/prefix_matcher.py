@@ -11,7 +11,8 @@ from agentcache.engine.jobs.request_state import reusable_hashes
 from agentcache.engine.jobs.sent_prompt import read_sent
 from agentcache.engine.jobs.told_prompt import has_history, read_agent, read_questions, read_roles
 from agentcache.engine.jobs.turn_chains import Overlap, Prompt, TurnChains
-from agentcache.engine.jobs.turn_tokens import TurnTokens, cut_change
+from agentcache.engine.jobs.turn_tokens import TurnTokens
+from agentcache.engine.observers import Observers
 from agentcache.policy.replicas.chain_owners import ChainOwner, ChainOwners
 from tool_runtime.learning.job_table import Parent
 
@@ -19,12 +20,13 @@ from tool_runtime.learning.job_table import Parent
 class PrefixMatcher:
     """`block_size` is the tokens of one of a request's block hashes. Knows 20,000 chains and 1,024 turns at most.
 
-    `tokens` keeps those of turns, None where nobody may see them.
+    `tokens` keeps those of turns, None where nobody may see them; it is one of `observers`.
     """
 
-    def __init__(self, block_size: int, tokens: TurnTokens | None = None) -> None:
+    def __init__(self, block_size: int, tokens: TurnTokens | None, observers: Observers) -> None:
         self._block_size = block_size
         self._tokens = tokens
+        self._text_guard = observers.guard("change_text", self._forget_tokens)
         self._owners = ChainOwners()
         self._chains = TurnChains(block_size)
 
@@ -52,10 +54,9 @@ class PrefixMatcher:
         overlap = self._chains.compare(continues, reusable_hashes(request, self._block_size))
         if self._tokens is None or continues is None:
             return overlap
-        last, at_token = self._tokens.take(continues), overlap.diverged_at
-        if at_token is None:
-            return overlap
-        return overlap._replace(text=cut_change(last, request.prompt_token_ids or (), at_token, self._block_size))
+        prompt, size = request.prompt_token_ids or (), self._block_size
+        text = self._text_guard.ask(None, self._tokens.take_change, continues, prompt, overlap.diverged_at, size)
+        return overlap._replace(text=text)
 
     def count_messages(self, request: Request) -> int:
         """Count the tokens of the prompt up to the end of its last message, in full blocks."""
@@ -75,7 +76,7 @@ class PrefixMatcher:
             asked=read_questions(request).asked,
         )
         if self._tokens is not None and request.prompt_token_ids is not None:
-            self._tokens.note(turn, job, request.all_token_ids)
+            self._text_guard.tell(self._tokens.note, turn, job, request.all_token_ids)
 
     def note_cut(self, request: Request, job: str, turn: str) -> None:
         """Note that the request was cut off: its job may go on from the prompt."""
@@ -86,13 +87,16 @@ class PrefixMatcher:
         """Forget a job that is over."""
         self._owners.forget(job)
         if self._tokens is not None:
-            self._tokens.forget(job)
+            self._text_guard.tell(self._tokens.forget, job)
 
     def reset(self) -> None:
         """Forget what was cached. Whose turn a prompt goes on from is known as before."""
         self._chains.reset()
         if self._tokens is not None:
-            self._tokens.clear()
+            self._text_guard.tell(self._tokens.clear)
+
+    def _forget_tokens(self) -> None:
+        self._tokens = None
 
     def _describe(self, request: Request) -> Prompt:
         """Describe its prompt, and what the request has left by now."""

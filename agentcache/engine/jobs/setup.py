@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from vllm.config import VllmConfig
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
@@ -18,6 +18,7 @@ from agentcache.engine.jobs.reuse_factors import ReuseFactors
 from agentcache.engine.jobs.search_steps import is_search_step
 from agentcache.engine.jobs.tracker import JobTracker
 from agentcache.engine.jobs.turn_tokens import TurnTokens
+from agentcache.engine.observers import Observers
 from agentcache.engine.order.admission import AdmissionControl
 from agentcache.engine.order.load_control import LoadControl
 from agentcache.engine.replies.parser_choice import make_reader
@@ -63,6 +64,7 @@ class TrackerSetup:
     loses_whole: bool = False
     price: ReturnPrice | None = None
     connector: KVConnectorBase_V1 | None = None
+    observers: Observers = field(default_factory=Observers)
 
     def make(self, evictor: Evictor) -> tuple[Evictor, JobTracker]:
         """Make the tracker, and the evictor to use in place of the given one: it knows pins if the policy has any."""
@@ -93,10 +95,10 @@ class TrackerSetup:
             store=self._make_store(runtime),
             turn_tokens=TurnTokens() if config.runtime.show_text else None,
             connector=self.connector,
+            observers=self.observers,
             clock=self.clock,
         )
-        if price is not None:
-            tracker.misses.on_lost = price.note_lost
+        tracker.misses.price = price
         return evictor, tracker
 
     def _make_admission(

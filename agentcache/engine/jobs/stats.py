@@ -140,6 +140,10 @@ class JobStats:
         self.latency_s.add(record.finished_s - entry.arrival_s)
         self.turns.add(entry.turns)
 
+    def session_of(self, job: str) -> str | None:
+        """Return the session of a job of the table as its client spells it; None if it names none, or a long one."""
+        return self.jobs[job].session
+
     def take_expired(self) -> list[str | None]:
         """Return the sessions of jobs that were idle for too long, of those that ended since the last call.
 

@@ -26,6 +26,7 @@ from agentcache.engine.jobs.reuse_factors import ReuseFactors
 from agentcache.engine.jobs.stats import MAX_TURNS, JobStats, hide_takers, view_job
 from agentcache.engine.jobs.turn_tokens import TurnTokens
 from agentcache.engine.jobs.views import JobView, RuntimeCounts
+from agentcache.engine.observers import Observers
 from agentcache.engine.order.admission import AdmissionControl
 from agentcache.engine.order.job_queue import ORDINARY, QueuePriority, find_priority
 from agentcache.engine.order.load_control import LoadControl
@@ -46,7 +47,7 @@ class JobTracker:
 
     Each of a request's block hashes is of `hash_block_size` tokens. `pins` and `factors` None are of a policy without
     them, `store` None of a server that forgets durations at its end, `turn_tokens` None of one that shows no text,
-    `connector` None of an engine whose KV is nowhere else.
+    `connector` None of an engine whose KV is nowhere else. `observers` are those of the scheduler.
     """
 
     def __init__(
@@ -64,11 +65,13 @@ class JobTracker:
         store: DurationStore | None,
         turn_tokens: TurnTokens | None,
         connector: KVConnectorBase_V1 | None,
+        observers: Observers,
         clock: Callable[[], float],
     ) -> None:
         self.runtime = runtime
         self.pins = pins
         self.stats = JobStats()
+        self.stats_guard = observers.guard("job_stats", self._forget_stats)
         self.clock = clock
         self._runtime_policy = runtime_policy
         self._waiting = waiting
@@ -82,10 +85,13 @@ class JobTracker:
         # None where nobody asks who is about to come back, or is to be told of blocks that nobody comes back for.
         self._away: AwayTurns | None = None
         self._blocks: tuple[JobBlocks, Callable[[Sequence[bytes]], None]] | None = None
-        self._prefixes = PrefixMatcher(hash_block_size, turn_tokens)
+        self._prefixes = PrefixMatcher(hash_block_size, turn_tokens, observers)
         self._changes = PromptChanges(hash_block_size)
+        self._changes_guard = observers.guard("prompt_changes")
+        self._places_guard = observers.guard("hit_places")
         self._finder = JobFinder(self._prefixes, runtime.jobs)
         self.misses = MissLog(hash_block_size, turn_cost.num_blocks, clock, self._name_session)
+        self.misses_guard = observers.guard("misses", self.misses.end)
         self._states: dict[str, RequestState] = {}
         self._without_token: set[str] = set()
         self._answered: set[str] = set()
@@ -115,7 +121,7 @@ class JobTracker:
         name = shorten(request.request_id)
         job, session, parent = self._finder.find(request)
         gap = self.runtime.arrived(job, name, parent, client_session=session)
-        self.stats.begin(job, now_s, request.session_id)
+        self.stats_guard.tell(self.stats.begin, job, now_s, request.session_id)
         pinned = gap is not None and self._end_gap(gap)
         continues = gap.request if gap is not None else None
         if self._away is not None and continues is not None:
@@ -127,7 +133,7 @@ class JobTracker:
         turn = entry.turns + entry.failures + len(entry.running) - 1
         state = RequestState(name, job, turn, now_s, priority, pinned, continues, overlap, entry.number)
         state.left_s = now_s - gap.seconds if gap is not None else now_s
-        state.change, state.repeats_reply = self._changes.find(request, overlap)
+        state.change, state.repeats_reply = self._changes_guard.ask((None, True), self._changes.find, request, overlap)
         self._states[request.request_id] = state
         self._without_token.add(request.request_id)
         self._waiting.guard(request, state)
@@ -167,8 +173,8 @@ class JobTracker:
         stats = request.prefill_stats
         state.cached_tokens = stats.num_cached_tokens if stats is not None else 0
         if stats is not None:
-            state.hits = find_places(self._connector, request, stats)
-        self.misses.explain(request, state, filled)
+            state.hits = self._places_guard.ask({}, find_places, self._connector, request, stats)
+        self.misses_guard.tell(self.misses.explain, request, state, filled)
         self.runtime.load.admitted(state.scheduled_s - state.arrived_s, self._turn_cost.of_lost(state))
         self._waiting.admitted(request, state)
         self._end_return(state)
@@ -265,7 +271,7 @@ class JobTracker:
     def reset(self) -> None:
         """Forget what was cached: the prefix cache was reset. Whose turn a prompt goes on from is known as before."""
         self._prefixes.reset()
-        self.misses.reset()
+        self.misses_guard.tell(self.misses.reset)
         if self.pins is not None:
             self.pins.reset()
 
@@ -278,7 +284,7 @@ class JobTracker:
         # Those that end when nothing of them runs any more come last: another call ends more.
         jobs = sorted(self._find_jobs(session, tenants), key=lambda entry: entry.is_final)[:_MAX_JOBS_AT_ONCE]
         named = {entry.session for entry in self.runtime.jobs.find(session)}
-        names = [session if entry.session in named else self.stats.jobs[entry.session].session for entry in jobs]
+        names = [session if entry.session in named else self._find_client_session(entry.session) for entry in jobs]
         for entry in jobs:
             if self.pins is not None:
                 self.pins.end_all(PinEnd.RELEASED, entry.session)
@@ -292,8 +298,8 @@ class JobTracker:
         None stands for those that have no name, or are back. More may be over by now unless the list is empty.
         """
         self._end_departed()
-        find = self.runtime.jobs.find
-        return [None if session is None or find(session) else session for session in self.stats.take_expired()]
+        find, expired = self.runtime.jobs.find, self.stats_guard.ask([], self.stats.take_expired)
+        return [None if session is None or find(session) else session for session in expired]
 
     def view_session(self, session: str, tenants: Collection[str | None] | None = None) -> list[JobView]:
         """View the session's jobs, one a tenant, or those of these tenants; of many the first, with fewer turns."""
@@ -328,7 +334,7 @@ class JobTracker:
     def _end_departed(self) -> None:
         for departed in self.runtime.expire():
             job = departed.job.session
-            self.stats.end(departed)
+            self.stats_guard.tell(self.stats.end, departed)
             self._prefixes.forget(job)
             if self._away is not None:
                 self._away.end_job(job)
@@ -359,6 +365,15 @@ class JobTracker:
         assert entry is not None, "jobs with requests stay in the table"
         return entry
 
+    def _show_turn(self, request: Request, state: RequestState, calls: Sequence[ToolKey]) -> None:
+        self.stats.add_turn(state.job, view_turn(request, state, calls, self.clock()))
+
+    def _find_client_session(self, job: str) -> str | None:
+        return self.stats_guard.ask(None, self.stats.session_of, job)
+
+    def _forget_stats(self) -> None:
+        self.stats = JobStats()
+
     def _name_session(self, request_id: str) -> str:
         state = self._states.get(request_id)
         return self._entry_of(state.job).client_session if state is not None else ""
@@ -370,7 +385,7 @@ class JobTracker:
     def _end_gap(self, gap: Gap) -> bool:
         """Learn from the gap of a job that is back. Return whether what its turn left is pinned."""
         if gap.certain:
-            self.stats.add_gap(gap)
+            self.stats_guard.tell(self.stats.add_gap, gap)
             if self._factors is not None:
                 self._factors.observe(gap.seconds)
         return self.pins is not None and self.pins.await_return(gap.request)
@@ -379,7 +394,7 @@ class JobTracker:
         """Book the turn. Return its finish class and what its job waits for: None if it is over or was cut off."""
         whole = is_whole(request)
         calls = calls_of(request, self.tool_reader) if whole else []
-        self.stats.add_turn(state.job, view_turn(request, state, calls, self.clock()))
+        self.stats_guard.tell(self._show_turn, request, state, calls)
         self._finder.note(request, state.job, state.request)
         if not whole:
             self.runtime.failed(state.job, state.request)
@@ -428,5 +443,5 @@ class JobTracker:
             rank=pin_rank(self._runtime_policy.pin_rank, self._entry_of(state.job).arrival_s),
         )
         if pin is not None:
-            self.stats.add_pin(state.job, pin)
+            self.stats_guard.tell(self.stats.add_pin, state.job, pin)
         return pin

@@ -32,6 +32,16 @@ class TurnTokens:
         known = self._turns.pop(turn)
         return () if known is None else known[1]
 
+    def take_change(
+        self, turn: str, prompt: Sequence[int], at_token: int | None, block_size: int
+    ) -> ChangeTokens | None:
+        """Return what a prompt that leaves the turn at `at_token` has changed, and keep the turn's tokens no longer.
+
+        None where that is not known, or the prompt leaves it nowhere.
+        """
+        last = self.take(turn)
+        return None if at_token is None else cut_change(last, prompt, at_token, block_size)
+
     def forget(self, job: str) -> None:
         """Forget the turns of a job that is over."""
         for turn in tuple(self._turns_of.get(job, ())):

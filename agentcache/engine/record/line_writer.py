@@ -40,14 +40,17 @@ class LineWriter:
         self._without_room = 0
         self._goes_on = Event()
         self._is_closing = False
-        self._thread = Thread(target=self._write_all, name="agentcache-record", daemon=True)
+        # What has ended the thread too early.
+        self._error: Exception | None = None
+        self._thread = Thread(target=self._run, name="agentcache-record", daemon=True)
         self._thread.start()
 
     def write(self, request: EndedRequest, find_calls: FindCalls | None = None) -> None:
         """Have the request written soon, or count it as lost. Never waits.
 
-        `find_calls` tells the calls of a whole reply, in the writer's thread.
+        `find_calls` tells the calls of a whole reply, in the writer's thread. Raises the error that has ended it.
         """
+        self._check()
         if len(self._waiting) >= _MOST_WAITING:
             if not self._without_room:
                 logger.warning("The disk is too slow for the recording, which leaves requests out.")
@@ -58,14 +61,33 @@ class LineWriter:
         if len(self._waiting) == _TOGETHER:
             self._goes_on.set()
 
-    def close(self) -> None:
-        """Write what waits, within seconds."""
+    def stop(self) -> None:
+        """Have what waits written, and the thread end then. Never waits."""
         self._is_closing = True
         self._goes_on.set()
+
+    def close(self) -> None:
+        """Write what waits, within seconds. Raises the error that has ended the thread."""
+        self.stop()
         self._thread.join(_LAST_WRITES_S)
+        self._check()
         if self._thread.is_alive():
             lost = len(self._waiting) + 1
             logger.warning("The disk does not answer, so the last %d requests are not recorded.", lost)
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _run(self) -> None:
+        try:
+            self._write_all()
+        except Exception as error:
+            # For the engine's thread, which knows what to do with it.
+            self._error = error
+            self._waiting.clear()
+        finally:
+            self._file.close()
 
     def _write_all(self) -> None:
         unwritten = 0
@@ -77,7 +99,6 @@ class LineWriter:
             is_last = self._is_closing
             while self._waiting:
                 unwritten = self._write(*self._waiting.popleft(), unwritten)
-        self._file.close()
 
     def _write(self, request: EndedRequest, find_calls: FindCalls | None, without_room: int, unwritten: int) -> int:
         """Return how many requests up to this one are missing since the last that was written."""

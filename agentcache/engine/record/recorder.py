@@ -133,8 +133,12 @@ class RequestRecorder:
         return lambda: calls
 
     def close(self) -> None:
-        """Write what waits: the engine stops."""
+        """Write what waits: the engine stops. Raises the error that has ended the writer's thread, if one has."""
         self._writer.close()
+
+    def abandon(self) -> None:
+        """Have what waits written, without waiting for it: nothing more is recorded."""
+        self._writer.stop()
 
 
 def make_recorder(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import chain, islice
 from typing import Any
 
@@ -9,6 +10,7 @@ from vllm.v1.engine.core import EngineCoreProc
 
 from agentcache.engine.constants import EXPIRED_METHOD, JOB_METHOD, JOBS_METHOD, RELEASE_METHOD
 from agentcache.engine.jobs.tracker import JobTracker
+from agentcache.engine.jobs.views import JobView
 from agentcache.engine.patches import replace
 from agentcache.engine.scheduler import AgentScheduler
 
@@ -29,7 +31,7 @@ def _view_session(core: EngineCoreProc, session: str, tenants: list[str | None] 
     tracker = _find_tracker(core)
     if tracker is None:
         return None
-    return [view.model_dump(mode="json") for view in tracker.view_session(session, tenants)]
+    return tracker.stats_guard.ask(list[dict[str, Any]](), lambda: _dump(tracker.view_session(session, tenants)))
 
 
 def _view_latest(core: EngineCoreProc, first: int, jobs: int, turns: int) -> list[dict[str, Any]] | None:
@@ -40,7 +42,13 @@ def _view_latest(core: EngineCoreProc, first: int, jobs: int, turns: int) -> lis
     tracker = _find_tracker(core)
     if tracker is None:
         return None
-    views = islice(chain(tracker.view_jobs(turns), tracker.view_ended(turns)), first, first + jobs)
+    return tracker.stats_guard.ask(
+        list[dict[str, Any]](),
+        lambda: _dump(islice(chain(tracker.view_jobs(turns), tracker.view_ended(turns)), first, first + jobs)),
+    )
+
+
+def _dump(views: Iterable[JobView]) -> list[dict[str, Any]]:
     return [view.model_dump(mode="json") for view in views]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 from vllm.v1.engine.core import EngineCoreProc
 
+from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.blocks.lru_comparison import LruComparison
 from agentcache.engine.jobs.views import HistogramCounts, RuntimeCounts
 from agentcache.engine.patches import replace
@@ -107,6 +108,9 @@ class Snapshot(_Counts):
     blocks: BlockCounts
     tier: TierCounts | None = Field(default=None, description="None where the policy steers no tier")
     comparison: ComparisonCounts | None = Field(default=None, description="None where there is no shadow LRU")
+    observer_failures: dict[str, int] = Field(
+        default={}, description="1 for each part that only explains, failed, and is off since; 0 for the others"
+    )
     requests: RequestCounts
     runtime: RuntimeCounts | None = Field(default=None, description="of the agent runtime; None where there is none")
 
@@ -118,29 +122,32 @@ class EngineSnapshot(Snapshot):
 
 
 def make_snapshot(scheduler: AgentScheduler) -> Snapshot:
-    """Make a snapshot without changing anything; O(1) in requests and blocks."""
+    """Make a snapshot without changing anything; O(1) in requests and blocks. What cannot be read is left out."""
     config, filler, queue = scheduler.config, scheduler.gap_filler, scheduler.block_queue
     knobs = config.model_dump()
     knobs["segments"]["enabled"] = filler is not None
     knobs["chunking"]["enabled"] = scheduler.chunking is not None
-    evictions = queue.evictions if queue is not None else {}
+    tier, comparison, tracker = scheduler.tier, scheduler.comparison, scheduler.tracker
+    read = scheduler.snapshot_guard.ask
     obstacle = find_engine_obstacle(scheduler) if filler is None else None
     return Snapshot(
         policy=config.policy,
         knobs=knobs,
-        segments=_count_segments(scheduler),
+        segments=read(None, _count_segments, scheduler),
         segments_obstacle=obstacle.text if obstacle is not None else None,
         segments_obstacle_slug=obstacle.slug if obstacle is not None else None,
         tier_obstacle=scheduler.tier_obstacle.text if scheduler.tier_obstacle is not None else None,
         tier_obstacle_slug=scheduler.tier_obstacle.slug if scheduler.tier_obstacle is not None else None,
-        evictions={cause: EvictionCounts(blocks=lost.blocks, age_s=lost.age_s) for cause, lost in evictions.items()},
-        lambda_value=_read_lambda(scheduler.evictor),
+        evictions=read({}, _count_evictions, queue) if queue is not None else {},
+        lambda_value=read(None, _read_lambda, scheduler.evictor),
         prefill_budget=scheduler.prefill_budget,
         blocks=_count_blocks(scheduler),
-        tier=_count_tier(scheduler.tier) if scheduler.tier is not None else None,
-        comparison=_count_comparison(scheduler.comparison) if scheduler.comparison is not None else None,
+        tier=read(None, _count_tier, tier) if tier is not None else None,
+        comparison=read(None, _count_comparison, comparison) if comparison is not None else None,
         requests=_count_requests(scheduler),
-        runtime=scheduler.tracker.count() if scheduler.tracker is not None else None,
+        runtime=tracker.stats_guard.ask(None, tracker.count) if tracker is not None else None,
+        # The last, which tells of those before.
+        observer_failures=dict(scheduler.observers.failures),
     )
 
 
@@ -160,6 +167,10 @@ def _snapshot_core(core: EngineCoreProc) -> dict[str, Any] | None:
 def _read_lambda(evictor: Evictor | None) -> float | None:
     ordering = evictor.inner if isinstance(evictor, PinnedEvictor) else evictor
     return getattr(ordering, "lambda_value", None)
+
+
+def _count_evictions(queue: BlockQueue) -> dict[str, EvictionCounts]:
+    return {cause: EvictionCounts(blocks=lost.blocks, age_s=lost.age_s) for cause, lost in queue.evictions.items()}
 
 
 def _count_segments(scheduler: AgentScheduler) -> SegmentCounts | None:

@@ -80,6 +80,11 @@ class MultiSegmentScheduler(VllmScheduler):
         """Tell whether this is a running request of our own, of which no client knows."""
         return self.gap_filler is not None and request_id in self.gap_filler.rows
 
+    def client_request_of(self, request: Request) -> Request:
+        """Return the client's request that a fill request is for; a client's own is its own."""
+        row = self.gap_filler.rows.get(request.request_id) if self.gap_filler is not None else None
+        return request if row is None else row.parent.request
+
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
         """Schedule a step, and hold what its fill requests compute."""
         if self.gap_filler is not None:

@@ -28,6 +28,11 @@ class Losses:
         # By the block's id on the GPU, what has befallen what it holds, where something has.
         self._marks: dict[int, LossCause] = {}
 
+    def clear(self) -> None:
+        """Forget all that was lost."""
+        self._lost.clear()
+        self._marks.clear()
+
     def note_use(self, blocks: Iterable[KVCacheBlock]) -> None:
         """Note that blocks of the GPU were used: they may be worth a copy now, and find room."""
         marks = self._marks

@@ -12,6 +12,7 @@ from agentcache.config import AgentCacheConfig
 from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.jobs.miss_log import MissLog
 from agentcache.engine.jobs.tracker import JobTracker
+from agentcache.engine.observers import Observers
 from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP, watched_map_of
 from agentcache.engine.segments.gap_filler import GapFiller
 from agentcache.engine.segments.obstacles import Reason
@@ -82,6 +83,7 @@ class TierSetup:
         evictor: Evictor,
         price: ReturnPrice,
         misses: MissLog | None,
+        observers: Observers,
         clock: Callable[[], float],
         usefulness: Usefulness | None = None,
     ) -> Tier:
@@ -93,7 +95,7 @@ class TierSetup:
         usefulness = usefulness or Usefulness(_LINK_PRICE * self.link.block_s / filler.costs.block_s(0))
         host = HostCache(self.connector.host_blocks, scheduler.hash_block_size, evictor, clock)
         host.is_useful = usefulness.is_useful
-        storing = self._make_storing(scheduler, queue, host, usefulness, filler.costs, clock=clock)
+        storing = self._make_storing(scheduler, queue, host, usefulness, filler.costs, observers=observers, clock=clock)
         tier = Tier(
             host=host,
             storing=storing,
@@ -104,10 +106,11 @@ class TierSetup:
             block_bytes=int(find_block_bytes(scheduler)) * scheduler.parallel_config.world_size,
             workers=scheduler.parallel_config.world_size,
             find_filled=lambda step: find_filled(scheduler, step),
+            observers=observers,
             clock=clock,
         )
         if misses is not None:
-            misses.find_losses = storing.losses.find
+            misses.find_losses = storing.find_losses
         self.connector.steer(tier)
         return tier
 
@@ -119,6 +122,7 @@ class TierSetup:
         usefulness: Usefulness,
         costs: SegmentCosts,
         *,
+        observers: Observers,
         clock: Callable[[], float],
     ) -> Storing:
         manager = scheduler.kv_cache_manager
@@ -137,6 +141,7 @@ class TierSetup:
             most=_STEPS_AT_ONCE * _blocks_of_step(scheduler),
             fetch_s=self.link.block_s,
             compute_s=costs.recompute_cost.at(0),
+            observers=observers,
             clock=clock,
         )
 

@@ -9,6 +9,7 @@ from vllm.utils.math_utils import cdiv
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.request import Request
 
+from agentcache.engine.observers import Observers
 from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP, CachedBlockMap
 from agentcache.engine.segments.fill_request import find_obstacle
 from agentcache.engine.segments.gap_filler import GapFiller
@@ -42,6 +43,7 @@ class Tier:
         block_bytes: int,
         workers: int,
         find_filled: Callable[[SchedulerOutput], set[int]],
+        observers: Observers,
         clock: Callable[[], float],
     ) -> None:
         """Join the caches: `storing` chooses what is copied to `host`, `fetching` what is copied back.
@@ -65,6 +67,7 @@ class Tier:
         self._block_size = block_size
         self.block_bytes = block_bytes
         self.waits = FetchWaits(clock)
+        self._waits_guard = observers.guard("fetch_waits", self.waits.clear)
         self._gate = PrefillGate(storing.can_lose, clock)
         self._filler = filler
         self._price = price
@@ -88,7 +91,7 @@ class Tier:
         A request without room is not made to wait: it waits for room, in its place.
         """
         if self._must_wait(request):
-            self.waits.begin(request.request_id)
+            self._waits_guard.tell(self.waits.begin, request.request_id)
             self._filler.holds.ahead.add(request.request_id)
             return True
         self.forget(request)
@@ -112,7 +115,7 @@ class Tier:
 
     def forget(self, request: Request) -> None:
         """Note that the request waits no more for what is fetched."""
-        self.waits.end([request.request_id])
+        self._waits_guard.tell(self.waits.end, [request.request_id])
 
     def _must_wait(self, request: Request) -> bool:
         is_fill = request.request_id in self._filler.rows or self._filler.is_planned(request)
@@ -175,7 +178,7 @@ class Tier:
 
     def _end_fetch(self, fetch: Fetch) -> None:
         self.fetching.end(fetch)
-        self.waits.end(fetch.request_ids - fetch.lack_more)
+        self._waits_guard.tell(self.waits.end, fetch.request_ids - fetch.lack_more)
         self.storing.inherit(fetch.blocks, map(self.host.last_use_of, fetch.sources))
         self.fetched_blocks += len(fetch.blocks)
         if fetch.ahead_of is None:

@@ -30,6 +30,10 @@ class FetchWaits:
             if (since_s := self._since.pop(request_id, None)) is not None:
                 self._seconds.add(self._clock() - since_s)
 
+    def clear(self) -> None:
+        """Forget the waits that have not ended."""
+        self._since.clear()
+
     def view(self) -> HistogramCounts:
         """View the seconds of all waits that have ended."""
         return self._seconds.view()
