@@ -10,6 +10,8 @@ from collections.abc import Callable
 
 # No client is to give up: openai's and anthropic's wait for 600 s, and a prefill is still to come.
 MOST_S = 450.0
+# Contexts that take longer to compute than this, all together, are waited for no longer: by half of it by default.
+ALL_S = 90.0
 
 
 def has_lost_context(prompt_tokens: int, left_tokens: int, kept_tokens: int) -> bool:
@@ -23,13 +25,14 @@ def find_longest_wait(
     """Return for how many seconds a turn that lost its context waits at most: 0 while the caches have room for all.
 
     Args:
-        share: Of the seconds in which the contexts of all jobs under way are computed; 0 for no waits.
+        share: Of the seconds in which the contexts of all jobs under way are computed, or of `ALL_S` if that is less; 0
+            for no waits.
         jobs: The jobs under way.
-        tokens: What they will come back for, together.
+        tokens: What they will come back for, together; what several share counts once.
         room: What the caches hold together, in tokens.
         block_tokens: The tokens of a block.
         block_s: The seconds that computing a block takes which ends so many tokens into its sequence.
     """
     if not jobs or tokens <= room:
         return 0.0
-    return min(MOST_S, share * tokens / block_tokens * block_s(tokens / jobs / 2))
+    return min(MOST_S, share * min(ALL_S, tokens / block_tokens * block_s(tokens / jobs / 2)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from test_admission import BLOCKS_ASKED, RESERVED, SEARCH, make_waiting
 from tracked_requests import ASKED, BLOCK, LOSS_S, Tracked
-from vllm.v1.core.kv_cache_utils import KVCacheBlock
+from vllm.v1.core.kv_cache_utils import BlockHashWithGroupId, KVCacheBlock
 from vllm.v1.request import Request
 
 from agentcache.engine.order.juniors import FAR_TURNS, Juniors
@@ -90,15 +90,16 @@ def test_a_junior_waits_for_what_its_job_will_still_take(kept: int, added: int, 
     for _ in range(1000):
         tracked.runtime.context_growth.note_turn(1000, 1000 + 200 * added)
     tracked.hits = [KVCacheBlock(number) for number in range(kept)]
-    for block in tracked.hits:
+    for number, block in enumerate(tracked.hits):
         block.ref_cnt = 1
+        block.set_block_hash(BlockHashWithGroupId(b"any"), num_tokens=(number + 1) * BLOCK)
     # Nothing is lacking but for the others' room, of which its job takes what it has not yet.
     request, come_s = tracked.ask("a", ASKED), tracked.clock.now_s
     waits = {}
     for waited_s in (0.0, 0.95 * cost_blocks * 2 * LOSS_S, 1.05 * cost_blocks * 2 * LOSS_S):
         tracked.tracker.step()
         tracked.clock.now_s = come_s + waited_s
-        waits[waited_s] = tracked.tracker.should_defer(request, available=BLOCKS_ASKED + 6)
+        waits[waited_s] = tracked.tracker.should_defer(request, available=BLOCKS_ASKED - kept + 6)
     assert list(waits.values()) == ([True, True, False] if cost_blocks else [False])
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import random
-from typing import Any
-
+import pytest
 from lone_scheduler import LoneScheduler
-from test_admission import SEARCH, make_waiting
+from test_admission import SEARCH, Patient, make_waiting
 from test_steered_scheduler import make_lone, run_until_idle, tokens_of
 from tracked_requests import ASKED, BLOCK, Tracked
 from vllm.v1.core.kv_cache_utils import BlockHashWithGroupId, KVCacheBlock
@@ -16,18 +14,28 @@ WAIT_S = 20.0
 
 
 def make_controlled() -> Tracked:
-    tracked = make_waiting(pinned=0, protect_waiting=True)
+    tracked = make_waiting(pinned=100, protect_waiting=True)
     tracked.longest_wait_s = WAIT_S
     tracked.tracker.step()
     return tracked
 
 
-def come_back(tracked: Tracked, name: str, kept_blocks: int = 0) -> Request:
-    """A job's second turn, of whose prompt so many blocks are cached still."""
-    history = tracked.turn(f"{name} first", ASKED, session=name, calls=(SEARCH,))
-    tracked.hits = [KVCacheBlock(number) for number in range(kept_blocks)]
-    for number, block in enumerate(tracked.hits):
+def count_blocks(request: Request) -> int:
+    return -(-request.num_tokens // BLOCK)
+
+
+def make_hits(count: int, used: int = 0) -> list[KVCacheBlock]:
+    hits = [KVCacheBlock(number) for number in range(count)]
+    for number, block in enumerate(hits):
         block.set_block_hash(BlockHashWithGroupId(b"any"), num_tokens=(number + 1) * BLOCK)
+        block.ref_cnt = int(number < used)
+    return hits
+
+
+def come_back(tracked: Tracked, name: str, kept_blocks: int = 0, used_blocks: int = 0) -> Request:
+    """A job's second turn, of whose prompt so many blocks are cached still, and used by others."""
+    history = tracked.turn(f"{name} first", ASKED, session=name, calls=(SEARCH,))
+    tracked.hits = make_hits(kept_blocks, used_blocks)
     request = tracked.ask(f"{name} second", [*history, 5], session=name)
     tracked.hits = []
     tracked.tracker.step()
@@ -37,11 +45,55 @@ def come_back(tracked: Tracked, name: str, kept_blocks: int = 0) -> Request:
 def test_a_turn_without_its_context_waits_and_lets_others_pass() -> None:
     tracked = make_controlled()
     lost, kept = come_back(tracked, "lost"), come_back(tracked, "kept", kept_blocks=4)
-    assert tracked.tracker.should_defer(lost, available=100)
-    assert not tracked.tracker.should_defer(kept, available=100)
-    assert not tracked.tracker.should_defer(tracked.ask("new", ASKED, session="new"), available=100)
-    assert tracked.tracker.should_defer(lost, available=100)
+    tracked.clock.now_s += 10.0
+    new = tracked.ask("new", ASKED, session="new")
+    for _ in range(2):
+        assert tracked.tracker.should_defer(lost, available=100)
+        assert not tracked.tracker.should_defer(kept, available=100), "it is out of patience"
+        assert not tracked.tracker.should_defer(new, available=200)
     assert tracked.tracker.load_control.held_turns == 1, "a turn counts once"
+
+
+@pytest.mark.parametrize(("pinned", "beside", "waits"), [(50, -1, True), (50, 0, False), (0, -3, False)])
+def test_it_waits_only_while_it_would_take_pinned_blocks(pinned: int, beside: int, waits: bool) -> None:
+    """So many blocks more than it has are free beside the pinned ones."""
+    tracked = make_controlled()
+    request = come_back(tracked, "a")
+    available = pinned + count_blocks(request) + beside
+    tracked.clock.now_s += 10.0
+    tracked.pins.blocks = pinned
+    assert tracked.tracker.should_defer(request, available) is waits
+    tracked.pins.blocks = 0
+    assert not tracked.tracker.should_defer(request, available), "as soon as they end, too"
+
+
+def test_blocks_of_others_that_run_are_none_to_wait_for() -> None:
+    tracked = make_controlled()
+    request = come_back(tracked, "a", kept_blocks=1, used_blocks=1)
+    tracked.hits = make_hits(1, used=1)
+    tracked.clock.now_s += 10.0
+    available = 50 + count_blocks(request) - 1
+    tracked.pins.blocks = 50
+    assert not tracked.tracker.should_defer(request, available)
+    tracked.pins.blocks = 51
+    assert tracked.tracker.should_defer(request, available)
+
+
+def test_it_goes_on_once_others_have_computed_its_context() -> None:
+    """As of sub-agents that share it: it is looked at again, but not in each step."""
+    tracked = make_controlled()
+    looks, request = [], come_back(tracked, "a")
+    find = tracked.tracker.load_control._find_hits
+    tracked.tracker.load_control._find_hits = lambda request: looks.append(request) or find(request)
+    for _ in range(150):
+        tracked.clock.now_s += 0.1
+        tracked.tracker.step()
+        assert tracked.tracker.should_defer(request, available=100)
+    assert len(looks) == 4, "after 1, 2, 4 and 8 s"
+    tracked.hits = make_hits(5)
+    tracked.clock.now_s += 1.1
+    tracked.tracker.step()
+    assert not tracked.tracker.should_defer(request, available=100)
 
 
 def test_what_is_left_of_its_context_is_not_kept_for_it() -> None:
@@ -82,86 +134,60 @@ def test_a_preempted_request_goes_on() -> None:
 def test_what_the_host_s_memory_has_is_not_lost() -> None:
     tracked = make_controlled()
     tracked.tracker.load_control.count_elsewhere = lambda _: 4
-    assert not tracked.tracker.should_defer(come_back(tracked, "a"), available=100)
+    request = come_back(tracked, "a")
+    tracked.clock.now_s += 10.0
+    assert not tracked.tracker.should_defer(request, available=100)
 
 
-def run_lanes(lone: LoneScheduler, lanes: int, turns: int, seed: int = 0) -> int:
-    """Agents that come back two steps after each reply, in any order. The tokens that they hit."""
-    rng = random.Random(seed)
-    prompts = {number: tokens_of(number, 96) for number in range(lanes)}
-    left = dict.fromkeys(prompts, turns)
-    due = dict.fromkeys(prompts, 0)
-    hits = steps = 0
-    while left:
-        for number in sorted(due, key=lambda _: rng.random()):
-            if due[number] <= steps:
-                del due[number]
-                calls = (SEARCH,) if left[number] > 1 else ()
-                lone.add(f"{number}.{left[number]}", prompts[number], 4, calls=calls, session_id=str(number))
-        lone.scheduler.clock.now_s += 1.0
-        step = lone.step()
-        steps += 1
-        assert steps < 5000, "nothing goes on"
-        lone.scheduler.check_integrity()
-        hits += sum(step.hit_tokens.values())
-        for name, tokens in step.finished.items():
-            number = int(name.split(".")[0])
-            left[number] -= 1
-            prompts[number] = [*tokens, *tokens_of(1000 + 10 * number + left[number], 12)]
-            if left[number]:
-                due[number] = steps + 2
-            else:
-                del left[number]
-    return hits
-
-
-def make_lanes(model_path: str, share: float) -> LoneScheduler:
-    """Room for about half of eight contexts of 96 tokens and more. A wait for a round lasts for 30 s at most."""
-    knobs: dict[str, Any] = {"order": {"load_control": share}, "segments": {"enabled": False}}
-    lone = make_lone(model_path, "agentcache", blocks=44, engine={"max_num_seqs": 3}, **knobs)
-    control = lone.scheduler.tracker.load_control
-    find = control._find_longest_wait
-    control._find_longest_wait = lambda: 30.0 if find() > 0 else 0.0
+def make_small(model_path: str) -> LoneScheduler:
+    """Room for 704 tokens; pins hold."""
+    lone = make_lone(model_path, "agentcache", blocks=44, engine={"max_num_seqs": 3}, segments={"enabled": False})
+    lone.scheduler.tracker.runtime._estimator = Patient()
     return lone
-
-
-def test_lanes_beyond_the_cache_hit_more_by_turns(tiny_model_path: str) -> None:
-    with_turns, without = (
-        sum(run_lanes(make_lanes(tiny_model_path, share), lanes=8, turns=6, seed=seed) for seed in range(3))
-        for share in (1.0, 0.0)
-    )
-    assert with_turns > 1.5 * without
-
-
-def test_lanes_that_fit_are_served_as_ever(tiny_model_path: str) -> None:
-    with_turns, without = (run_lanes(make_lanes(tiny_model_path, share), lanes=2, turns=6) for share in (1.0, 0.0))
-    assert with_turns == without
 
 
 def test_the_policy_for_first_tokens_has_no_turns(tiny_model_path: str) -> None:
     for policy, has_turns in (("agentcache", True), ("agentcache-interactive", False), ("continuum-code", False)):
         lone = make_lone(tiny_model_path, policy, blocks=44)
         jobs = lone.scheduler.tracker.runtime.jobs.turn_counts
-        for number in range(20):
-            jobs.put(number, turns=1, tokens=400)
+        jobs.put(1, turns=1)
+        jobs.blocks.put(1, [b"%d" % place for place in range(500)])
         assert (lone.scheduler.tracker.load_control._find_longest_wait() > 0) is has_turns
 
 
-def lose_context(model_path: str) -> tuple[LoneScheduler, list[int]]:
-    """A job whose context is lost, and what its next turn asks; turns wait for ever."""
-    lone = make_lanes(model_path, 1.0)
-    lone.scheduler.tracker.load_control._find_longest_wait = lambda: 1e6
+def lose_context(model_path: str, longest_wait_s: float = 1e6) -> tuple[LoneScheduler, list[int]]:
+    """A job whose context is lost, and what its next turn asks. Another's is pinned, and something runs."""
+    lone = make_small(model_path)
+    lone.scheduler.tracker.load_control._find_longest_wait = lambda: longest_wait_s
     first = tokens_of(1, 200)
     lone.add("a", first, 4, calls=(SEARCH,), session_id="a")
     run_until_idle(lone)
     lone.pool.evict_blocks({block.block_id for block in lone.pool.blocks if block.block_hash is not None})
+    lone.add("pinned", tokens_of(4, 300), 4, calls=(SEARCH,), session_id="other")
+    run_until_idle(lone)
+    lone.add("runs", tokens_of(2, 100), 200)
+    lone.step()
     return lone, [*first, *tokens_of(3, 40)]
+
+
+@pytest.mark.parametrize("longest_wait_s", [0.0, 30.0])
+def test_the_others_keep_their_contexts_meanwhile(tiny_model_path: str, longest_wait_s: float) -> None:
+    lone, prompt = lose_context(tiny_model_path, longest_wait_s)
+    lone.add("b", prompt, 4, calls=(SEARCH,), session_id="a")
+    for _ in range(20):
+        lone.scheduler.clock.now_s += 1.0
+        lone.step()
+    lone.add("back", [*tokens_of(4, 300), 1, 2], 4, calls=(SEARCH,), session_id="other")
+    hits: dict[str, int] = {}
+    for _ in range(20):
+        hits |= lone.step().hit_tokens
+        lone.scheduler.check_integrity()
+    kept = 300 // 16 * 16
+    assert (hits.get("back") == kept) is (longest_wait_s > 0), "it is out of patience, but not out of its round"
 
 
 def test_an_abort_while_it_waits_leaves_nothing(tiny_model_path: str) -> None:
     lone, prompt = lose_context(tiny_model_path)
-    lone.add("runs", tokens_of(2, 100), 60)
-    lone.step()
     lone.add("b", prompt, 4, calls=(SEARCH,), session_id="a")
     assert all("b" not in lone.step().scheduled for _ in range(10))
     lone.abort("b")
@@ -171,6 +197,20 @@ def test_an_abort_while_it_waits_leaves_nothing(tiny_model_path: str) -> None:
 
 def test_it_goes_at_once_where_nothing_runs(tiny_model_path: str) -> None:
     lone, prompt = lose_context(tiny_model_path)
+    lone.abort("runs")
     lone.add("b", prompt, 4, calls=(SEARCH,), session_id="a")
     assert "b" in lone.step().scheduled
     run_until_idle(lone)
+
+
+@pytest.mark.parametrize("sharing", [8, 0])
+def test_a_context_of_many_jobs_is_wanted_once(tiny_model_path: str, sharing: int) -> None:
+    """Eight jobs of 160 tokens want 1,280, or, if they share nearly all, 288: the cache has room for 704."""
+    lone = make_small(tiny_model_path)
+    for number in range(8):
+        prompt = [*tokens_of(9 if number < sharing else number, 144), *tokens_of(100 + number, 16)]
+        lone.add(f"{number}", prompt, 4, calls=(SEARCH,), session_id=f"{number}")
+        run_until_idle(lone)
+    assert len(lone.scheduler.tracker.runtime.jobs.turn_counts.blocks) == (9 + 8 if sharing else 80)
+    assert (lone.scheduler.tracker.load_control._find_longest_wait() > 0) is (sharing == 0)
+    lone.scheduler.check_integrity()

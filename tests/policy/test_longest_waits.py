@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcache.policy.load_control import find_longest_wait, has_lost_context
+from agentcache.policy.registry import POLICIES
 
 # The openai and anthropic clients give up after so long.
 CLIENT_S = 600.0
@@ -17,6 +18,11 @@ def find_wait(tokens: float, share: float = 1.0, jobs: int = 4) -> float:
     return find_longest_wait(
         share, jobs=jobs, tokens=tokens, room=1000, block_tokens=10, block_s=lambda place: place / 1000
     )
+
+
+def test_by_default_no_wait_is_longer_than_45_s() -> None:
+    order = POLICIES["agentcache"].runtime.order
+    assert find_wait(1e9, share=order.load_control) == 45
 
 
 def test_nobody_waits_while_all_contexts_fit() -> None:
@@ -30,6 +36,7 @@ def test_the_wait_is_what_all_contexts_take_to_compute() -> None:
     assert find_wait(2000) == pytest.approx(50)
     assert find_wait(2000, share=0.5) == pytest.approx(25)
     assert find_wait(2000, share=0) == 0
+    assert find_wait(1e6, share=2) == 180, "of 90 s at most"
 
 
 @given(st.floats(0, 1e9), st.integers(1, 1000), st.floats(0, 10))

@@ -66,9 +66,9 @@ def test_what_the_host_has_need_not_wait_for_its_turn(tiny_model_path: str, is_l
     ask(lone, "runs/0", make_tokens(8, 40), tokens=100)
     lone.step()
     ask(lone, "mine/1", PROMPT + make_tokens(9, 30))
-    for _ in range(40):
-        lone.step()
-    assert ("mine/1" in lone.scheduler.requests) is is_lost
+    tracker = lone.scheduler.tracker
+    tracker.step()
+    assert tracker.load_control.may_hold(tracker._states["mine/1"], tracker.clock()) is is_lost
     lone.run_until_idle()
 
 

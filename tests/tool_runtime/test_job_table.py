@@ -154,23 +154,26 @@ def test_many_jobs_that_expire_at_once_leave_in_parts(clock: Clock) -> None:
 
 
 def test_a_tool_that_runs_for_too_long_is_not_waited_for(clock: Clock) -> None:
-    """Its client has more likely gone; should the job come back, it counts again."""
+    """Its client has more likely gone; should the job come back, it counts again, and its blocks from its next end."""
     table = JobTable(clock=clock)
     for session in ("gone", "busy"):
         table.begin(session, "a")
-        table.finish(session, "a", [BASH], prompt_tokens=100)
+        table.finish(session, "a", [BASH], prompt=[b"shared", session.encode()])
         clock.now_s += 1
     table.begin("busy", "b")
     clock.now_s += MOST_AWAY_S - 2
     table.expire()
-    assert table.turn_counts.tokens == 200
+    assert len(table.turn_counts.blocks) == 3
     clock.now_s += 0.1
     table.expire()
     table.check_integrity()
-    assert table.turn_counts.tokens == 100
+    assert (len(table.turn_counts), len(table.turn_counts.blocks)) == (1, 2)
     table.begin("gone", "b")
     table.check_integrity()
-    assert table.turn_counts.tokens == 200
+    assert len(table.turn_counts) == 2
+    table.finish("gone", "b", [BASH], prompt=[b"shared", b"gone", b"more"])
+    table.check_integrity()
+    assert len(table.turn_counts.blocks) == 4
 
 
 def test_a_full_table_drops_the_longest_idle(table: JobTable, clock: Clock) -> None:

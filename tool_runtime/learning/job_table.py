@@ -34,7 +34,15 @@ class JobTable:
     Ids of any length are taken. Calls that make no sense (a request that is unknown, or begins twice) change nothing.
     """
 
-    def __init__(self, *, clock: Callable[[], float], max_jobs: int = 10_000, max_idle_s: float = 3600.0) -> None:
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float],
+        max_jobs: int = 10_000,
+        max_idle_s: float = 3600.0,
+        max_blocks: int = 1_000_000,
+    ) -> None:
+        """Begin without jobs. `max_blocks` bounds how many blocks of their prompts are counted."""
         if max_jobs < 1:
             raise ValueError(f"max_jobs {max_jobs}: must be at least 1")
         if not max_idle_s > 0:
@@ -48,7 +56,7 @@ class JobTable:
         # Names of jobs by their client's session, in the order of their arrival.
         self._by_client: dict[str, dict[str, None]] = {}
         self._departed: deque[Departed] = deque(maxlen=max_jobs)
-        self.turn_counts = TurnCounts()
+        self.turn_counts = TurnCounts(max_blocks)
         # Jobs that have been away since before then do not count there.
         self._away_from_s = -math.inf
 
@@ -102,14 +110,24 @@ class JobTable:
         return gap
 
     def finish(
-        self, session: str, request: str, calls: Sequence[ToolKey] = (), *, prompt_tokens: int = 0
+        self,
+        session: str,
+        request: str,
+        calls: Sequence[ToolKey] = (),
+        *,
+        prompt_tokens: int = 0,
+        prompt: Sequence[bytes] = (),
     ) -> PendingTurn | None:
-        """Book a whole reply with these tool calls; return what the job waits for now, None if it is over."""
+        """Book a whole reply with these tool calls; return what the job waits for now, None if it is over.
+
+        `prompt` are the hashes of the prompt's blocks, each of which stands for all before it as well.
+        """
         entry = self._stop(session, request)
         if entry is None:
             return None
         entry.turns += 1
         entry.prompt_tokens = prompt_tokens
+        self.turn_counts.blocks.put(entry.number, prompt)
         entry.calls += sum(call != ELSEWHERE for call in calls)
         turn = PendingTurn(turn_key(calls), entry.last_active_s, self._clock.resets)
         if not entry.is_final:
@@ -170,10 +188,8 @@ class JobTable:
         if self._idle and len(self) > self._max_jobs:
             raise RuntimeError(f"{len(self)} jobs, of which {len(self._idle)} idle: at most {self._max_jobs}")
         counted = [entry for entry in self.jobs if entry.running or entry.last_active_s >= self._away_from_s]
-        behind = {entry.number: (entry.turns_behind, entry.prompt_tokens) for entry in counted}
-        self.turn_counts.check_integrity(
-            {job: (turns, tokens) for job, (turns, tokens) in behind.items() if turns is not None}
-        )
+        behind = {entry.number: entry.turns_behind for entry in counted}
+        self.turn_counts.check_integrity({job: turns for job, turns in behind.items() if turns is not None})
         active = [entry.last_active_s for entry in self._idle.values()]
         if active != sorted(active):
             raise RuntimeError("idle jobs are not in the order of their last activity")
@@ -220,7 +236,7 @@ class JobTable:
             self.turn_counts.drop(entry.number)
         else:
             away_since_s = None if entry.running else entry.last_active_s
-            self.turn_counts.put(entry.number, turns, entry.prompt_tokens, away_since_s=away_since_s)
+            self.turn_counts.put(entry.number, turns, away_since_s=away_since_s)
 
     def _drop_surplus(self) -> None:
         while self._idle and len(self) > self._max_jobs:

@@ -32,8 +32,9 @@ class AgentRuntime:
         durations: Durations | None = None,
         max_jobs: int = 10_000,
         max_idle_s: float = 3600.0,
+        max_blocks: int = 1_000_000,
     ) -> None:
-        self.jobs = JobTable(clock=clock, max_jobs=max_jobs, max_idle_s=max_idle_s)
+        self.jobs = JobTable(clock=clock, max_jobs=max_jobs, max_idle_s=max_idle_s, max_blocks=max_blocks)
         self.durations = Durations() if durations is None else durations
         self.load = Load(clock)
         self.context_growth = ContextGrowth()
@@ -52,13 +53,19 @@ class AgentRuntime:
         return gap
 
     def finished(
-        self, session: str, request: str, calls: Sequence[ToolKey], *, prompt_tokens: int = 0
+        self,
+        session: str,
+        request: str,
+        calls: Sequence[ToolKey],
+        *,
+        prompt_tokens: int = 0,
+        prompt: Sequence[bytes] = (),
     ) -> PendingTurn | None:
-        """Book a whole reply with these calls; return what the job waits for now, None if it is over."""
+        """Book a whole reply with these calls, as `JobTable.finish` does; return what the job waits for now."""
         entry = self.jobs.get(session)
         if entry is not None:
             self.context_growth.note_turn(entry.prompt_tokens, prompt_tokens)
-        return self.jobs.finish(session, request, calls, prompt_tokens=prompt_tokens)
+        return self.jobs.finish(session, request, calls, prompt_tokens=prompt_tokens, prompt=prompt)
 
     def failed(self, session: str, request: str) -> None:
         """Book a reply that was cut off, aborted or failed: nothing is learned from it."""

@@ -26,8 +26,9 @@ class RequestState:
 
     `request` is the name under which its turn is remembered, `pinned` whether that turn had a live pin. `job_number` is
     its job's in the table, `repeats_reply` whether the job's prompts are likely to have the replies before them.
-    `left_s` is when the turn that it goes on from ended. `kept_blocks` are those that it was to hit when it came;
-    `lost_context`: most of its prompt was not cached any more, so that load control may hold it, or has (`was_held`).
+    `left_s` is when the turn that it goes on from ended. `kept_blocks` are those that it was to hit when it was looked
+    at last, of which others that ran had `used_blocks`; `lost_context`: most of its prompt was not cached any more, so
+    that load control may hold it, or has (`was_held`), and looks at it again at `look_again_s`.
     """
 
     request: str
@@ -41,7 +42,9 @@ class RequestState:
     job_number: int
     left_s: float = 0.0
     kept_blocks: int = 0
+    used_blocks: int = 0
     lost_context: bool = False
+    look_again_s: float = 0.0
     was_held: bool = False
     scheduled_s: float | None = None
     first_token_s: float | None = None

@@ -33,6 +33,9 @@ from tool_runtime.learning.context_growth import AHEAD_TURNS
 from tool_runtime.learning.runtime import AgentRuntime
 from tool_runtime.learning.ttl import ContinuumCode, ContinuumPaper, HazardTtl, TtlEstimator
 
+# What jobs want is counted up to so many times what the caches hold: more changes nothing.
+_ROOMS = 4
+
 
 def generates_text(request: Request) -> bool:
     """Tell whether it generates text in one go, as embeddings and live streams of input do not."""
@@ -81,6 +84,7 @@ class TrackerSetup:
             estimator=self._make_estimator(runtime_policy),
             max_jobs=config.runtime.max_jobs,
             max_idle_s=config.runtime.max_idle_s,
+            max_blocks=int(_ROOMS * self._room / self._hash_block),
         )
         tracker = JobTracker(
             runtime_policy=runtime_policy,
@@ -89,7 +93,7 @@ class TrackerSetup:
             waiting=self._make_admission(runtime_policy, pins, runtime),
             factors=self._make_factors(evictor, runtime) if runtime_policy.factors else None,
             turn_cost=TurnCost(block_price, self.block_size, inputs.num_blocks),
-            hash_block_size=self.block_size if self.hash_block_size is None else self.hash_block_size,
+            hash_block_size=self._hash_block,
             tool_reader=make_reader(self.vllm_config, config.runtime),
             count_waiting=lambda: self.count_requests()[1],
             store=self._make_store(runtime),
@@ -111,7 +115,6 @@ class TrackerSetup:
             num_blocks=self.inputs.num_blocks,
             block_size=self.block_size,
             price_taken=(lambda place, _: recompute_cost.at(place)) if price is None else price.if_lost,
-            find_hits=self.find_hits,
             count_running=lambda: self.count_requests()[0],
             foresee_loss=self._make_foresight(runtime_policy, runtime),
             find_turns=runtime.jobs.turn_counts.quantile,
@@ -128,7 +131,7 @@ class TrackerSetup:
             return lambda: 1.0
         room = self._room
         losses = WITHOUT_TIER if self.price is None else BESIDE_TIER
-        return lambda: foresee_loss(_count_wanted(runtime), room, losses)
+        return lambda: foresee_loss(self._count_wanted(runtime), room, losses)
 
     def _make_load_control(self, runtime_policy: RuntimePolicy, runtime: AgentRuntime) -> LoadControl:
         share = 0.0 if runtime_policy.order is None else runtime_policy.order.load_control
@@ -138,13 +141,22 @@ class TrackerSetup:
             return find_longest_wait(
                 share,
                 jobs=len(jobs),
-                tokens=_count_wanted(runtime),
+                tokens=self._count_wanted(runtime),
                 room=room,
                 block_tokens=self.block_size,
                 block_s=self.inputs.recompute_cost.at,
             )
 
-        return LoadControl(find_wait, self.block_size, loses_whole=self.loses_whole)
+        return LoadControl(find_wait, self.find_hits, self.block_size, loses_whole=self.loses_whole)
+
+    def _count_wanted(self, runtime: AgentRuntime) -> float:
+        """Count the tokens that jobs under way will come back for: their last prompts, and what a turn adds to them."""
+        tokens = len(runtime.jobs.turn_counts.blocks) * self._hash_block
+        return tokens * (1 + runtime.context_growth.ratio / AHEAD_TURNS)
+
+    @property
+    def _hash_block(self) -> int:
+        return self.block_size if self.hash_block_size is None else self.hash_block_size
 
     @property
     def _room(self) -> float:
@@ -202,8 +214,3 @@ class TrackerSetup:
                 return HazardTtl(max_ttl_s=self.config.pins.max_ttl_s, min_chance=self.config.pins.min_chance)
             case "none":
                 return None
-
-
-def _count_wanted(runtime: AgentRuntime) -> float:
-    """Count the tokens that jobs under way will come back for: their latest prompts, and what a turn adds to them."""
-    return runtime.jobs.turn_counts.tokens * (1 + runtime.context_growth.ratio / AHEAD_TURNS)

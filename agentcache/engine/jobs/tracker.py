@@ -85,6 +85,7 @@ class JobTracker:
         # None where nobody asks who is about to come back, or is to be told of blocks that nobody comes back for.
         self._away: AwayTurns | None = None
         self._blocks: tuple[JobBlocks, Callable[[Sequence[bytes]], None]] | None = None
+        self._hash_block_size = hash_block_size
         self._prefixes = PrefixMatcher(hash_block_size, turn_tokens, observers)
         self._changes = PromptChanges(hash_block_size)
         self._changes_guard = observers.guard("prompt_changes")
@@ -403,7 +404,8 @@ class JobTracker:
         if is_answer(request, calls):
             self._answered.add(request.request_id)
         prompt_tokens = request.num_prompt_tokens
-        pending = self.runtime.finished(state.job, state.request, calls, prompt_tokens=prompt_tokens)
+        prompt = request.block_hashes[: prompt_tokens // self._hash_block_size]
+        pending = self.runtime.finished(state.job, state.request, calls, prompt_tokens=prompt_tokens, prompt=prompt)
         if pending is None:
             self._prefixes.forget(state.job)
             return OVER, None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from vllm.utils.math_utils import cdiv
-from vllm.v1.core.kv_cache_utils import KVCacheBlock
 from vllm.v1.request import Request, RequestStatus
 
 from agentcache.engine.blocks.pins import LATEST_S, Pins
@@ -17,7 +16,7 @@ from agentcache.policy.runtime_policy import RuntimePolicy
 
 
 class AdmissionControl:
-    """As the policy's `runtime_policy` says. `find_hits` gives the cached blocks that a request would reuse now."""
+    """As the policy's `runtime_policy` says."""
 
     def __init__(
         self,
@@ -27,7 +26,6 @@ class AdmissionControl:
         num_blocks: int,
         block_size: int,
         price_taken: Callable[[float, float], float],
-        find_hits: Callable[[Request], list[KVCacheBlock]],
         count_running: Callable[[], int],
         foresee_loss: Callable[[], float],
         find_turns: Callable[[float], int],
@@ -49,7 +47,6 @@ class AdmissionControl:
         self._weighs = runtime_policy.wait_for_pins == "weighed"
         self._block_size = block_size
         self._price_taken = price_taken
-        self._find_hits = find_hits
         self._count_running = count_running
         self._find_growth = find_growth
         self.load_control = load_control
@@ -86,9 +83,7 @@ class AdmissionControl:
         """Keep what the request will hit, against those that come behind it in the queue."""
         if self._guarded is None:
             return
-        hits = self._find_hits(request)
-        state.kept_blocks = len(hits)
-        self.load_control.note_arrival(request, state, hits)
+        hits = self.load_control.look(request, state, state.arrived_s)
         if self.load_control.may_hold(state, state.arrived_s):
             # For as long as it may wait, what is left of its context would take room from those that go on.
             return
@@ -108,12 +103,12 @@ class AdmissionControl:
         """
         if self._respected is None or request.status == RequestStatus.PREEMPTED:
             return False
-        if self.load_control.holds(state, now_s):
+        pinned = self._respected.blocks
+        lacking = self._count_needed(request, state) - (available - pinned)
+        if pinned and lacking > 0 and self.load_control.holds(request, state, now_s):
             return True
         if now_s - state.arrived_s >= self.patience_s:
             return False
-        pinned = self._respected.blocks
-        lacking = cdiv(request.num_tokens, self._block_size) - (available - pinned)
         under_way = pinned + self._count_held_by_running(available)
         if under_way and self._reserve and self._juniors.include(state.turn):
             room = min(under_way, self._reserve)
@@ -129,6 +124,10 @@ class AdmissionControl:
         if pinned and not self._held_back:
             self._held_back = lacking > 0 and self._is_worth_waiting(min(lacking, pinned), request, now_s)
         return self._held_back
+
+    def _count_needed(self, request: Request, state: RequestState) -> int:
+        """Count the request's blocks but for those of others that run: it shares them."""
+        return cdiv(request.num_tokens, self._block_size) - state.used_blocks
 
     def _is_worth_waiting(self, blocks: int, request: Request, now_s: float) -> bool:
         """Weigh the wait: to take the blocks costs the seconds of rebuilding them, in which all that runs stands still.
