@@ -114,7 +114,9 @@ class Session:
         calls_of = [ToolCall(name, "{}")] if calls else []
         self._turns += 1
         request = ask_told(self.tracked, f"turn {self._turns}", chat, session="s", calls=calls_of, **options)
-        answer(self.tracked, request)
+        self.tracked.admit(request)
+        self.tracked.clock.now_s += 1
+        self.tracked.reply(request, tokens=16)
         self.said[name] = list(request.output_token_ids)
 
     def bring(self, name: str, reply: list[int] | None = None, **options: Any) -> None:

@@ -60,7 +60,7 @@ def has_history(request: Request) -> bool:
 def read_questions(request: Request) -> Questions:
     """Read what the prompt asks; nothing where nobody has told it."""
     told = _read(request, QUESTIONS_ARGUMENT)
-    is_known = isinstance(told, list) and len(told) == len(Questions._fields)
+    is_known = isinstance(told, list) and len(told) == len(Questions())
     return Questions(*(each if isinstance(each, str) else None for each in told)) if is_known else Questions()
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import secrets
 from array import array
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from agentcache.engine.jobs.bounded_table import BoundedTable, count_text_bytes
 from agentcache.engine.jobs.prompt_end import PromptEnd
@@ -17,10 +21,10 @@ from tool_runtime.learning.job_table import Parent
 
 # Of a block's hash: enough to tell the blocks of one job apart.
 _HASH_BYTES = 8
-_TOKEN_BYTES = 8
 # Tokens from the end of a reply by which it is known again; fewer tell nothing.
-_MAX_SAID = 32
-_LEAST_SAID = 8
+_SAID = 16
+# Nobody outside can make two runs of tokens of one hash.
+_FACTORS = [np.uint64(secrets.randbits(64) | 1) for _ in range(_SAID)]
 
 
 class Overlap(NamedTuple):
@@ -62,17 +66,21 @@ class Prompt:
         return "t" in self.roles[self.roles.rfind("a") + 1 :]
 
     @cached_property
-    def packed(self) -> bytes:
-        """The tokens, to look for others in them."""
-        return _pack(self.tokens)
+    def runs(self) -> NDArray[np.uint64]:
+        """The hashes of all `_SAID` tokens in a row."""
+        return _hash_runs(self.tokens)
+
+    def has(self, run: np.uint64 | None) -> bool:
+        """Tell whether it has these tokens in a row, given by their hash; None are none."""
+        return run is not None and bool((self.runs == run).any())
 
 
 class _Turn(NamedTuple):
-    """`chain` is None where it is not known any more, `said` the end of the reply, empty if it tells nothing."""
+    """`chain` is None where it is not known any more, `said` the end of the reply, None if it tells nothing."""
 
     chain: bytes | None
     end: PromptEnd | None = None
-    said: bytes = b""
+    said: np.uint64 | None = None
     sent: SentPrompt | None = None
     asked: str | None = None
     agent: str | None = None
@@ -82,7 +90,7 @@ class _Turn(NamedTuple):
         """Return what it takes, about: a token of its end has a place in a tuple, and may be an object of its own."""
         texts = (*(self.sent.texts() if self.sent is not None else ()), self.asked or "", self.agent or "")
         tail = len(self.end.tail) if self.end is not None else 0
-        return len(self.chain or b"") + len(self.said) + 40 * tail + count_text_bytes(texts)
+        return len(self.chain or b"") + 40 * tail + count_text_bytes(texts)
 
 
 _UNKNOWN = _Turn(None)
@@ -110,10 +118,10 @@ class TurnChains:
 
         `reply` is without a token that ends it, `asked` what the prompt asks.
         """
-        said = _pack(reply[-_MAX_SAID:])
+        said = next(iter(_hash_runs(reply[-_SAID:])), None)
         # What it has said before, or had as an example, is in prompts of others as well.
-        tells = len(reply) >= _LEAST_SAID and not _has(prompt.packed, said)
-        turn = _Turn(_abbreviate(prompt.hashes), end, said if tells else b"", sent, asked, prompt.agent)
+        said = None if prompt.has(said) else said
+        turn = _Turn(_abbreviate(prompt.hashes), end, said, sent, asked, prompt.agent)
         self._turns.put(request, turn, turn.num_bytes)
         if len(self._turns) > self._max_chains:
             self._turns.drop_oldest()
@@ -155,10 +163,10 @@ class TurnChains:
             [name for name, turn in turns.items() if prompt.answered and turn.asked == prompt.answered]
             or [name for name in waits if name == owner]
             or [name for name, turn in waits.items() if self._has_messages(turn, prompt, shared[name])]
-            or [name for name, turn in waits.items() if prompt.may_have_reply and _has(prompt.packed, turn.said)]
+            or [name for name, turn in waits.items() if prompt.may_have_reply and prompt.has(turn.said)]
         )
         if len(found) > 1:
-            return max(found, key=lambda name: (shared[name], _has(prompt.packed, turns[name].said)))
+            return max(found, key=lambda name: (shared[name], prompt.has(turns[name].said)))
         return (
             found[0] if found else _guess(waits, prompt, shared, others=len(waits) < len(waiting) or owner is not None)
         )
@@ -198,16 +206,12 @@ def _guess(waits: Mapping[str, _Turn], prompt: Prompt, shared: Mapping[str, int]
     return Parent.UNKNOWN if may_be and (not prompt.roles or len(waits) == 1) else Parent.NONE
 
 
-def _pack(tokens: Sequence[int]) -> bytes:
-    return array("Q", tokens).tobytes()
-
-
-def _has(text: bytes, part: bytes) -> bool:
-    """Tell whether packed tokens have those of a part, which is not empty, in a row."""
-    at = text.find(part) if part else -1
-    while at % _TOKEN_BYTES and at >= 0:
-        at = text.find(part, at + 1)
-    return at >= 0
+def _hash_runs(tokens: Sequence[int]) -> NDArray[np.uint64]:
+    values = np.frombuffer(array("Q", tokens), np.uint64)
+    hashes = np.zeros(max(0, len(values) - _SAID + 1), np.uint64)
+    for place, factor in enumerate(_FACTORS):
+        hashes += values[place : place + len(hashes)] * factor
+    return hashes
 
 
 def _count_shared(one: bytes, other: bytes) -> int:
