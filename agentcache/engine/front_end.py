@@ -92,6 +92,7 @@ def prepare_front_end() -> None:
     try:
         import agentcache.engine.scheduler  # noqa: F401
         from agentcache.engine.jobs.told_prompt import tell_prompts
+        from agentcache.engine.marks import guard_marks
         from agentcache.engine.replicas.client import watch_clients
         from agentcache.engine.replies.declared_tools import mark_declared_tools
         from agentcache.engine.replies.forced_reply import accept_forced_replies
@@ -102,4 +103,5 @@ def prepare_front_end() -> None:
     accept_forced_replies()
     mark_declared_tools()
     tell_prompts()
+    guard_marks()
     watch_clients()

@@ -34,9 +34,12 @@ REPLACED = {
     # In processes that take requests, once their engine names agentcache.
     "EngineArgs.from_cli_args": "the engine learns the server's tool-call parser",
     "EngineArgs.create_engine_config": "engines that name agentcache get the rest of this list",
-    "InputProcessor.process_inputs": "clients may force a reply, for replays",
+    "InputProcessor.process_inputs": "clients may force a reply, for replays, and send nothing else under our names",
     "ChatCompletionRequest.to_sampling_params": "the engine learns a request's tools and whose messages it has",
     "ResponsesRequest.to_sampling_params": "the engine learns a request's tools and whose messages it has",
+    "CompletionRequest.to_sampling_params": "arguments with our names are refused",
+    "TranscriptionRequest.to_sampling_params": "arguments with our names are refused",
+    "TranslationRequest.to_sampling_params": "arguments with our names are refused",
     "GenerateBaseServing._get_session_id_from_headers": "names in headers are UTF-8, as clients send them",
     "GenerateBaseServing._get_session_id": "clients name sessions in more ways, and our middleware learns the session",
     "AnthropicServingMessages.to_chat_completion_request": "the engine learns which messages vLLM merges",

@@ -90,6 +90,9 @@ SIGNATURES: dict[str, tuple[str, ...]] = {
     "vllm.engine.arg_utils:EngineArgs.from_cli_args": ("args",),
     "vllm.engine.arg_utils:EngineArgs.create_engine_config": ("self",),
     "vllm.entrypoints.openai.chat_completion.protocol:ChatCompletionRequest.to_sampling_params": ("self", "max_tokens"),
+    "vllm.entrypoints.openai.completion.protocol:CompletionRequest.to_sampling_params": ("self", "max_tokens"),
+    "vllm.entrypoints.speech_to_text.transcription.protocol:TranscriptionRequest.to_sampling_params": ("self",),
+    "vllm.entrypoints.speech_to_text.translation.protocol:TranslationRequest.to_sampling_params": ("self",),
     "vllm.entrypoints.openai.responses.protocol:ResponsesRequest.to_sampling_params": ("self", "default_max_tokens"),
     "vllm.v1.engine.input_processor:InputProcessor.process_inputs": ("self", "request_id", "prompt", "params"),
     # The core calls the method that a front end names in a message.

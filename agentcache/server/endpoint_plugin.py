@@ -21,6 +21,7 @@ from agentcache.config_reader import read_config
 from agentcache.engine.compat import check_server
 from agentcache.engine.jobs.sent_digests import keep_messages_as_sent, note_excluded_tools
 from agentcache.engine.jobs.told_prompt import tell_prompts
+from agentcache.engine.marks import guard_marks
 from agentcache.engine.replicas.client import place_requests, shares_engines
 from agentcache.engine.replies.declared_tools import mark_declared_tools
 from agentcache.engine.replies.parser_log import shorten_parser_errors
@@ -58,6 +59,7 @@ class AgentCacheEndpoints:
         mark_declared_tools()
         tell_prompts()
         keep_messages_as_sent()
+        guard_marks()
         watch_sessions()
         if _GUARDED not in authenticate.GUARDED_PREFIX:
             # vLLM's own middleware then asks for the API key as it does for /v1.

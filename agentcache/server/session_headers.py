@@ -20,6 +20,7 @@ from vllm.exceptions import VLLMValidationError
 from vllm.logger import init_logger
 
 from agentcache.engine.jobs.told_prompt import asking_agent
+from agentcache.engine.marks import refuse_marks
 from agentcache.engine.patches import replace, wrap_method
 from agentcache.errors import in_one_line
 from agentcache.server.client_sessions import (
@@ -107,6 +108,8 @@ def _watch_tokens(original: Callable[..., Any]) -> Callable[..., Any]:
     """Watch requests of tokens, of which vLLM looks for the session in the headers alone."""
 
     def serve_tokens(self: ServingTokens, request: Any, raw_request: Any = None) -> Any:
+        # Before an answer that is streamed has begun.
+        refuse_marks(request.sampling_params.extra_args)
         if session := self._get_session_id_from_headers(raw_request):
             _note(session, request)
         return original(self, request, raw_request)

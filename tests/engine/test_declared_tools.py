@@ -12,6 +12,7 @@ from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder
 
 from agentcache.engine.compat import check_server
 from agentcache.engine.constants import TOOL_CHOICE_ARGUMENT, TOOLS_DECLARED_ARGUMENT
+from agentcache.engine.marks import join_marks, marks_of
 from agentcache.engine.replies.declared_tools import MAX_TOOLS, mark_declared_tools
 from tool_runtime.learning.tool_key import key_name
 
@@ -50,7 +51,7 @@ def params_of(**options: Any) -> SamplingParams:
     ],
 )
 def test_chats_with_tools_are_marked(choice: dict[str, Any], mark: dict[str, Any]) -> None:
-    assert params_of(tools=[TOOL], **choice).extra_args == MARK | mark
+    assert marks_of(params_of(tools=[TOOL], **choice)) == MARK | mark
 
 
 @pytest.mark.parametrize(
@@ -58,11 +59,12 @@ def test_chats_with_tools_are_marked(choice: dict[str, Any], mark: dict[str, Any
 )
 def test_responses_that_must_call_tools_are_marked(choice: Any, mark: bool | str | None) -> None:
     request = ResponsesRequest.model_validate({"input": "?", "tools": [RESPONSES_TOOL], "tool_choice": choice})
-    assert (request.to_sampling_params(9).extra_args or {}).get(TOOL_CHOICE_ARGUMENT) == mark
+    assert marks_of(request.to_sampling_params(9)).get(TOOL_CHOICE_ARGUMENT) == mark
 
 
 def test_the_mark_arrives_in_the_engine_core_as_it_is() -> None:
-    sent = MsgpackEncoder().encode(params_of(tools=[TOOL]))
+    params = params_of(tools=[TOOL])
+    sent = MsgpackEncoder().encode(join_marks(params, marks_of(params)))
     arrived: SamplingParams = MsgpackDecoder(SamplingParams).decode(sent)
     assert arrived.extra_args is not None
     assert arrived.extra_args[TOOLS_DECLARED_ARGUMENT] == ["weather"]
@@ -77,13 +79,14 @@ def test_tools_with_huge_names_reach_the_core_by_short_ones() -> None:
 
 def test_very_many_tools_are_not_named() -> None:
     named = [{"type": "function", "function": {"name": f"tool_{number}"}} for number in range(MAX_TOOLS)]
-    assert params_of(tools=named).extra_args == {TOOLS_DECLARED_ARGUMENT: [f"tool_{n}" for n in range(MAX_TOOLS)]}
-    assert params_of(tools=[*named, TOOL]).extra_args == {TOOLS_DECLARED_ARGUMENT: True}
+    assert marks_of(params_of(tools=named)) == {TOOLS_DECLARED_ARGUMENT: [f"tool_{n}" for n in range(MAX_TOOLS)]}
+    assert marks_of(params_of(tools=[*named, TOOL])) == {TOOLS_DECLARED_ARGUMENT: True}
 
 
 @pytest.mark.parametrize("options", [{}, {"tools": [TOOL], "tool_choice": "none"}, {"tools": None}])
 def test_chats_that_call_no_tools_are_as_without_us(options: dict[str, Any]) -> None:
     assert params_of(**options).extra_args is None
+    assert marks_of(params_of(**options)) == {}
     assert params_of(**options, vllm_xargs={"theirs": 1}).extra_args == {"theirs": 1}
 
 
@@ -91,15 +94,15 @@ def test_chats_that_call_no_tools_are_as_without_us(options: dict[str, Any]) -> 
 def test_the_clients_own_arguments_are_kept_and_left_alone(arguments: dict[str, Any] | None) -> None:
     request = make_chat(tools=[TOOL], vllm_xargs=arguments)
     for _ in range(2):
-        assert request.to_sampling_params(9, {}).extra_args == {**(arguments or {}), **MARK}
+        params = request.to_sampling_params(9, {})
+        assert (params.extra_args, marks_of(params)) == (arguments, MARK)
         assert request.vllm_xargs == arguments
 
 
 def test_the_rest_of_the_request_is_as_without_us() -> None:
     options = {"n": 3, "seed": 7, "temperature": 0.5, "stop": ["x"], "kv_transfer_params": {"a": 1}}
     marked, plain = params_of(tools=[TOOL], **options), params_of(**options)
-    assert marked.extra_args == {"kv_transfer_params": {"a": 1}, **MARK}
-    marked.extra_args = plain.extra_args
+    assert marked.extra_args == {"kv_transfer_params": {"a": 1}}
     assert repr(marked) == repr(plain)
     assert marked.n == 3
 
@@ -117,7 +120,7 @@ def test_the_rest_of_the_request_is_as_without_us() -> None:
 def test_responses_are_marked_as_well(options: dict[str, Any], mark: list[str] | bool | None) -> None:
     request = ResponsesRequest.model_validate({"input": "?", **options})
     params = request.to_sampling_params(9)
-    assert (params.extra_args or {}).get(TOOLS_DECLARED_ARGUMENT) == mark
+    assert marks_of(params).get(TOOLS_DECLARED_ARGUMENT) == mark
 
 
 def test_marking_twice_wraps_once() -> None:

@@ -21,6 +21,7 @@ from agentcache.engine.constants import (
 )
 from agentcache.engine.jobs.questions import Questions, find_questions
 from agentcache.engine.jobs.told_prompt import asking_agent, read_agent, read_questions, tell_prompts
+from agentcache.engine.marks import join_marks, marks_of
 
 CALL = {"type": "function_call", "call_id": "1", "name": "weather", "arguments": "{}"}
 RESULT = {"type": "function_call_output", "call_id": "1", "output": "rain"}
@@ -45,9 +46,10 @@ def test_a_chat_s_roles_are_told_a_letter_each() -> None:
     messages = [{"role": role, "content": "?", "tool_call_id": "1"} for role in roles]
     arguments = {"theirs": 1}
     request = ChatCompletionRequest.model_validate({"messages": messages, "vllm_xargs": arguments})
-    told = request.to_sampling_params(9, {}).extra_args or {}
+    params = request.to_sampling_params(9, {})
+    told = marks_of(params)
     assert told[SENT_ARGUMENT]["messages"][::9] == "suattasu"
-    assert (told["theirs"], told[ROLES_ARGUMENT]) == (1, "suattasu")
+    assert (params.extra_args, told[ROLES_ARGUMENT]) == ({"theirs": 1}, "suattasu")
     assert request.vllm_xargs == {"theirs": 1}
 
 
@@ -63,19 +65,20 @@ def test_a_chat_s_roles_are_told_a_letter_each() -> None:
 )
 def test_the_items_of_a_response_are_told_as_messages(body: dict[str, Any], roles: str) -> None:
     params = ResponsesRequest.model_validate(body).to_sampling_params(9)
-    assert (params.extra_args or {}).get(ROLES_ARGUMENT) == roles
+    assert marks_of(params).get(ROLES_ARGUMENT) == roles
 
 
 def test_of_a_response_that_goes_on_the_one_before_is_told() -> None:
     request = ResponsesRequest.model_validate({"input": "?", "previous_response_id": "resp_1"})
-    arguments = request.to_sampling_params(9).extra_args or {}
+    arguments = marks_of(request.to_sampling_params(9))
     assert arguments[CONTINUES_ARGUMENT] == "resp_1"
     assert ROLES_ARGUMENT not in arguments
 
 
 def tell_chat(*messages: dict[str, Any]) -> Request:
     chat = ChatCompletionRequest.model_validate({"messages": list(messages)})
-    return Request("a", [1], chat.to_sampling_params(9, {}), None)
+    params = chat.to_sampling_params(9, {})
+    return Request("a", [1], join_marks(params, marks_of(params)), None)
 
 
 def test_a_chat_s_questions_are_told() -> None:
@@ -101,7 +104,7 @@ def test_a_response_s_questions_are_told() -> None:
         [ASKED, CALL, RESULT],
         [ASKED, THOUGHT, REPLY, CALL, {**RESULT, "output": "sun"}],
     ]
-    told = [ResponsesRequest.model_validate({"input": body}).to_sampling_params(9).extra_args or {} for body in bodies]
+    told = [marks_of(ResponsesRequest.model_validate({"input": body}).to_sampling_params(9)) for body in bodies]
     asked, same, rain, sun = (Questions(*each[QUESTIONS_ARGUMENT]) for each in told)
     assert asked == same
     assert rain.answered == sun.answered == asked.asked

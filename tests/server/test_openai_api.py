@@ -11,7 +11,7 @@ from background_server import AUTHORIZED, BLOCK, SharedServer
 from openai import BadRequestError, OpenAI
 from openai.types.chat import ChatCompletion
 
-from agentcache.engine.constants import REPLY_ARGUMENT
+from agentcache.engine.constants import REPLY_ARGUMENT, ROLES_ARGUMENT
 from agentcache.jobs.recorded_reply import ReplyEncoder
 from agentcache.jobs.tokenizer import LocalTokenizer
 from agentcache.models.catalog import resolve_model
@@ -120,6 +120,39 @@ def test_bad_forced_replies_are_refused(client: OpenAI, tokens: list[object], co
             model="tiny",
             messages=[{"role": "user", "content": "?"}],
             extra_body={"vllm_xargs": {REPLY_ARGUMENT: tokens}},
+        )
+
+
+CHAT = {"messages": [{"role": "user", "content": "?"}], "max_tokens": 1}
+OURS = {"vllm_xargs": {ROLES_ARGUMENT: "z"}}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {**CHAT, **OURS}),
+        ("/v1/completions", {"prompt": [10, 11], "max_tokens": 1, **OURS}),
+        ("/v1/responses", {"input": "?", "max_output_tokens": 1, **OURS}),
+        ("/v1/messages", {**CHAT, **OURS}),
+        ("/invocations", {"prompt": [10, 11], "max_tokens": 1, **OURS}),
+        ("/inference/v1/generate", {"token_ids": [10], "sampling_params": {"extra_args": {ROLES_ARGUMENT: "z"}}}),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_the_server_tells_itself_is_refused_at_all_doors(
+    client: OpenAI, shared_server: SharedServer, path: str, body: dict[str, object], *, stream: bool
+) -> None:
+    answer = httpx.post(
+        shared_server.url + path, json={"model": "tiny", "stream": stream, **body}, headers=AUTHORIZED, timeout=30
+    )
+    assert (answer.status_code, ROLES_ARGUMENT in answer.text) == (400, True), answer.text
+    assert client.completions.create(model="tiny", prompt=[10, 11], max_tokens=1).choices[0].finish_reason == "length"
+
+
+def test_a_request_id_like_those_of_fill_requests_is_refused(client: OpenAI) -> None:
+    with pytest.raises(BadRequestError, match=r"X-Request-Id.*#fill-"):
+        client.completions.create(
+            model="tiny", prompt=[10, 11], max_tokens=1, extra_headers={"X-Request-Id": "another's#fill-1"}
         )
 
 

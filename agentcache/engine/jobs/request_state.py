@@ -9,10 +9,10 @@ from typing import Literal
 
 from vllm.v1.request import Request, RequestStatus
 
-from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT
 from agentcache.engine.jobs.turn_chains import Overlap
 from agentcache.engine.jobs.views import ChangeView, HitPlace, LossCause, LossView, MissReason, TurnView
 from agentcache.engine.order.job_queue import QueuePriority
+from agentcache.engine.replies.forced_calls import find_forced_calls
 from agentcache.engine.replies.handed_over import is_handed_over
 from tool_runtime.learning.tool_key import ToolKey
 
@@ -91,8 +91,7 @@ def is_answer(request: Request, calls: Sequence[ToolKey]) -> bool:
 
 
 def _is_recorded(request: Request) -> bool:
-    arguments = (request.sampling_params and request.sampling_params.extra_args) or {}
-    return REPLY_ARGUMENT in arguments and CALLS_ARGUMENT in arguments
+    return find_forced_calls(request.sampling_params) is not None
 
 
 def view_turn(request: Request, state: RequestState, calls: Sequence[ToolKey], now_s: float) -> TurnView:

@@ -10,6 +10,7 @@ from vllm.v1.request import Request
 from agentcache.engine.constants import CONTINUES_ARGUMENT, SENT_ARGUMENT
 from agentcache.engine.jobs.sent_digests import MAX_MESSAGES
 from agentcache.engine.jobs.views import ChangeCause
+from agentcache.engine.marks import read_mark
 
 _MESSAGE = 9
 _TOOL, _NAME = 16, 8
@@ -37,12 +38,11 @@ def read_sent(request: Request) -> SentPrompt:
     """Read what the API server told of a request."""
     lora = request.lora_request
     adapter = (lora.lora_name, lora.lora_path) if lora is not None else None
-    arguments = (request.sampling_params and request.sampling_params.extra_args) or {}
-    sent = arguments.get(SENT_ARGUMENT)
+    sent = read_mark(request, SENT_ARGUMENT)
     names = ("messages", "tools", "options")
     if not isinstance(sent, dict) or not all(isinstance(sent.get(name), str) for name in names):
         return SentPrompt(adapter)
-    return SentPrompt(adapter, CONTINUES_ARGUMENT in arguments, *(sent[name] for name in names))
+    return SentPrompt(adapter, read_mark(request, CONTINUES_ARGUMENT) is not None, *(sent[name] for name in names))
 
 
 def find_tool_change(before: SentPrompt, now: SentPrompt) -> ChangeCause | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
-from copy import copy
 from functools import cache
 from typing import Any
 
@@ -24,6 +23,7 @@ from agentcache.engine.constants import (
 from agentcache.engine.jobs.names import shorten
 from agentcache.engine.jobs.questions import Questions, find_questions
 from agentcache.engine.jobs.sent_digests import digest_chat, digest_response
+from agentcache.engine.marks import join_marks, mark, read_mark
 from agentcache.engine.patches import wrap_method
 
 ROLES = {"s": "system", "u": "user", "a": "assistant", "t": "tool"}
@@ -43,8 +43,9 @@ def tell_prompts() -> None:
 
 def read_roles(request: Request) -> str:
     """Read the letters of the prompt's messages; empty where nobody has told them."""
-    roles = _read(request, ROLES_ARGUMENT)
-    return roles if isinstance(roles, str) else ""
+    roles = read_mark(request, ROLES_ARGUMENT)
+    is_told = isinstance(roles, str) and len(roles) <= _MAX_MESSAGES and ROLES.keys() >= set(roles)
+    return roles if is_told else ""
 
 
 def has_reply(roles: str) -> bool:
@@ -59,20 +60,20 @@ def has_history(request: Request) -> bool:
 
 def read_questions(request: Request) -> Questions:
     """Read what the prompt asks; nothing where nobody has told it."""
-    told = _read(request, QUESTIONS_ARGUMENT)
+    told = read_mark(request, QUESTIONS_ARGUMENT)
     is_known = isinstance(told, list) and len(told) == len(Questions())
     return Questions(*(each if isinstance(each, str) else None for each in told)) if is_known else Questions()
 
 
 def read_agent(request: Request) -> str | None:
     """Read which agent of its session has sent the request; None where its client does not say."""
-    agent = _read(request, AGENT_ARGUMENT)
+    agent = read_mark(request, AGENT_ARGUMENT)
     return agent if isinstance(agent, str) else None
 
 
 def read_predecessor(request: Request) -> str | None:
     """Read the id of the response that the request says it goes on from."""
-    response = _read(request, CONTINUES_ARGUMENT)
+    response = read_mark(request, CONTINUES_ARGUMENT)
     return response if isinstance(response, str) else None
 
 
@@ -80,23 +81,18 @@ def tell_left(request: EngineCoreRequest, tokens: int) -> None:
     """Tell a moved job's new engine how many tokens of this prompt its old one has cached."""
     if request.sampling_params is not None and tokens:
         # The samples of one request share theirs, and only the first of them moves the job.
-        request.sampling_params = _mark(copy(request.sampling_params), {LEFT_ARGUMENT: tokens})
+        request.sampling_params = join_marks(request.sampling_params, {LEFT_ARGUMENT: tokens})
 
 
 def read_left(request: Request) -> int:
     """Read how many tokens of the prompt the engine that the job has just left has cached; 0 if it has left none."""
-    tokens = _read(request, LEFT_ARGUMENT)
-    return tokens if isinstance(tokens, int) else 0
-
-
-def _read(request: Request, name: str) -> Any:
-    arguments = request.sampling_params and request.sampling_params.extra_args
-    return arguments.get(name) if arguments else None
+    tokens = read_mark(request, LEFT_ARGUMENT)
+    return tokens if type(tokens) is int and tokens > 0 else 0
 
 
 def _tell_chat(original: Callable[..., SamplingParams]) -> Callable[..., SamplingParams]:
     def to_sampling_params(self: ChatCompletionRequest, *args: Any, **kwargs: Any) -> SamplingParams:
-        return _mark(original(self, *args, **kwargs), {**_describe(self.messages), **digest_chat(self)})
+        return mark(original(self, *args, **kwargs), {**_describe(self.messages), **digest_chat(self)})
 
     return to_sampling_params
 
@@ -107,10 +103,10 @@ def _tell_response(original: Callable[..., SamplingParams]) -> Callable[..., Sam
         if self.previous_response_id:
             # The server puts the messages before those of the request.
             continues = {CONTINUES_ARGUMENT: self.previous_response_id}
-            return _mark(params, {**continues, **_name_agent(), **digest_response(self)})
+            return mark(params, {**continues, **_name_agent(), **digest_response(self)})
         items = [{"role": "user", "content": self.input}] if isinstance(self.input, str) else self.input
         instructions = [{"role": "system"}] if self.instructions else []
-        return _mark(params, {**_describe([*instructions, *items]), **digest_response(self)})
+        return mark(params, {**_describe([*instructions, *items]), **digest_response(self)})
 
     return to_sampling_params
 
@@ -128,12 +124,6 @@ def _describe(items: Iterable[Any]) -> dict[str, Any]:
 def _name_agent() -> dict[str, str]:
     agent = asking_agent.get()
     return {} if agent is None else {AGENT_ARGUMENT: shorten(agent)}
-
-
-def _mark(params: SamplingParams, marks: dict[str, Any]) -> SamplingParams:
-    # Not in place: vLLM hands over the client's own dict.
-    params.extra_args = {**(params.extra_args or {}), **marks}
-    return params
 
 
 def _find_messages(items: Iterable[Any]) -> Iterator[tuple[str, Any]]:

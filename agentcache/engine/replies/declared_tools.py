@@ -11,6 +11,7 @@ from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionReque
 from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 
 from agentcache.engine.constants import TOOL_CHOICE_ARGUMENT, TOOLS_DECLARED_ARGUMENT
+from agentcache.engine.marks import mark
 from agentcache.engine.patches import wrap_method
 from tool_runtime.learning.tool_key import key_name
 
@@ -28,9 +29,7 @@ def _mark(original: Callable[..., SamplingParams]) -> Callable[..., SamplingPara
     def to_sampling_params(self: Any, *args: Any, **kwargs: Any) -> SamplingParams:
         params: SamplingParams = original(self, *args, **kwargs)
         if self.tools and self.tool_choice != "none":
-            # Not in place: vLLM hands over the client's own dict.
-            marks = {TOOLS_DECLARED_ARGUMENT: _name_tools(self.tools), **_mark_choice(self.tool_choice)}
-            params.extra_args = {**(params.extra_args or {}), **marks}
+            mark(params, {TOOLS_DECLARED_ARGUMENT: _name_tools(self.tools), **_mark_choice(self.tool_choice)})
         return params
 
     return to_sampling_params

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from agentcache.engine.constants import REPLY_ARGUMENT
+from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT
 from tool_runtime.agent.job import ToolCall
 from tool_runtime.learning.tool_key import ToolKey, tool_key
 
@@ -21,6 +21,12 @@ def find_forced_reply(params: SamplingParams | None) -> Any:
     read by nothing else.
     """
     return ((params and params.extra_args) or {}).get(REPLY_ARGUMENT)
+
+
+def find_forced_calls(params: SamplingParams | None) -> Any:
+    """Find the value of CALLS_ARGUMENT; None where no reply is dictated with it."""
+    arguments = (params and params.extra_args) or {}
+    return arguments.get(CALLS_ARGUMENT) if arguments.get(REPLY_ARGUMENT) is not None else None
 
 
 def write_forced_calls(calls: Iterable[ToolCall]) -> str:

@@ -53,7 +53,9 @@ def _recorded_reply(
     params: SamplingParams, _prompt: list[int] | None, output: list[int]
 ) -> tuple[list[int], list[int]] | None:
     reply = find_forced_reply(params)
-    return None if reply is None else (reply, output)
+    # A front end other than Python's has checked nothing.
+    is_reply = isinstance(reply, list) and all(type(token) is int for token in reply)
+    return (reply, output) if is_reply else None
 
 
 @cache
@@ -66,12 +68,14 @@ def _take_forced_reply(original: Callable[..., EngineCoreRequest]) -> Callable[.
     def process_inputs(
         self: InputProcessor, request_id: str, prompt: Any, params: Any, *args: Any, **kwargs: Any
     ) -> EngineCoreRequest:
-        reply = find_forced_reply(params) if isinstance(params, SamplingParams) else None
-        if reply is None:
+        arguments = (params.extra_args or {}) if isinstance(params, SamplingParams) else {}
+        if REPLY_ARGUMENT not in arguments and CALLS_ARGUMENT not in arguments:
             return original(self, request_id, prompt, params, *args, **kwargs)
+        _check_allowed(REPLY_ARGUMENT if REPLY_ARGUMENT in arguments else CALLS_ARGUMENT, self.vllm_config)
+        reply = find_forced_reply(params)
         end_of_turn = self.renderer.get_eos_token_id()
         _check_reply(reply, self.vllm_config, end_of_turn)
-        _check_calls(params.extra_args.get(CALLS_ARGUMENT))
+        _check_calls(arguments.get(CALLS_ARGUMENT))
         if self.model_config.enable_trace_replay:
             params.trace_decode_token_ids = reply
         request = original(self, request_id, prompt, params, *args, **kwargs)
@@ -82,10 +86,14 @@ def _take_forced_reply(original: Callable[..., EngineCoreRequest]) -> Callable[.
     return process_inputs
 
 
+def _check_allowed(name: str, vllm_config: VllmConfig) -> None:
+    """Raise what the server answers as a 400 where clients may force no replies."""
+    if not read_config(vllm_config.additional_config).forced_replies:
+        raise VLLMValidationError(f"{name}: start the server with --forced-replies to use it")
+
+
 def _check_reply(reply: Any, vllm_config: VllmConfig, end_of_turn: int | None) -> None:
     """Raise what the server answers as a 400 for a reply that cannot be forced."""
-    if not read_config(vllm_config.additional_config).forced_replies:
-        raise VLLMValidationError(f"{REPLY_ARGUMENT}: start the server with --forced-replies to use it")
     vocabulary = vllm_config.model_config.get_vocab_size()
     if not isinstance(reply, list) or not reply:
         raise VLLMValidationError(f"{REPLY_ARGUMENT}: must be a non-empty list of token ids")

@@ -13,13 +13,10 @@ from vllm.v1.engine import FinishReason
 from vllm.v1.request import Request
 
 from agentcache.engine.compat import check_tool_parsers
-from agentcache.engine.constants import (
-    CALLS_ARGUMENT,
-    TOOL_CHOICE_ARGUMENT,
-    TOOLS_DECLARED_ARGUMENT,
-)
+from agentcache.engine.constants import TOOL_CHOICE_ARGUMENT, TOOLS_DECLARED_ARGUMENT
+from agentcache.engine.marks import read_mark
 from agentcache.engine.replies.ended_reply import EndedReply
-from agentcache.engine.replies.forced_calls import find_forced_reply, read_forced_calls
+from agentcache.engine.replies.forced_calls import find_forced_calls, read_forced_calls
 from agentcache.engine.replies.handed_over import is_handed_over
 from agentcache.engine.replies.parser_log import reading_again, shorten_parser_errors
 from agentcache.errors import InputError, in_one_line
@@ -125,8 +122,7 @@ def _ask_as(request: Request | EndedReply) -> Any:
     """Return what a parser looks at of the client's chat request: whether it had to call tools, or a certain one."""
     from vllm.entrypoints.openai.chat_completion import protocol
 
-    assert request.sampling_params is not None
-    choice: Any = (request.sampling_params.extra_args or {}).get(TOOL_CHOICE_ARGUMENT)
+    choice: Any = read_mark(request, TOOL_CHOICE_ARGUMENT)
     if not isinstance(choice, str):
         return _make_request("required" if choice is True else "auto")
     function = protocol.ChatCompletionNamedFunction(name=choice)
@@ -150,10 +146,9 @@ def calls_of(request: Request | EndedReply, reader: ToolReader | None) -> list[T
     """
     if is_handed_over(request):
         return [ELSEWHERE]
-    arguments = (request.sampling_params and request.sampling_params.extra_args) or {}
-    if find_forced_reply(request.sampling_params) is not None and CALLS_ARGUMENT in arguments:
-        return read_forced_calls(arguments[CALLS_ARGUMENT]) or []
-    declared = arguments.get(TOOLS_DECLARED_ARGUMENT)
+    if (dictated := find_forced_calls(request.sampling_params)) is not None:
+        return read_forced_calls(dictated) or []
+    declared = read_mark(request, TOOLS_DECLARED_ARGUMENT)
     if reader is None or not (declared is True or isinstance(declared, list)):
         return []
     calls = reader.read(request)
