@@ -73,7 +73,7 @@ def test_the_mark_arrives_in_the_engine_core_as_it_is() -> None:
 def test_tools_with_huge_names_reach_the_core_by_short_ones() -> None:
     name = "x" * 2_000_000
     params = params_of(tools=[{"type": "function", "function": {"name": name}}])
-    assert params.extra_args == {TOOLS_DECLARED_ARGUMENT: [key_name(name)]}
+    assert marks_of(params) == {TOOLS_DECLARED_ARGUMENT: [key_name(name)]}
     assert len(key_name(name)) <= 64
 
 

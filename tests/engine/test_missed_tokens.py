@@ -53,7 +53,7 @@ def test_evicted_blocks_tell_by_whom_and_when() -> None:
     first = ask_told(tracked, "one", chat, session="s")
     answer(tracked, first)
     thief = ask_told(tracked, "thief", [("s", [8] * 9)], session="other")
-    evict(tracked, first, [2, 3, 4], by="thief#fill-7")
+    evict(tracked, first, [2, 3, 4], by="thief")
     tracked.clock.now_s += 5
     again = ask_told(tracked, "two", [*chat, ("a", [9]), ("u", [7] * BLOCK)], session="s")
     answer(tracked, again, cached_tokens=2 * BLOCK)

@@ -84,4 +84,4 @@ def test_a_pinned_turn_leaves_no_more_behind_for_a_long_prompt(tiny_model_path: 
     grown, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     # A request of such a prompt has about 30 kB; a turn's record about 3, the log of its evicted blocks as much.
-    assert (grown - before) / 40 < 12_000
+    assert (grown - before) / 40 < 14_000

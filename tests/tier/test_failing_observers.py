@@ -82,7 +82,7 @@ def serve(model_path: str, file: Path) -> tuple[TieredScheduler, list[Step], Sna
             ask(lone, f"{job}/{2 * turn + 1}", [*PROMPT[:70], *make_tokens(9 + turn, 90)])
             lone.run_until_idle()
         make_snapshot(lone.scheduler)
-        getattr(EngineCoreProc, JOBS_METHOD)(core, 500)
+        getattr(EngineCoreProc, JOBS_METHOD)(core, 0, 500, 32)
         # The last is taken for the id of a reply.
         for method, name in ((JOB_METHOD, "mine"), (RELEASE_METHOD, "mine"), (RELEASE_METHOD, "other")):
             getattr(EngineCoreProc, method)(core, name, None)

@@ -63,15 +63,9 @@ def test_jobs_wait_longer_where_both_caches_are_too_small(tiny_model_path: str, 
         lone.run_until_idle()
         lone.step()
         seen.append(lone.scheduler.tracker.patience_s)
-    # Jobs whose tools run want 300 tokens each, and 60 more for their next turn; there is room for 1,280.
-    assert seen == [
-        2.0,
-        2.0,
-        2.0,
-        pytest.approx(2 + (1080 / 1280 - 0.7) / 0.4 * (patience_s - 2)),
-        patience_s,
-        patience_s,
-    ]
+    # Jobs whose tools run want 18 full blocks each, and a fifth more for their next turn; there is room for 80.
+    demands = [jobs * 1.2 * 18 / 80 for jobs in range(6)]
+    assert seen == pytest.approx([2 + min(1, max(0, (each - 0.7) / 0.4)) * (patience_s - 2) for each in demands])
 
 
 def test_what_is_taken_and_fetched_is_cheap(tiny_model_path: str) -> None:
