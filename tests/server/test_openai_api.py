@@ -135,7 +135,6 @@ OURS = {"vllm_xargs": {ROLES_ARGUMENT: "z"}}
         ("/v1/responses", {"input": "?", "max_output_tokens": 1, **OURS}),
         ("/v1/messages", {**CHAT, **OURS}),
         ("/invocations", {"prompt": [10, 11], "max_tokens": 1, **OURS}),
-        ("/inference/v1/generate", {"token_ids": [10], "sampling_params": {"extra_args": {ROLES_ARGUMENT: "z"}}}),
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])

@@ -20,7 +20,7 @@ from vllm.entrypoints.scale_out.token_in_token_out.protocol import GenerateReque
 from vllm.entrypoints.scale_out.token_in_token_out.serving import ServingTokens
 from vllm.exceptions import VLLMValidationError
 
-from agentcache.engine.constants import RELEASE_METHOD
+from agentcache.engine.constants import RELEASE_METHOD, ROLES_ARGUMENT
 from agentcache.engine.jobs.told_prompt import asking_agent
 from agentcache.server.client_sessions import MAX_SESSION_CHARACTERS, SESSION_HEADER, bound_session
 from agentcache.server.job_reader import JobReader
@@ -222,6 +222,14 @@ def test_requests_of_tokens_release_the_job_of_their_tenant(monkeypatch: pytest.
 
     server = run_request({"x-dynamo-session-id": "mine"} | FINAL, app=serve, path="/inference/v1/generate")
     assert server.core.calls == [(RELEASE_METHOD, "mine", ["tenant"])]
+
+
+def test_requests_of_tokens_tell_nothing_of_ours_before_they_stream() -> None:
+    handler = ServingTokens.__new__(ServingTokens)
+    params = SamplingParams(extra_args={ROLES_ARGUMENT: "u"})
+    body = GenerateRequest(token_ids=[1], sampling_params=params, stream=True)
+    with pytest.raises(VLLMValidationError, match=f"^{ROLES_ARGUMENT}: "):
+        handler.serve_tokens(body, Request({"type": "http", "headers": []}))
 
 
 def test_a_request_that_vllm_cannot_read_ends_nothing() -> None:
