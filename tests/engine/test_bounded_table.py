@@ -70,3 +70,19 @@ def test_a_nameless_session_is_found_by_its_long_request() -> None:
     (view,) = tracked.tracker.view_jobs()
     assert len(view.session) <= 64
     assert tracked.tracker.release(view.session, ["tenant"]) == [view.session]
+
+
+@pytest.mark.parametrize(
+    ("request_id", "reply"),
+    [
+        ("chatcmpl-1-0a1b2c3d", "chatcmpl-1"),
+        ("resp_77_12-0a1b2c3d", "resp_77"),
+        ("resp_77-0a1b2c3d", None),
+        ("resp_5-0a1b2c3d", None),
+        ("no suffix", None),
+    ],
+)
+def test_a_reply_has_its_request_s_id_without_suffixes(request_id: str, reply: str | None) -> None:
+    replies: ReplyIds[str] = ReplyIds()
+    replies.note(request_id, None, "job")
+    assert list(replies._owners) == ([] if reply is None else [reply])

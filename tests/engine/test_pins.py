@@ -15,6 +15,7 @@ from agentcache.engine.blocks.pins import Pin, PinEnd, Pins, pin_rank
 from agentcache.errors import IntegrityError
 from agentcache.policy.lru import LruEvictor
 from agentcache.policy.pinned import PinnedEvictor
+from tool_runtime.learning.job_table import MAX_PENDING
 from tool_runtime.learning.ttl import RELEASE, Hold
 
 NUM_BLOCKS = 64
@@ -348,4 +349,21 @@ def test_no_pin_begins_while_the_records_of_pins_are_full(monkeypatch: pytest.Mo
     pins.end("b", PinEnd.RETURNED)
     assert begin("d") is not None
     assert (len(pins), evictor.reservations) == (3, 3)
+    pins.check_integrity()
+
+
+def test_of_a_jobs_turns_that_wait_the_latest_have_pins() -> None:
+    pins, _, _ = make()
+    for number in range(MAX_PENDING + 3):
+        pins.begin(
+            f"turn {number}",
+            job="job",
+            tenant=None,
+            turn=number,
+            blocks=used_blocks([number]),
+            decide=lambda *_: Hold(1.0, 1.0),
+            rank=lambda _: 1.0,
+        )
+    assert [pin.turn for pin in pins] == list(range(3, MAX_PENDING + 3))
+    assert dict(pins.ended) == {"budget": 3}
     pins.check_integrity()

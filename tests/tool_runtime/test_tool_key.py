@@ -5,7 +5,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tool_runtime.learning.shell_line import MAX_COMMANDS, ShellCommand, resolve_words, split_line
-from tool_runtime.learning.tool_key import HUMAN, MAX_ARGUMENTS, MAX_COMMAND, MAX_NAME, ToolKey, tool_key, turn_key
+from tool_runtime.learning.tool_key import (
+    HUMAN,
+    MAX_ARGUMENTS,
+    MAX_CALLS,
+    MAX_COMMAND,
+    MAX_NAME,
+    ToolKey,
+    tool_key,
+    tool_keys,
+    turn_key,
+)
 
 
 def command_key(command: object) -> str:
@@ -117,3 +127,9 @@ def test_a_turns_key_covers_all_its_calls_in_any_order() -> None:
     many = turn_key([ToolKey(f"tool-{number}", "x" * number) for number in range(50)])
     assert len(many.tool) <= MAX_NAME
     assert len(many.command) <= MAX_COMMAND
+
+
+def test_of_a_turns_many_and_long_calls_some_are_read() -> None:
+    long = json.dumps({"command": "pytest " + "x" * 40_000})
+    assert tool_keys([("bash", long)] * 3) == [ToolKey("bash", "pytest"), ToolKey("bash"), ToolKey("bash")]
+    assert len(tool_keys([("look", "{}")] * 100_000)) == MAX_CALLS

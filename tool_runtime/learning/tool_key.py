@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from tool_runtime.learning.shell_line import ShellCommand, resolve_words, split_line
 
@@ -15,6 +16,7 @@ MAX_COMMAND = 160
 # Longer arguments carry files, not commands, and reading them would take milliseconds.
 MAX_ARGUMENTS = 65_536
 _MAX_COMMANDS = 6
+MAX_CALLS = 1000
 
 _COMMAND_ARGUMENTS = ("command", "cmd")
 # They take no time of their own, so beside other commands they tell nothing.
@@ -68,6 +70,16 @@ ELSEWHERE = ToolKey("(decoded elsewhere)")
 def tool_key(name: str, arguments: str) -> ToolKey:
     """Return the key of a call as the model wrote it, `arguments` being JSON text; the tool's key if that is broken."""
     return ToolKey(key_name(name), _bounded(_encodable(_commands(_command_argument(arguments))), MAX_COMMAND))
+
+
+def tool_keys(calls: Iterable[tuple[str, str]]) -> list[ToolKey]:
+    """Return the keys of a turn's calls, of 1,000 at most. Behind 64 kB of arguments they are those of the tools."""
+    keys = []
+    left = MAX_ARGUMENTS
+    for name, arguments in islice(calls, MAX_CALLS):
+        left -= len(arguments)
+        keys.append(tool_key(name, arguments if left >= 0 else ""))
+    return keys
 
 
 def key_name(tool: str) -> str:

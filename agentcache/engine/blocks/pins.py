@@ -14,6 +14,7 @@ from vllm.v1.core.kv_cache_utils import KVCacheBlock
 from agentcache.errors import IntegrityError
 from agentcache.policy.pinned import PinnedEvictor
 from agentcache.policy.runtime_policy import PinRank
+from tool_runtime.learning.job_table import MAX_PENDING
 from tool_runtime.learning.ttl import Hold
 
 # Which one gives way may be told by a time, the latest first.
@@ -148,6 +149,7 @@ class Pins:
         """Pin the blocks that a finished request is about to free, with the pin in its `FreeContext`.
 
         Those that others use as well are the pin's from when they are freed. The budget is enforced by the next `step`.
+        Of one job the latest 16 pins live.
 
         Args:
             owner: The request.
@@ -172,7 +174,11 @@ class Pins:
         pin.blocks = len(block_ids)
         self._evictor.reserve(number, block_ids)
         self.began += 1
-        self._live[number] = self._by_owner[owner] = self._by_job.setdefault(job, {})[number] = pin
+        of_job = self._by_job.setdefault(job, {})
+        self._live[number] = self._by_owner[owner] = of_job[number] = pin
+        if len(of_job) > MAX_PENDING:
+            # The job table no longer knows that this turn waits, so no request is taken to go on from it.
+            self._end(next(iter(of_job.values())), PinEnd.BUDGET)
         self._decide[number] = decide
         self._schedule(pin)
         return pin

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import OrderedDict
 from collections.abc import Collection
 from typing import Generic, TypeVar
@@ -10,8 +9,7 @@ from typing import Generic, TypeVar
 from agentcache.engine.jobs.names import shorten, tenant_name
 
 _MAX_REPLIES = 10_000
-# The engine adds a suffix to the id that a client gets; a response's requests were numbered by the server before.
-_REPLY = re.compile(r"(resp_.*(?=_\d+-)|(?!resp_).*)(?:_\d+)?-[^-]*$", re.DOTALL)
+_RESPONSE = "resp_"
 
 Owner = TypeVar("Owner")
 
@@ -25,8 +23,8 @@ class ReplyIds(Generic[Owner]):
 
     def note(self, request_id: str, salt: str | None, owner: Owner) -> None:
         """Note that a request has finished, under the id that the engine has for it."""
-        if found := _REPLY.match(request_id):
-            self._owners[shorten(found[1])] = owner, tenant_name(salt)
+        if reply := _find_reply(request_id):
+            self._owners[shorten(reply)] = owner, tenant_name(salt)
             if len(self._owners) > _MAX_REPLIES:
                 self._owners.popitem(last=False)
 
@@ -36,3 +34,14 @@ class ReplyIds(Generic[Owner]):
             return None
         owner, tenant = found
         return owner if tenants is None or tenant in map(tenant_name, tenants) else None
+
+
+def _find_reply(request_id: str) -> str | None:
+    """Find the id that the client gets. The engine adds a suffix to it, the server a number to that of a response."""
+    reply, dash, _ = request_id.rpartition("-")
+    if not dash:
+        return None
+    if not reply.startswith(_RESPONSE):
+        return reply
+    response, _, number = reply.rpartition("_")
+    return response if number.isdecimal() and response.startswith(_RESPONSE) else None

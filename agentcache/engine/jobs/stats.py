@@ -106,10 +106,14 @@ class JobStats:
         self.prompt_tokens += turn.prompt_tokens
         self.hit_tokens += turn.cached_tokens
         self.recomputed_tokens += turn.recomputed_tokens
-        self.missed_tokens.update(turn.misses)
+        # A request that is cancelled before it runs has none of them.
+        if turn.misses:
+            self.missed_tokens.update(turn.misses)
         for counted in (self, record):
-            counted.hits.update(turn.hits)
-            counted.evicted_from.update(turn.evicted_from)
+            if turn.hits:
+                counted.hits.update(turn.hits)
+            if turn.evicted_from:
+                counted.evicted_from.update(turn.evicted_from)
         if turn.change is not None:
             self.changes[turn.change.cause] += 1
 

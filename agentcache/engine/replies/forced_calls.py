@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT
 from tool_runtime.agent.job import ToolCall
-from tool_runtime.learning.tool_key import ToolKey, tool_key
+from tool_runtime.learning.tool_key import ToolKey, tool_keys
 
 if TYPE_CHECKING:
     from vllm import SamplingParams
@@ -42,7 +42,7 @@ def read_forced_calls(text: object) -> list[ToolKey] | None:
         return None
     if not isinstance(calls, list) or not all(map(_is_call, calls)):
         return None
-    return [tool_key(*call) for call in calls]
+    return tool_keys((name, arguments) for name, arguments in calls)
 
 
 def _is_call(call: object) -> bool:

@@ -20,7 +20,7 @@ from agentcache.engine.replies.forced_calls import find_forced_calls, read_force
 from agentcache.engine.replies.handed_over import is_handed_over
 from agentcache.engine.replies.parser_log import reading_again, shorten_parser_errors
 from agentcache.errors import InputError, in_one_line
-from tool_runtime.learning.tool_key import ELSEWHERE, UNDECLARED, ToolKey, key_name, tool_key
+from tool_runtime.learning.tool_key import ELSEWHERE, UNDECLARED, ToolKey, key_name, tool_keys
 
 logger = init_logger("vllm.agentcache")
 
@@ -72,7 +72,7 @@ class ToolReader:
         except Exception as error:
             self._report(error)
             return []
-        return [tool_key(call.name, call.arguments) for call in calls]
+        return tool_keys((call.name, call.arguments) for call in calls)
 
     def _find_parser(self, name: str, reasoning_parser: str) -> Any:
         from vllm.parser import ParserManager
