@@ -32,7 +32,7 @@ from agentcache.engine.constants import (
     TOOL_CHOICE_ARGUMENT,
     TOOLS_DECLARED_ARGUMENT,
 )
-from agentcache.engine.jobs.told_prompt import read_left, read_predecessor, read_roles, read_tools
+from agentcache.engine.jobs.told_prompt import read_left, read_predecessor, read_roles
 from agentcache.engine.marks import guard_marks, mark, marks_of
 from agentcache.engine.replies.forced_reply import accept_forced_replies
 from agentcache.policy.runtime_policy import RuntimePolicy
@@ -150,12 +150,11 @@ def test_a_mark_of_a_wrong_kind_is_no_mark(marks: dict[str, Any]) -> None:
         tracked.admit(request)
         tracked.reply(request)
     assert (read_roles(request), read_left(request), read_predecessor(request)) == ("", 0, None)
-    assert read_tools(request) is None
     (view,) = tracked.tracker.view_session("s")
     assert [turn.status for turn in view.turns] == ["finished", "finished"]
 
 
-def test_blocks_are_taken_for_the_request_that_asks_not_by_its_name(tiny_model_path: str) -> None:
+def test_blocks_are_taken_for_the_request_that_asks(tiny_model_path: str) -> None:
     lone = LoneScheduler(make_scheduler(make_config(tiny_model_path, SCHEDULER_CLASS, policy="agentcache"), 24))
     prompt = list(range(10, 10 + 8 * BLOCK_SIZE + 1))
     lone.add("first", prompt, 2, calls=[], session_id="loser")
