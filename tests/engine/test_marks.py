@@ -49,6 +49,8 @@ REQUESTS = {
 
 @pytest.fixture(scope="module", autouse=True)
 def _guarding() -> Iterator[None]:
+    # A server in this process may have wrapped them, once for all.
+    was_on = {enable: bool(enable.cache_info().currsize) for enable in (accept_forced_replies, guard_marks)}
     with pytest.MonkeyPatch.context() as patch:
         for request_class in REQUESTS:
             patch.setattr(request_class, "to_sampling_params", unwrap(request_class.to_sampling_params))
@@ -57,8 +59,9 @@ def _guarding() -> Iterator[None]:
             enable.cache_clear()
             enable()
         yield
-        for enable in (accept_forced_replies, guard_marks):
-            enable.cache_clear()
+        for enable, is_on in was_on.items():
+            if not is_on:
+                enable.cache_clear()
 
 
 @pytest.fixture(scope="module")

@@ -318,7 +318,7 @@ def test_a_job_s_end_looks_at_its_own_pins_alone() -> None:
             job=CountedName(number),
             tenant=None,
             turn=0,
-            blocks=used_blocks([number]),
+            blocks=used_blocks([number % 8]),
             decide=lambda *_: Hold(1.0, 1.0),
             rank=lambda _: 1.0,
         )
@@ -360,7 +360,7 @@ def test_of_a_jobs_turns_that_wait_the_latest_have_pins() -> None:
             job="job",
             tenant=None,
             turn=number,
-            blocks=used_blocks([number]),
+            blocks=used_blocks([number % 8]),
             decide=lambda *_: Hold(1.0, 1.0),
             rank=lambda _: 1.0,
         )

@@ -47,7 +47,7 @@ def test_a_plan_shows_each_policy_with_each_cache(
         "agentcache",
     ]
     assert "Known error of the simulator" in page
-    assert "is predicted" in page
+    assert "predicted to end the mean job" in page
     shown = capsys.readouterr().out
     assert shown.count("agentcache") >= 2
     # By its name alone: the folder was one of who recorded.

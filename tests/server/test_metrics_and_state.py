@@ -114,7 +114,7 @@ def test_served_metrics_are_the_documented_ones(url: str) -> None:
 def test_labels_name_neither_session_nor_prompt(url: str) -> None:
     ours = "\n".join(line for line in get_metrics(url).splitlines() if line.startswith("agentcache:"))
     of_setup = {"policy", "segments", "chunking", "obstacle", "tier_obstacle"}
-    of_counts = {"engine", "cause", "reason", "tool", "how", "le", "place"}
+    of_counts = {"engine", "cause", "reason", "tool", "how", "le", "place", "observer"}
     assert set(re.findall(r"(\w+)=\"", ours)) <= of_setup | of_counts
     assert SESSION not in ours
 
