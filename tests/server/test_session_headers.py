@@ -224,7 +224,7 @@ def test_requests_of_tokens_release_the_job_of_their_tenant(monkeypatch: pytest.
     assert server.core.calls == [(RELEASE_METHOD, "mine", ["tenant"])]
 
 
-def test_requests_of_tokens_tell_nothing_of_ours_before_they_stream() -> None:
+def test_requests_of_tokens_may_not_tell_what_we_tell() -> None:
     handler = ServingTokens.__new__(ServingTokens)
     params = SamplingParams(extra_args={ROLES_ARGUMENT: "u"})
     body = GenerateRequest(token_ids=[1], sampling_params=params, stream=True)
