@@ -19,7 +19,8 @@ from tool_runtime.learning.survival import SurvivalCurve
 _KEEP_CURVE_S = 5.0
 # So many are looked at: 2 ms. Who is back soon has mostly left lately.
 _MOST_RANKED = 256
-# Of a block's key that no cache has any more; and of all turns: as many as are looked at, of 200,000 tokens each.
+# Bytes of a block's key that no cache holds any more, and the limit for all turns: room for 200,000 tokens in each of
+# the turns that are looked at.
 _KEY_BYTES = 80
 _MAX_BYTES = 256 * 2**20
 

@@ -11,7 +11,7 @@ _MAX_STEPS = 10_000
 
 
 def is_search_step(request: Request) -> bool:
-    """Tell whether a program looks for the next token itself: with what it gets nobody's turn ends.
+    """Tell whether the request is one step of a search that picks each next token itself, and so ends no turn.
 
     vLLM makes its beams so, online and offline, and the labels that it chooses among. A request that a connector has
     other plans with is a whole one, of which another engine decodes the rest.

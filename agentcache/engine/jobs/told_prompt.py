@@ -42,7 +42,7 @@ def tell_prompts() -> None:
 
 
 def read_roles(request: Request) -> str:
-    """Read the letters of the prompt's messages; empty where nobody has told them."""
+    """Read the letters of the prompt's messages; empty if the API server did not send them."""
     roles = read_mark(request, ROLES_ARGUMENT)
     is_told = isinstance(roles, str) and len(roles) <= _MAX_MESSAGES and ROLES.keys() >= set(roles)
     return roles if is_told else ""
@@ -59,7 +59,7 @@ def has_history(request: Request) -> bool:
 
 
 def read_questions(request: Request) -> Questions:
-    """Read what the prompt asks; nothing where nobody has told it."""
+    """Read digests of what the prompt asks; both None if the API server did not send them."""
     told = read_mark(request, QUESTIONS_ARGUMENT)
     is_known = isinstance(told, list) and len(told) == len(Questions())
     return Questions(*(each if isinstance(each, str) else None for each in told)) if is_known else Questions()
@@ -112,7 +112,7 @@ def _tell_response(original: Callable[..., SamplingParams]) -> Callable[..., Sam
 
 
 def _describe(items: Iterable[Any]) -> dict[str, Any]:
-    """Describe messages, or the items of a response, as the engine is told of them."""
+    """Build the marks that describe messages, or the items of a response, to the engine."""
     messages = list(_find_messages(items))
     return {
         ROLES_ARGUMENT: "".join(letter for letter, _ in messages[:_MAX_MESSAGES]),

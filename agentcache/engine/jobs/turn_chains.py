@@ -23,7 +23,7 @@ from tool_runtime.learning.job_table import Parent
 _HASH_BYTES = 8
 # Tokens from the end of a reply by which it is known again; fewer tell nothing.
 _SAID = 16
-# Nobody outside can make two runs of tokens of one hash.
+# Secret and drawn at the start, so that a client cannot construct two runs of tokens with the same hash.
 _FACTORS = [np.uint64(secrets.randbits(64) | 1) for _ in range(_SAID)]
 
 

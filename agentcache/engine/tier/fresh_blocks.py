@@ -59,7 +59,7 @@ class FreshBlocks:
         under_way: Collection[BlockHashWithGroupId],
         is_useful: Callable[[KVCacheBlock], bool],
     ) -> None:
-        """Add to what is `chosen`, as many as a few steps take: room that is empty costs no block its place.
+        """Add fresh blocks to `chosen` while the host's memory has room, up to `margin`: they displace nothing there.
 
         None is added that is `under_way`, or of which a copy would not be `is_useful`.
         """
