@@ -20,7 +20,7 @@ from tool_runtime.learning.job_table import Parent
 class PrefixMatcher:
     """`block_size` is the tokens of one of a request's block hashes. Knows 20,000 chains and 1,024 turns at most.
 
-    `tokens` keeps the tokens of turns, to show what changed, and counts as one of `observers`; None where text is hidden.
+    `tokens` keeps the tokens of turns, to show what changed; None where text is hidden. It is one of `observers`.
     """
 
     def __init__(self, block_size: int, tokens: TurnTokens | None, observers: Observers) -> None:
