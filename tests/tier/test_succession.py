@@ -16,6 +16,7 @@ from pushed_out import SEARCH, push_out, settle
 from tiered_engine import TIER, start_tiered
 from tiered_scheduler import make_connected
 from vllm.distributed.kv_transfer.kv_connector.v1.simple_cpu_offload_connector import SimpleCPUOffloadConnector
+from vllm.v1.core.sched.output import SchedulerOutput
 
 from agentcache.config import AgentCacheConfig
 from agentcache.engine.constants import SCHEDULER_CLASS
@@ -46,8 +47,8 @@ def note_copies(engine: LiveEngine, monkeypatch: pytest.MonkeyPatch) -> list[Any
     tier = engine.scheduler.tier
     begin = tier.begin_copies
 
-    def begin_and_note(*, idle: bool) -> Any:
-        copies.append(begin(idle=idle))
+    def begin_and_note(step: SchedulerOutput) -> Any:
+        copies.append(begin(step))
         return copies[-1]
 
     monkeypatch.setattr(tier, "begin_copies", begin_and_note)
