@@ -86,7 +86,8 @@ class WindowedCrowd(Crowd):
 
 def assert_equal_to_cold(crowd: Crowd, cold: LiveEngine) -> None:
     """Every reply is that of an engine which computes every prompt."""
-    names = [cold.add(prompt, length) for prompt, length, _ in crowd.turns]
+    # Dictated as the crowd's are: those end at an end of turn, `ignore_eos` or not.
+    names = [cold.add(prompt, length, calls=[]) for prompt, length, _ in crowd.turns]
     cold.finish()
     for name, (*_, reply) in zip(names, crowd.turns, strict=True):
         assert_same(reply, cold.reply(name))
