@@ -180,6 +180,21 @@ def test_reset_waits_for_copies_and_then_forgets_all(tiny_model_path: str) -> No
     assert lone.scheduler.tier.fetched_blocks == before
 
 
+def test_reset_ends_what_fills_gaps_beside_the_tier(tiny_model_path: str) -> None:
+    lone = make_tiered(tiny_model_path, engine={"max_num_batched_tokens": 16})
+    ask(lone, "mine/0", PROMPT)
+    lone.run_until_idle()
+    cached = lone.find_blocks(PROMPT)
+    assert lone.scheduler.tier.reset()
+    lone.pool.evict_blocks(set(cached[2:5]))
+    ask(lone, "mine/1", PROMPT)
+    lone.step()
+    assert lone.scheduler.gap_filler.rows
+    assert lone.scheduler.reset_prefix_cache(reset_running_requests=True)
+    lone.run_until_idle()
+    assert lone.pool.get_num_free_blocks() == lone.pool.num_gpu_blocks - 1
+
+
 @pytest.mark.parametrize("seed", range(pick_size(6, 60)))
 def test_rows_read_their_own_keys_and_values(seed: int, tiny_model_path: str) -> None:
     lone = run_at_random(tiny_model_path, seed)

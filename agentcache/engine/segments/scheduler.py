@@ -125,9 +125,10 @@ class MultiSegmentScheduler(VllmScheduler):
         # Nobody but us knows of what is held, and it must not stand in the way.
         filler.release_holds()
         succeeded = super().reset_prefix_cache(reset_running_requests, reset_connector)
-        self._abort(row.request.request_id for row in filler.take_ended())
         if succeeded:
+            # First: what the rows below free is looked for in the new map.
             filler.begin_anew()
+        self._abort(row.request.request_id for row in filler.take_ended())
         return succeeded
 
     def make_stats(self, *args: Any, **kwargs: Any) -> SchedulerStats | None:
