@@ -4,6 +4,9 @@ from typing import Any
 from agentcache import errors
 from agentcache.policy import evictor as policy
 
+SHARED_CLASS: int
+"""The `finish_class` of blocks that many jobs wait for."""
+
 class IntegrityError(errors.IntegrityError): ...
 class NotFreeError(KeyError): ...
 

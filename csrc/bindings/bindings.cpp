@@ -196,6 +196,7 @@ PYBIND11_MODULE(_evictor, module) {
   py::register_exception<IntegrityError>(module, "IntegrityError",
                                          py::module_::import("agentcache.errors").attr("IntegrityError"));
   py::register_exception<NotFree>(module, "NotFreeError", PyExc_KeyError);
+  module.attr("SHARED_CLASS") = kSharedClass;
   bind_context(module);
   bind_evictor(module);
   bind_queue(module);

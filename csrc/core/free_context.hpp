@@ -8,6 +8,8 @@ namespace agentcache {
 /// How the request finished, as a number of the caller's from 0: which tool it called, say. 0: unknown.
 using FinishClass = std::int16_t;
 constexpr FinishClass kMaxFinishClasses = 1024;
+/// Of blocks that many jobs wait for: how one of them finished does not tell when the first of all comes back.
+constexpr FinishClass kSharedClass = 3;
 
 /// The agent's job that freed blocks, as a number of the caller's. kNoJob: unknown.
 using JobNumber = std::int64_t;

@@ -30,7 +30,8 @@ namespace agentcache {
 /// return. Copies of what another cache has count for nothing: their job comes back for the other ones.
 ///
 /// A block that several jobs have used belongs to the group with the best chance: when one of them frees it, it goes
-/// back to a group that another has left if that is worth more by now.
+/// back to a group that another has left if that is worth more by now. Blocks that three jobs wait for, at the least,
+/// are in groups of no job, and of a class of their own: the first of many returns sooner than any one of them.
 class ReturnTimeEvictor final : public CheckedEvictor {
  public:
   /// Knows the blocks from 0 to `num_blocks` - 1.
@@ -40,7 +41,9 @@ class ReturnTimeEvictor final : public CheckedEvictor {
         groups_(CheckedEvictor::num_blocks()),
         owners_(CheckedEvictor::num_blocks()),
         cost_(cost),
-        waits_(learning) {}
+        waits_(learning) {
+    waits_.know(kSharedClass);
+  }
 
   void settle(double now_s) override { learn_returns(now_s); }
 
@@ -73,11 +76,10 @@ class ReturnTimeEvictor final : public CheckedEvictor {
       if (freed.positions[i] == 0) owners_.forget(freed.ids[i]);
     }
     rank_freed(freed, [this](std::int64_t position) { return cost_.at(position); }, ranked_);
+    add_shared(freed.last_s, freed.context);
     hand_over_shared(freed.last_s, freed.context);
     if (ranked_.empty()) return;
-    const GroupId group = groups_.add(ranked_, freed.last_s, freed.context);
-    owners_.begin_group(freed.context.job, group);
-    note_change(group);
+    owners_.begin_group(freed.context.job, add_group(ranked_, freed.last_s, freed.context));
   }
 
   void insert_empty(std::span<const BlockId> ids) override {
@@ -154,6 +156,20 @@ class ReturnTimeEvictor final : public CheckedEvictor {
     return waits_.waits()[index(context.finish_class)].at(now_s - freed_s) * context.factor;
   }
 
+  // Blocks of ranked_ that two other jobs wait for go to a group of no job.
+  void add_shared(double now_s, GroupContext context) {
+    const auto begin = std::stable_partition(ranked_.begin(), ranked_.end(), [&](const Ranked& block) {
+      return !owners_.is_awaited_by_others(block.id, context.job);
+    });
+    shared_.assign(begin, ranked_.end());
+    ranked_.erase(begin, ranked_.end());
+    if (shared_.empty()) return;
+    context.factor = 1.0;
+    context.job = kNoJob;
+    context.finish_class = kSharedClass;
+    add_group(shared_, now_s, context);
+  }
+
   // Blocks of ranked_ that are worth more to another job that waits for them go to its group.
   void hand_over_shared(double now_s, const GroupContext& context) {
     std::map<GroupId, std::vector<Ranked>> handed_over;
@@ -174,6 +190,12 @@ class ReturnTimeEvictor final : public CheckedEvictor {
       groups_.join(group, blocks);
       note_change(group);
     }
+  }
+
+  GroupId add_group(std::span<const Ranked> blocks, double freed_s, const GroupContext& context) {
+    const GroupId group = groups_.add(blocks, freed_s, context);
+    note_change(group);
+    return group;
   }
 
   void lose(BlockId id, double now_s) {
@@ -214,6 +236,7 @@ class ReturnTimeEvictor final : public CheckedEvictor {
   Returns returns_;
   GroupRanking ranking_;
   std::vector<Ranked> ranked_;  // Kept for its memory.
+  std::vector<Ranked> shared_;  // As ranked_.
 };
 
 }  // namespace agentcache

@@ -14,8 +14,8 @@
 
 namespace agentcache {
 
-/// Remembers, for each block, the last jobs that left it besides the one whose group it is in or came from. A third is
-/// forgotten: what so many share is used too often to be at risk.
+/// Remembers, for each block, the last two jobs that left it besides the one whose group it is in or came from. More
+/// need no names: blocks that three jobs wait for are learnt of together.
 class SharedBlockOwners {
  public:
   /// Makes room for blocks with the ids from 0 to `num_blocks` - 1.
@@ -65,6 +65,13 @@ class SharedBlockOwners {
     if (better) std::ranges::replace(others, owner, job);
     if (others[0] == kNoJob) others = {others[1], kNoJob};
     return better;
+  }
+
+  /// Tells whether two jobs besides `job` wait for a block. O(1).
+  bool is_awaited_by_others(BlockId id, JobNumber job) const {
+    return std::ranges::all_of(others_[index(id)], [&](JobNumber other) {
+      return other != kNoJob && other != job && newest_.contains(other);
+    });
   }
 
   /// Forgets who left a block: its content is gone. O(1).

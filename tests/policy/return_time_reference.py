@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from agentcache._evictor import FreeContext
+from agentcache._evictor import SHARED_CLASS, FreeContext
 from agentcache.policy.return_time import Learning
 
 # Four to each doubling, from 1/64 s on.
@@ -102,7 +102,7 @@ class ReturnTimeReference:
         self._cost = (slope_s, base_s, floor_s)
         self._learning = learning
         self._groups: list[Group] = []
-        self._tables: list[Table] = [Table()]
+        self._tables = [Table() for _ in range(SHARED_CLASS + 1)]
         self._total = 0.0
         self._returns: list[tuple[float, int, float]] = []
         self._added = 0
@@ -134,15 +134,17 @@ class ReturnTimeReference:
                 self.forget(block_id)
         group = Group(now_s, factor, finish_class, job, 0.0, context.whole, context.copy, [])
         newest = {job: each for job, each in self._newest.items() if each.blocks}
+        shared = replace(group, factor=1.0, finish_class=SHARED_CLASS, job=0, blocks=[])
         for block in blocks:
-            self._find_better_group(block[2], group, newest, now_s).blocks.append(block)
+            self._find_group(block[2], group, shared, newest, now_s).blocks.append(block)
         for each in newest.values():
             each.blocks.sort()
-        if group.blocks:
-            group.share = 1 / len(group.blocks)
-            self._groups.append(group)
-            if job:
-                self._newest[job] = group
+        for each in (shared, group):
+            if each.blocks:
+                each.share = 1 / len(each.blocks)
+                self._groups.append(each)
+        if job and group.blocks:
+            self._newest[job] = group
 
     def evict(self, count: int, now_s: float) -> list[int]:
         self._note_returns(now_s)
@@ -191,9 +193,13 @@ class ReturnTimeReference:
                 first[0], first[2] = first[0] * BROKEN_VALUE, False
             left = [group for group in left if group[1]]
 
-    def _find_better_group(self, block_id: int, own: Group, newest: dict[int, Group], now_s: float) -> Group:
-        """Of those that wait for the block the group that is worth most. Two jobs more are remembered."""
-        waiting = [newest[job] for job in self._others.pop(block_id, [])[:2] if job in newest and job != own.job]
+    def _find_group(self, block_id: int, own: Group, shared: Group, newest: dict[int, Group], now_s: float) -> Group:
+        """Of those that wait for the block the group that is worth most; `shared` if two jobs more wait for it."""
+        jobs = self._others.pop(block_id, [])[:2]
+        waiting = [newest[job] for job in jobs if job in newest and job != own.job]
+        if len(waiting) == 2:
+            self._others[block_id] = jobs
+            return shared
         home = own
         for group in waiting:
             if self._value(group, now_s) > self._value(home, now_s):

@@ -18,7 +18,7 @@ from hypothesis.stateful import (
 from made_evictors import COST, SAME_COST
 from return_time_reference import ReturnTimeReference
 
-from agentcache._evictor import FreeContext
+from agentcache._evictor import SHARED_CLASS, FreeContext
 from agentcache.policy.return_time import Learning, ReturnTimeEvictor
 
 YEAR_S = 365 * 24 * 3600.0
@@ -234,6 +234,20 @@ def test_a_shared_block_goes_to_the_better_waiter_then_the_other() -> None:
     assert list(evictor.order(2e6 + 904))[-2:] == [0, 4], "7 is waited for by now"
 
 
+def test_what_many_wait_for_is_learnt_of_by_itself() -> None:
+    """None of these ends tells of a return, and yet one of the jobs comes every second."""
+    evictor = make_evictor(24)
+    teach(evictor)
+    now_s = 2e6
+    for job in range(1, 20):
+        leave(evictor, [job, 0], now_s, finish_class=2, job=job)
+        now_s += 1
+        use(evictor, 0)
+    leave(evictor, [20, 0], now_s, finish_class=2, job=20)
+    leave(evictor, [21], now_s, finish_class=1, job=21)
+    assert list(evictor.order(now_s + 1))[-1] == 0, "it is worth more than what is wanted in 10 s"
+
+
 def test_a_job_that_came_back_takes_its_blocks_with_it() -> None:
     evictor = make_evictor(6)
     teach(evictor)
@@ -275,7 +289,7 @@ def test_an_observation_out_of_range_is_refused(age_s: float, share: float) -> N
         with pytest.raises(ValueError, match=r"age_s|share"):
             observe(0, age_s, share)
         with pytest.raises(ValueError, match="finish_class"):
-            observe(1, 1.0, 1.0)
+            observe(SHARED_CLASS + 1, 1.0, 1.0)
 
 
 @pytest.mark.parametrize("block_id", [-1, 2])

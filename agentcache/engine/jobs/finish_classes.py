@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from agentcache._evictor import SHARED_CLASS
 from tool_runtime.learning.tool_key import HUMAN, ToolKey
 
 UNKNOWN = 0
 PREEMPTED = 1
 OVER = 2
-# What several jobs begin with.
-SHARED = 3
+# What several jobs begin with, or wait for.
+SHARED = SHARED_CLASS
 _FIRST_TOOL = 4
 # The evictor takes 1,024; a table of ages has about a kilobyte.
 _MAX_CLASSES = 512
