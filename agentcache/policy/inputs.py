@@ -14,11 +14,13 @@ from agentcache.policy.return_time import Learning
 class EvictorInputs:
     """The cache's size in blocks, the cost of losing one, and how its reuse depends on time.
 
+    `step_s` are the seconds of a step with one token: what each token of a reply takes, alone on the engine.
     `fills_gaps`: whether blocks behind a lost one can be used still.
     """
 
     num_blocks: int
     recompute_cost: RecomputeCost
+    step_s: float
     frequency: Frequency
     lifespan_window: int
     lambda_bounds: LambdaBounds

@@ -17,6 +17,9 @@ PinWait = Literal["none", "always", "weighed"]
 # Whom vLLM preempts when running requests need room: the last of the batch; the job that came last; whoever costs
 # least to compute again.
 Victim = Literal["last", "latest job", "cheapest"]
+# A request that takes no longer, prefill and reply, by the cost model and its limit of tokens, waits for no other that
+# comes after it, nor for pins: others would hardly gain. A tenth of the shortest patience that an order has.
+SMALL_S = 0.2
 # As shares of the seconds in which the whole cache is computed (docs/results/families.md#chosen): with windows, chosen
 # on seeds 0 and 1; with states, where nothing is lost and where all is, on seeds 0 to 5 and 289.
 _PATIENCE_WITH_WINDOWS = 1.0
@@ -77,7 +80,8 @@ class RuntimePolicy:
     the two (`agentcache/policy/foreseen_loss.py`). None: `order` holds always.
 
     `protect_waiting`: what waiting requests will hit is kept for them. `wait_for_pins`: whether, while anything runs,
-    a request without a pin of its own leaves pinned blocks alone.
+    a request without a pin of its own leaves pinned blocks alone. Where that is weighed, small requests (`SMALL_S`) do
+    not wait, and keep their place by arrival.
     """
 
     ttl: Ttl = "none"

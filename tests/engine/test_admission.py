@@ -271,11 +271,11 @@ def test_small_requests_do_not_starve_one_that_waits_for_pins(tiny_model_path: s
     assert lone.scheduler.tracker.pins.blocks == 11
     lone.add("running", tokens_of(2, 150), 40)
     lone.step()
-    lone.add("large", tokens_of(3, 400), 2)
+    lone.add("large", tokens_of(3, 400), 30)
     order = []
-    for number in range(60):
+    for number in range(100):
         clock.now_s += 0.1
-        lone.add(f"small {number}", tokens_of(10 + number, 40), 2)
+        lone.add(f"small {number}", tokens_of(10 + number, 40), 30)
         order += lone.step().finished
         lone.scheduler.check_integrity()
         if "large" in order:
@@ -285,16 +285,19 @@ def test_small_requests_do_not_starve_one_that_waits_for_pins(tiny_model_path: s
     run_until_idle(lone)
 
 
-def test_a_wait_for_pins_ends_with_the_request_s_patience(tiny_model_path: str) -> None:
+@pytest.mark.parametrize("flood", [False, True])
+def test_a_wait_for_pins_ends_with_the_request_s_patience(tiny_model_path: str, flood: bool) -> None:
     lone = make_held(tiny_model_path, blocks=44, order={"patience_s": 5})
     do_turn_in_no_time(lone, "pinned", tokens_of(1, 178), calls=(SEARCH,), session_id="away")
     lone.add("running", tokens_of(2, 150), 300, calls=())
     lone.step()
-    lone.add("large", tokens_of(3, 400), 2, calls=())
+    lone.add("large", tokens_of(3, 400), 30, calls=())
     admitted_s = None
     start_s = lone.scheduler.clock.now_s
-    for _ in range(12):
+    for number in range(12):
         lone.scheduler.clock.now_s += 0.5
+        if flood:
+            lone.add(f"small {number}", tokens_of(10 + number, 40), 1)
         if "large" in lone.step().scheduled and admitted_s is None:
             admitted_s = lone.scheduler.clock.now_s
     assert admitted_s == start_s + 5.0

@@ -10,10 +10,10 @@ from lone_scheduler import BLOCK_SIZE, make_config
 from vllm.config import VllmConfig
 
 from agentcache.config_reader import read_config
-from agentcache.engine.blocks.evictor_inputs import build_inputs, describe_costs
+from agentcache.engine.blocks.evictor_inputs import LEAST_STEP_S, build_inputs, describe_costs, find_step_s
 from agentcache.engine.constants import SCHEDULER_CLASS
 from agentcache.errors import InputError
-from agentcache.models.shapes import TINY
+from agentcache.models.shapes import SHAPES, TINY
 from agentcache.policy.cost import CostModel, CostProfile, ProfileKey, RecomputeCost, save_profile
 from agentcache.policy.presets import GPUS, estimate_cost_model, estimate_step_cost
 
@@ -74,3 +74,13 @@ def test_a_folder_without_a_fitting_profile_is_refused(tiny_model_path: str, tmp
     assert text.startswith(f"additional_config: agentcache.cost_profile: {tmp_path}: has no profile of ")
     assert f"{name} on cpu, tensor parallel size 1, bfloat16 ({name}_h200_tp1_bfloat16.json is of {name}" in text
     assert text.endswith("; not a profile: notes.json); measure it with agentcache profile, or name a file")
+
+
+def test_no_step_is_cheaper_than_the_model_s_weights_allow() -> None:
+    """The fit to prefills knows little of a step with one token: for some models its intercept is below nothing."""
+    step_costs = [estimate_step_cost(shape.geometry, gpu) for shape in SHAPES.values() for gpu in GPUS.values()]
+    fits = [estimate_cost_model(step_cost).cost_model for step_cost in step_costs]
+    assert any(fit.intercept_s < 0 for fit in fits)
+    for step_cost, fit in zip(step_costs, fits, strict=True):
+        assert find_step_s(fit, step_cost) >= step_cost.weights_read_s
+        assert find_step_s(fit, None) >= LEAST_STEP_S

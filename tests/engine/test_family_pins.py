@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-from lone_scheduler import LoneScheduler
+from lone_scheduler import EOS, LoneScheduler
 from test_checkpoints import CHUNKED
 from test_layer_groups import FULL, make_lone
 from test_steered_scheduler import SEARCH, learn_that_tools_are_fast, tokens_of
@@ -29,7 +29,9 @@ def end_pins(lone: LoneScheduler, seed: int) -> Counter[str]:
             turns[job] += 1
             calls = (SEARCH,) if turns[job] < TURNS else ()
             name = f"{job}.{turns[job]}"
-            lone.add(name, prompts[job], chance.randrange(5, 20), calls=calls, session_id=f"{job}")
+            # It may take longer than it does, or it would be small.
+            reply = [*tokens_of(900 + job, chance.randrange(4, 19)), EOS]
+            lone.add(name, prompts[job], 100, calls=calls, reply=reply, session_id=f"{job}")
         finished = lone.step().finished
         lone.scheduler.check_integrity()
         for name, tokens in finished.items():

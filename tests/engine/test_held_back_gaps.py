@@ -41,7 +41,7 @@ def test_gaps_of_a_request_that_is_held_back_wait_with_it(tiny_model_path: str) 
     lone = make_pinned(tiny_model_path, 2, 9)
     lone.add("running", tokens_of(2, 30), output_tokens=50, session_id="running")
     lone.step()
-    lone.add("job", PROMPT, output_tokens=1, session_id="new")
+    lone.add("job", PROMPT, output_tokens=30, session_id="new")
     for _ in range(2):
         assert list(rows_of(lone.step())) == ["running"]
         assert not lone.scheduler.gap_filler.holds.count_held(), "others may take what it hits"

@@ -95,14 +95,14 @@ def test_requests_that_wait_elsewhere_may_be_removed_with_others() -> None:
 
 
 def test_departed_requests_do_not_pile_up() -> None:
-    queue = JobQueue(lambda _: QueuePriority(ORDINARY, 0.0, 0.0), lambda: math.inf, Clock())
+    queue = JobQueue(lambda _: QueuePriority(ORDINARY, 0.0, 0.0, by_arrival=True), lambda: math.inf, Clock())
     for number in range(1000):
         request = make_request(f"{number}")
         queue.add_request(request)
         queue.peek_request()
         queue.remove_request(request)
-    assert len(queue._by_priority) + len(queue._by_arrival) <= 4
-    assert len(queue._numbers) <= 2
+    assert len(queue._by_priority) + len(queue._by_arrival) + len(queue._in_place) <= 6
+    assert len(queue._places) <= 2
 
 
 def test_requests_skipped_at_every_step_do_not_pile_up() -> None:
@@ -185,9 +185,13 @@ class JobQueueMachine(RuleBasedStateMachine):
     def first(self) -> Request:
         """Out of patience or by place."""
         first = min(self.waiting, key=self.key)
-        oldest = min(self.waiting, key=lambda request: (self.priority(request).arrival_s, self.key(request)[-1]))
-        is_due = self.clock.now_s - self.priority(oldest).arrival_s >= 4.0
-        return oldest if is_due and self.key(first)[0] != PREEMPTED else first
+        if self.key(first)[0] == PREEMPTED:
+            return first
+        in_order = sorted(self.waiting, key=lambda request: (self.priority(request).arrival_s, self.key(request)[-1]))
+        if self.clock.now_s - self.priority(in_order[0]).arrival_s >= 4.0:
+            return in_order[0]
+        before = in_order[: in_order.index(first)]
+        return next((request for request in before if self.priority(request).by_arrival), first)
 
     def priority(self, request: Request) -> QueuePriority:
         return self.places[request.request_id]
@@ -196,10 +200,16 @@ class JobQueueMachine(RuleBasedStateMachine):
     def wait(self, seconds: int) -> None:
         self.clock.now_s += seconds
 
-    @rule(rank=st.sampled_from([PINNED, ORDINARY]), time_s=st.integers(0, 3), arrival_time=st.integers(0, 2))
-    def add(self, rank: int, time_s: int, arrival_time: int) -> None:
+    @rule(
+        rank=st.sampled_from([PINNED, ORDINARY]),
+        time_s=st.integers(0, 3),
+        arrival_time=st.integers(0, 2),
+        by_arrival=st.booleans(),
+    )
+    def add(self, rank: int, time_s: int, arrival_time: int, by_arrival: bool) -> None:
         name = next(self.names)
-        self.places[name], self.numbers[name] = QueuePriority(rank, time_s, self.clock.now_s), len(self.numbers)
+        self.places[name] = QueuePriority(rank, time_s, self.clock.now_s, by_arrival)
+        self.numbers[name] = len(self.numbers)
         request = make_request(name, arrival_time)
         self.queue.add_request(request)
         self.waiting.append(request)

@@ -173,7 +173,7 @@ def lose_context(model_path: str, longest_wait_s: float = 1e6) -> tuple[LoneSche
 @pytest.mark.parametrize("longest_wait_s", [0.0, 30.0])
 def test_the_others_keep_their_contexts_meanwhile(tiny_model_path: str, longest_wait_s: float) -> None:
     lone, prompt = lose_context(tiny_model_path, longest_wait_s)
-    lone.add("b", prompt, 4, calls=(SEARCH,), session_id="a")
+    lone.add("b", prompt, 30, calls=(SEARCH,), session_id="a")
     for _ in range(20):
         lone.scheduler.clock.now_s += 1.0
         lone.step()
@@ -186,9 +186,17 @@ def test_the_others_keep_their_contexts_meanwhile(tiny_model_path: str, longest_
     assert (hits.get("back") == kept) is (longest_wait_s > 0), "it is out of patience, but not out of its round"
 
 
-def test_an_abort_while_it_waits_leaves_nothing(tiny_model_path: str) -> None:
+def test_a_small_turn_is_not_held(tiny_model_path: str) -> None:
     lone, prompt = lose_context(tiny_model_path)
     lone.add("b", prompt, 4, calls=(SEARCH,), session_id="a")
+    assert "b" in lone.step().scheduled
+    assert not lone.scheduler.tracker.load_control.held_turns
+    run_until_idle(lone)
+
+
+def test_an_abort_while_it_waits_leaves_nothing(tiny_model_path: str) -> None:
+    lone, prompt = lose_context(tiny_model_path)
+    lone.add("b", prompt, 30, calls=(SEARCH,), session_id="a")
     assert all("b" not in lone.step().scheduled for _ in range(10))
     lone.abort("b")
     run_until_idle(lone)
@@ -198,7 +206,7 @@ def test_an_abort_while_it_waits_leaves_nothing(tiny_model_path: str) -> None:
 def test_it_goes_at_once_where_nothing_runs(tiny_model_path: str) -> None:
     lone, prompt = lose_context(tiny_model_path)
     lone.abort("runs")
-    lone.add("b", prompt, 4, calls=(SEARCH,), session_id="a")
+    lone.add("b", prompt, 30, calls=(SEARCH,), session_id="a")
     assert "b" in lone.step().scheduled
     run_until_idle(lone)
 

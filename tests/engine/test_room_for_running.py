@@ -26,7 +26,7 @@ def make_busy(model_path: str, family: str | None, policy: str = "agentcache", *
 
 
 def ask(lone: LoneScheduler) -> None:
-    lone.add("new", tokens_of(2, ASKED * BLOCK_SIZE), output_tokens=2, calls=())
+    lone.add("new", tokens_of(2, ASKED * BLOCK_SIZE), output_tokens=30, calls=())
 
 
 def is_held_back(lone: LoneScheduler) -> bool:

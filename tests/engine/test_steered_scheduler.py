@@ -242,9 +242,9 @@ def test_returning_jobs_go_before_new_ones_that_have_patience(
     known = do_turn(lone, "one", tokens_of(1, 100), (SEARCH,), session_id="old")
     lone.add("running", tokens_of(9, 300), 60, calls=(), session_id="running")
     lone.step()
-    lone.add("new", tokens_of(3, 200), 5, calls=(), session_id="new")
+    lone.add("new", tokens_of(3, 200), 30, calls=(), session_id="new")
     lone.scheduler.clock.now_s += 5
-    lone.add("two", [*known, *tokens_of(2, 60)], 5, calls=(), session_id="old")
+    lone.add("two", [*known, *tokens_of(2, 60)], 30, calls=(), session_id="old")
     assert [name for step in run_until_idle(lone) for name in step.finished] == ["running", *order]
 
 

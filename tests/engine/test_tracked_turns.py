@@ -112,7 +112,7 @@ def test_requests_that_are_nobodys_turn_are_let_through() -> None:
     other = Tracked()
     other.admit(request)
     assert other.reply(request)[0] == FreeContext()
-    assert other.tracker.priority_of(request) == QueuePriority(ORDINARY, 1000.0, 1000.0)
+    assert other.tracker.priority_of(request) == QueuePriority(ORDINARY, 1000.0, 1000.0, by_arrival=True)
 
 
 def test_how_a_turn_ended_is_told_by_a_number() -> None:

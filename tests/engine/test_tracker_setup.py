@@ -32,6 +32,7 @@ from tool_runtime.learning.ttl import ContinuumCode, ContinuumPaper, HazardTtl, 
 INPUTS = EvictorInputs(
     num_blocks=100,
     recompute_cost=RecomputeCost(slope_s=1e-9, base_s=2e-5, floor_s=1e-7),
+    step_s=0.01,
     frequency=Frequency(alpha_s=14.0, beta_s=0.35, tau0_s=9.75),
     lifespan_window=10,
     lambda_bounds=LambdaBounds(),

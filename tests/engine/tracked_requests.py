@@ -14,7 +14,7 @@ from vllm.v1.core.kv_cache_utils import KVCacheBlock, get_request_block_hasher, 
 from vllm.v1.request import Request, RequestStatus
 
 from agentcache._evictor import FreeContext
-from agentcache.engine.blocks.turn_cost import TurnCost
+from agentcache.engine.blocks.turn_cost import RequestCost, TurnCost
 from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT
 from agentcache.engine.jobs.duration_store import DurationStore
 from agentcache.engine.jobs.reuse_factors import ReuseFactors
@@ -34,6 +34,8 @@ from tool_runtime.learning.ttl import TtlEstimator
 
 BLOCK = 4
 LOSS_S = 0.5
+STEP_S = 0.01
+COST = RecomputeCost(slope_s=0.0, base_s=LOSS_S, floor_s=1e-6)
 SYSTEM = [1] * 2 * BLOCK
 ASKED = [*SYSTEM, *[2] * 2 * BLOCK]
 TASK, BASH = ToolCall("task", "{}"), ToolCall("bash", "{}")
@@ -86,7 +88,8 @@ class Tracked:
                 self.pins,
                 num_blocks=100,
                 block_size=BLOCK,
-                price_taken=lambda place, _: RecomputeCost(slope_s=0.0, base_s=LOSS_S, floor_s=1e-6).at(place),
+                price_taken=lambda place, _: COST.at(place),
+                find_work=RequestCost(COST, BLOCK, STEP_S).find,
                 count_running=lambda: self.running,
                 foresee_loss=lambda: self.loss,
                 find_turns=self.runtime.jobs.turn_counts.quantile,
@@ -94,7 +97,7 @@ class Tracked:
                 load_control=LoadControl(lambda: self.longest_wait_s, lambda _: self.hits, BLOCK, loses_whole=False),
             ),
             factors=factors if self.runtime_policy.factors else None,
-            turn_cost=TurnCost(RecomputeCost(slope_s=0.0, base_s=LOSS_S, floor_s=1e-6), BLOCK, num_blocks=100),
+            turn_cost=TurnCost(COST, BLOCK, num_blocks=100),
             hash_block_size=self.hash_block,
             tool_reader=None,
             count_waiting=lambda: self.waiting,
@@ -119,6 +122,7 @@ class Tracked:
         ignores_end: bool = False,
         adapter: str | None = None,
         prompt_logprobs: int | None = None,
+        max_tokens: int = 99,
     ) -> Request:
         """A request comes. Its reply will have these calls; None is a reply that is not dictated.
 
@@ -127,7 +131,7 @@ class Tracked:
         arguments = {REPLY_ARGUMENT: [], CALLS_ARGUMENT: write_forced_calls(calls)} if calls is not None else {}
         extra_args = {**arguments, **(marks or {})} or None
         params = SamplingParams(
-            max_tokens=99, extra_args=extra_args, ignore_eos=ignores_end, prompt_logprobs=prompt_logprobs
+            max_tokens=max_tokens, extra_args=extra_args, ignore_eos=ignores_end, prompt_logprobs=prompt_logprobs
         )
         params.update_from_generation_config({}, end_of_turn)
         request = Request(

@@ -7,8 +7,11 @@ from unittest import mock
 import pytest
 from lone_scheduler import BLOCK_SIZE
 from sizes import pick_size
+from test_steered_scheduler import make_lone
 from tiered_jobs import PROMPT, ask, make_evicted, make_tokens, push_out, run_at_random
 from tiered_scheduler import TieredScheduler, make_tiered
+from vllm import SamplingParams
+from vllm.v1.request import Request
 
 
 def begin_fetch(lone: TieredScheduler) -> None:
@@ -59,13 +62,22 @@ def test_jobs_wait_longer_where_both_caches_are_too_small(tiny_model_path: str, 
     lone = make_tiered(tiny_model_path, policy=policy, blocks=60, host_blocks=20)
     seen = [lone.scheduler.tracker.patience_s]
     for seed in range(5):
-        ask(lone, f"job-{seed}/0", make_tokens(seed, 300))
+        ask(lone, f"job-{seed}/0", make_tokens(seed, 320))
         lone.run_until_idle()
         lone.step()
         seen.append(lone.scheduler.tracker.patience_s)
-    # Jobs whose tools run want 18 full blocks each, and a fifth more for their next turn; there is room for 80.
-    demands = [jobs * 1.2 * 18 / 80 for jobs in range(6)]
+    # Jobs whose tools run want 20 full blocks each, and a fifth more for their next turn; there is room for 80.
+    demands = [jobs * 1.2 * 20 / 80 for jobs in range(6)]
     assert seen == pytest.approx([2 + min(1, max(0, (each - 0.7) / 0.4)) * (patience_s - 2) for each in demands])
+
+
+def test_what_is_new_is_computed_whatever_the_host_has(tiny_model_path: str) -> None:
+    request = Request("new", PROMPT, SamplingParams(max_tokens=1), None)
+    beside, alone = (
+        lone.scheduler.tracker._waiting._find_work(request, 0)
+        for lone in (make_tiered(tiny_model_path), make_lone(tiny_model_path, "agentcache"))
+    )
+    assert beside == alone
 
 
 def test_what_is_taken_and_fetched_is_cheap(tiny_model_path: str) -> None:

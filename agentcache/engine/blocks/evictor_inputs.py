@@ -26,18 +26,23 @@ from agentcache.policy.presets import (
 )
 from agentcache.policy.profile_folder import Wanted, pick_profile
 from agentcache.policy.return_time import Learning
+from agentcache.policy.step_cost import StepCost
 
 # For a GPU that has no data sheet here: what decides the order is only how the costs of two positions compare.
 _OTHER_GPU = "h100"
+# No engine schedules, launches and samples in less.
+LEAST_STEP_S = 1e-3
 
 
 def build_inputs(
     vllm_config: VllmConfig, config: AgentCacheConfig, num_blocks: int, block_size: int, *, fills_gaps: bool
 ) -> EvictorInputs:
     """Build the inputs. Raises InputError for a cost profile or a model's config that cannot be used."""
+    cost_model, step_cost = _find_costs(vllm_config, config)
     return EvictorInputs(
         num_blocks=num_blocks,
-        recompute_cost=find_cost_model(vllm_config, config).recompute_cost(block_size),
+        recompute_cost=cost_model.recompute_cost(block_size),
+        step_s=find_step_s(cost_model, step_cost),
         frequency=Frequency.from_turning_point(config.lifespan_s, config.reuse_probability, config.slope_ratio),
         lifespan_window=config.lifespan_window,
         lambda_bounds=LambdaBounds(1 / config.lambda_limit, config.lambda_limit),
@@ -48,11 +53,22 @@ def build_inputs(
 
 def find_cost_model(vllm_config: VllmConfig, config: AgentCacheConfig) -> CostModel:
     """Find the profile that the user names, else one that comes with agentcache, else an analytic cost model."""
+    return _find_costs(vllm_config, config)[0]
+
+
+def _find_costs(vllm_config: VllmConfig, config: AgentCacheConfig) -> tuple[CostModel, StepCost | None]:
+    """Find that cost model and what a step takes, which an older profile does not say."""
     if (profile := find_profile(vllm_config, config)) is not None:
-        return profile.cost_model
+        return profile.cost_model, None if profile.steps is None else profile.steps.step_cost
     geometry, gpu = read_geometry(vllm_config.model_config.hf_text_config), config.gpu or _find_gpu()
-    ranks = vllm_config.parallel_config.tensor_parallel_size
-    return estimate_cost_model(estimate_step_cost(geometry, GPUS[gpu], ranks)).cost_model
+    step_cost = estimate_step_cost(geometry, GPUS[gpu], vllm_config.parallel_config.tensor_parallel_size)
+    return estimate_cost_model(step_cost).cost_model, step_cost
+
+
+def find_step_s(cost_model: CostModel, step_cost: StepCost | None) -> float:
+    """Find the seconds of a step with one token. The fit alone may err to below nothing: the dearer estimate counts."""
+    decode_s = 0.0 if step_cost is None else step_cost.decode_s([0])
+    return max(cost_model.intercept_s, decode_s, LEAST_STEP_S)
 
 
 def describe_costs(vllm_config: VllmConfig, config: AgentCacheConfig) -> str:

@@ -1,10 +1,13 @@
-"""What it takes to compute again what a turn has left in the cache."""
+"""What it takes to compute again what a turn has left in the cache, and to serve a request."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from vllm.v1.request import Request
+
 from agentcache.engine.jobs.request_state import RequestState
+from agentcache.policy.cost import RecomputeCost
 from agentcache.policy.return_price import BlockPrice
 
 
@@ -31,3 +34,18 @@ class TurnCost:
     def share(self, blocks: int) -> float:
         """Return the share of the cache that so many blocks are."""
         return blocks / self.num_blocks
+
+
+@dataclass(frozen=True, slots=True)
+class RequestCost:
+    """Prices requests in seconds: the prefill by `recompute_cost` of a block, each token of the reply by `step_s`."""
+
+    recompute_cost: RecomputeCost
+    block_size: int
+    step_s: float
+
+    def find(self, request: Request, kept_tokens: int) -> float:
+        """Return the most that the request takes, served alone, of which so many tokens are cached."""
+        computed = request.num_tokens - kept_tokens
+        block_s = self.recompute_cost.at(request.num_tokens - computed / 2)
+        return computed / self.block_size * block_s + request.max_tokens * self.step_s

@@ -12,7 +12,7 @@ from vllm.v1.request import Request
 
 from agentcache.config import AgentCacheConfig, is_on
 from agentcache.engine.blocks.pins import Pins
-from agentcache.engine.blocks.turn_cost import TurnCost
+from agentcache.engine.blocks.turn_cost import RequestCost, TurnCost
 from agentcache.engine.jobs.duration_store import DurationStore, find_file
 from agentcache.engine.jobs.reuse_factors import ReuseFactors
 from agentcache.engine.jobs.search_steps import is_search_step
@@ -115,6 +115,7 @@ class TrackerSetup:
             num_blocks=self.inputs.num_blocks,
             block_size=self.block_size,
             price_taken=(lambda place, _: recompute_cost.at(place)) if price is None else price.if_lost,
+            find_work=RequestCost(recompute_cost, self.block_size, self.inputs.step_s).find,
             count_running=lambda: self.count_requests()[0],
             foresee_loss=self._make_foresight(runtime_policy, runtime),
             find_turns=runtime.jobs.turn_counts.quantile,

@@ -145,9 +145,9 @@ class JobTracker:
         return None if state is None else state.job
 
     def priority_of(self, request: Request) -> QueuePriority:
-        """Return where the request stands in the queue."""
-        state = self._states.get(request.request_id)
-        return state.priority if state is not None else QueuePriority(ORDINARY, self.clock(), self.clock())
+        """Return where a request that comes now stands in the queue: by its arrival if it is of no job."""
+        state, now_s = self._states.get(request.request_id), self.clock()
+        return state.priority if state is not None else QueuePriority(ORDINARY, now_s, now_s, by_arrival=True)
 
     @property
     def patience_s(self) -> float:

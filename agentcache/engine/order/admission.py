@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from vllm.utils.math_utils import cdiv
+from vllm.v1.core.kv_cache_utils import KVCacheBlock
 from vllm.v1.request import Request, RequestStatus
 
 from agentcache.engine.blocks.pins import LATEST_S, Pins
@@ -12,7 +13,7 @@ from agentcache.engine.jobs.request_state import RequestState
 from agentcache.engine.order.juniors import Juniors
 from agentcache.engine.order.load_control import LoadControl
 from agentcache.engine.order.step_order import StepOrder
-from agentcache.policy.runtime_policy import RuntimePolicy
+from agentcache.policy.runtime_policy import SMALL_S, RuntimePolicy
 
 
 class AdmissionControl:
@@ -26,6 +27,7 @@ class AdmissionControl:
         num_blocks: int,
         block_size: int,
         price_taken: Callable[[float, float], float],
+        find_work: Callable[[Request, int], float],
         count_running: Callable[[], int],
         foresee_loss: Callable[[], float],
         find_turns: Callable[[float], int],
@@ -35,7 +37,8 @@ class AdmissionControl:
         """`price_taken` gives the seconds that taking a block costs which ends so many tokens into its sequence.
 
         It is asked with the share of what is taken that will be lost. `foresee_loss` gives that; the policy's orders
-        are for none and for all.
+        are for none and for all. `find_work` gives the seconds that a request takes at most of which so many tokens are
+        cached.
 
         `find_turns` gives the number of turns that a share of the jobs under way have not behind them yet,
         `find_growth` the tokens that a job is still to add to a prompt, as a multiple of the prompt's.
@@ -47,6 +50,7 @@ class AdmissionControl:
         self._weighs = runtime_policy.wait_for_pins == "weighed"
         self._block_size = block_size
         self._price_taken = price_taken
+        self._find_work = find_work
         self._count_running = count_running
         self._find_growth = find_growth
         self.load_control = load_control
@@ -80,15 +84,20 @@ class AdmissionControl:
             self._held_since_s = None
 
     def guard(self, request: Request, state: RequestState) -> None:
-        """Keep what the request will hit, against those that come behind it in the queue."""
-        if self._guarded is None:
+        """Keep what the request will hit, against those that come behind it in the queue.
+
+        A small request keeps its place by arrival, and waits neither for pins nor for load control.
+        """
+        if self._guarded is None and not self._weighs:
             return
         hits = self.load_control.look(request, state, state.arrived_s)
-        if self.load_control.may_hold(state, state.arrived_s):
+        if self._weighs and self._is_small(request, hits):
+            state.priority = state.priority._replace(by_arrival=True)
+        elif self.load_control.may_hold(state, state.arrived_s):
             # For as long as it may wait, what is left of its context would take room from those that go on.
             return
         free = [block.block_id for block in hits if block.ref_cnt == 0]
-        if free:
+        if free and self._guarded is not None:
             self._guarded.guard(request.request_id, free, max(0.0, LATEST_S - state.priority.time_s))
 
     def should_defer(self, request: Request, state: RequestState, available: int, now_s: float) -> bool:
@@ -96,12 +105,13 @@ class AdmissionControl:
 
         `available` blocks are free, or the request's already.
 
-        While it waits, nothing behind it without a pin is admitted either: small requests would keep a large one
-        waiting for ever. A junior leaves room for the others to grow (`Order`), and holds back juniors alone: it waits
-        for as long as what its job takes of that room until its end would cost, and so not for long if that is little.
-        Whoever has waited for `patience_s` goes, however many wait with it, unless load control holds it.
+        While it waits, nothing behind it without a pin is admitted either: lesser requests would keep a large one
+        waiting for ever. Those that keep their place by arrival go all the same, until its patience is over. A junior
+        leaves room for the others to grow (`Order`), and holds back juniors alone: it waits for as long as what its job
+        takes of that room until its end would cost, and so not for long if that is little. Whoever has waited for
+        `patience_s` goes, however many wait with it, unless load control holds it.
         """
-        if self._respected is None or request.status == RequestStatus.PREEMPTED:
+        if self._respected is None or request.status == RequestStatus.PREEMPTED or state.priority.by_arrival:
             return False
         pinned = self._respected.blocks
         lacking = self._count_needed(request, state) - (available - pinned)
@@ -124,6 +134,11 @@ class AdmissionControl:
         if pinned and not self._held_back:
             self._held_back = lacking > 0 and self._is_worth_waiting(min(lacking, pinned), request, now_s)
         return self._held_back
+
+    def _is_small(self, request: Request, hits: Sequence[KVCacheBlock]) -> bool:
+        # Each group of layers has a block for the same tokens.
+        kept = self._block_size * len({block.block_hash_num_tokens for block in hits})
+        return self._find_work(request, kept) <= SMALL_S
 
     def _count_needed(self, request: Request, state: RequestState) -> int:
         """Count the request's blocks but for those of others that run: it shares them."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from vllm.v1.core.sched.request_queue import RequestQueue
@@ -15,11 +15,15 @@ from agentcache.policy.runtime_policy import Order
 
 
 class QueuePriority(NamedTuple):
-    """Lower ones are served first. A request's priority stays the same while it waits."""
+    """Lower ones are served first. A request's priority stays the same while it waits.
+
+    With `by_arrival` it is served before those that have come after it, whatever their priority.
+    """
 
     rank: int
     time_s: float
     arrival_s: float
+    by_arrival: bool = False
 
 
 PREEMPTED, PINNED, ORDINARY = range(3)
@@ -40,11 +44,49 @@ class _Entry(NamedTuple):
     number: int
     request_id: str
 
+    @property
+    def key(self) -> tuple[Any, ...]:
+        rank, time_s, arrival_s, _ = self.priority
+        return rank, time_s, arrival_s, self.arrival_time, self.number
+
+    @property
+    def arrival(self) -> tuple[float, int]:
+        return self.priority.arrival_s, self.number
+
+
+class _Heap:
+    """Entries by a key. Those of requests that left stay until they come up, or are many.
+
+    So they hold names: a request has its whole prompt.
+    """
+
+    def __init__(self) -> None:
+        self._entries: list[tuple[tuple[Any, ...], _Entry]] = []
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def push(self, key: tuple[Any, ...], entry: _Entry) -> None:
+        heapq.heappush(self._entries, (key, entry))
+
+    def find_first(self, is_waiting: Callable[[_Entry], bool]) -> _Entry | None:
+        while self._entries and not is_waiting(self._entries[0][1]):
+            heapq.heappop(self._entries)
+        return self._entries[0][1] if self._entries else None
+
+    def drop_surplus(self, waiting: int, is_waiting: Callable[[_Entry], bool]) -> None:
+        """Drop dead entries below one that stays: vLLM takes out and puts back whoever it skips, every step."""
+        if len(self._entries) > 2 * waiting + _SURPLUS:
+            self._entries = [each for each in self._entries if is_waiting(each[1])]
+            heapq.heapify(self._entries)
+
 
 class JobQueue(RequestQueue):
     """Preempted requests first, then those out of patience as they came, then by priority. O(log n) each.
 
-    A request that is put back, preempted or skipped, goes where its priority is.
+    One that keeps its place by arrival waits for none that came after it, and so at most for as long as where all are
+    served as they come; many of them delay others no more than there. A request that is put back, preempted or skipped,
+    goes where its first priority is.
     """
 
     def __init__(
@@ -56,35 +98,32 @@ class JobQueue(RequestQueue):
         self._find_priority = find_priority
         self._get_patience_s = get_patience_s
         self._clock = clock
-        # The same entries by priority and by arrival. Those of requests that left stay until they come up, so they hold
-        # names: a request has its whole prompt.
-        self._by_priority: list[_Entry] = []
-        self._by_arrival: list[tuple[float, int, _Entry]] = []
+        self._by_priority, self._by_arrival, self._in_place = _Heap(), _Heap(), _Heap()
         self._waiting: dict[str, tuple[_Entry, Request]] = {}
         self._front: str | None = None
-        # Of the first addition: requests that are put back stay in the order in which they came.
-        self._numbers: WeakKeyDictionary[Request, int] = WeakKeyDictionary()
+        # Of the first addition: requests that are put back stay where they were.
+        self._places: WeakKeyDictionary[Request, tuple[QueuePriority, int]] = WeakKeyDictionary()
         self._count = itertools.count()
 
     def add_request(self, request: Request) -> None:
         """Put the request where its priority is; a preempted one in front."""
-        priority = self._find_priority(request)
+        if (place := self._places.get(request)) is None:
+            place = self._places[request] = self._find_priority(request), next(self._count)
+        priority, number = place
         if request.status == RequestStatus.PREEMPTED:
             priority = priority._replace(rank=PREEMPTED)
-        number = self._numbers.setdefault(request, next(self._count))
         entry = _Entry(priority, request.arrival_time, number, request.request_id)
         self._waiting[request.request_id] = entry, request
-        heapq.heappush(self._by_priority, entry)
-        heapq.heappush(self._by_arrival, (priority.arrival_s, number, entry))
-        self._drop_surplus()
+        self._by_priority.push(entry.key, entry)
+        self._by_arrival.push(entry.arrival, entry)
+        if priority.by_arrival:
+            self._in_place.push(entry.arrival, entry)
+        for heap in (self._by_priority, self._by_arrival, self._in_place):
+            heap.drop_surplus(len(self._waiting), self._is_waiting)
 
     def peek_request(self) -> Request:
         """Return the next request, and note it for `pop_request`. Raises IndexError when nothing waits."""
-        self._drop_departed()
-        first, oldest = self._by_priority[0], self._by_arrival[0][2]
-        waited_s = self._clock() - oldest.priority.arrival_s
-        is_due = waited_s >= self._get_patience_s() and first.priority.rank != PREEMPTED
-        self._front = oldest.request_id if is_due else first.request_id
+        self._front = self._find_front().request_id
         return self._waiting[self._front][1]
 
     def pop_request(self) -> Request:
@@ -124,22 +163,19 @@ class JobQueue(RequestQueue):
 
     def __iter__(self) -> Iterator[Request]:
         """Iterate over the requests by priority."""
-        return (request for _, request in sorted(self._waiting.values(), key=lambda waiting: waiting[0]))
+        return (request for _, request in sorted(self._waiting.values(), key=lambda waiting: waiting[0].key))
 
-    def _drop_departed(self) -> None:
-        while self._by_priority and not self._is_waiting(self._by_priority[0]):
-            heapq.heappop(self._by_priority)
-        while self._by_arrival and not self._is_waiting(self._by_arrival[0][2]):
-            heapq.heappop(self._by_arrival)
-
-    def _drop_surplus(self) -> None:
-        """Drop dead entries below one that stays: vLLM takes out and puts back whoever it skips, every step."""
-        if len(self._by_priority) > 2 * len(self._waiting) + _SURPLUS:
-            self._by_priority = [entry for entry, _ in self._waiting.values()]
-            heapq.heapify(self._by_priority)
-        if len(self._by_arrival) > 2 * len(self._waiting) + _SURPLUS:
-            self._by_arrival = [(entry.priority.arrival_s, entry.number, entry) for entry, _ in self._waiting.values()]
-            heapq.heapify(self._by_arrival)
+    def _find_front(self) -> _Entry:
+        if (first := self._by_priority.find_first(self._is_waiting)) is None:
+            raise IndexError("no request waits")
+        if first.priority.rank == PREEMPTED:
+            return first
+        oldest = self._by_arrival.find_first(self._is_waiting)
+        assert oldest is not None
+        if self._clock() - oldest.priority.arrival_s >= self._get_patience_s():
+            return oldest
+        in_place = self._in_place.find_first(self._is_waiting)
+        return first if in_place is None or first.arrival < in_place.arrival else in_place
 
     def _is_waiting(self, entry: _Entry) -> bool:
         waiting = self._waiting.get(entry.request_id)
