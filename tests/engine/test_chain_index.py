@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import random
+import time
 import timeit
 from typing import Any
 
@@ -128,3 +129,20 @@ def test_a_long_prompt_is_looked_up_within_a_millisecond() -> None:
     unknown = [random.randbytes(32) for _ in range(4096)]
     # Measured: 0.15 to 0.2 ms.
     assert min(timeit.repeat(lambda: index.find(unknown), number=1, repeat=20)) < 1e-3
+
+
+def test_a_full_table_drops_its_oldest_as_quickly_as_it_fills() -> None:
+    def file(first: int) -> float:
+        started_s = time.thread_time()
+        for number in range(first, first + 20_000):
+            index.note_prompt(b"%d" % number, (), ChainOwner(str(number), str(number), 1))
+        return time.thread_time() - started_s
+
+    ratios = []
+    for _ in range(3):
+        index = ChainOwners(capacity=20_000)
+        filling_s, full_s = file(0), file(20_000)
+        ratios.append(full_s / filling_s)
+        if ratios[-1] < 2:
+            break
+    assert min(ratios) < 2

@@ -114,10 +114,23 @@ def test_sessions_that_were_idle_for_too_long_are_told_once() -> None:
 
 def test_sessions_that_expire_at_once_are_told_in_parts() -> None:
     tracked = Tracked(max_jobs=1000)
-    for number in range(MAX_EXPIRED + 40):
+    for number in range(MAX_EXPIRED + 20):
         tracked.turn(str(number), ASKED, session=str(number))
     tracked.clock.now_s += 4000
-    assert [len(tracked.tracker.take_expired()) for _ in range(3)] == [MAX_EXPIRED, 40, 0]
+    assert [len(tracked.tracker.take_expired()) for _ in range(3)] == [MAX_EXPIRED, 20, 0]
+
+
+def test_requests_of_a_step_expire_no_more_jobs_than_one() -> None:
+    tracked = Tracked(max_jobs=1000)
+    for number in range(2 * MAX_EXPIRED):
+        tracked.turn(str(number), ASKED, session=str(number))
+    tracked.tracker.step()
+    tracked.clock.now_s += 4000
+    for number in range(4):
+        tracked.turn(f"new {number}", ASKED, session=f"new {number}")
+    assert len(tracked.tracker.runtime.jobs) == MAX_EXPIRED + 4
+    tracked.tracker.step()
+    assert len(tracked.tracker.runtime.jobs) == 4
 
 
 def test_an_id_of_any_length_is_kept_short() -> None:

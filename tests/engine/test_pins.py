@@ -367,3 +367,14 @@ def test_of_a_jobs_turns_that_wait_the_latest_have_pins() -> None:
     assert [pin.turn for pin in pins] == list(range(3, MAX_PENDING + 3))
     assert dict(pins.ended) == {"budget": 3}
     pins.check_integrity()
+
+
+def test_pins_whose_time_is_over_at_once_end_in_parts() -> None:
+    pins, evictor, clock = make()
+    for number in range(NUM_BLOCKS):
+        pin(pins, evictor, f"{number % 8} {number}", range(number, number + 1))
+    clock.now_s += 1e4
+    for left in (32, 0):
+        pins.step()
+        assert len(pins._live) == left
+    pins.check_integrity()

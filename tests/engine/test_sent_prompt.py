@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from hashlib import blake2b
 from types import SimpleNamespace
 from typing import Any
 
@@ -198,6 +199,28 @@ def test_what_cannot_be_digested_is_not_told() -> None:
     nested.chat_template_kwargs = {"a": deep}
     parts = ChatCompletionRequest.model_validate({"messages": [{"role": "user", "content": [TEXT] * 5000}]})
     assert digest_chat(half) == digest_chat(nested) == digest_chat(parts) == {}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"messages": [{"role": "user", "content": "x" * 2**22}]},
+        {"messages": [{"role": "user", "content": "x" * 2**12}] * 2**10},
+        {"messages": [], "tools": [TOOL] * 5000},
+        {"messages": [], "tools": [TOOL | {"function": {"name": "a", "description": "x" * 2**22}}]},
+        {"messages": [], "chat_template_kwargs": {"a": "x" * 2**22}},
+    ],
+)
+def test_no_more_than_four_megabytes_are_digested(body: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed = []
+
+    def note(data: bytes, **options: Any) -> Any:
+        hashed.append(len(data))
+        return blake2b(data, **options)
+
+    monkeypatch.setattr("agentcache.engine.jobs.sent_digests.blake2b", note)
+    assert digest_chat(ChatCompletionRequest.model_validate(body)) == {}
+    assert sum(hashed) <= 2**22
 
 
 def test_a_response_tells_its_instructions_apart() -> None:

@@ -133,6 +133,25 @@ def test_the_last_reply_answers_what_stood_before_it(messages: str, answered: st
     assert find_questions(numbered).asked == find_questions(asking).asked
 
 
+@pytest.mark.parametrize("content", ["x" * 2**22, [{"type": "text", "text": "x"}] * 8192], ids=["characters", "parts"])
+def test_a_prompt_too_long_to_read_asks_nothing_known(content: Any) -> None:
+    assert find_questions([("u", "a"), ("a", None), ("u", content)]) == Questions()
+    assert find_questions([("u", "a"), ("a", None), ("u", content[:-100])]) != Questions()
+
+
+def test_no_more_messages_are_read_than_told() -> None:
+    read = 0
+
+    def messages() -> Iterator[tuple[str, Any]]:
+        nonlocal read
+        for _ in range(20_000):
+            read += 1
+            yield "u", "a"
+
+    assert find_questions(messages()) == Questions()
+    assert read < 10_000
+
+
 @pytest.mark.parametrize("told", [None, 7, "ab", ["a"], [["a"], "b"], {"a": 1}])
 def test_questions_of_another_shape_are_none(told: object) -> None:
     request = Request("a", [1], SamplingParams(extra_args={QUESTIONS_ARGUMENT: told, AGENT_ARGUMENT: told}), None)

@@ -17,7 +17,7 @@ from tool_runtime.learning.turn_counts import MOST_AWAY_S, TurnCounts
 MAX_ID = 64
 MAX_PENDING = 64
 # So many jobs leave at once for having been idle: after a rest there may be thousands, all to be booked in one step.
-MAX_EXPIRED = 256
+MAX_EXPIRED = 32
 
 
 class Parent(Enum):
@@ -156,8 +156,8 @@ class JobTable:
             self._drop(entry, Departure.ENDED)
         return True
 
-    def expire(self) -> list[Departed]:
-        """Drop what has been idle for too long, up to 256 jobs; return those that left since the last call.
+    def expire(self, most: int = MAX_EXPIRED) -> list[Departed]:
+        """Drop up to `most` jobs that have been idle for too long; return all that left since the last call.
 
         These are at most `max_jobs`.
         """
@@ -166,7 +166,7 @@ class JobTable:
         self.turn_counts.drop_away(self._away_from_s)
         oldest_s = now_s - self._max_idle_s
         overdue = takewhile(lambda entry: entry.last_active_s < oldest_s, self._idle.values())
-        for entry in list(islice(overdue, MAX_EXPIRED)):
+        for entry in list(islice(overdue, most)):
             self._drop(entry, Departure.IDLE)
         departed = list(self._departed)
         self._departed.clear()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Collection, Sequence
 
 
@@ -19,7 +19,7 @@ class PromptBlocks:
         self._before: dict[bytes, bytes | None] = {}
         self._uses: dict[bytes, int] = {}
         # By the job, the last block of its prompt.
-        self._ends: dict[int, bytes] = {}
+        self._ends: OrderedDict[int, bytes] = OrderedDict()
 
     def __len__(self) -> int:
         """Return the number of blocks."""

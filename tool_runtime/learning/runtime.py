@@ -12,7 +12,7 @@ from tool_runtime.learning.context_growth import ContextGrowth
 from tool_runtime.learning.correction import correction_factor
 from tool_runtime.learning.durations import Durations, Ended
 from tool_runtime.learning.job_entry import Departed, Gap, PendingTurn
-from tool_runtime.learning.job_table import JobTable, Parent
+from tool_runtime.learning.job_table import MAX_EXPIRED, JobTable, Parent
 from tool_runtime.learning.load import Load
 from tool_runtime.learning.tool_key import ToolKey
 from tool_runtime.learning.ttl import RELEASE, Hold, Situation, TtlEstimator, memoryfulness
@@ -71,9 +71,9 @@ class AgentRuntime:
         """Book a reply that was cut off, aborted or failed: nothing is learned from it."""
         self.jobs.fail(session, request)
 
-    def expire(self) -> list[Departed]:
-        """Return the jobs that left since the last call; learn that nobody answered their last turns."""
-        departed = self.jobs.expire()
+    def expire(self, most: int = MAX_EXPIRED) -> list[Departed]:
+        """Return the jobs that left since the last call, as `JobTable.expire` does; learn that none answered."""
+        departed = self.jobs.expire(most)
         for each in departed:
             self._job_turns.append(each.job.turns)
             self._memoryfulness = None

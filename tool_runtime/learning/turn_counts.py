@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import takewhile
+from itertools import islice, takewhile
 
 from tool_runtime.learning.prompt_blocks import PromptBlocks
 
 # Of a tool that runs for longer the client is more likely gone.
 MOST_AWAY_S = 300.0
+# At once: 10,000 jobs that stay away hold up nothing.
+_MAX_DROPPED = 32
 
 
 class TurnCounts:
@@ -47,9 +49,10 @@ class TurnCounts:
         self.blocks.drop(job)
 
     def drop_away(self, before_s: float) -> None:
-        """Drop the jobs that have been away since before then."""
+        """Drop the jobs that have been away since before then, up to 32."""
         # All are found before any is dropped: a dict finds its first entry behind all that were dropped before it.
-        for job, _ in list(takewhile(lambda away: away[1] < before_s, self._away.items())):
+        long_away = takewhile(lambda away: away[1] < before_s, self._away.items())
+        for job, _ in list(islice(long_away, _MAX_DROPPED)):
             self.drop(job)
 
     def quantile(self, share: float) -> int:

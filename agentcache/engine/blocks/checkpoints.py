@@ -15,7 +15,7 @@ needs.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 from itertools import chain
 
@@ -64,7 +64,7 @@ class Checkpoints:
         # Where the prompts end of running requests whose jobs will not repeat the reply, in tokens.
         self._ends: dict[str, int] = {}
         # Of the blocks that keep these tokens, the latest last.
-        self._beginnings: dict[BlockHash, None] = {}
+        self._beginnings: OrderedDict[BlockHash, None] = OrderedDict()
         # Of running requests: what vLLM has freed last of each group, which the last checkpoint may need still.
         self._held: dict[str, list[KVCacheBlock]] = {}
         coordinator = manager.coordinator
@@ -126,10 +126,10 @@ class Checkpoints:
             return
         self._shared[request.request_id] = shared
         for block_hash in request.block_hashes[: shared // self._manager.block_pool.hash_block_size]:
-            self._beginnings.pop(block_hash, None)
             self._beginnings[block_hash] = None
+            self._beginnings.move_to_end(block_hash)
         while len(self._beginnings) > _MOST_BEGINNINGS:
-            del self._beginnings[next(iter(self._beginnings))]
+            self._beginnings.popitem(last=False)
 
     def end_at(self, request: Request, tokens: int | None) -> None:
         """Note that the request's job will come back with so many tokens of its prompt; None: with the reply, too."""

@@ -9,6 +9,9 @@ from typing import Any, NamedTuple
 
 # Of a digest: enough to tell the turns of one job apart.
 _DIGEST_BYTES = 8
+# Messages and their parts, and characters. To read more would hold up the API server.
+MAX_PIECES = 8192
+_MAX_CHARACTERS = 4 * 2**20
 
 
 class Questions(NamedTuple):
@@ -23,18 +26,28 @@ class Questions(NamedTuple):
 
 
 def find_questions(messages: Iterable[tuple[str, Any]]) -> Questions:
-    """Find what messages ask, each given by its role's letter (`told_prompt.ROLES`) and its content."""
+    """Find what messages ask, each given by its role's letter (`told_prompt.ROLES`) and its content.
+
+    Of more than 8,192 messages and parts, or 4 million characters, nothing is found.
+    """
+    pieces, characters = MAX_PIECES, _MAX_CHARACTERS
     everything = _hash()
     asked: str | None = None
     answered: str | None = None
     is_answered = False
     for letter, content in messages:
+        pieces -= 1 + (len(content) if isinstance(content, list) else 0)
+        if pieces < 0:
+            return Questions()
         if letter == "a":
             is_answered = True
         elif letter != "s":
             if is_answered:
                 answered, is_answered = asked, False
             text = f"{letter} {_read_text(content)}"
+            characters -= len(text)
+            if characters < 0:
+                return Questions()
             everything.update(_hash(text.encode("utf-8", "surrogatepass")).digest())
             asked = everything.hexdigest()
     return Questions(asked, answered)

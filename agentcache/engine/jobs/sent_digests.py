@@ -10,6 +10,7 @@ from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from hashlib import blake2b
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -22,8 +23,9 @@ from agentcache.engine.patches import replace
 
 MAX_MESSAGES = 4096
 MAX_TOOLS = 512
-# More would hold up the API server.
+# Parts of messages, tools, and bytes of each of the two. More would hold up the API server.
 _MAX_PARTS = 4096
+_MAX_BYTES = 4 * 2**20
 _DIGEST_BYTES = 4
 # Of a chat's message or an item of a response: s(ystem), u(ser), t(ool), a(ssistant), r: the same with its reasoning.
 _LETTERS = {"system": "s", "developer": "s", "tool": "t", "function": "t", "assistant": "a"}
@@ -72,31 +74,35 @@ def keep_messages_as_sent() -> None:
 def _mark(request: ChatCompletionRequest | ResponsesRequest, messages: str | None) -> dict[str, Any]:
     is_shown = request.tool_choice != "none" or not _SERVER["excludes_tools"]
     tools = _write_tools((request.tools or ()) if is_shown else ())
-    options = _digest([getattr(request, name, None) for name in _OPTIONS])
+    options = _digest_all([[getattr(request, name, None) for name in _OPTIONS]])
     if messages is None or tools is None or options is None:
         return {}
-    return {SENT_ARGUMENT: {"messages": messages, "tools": tools, "options": options}}
+    return {SENT_ARGUMENT: {"messages": messages, "tools": tools, "options": options[0]}}
 
 
 def _write_messages(messages: Iterable[Any]) -> str | None:
     """Write a letter and a digest a message, as far as the first 4,096; None where they cannot be told."""
-    shown = [message if isinstance(message, Mapping) else vars(message) for message in messages][:MAX_MESSAGES]
+    first = islice(messages, MAX_MESSAGES)
+    shown = [message if isinstance(message, Mapping) else vars(message) for message in first]
     contents = (values.get("content") for values in shown)
     if sum(len(content) for content in contents if isinstance(content, list)) > _MAX_PARTS:
         return None
-    written = []
-    for values in shown:
-        if (digest := _digest([*_find_shown(values)])) is None:
-            return None
-        written.append(_find_letter(values) + digest)
-    return "".join(written)
+    digests = _digest_all([*_find_shown(values)] for values in shown)
+    if digests is None:
+        return None
+    return "".join(_find_letter(values) + digest for values, digest in zip(shown, digests, strict=True))
 
 
 def _write_tools(tools: Sequence[Any]) -> str | None:
-    """Write a digest of the name and one of the definition a tool; of very many, what is beyond counts as one."""
+    """Write a digest of the name and one of the definition a tool; of very many, what is beyond counts as one.
+
+    None where they cannot be told.
+    """
+    if len(tools) > _MAX_PARTS:
+        return None
     groups = [[tool] for tool in tools[: MAX_TOOLS - 1]] + ([[*rest]] if (rest := tools[MAX_TOOLS - 1 :]) else [])
-    written = [_digest(part) for group in groups for part in (list(map(_find_name, group)), group)]
-    return None if None in written else "".join(filter(None, written))
+    digests = _digest_all(part for group in groups for part in (list(map(_find_name, group)), group))
+    return None if digests is None else "".join(digests)
 
 
 def _find_name(tool: Any) -> Any:
@@ -143,11 +149,17 @@ def _list_messages(request: AnthropicMessagesRequest) -> list[dict[str, Any]]:
     return [{"role": "system", "content": system}, *(vars(message) for message in request.messages)]
 
 
-def _digest(value: Any) -> str | None:
-    """Digest a value of JSON and of pydantic's models; None where it has too many levels, or half a character."""
+def _digest_all(values: Iterable[Any]) -> list[str] | None:
+    """Digest values of JSON and of pydantic's models; None where they are large or deep, or have half a character."""
     hook: Callable[[Any], Any] = vars
-    try:
-        encoded = msgspec.msgpack.encode(value, enc_hook=hook)
-    except (RecursionError, UnicodeError, TypeError, OverflowError):
-        return None
-    return blake2b(encoded, digest_size=_DIGEST_BYTES).hexdigest()
+    digests, left = [], _MAX_BYTES
+    for value in values:
+        try:
+            encoded = msgspec.msgpack.encode(value, enc_hook=hook)
+        except (RecursionError, UnicodeError, TypeError, OverflowError):
+            return None
+        left -= len(encoded)
+        if left < 0:
+            return None
+        digests.append(blake2b(encoded, digest_size=_DIGEST_BYTES).hexdigest())
+    return digests

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from functools import cache
+from itertools import islice
 from typing import Any
 
 from vllm import SamplingParams
@@ -21,7 +22,7 @@ from agentcache.engine.constants import (
     ROLES_ARGUMENT,
 )
 from agentcache.engine.jobs.names import shorten
-from agentcache.engine.jobs.questions import Questions, find_questions
+from agentcache.engine.jobs.questions import MAX_PIECES, Questions, find_questions
 from agentcache.engine.jobs.sent_digests import digest_chat, digest_response
 from agentcache.engine.marks import join_marks, mark, read_mark
 from agentcache.engine.patches import wrap_method
@@ -113,7 +114,7 @@ def _tell_response(original: Callable[..., SamplingParams]) -> Callable[..., Sam
 
 def _describe(items: Iterable[Any]) -> dict[str, Any]:
     """Build the marks that describe messages, or the items of a response, to the engine."""
-    messages = list(_find_messages(items))
+    messages = list(islice(_find_messages(items), MAX_PIECES + 1))
     return {
         ROLES_ARGUMENT: "".join(letter for letter, _ in messages[:_MAX_MESSAGES]),
         QUESTIONS_ARGUMENT: list(find_questions(messages)),

@@ -32,7 +32,8 @@ from agentcache.engine.order.job_queue import ORDINARY, QueuePriority, find_prio
 from agentcache.engine.order.load_control import LoadControl
 from agentcache.engine.replies.tool_reader import ToolReader, calls_of
 from agentcache.policy.runtime_policy import RuntimePolicy
-from tool_runtime.learning.job_entry import Gap, JobEntry
+from tool_runtime.learning.job_entry import Departure, Gap, JobEntry
+from tool_runtime.learning.job_table import MAX_EXPIRED
 from tool_runtime.learning.runtime import AgentRuntime
 from tool_runtime.learning.tool_key import ToolKey
 from tool_runtime.learning.ttl import Hold
@@ -96,6 +97,8 @@ class JobTracker:
         self._states: dict[str, RequestState] = {}
         self._without_token: set[str] = set()
         self._answered: set[str] = set()
+        # So many jobs may expire until the next step.
+        self._may_expire = MAX_EXPIRED
 
     @property
     def load_control(self) -> LoadControl:
@@ -258,6 +261,7 @@ class JobTracker:
     def step(self) -> None:
         """End what is over by now. Called before each step is scheduled."""
         self._waiting.step(self._count_waiting())
+        self._may_expire = MAX_EXPIRED
         if self.pins is not None:
             self.pins.step()
         self._end_departed()
@@ -298,6 +302,8 @@ class JobTracker:
 
         None stands for those that have no name, or are back. More may be over by now unless the list is empty.
         """
+        # An engine core without requests takes no steps.
+        self._may_expire = MAX_EXPIRED
         self._end_departed()
         find, expired = self.runtime.jobs.find, self.stats_guard.ask([], self.stats.take_expired)
         return [None if session is None or find(session) else session for session in expired]
@@ -333,7 +339,8 @@ class JobTracker:
             self._blocks[0].check_integrity()
 
     def _end_departed(self) -> None:
-        for departed in self.runtime.expire():
+        for departed in self.runtime.expire(self._may_expire):
+            self._may_expire -= departed.cause is Departure.IDLE
             job = departed.job.session
             self.stats_guard.tell(self.stats.end, departed)
             self._prefixes.forget(job)

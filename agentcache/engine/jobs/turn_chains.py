@@ -207,8 +207,10 @@ def _guess(waits: Mapping[str, _Turn], prompt: Prompt, shared: Mapping[str, int]
 
 
 def _hash_runs(tokens: Sequence[int]) -> NDArray[np.uint64]:
+    if len(tokens) < _SAID:
+        return np.zeros(0, np.uint64)
     values = np.frombuffer(array("Q", tokens), np.uint64)
-    hashes = np.zeros(max(0, len(values) - _SAID + 1), np.uint64)
+    hashes = np.zeros(len(values) - _SAID + 1, np.uint64)
     for place, factor in enumerate(_FACTORS):
         hashes += values[place : place + len(hashes)] * factor
     return hashes

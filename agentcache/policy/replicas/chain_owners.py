@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -32,7 +33,7 @@ class ChainOwners:
         # By the last full block, then by how many tokens are behind it, then by these; `_keys` has all of them, the
         # oldest first.
         self._owners: dict[bytes, dict[int, dict[tuple[int, ...], ChainOwner]]] = {}
-        self._keys: dict[_Key, None] = {}
+        self._keys: OrderedDict[_Key, None] = OrderedDict()
         self._chains: dict[str, set[_Key]] = {}
 
     def __len__(self) -> int:
