@@ -5,8 +5,8 @@ python benchmarks/soak.py [--minutes N] [--jobs N] [--policy NAME] [--kv-tokens 
 vLLM's scheduler with ours, its block pool and evictor in this process, as in an engine core, under default limits and
 without worker or GPU: tokens are made up and time is modelled (Llama-3.1-8B on an H200), so that minutes serve
 thousands of turns. What workers and API servers keep is not seen. Each job has up to eight turns that call tools; some
-requests are aborted, some tools never return. With --served a server of the tiny model on the CPU is asked instead, with
-names, headers, tools and prompts at their largest: memory of API server and engine core.
+requests are aborted, some tools never return. With --served a server of the tiny model on the CPU is asked instead,
+with names, headers, tools and prompts at their largest: memory of API server and engine core.
 """
 
 from __future__ import annotations
