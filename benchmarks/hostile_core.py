@@ -17,6 +17,7 @@ from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
 from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT
+from agentcache.engine.garbage import SpareSurvivors
 from agentcache.engine.replies.forced_calls import write_forced_calls
 from agentcache.engine.tier.worker import CopiesDone, TierMetadata
 from agentcache.models.catalog import resolve_model
@@ -54,8 +55,11 @@ class Core:
         self.worst_s = self._since_step_s = 0.0
         self._offered = self._offered_tokens = 0
         # As an engine core does when it has started.
-        gc.collect()
-        gc.freeze()
+        if is_stock:
+            gc.collect()
+            gc.freeze()
+        else:
+            SpareSurvivors().begin()
 
     def add(
         self,

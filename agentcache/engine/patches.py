@@ -31,6 +31,7 @@ REPLACED = {
     "KVCacheManager.get_computed_blocks": "what was looked up for a fill request is known; simulations look up quickly",
     "Scheduler.schedule": "a measurement notes when steps begin",
     "Scheduler.update_from_output": "a measurement notes when steps end",
+    "EngineCoreProc.run_busy_loop": "the garbage collector looks at what is kept of jobs once, not again and again",
     # In processes that take requests, once their engine names agentcache.
     "EngineArgs.from_cli_args": "the engine learns the server's tool-call parser",
     "EngineArgs.create_engine_config": "engines that name agentcache get the rest of this list",

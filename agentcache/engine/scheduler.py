@@ -31,6 +31,7 @@ from agentcache.engine.blocks.late_frees import LateFrees, Part
 from agentcache.engine.blocks.lru_comparison import LruComparison, make_comparison
 from agentcache.engine.blocks.references import check_references, count_in_tables
 from agentcache.engine.constants import ANSWER_MARK
+from agentcache.engine.garbage import spare_cores
 from agentcache.engine.jobs.setup import generates_text, is_of_a_job
 from agentcache.engine.jobs.tracker import JobTracker
 from agentcache.engine.observers import Guard, Observers
@@ -62,6 +63,7 @@ class AgentScheduler(MultiSegmentScheduler):
         from agentcache.engine.rpc.core_calls import answer_front_ends
 
         answer_front_ends()
+        spare_cores()
         super().__init__(*args, **kwargs)
         self.clock = clock
         self.config = read_config(self.vllm_config.additional_config)
