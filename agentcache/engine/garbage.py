@@ -1,4 +1,4 @@
-"""Keeps Python's garbage collector from looking at all that is kept of jobs again and again, 0.2 s of a step each time."""
+"""Keeps Python's garbage collector from looking at all that is kept of jobs every time, which takes 0.2 s of a step."""
 
 from __future__ import annotations
 
