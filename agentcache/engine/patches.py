@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
+from inspect import Parameter, isroutine, signature
 from typing import TYPE_CHECKING, Any
+
+import vllm
 
 from agentcache.errors import CompatibilityError
 
@@ -52,19 +55,39 @@ REPLACED = {
 }
 # What is added to the engine core for front ends to call has names of our own.
 ADDED_PREFIX = "agentcache_"
+_BY_PLACE = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def replace(owner: object, name: str, value: object) -> None:
     """Set an attribute of one of vLLM's classes or objects.
 
     Raises:
-        CompatibilityError: `REPLACED` has no reason for it.
+        CompatibilityError: `REPLACED` has no reason for it, or vLLM's own function takes arguments that this one
+            does not: vLLM may call it with them.
     """
     kind = owner if isinstance(owner, type) else type(owner)
     known = any(f"{base.__name__}.{name}" in REPLACED for base in kind.__mro__)
     if not known and not name.startswith(ADDED_PREFIX):
         raise CompatibilityError(f"{kind.__name__}.{name} is replaced without a reason in agentcache/engine/patches.py")
+    if isroutine(value) and isroutine(original := getattr(owner, name, None)):
+        own = value.__get__(None, kind) if isinstance(value, classmethod | staticmethod) else value
+        _check_arguments(f"{kind.__name__}.{name}", original, own)
     setattr(owner, name, value)
+
+
+def _check_arguments(name: str, original: Callable[..., Any], replacement: Callable[..., Any]) -> None:
+    """Call the replacement's signature with all that vLLM's own function takes."""
+    parameters = signature(original).parameters.values()
+    by_place = [each.name for each in parameters if each.kind in _BY_PLACE]
+    by_name = [each.name for each in parameters if each.kind == Parameter.KEYWORD_ONLY]
+    try:
+        # A wrapper has the signature of what it wraps, and takes what it says itself.
+        signature(replacement, follow_wrapped=False).bind(*by_place, **dict.fromkeys(by_name))
+    except TypeError as error:
+        taken = ", ".join(by_place + by_name)
+        raise CompatibilityError(
+            f"vLLM {vllm.__version__}: {name} takes ({taken}), agentcache's does not: {error}"
+        ) from None
 
 
 def wrap_method(owner: type, name: str, make: Callable[[Any], Callable[..., Any]]) -> None:
@@ -89,6 +112,7 @@ def wrap_allocate_slots(
     """
     allocate = manager.allocate_slots
 
+    @wraps(allocate)
     def allocate_or_make_room(request: Request, *args: Any, **kwargs: Any) -> Any:
         begin(request)
         blocks = allocate(request, *args, **kwargs)

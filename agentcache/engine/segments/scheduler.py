@@ -212,9 +212,12 @@ def _count_gaps_as_computed(
 
 def _look_up_once(manager: KVCacheManager, filler: GapFiller) -> None:
     """Schedule with the blocks that were looked up to plan a fill request, in place of a second look-up."""
-    get_computed_blocks = manager.get_computed_blocks
+    get_computed_blocks: Callable[..., tuple[KVCacheBlocks, int, int]] = manager.get_computed_blocks
 
-    def get_known_blocks(request: Request) -> tuple[KVCacheBlocks, int, int]:
+    def get_known_blocks(request: Request, max_cache_hit_length: int | None = None) -> tuple[KVCacheBlocks, int, int]:
+        if max_cache_hit_length is not None:
+            # vLLM 0.33, to return routed experts: such engines fill no gaps.
+            return get_computed_blocks(request, max_cache_hit_length)
         if (prefix := filler.find_prefix(request)) is None:
             return get_computed_blocks(request)
         return manager.create_kv_cache_blocks(prefix.groups), prefix.tokens, prefix.boundary
