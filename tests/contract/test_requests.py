@@ -1,0 +1,96 @@
+"""What a request is known by: its hashes, its extra arguments, and what a server makes them of."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from lone_scheduler import BLOCK_SIZE
+from vllm import SamplingParams
+from vllm.entrypoints.generate.base.serving import GenerateBaseServing
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.entrypoints.serve.middleware import authenticate
+from vllm.utils.hashing import get_hash_fn_by_name
+from vllm.v1.core.kv_cache_utils import (
+    BlockHash,
+    get_request_block_hasher,
+    init_none_hash,
+    make_block_hash_with_group_id,
+)
+from vllm.v1.request import Request
+
+TOKENS = list(range(100, 100 + 3 * BLOCK_SIZE + 5))
+
+
+def make_request(tokens: list[int], **options: Any) -> Request:
+    hash_function = get_hash_fn_by_name("sha256")
+    init_none_hash(hash_function)
+    params = SamplingParams(extra_args={"some": "value"})
+    hasher = get_request_block_hasher(BLOCK_SIZE, hash_function)
+    return Request("one", tokens, params, None, block_hasher=hasher, **options)
+
+
+def test_every_full_block_has_a_hash_or_prefixes_are_missed() -> None:
+    # Without a drafter no hash waits for a token behind its block.
+    assert [len(make_request(TOKENS[:count]).block_hashes) for count in (15, 16, 47, 48)] == [0, 1, 2, 3]
+
+
+def test_a_hash_stands_for_all_before_it_or_jobs_mix() -> None:
+    other = [1, *TOKENS[1:]]
+    assert not set(make_request(TOKENS).block_hashes) & set(make_request(other).block_hashes)
+    longer = make_request([*TOKENS[: 2 * BLOCK_SIZE], *range(30)])
+    assert longer.block_hashes[:2] == make_request(TOKENS).block_hashes[:2]
+
+
+def test_a_salt_changes_every_hash_or_tenants_share_jobs() -> None:
+    salted = [make_request(TOKENS, cache_salt=salt).block_hashes for salt in (None, "a", "b")]
+    assert len({block_hash for hashes in salted for block_hash in hashes}) == 9
+
+
+def test_hashes_grow_with_the_reply_or_turns_are_lost() -> None:
+    request = make_request(TOKENS)
+    request.append_output_token_ids(list(range(BLOCK_SIZE - 5)))
+    assert len(request.block_hashes) == 4
+
+
+def test_a_group_is_a_suffix_of_a_key_or_keys_are_wrong() -> None:
+    keys = [make_block_hash_with_group_id(BlockHash(b"hash"), group) for group in (0, 1)]
+    assert all(key.startswith(b"hash") and len(key) == len(b"hash") + 4 for key in keys)
+    assert keys[0] != keys[1]
+
+
+def test_extra_arguments_reach_the_engine_or_marks_are_lost() -> None:
+    request = make_request(TOKENS)
+    assert request.sampling_params is not None
+    assert request.sampling_params.extra_args == {"some": "value"}
+
+
+def test_a_client_s_arguments_are_extra_or_replies_are_free() -> None:
+    chat = ChatCompletionRequest(messages=[{"role": "user", "content": "?"}], vllm_xargs={"some": "value"})
+    params = chat.to_sampling_params(4, {})
+    assert (params.max_tokens, (params.extra_args or {})["some"]) == (4, "value")
+
+
+def test_a_body_names_its_session_or_jobs_are_not_found() -> None:
+    chat = ChatCompletionRequest(messages=[{"role": "user", "content": "?"}], session_id="mine")
+    raw = SimpleNamespace(headers={})
+    assert GenerateBaseServing._get_session_id(chat, raw) == "mine"  # type: ignore[arg-type]
+
+
+def test_guarded_paths_are_read_late_or_routes_stand_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[dict[str, Any]] = []
+
+    async def send(message: Any) -> None:
+        answers.append(message)
+
+    async def app(*_: Any) -> None:
+        answers.append({"status": "passed"})
+
+    middleware = authenticate.AuthenticationMiddleware(app, ["key"])
+    monkeypatch.setattr(authenticate, "GUARDED_PREFIX", ("/ours",))
+    for path in ("/ours/state", "/other"):
+        scope = {"type": "http", "method": "GET", "path": path, "headers": []}
+        asyncio.run(middleware(scope, None, send))  # type: ignore[arg-type]
+    assert [answer["status"] for answer in answers if "status" in answer] == [401, "passed"]
