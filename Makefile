@@ -4,6 +4,7 @@
 # make test           setup, wheel and check, and beside mypy all tests
 # make test-fast      setup, then the tests that start no engine
 # make test-thorough  the same, with all tests at their full size
+# make test-vllm VLLM=0.33  setup, then tests and a simulation on that release of vLLM, in an environment of its own
 # make test-gpu ENGINE=cuda  setup, then the tests that need an NVIDIA GPU, which are in none of the others
 # make test-aiperf    setup, then AIPerf, in an environment of its own, against a server of ours; in none of the others
 # make demo           setup, then BFCL web-search jobs under stock vLLM's policy and ours, on a real engine on the CPU, with a
@@ -29,7 +30,7 @@ PACKAGES := $(shell find agentcache tool_runtime workloads -name __init__.py)
 # A file at a time, in order: its tests share engines. See also tests/conftest.py.
 PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder
 
-.PHONY: setup check lint types test tests wheel test-fast test-thorough test-gpu test-aiperf demo
+.PHONY: setup check lint types test tests wheel test-fast test-thorough test-vllm test-gpu test-aiperf demo
 
 # On two cores pip downloads and unpacks while csrc/ is compiled, and mypy takes what the tests leave.
 MAKEFLAGS += --jobs=2
@@ -117,6 +118,26 @@ test-fast: setup
 
 test-thorough: PYTEST += --hypothesis-profile=thorough
 test-thorough: types tests
+
+# A release that need not have a build for CPUs, and what is to hold on each: the scheduler's parts without an engine,
+# then real engines, then a simulation that ends as on the release that `make setup` installs (docs/new-vllm.md).
+VLLM ?= 0.33
+OTHER := $(VENV)/vllm-$(VLLM)
+ON_OTHER := tests/contract tests/engine tests/segments tests/tier \
+  tests/sim/test_golden_trace.py tests/sim/test_quick_pool.py
+ENGINES_ON_OTHER := tests/segments/test_gap_exactness.py tests/segments/test_job_exactness.py \
+  tests/tier/test_tier_exactness.py tests/server/test_openai_api.py
+SIMULATE = -m agentcache simulate bfcl --policy vllm --policy agentcache --jobs 20 --rate 2 --kv-tokens 60000 \
+  --seed 500 --overwrite --out
+
+test-vllm: WORKERS = 2
+test-vllm: setup
+	$(BIN)/python tests/vllm_environment.py $(VLLM) $(OTHER)
+	$(PYTEST:$(BIN)/%=$(OTHER)/bin/%) -m "not engine" $(ON_OTHER)
+	$(PYTEST:$(BIN)/%=$(OTHER)/bin/%) -m engine $(ENGINES_ON_OTHER)
+	$(BIN)/python $(SIMULATE) runs/vllm
+	$(OTHER)/bin/python $(SIMULATE) runs/vllm-$(VLLM)
+	cmp runs/vllm/events.jsonl runs/vllm-$(VLLM)/events.jsonl
 
 # One engine at a time has the GPU.
 test-gpu: setup

@@ -65,6 +65,7 @@ def make_client(placer: Placer | None) -> DPLBAsyncMPClient:
     client = object.__new__(DPLBAsyncMPClient)
     client.client_count, client.eng_start_index = 1, 0
     client.core_engines, client.engine_inflight, client.reqs_in_flight = list(ENGINES), Counter(), {}
+    client.streaming_reqs = set()  # Since vLLM 0.33.
     # Waiting requests, running ones, usage of the cache: the first engine looks full.
     client.lb_engines = [[50, 50, 1.0], [0, 0, 0.0]]
     if placer is not None:
