@@ -10,6 +10,7 @@ from lone_scheduler import BLOCK_SIZE, EOS, LoneScheduler
 from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_coordinator import KVCacheCoordinator
 from vllm.v1.core.kv_cache_manager import KVCacheManager
+from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.request_queue import FCFSRequestQueue
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import RequestStatus
@@ -216,8 +217,6 @@ def test_counts_tell_running_from_waiting_or_load_is_wrong(make_stock: MakeStock
 
 
 def test_a_paused_engine_keeps_what_waits_or_turns_end(make_stock: MakeStock) -> None:
-    from vllm.v1.core.sched.interface import PauseState
-
     lone = make_stock()
     lone.add("one", prompt(1, 2), 3)
     lone.scheduler.set_pause_state(PauseState.PAUSED_NEW)
