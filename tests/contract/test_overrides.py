@@ -13,15 +13,25 @@ from vllm.v1.engine import UtilityOutput
 from vllm.v1.engine.core import EngineCoreProc
 
 from agentcache.engine.blocks.block_queue import BlockQueue
+from agentcache.engine.compat import check_vllm
 from agentcache.engine.constants import SCHEDULER_CLASS
+from agentcache.engine.front_end import watch_engine_arguments
+from agentcache.engine.jobs.sent_digests import keep_messages_as_sent
+from agentcache.engine.jobs.told_prompt import tell_prompts
+from agentcache.engine.marks import guard_marks
 from agentcache.engine.order.job_queue import JobQueue
-from agentcache.engine.replies.forced_reply import ForcedReplyProcessor
+from agentcache.engine.replicas.client import watch_clients
+from agentcache.engine.replies.declared_tools import mark_declared_tools
+from agentcache.engine.replies.forced_reply import ForcedReplyProcessor, accept_forced_replies
+from agentcache.engine.rpc.job_calls import answer_job_calls
+from agentcache.engine.rpc.policy_switch import accept_policies
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.engine.segments.cached_blocks import WatchedBlockMap
 from agentcache.engine.segments.filling_queue import FillingQueue
 from agentcache.engine.tier.connector import TierConnector
 from agentcache.engine.tier.copying_thread import CopyingThread
 from agentcache.engine.tier.worker import CpuTierWorker
+from agentcache.server.session_headers import watch_sessions
 
 OURS = (
     AgentScheduler,
@@ -60,6 +70,25 @@ def test_overrides_take_all_arguments_or_a_call_fails(kind: type) -> None:
 def test_the_overrides_are_found_or_nothing_is_checked() -> None:
     names = {name for name, _, _ in list_overrides(AgentScheduler)}
     assert {"AgentScheduler.schedule", "AgentScheduler.add_request"} <= names
+
+
+def test_every_replacement_fits_or_a_server_fails() -> None:
+    # Each compares what it replaces with vLLM's own, once a process.
+    for put_in_place in (
+        accept_forced_replies,
+        accept_policies,
+        answer_job_calls,
+        guard_marks,
+        keep_messages_as_sent,
+        mark_declared_tools,
+        tell_prompts,
+        watch_clients,
+        watch_engine_arguments,
+        watch_sessions,
+    ):
+        put_in_place()
+    check_vllm.cache_clear()
+    check_vllm()
 
 
 def test_our_free_queue_has_all_methods_or_a_call_fails() -> None:
