@@ -22,7 +22,7 @@ from agentcache.engine import vllm_internals
 from agentcache.engine.vllm_internals import MOVED
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("agentcache", "tests", "benchmarks")
+FOLDERS = ("agentcache", "tests", "benchmarks")
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Definition = Function | ast.ClassDef | ast.Assign | ast.AnnAssign
 
@@ -98,10 +98,10 @@ def _names_of(node: ast.AST) -> Iterator[str]:
         yield node.target.id
 
 
-def read_own() -> tuple[set[Target], set[str]]:
+def read_own(*folders: str) -> tuple[set[Target], set[str]]:
     """Read what our sources import of vLLM, and every name that they call, read or define."""
     targets, used = set(), set()
-    for path in (path for package in PACKAGES for path in (ROOT / package).rglob("*.py")):
+    for path in (path for folder in folders for path in (ROOT / folder).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "vllm":
                 targets |= {Target(node.module or "", each.name) for each in node.names}
@@ -164,7 +164,7 @@ def compare(target: Target, old: Release, new: Release, used: set[str]) -> Itera
 
 def list_changes(old: Release, new: Release, *, with_source: bool) -> Iterator[str]:
     """List what changed, one line each, then how many."""
-    targets, used = read_own()
+    targets, used = read_own(*FOLDERS)
     count = 0
     for target in sorted(targets):
         for part, kind, lines in compare(target, old, new, used):
