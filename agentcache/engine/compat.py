@@ -67,7 +67,7 @@ def _read_release() -> tuple[int, ...]:
 def find_moved(name: str) -> Any:
     """Find what vLLM has moved, one of `MOVED`, where the installed release has it."""
     places = MOVED[name]
-    latest = max((since for since in places if since <= _read_release()), default=min(places))
+    latest = max(since for since in places if since <= _read_release())
     return _find(f"{places[latest]}:{name}")
 
 
