@@ -153,6 +153,20 @@ def test_many_jobs_that_expire_at_once_leave_in_parts(clock: Clock) -> None:
     table.check_integrity()
 
 
+def test_a_job_that_was_idle_for_too_long_leaves_before_its_turn(clock: Clock) -> None:
+    table = JobTable(clock=clock, max_jobs=2 * MAX_EXPIRED)
+    for number in range(MAX_EXPIRED + 20):
+        table.begin(str(number), "a")
+        table.finish(str(number), "a", [BASH], prompt_tokens=1)
+    assert not table.drop_overdue(str(MAX_EXPIRED + 5))
+    clock.now_s += 4000
+    assert table.drop_overdue(str(MAX_EXPIRED + 5))
+    assert table.begin(str(MAX_EXPIRED + 5), "b") is None
+    table.check_integrity()
+    assert len(table.expire()) == MAX_EXPIRED + 1
+    table.check_integrity()
+
+
 def test_a_tool_that_runs_for_too_long_is_not_waited_for(clock: Clock) -> None:
     """Its client has more likely gone; should the job come back, it counts again, and its blocks from its next end."""
     table = JobTable(clock=clock)

@@ -156,6 +156,14 @@ class JobTable:
             self._drop(entry, Departure.ENDED)
         return True
 
+    def drop_overdue(self, session: str) -> bool:
+        """Drop the job if it has been idle for too long, however many others have. Tell whether it was."""
+        entry = self._idle.get(bounded_id(session))
+        if entry is None or entry.last_active_s >= self._clock.now_s() - self._max_idle_s:
+            return False
+        self._drop(entry, Departure.IDLE)
+        return True
+
     def expire(self, most: int = MAX_EXPIRED) -> list[Departed]:
         """Drop up to `most` jobs that have been idle for too long; return all that left since the last call.
 
@@ -187,9 +195,9 @@ class JobTable:
             raise RuntimeError(f"jobs both busy and idle: {sorted(both)[:5]}")
         if self._idle and len(self) > self._max_jobs:
             raise RuntimeError(f"{len(self)} jobs, of which {len(self._idle)} idle: at most {self._max_jobs}")
-        counted = [entry for entry in self.jobs if entry.running or entry.last_active_s >= self._away_from_s]
-        behind = {entry.number: entry.turns_behind for entry in counted}
-        self.turn_counts.check_integrity({job: turns for job, turns in behind.items() if turns is not None})
+        behind = {entry.number: turns for entry in self.jobs if (turns := entry.turns_behind) is not None}
+        away = {entry.number for entry in self._idle.values() if entry.last_active_s < self._away_from_s}
+        self.turn_counts.check_integrity(behind, away)
         active = [entry.last_active_s for entry in self._idle.values()]
         if active != sorted(active):
             raise RuntimeError("idle jobs are not in the order of their last activity")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Mapping
 from itertools import islice, takewhile
 
 from tool_runtime.learning.prompt_blocks import PromptBlocks
@@ -68,8 +69,9 @@ class TurnCounts:
                 return turns
         return 0
 
-    def check_integrity(self, expected: dict[int, int]) -> None:
-        """Raise RuntimeError unless just the `expected` jobs count, each with its turns."""
+    def check_integrity(self, turns: Mapping[int, int], away: Collection[int] = ()) -> None:
+        """Raise RuntimeError unless just these jobs count, each with its turns; those long `away` may still count."""
+        expected = {job: each for job, each in turns.items() if job not in away or job in self._under_way}
         if not self._away.keys() <= self._under_way.keys() or list(self._away.values()) != sorted(self._away.values()):
             raise RuntimeError(f"jobs are away that do not count, or not in order: {self._away}")
         if self._under_way != expected:

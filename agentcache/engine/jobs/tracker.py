@@ -124,6 +124,10 @@ class JobTracker:
         now_s = self.clock()
         name = shorten(request.request_id)
         job, session, parent = self._finder.find(request)
+        if self.runtime.jobs.drop_overdue(job):
+            # It was not yet its turn to leave: so many leave in a step.
+            self._end_departed()
+            job, session, parent = self._finder.find(request)
         gap = self.runtime.arrived(job, name, parent, client_session=session)
         self.stats_guard.tell(self.stats.begin, job, now_s, request.session_id)
         pinned = gap is not None and self._end_gap(gap)
@@ -340,7 +344,7 @@ class JobTracker:
 
     def _end_departed(self) -> None:
         for departed in self.runtime.expire(self._may_expire):
-            self._may_expire -= departed.cause is Departure.IDLE
+            self._may_expire = max(0, self._may_expire - (departed.cause is Departure.IDLE))
             job = departed.job.session
             self.stats_guard.tell(self.stats.end, departed)
             self._prefixes.forget(job)
