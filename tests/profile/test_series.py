@@ -39,7 +39,7 @@ class Scheduler:
     def schedule(self, _: bool = False) -> Any:
         return SimpleNamespace(num_scheduled_tokens={"a": self._next.tokens})
 
-    def update_from_output(self, *_: object) -> dict[int, Any]:
+    def update_from_output(self, _step: object, _output: object) -> dict[int, Any]:
         return {}
 
     def run(self, kinds: Sequence[Kind]) -> list[MeasuredStep]:

@@ -19,7 +19,7 @@ class Scheduler:
         self.requests["a"].num_computed_tokens += 10
         return SimpleNamespace(num_scheduled_tokens={"a": 10})
 
-    def update_from_output(self, *_: object) -> dict[int, Any]:
+    def update_from_output(self, _step: object, _output: object) -> dict[int, Any]:
         return {}
 
 
