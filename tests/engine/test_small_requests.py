@@ -143,7 +143,7 @@ def test_a_flood_of_them_delays_jobs_no_more_than_with_stock(tiny_model_path: st
     [(1, 0, 0, True), (20, 0, 0, True), (21, 0, 0, False), (1, 1, 0, False), (1, 9, 9, True), (1, 9, 8, False)],
 )
 def test_what_is_small_goes_by_the_cost_model(max_tokens: int, blocks: int, cached: int, is_small: bool) -> None:
-    """A token of the reply takes 0.01 s, a block that is not cached 0.5 s: 0.2 s are small, whoever sends it."""
+    """A token of the reply takes 0.01 s, a block that is not cached 0.5 s: any request of up to 0.2 s is small."""
     tracked = make_waiting(pinned=6, protect_waiting=True)
     # In two groups of layers each.
     tracked.hits = [

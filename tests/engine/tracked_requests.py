@@ -78,6 +78,7 @@ class Tracked:
         self.runtime = AgentRuntime(
             clock=self.clock, estimator=self.estimator, max_jobs=self.max_jobs, max_idle_s=3600.0
         )
+        turn_cost = TurnCost(COST, BLOCK, num_blocks=100)
         factors = ReuseFactors(self.evictor, self.runtime, lifespan_window=10, reuse_probability=0.5)
         self.tracker = JobTracker(
             runtime_policy=self.runtime_policy,
@@ -89,7 +90,7 @@ class Tracked:
                 num_blocks=100,
                 block_size=BLOCK,
                 price_taken=lambda place, _: COST.at(place),
-                find_work=RequestCost(COST, BLOCK, STEP_S).find,
+                find_work=RequestCost(turn_cost, STEP_S).find,
                 count_running=lambda: self.running,
                 foresee_loss=lambda: self.loss,
                 find_turns=self.runtime.jobs.turn_counts.quantile,
@@ -97,7 +98,7 @@ class Tracked:
                 load_control=LoadControl(lambda: self.longest_wait_s, lambda _: self.hits, BLOCK, loses_whole=False),
             ),
             factors=factors if self.runtime_policy.factors else None,
-            turn_cost=TurnCost(COST, BLOCK, num_blocks=100),
+            turn_cost=turn_cost,
             hash_block_size=self.hash_block,
             tool_reader=None,
             count_waiting=lambda: self.waiting,

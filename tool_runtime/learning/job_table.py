@@ -159,7 +159,7 @@ class JobTable:
     def drop_overdue(self, session: str) -> bool:
         """Drop the job if it has been idle for too long, however many others have. Tell whether it was."""
         entry = self._idle.get(bounded_id(session))
-        if entry is None or entry.last_active_s >= self._clock.now_s() - self._max_idle_s:
+        if entry is None or not self._is_overdue(entry, self._clock.now_s()):
             return False
         self._drop(entry, Departure.IDLE)
         return True
@@ -172,8 +172,7 @@ class JobTable:
         now_s = self._clock.now_s()
         self._away_from_s = now_s - MOST_AWAY_S
         self.turn_counts.drop_away(self._away_from_s)
-        oldest_s = now_s - self._max_idle_s
-        overdue = takewhile(lambda entry: entry.last_active_s < oldest_s, self._idle.values())
+        overdue = takewhile(lambda entry: self._is_overdue(entry, now_s), self._idle.values())
         for entry in list(islice(overdue, most)):
             self._drop(entry, Departure.IDLE)
         departed = list(self._departed)
@@ -201,6 +200,9 @@ class JobTable:
         active = [entry.last_active_s for entry in self._idle.values()]
         if active != sorted(active):
             raise RuntimeError("idle jobs are not in the order of their last activity")
+
+    def _is_overdue(self, entry: JobEntry, now_s: float) -> bool:
+        return entry.last_active_s < now_s - self._max_idle_s
 
     def _add(self, name: str, now_s: float, client_session: str | None) -> JobEntry:
         client = name if client_session is None else bounded_id(client_session)

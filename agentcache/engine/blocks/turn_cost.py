@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from vllm.v1.request import Request
 
 from agentcache.engine.jobs.request_state import RequestState
-from agentcache.policy.cost import RecomputeCost
 from agentcache.policy.return_price import BlockPrice
 
 
@@ -38,14 +37,12 @@ class TurnCost:
 
 @dataclass(frozen=True, slots=True)
 class RequestCost:
-    """Prices requests in seconds: the prefill by `recompute_cost` of a block, each token of the reply by `step_s`."""
+    """Prices requests in seconds: the prefill as `prefill` says, each token of the reply by `step_s`."""
 
-    recompute_cost: RecomputeCost
-    block_size: int
+    prefill: TurnCost
     step_s: float
 
     def find(self, request: Request, kept_tokens: int) -> float:
         """Return the most that the request takes, served alone, of which so many tokens are cached."""
-        computed = request.num_tokens - kept_tokens
-        block_s = self.recompute_cost.at(request.num_tokens - computed / 2)
-        return computed / self.block_size * block_s + request.max_tokens * self.step_s
+        computed_blocks = (request.num_tokens - kept_tokens) / self.prefill.block_size
+        return self.prefill.of_end(request.num_tokens, computed_blocks) + request.max_tokens * self.step_s

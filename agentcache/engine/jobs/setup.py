@@ -115,7 +115,9 @@ class TrackerSetup:
             num_blocks=self.inputs.num_blocks,
             block_size=self.block_size,
             price_taken=(lambda place, _: recompute_cost.at(place)) if price is None else price.if_lost,
-            find_work=RequestCost(recompute_cost, self.block_size, self.inputs.step_s).find,
+            find_work=RequestCost(
+                TurnCost(recompute_cost, self.block_size, self.inputs.num_blocks), self.inputs.step_s
+            ).find,
             count_running=lambda: self.count_requests()[0],
             foresee_loss=self._make_foresight(runtime_policy, runtime),
             find_turns=runtime.jobs.turn_counts.quantile,

@@ -108,8 +108,8 @@ class AdmissionControl:
         While it waits, nothing behind it without a pin is admitted either: lesser requests would keep a large one
         waiting for ever. Those that keep their place by arrival go all the same, until its patience is over. A junior
         leaves room for the others to grow (`Order`), and holds back juniors alone: it waits for as long as what its job
-        takes of that room until its end would cost, and so not for long if that is little. Whoever has waited for
-        `patience_s` goes, however many wait with it, unless load control holds it.
+        takes of that room until its end would cost, and so not for long if that is little. A request that has
+        waited for `patience_s` goes, however many wait with it, unless load control holds it.
         """
         if self._respected is None or request.status == RequestStatus.PREEMPTED or state.priority.by_arrival:
             return False

@@ -75,7 +75,7 @@ class _Heap:
         return self._entries[0][1] if self._entries else None
 
     def drop_surplus(self, waiting: int, is_waiting: Callable[[_Entry], bool]) -> None:
-        """Drop dead entries below one that stays: vLLM takes out and puts back whoever it skips, every step."""
+        """Drop dead entries below one that stays: every step vLLM pops the requests it skips and puts them back."""
         if len(self._entries) > 2 * waiting + _SURPLUS:
             self._entries = [each for each in self._entries if is_waiting(each[1])]
             heapq.heapify(self._entries)
