@@ -1,12 +1,9 @@
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from lone_scheduler import LoneScheduler, make_config, make_scheduler
+from stock import MakeStock
 from vllm.config import VllmConfig
-
-MakeStock = Callable[..., LoneScheduler]
 
 
 @pytest.fixture(scope="session")

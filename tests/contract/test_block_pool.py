@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from conftest import MakeStock
 from lone_scheduler import BLOCK_SIZE, LoneScheduler
+from stock import MakeStock
 from vllm.v1.core.block_pool import BlockHashToBlockMap
 from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue, KVCacheBlock
 
