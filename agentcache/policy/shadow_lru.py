@@ -83,7 +83,8 @@ class ShadowLru:
         known = bisect_left(held.hashes, True, key=lambda block_hash: block_hash not in computed)
         left = hashes if len(hashes) > known else held.hashes[:known]
         shared = bisect_left(held.hashes, True, key=lambda block_hash: users[block_hash] == 1)
-        users.subtract(held.hashes[:shared])
+        for block_hash in islice(held.hashes, shared):
+            users[block_hash] -= 1
         for block_hash in held.hashes[shared:]:
             del users[block_hash]
         computed.difference_update(held.hashes[shared:])

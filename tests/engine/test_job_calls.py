@@ -133,6 +133,18 @@ def test_requests_of_a_step_expire_no_more_jobs_than_one() -> None:
     assert len(tracked.tracker.runtime.jobs) == 4
 
 
+def test_a_request_of_an_overdue_job_is_counted_once() -> None:
+    tracked = Tracked(max_jobs=1000)
+    for number in range(MAX_EXPIRED + 1):
+        tracked.turn(str(number), ASKED, session=str(number))
+    tracked.clock.now_s += 4000
+    # The others leave first, as many as may at once.
+    tracked.turn("late", ASKED, session=str(MAX_EXPIRED))
+    counts = tracked.tracker.count()
+    assert counts.found_jobs == {"named": MAX_EXPIRED + 2}
+    assert counts.jobs == 1
+
+
 def test_an_id_of_any_length_is_kept_short() -> None:
     tracked = Tracked()
     name = "x" * 100_000

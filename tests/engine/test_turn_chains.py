@@ -140,10 +140,25 @@ def test_a_reply_is_known_by_its_end_wherever_it_stands() -> None:
     assert chains.find_continued(turns, describe("xyRz", roles="su")) is Parent.NONE
 
 
+tokens = st.lists(st.sampled_from((0, 1, 100_000)), max_size=40)
+
+
+@given(tokens, tokens, tokens, tokens)
+def test_an_end_of_a_reply_is_known_where_it_stands_alone(
+    asked: list[int], reply: list[int], before: list[int], behind: list[int]
+) -> None:
+    chains = TurnChains(BLOCK)
+    chains.note("turn", Prompt((), asked), reply=reply)
+    said = reply[-16:]
+    has_said_before = any(asked[place : place + 16] == said for place in range(len(asked)))
+    prompt = Prompt((), [*before, *reply, *behind], roles="suau")
+    assert (chains.find_continued(["turn"], prompt) == "turn") == (len(said) == 16 and not has_said_before)
+
+
 def test_an_answered_question_tells_before_all_else() -> None:
     chains = TurnChains(BLOCK)
     for name, turn, asked in (("one", "ab", "1"), ("two", "xy", "2"), ("old", "abc", "3")):
-        chains.note(name, describe(turn), end=PromptEnd(len(turn), ()), asked=asked)
+        chains.note(name, describe(turn, asked=asked), end=PromptEnd(len(turn), ()))
     waiting = ["one", "two"]
     assert chains.find_continued(waiting, describe("abq", roles="suau", answered="2"), owner="old") == "two"
     assert chains.find_continued(waiting, describe("abq", roles="suau", answered="3"), owner="old") == "old"
@@ -153,7 +168,7 @@ def test_an_answered_question_tells_before_all_else() -> None:
 def test_results_are_for_the_only_turn_that_waits() -> None:
     chains = TurnChains(BLOCK)
     for name in ("one", "two"):
-        chains.note(name, describe(name, agent=name), end=PromptEnd(3, ()), asked=name)
+        chains.note(name, describe(name, agent=name, asked=name), end=PromptEnd(3, ()))
     results = describe("xyz", roles="suat", answered="?")
     assert chains.find_continued(["one"], replace(results, agent="one")) == "one"
     assert chains.find_continued(["one", "two"], replace(results, agent="two")) == "two"
@@ -163,7 +178,7 @@ def test_results_are_for_the_only_turn_that_waits() -> None:
 
 def test_no_agent_goes_on_from_another_s_turn() -> None:
     chains = TurnChains(BLOCK)
-    chains.note("main", describe("ab"), end=PromptEnd(2, ()), asked="1")
+    chains.note("main", describe("ab", asked="1"), end=PromptEnd(2, ()))
     forked = describe("abcd", roles="suau", answered="1", agent="sub")
     assert chains.find_continued(["main"], forked, owner="main") is Parent.NONE
     assert chains.find_continued(["main"], replace(forked, agent=None), owner="main") == "main"

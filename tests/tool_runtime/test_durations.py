@@ -33,6 +33,36 @@ def told(history: GapHistory) -> tuple[float, ...]:
     return (*(history.curve.survival(t_s) for t_s in (0.01, 0.1, 1, 10, 100)), history.evidence, history.tool_count)
 
 
+def test_a_history_is_made_once_until_something_is_learned() -> None:
+    durations = learned(BASH, 1.0)
+    first = durations.history(BASH)
+    assert durations.history(BASH) is first
+    assert learned(LS, 2.0, durations=durations).history(BASH).tool_count == 2
+    durations.share(learned(BASH, 3.0).dump(), now_s=0.0)
+    assert durations.history(BASH).tool_count == 3
+    durations.restore(learned(BASH, 4.0).dump(), now_s=0.0)
+    assert durations.history(BASH).tool_count == 4
+
+
+def test_a_copy_keeps_its_histories_apart() -> None:
+    durations = learned(BASH, 1.0)
+    durations.history(BASH)
+    twin = durations.copy()
+    durations.observe(BASH, 2.0, Ended.RETURNED, 0.0)
+    assert [each.history(BASH).tool_count for each in (durations, twin)] == [2, 1]
+    twin.history(LS)
+    assert durations.history(LS).tool_count == 2
+
+
+def test_few_histories_are_kept_of_all_that_clients_call() -> None:
+    durations = learned(BASH, 1.0)
+    first = durations.history(BASH)
+    for number in range(100):
+        durations.history(ToolKey("bash", str(number)))
+    assert durations.history(BASH) is not first
+    assert told(durations.history(BASH)) == told(first)
+
+
 seconds_lists = st.lists(st.floats(0.001, 1e4), min_size=1, max_size=30)
 
 

@@ -37,12 +37,12 @@ def test_jobs_that_stay_away_count_no_more_until_they_are_back() -> None:
     counts.put(2, 1, away_since_s=6.0)
     counts.put(3, 4)
     counts.blocks.put(1, [b"a"])
-    counts.drop_away(6.0)
+    counts.drop_away(6.0, 32)
     counts.check_integrity({2: 1, 3: 4})
     assert len(counts.blocks) == 0
     # Back, with as many turns as before.
     counts.put(2, 1)
-    counts.drop_away(100.0)
+    counts.drop_away(100.0, 32)
     counts.put(1, 2)
     counts.check_integrity({1: 2, 2: 1, 3: 4})
 

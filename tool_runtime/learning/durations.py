@@ -25,6 +25,8 @@ _TOOL_PRIOR = log_logistic(9.0)
 _HUMAN_PRIOR = log_logistic(152.0)
 # A return cannot be faster, and a curve falls at times above 0.
 _SHORTEST_S = 0.001
+# So many histories are kept until something is learned: about 2 MB.
+_MAX_HISTORIES = 64
 # What is learned stays finite, also from a file that somebody has written: 32 years a gap.
 _LONGEST_S = 1e9
 
@@ -109,6 +111,9 @@ class Durations:
         self._records: OrderedDict[ToolKey, GapRecord] = OrderedDict()
         # What others know; `share` replaces it as a whole.
         self._others: Mapping[ToolKey, GapRecord] = {}
+        # What follows from all of these. A new dict follows each change: what was being made meanwhile goes to
+        # the old one.
+        self._histories: dict[ToolKey, GapHistory] = {}
 
     def __len__(self) -> int:
         """Return how many keys have a record, the pool and humans not counted."""
@@ -128,9 +133,59 @@ class Durations:
             self._as_of_s = max(self._as_of_s, now_s)
             for record in self._touch(key):
                 record.add(_bound(seconds), self._as_of_s, ended is Ended.RETURNED)
+            self._histories = {}
 
     def history(self, key: ToolKey) -> GapHistory:
-        """Return what to expect of a gap filed under `key`. Costs a sort of the records' samples."""
+        """Return what to expect of a gap filed under `key`. Costs a sort of the records' samples after each change."""
+        histories = self._histories
+        if (known := histories.get(key)) is not None:
+            return known
+        if len(histories) >= _MAX_HISTORIES:
+            histories.clear()
+        found = histories[key] = self._find_history(key)
+        return found
+
+    def share(self, states: Iterable[RecordState], now_s: float) -> None:
+        """Count what others know as well, as merged from their dumps, in place of what they told before.
+
+        It is not in `dump`: what comes back from others would be counted again. May be called by another thread.
+        """
+        told = Durations(max_keys=self._max_keys, max_samples=self._max_samples, max_pool_samples=self._pool.size)
+        told.restore(states, now_s)
+        records = dict(told._records)
+        records |= {key: record for key, record in ((POOL, told._pool), (HUMAN, told._human)) if not record.is_empty}
+        with self._changing:
+            if records:
+                self._as_of_s = max(self._as_of_s, now_s)
+            self._others = records
+            self._histories = {}
+
+    def copy(self) -> Durations:
+        """Copy what is known now: holds up the owner for a twentieth of the time that `dump` takes."""
+        with self._changing:
+            twin = copy.copy(self)
+            twin._changing = Lock()
+            twin._histories = {}
+            twin._pool, twin._human = self._pool.copy(), self._human.copy()
+            twin._records = OrderedDict((key, record.copy()) for key, record in self._records.items())
+        return twin
+
+    def dump(self) -> list[RecordState]:
+        """Dump everything that `restore` takes, keys used last behind."""
+        named = [(POOL, self._pool), (HUMAN, self._human), *self._records.items()]
+        return [RecordState(key, *record.state(self._as_of_s)) for key, record in named]
+
+    def restore(self, states: Iterable[RecordState], now_s: float) -> None:
+        """Add records that were dumped, as if the dump had been taken at `now_s`."""
+        self._as_of_s = max(self._as_of_s, now_s)
+        for state in states:
+            record = self._record(state.key)
+            record.count_returns(state.count, state.total_s)
+            for seconds, age_s, returned in state.samples:
+                record.keep(_bound(seconds), now_s - age_s, returned)
+        self._histories = {}
+
+    def _find_history(self, key: ToolKey) -> GapHistory:
         pool = self._known(POOL)
         general = pool if _find_general(key) == POOL else self._known(HUMAN)
         tool = general if key == HUMAN else self._known(key.coarse)
@@ -149,43 +204,6 @@ class Durations:
             pool.count,
             pool.returns_s,
         )
-
-    def share(self, states: Iterable[RecordState], now_s: float) -> None:
-        """Count what others know as well, as merged from their dumps, in place of what they told before.
-
-        It is not in `dump`: what comes back from others would be counted again. May be called by another thread.
-        """
-        told = Durations(max_keys=self._max_keys, max_samples=self._max_samples, max_pool_samples=self._pool.size)
-        told.restore(states, now_s)
-        records = dict(told._records)
-        records |= {key: record for key, record in ((POOL, told._pool), (HUMAN, told._human)) if not record.is_empty}
-        with self._changing:
-            if records:
-                self._as_of_s = max(self._as_of_s, now_s)
-            self._others = records
-
-    def copy(self) -> Durations:
-        """Copy what is known now: holds up the owner for a twentieth of the time that `dump` takes."""
-        with self._changing:
-            twin = copy.copy(self)
-            twin._changing = Lock()
-            twin._pool, twin._human = self._pool.copy(), self._human.copy()
-            twin._records = OrderedDict((key, record.copy()) for key, record in self._records.items())
-        return twin
-
-    def dump(self) -> list[RecordState]:
-        """Dump everything that `restore` takes, keys used last behind."""
-        named = [(POOL, self._pool), (HUMAN, self._human), *self._records.items()]
-        return [RecordState(key, *record.state(self._as_of_s)) for key, record in named]
-
-    def restore(self, states: Iterable[RecordState], now_s: float) -> None:
-        """Add records that were dumped, as if the dump had been taken at `now_s`."""
-        self._as_of_s = max(self._as_of_s, now_s)
-        for state in states:
-            record = self._record(state.key)
-            record.count_returns(state.count, state.total_s)
-            for seconds, age_s, returned in state.samples:
-                record.keep(_bound(seconds), now_s - age_s, returned)
 
     def _touch(self, key: ToolKey) -> list[GapRecord]:
         """Return the records that a gap of this key goes to."""

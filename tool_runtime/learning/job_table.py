@@ -16,7 +16,8 @@ from tool_runtime.learning.turn_counts import MOST_AWAY_S, TurnCounts
 
 MAX_ID = 64
 MAX_PENDING = 64
-# So many jobs leave at once for having been idle: after a rest there may be thousands, all to be booked in one step.
+# So many of a kind end in a step because their time is over, idle jobs, jobs away or pins: after a rest there may be
+# thousands, and 32 take 8 ms.
 MAX_EXPIRED = 32
 
 
@@ -171,7 +172,7 @@ class JobTable:
         """
         now_s = self._clock.now_s()
         self._away_from_s = now_s - MOST_AWAY_S
-        self.turn_counts.drop_away(self._away_from_s)
+        self.turn_counts.drop_away(self._away_from_s, MAX_EXPIRED)
         overdue = takewhile(lambda entry: self._is_overdue(entry, now_s), self._idle.values())
         for entry in list(islice(overdue, most)):
             self._drop(entry, Departure.IDLE)

@@ -34,7 +34,7 @@ class SurvivalCurve:
 
     def survival(self, t_s: float) -> float:
         """Return P(X > t)."""
-        return float(self._survival[np.searchsorted(self.times_s, t_s, side="right")])
+        return float(self._survival[self.times_s.searchsorted(t_s, side="right")])
 
     def returned_within(self, horizon_s: float, age_s: float = 0.0) -> float:
         """Return P(X <= age + horizon | X > age), the hazard of the next `horizon_s` seconds; 0 if none is left."""
@@ -65,7 +65,7 @@ class SurvivalCurve:
         inside = self.times_s[(self.times_s > age_s) & (self.times_s <= age_s + max_s)]
         if left <= 0 or not inside.size:
             return 0.0, 0.0
-        first = int(np.searchsorted(self.times_s, inside[0])) + 1
+        first = int(self.times_s.searchsorted(inside[0])) + 1
         survival = self._survival[first : first + inside.size]
         area = self._area[first : first + inside.size] - self._area_to(age_s)
         values = ((left - survival) * benefit_s - price * area) / left
@@ -73,7 +73,7 @@ class SurvivalCurve:
         return (float(inside[best]) - age_s, float(values[best])) if values[best] > 0 else (0.0, 0.0)
 
     def _area_to(self, t_s: float) -> float:
-        index = int(np.searchsorted(self.times_s, t_s, side="right"))
+        index = int(self.times_s.searchsorted(t_s, side="right"))
         return float(self._area[index] + self._survival[index] * (t_s - self._starts[index]))
 
 

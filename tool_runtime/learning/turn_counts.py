@@ -10,8 +10,6 @@ from tool_runtime.learning.prompt_blocks import PromptBlocks
 
 # Of a tool that runs for longer the client is more likely gone.
 MOST_AWAY_S = 300.0
-# At once: 10,000 jobs that stay away hold up nothing.
-_MAX_DROPPED = 32
 
 
 class TurnCounts:
@@ -49,11 +47,11 @@ class TurnCounts:
         self._stop(job)
         self.blocks.drop(job)
 
-    def drop_away(self, before_s: float) -> None:
-        """Drop the jobs that have been away since before then, up to 32."""
+    def drop_away(self, before_s: float, most: int) -> None:
+        """Drop up to `most` jobs that have been away since before then."""
         # All are found before any is dropped: a dict finds its first entry behind all that were dropped before it.
         long_away = takewhile(lambda away: away[1] < before_s, self._away.items())
-        for job, _ in list(islice(long_away, _MAX_DROPPED)):
+        for job, _ in list(islice(long_away, most)):
             self.drop(job)
 
     def quantile(self, share: float) -> int:

@@ -14,7 +14,7 @@ from vllm.v1.core.kv_cache_utils import KVCacheBlock
 from agentcache.errors import IntegrityError
 from agentcache.policy.pinned import PinnedEvictor
 from agentcache.policy.runtime_policy import PinRank
-from tool_runtime.learning.job_table import MAX_PENDING
+from tool_runtime.learning.job_table import MAX_EXPIRED, MAX_PENDING
 from tool_runtime.learning.ttl import Hold
 
 # Which one gives way may be told by a time, the latest first.
@@ -24,8 +24,6 @@ LATEST_S = 1e9
 # So many entries of blocks that wait for their pins, 2 MB: with more, no pin begins until others have ended. Jobs that
 # share a context have one entry each, and one for each place where they part.
 _MAX_RESERVATIONS = 2**18
-# So many pins end in a step because their time is over, in 8 ms: those of 10,000 sessions may be over at once.
-_MAX_ENDED_AT_ONCE = 32
 
 # How long to hold, by the pin's age in seconds and the blocks that would be lost without it.
 Decide = Callable[[float, int], Hold]
@@ -233,7 +231,7 @@ class Pins:
         self._checked_blocks = self.blocks
         now_s = self._clock()
         decided = 0
-        while decided < _MAX_ENDED_AT_ONCE and self._deadlines and self._deadlines[0][0] <= now_s:
+        while decided < MAX_EXPIRED and self._deadlines and self._deadlines[0][0] <= now_s:
             pin = self._live.get(heapq.heappop(self._deadlines)[1])
             if pin is None or pin.awaited:
                 continue

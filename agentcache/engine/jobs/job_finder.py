@@ -25,11 +25,15 @@ _WINDOW = 100
 
 
 class Family(NamedTuple):
-    """The job's name in the table, the session as its client knows it, and the turn that a request goes on from."""
+    """The job's name in the table, the session as its client knows it, and the turn that a request goes on from.
+
+    `by` tells how the job was found.
+    """
 
     job: str
     session: str
     parent: str | Parent
+    by: FoundBy
 
 
 class JobFinder:
@@ -46,9 +50,6 @@ class JobFinder:
     def find(self, request: Request) -> Family:
         """Find the job of a request that has come."""
         owner, by = self._find_owner(request)
-        self.found[by] += 1
-        if has_history(request):
-            self._watch(by)
         if not request.session_id and owner is not None:
             job = owner.session
             known = self._jobs.get(job)
@@ -58,7 +59,13 @@ class JobFinder:
             job = job_name(session, request.cache_salt)
         entry = self._jobs.get(job)
         pending = entry.pending if entry is not None else ()
-        return Family(job, session, self._prefixes.find_parent(request, job, owner, pending))
+        return Family(job, session, self._prefixes.find_parent(request, job, owner, pending), by)
+
+    def count(self, request: Request, by: FoundBy) -> None:
+        """Count how the job of a request that has come was found."""
+        self.found[by] += 1
+        if has_history(request):
+            self._watch(by)
 
     def note(self, request: Request, job: str, turn: str) -> None:
         """Note that the request has finished, as this turn of the job."""

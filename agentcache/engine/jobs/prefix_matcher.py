@@ -66,22 +66,17 @@ class PrefixMatcher:
         """Note that the request has finished, as this turn of the job, and that the job goes on."""
         hashes, prompt_tokens = request.block_hashes, request.num_prompt_tokens
         self._owners.note(hashes, prompt_tokens, self._block_size, session=job, request=turn)
-        end = self._note_prompt(request, job, turn)
-        self._chains.note(
-            turn,
-            self._describe(request),
-            reply=_find_reply(request),
-            end=end,
-            sent=read_sent(request),
-            asked=read_questions(request).asked,
-        )
+        prompt = self._describe(request)
+        end = self._note_prompt(request, prompt, job, turn)
+        self._chains.note(turn, prompt, reply=_find_reply(request), end=end, sent=read_sent(request))
         if self._tokens is not None and request.prompt_token_ids is not None:
             self._text_guard.tell(self._tokens.note, turn, job, request.all_token_ids)
 
     def note_cut(self, request: Request, job: str, turn: str) -> None:
         """Note that the request was cut off: its job may go on from the prompt."""
-        self._note_prompt(request, job, turn)
-        self._chains.note(turn, self._describe(request), asked=read_questions(request).asked)
+        prompt = self._describe(request)
+        self._note_prompt(request, prompt, job, turn)
+        self._chains.note(turn, prompt)
 
     def forget(self, job: str) -> None:
         """Forget a job that is over."""
@@ -100,20 +95,22 @@ class PrefixMatcher:
 
     def _describe(self, request: Request) -> Prompt:
         """Describe its prompt, and what the request has left by now."""
+        asked, answered = read_questions(request)
         return Prompt(
             reusable_hashes(request, self._block_size),
             request.prompt_token_ids or (),
             roles=read_roles(request),
-            answered=read_questions(request).answered,
+            asked=asked,
+            answered=answered,
             agent=read_agent(request),
         )
 
-    def _note_prompt(self, request: Request, job: str, turn: str) -> PromptEnd:
+    def _note_prompt(self, request: Request, prompt: Prompt, job: str, turn: str) -> PromptEnd:
         end = find_prompt_end(request, self._block_size)
         # Without a block nothing tells tenants apart, and what an image shows is in no token. With EAGLE or MTP the
         # hash of the last full block waits for the token behind it, in vLLM 0.33: a request may end before that.
         is_hashed = 0 < end.blocks <= len(request.block_hashes)
-        if is_hashed and read_roles(request) and not request.has_encoder_inputs:
+        if is_hashed and prompt.roles and not request.has_encoder_inputs:
             owner = ChainOwner(job, turn, end.blocks, request.num_prompt_tokens)
             self._owners.note_prompt(request.block_hashes[end.blocks - 1], end.tail, owner)
         return end
@@ -122,5 +119,7 @@ class PrefixMatcher:
 def _find_reply(request: Request) -> Sequence[int]:
     """Find the tokens of its reply, without the one that ended it."""
     tokens, params = request.output_token_ids, request.sampling_params
-    ends = params is not None and len(tokens) and tokens[-1] in (params.eos_token_id, *params.all_stop_token_ids)
-    return tokens[: len(tokens) - bool(ends)]
+    if params is None or not tokens:
+        return tokens
+    ends = tokens[-1] == params.eos_token_id or tokens[-1] in params.all_stop_token_ids
+    return tokens[:-1] if ends else tokens

@@ -28,9 +28,8 @@ def find_prompt_end(request: Request, block_size: int) -> PromptEnd:
     tokens = request.prompt_token_ids or ()
     end = len(tokens)
     end_of_turn = request.sampling_params.eos_token_id if request.sampling_params is not None else None
-    for length in range(1, min(_MAX_REPLY_HEAD, end - 1) + 1):
-        if tokens[end - length] == end_of_turn:
-            end -= length - 1
-            break
+    head = tokens[max(1, end - _MAX_REPLY_HEAD) :]
+    if end_of_turn in head:
+        end -= head[::-1].index(end_of_turn)
     blocks = end // block_size
     return PromptEnd(blocks, tuple(tokens[blocks * block_size : end]))

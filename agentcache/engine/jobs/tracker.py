@@ -123,11 +123,12 @@ class JobTracker:
         self._end_departed()
         now_s = self.clock()
         name = shorten(request.request_id)
-        job, session, parent = self._finder.find(request)
+        job, session, parent, found_by = self._finder.find(request)
         if self.runtime.jobs.drop_overdue(job):
             # It was not yet its turn to leave: so many leave in a step.
             self._end_departed()
-            job, session, parent = self._finder.find(request)
+            job, session, parent, found_by = self._finder.find(request)
+        self._finder.count(request, found_by)
         gap = self.runtime.arrived(job, name, parent, client_session=session)
         self.stats_guard.tell(self.stats.begin, job, now_s, request.session_id)
         pinned = gap is not None and self._end_gap(gap)

@@ -21,10 +21,11 @@ from tool_runtime.learning.job_table import Parent
 
 # Of a block's hash: enough to tell the blocks of one job apart.
 _HASH_BYTES = 8
-# Tokens from the end of a reply by which it is known again; fewer tell nothing.
+# Tokens from the end of a reply by which it is known again; fewer tell nothing. A power of two.
 _SAID = 16
-# Secret and drawn at the start, so that a client cannot construct two runs of tokens with the same hash.
-_FACTORS = [np.uint64(secrets.randbits(64) | 1) for _ in range(_SAID)]
+# One for each time that runs are joined to runs of twice the length. Secret and drawn at the start, so that a client
+# cannot construct two runs of tokens with the same hash.
+_FACTORS = [np.uint64(secrets.randbits(64) | 1) for _ in range(_SAID.bit_length() - 1)]
 
 
 class Overlap(NamedTuple):
@@ -46,12 +47,14 @@ class Overlap(NamedTuple):
 class Prompt:
     """A prompt that may go on from a turn: its full blocks, its tokens, and what the API server tells of it.
 
-    `roles` are its messages', empty where it has none, `answered` is what the last reply in it was asked.
+    `roles` are its messages', empty where it has none. `asked` is what it asks, `answered` what the last reply in it
+    was asked.
     """
 
     hashes: Sequence[bytes]
     tokens: Sequence[int] = ()
     roles: str = ""
+    asked: str | None = None
     answered: str | None = None
     agent: str | None = None
 
@@ -68,11 +71,11 @@ class Prompt:
     @cached_property
     def runs(self) -> NDArray[np.uint64]:
         """The hashes of all `_SAID` tokens in a row."""
-        return _hash_runs(self.tokens)
+        return _hash_runs(array("Q", self.tokens))
 
     def has(self, run: np.uint64 | None) -> bool:
         """Tell whether it has these tokens in a row, given by their hash; None are none."""
-        return run is not None and bool((self.runs == run).any())
+        return run is not None and np.count_nonzero(self.runs == run) > 0
 
 
 class _Turn(NamedTuple):
@@ -112,16 +115,13 @@ class TurnChains:
         reply: Sequence[int] = (),
         end: PromptEnd | None = None,
         sent: SentPrompt | None = None,
-        asked: str | None = None,
     ) -> None:
         """Remember a finished request by its prompt, with the full blocks of its reply; the oldest leaves a full table.
 
-        `reply` is without a token that ends it, `asked` what the prompt asks.
+        `reply` is without a token that ends it.
         """
-        said = next(iter(_hash_runs(reply[-_SAID:])), None)
-        # What it has said before, or had as an example, is in prompts of others as well.
-        said = None if prompt.has(said) else said
-        turn = _Turn(_abbreviate(prompt.hashes), end, said, sent, asked, prompt.agent)
+        said = _find_said(prompt.tokens, reply)
+        turn = _Turn(_abbreviate(prompt.hashes), end, said, sent, prompt.asked, prompt.agent)
         self._turns.put(request, turn, turn.num_bytes)
         if len(self._turns) > self._max_chains:
             self._turns.drop_oldest()
@@ -206,13 +206,26 @@ def _guess(waits: Mapping[str, _Turn], prompt: Prompt, shared: Mapping[str, int]
     return Parent.UNKNOWN if may_be and (not prompt.roles or len(waits) == 1) else Parent.NONE
 
 
-def _hash_runs(tokens: Sequence[int]) -> NDArray[np.uint64]:
+def _find_said(prompt: Sequence[int], reply: Sequence[int]) -> np.uint64 | None:
+    """Hash the end of a reply; None where it tells nothing."""
+    if len(reply) < _SAID:
+        return None
+    tokens = array("Q", prompt)
+    tokens.extend(reply[-_SAID:])
+    runs = _hash_runs(tokens)
+    said: np.uint64 = runs[-1]
+    # What it has said before, or had as an example, is in prompts of others as well.
+    before = runs[: max(0, len(prompt) - _SAID + 1)]
+    return None if np.count_nonzero(before == said) else said
+
+
+def _hash_runs(tokens: array[int]) -> NDArray[np.uint64]:
     if len(tokens) < _SAID:
         return np.zeros(0, np.uint64)
-    values = np.frombuffer(array("Q", tokens), np.uint64)
-    hashes = np.zeros(len(values) - _SAID + 1, np.uint64)
-    for place, factor in enumerate(_FACTORS):
-        hashes += values[place : place + len(hashes)] * factor
+    hashes = np.frombuffer(tokens, np.uint64)
+    for doubled, factor in enumerate(_FACTORS):
+        length = 2**doubled
+        hashes = hashes[:-length] * factor + hashes[length:]
     return hashes
 
 
