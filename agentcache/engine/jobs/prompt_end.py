@@ -29,7 +29,7 @@ def find_prompt_end(request: Request, block_size: int) -> PromptEnd:
     end = len(tokens)
     end_of_turn = request.sampling_params.eos_token_id if request.sampling_params is not None else None
     head = tokens[max(1, end - _MAX_REPLY_HEAD) :]
-    if end_of_turn in head:
+    if end_of_turn is not None and end_of_turn in head:
         end -= head[::-1].index(end_of_turn)
     blocks = end // block_size
     return PromptEnd(blocks, tuple(tokens[blocks * block_size : end]))

@@ -75,7 +75,7 @@ class Prompt:
 
     def has(self, run: np.uint64 | None) -> bool:
         """Tell whether it has these tokens in a row, given by their hash; None are none."""
-        return run is not None and np.count_nonzero(self.runs == run) > 0
+        return run is not None and bool(np.count_nonzero(self.runs == run))
 
 
 class _Turn(NamedTuple):
