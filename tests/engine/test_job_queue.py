@@ -102,7 +102,7 @@ def test_departed_requests_do_not_pile_up() -> None:
         queue.peek_request()
         queue.remove_request(request)
     assert len(queue._by_priority) + len(queue._by_arrival) + len(queue._in_place) <= 6
-    assert len(queue._places) <= 2
+    assert len(queue._entries) <= 2
 
 
 def test_requests_skipped_at_every_step_do_not_pile_up() -> None:

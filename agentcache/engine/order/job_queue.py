@@ -39,25 +39,18 @@ def find_priority(order: Order | None, job_arrival_s: float, now_s: float, *, pi
 
 
 class _Entry(NamedTuple):
-    priority: QueuePriority
-    arrival_time: float
-    number: int
+    """A request in the queue, by name: it has its whole prompt, and an entry may outlive it."""
+
     request_id: str
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        rank, time_s, arrival_s, _ = self.priority
-        return rank, time_s, arrival_s, self.arrival_time, self.number
-
-    @property
-    def arrival(self) -> tuple[float, int]:
-        return self.priority.arrival_s, self.number
+    priority: QueuePriority
+    key: tuple[Any, ...]
+    arrival: tuple[float, int]
 
 
 class _Heap:
     """Entries by a key. Those of requests that left stay until they come up, or are many.
 
-    So they hold names: a request has its whole prompt.
+    A request that comes back has the same entry, so the one that stayed counts again.
     """
 
     def __init__(self) -> None:
@@ -70,14 +63,15 @@ class _Heap:
         heapq.heappush(self._entries, (key, entry))
 
     def find_first(self, is_waiting: Callable[[_Entry], bool]) -> _Entry | None:
-        while self._entries and not is_waiting(self._entries[0][1]):
-            heapq.heappop(self._entries)
-        return self._entries[0][1] if self._entries else None
+        entries = self._entries
+        while entries and not is_waiting(entries[0][1]):
+            heapq.heappop(entries)
+        return entries[0][1] if entries else None
 
     def drop_surplus(self, waiting: int, is_waiting: Callable[[_Entry], bool]) -> None:
-        """Drop dead entries below one that stays: every step vLLM pops the requests it skips and puts them back."""
+        """Drop what is there twice, or left: every step vLLM pops the requests it skips and puts them back."""
         if len(self._entries) > 2 * waiting + _SURPLUS:
-            self._entries = [each for each in self._entries if is_waiting(each[1])]
+            self._entries = [each for each in set(self._entries) if is_waiting(each[1])]
             heapq.heapify(self._entries)
 
 
@@ -102,21 +96,19 @@ class JobQueue(RequestQueue):
         self._waiting: dict[str, tuple[_Entry, Request]] = {}
         self._front: str | None = None
         # Of the first addition: requests that are put back stay where they were.
-        self._places: WeakKeyDictionary[Request, tuple[QueuePriority, int]] = WeakKeyDictionary()
+        self._entries: WeakKeyDictionary[Request, _Entry] = WeakKeyDictionary()
         self._count = itertools.count()
 
     def add_request(self, request: Request) -> None:
         """Put the request where its priority is; a preempted one in front."""
-        if (place := self._places.get(request)) is None:
-            place = self._places[request] = self._find_priority(request), next(self._count)
-        priority, number = place
+        if (entry := self._entries.get(request)) is None:
+            entry = self._entries[request] = _make_entry(request, self._find_priority(request), next(self._count))
         if request.status == RequestStatus.PREEMPTED:
-            priority = priority._replace(rank=PREEMPTED)
-        entry = _Entry(priority, request.arrival_time, number, request.request_id)
+            entry = _make_entry(request, entry.priority._replace(rank=PREEMPTED), entry.arrival[1])
         self._waiting[request.request_id] = entry, request
         self._by_priority.push(entry.key, entry)
         self._by_arrival.push(entry.arrival, entry)
-        if priority.by_arrival:
+        if entry.priority.by_arrival:
             self._in_place.push(entry.arrival, entry)
         for heap in (self._by_priority, self._by_arrival, self._in_place):
             heap.drop_surplus(len(self._waiting), self._is_waiting)
@@ -180,3 +172,9 @@ class JobQueue(RequestQueue):
     def _is_waiting(self, entry: _Entry) -> bool:
         waiting = self._waiting.get(entry.request_id)
         return waiting is not None and waiting[0] is entry
+
+
+def _make_entry(request: Request, priority: QueuePriority, number: int) -> _Entry:
+    rank, time_s, arrival_s, _ = priority
+    key = rank, time_s, arrival_s, request.arrival_time, number
+    return _Entry(request.request_id, priority, key, (arrival_s, number))
