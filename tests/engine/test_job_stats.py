@@ -157,6 +157,18 @@ def test_turns_and_pins_are_bounded_and_the_idlest_go_first(
     assert log.count(0, None, {}).job_latency_s.total == 10.0
 
 
+def test_pins_are_shown_with_turns_that_ended_out_of_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stats, "_MAX_TURNS_IN_ALL", 2)
+    log = JobStats()
+    log.begin("job", 10.0)
+    for turn in (1, 0, 2):
+        log.add_turn("job", make_turn(turn))
+        log.add_pin("job", make_pin(turn))
+    view = view_job(log.jobs["job"], make_entry(turns=3), None, 21.0, is_over=False)
+    assert [turn.turn for turn in view.turns] == [0, 2]
+    assert [pin.turn for pin in view.pins] == [0, 2]
+
+
 def test_a_long_job_beside_others_is_shown_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stats, "_MAX_TURNS_IN_ALL", 70)
     log = JobStats()

@@ -162,7 +162,7 @@ class JobStats:
         # It may have left as the job's oldest.
         if record.turns and record.turns[0] is turn:
             record.turns.popleft()
-        while record.pins and record.pins[0].turn <= turn.turn:
+        if record.pins and record.pins[0].turn == turn.turn:
             record.pins.popleft()
 
     def count(
@@ -199,6 +199,8 @@ def view_job(
 ) -> JobView:
     """View one job with its latest turns and their pins; `pins` None where none of the job's can be alive."""
     turns = tuple(record.turns)[-max_turns:]
+    # Turns have numbers as they come, and are here as they end.
+    numbers = {turn.turn for turn in turns}
     return JobView(
         session=entry.client_session,
         now_s=now_s,
@@ -211,7 +213,7 @@ def view_job(
         running=len(entry.running),
         waits_for=tuple(turn.key.tool for turn in entry.pending.values() if turn.key != HUMAN),
         is_over=is_over,
-        pins=tuple(_view_pin(pin, pins) for pin in record.pins if turns and pin.turn >= turns[0].turn),
+        pins=tuple(_view_pin(pin, pins) for pin in record.pins if pin.turn in numbers),
         hits=dict(record.hits),
         evicted_from=dict(record.evicted_from),
     )
