@@ -28,13 +28,21 @@ _TRIES = 3
 _HOST_TOKENS = 2_000_000
 
 
+class Attacked(NamedTuple):
+    """What an attack did to a server, and the statuses that it answered with."""
+
+    gap_ms: float
+    statuses: frozenset[int]
+
+
 class Row(NamedTuple):
-    """In milliseconds; `stock` is None where vLLM has no such thing."""
+    """In milliseconds; `stock` is None where vLLM has no such thing. `note` says where the two answer differently."""
 
     part: str
     attack: str
     ours: float
     stock: float | None = None
+    note: str = ""
 
     def is_over(self, bound: float) -> bool:
         """Tell whether more than the bound is due to us."""
@@ -65,7 +73,7 @@ def _attack(place: int, is_stock: bool) -> float:
 
 async def attack_servers(only: str, bound: float) -> list[Row]:
     """Attack one server after the other: two would share the cores."""
-    stock = {}
+    stock: dict[str, Attacked] = {}
     shared = [attack for attack in hostile_server.ATTACKS if only in attack.name and not attack.is_ours]
     if shared:
         async with run_server(is_stock=True) as server:
@@ -74,9 +82,18 @@ async def attack_servers(only: str, bound: float) -> list[Row]:
     for attacks, knobs in _list_servers(only):
         async with hostile_server.run_router() as router, run_server(is_stock=False, knobs=knobs(router)) as server:
             for attack in attacks:
-                gap_ms = await _attack_server(server, attack, bound + stock.get(attack.name, 0.0))
-                found.append(Row("server", attack.name, gap_ms, stock.get(attack.name)))
+                other = stock.get(attack.name)
+                ours = await _attack_server(server, attack, bound + (other.gap_ms if other else 0.0))
+                found.append(_compare(attack, ours, other))
     return found
+
+
+def _compare(attack: hostile_server.Attack, ours: Attacked, stock: Attacked | None) -> Row:
+    if stock is None:
+        return Row("server", attack.name, ours.gap_ms)
+    differ = f"answers {sorted(ours.statuses)}, stock {sorted(stock.statuses)}"
+    note = "" if ours.statuses == stock.statuses else differ
+    return Row("server", attack.name, ours.gap_ms, stock.gap_ms, note)
 
 
 def _list_servers(only: str) -> list[tuple[list[hostile_server.Attack], Any]]:
@@ -91,14 +108,15 @@ def _list_servers(only: str) -> list[tuple[list[hostile_server.Attack], Any]]:
     return [(attacks, knobs) for attacks, knobs in chosen if attacks]
 
 
-async def _attack_server(server: Server, attack: hostile_server.Attack, bound: float) -> float:
+async def _attack_server(server: Server, attack: hostile_server.Attack, bound: float) -> Attacked:
     gaps: list[float] = []
+    server.statuses.clear()
     while not gaps or (min(gaps) > bound and len(gaps) < _TRIES):
         await server.read()
         await attack.run(server)
         gaps.append((await server.read()).gap_ms)
-        sys.stderr.write(f"{attack.name}: {gaps[-1]:.1f} ms\n")
-    return min(gaps)
+        sys.stderr.write(f"{attack.name}: {gaps[-1]:.1f} ms, answers {sorted(server.statuses)}\n")
+    return Attacked(min(gaps), frozenset(server.statuses))
 
 
 def run_all(part: str | None, only: str, bound: float) -> Iterator[Row]:
@@ -112,7 +130,7 @@ def run_all(part: str | None, only: str, bound: float) -> Iterator[Row]:
 
 def write_row(row: Row, bound: float, *, markdown: bool) -> str:
     cells = ["–" if number is None else f"{number:.1f}" for number in (row.ours, row.stock)]
-    over = "over" if row.is_over(bound) else ""
+    over = ", ".join(filter(None, ("over" if row.is_over(bound) else "", row.note)))
     if markdown:
         return f"| {row.part} | {row.attack} | {' | '.join(cells)} | {over} |"
     return f"{row.part:<8}{row.attack:<60}" + "".join(f"{cell:>10}" for cell in cells) + f"  {over}"

@@ -27,6 +27,8 @@ _BLOCK_TOKENS = 32
 _CACHE_TOKENS = 131_072
 # Requests under way at once, as of a client with a pool of connections.
 _AT_ONCE = 64
+# Less than uvicorn's 5 s: a request on a connection that the server is closing has no answer, and costs it nothing.
+_KEPT_ALIVE_S = 2.0
 
 
 class Reading(NamedTuple):
@@ -38,11 +40,12 @@ class Reading(NamedTuple):
 
 
 class Server:
-    """A running server, as a client sees it."""
+    """A running server, as a client sees it. `statuses` has those of all answers."""
 
     def __init__(self, client: aiohttp.ClientSession, *, is_stock: bool) -> None:
         self.client = client
         self.is_stock = is_stock
+        self.statuses: set[int] = set()
         self._seats = asyncio.Semaphore(_AT_ONCE)
 
     async def ask(
@@ -54,6 +57,13 @@ class Server:
         headers: Iterable[tuple[str, str]] = (),
     ) -> int:
         """Return the status; 0 where the server closes the connection instead."""
+        status = await self._ask(path, body, method, headers)
+        self.statuses.add(status)
+        return status
+
+    async def _ask(
+        self, path: str, body: bytes | dict[str, Any] | None, method: str | None, headers: Iterable[tuple[str, str]]
+    ) -> int:
         data = json.dumps({"model": "tiny", **body}).encode() if isinstance(body, dict) else body
         sent = [("Content-Type", "application/json"), *headers]
         async with self._seats:
@@ -71,17 +81,25 @@ class Server:
 
 
 @asynccontextmanager
-async def run_server(*, is_stock: bool, knobs: dict[str, Any] | None = None) -> AsyncIterator[Server]:
-    """Start a server, ours with these fields of AgentCacheConfig, and end it."""
+async def run_server(
+    *, is_stock: bool, options: Sequence[str] = (), knobs: dict[str, Any] | None = None
+) -> AsyncIterator[Server]:
+    """Start a server with these options, ours with these fields of AgentCacheConfig, and end it."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    command = _write_command(is_stock, _list_options(port), knobs)
+    command = _write_command(is_stock, [*_list_options(port), *options], knobs)
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(command, env=_make_environment(is_stock), stdout=log, stderr=log)
         try:
             timeout = aiohttp.ClientTimeout(_ANSWER_S)
             url = f"http://127.0.0.1:{port}"
-            async with aiohttp.ClientSession(url, timeout=timeout, max_line_size=2**24, max_field_size=2**24) as client:
+            async with aiohttp.ClientSession(
+                url,
+                timeout=timeout,
+                connector=aiohttp.TCPConnector(keepalive_timeout=_KEPT_ALIVE_S),
+                max_line_size=2**24,
+                max_field_size=2**24,
+            ) as client:
                 await _await_start(client, process, log)
                 yield Server(client, is_stock=is_stock)
         finally:

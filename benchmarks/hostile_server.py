@@ -16,6 +16,7 @@ from hostile_process import Server
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
 _HELLO = [{"role": "user", "content": "hello"}]
+_PAIR = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]
 # Enough of them to see the worst.
 _POLLS = 300
 # Sessions that expire are idle for so long.
@@ -115,8 +116,12 @@ async def send_deep_bodies(server: Server) -> None:
 
 
 async def send_many_messages(server: Server) -> None:
-    messages = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}] * 30_000
-    await chat(server, messages=messages)
+    """Send more than the context takes: all are parsed, then refused."""
+    await chat(server, messages=_PAIR * 30_000)
+
+
+async def send_messages_that_fit(server: Server) -> None:
+    await ask_all(server, (chat(server, messages=_PAIR * 1_500) for _ in range(3)))
 
 
 async def send_many_parts(server: Server) -> None:
@@ -200,7 +205,8 @@ ATTACKS = (
     Attack("names of 4 MB in the body", send_huge_fields),
     Attack("50,000 extra arguments, 50,000 keys of metadata", send_metadata),
     Attack("bodies of 4,000,000 brackets", send_deep_bodies),
-    Attack("a chat of 60,000 messages", send_many_messages),
+    Attack("a chat of 60,000 messages, refused", send_many_messages),
+    Attack("a chat of 3,000 messages, answered", send_messages_that_fit),
     Attack("a message of 80,000 parts", send_many_parts),
     Attack("a message of 10 MB", send_a_huge_message),
     Attack("512 tools of 8,000 characters, in three orders", send_many_tools),

@@ -1,12 +1,13 @@
 """What the engine core keeps while it serves long prompts for minutes: requests alive, memory, answers.
 
-python benchmarks/soak.py [--minutes N] [--jobs N] [--policy NAME] [--kv-tokens N] [--every S] [--served]
+python benchmarks/soak.py [--minutes N] [--jobs N] [--policy NAME] [--kv-tokens N] [--every S] [--served [--stock]]
 
 vLLM's scheduler with ours, its block pool and evictor in this process, as in an engine core, under default limits and
 without worker or GPU: tokens are made up and time is modelled (Llama-3.1-8B on an H200), so that minutes serve
 thousands of turns. What workers and API servers keep is not seen. Each job has up to eight turns that call tools; some
 requests are aborted, some tools never return. With --served a server of the tiny model on the CPU is asked instead,
-with names, headers, tools and prompts at their largest: memory of API server and engine core.
+with names, headers, tools and prompts at their largest: memory of API server and engine core; with --stock it is stock
+vLLM's.
 """
 
 from __future__ import annotations
@@ -161,21 +162,22 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--policy", default="agentcache", metavar="NAME")
     parser.add_argument("--kv-tokens", type=int, default=500_000, metavar="N")
     parser.add_argument("--served", action="store_true", help="ask a server, with names and tools at their largest")
+    parser.add_argument("--stock", action="store_true", help="with --served: stock vLLM's server")
     parser.add_argument("--every", type=float, default=15.0, metavar="S", help="seconds between lines")
     return parser.parse_args()
 
 
-async def show_served(minutes: float, every_s: float) -> None:
-    names = ("seconds", "answers", "refused", "server (MB)", "core (MB)")
+async def show_served(minutes: float, every_s: float, *, is_stock: bool) -> None:
+    names = ("seconds", "answers", "refused", "ended", "came back", "server (MB)", "core (MB)")
     print("".join(f"{name:>12}" for name in names), flush=True)  # noqa: T201
-    async for line in watch_served(minutes, every_s):
+    async for line in watch_served(minutes, every_s, is_stock=is_stock):
         print("".join(f"{cell:>12}" for cell in line), flush=True)  # noqa: T201
 
 
 def main() -> None:
     arguments = parse_arguments()
     if arguments.served:
-        asyncio.run(show_served(arguments.minutes, arguments.every))
+        asyncio.run(show_served(arguments.minutes, arguments.every, is_stock=arguments.stock))
         return
     soak = Soak(arguments.policy, arguments.jobs, arguments.kv_tokens)
     names = ("seconds", "modelled", "answers", "aborted", "under way", "alive", "RSS (MB)")
