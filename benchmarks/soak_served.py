@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import random
 import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Iterable
@@ -22,9 +21,11 @@ _NAME = 150_000
 _TOOLS = 64
 _TOOL_NAME = 12_000
 _TOOL_TEXT = 16_000
-# Characters: up to 6,000 tokens, of a context of 32,768.
-_PROMPT = 9_000
-_AT_ONCE = 8
+# All prompts have one length, and are asked one after the other: the CPU's worker keeps something for every number of
+# tokens in a step, in stock vLLM too, and that would be most of what grows.
+_WORDS = 2_250
+# More than the context takes.
+_TOO_MANY_WORDS = 20 * _WORDS
 _IDLE_S = 20.0
 # Clients come back when an idle job is over.
 _AWAY_S = 2 * _IDLE_S
@@ -41,8 +42,7 @@ class Clients:
         self.statuses: Counter[int] = Counter()
         self.returns = self.ends = 0
         self._server = server
-        self._chance = random.Random(0)
-        self._numbers = itertools.count()
+        self._numbers, self._texts = itertools.count(), itertools.count()
         self._tokenizer = Tokenizer.from_file(str(Path(resolve_model("tiny").path) / "tokenizer.json"))
         # When each session asks again that is idle for longer than its job is kept.
         self._away: deque[tuple[float, int]] = deque()
@@ -57,14 +57,14 @@ class Clients:
         fate = number % 5
         if fate == 0:
             # Longer than the context, so it is refused behind the parsing of it all.
-            await self._ask(number, self._write(20 * _PROMPT))
+            await self._ask(number, self._write(_TOO_MANY_WORDS))
         elif fate == 1:
-            leaving = asyncio.ensure_future(self._ask(number, self._write(_PROMPT)))
+            leaving = asyncio.ensure_future(self._ask(number, self._write()))
             await asyncio.wait({leaving}, timeout=0.5)
             leaving.cancel()
             await asyncio.gather(leaving, return_exceptions=True)
         else:
-            await self._ask(number, self._write(_PROMPT))
+            await self._ask(number, self._write())
             if fate == 2:
                 await self._end(number)
             elif fate == 3:
@@ -73,7 +73,7 @@ class Clients:
     async def _end(self, number: int) -> None:
         """Ask with the tool's result, and say that the session is over."""
         self.ends += 1
-        await self._ask(number, self._write(_PROMPT), [("x-dynamo-session-final", "true")])
+        await self._ask(number, self._write(), [("x-dynamo-session-final", "true")])
 
     async def _ask(self, number: int, text: str, headers: Iterable[tuple[str, str]] = ()) -> None:
         def name(kind: str) -> str:
@@ -93,8 +93,9 @@ class Clients:
         names = [(kind, name(kind)) for kind in ("X-Session-ID", "x-claude-code-agent-id", "X-Request-Id")]
         self.statuses[await self._server.ask(CHAT, body, headers=[*names, *headers])] += 1
 
-    def _write(self, characters: int) -> str:
-        return "".join(self._chance.choices("abcdefgh ", k=self._chance.randint(characters // 2, characters)))
+    def _write(self, words: int = _WORDS) -> str:
+        """Write a text that no other begins with."""
+        return f"{next(self._texts):08d} " + "ab " * words
 
 
 def _name_tool(number: int, tool: int) -> str:
@@ -116,7 +117,7 @@ async def watch_served(minutes: float, every_s: float, *, is_stock: bool) -> Asy
         clients, started_s = Clients(server), time.monotonic()
         for line in itertools.count():
             while (elapsed_s := time.monotonic() - started_s) < min(line * every_s, 60 * minutes):
-                await asyncio.gather(*(clients.go_on() for _ in range(_AT_ONCE)))
+                await clients.go_on()
             reading = await server.read()
             accepted = clients.statuses[200]
             refused = clients.statuses.total() - accepted
