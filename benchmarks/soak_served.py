@@ -21,8 +21,8 @@ _NAME = 150_000
 _TOOLS = 64
 _TOOL_NAME = 12_000
 _TOOL_TEXT = 16_000
-# All prompts have one length, and are asked one after the other: the CPU's worker keeps something for every number of
-# tokens in a step, in stock vLLM too, and that would be most of what grows.
+# All prompts have one length, and are asked one after the other: with others the engine core grows on the CPU, under
+# stock vLLM as much, and that would hide what we keep.
 _WORDS = 2_250
 # More than the context takes.
 _TOO_MANY_WORDS = 20 * _WORDS
