@@ -8,19 +8,24 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import vllm
 from freeze import COMMAND, Digest, digest, read_digests, write_logs
 from frozen_logs import CASES, KINDS, LOGS, POLICIES, TIERS, load_jobs, record
 
 NONE = Digest(0, "")
+# Who hits a state waits a step less on later releases: docs/vllm-versions.md.
+STATES_DIFFER = not vllm.__version__.startswith("0.32.")
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_decisions_are_those_that_were_recorded(case: str, tmp_path: Path) -> None:
+    policy, tier, kind = CASES[case]
+    if kind == "states" and STATES_DIFFER:
+        pytest.skip("recorded on vLLM 0.32, which registers states otherwise")
     logs = record(case)
     found, stored = digest(logs), read_digests()[case]
     moved = [log for log in LOGS if found.get(log) != stored.get(log)]
     if moved:
-        policy, tier, kind = CASES[case]
         counts = [f"{log} ({stored.get(log, NONE).entries} -> {len(logs[log])} entries)" for log in moved]
         write_logs(logs, tmp_path / case)
         pytest.fail(
