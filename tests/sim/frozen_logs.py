@@ -15,7 +15,13 @@ from typing import Any, NamedTuple
 from eviction_log import EvictionLog
 from rich.console import Console
 from vllm.distributed.kv_events import BlockRemoved, EventBatch
-from vllm.v1.core.kv_cache_utils import ExternalBlockHash, get_block_hash, get_group_id, maybe_convert_block_hash
+from vllm.v1.core.kv_cache_utils import (
+    BlockHash,
+    ExternalBlockHash,
+    get_block_hash,
+    get_group_id,
+    maybe_convert_block_hash,
+)
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.request import Request
 
@@ -138,10 +144,12 @@ class Recording(EvictionLog):
 
     def write(self) -> dict[str, list[str]]:
         """Write the logs, each of `LOGS`, an entry a line."""
-        places: dict[ExternalBlockHash, str] = {}
+        first: dict[BlockHash, str] = {}
         for name, request in self._requests.items():
             for place, block_hash in enumerate(request.block_hashes):
-                places.setdefault(maybe_convert_block_hash(block_hash), f"{name}:{place}")
+                if block_hash not in first:
+                    first[block_hash] = f"{name}:{place}"
+        places = {maybe_convert_block_hash(block_hash): place for block_hash, place in first.items()}
 
         def tell(block: _Block) -> str:
             return f"{places[block.block_hash]} group {block.group}"
