@@ -65,7 +65,7 @@ class TieredScheduler(LoneScheduler):
         self._computed: dict[bytes, list[Any]] = {}
         self._scheduled: dict[str, Request] = {}
         self._schedule = scheduler.schedule
-        scheduler.schedule = self._note_copies  # type: ignore[method-assign]
+        scheduler.schedule = self._begin_step  # type: ignore[method-assign]
 
     @property
     def idle(self) -> bool:
@@ -86,6 +86,11 @@ class TieredScheduler(LoneScheduler):
             steps += 1
             assert steps < 5000, "nothing goes on"
 
+    def _begin_step(self, *args: Any) -> SchedulerOutput:
+        output = self._note_copies(*args)
+        self._copy(self.pace / 2)
+        return output
+
     def _note_copies(self, *args: Any) -> SchedulerOutput:
         output = self._schedule(*args)
         self._scheduled.update((name, self.scheduler.requests[name]) for name in output.num_scheduled_tokens)
@@ -96,7 +101,6 @@ class TieredScheduler(LoneScheduler):
         if metadata.store_event >= 0:
             pairs = list(zip(metadata.store_gpu_blocks, metadata.store_cpu_blocks, strict=True))
             self.copies.append(Copy(metadata.store_event, True, pairs, self._is_to_fail()))
-        self._copy(self.pace / 2)
         return output
 
     def _note_computed(self) -> None:
