@@ -139,7 +139,7 @@ class OrderConfig(BaseModel):
         None,
         "seconds by which, at most, an older job's request goes before a newer one's; None leaves it to the policy",
         "chosen: policy agentcache has 12, on BFCL seeds 0 to 2 and 10 to 12 "
-        '(git show 237f9e8:docs/results/front-before-juniors.md)',
+        "(git show 237f9e8:docs/results/front-before-juniors.md)",
         **_NOT_NEGATIVE,
     )
     patience_s: float | None = _knob(
@@ -163,7 +163,7 @@ class OrderConfig(BaseModel):
         "share of the cache, and at most as much as is pinned and `order.running` adds, that juniors leave free for "
         "other jobs to grow; None leaves it to the policy",
         "chosen: policy agentcache has 0.25, of 0, 0.1 and 0.25 on BFCL seeds 0 to 9 "
-        '(git show 237f9e8:docs/results/front-before-juniors.md)',
+        "(git show 237f9e8:docs/results/front-before-juniors.md)",
         ge=0,
         le=1,
     )

@@ -29,7 +29,8 @@ def write_banner(
     if config.evictor is not None:
         parts[0] += f" with the evictor of {config.evictor}"
     if policy.runtime is not None:
-        parts.append(f"tool calls read by {config.runtime.tool_parser or 'nobody, for want of a --tool-call-parser'}")
+        parser = config.runtime.tool_parser
+        parts.append(f"tool calls read by {parser}" if parser else "tool calls not read: give --tool-call-parser")
     if policy.name not in ("vllm", "lru"):
         parts.append(f"costs {describe_costs(vllm_config, config)}")
     if fills_gaps:

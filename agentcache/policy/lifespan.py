@@ -6,8 +6,6 @@ import math
 from collections import deque
 from dataclasses import dataclass
 
-import numpy as np
-
 from agentcache.errors import InputError
 from agentcache.policy.frequency import Frequency
 
@@ -47,10 +45,6 @@ class LifespanEstimator:
     def mean_s(self) -> float | None:
         """The mean gap in seconds, None before anything was observed."""
         return self._sum_ns / len(self._gaps_ns) / _NS if self._gaps_ns else None
-
-    def percentile(self, q: float) -> float | None:
-        """Interpolate the gap in seconds that `q` per cent (0 to 100) do not exceed; None before any. O(window)."""
-        return float(np.percentile(self._gaps_ns, q)) / _NS if self._gaps_ns else None
 
 
 @dataclass(frozen=True, slots=True)

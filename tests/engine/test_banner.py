@@ -43,12 +43,12 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ),
         (
             {"policy": "continuum-code", "gpu": "h200", "runtime": {"tool_parser": None}},
-            "agentcache: policy continuum-code; tool calls read by nobody, for want of a --tool-call-parser; "
+            "agentcache: policy continuum-code; tool calls not read: give --tool-call-parser; "
             "costs estimated from the data sheet of h200 (agentcache profile measures them).",
         ),
         (
             {"policy": "asymcache", "evictor": "lru", "segments": {"enabled": False}},
-            "agentcache: policy asymcache with the evictor of lru; tool calls read by nobody, for want of a "
+            "agentcache: policy asymcache with the evictor of lru; tool calls not read: give "
             "--tool-call-parser; costs estimated from the data sheet of cpu (agentcache profile measures them).",
         ),
     ],

@@ -26,11 +26,6 @@ class Evictions:
     # From when each block was freed to when its KV was lost, summed.
     age_s: float
 
-    @property
-    def mean_age_s(self) -> float | None:
-        """The mean age in seconds, None before any."""
-        return self.age_s / self.blocks if self.blocks else None
-
 
 class BlockQueue(_evictor.FreeQueue):
     """Stands in for `FreeKVCacheBlockQueue`: the same methods with the same meaning.

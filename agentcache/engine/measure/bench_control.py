@@ -74,10 +74,6 @@ class BenchControl:
             if index not in kept:
                 self._drop(block_hash)
 
-    def count_cached(self, tokens: Sequence[int]) -> int:
-        """Count the prompt's full blocks that are cached, wherever they stand."""
-        return sum(self._pool.get_cached_block(each, [KV_CACHE_GROUP]) is not None for each in self._hash(tokens))
-
     def set_max_gaps(self, count: int) -> None:
         """Set the most gaps of a hit; 0 is stock prefix caching. Raises InputError if the engine cannot have gaps."""
         if self.scheduler.gap_filler is None:
