@@ -85,7 +85,7 @@ class AgentScheduler(MultiSegmentScheduler):
         self._victim: Victim = "last"
         # None under vLLM's own policy.
         self.late_frees: LateFrees | None = None
-        self._use_policy(self._find_policy(), self.config)
+        self._use_policy(choose_policy(self.vllm_config, self.config), self.config)
         self.recorder = self._make_recorder()
 
     def _make_recorder(self) -> RequestRecorder | None:
@@ -100,9 +100,6 @@ class AgentScheduler(MultiSegmentScheduler):
             reads_later=self.tracker is None,
             clock=self.now,
         )
-
-    def _find_policy(self) -> Policy:
-        return choose_policy(self.vllm_config, self.config)
 
     def _use_policy(self, policy: Policy, config: AgentCacheConfig) -> None:
         has_segments = is_on(config.segments.enabled, policy.segments)
@@ -121,7 +118,9 @@ class AgentScheduler(MultiSegmentScheduler):
         if speaks_for_server(self.vllm_config.parallel_config):
             logger.info(banner)
         if self.steers_tier and self.evictor is not None:
-            self._steer_tier(setup)
+            assert self.block_queue is not None
+            assert self.tracker is not None
+            self.tier = setup.make_tier(self.block_queue, self.tracker)
         # What a connector of vLLM's brings, it would bring under LRU as well, but not the same.
         can_compare = self.evictor is not None and (self.connector is None or self.tier is not None)
         if can_compare and find_cost_obstacle(self.vllm_config) is None:
@@ -156,11 +155,6 @@ class AgentScheduler(MultiSegmentScheduler):
                 return
             self._victim = runtime.victim
             self.waiting = JobQueue(tracker.priority_of, lambda: tracker.patience_s, self.now)
-
-    def _steer_tier(self, setup: PolicySetup) -> None:
-        assert self.block_queue is not None
-        assert self.tracker is not None
-        self.tier = setup.make_tier(self.block_queue, self.tracker)
 
     def now(self) -> float:
         """Return the time in seconds."""

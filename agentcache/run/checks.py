@@ -20,6 +20,15 @@ def refuse_clairvoyant(policy: str | None) -> None:
         raise InputError(f"--policy {policy}: only for simulate; a server does not know which requests will come")
 
 
+def refuse_two_caches(policies: Sequence[str], cpu_tokens: int) -> None:
+    """Raise InputError for a CPU cache beside the policy that knows the future of one cache."""
+    if cpu_tokens > 0 and CLAIRVOYANT in policies:
+        raise InputError(
+            f"--cpu-tokens {cpu_tokens}: {CLAIRVOYANT} knows one cache; leave it out, or run it alone with --kv-tokens "
+            "as large as both"
+        )
+
+
 def check_policies(names: Sequence[str]) -> None:
     """Raise InputError for an unknown policy, or one given twice."""
     for name in names:

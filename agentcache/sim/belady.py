@@ -121,21 +121,6 @@ class BeladyEvictor(Evictor):
         """Set what the loss of blocks costs until they are freed anew. With prefix hits costs do not count."""
         self._costs_s[list(block_ids)] = cost_s
 
-    def score(self, hashes: Sequence[bytes], positions: Sequence[int], now_s: float) -> NDArray[np.float64]:
-        """Score blocks that are elsewhere as if they were free here; the lowest would go first."""
-        patterns = np.array([self._future.pattern_of(key) for key in hashes], np.int64)
-        costs_s = self._find_costs(np.array(positions, np.int64))
-        return self._weigh(self._future.next_use_s()[patterns], costs_s, np.ones(len(patterns)), now_s)
-
-    def scores(self, now_s: float) -> NDArray[np.float64]:
-        """Return the scores of all free blocks, in no order. Empty ones have minus infinity."""
-        return np.append(np.full(len(self._empty), -np.inf), self._score(np.flatnonzero(self._is_free), now_s))
-
-    def count_unused(self) -> int:
-        """Count the free blocks whose KV no request will use."""
-        next_use_s = self._future.next_use_s()[self._patterns[np.flatnonzero(self._is_free)]]
-        return int(np.count_nonzero(np.isinf(next_use_s)))
-
     def order(self, now_s: float) -> Iterator[int]:
         """Iterate over the free blocks, the next victim first."""
         return iter([*self._empty, *self._choose(self._free, now_s).tolist()])
@@ -164,20 +149,11 @@ class BeladyEvictor(Evictor):
 
     def _score(self, ids: NDArray[np.int64], now_s: float) -> NDArray[np.float64]:
         """Score the blocks; the lowest goes first."""
-        next_use_s = self._future.next_use_s()[self._patterns[ids]]
-        return self._weigh(next_use_s, self._costs_s[ids], self._factors[ids], now_s)
-
-    def _weigh(
-        self,
-        next_use_s: NDArray[np.float64],
-        costs_s: NDArray[np.float64],
-        factors: NDArray[np.float64],
-        now_s: float,
-    ) -> NDArray[np.float64]:
-        if not self._segments:
-            return -next_use_s / factors
-        saved: NDArray[np.float64] = costs_s * factors / np.maximum(next_use_s - now_s, _SOONEST_S)
-        return saved
+        next_use_s, factors = self._future.next_use_s()[self._patterns[ids]], self._factors[ids]
+        scores: NDArray[np.float64] = -next_use_s / factors
+        if self._segments:
+            scores = self._costs_s[ids] * factors / np.maximum(next_use_s - now_s, _SOONEST_S)
+        return scores
 
     def _find_costs(self, positions: NDArray[np.int64]) -> NDArray[np.float64]:
         linear_s = self._recompute_cost.slope_s * positions + self._recompute_cost.base_s

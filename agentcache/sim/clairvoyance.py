@@ -9,7 +9,6 @@ from agentcache.jobs.recorded_job import RecordedJob
 from agentcache.policy.presets import Row
 from agentcache.sim.belady import evict_by_future
 from agentcache.sim.engine import SimulatedEngine
-from agentcache.sim.foreseen_tier import ForeseeingScheduler
 from agentcache.sim.future import FutureJob, FutureUses, hash_prompts
 from agentcache.sim.gpu import StepModel
 from agentcache.sim.prompts import PromptWriter
@@ -21,10 +20,7 @@ def make_clairvoyant(
     """Let the engine, which has seen no request, evict by the future of these jobs; the runner must tell it on."""
     future = FutureUses([_foresee(recorded, engine, prompts, gpu) for recorded in jobs])
     scheduler = engine.scheduler
-    if isinstance(scheduler, ForeseeingScheduler):
-        scheduler.foresee(future)
-    else:
-        evict_by_future(scheduler, future, engine.clock.now, segments=scheduler.gap_filler is not None)
+    evict_by_future(scheduler, future, engine.clock.now, segments=scheduler.gap_filler is not None)
     return future
 
 

@@ -18,7 +18,6 @@ from agentcache.models.catalog import resolve_model
 from agentcache.report.builder import write_report
 from agentcache.report.events import EventWriter, PolicyEvent, RunRecord
 from agentcache.report.summary import Summary
-from agentcache.run.checks import CLAIRVOYANT
 from agentcache.run.display import ReplayDisplay
 from agentcache.run.folder import ENGINE_LOG, begin_run, find_versions
 from agentcache.run.output import divert_output
@@ -26,7 +25,6 @@ from agentcache.sim.costs import find_costs, name_costs, name_dtype
 from agentcache.sim.engine import SimulatedEngine
 from agentcache.sim.engine_shape import EngineShape, make_config
 from agentcache.sim.engines import make_engines
-from agentcache.sim.foreseen_tier import check_foreseen_tier
 from agentcache.sim.front_end import MEASURED_FRONT_END, FrontEnd
 from agentcache.sim.gpu import StepModel
 from agentcache.sim.prompts import PromptWriter
@@ -105,8 +103,6 @@ class Simulation:
             # The policy's costs are those of the GPU that is simulated, not of the one at hand.
             knobs={**settings.knobs, **name_costs(*costs)},
         )
-        if settings.cpu_tokens and CLAIRVOYANT in settings.policies:
-            check_foreseen_tier(self._shape)
         max_tokens = make_config(self._shape, "lru").model_config.max_model_len
         check_fit(self.jobs, settings.jobs, cache_tokens=settings.cache_tokens, max_tokens=max_tokens)
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from agentcache.jobs.recorded_job import RecordedJob
-from agentcache.run.checks import CLAIRVOYANT
+from agentcache.run.checks import CLAIRVOYANT, refuse_two_caches
 from agentcache.sim.clairvoyance import make_clairvoyant
 from agentcache.sim.clock import VirtualClock
 from agentcache.sim.engine import SimulatedEngine
 from agentcache.sim.engine_shape import EngineShape
-from agentcache.sim.foreseen_tier import STEERED_AS, ForeseeingScheduler, check_foreseen_tier, foresee_shape
 from agentcache.sim.gpu import StepModel
 from agentcache.sim.known_hashes import MadeHashes
 from agentcache.sim.prompts import PromptWriter
@@ -31,16 +30,11 @@ def make_engines(
 
     That policy knows the future of one engine, and gets one. `hashes` are kept from run to run of the same jobs.
 
-    Raises InputError for what vLLM refuses, and for a tier that cannot be steered by the future.
+    Raises InputError for what vLLM refuses, and for that policy with a CPU cache.
     """
     clock = VirtualClock()
     if policy != CLAIRVOYANT:
         return [SimulatedEngine(shape, policy, gpu, clock, hashes=hashes) for _ in range(count)], None
-    if shape.host_tokens:
-        check_foreseen_tier(shape)
-        engine = SimulatedEngine(
-            foresee_shape(shape), STEERED_AS, gpu, clock, hashes=hashes, scheduler=ForeseeingScheduler
-        )
-    else:
-        engine = SimulatedEngine(shape, "lru", gpu, clock, hashes=hashes)
+    refuse_two_caches([policy], shape.host_tokens)
+    engine = SimulatedEngine(shape, "lru", gpu, clock, hashes=hashes)
     return [engine], make_clairvoyant(engine, jobs, prompts, gpu)

@@ -74,7 +74,6 @@ class FutureUses:
         self._by_pattern = np.argsort(entries, kind="stable")
         self._first_entries = np.searchsorted(entries[self._by_pattern], np.arange(int(patterns.max(initial=-1)) + 1))
         self._next_use_s: NDArray[np.float64] | None = None
-        self._later_use_s: NDArray[np.float64] | None = None
 
     def pattern_of(self, block_hash: bytes) -> int:
         """Return the block's pattern; NO_PATTERN for a block that no recorded request contains."""
@@ -86,12 +85,12 @@ class FutureUses:
         A request that waits in the engine still needs its blocks: its turn is over when its reply is complete.
         """
         self._jobs[job_id].due(turn, time_s)
-        self._next_use_s = self._later_use_s = None
+        self._next_use_s = None
 
     def ended(self, job_id: str) -> None:
         """Note that the last turn of the job is over."""
         self._jobs[job_id].ended()
-        self._next_use_s = self._later_use_s = None
+        self._next_use_s = None
 
     def next_use_s(self) -> NDArray[np.float64]:
         """Return when each pattern's earliest request is expected; infinite if none is, and for NO_PATTERN.
@@ -99,18 +98,10 @@ class FutureUses:
         It may lie in the past: the request then waits in the engine, or runs.
         """
         if self._next_use_s is None:
-            self._next_use_s = self._find_earliest([job.next_use_s for job in self._jobs.values()])
+            entries = np.concatenate([np.empty(0), *(job.next_use_s for job in self._jobs.values())])
+            earliest = np.minimum.reduceat(entries[self._by_pattern], self._first_entries)
+            self._next_use_s = np.append(earliest, np.inf)
         return self._next_use_s
-
-    def later_use_s(self) -> NDArray[np.float64]:
-        """Return the same once the turns are over that the jobs are at: what a running request leaves is used then."""
-        if self._later_use_s is None:
-            self._later_use_s = self._find_earliest([job.later_use_s for job in self._jobs.values()])
-        return self._later_use_s
-
-    def _find_earliest(self, uses_s: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
-        entries = np.concatenate([np.empty(0), *uses_s])
-        return np.append(np.minimum.reduceat(entries[self._by_pattern], self._first_entries), np.inf)
 
 
 class _JobFuture:
@@ -131,10 +122,9 @@ class _JobFuture:
     def due(self, turn: int, time_s: float) -> None:
         expected_s = np.append(self._sent_s - self._sent_s[turn] + time_s, np.inf)
         self.next_use_s = expected_s[self._next_turn[turn]]
-        self.later_use_s = expected_s[self._next_turn[turn + 1]]
 
     def ended(self) -> None:
-        self.next_use_s = self.later_use_s = np.full(len(self.patterns), np.inf)
+        self.next_use_s = np.full(len(self.patterns), np.inf)
 
 
 def _find_patterns(requests: Iterable[Iterable[NDArray[np.int64]]], blocks: int) -> NDArray[np.int64]:

@@ -14,7 +14,7 @@ from agentcache.jobs.settings import JobSettings
 from agentcache.models.catalog import SHAPE_PREFIX
 from agentcache.models.shapes import SMALL
 from agentcache.policy.presets import PRESETS
-from agentcache.run.checks import CLAIRVOYANT, check_kv_tokens, check_out, check_policies
+from agentcache.run.checks import CLAIRVOYANT, check_kv_tokens, check_out, check_policies, refuse_two_caches
 from agentcache.sim.costs import find_costs, find_room
 
 DEFAULT_MODEL = "llama-3.1-8b"
@@ -79,6 +79,7 @@ class SimulationSettings:
         check_routing(self.routing)
         if self.replicas > 1 and CLAIRVOYANT in self.policies:
             raise InputError(f"--replicas {self.replicas}: {CLAIRVOYANT} knows the future of one engine; leave one out")
+        refuse_two_caches(self.policies, self.cpu_tokens)
         if self.cpu_tokens < 0:
             raise InputError(f"--cpu-tokens {self.cpu_tokens}: give 0 or more")
         if 0 < self.cpu_tokens < self.block_size * 2:

@@ -294,6 +294,12 @@ def test_a_broken_trace_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_clairvoyant_is_not_given_a_cpu_cache(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"--cpu-tokens 14000: belady-cost knows one cache; .* --kv-tokens as large"):
+        simulate(make_settings(tmp_path / "out", policies=("belady-cost",), cpu_tokens=14_000))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_two_caches_split_the_hit_rate(tmp_path: Path) -> None:
     out, knobs = tmp_path / "out", {"tier": {"enabled": True, "latency_s": 0.0, "link_gb_s": 1e4}}
     _, summary = simulate(make_settings(out, policies=("vllm", "agentcache"), cpu_tokens=14_000, knobs=knobs))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from operator import itemgetter
 
 from hand_clock import Clock
@@ -17,8 +18,9 @@ from agentcache.policy.lru import LruEvictor
 from agentcache.policy.return_time import Learning, ReturnTimeEvictor
 
 
-def make_host(blocks: int = 5, evictor: Evictor | None = None) -> HostCache:
-    return HostCache(blocks, 16, LruEvictor() if evictor is None else evictor, Clock())
+def make_host(blocks: int = 5, evictor: Evictor | None = None, useless: Container[int] = ()) -> HostCache:
+    evictor = LruEvictor() if evictor is None else evictor
+    return HostCache(blocks, 16, evictor, Clock(), is_useful=lambda finish_class: finish_class not in useless)
 
 
 def by_value(blocks: int) -> Evictor:
@@ -140,8 +142,7 @@ def test_reset_forgets_all_but_what_is_written() -> None:
 
 
 def test_what_nobody_comes_back_to_is_room_and_goes_first() -> None:
-    host = make_host(5, by_value(5))
-    host.is_useful = lambda finish_class: finish_class != 7
+    host = make_host(5, by_value(5), useless={7})
     blocks = host.reserve(2)
     useless = LastUse(FreeContext(finish_class=7), 999.0)
     host.put([StoredBlock(block, key_of(n), 16, useless, False) for n, block in enumerate(blocks, start=1)])
@@ -200,8 +201,7 @@ def test_copy_of_what_the_gpu_loses_is_worth_its_last_use() -> None:
 
 
 def test_block_that_is_read_is_no_room() -> None:
-    host = make_host()
-    host.is_useful = lambda _: False
+    host = make_host(useless=range(9))
     store(host, 1, 2)
     assert host.room == 4
     reading = host.begin_reading([key_of(1)])

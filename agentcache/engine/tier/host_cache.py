@@ -48,12 +48,20 @@ class StoredBlock(NamedTuple):
 class HostCache:
     """Blocks are in use while a copy reads or writes them, and free otherwise."""
 
-    def __init__(self, num_blocks: int, hash_block_size: int, evictor: Evictor, clock: Callable[[], float]) -> None:
-        """Make an empty cache. vLLM's pool keeps one of the blocks as a placeholder."""
-        self.is_useful: Callable[[int], bool] = lambda _: True
-        """Tells of a finish class whether blocks of such requests are worth a copy."""
-        self.count_needless: Callable[[], int] = lambda: 0
-        """Counts blocks that turned out not to be worth their place: nobody who serves knows of any."""
+    def __init__(
+        self,
+        num_blocks: int,
+        hash_block_size: int,
+        evictor: Evictor,
+        clock: Callable[[], float],
+        *,
+        is_useful: Callable[[int], bool],
+    ) -> None:
+        """Make an empty cache. vLLM's pool keeps one of the blocks as a placeholder.
+
+        `is_useful` tells of a finish class whether blocks of such requests are worth a copy.
+        """
+        self._is_useful = is_useful
         # Blocks that are here alone, and not worth it.
         self._useless: set[int] = set()
         self.num_blocks = num_blocks
@@ -84,7 +92,7 @@ class HostCache:
     def room(self) -> int:
         """Return how many blocks hold nothing that is of use, and nothing is being copied to."""
         # One is the placeholder.
-        return self.num_blocks - 1 - len(self.map) - self._filling + len(self._useless) + self.count_needless()
+        return self.num_blocks - 1 - len(self.map) - self._filling + len(self._useless)
 
     @property
     def evictions(self) -> Evictions:
@@ -157,7 +165,7 @@ class HostCache:
 
     def _free_alone(self, blocks: Sequence[KVCacheBlock], last_use: LastUse) -> None:
         context = last_use.context
-        if not self.is_useful(context.finish_class):
+        if not self._is_useful(context.finish_class):
             context = FreeContext(superseded=True)
             self._useless.update(block.block_id for block in blocks if block.block_hash is not None)
         with self._queue.free_with(context, last_use.freed_s):

@@ -82,19 +82,17 @@ class TierSetup:
         filler: GapFiller,
         evictor: Evictor,
         price: ReturnPrice,
-        misses: MissLog | None,
+        misses: MissLog,
         observers: Observers,
         clock: Callable[[], float],
-        usefulness: Usefulness | None = None,
     ) -> Tier:
         """Make the tier and let it steer the connector.
 
-        `evictor` is that of the host's memory. `misses` learns how blocks were lost, if anybody is to know.
-        `usefulness` tells what is worth a copy; None learns it.
+        `evictor` is that of the host's memory. `misses` learns how blocks were evicted from both caches.
         """
-        usefulness = usefulness or Usefulness(_LINK_PRICE * self.link.block_s / filler.costs.block_s(0))
-        host = HostCache(self.connector.host_blocks, scheduler.hash_block_size, evictor, clock)
-        host.is_useful = usefulness.is_useful
+        usefulness = Usefulness(_LINK_PRICE * self.link.block_s / filler.costs.block_s(0))
+        blocks, is_useful = self.connector.host_blocks, usefulness.is_useful
+        host = HostCache(blocks, scheduler.hash_block_size, evictor, clock, is_useful=is_useful)
         storing = self._make_storing(scheduler, queue, host, usefulness, filler.costs, observers=observers, clock=clock)
         tier = Tier(
             host=host,
@@ -109,8 +107,7 @@ class TierSetup:
             observers=observers,
             clock=clock,
         )
-        if misses is not None:
-            misses.find_losses = storing.find_losses
+        misses.find_losses = storing.find_losses
         self.connector.steer(tier)
         return tier
 

@@ -239,7 +239,7 @@ class Storing:
     def _is_useful(self, block: KVCacheBlock) -> bool:
         if block.block_id in self._unwanted:
             return False
-        return self.usefulness.is_worth(block, self._last_uses[block.block_id].context.finish_class)
+        return self.usefulness.is_useful(self._last_uses[block.block_id].context.finish_class)
 
     def _note_computed(self) -> None:
         for block in self._fresh.take_computed():

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from vllm.v1.core.kv_cache_utils import KVCacheBlock
-
 # What is assumed of a class before any of its copies was fetched or lost.
 _PRIOR_LOST, _PRIOR_FETCHED = 200, 200
 # After so many blocks all that was seen counts for half, so that a class which was given up is tried again.
@@ -31,10 +29,6 @@ class Usefulness:
         """Tell whether blocks of this class are worth a copy."""
         fetched = _PRIOR_FETCHED + self._fetched[finish_class]
         return fetched >= self.least_share * (fetched + _PRIOR_LOST + self._lost[finish_class])
-
-    def is_worth(self, block: KVCacheBlock, finish_class: int) -> bool:  # noqa: ARG002 (who knows the future asks)
-        """Tell whether this block of the GPU, last used by a request of that class, is worth a copy."""
-        return self.is_useful(finish_class)
 
     def note_avoided(self, blocks: int) -> None:
         """Note blocks that were not copied: time goes on."""
