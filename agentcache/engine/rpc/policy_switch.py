@@ -1,8 +1,8 @@
 """One running engine takes one policy after another: starting an engine takes longer than many a benchmark.
 
 The engine core gets a new scheduler, so nothing of the last policy has to be undone. The workers stay as they are: an
-idle engine has told them of every request that finished, and what their KV cache holds is found by nobody any more. So
-it is with what vLLM's SimpleCPUOffloadConnector, or ours, has in the host's memory; with other connectors none changes.
+idle engine has told them of every request that finished, and the new scheduler knows no block of their KV cache. A KV
+connector numbers its copies with its workers, so an engine that has one is started anew for each policy.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from agentcache.config import AgentCacheConfig
 from agentcache.config_reader import CONFIG_KEY, read_config
 from agentcache.engine.patches import replace
 from agentcache.engine.scheduler import AgentScheduler
-from agentcache.engine.tier.succession import can_be_succeeded, take_over, want_the_same
 from agentcache.errors import InputError
 
 # The method of the engine core that takes the next policy: the fields of its AgentCacheConfig.
@@ -38,7 +37,7 @@ def use_policy(core: EngineCore, config: AgentCacheConfig) -> None:
     Raises InputError, changing nothing, when the engine is at work, cannot change its scheduler, or the policy cannot
     work on it.
     """
-    old = _check_core(core, config)
+    old = _check_core(core)
     if core.scheduler.has_requests() or core.batch_queue:
         raise InputError(f"the engine cannot take policy {config.policy}: its last steps are not over")
     if old.tracker is not None:
@@ -63,7 +62,7 @@ def _collect_and_freeze() -> None:
 def _use_policy_when_idle(core: EngineCoreProc, config: Mapping[str, Any]) -> Future[None]:
     """Switch after the steps that a finished request left behind; refuse at once while a client waits for a reply."""
     wanted = read_config({CONFIG_KEY: config})
-    _check_core(core, wanted)
+    _check_core(core)
     done: Future[None] = Future()
     core._idle_state_callbacks.append(partial(_complete, wanted, done))
     return done
@@ -79,14 +78,13 @@ def _complete(config: AgentCacheConfig, done: Future[None], core: EngineCore) ->
         done.set_result(None)
 
 
-def _check_core(core: EngineCore, config: AgentCacheConfig) -> AgentScheduler:
+def _check_core(core: EngineCore) -> AgentScheduler:
     """Return the core's scheduler. Raises InputError for what stands in the way, except steps under way."""
     scheduler = core.scheduler
     if not isinstance(scheduler, AgentScheduler):
         raise InputError(f"the engine cannot change its policy: its scheduler is {type(scheduler).__name__}")
-    connector = scheduler.connector
     obstacles = {
-        "a KV connector is in use": connector is not None and not can_be_succeeded(connector, core.vllm_config, config),
+        "a KV connector is in use": scheduler.connector is not None,
         "an encoder cache connector is in use": scheduler.ec_connector is not None,
         "auxiliary outputs are on": scheduler.aux_output_connector is not None,
         "its KV cache events are published": scheduler.enable_kv_cache_events,
@@ -103,11 +101,8 @@ def _make_successor(old: AgentScheduler, core: EngineCore, config: AgentCacheCon
     vllm_config = core.vllm_config
     given: Any = vllm_config.additional_config
     vllm_config.additional_config = {**given, CONFIG_KEY: config.model_dump()}
-    if old.connector is not None:
-        want_the_same(vllm_config, old.connector)
-    new: AgentScheduler | None = None
     try:
-        new = type(old)(
+        return type(old)(
             vllm_config=vllm_config,
             kv_cache_config=old.kv_cache_config,
             structured_output_manager=core.structured_output_manager,
@@ -116,12 +111,6 @@ def _make_successor(old: AgentScheduler, core: EngineCore, config: AgentCacheCon
             block_size=old.block_size,
             hash_block_size=old.hash_block_size,
         )
-        if old.connector is not None and new.connector is not None:
-            take_over(old.connector, new.connector)
     except BaseException:
         vllm_config.additional_config = given
-        if new is not None:
-            # Its recorder has a thread.
-            new.shutdown()
         raise
-    return new

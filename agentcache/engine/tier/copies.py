@@ -11,9 +11,6 @@ from agentcache.engine.tier.fetching import Fetch
 from agentcache.engine.tier.storing import Store
 from agentcache.engine.tier.worker import CopiesDone, TierMetadata
 
-# Of all tiers of this process: vLLM's workers outlive a scheduler, and take a number that they have seen for done.
-_NUMBERS = itertools.count()
-
 
 class EndedCopies(NamedTuple):
     """What has ended, with the seconds that it took, of all workers together; None if it failed."""
@@ -30,6 +27,7 @@ class Copies:
 
         At most `most_fetched` blocks, or one fetch of more, are on their way to the GPU at a time.
         """
+        self._numbers = itertools.count()
         self.stores: dict[int, Store] = {}
         self.most_fetched = most_fetched
         self._fetches: dict[int, Fetch] = {}
@@ -68,13 +66,13 @@ class Copies:
         self._link_full = False
         metadata = TierMetadata()
         if store is not None:
-            metadata.store_event = number = next(_NUMBERS)
+            metadata.store_event = number = next(self._numbers)
             self.stores[number] = store
             metadata.store_gpu_blocks = [block.block_id for block in store.blocks]
             metadata.store_cpu_blocks = [block.block_id for block in store.targets]
         if self._added:
             whole, self._added = Fetch.join(self._added), []
-            metadata.load_event = number = next(_NUMBERS)
+            metadata.load_event = number = next(self._numbers)
             self._fetches[number] = whole
             metadata.load_gpu_blocks = [block.block_id for block in whole.blocks]
             metadata.load_cpu_blocks = [block.block_id for block in whole.sources]
