@@ -91,17 +91,13 @@ def prepare_front_end() -> None:
     check_vllm()
     try:
         import agentcache.engine.scheduler  # noqa: F401
-        from agentcache.engine.jobs.told_prompt import tell_prompts
-        from agentcache.engine.marks import guard_marks
+        from agentcache.engine.prompt_marks import mark_prompts
         from agentcache.engine.replicas.client import watch_clients
-        from agentcache.engine.replies.declared_tools import mark_declared_tools
         from agentcache.engine.replies.forced_reply import accept_forced_replies
     except ImportError as error:
         if not (error.name or "").startswith("vllm"):
             raise
         raise CompatibilityError(f"vLLM {vllm.__version__}: {in_one_line(error)}") from error
     accept_forced_replies()
-    mark_declared_tools()
-    tell_prompts()
-    guard_marks()
+    mark_prompts()
     watch_clients()

@@ -20,10 +20,8 @@ from vllm.tasks import SupportedTask
 from agentcache.config_reader import read_config
 from agentcache.engine.compat import check_server
 from agentcache.engine.jobs.sent_digests import keep_messages_as_sent, note_excluded_tools
-from agentcache.engine.jobs.told_prompt import tell_prompts
-from agentcache.engine.marks import guard_marks
+from agentcache.engine.prompt_marks import mark_prompts
 from agentcache.engine.replicas.client import place_requests, shares_engines
-from agentcache.engine.replies.declared_tools import mark_declared_tools
 from agentcache.engine.replies.parser_log import shorten_parser_errors
 from agentcache.engine.rpc.snapshot import SNAPSHOT_METHOD
 from agentcache.engine.scheduler import AgentScheduler
@@ -56,10 +54,8 @@ class AgentCacheEndpoints:
     def attach_router(self, app: FastAPI) -> None:
         """Add our routes and middleware to vLLM's server. Raises CompatibilityError if they do not fit."""
         check_server()
-        mark_declared_tools()
-        tell_prompts()
         keep_messages_as_sent()
-        guard_marks()
+        mark_prompts()
         watch_sessions()
         if _GUARDED not in authenticate.GUARDED_PREFIX:
             # vLLM's own middleware then asks for the API key as it does for /v1.

@@ -17,11 +17,9 @@ from agentcache.engine.compat import check_vllm
 from agentcache.engine.constants import SCHEDULER_CLASS
 from agentcache.engine.front_end import watch_engine_arguments
 from agentcache.engine.jobs.sent_digests import keep_messages_as_sent
-from agentcache.engine.jobs.told_prompt import tell_prompts
-from agentcache.engine.marks import guard_marks
 from agentcache.engine.order.job_queue import JobQueue
+from agentcache.engine.prompt_marks import mark_prompts
 from agentcache.engine.replicas.client import watch_clients
-from agentcache.engine.replies.declared_tools import mark_declared_tools
 from agentcache.engine.replies.forced_reply import ForcedReplyProcessor, accept_forced_replies
 from agentcache.engine.rpc.job_calls import answer_job_calls
 from agentcache.engine.rpc.policy_switch import accept_policies
@@ -78,10 +76,8 @@ def test_every_replacement_fits_or_a_server_fails() -> None:
         accept_forced_replies,
         accept_policies,
         answer_job_calls,
-        guard_marks,
+        mark_prompts,
         keep_messages_as_sent,
-        mark_declared_tools,
-        tell_prompts,
         watch_clients,
         watch_engine_arguments,
         watch_sessions,

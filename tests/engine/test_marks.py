@@ -20,6 +20,7 @@ from vllm.v1.engine import EngineCoreRequest
 from vllm.v1.engine.input_processor import InputProcessor
 
 from agentcache.engine import constants
+from agentcache.engine.compat import check_server
 from agentcache.engine.constants import (
     ANSWER_MARK,
     CALLS_ARGUMENT,
@@ -33,7 +34,8 @@ from agentcache.engine.constants import (
     TOOLS_DECLARED_ARGUMENT,
 )
 from agentcache.engine.jobs.told_prompt import read_left, read_predecessor, read_roles
-from agentcache.engine.marks import guard_marks, mark, marks_of
+from agentcache.engine.marks import mark, marks_of
+from agentcache.engine.prompt_marks import mark_prompts
 from agentcache.engine.replies.forced_reply import accept_forced_replies
 from agentcache.policy.runtime_policy import RuntimePolicy
 
@@ -47,15 +49,18 @@ REQUESTS = {
 }
 
 
+TOOL = {"type": "function", "function": {"name": "weather"}}
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _guarding() -> Iterator[None]:
     # A server in this process may have wrapped them, once for all.
-    was_on = {enable: bool(enable.cache_info().currsize) for enable in (accept_forced_replies, guard_marks)}
+    was_on = {enable: bool(enable.cache_info().currsize) for enable in (accept_forced_replies, mark_prompts)}
     with pytest.MonkeyPatch.context() as patch:
         for request_class in REQUESTS:
             patch.setattr(request_class, "to_sampling_params", unwrap(request_class.to_sampling_params))
         patch.setattr(InputProcessor, "process_inputs", unwrap(InputProcessor.process_inputs))
-        for enable in (accept_forced_replies, guard_marks):
+        for enable in (accept_forced_replies, mark_prompts):
             enable.cache_clear()
             enable()
         yield
@@ -67,6 +72,10 @@ def _guarding() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def processor(tiny_model_path: str) -> InputProcessor:
     return InputProcessor(make_config(tiny_model_path, None))
+
+
+def make_chat(**options: Any) -> ChatCompletionRequest:
+    return ChatCompletionRequest.model_validate({**REQUESTS[ChatCompletionRequest], **options})
 
 
 def process(processor: InputProcessor, params: SamplingParams, request_id: str = "a") -> EngineCoreRequest:
@@ -116,6 +125,34 @@ def test_marks_join_the_clients_arguments_in_the_core_alone(processor: InputProc
         assert params.extra_args == {"theirs": 1, ROLES_ARGUMENT: "u", TOOLS_DECLARED_ARGUMENT: True}
     assert given.extra_args == {"theirs": 1}
     assert marks_of(given) == {ROLES_ARGUMENT: "u", TOOLS_DECLARED_ARGUMENT: True}
+
+
+@pytest.mark.parametrize("arguments", [None, {"theirs": [1, 2]}])
+def test_the_clients_own_arguments_are_kept_and_left_alone(arguments: dict[str, Any] | None) -> None:
+    request = make_chat(tools=[TOOL], vllm_xargs=arguments)
+    for _ in range(2):
+        params = request.to_sampling_params(9, {})
+        assert (params.extra_args, marks_of(params)[TOOLS_DECLARED_ARGUMENT]) == (arguments, ["weather"])
+        assert request.vllm_xargs == arguments
+
+
+def test_the_rest_of_the_request_is_as_without_us() -> None:
+    options = {"n": 3, "seed": 7, "temperature": 0.5, "stop": ["x"], "kv_transfer_params": {"a": 1}}
+    marked, plain = (make_chat(**tools, **options).to_sampling_params(9, {}) for tools in ({"tools": [TOOL]}, {}))
+    assert marked.extra_args == {"kv_transfer_params": {"a": 1}}
+    assert repr(marked) == repr(plain)
+    assert marked.n == 3
+
+
+def test_marking_twice_wraps_once() -> None:
+    once = ChatCompletionRequest.to_sampling_params
+    mark_prompts()
+    assert ChatCompletionRequest.to_sampling_params is once
+
+
+def test_the_check_of_the_server_passes_with_it() -> None:
+    check_server.cache_clear()
+    check_server()
 
 
 # In the core, which a front end other than Python's may send anything.

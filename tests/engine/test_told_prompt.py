@@ -20,8 +20,9 @@ from agentcache.engine.constants import (
     SENT_ARGUMENT,
 )
 from agentcache.engine.jobs.questions import Questions, find_questions
-from agentcache.engine.jobs.told_prompt import asking_agent, read_agent, read_questions, tell_prompts
+from agentcache.engine.jobs.told_prompt import asking_agent, read_agent, read_questions
 from agentcache.engine.marks import join_marks, marks_of
+from agentcache.engine.prompt_marks import mark_prompts
 
 CALL = {"type": "function_call", "call_id": "1", "name": "weather", "arguments": "{}"}
 RESULT = {"type": "function_call_output", "call_id": "1", "output": "rain"}
@@ -35,10 +36,10 @@ ASKED = {"role": "user", "content": "?"}
 def _telling(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for request_class in (ChatCompletionRequest, ResponsesRequest):
         monkeypatch.setattr(request_class, "to_sampling_params", unwrap(request_class.to_sampling_params))
-    tell_prompts.cache_clear()
-    tell_prompts()
+    mark_prompts.cache_clear()
+    mark_prompts()
     yield
-    tell_prompts.cache_clear()
+    mark_prompts.cache_clear()
 
 
 def test_a_chat_s_roles_are_told_a_letter_each() -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
-from functools import cache
 from itertools import islice
 from typing import Any
 
-from vllm import SamplingParams
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 from vllm.v1.engine import EngineCoreRequest
@@ -24,8 +22,7 @@ from agentcache.engine.constants import (
 from agentcache.engine.jobs.names import shorten
 from agentcache.engine.jobs.questions import MAX_PIECES, Questions, find_questions
 from agentcache.engine.jobs.sent_digests import digest_chat, digest_response
-from agentcache.engine.marks import join_marks, mark, read_mark
-from agentcache.engine.patches import wrap_method
+from agentcache.engine.marks import join_marks, read_mark
 
 ROLES = {"s": "system", "u": "user", "a": "assistant", "t": "tool"}
 _LETTERS = {"system": "s", "developer": "s", "user": "u", "assistant": "a", "tool": "t", "function": "t"}
@@ -33,13 +30,6 @@ _MAX_MESSAGES = 4096
 
 # Which of its session's agents sends the request in progress, if its client says so.
 asking_agent: ContextVar[str | None] = ContextVar("agentcache_agent", default=None)
-
-
-@cache
-def tell_prompts() -> None:
-    """Have chat and Responses requests carry the roles of their messages into the engine. May be called again."""
-    wrap_method(ChatCompletionRequest, "to_sampling_params", _tell_chat)
-    wrap_method(ResponsesRequest, "to_sampling_params", _tell_response)
 
 
 def read_roles(request: Request) -> str:
@@ -91,25 +81,21 @@ def read_left(request: Request) -> int:
     return tokens if type(tokens) is int and tokens > 0 else 0
 
 
-def _tell_chat(original: Callable[..., SamplingParams]) -> Callable[..., SamplingParams]:
-    def to_sampling_params(self: ChatCompletionRequest, *args: Any, **kwargs: Any) -> SamplingParams:
-        return mark(original(self, *args, **kwargs), {**_describe(self.messages), **digest_chat(self)})
-
-    return to_sampling_params
+def describe_chat(chat: ChatCompletionRequest) -> dict[str, Any]:
+    """Build the marks that tell the engine of a chat's messages."""
+    return {**_describe(chat.messages), **digest_chat(chat)}
 
 
-def _tell_response(original: Callable[..., SamplingParams]) -> Callable[..., SamplingParams]:
-    def to_sampling_params(self: ResponsesRequest, *args: Any, **kwargs: Any) -> SamplingParams:
-        params = original(self, *args, **kwargs)
-        if self.previous_response_id:
-            # The server puts the messages before those of the request.
-            continues = {CONTINUES_ARGUMENT: self.previous_response_id}
-            return mark(params, {**continues, **_name_agent(), **digest_response(self)})
-        items = [{"role": "user", "content": self.input}] if isinstance(self.input, str) else self.input
-        instructions = [{"role": "system"}] if self.instructions else []
-        return mark(params, {**_describe([*instructions, *items]), **digest_response(self)})
-
-    return to_sampling_params
+def describe_response(response: ResponsesRequest) -> dict[str, Any]:
+    """Build the marks that tell the engine of a response's input."""
+    if response.previous_response_id:
+        # The server puts the messages before those of the request.
+        continues = {CONTINUES_ARGUMENT: response.previous_response_id}
+        return {**continues, **_name_agent(), **digest_response(response)}
+    given = response.input
+    items = [{"role": "user", "content": given}] if isinstance(given, str) else given
+    instructions = [{"role": "system"}] if response.instructions else []
+    return {**_describe([*instructions, *items]), **digest_response(response)}
 
 
 def _describe(items: Iterable[Any]) -> dict[str, Any]:

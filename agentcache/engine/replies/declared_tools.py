@@ -2,37 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Sequence
 from typing import Any
 
-from vllm import SamplingParams
-from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
-from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
-
 from agentcache.engine.constants import TOOL_CHOICE_ARGUMENT, TOOLS_DECLARED_ARGUMENT
-from agentcache.engine.marks import mark
-from agentcache.engine.patches import wrap_method
 from tool_runtime.learning.tool_key import key_name
 
 MAX_TOOLS = 512
 
 
-@cache
-def mark_declared_tools() -> None:
-    """Have chat and Responses requests carry the names of their tools into the engine. Safe to call more than once."""
-    for request_class in (ChatCompletionRequest, ResponsesRequest):
-        wrap_method(request_class, "to_sampling_params", _mark)
-
-
-def _mark(original: Callable[..., SamplingParams]) -> Callable[..., SamplingParams]:
-    def to_sampling_params(self: Any, *args: Any, **kwargs: Any) -> SamplingParams:
-        params: SamplingParams = original(self, *args, **kwargs)
-        if self.tools and self.tool_choice != "none":
-            mark(params, {TOOLS_DECLARED_ARGUMENT: _name_tools(self.tools), **_mark_choice(self.tool_choice)})
-        return params
-
-    return to_sampling_params
+def describe_tools(request: Any) -> dict[str, Any]:
+    """Build the marks that tell the engine which tools a chat or response may call; none if it may call none."""
+    if not request.tools or request.tool_choice == "none":
+        return {}
+    return {TOOLS_DECLARED_ARGUMENT: _name_tools(request.tools), **_mark_choice(request.tool_choice)}
 
 
 def _mark_choice(choice: Any) -> dict[str, bool | str]:
