@@ -5,7 +5,7 @@ Each knob says where its default comes from:
 - paper: AsymCache, with the name of the section
 - measured: varied, with the file and section of docs/results/ that have the figures
 - chosen: on the recordings or seeds that are named; "the sessions" are those of docs/results/coding-sessions.md
-- assumed: nobody tuned it
+- assumed: never tuned
 - not tuned: a switch, a name, or a limit that only has to be large enough
 
 Constants that are no knobs say so where they stand: seniority and patience in `agentcache/policy/registry.py`, with
@@ -263,7 +263,7 @@ class RouterConfig(BaseModel):
 
     url: str | None = _knob(
         None,
-        "vllm-router that is told which sessions are over, as in http://10.0.0.1:8080; None tells nobody",
+        "vllm-router that is told which sessions are over, as in http://10.0.0.1:8080; None tells none",
         _OPT_IN,
         pattern=r"^https?://[^/]+$",
     )

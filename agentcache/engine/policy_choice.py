@@ -32,7 +32,7 @@ def choose_policy(vllm_config: VllmConfig, config: AgentCacheConfig) -> Policy:
 
 
 def find_cost_obstacle(vllm_config: VllmConfig) -> str | None:
-    """Find why nobody can tell what the model's blocks cost, as the beginning of a sentence; None if one can."""
+    """Say why the cost of the model's blocks cannot be known, as the beginning of a sentence; None if it can."""
     try:
         read_geometry(vllm_config.model_config.hf_text_config)
     except InputError as error:

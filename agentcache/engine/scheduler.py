@@ -277,7 +277,7 @@ class AgentScheduler(MultiSegmentScheduler):
 
     def holds_back(self, request: Request) -> bool:
         """Tell whether the request must wait, by the order of jobs, and none of its gaps may be filled."""
-        # What runs frees blocks some day, so nobody waits for ever.
+        # Running requests free blocks some day, so no request waits for ever.
         if self.tracker is None or not self.running:
             return False
         manager = self.kv_cache_manager
@@ -380,7 +380,7 @@ class AgentScheduler(MultiSegmentScheduler):
     def _preempt_request(self, request: Request, timestamp: float, drop_stale_output: bool = False) -> None:
         """Preempt a request, under priorities perhaps one that this very step scheduled, and that is not computed then.
 
-        Its new blocks are registered by then: forget them, or others would hit what nobody has written.
+        Its new blocks are registered by then: forget them, or others would hit what was never written.
         """
         managers = self.kv_cache_manager.coordinator.single_type_managers
         blocks = self.kv_cache_manager.get_blocks(request.request_id).blocks

@@ -13,7 +13,7 @@ class VllmScheduler(AsyncScheduler):
 
     The two differ in these methods alone (`compat.py` checks that). An asynchronous scheduler counts on tokens before
     they are sampled; under pipeline parallelism without asynchronous scheduling the next batch would then hold
-    requests whose last token nobody knows.
+    requests whose last token is not known yet.
     """
 
     def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:

@@ -18,7 +18,7 @@ from tool_runtime.agent.job import Context, Job
 class Reuse:
     """Which tokens requests repeat, in the order in which they came.
 
-    `repeats` has for each request, by the number of a later one, how many tokens of the later prompt nobody else needed
+    `repeats` has for each request, by the number of a later one, how many tokens of the later prompt no other needed
     in between. `endless_tokens` of the `prompt_tokens` hit in a cache without end.
     """
 

@@ -73,7 +73,7 @@ class Pool:
                     self._book(future)
         except BrokenProcessPool:
             raise WorkerEndedError(
-                "--workers: a process that simulated was ended, perhaps for want of memory; give fewer, or --requests"
+                "--workers: a process that simulated was ended, perhaps as memory ran out; give fewer, or --requests"
             ) from None
 
     def run_one(self, cell: Cell) -> Outcome:

@@ -23,7 +23,7 @@ class PinnedEvictor(CompiledEvictor):
         """Make an evictor without pins around another.
 
         Args:
-            inner: An empty evictor of as many blocks, which nobody else calls from now on.
+            inner: An empty evictor of as many blocks. The caller must not use it from now on.
             num_blocks: How many blocks there are; their ids count from 0.
             cheapest_first: A pin loses its blocks from the lowest position on, else in the order in which they came.
 

@@ -7,15 +7,15 @@ from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 # How long to keep a finished turn's KV: never; 2 s after fast tools (Continuum as released); Continuum as published;
-# ours, which weighs what is lost against what it keeps from others, and decides anew while the tool runs.
+# ours, which weighs the cost of recomputing against the room taken from others, and decides anew while the tool runs.
 Ttl = Literal["none", "released", "published", "hazard"]
 # Which pin gives way first: that of the job that came last; the one that would last longest.
 PinRank = Literal["job arrival", "deadline"]
 # Whether a request takes pinned blocks of others while it has patience (`Order`): it does; it waits for the pins' ends;
 # it waits for as long as taking them would cost.
 PinWait = Literal["none", "always", "weighed"]
-# Whom vLLM preempts when running requests need room: the last of the batch; the job that came last; whoever costs
-# least to compute again.
+# Whom vLLM preempts when running requests need room: the last of the batch; the job that came last; the one that
+# costs least to compute again.
 Victim = Literal["last", "latest job", "cheapest"]
 # A request that takes no longer, prefill and reply, by the cost model and its limit of tokens, waits for no other that
 # comes after it, nor for pins: others would hardly gain. A tenth of the shortest patience that an order has.
@@ -31,9 +31,9 @@ class Order:
     """Preempted requests first, then those of jobs with a live pin, then by the job's arrival.
 
     That a job is older counts for at most `seniority_s`, and a request that has waited `patience_s` since its arrival
-    goes before all others but preempted ones, and takes pinned blocks, so nobody waits for ever; both infinite is the
-    bare order of jobs. A wait for pins that is worth less than `least_wait_s` is not begun: hardly a tool returns so
-    soon, so the request would wait and then take the blocks all the same.
+    goes before all others but preempted ones, and takes pinned blocks, so no request waits for ever; both infinite is
+    the bare order of jobs. A wait for pins that is worth less than `least_wait_s` is not begun: hardly a tool returns
+    so soon, so the request would wait and then take the blocks all the same.
 
     Juniors leave as much again free as is pinned while tools run, and the share `running` of what running requests
     hold, together up to the share `reserve` of the cache: jobs come back with more than they left, and what they lack

@@ -69,7 +69,7 @@ class ShadowLru:
     def end(self, name: str, hashes: Sequence[bytes], *, num_blocks: int) -> None:
         """End a request of `num_blocks` blocks by now, the first of which have these hashes and are computed.
 
-        Blocks of its prompt that nobody has computed are forgotten, unless others use them. Nothing happens if the
+        Blocks of its prompt that were never computed are forgotten, unless others use them. Nothing happens if the
         request is not here.
         """
         held = self._held.pop(name, None)

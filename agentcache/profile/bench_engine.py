@@ -25,7 +25,7 @@ PLAIN_KNOBS: Mapping[str, object] = {
     "segments": {"enabled": True, "row_s": 0.0},
     "chunking": {"enabled": False},
 }
-# No measurement needs more; an engine that goes on for longer answers nobody.
+# No measurement needs more steps; an engine that takes more is stuck.
 _MAX_STEPS = 100_000
 
 

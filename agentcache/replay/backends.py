@@ -87,7 +87,7 @@ class ExternalBackend:
     def __init__(self, settings: ReplaySettings) -> None:
         """Connect.
 
-        Raises InputError if nobody answers, if the server does not follow recorded replies, or for another tokenizer
+        Raises InputError if no server answers, if the server does not follow recorded replies, or for another tokenizer
         than its own.
         """
         assert settings.base_url is not None

@@ -64,7 +64,7 @@ class Endpoint:
     def __init__(
         self, base_url: str, api_key: str, model: str | None = None, headers: Mapping[str, str] | None = None
     ) -> None:
-        """Connect; `model` None takes the first that the server lists. Raises InputError if nobody answers."""
+        """Connect; `model` None takes the first that the server lists. Raises InputError if no server answers."""
         self.base_url = base_url.rstrip("/")
         self.api_key = api_key
         self.headers = dict(headers or {})

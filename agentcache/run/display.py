@@ -15,7 +15,7 @@ _LINES_PER_RUN = 10
 class ReplayDisplay:
     """Shows one policy's run, as a context manager; it is told of every job that starts or ends.
 
-    `jobs` is None where nobody knows how many there will be.
+    `jobs` is None where their number is not known.
     """
 
     def __init__(self, policy: str, jobs: int | None, console: Console) -> None:

@@ -82,7 +82,7 @@ def find_job_path(session: str) -> str:
 
 
 def bound_session(session: str) -> str:
-    """Shorten a session that nobody could ask for again to a digest."""
+    """Shorten a session name to a digest where it is too long to be asked for by URL."""
     if len(session) <= MAX_SESSION_CHARACTERS:
         return session
     return "sha256:" + hashlib.sha256(session.encode("utf-8", "surrogatepass")).hexdigest()

@@ -73,7 +73,7 @@ async def run_embedded_server(args: Namespace) -> AsyncIterator[EmbeddedServer]:
     """
     began = time.monotonic()
     choose_plugins()
-    # Nobody can know the port before the app has it, and nobody else reaches it.
+    # No client can know the port before the app has it, and none of another machine reaches it.
     args = Namespace(**vars(args) | {"host": "127.0.0.1", "port": 0})
     async with AsyncExitStack() as stack:
         try:

@@ -1,4 +1,4 @@
-"""Has the router told of sessions that nobody has called over: those that engines forget, idle for too long."""
+"""Tells the router of sessions that expired: idle for too long, though their client never ended them."""
 
 from __future__ import annotations
 

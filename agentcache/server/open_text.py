@@ -22,7 +22,7 @@ def describe_open_text(config: AgentCacheConfig, args: Namespace) -> str | None:
     if has_key or args.uds or _is_loopback(args.host):
         return None
     return (
-        "agentcache: runtime.show_text is on and there is no API key: whoever reaches this server can read text of all "
+        "agentcache: runtime.show_text is on and there is no API key: all who reach this server can read text of all "
         "prompts below /agentcache/. Give --api-key, or --host 127.0.0.1."
     )
 
@@ -32,5 +32,5 @@ def _is_loopback(host: str | None) -> bool:
     try:
         return host == "localhost" or ip_address(host or "0.0.0.0").is_loopback
     except ValueError:
-        # A name, of which nobody here knows who reaches it.
+        # A name: which addresses it stands for is not known here.
         return False

@@ -24,7 +24,7 @@ _LOADED_ANYWAY = (
 def choose_plugins() -> None:
     """Have our routes loaded, in this process and those it starts, and everything else as without us.
 
-    Raises InputError when that would also load routes of other plug-ins, which nobody has asked for.
+    Raises InputError when that would also load routes of other plug-ins, which the user has not asked for.
     """
     if (given := os.environ.get(_VARIABLE)) is not None:
         names = {name for name in given.split(",") if name}

@@ -42,7 +42,7 @@ _MAX_HEADERS = 2**20
 DYNAMO_FINAL_HEADER = "x-dynamo-session-final"
 
 # The sessions and cache salts that vLLM has found for the HTTP request in progress: the body has the salt, and may name
-# another session than the headers. None if nobody asks.
+# another session than the headers. None where it is not asked for.
 _found: ContextVar[set[tuple[str, str | None]] | None] = ContextVar("agentcache_sessions", default=None)
 
 

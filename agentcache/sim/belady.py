@@ -15,8 +15,8 @@ those with the least cost(position) / (next use − now): what keeping them save
 It is a yardstick, and no proven bound once jobs run side by side. It decides greedily: the least cost with hits behind
 gaps would be a minimal cost flow over the whole run, and that only if the requests came at fixed times. They do not:
 each waits for the reply before it, so that other evictions bring other requests. Running requests hold their blocks
-whatever the policy thinks, and nobody is made to wait for them. So another rule may come out ahead at times, also in
-hits; `docs/belady-cost.md` says by how much we saw one do so.
+whatever the policy thinks, and no request is made to wait for them. So another rule may come out ahead at times, in
+hits as well; `docs/belady-cost.md` says by how much we saw one do so.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class DecisionTime:
     """Adds up the scans of a queue's evictor."""
 
     def __init__(self, queue: BlockQueue, scan: Scan) -> None:
-        """Watch what is taken from the queue, in place of whoever did."""
+        """Watch what is taken from the queue, in place of the last watcher."""
         self._queue = queue
         self._scan = scan
         self._spent_s = 0.0

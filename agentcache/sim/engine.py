@@ -282,6 +282,6 @@ def _leave_out_counts(scheduler: AgentScheduler) -> None:
     """Leave out what only counts and explains, in ways that a simulation has no use for: it takes long."""
     scheduler.comparison = None
     if scheduler.tracker is not None and scheduler.tier is None:
-        # The host's memory learns from what was evicted and is missed; without it nobody does.
+        # The host's memory learns from what was evicted and is missed; nothing else does.
         assert scheduler.block_queue is not None
         scheduler.block_queue.on_taken = None

@@ -27,7 +27,7 @@ class BlockStates {
   /// Adds blocks that are taken, up to `num_blocks`.
   void resize(std::size_t num_blocks) { states_.resize(num_blocks, BlockState::kTaken); }
 
-  /// Returns the state of a block. Blocks that there are not are taken, too: nobody can have them.
+  /// Returns the state of a block. Blocks that do not exist count as taken: no caller can have them.
   BlockState at(std::int64_t id) const {
     return id >= 0 && id < std::ssize(states_) ? states_[static_cast<std::size_t>(id)] : BlockState::kTaken;
   }

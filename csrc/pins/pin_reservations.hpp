@@ -1,4 +1,4 @@
-// Which pins a block comes to when whoever uses it frees it.
+// Which pins a block joins when its user frees it.
 #pragma once
 
 #include <algorithm>

@@ -27,7 +27,7 @@ class PinnedEvictor final : public CheckedEvictor {
  public:
   /// Knows the blocks from 0 to `num_blocks` - 1. A pin's blocks are lost by position if `cheapest_first`, else in the
   /// order in which they came.
-  /// \pre `inner` outlives this evictor and is called by nobody else from now on.
+  /// \pre `inner` outlives this evictor and is called by nothing else from now on.
   /// \throws std::invalid_argument unless `inner` is empty and knows as many blocks.
   PinnedEvictor(Evictor& inner, std::int64_t num_blocks, bool cheapest_first)
       : CheckedEvictor(num_blocks),

@@ -109,7 +109,7 @@ async def _invoke(tool: Tool, arguments: Mapping[str, Any]) -> Any:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise
-        # Nobody cancelled this task: the tool awaited something that was cancelled, which is its failure.
+        # This task was not cancelled: the tool awaited something that was cancelled, which is its failure.
         raise _CallError("cancelled inside the tool") from None
     except (Exception, SystemExit) as error:
         raise _failure(error) from error

@@ -35,7 +35,7 @@ class Ended(Enum):
     """The end of a gap, which says what may be learned from it."""
 
     RETURNED = "returned"
-    STILL_OUT = "still out"  # nobody waits any longer; it would have lasted at least so long
+    STILL_OUT = "still out"  # no longer waited for; it would have lasted at least so long
     BROKEN = "broken"  # abort, error or cut-off: nothing may be learned
 
 

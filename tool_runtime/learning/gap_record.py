@@ -25,7 +25,7 @@ class GapRecord:
         self._returned = np.zeros(max_samples, dtype=np.bool_)
 
     def add(self, seconds: float, at_s: float, returned: bool) -> None:
-        """Take a sample of a gap, seen at `at_s`: it lasted `seconds`, or longer where nobody `returned`."""
+        """Take a sample of a gap, seen at `at_s`: it lasted `seconds`, or longer where it has not `returned`."""
         if returned:
             self.count_returns(1, seconds)
         self.keep(seconds, at_s, returned)

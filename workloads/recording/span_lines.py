@@ -26,7 +26,7 @@ ASSUMPTION = (
 _BLOCK_TOKENS = 512
 _ASKS_TOOLS = ("tool_call", "tool_calls", "tool_use", "function_call")
 _CUT_OFF = ("length", "max_tokens")
-# Of a reply that asks for tools whose runs nobody traced.
+# Of a reply that asks for tools whose runs were not traced.
 _UNTRACED = "(untraced)"
 
 

@@ -54,7 +54,7 @@ class Checkpoints:
         is_fill_request: Callable[[str], bool],
         fills_gaps: bool,
     ) -> None:
-        # Of what several jobs have begun with: it is nobody's.
+        # Several jobs have begun with it: it belongs to none of them.
         self.beginning = FreeContext(finish_class=SHARED, prefix_only=not fills_gaps)
         self._manager = manager
         self._queue = queue

@@ -91,9 +91,9 @@ def view_losses(evicted: Mapping[int, Eviction], now_s: float, block_size: int) 
 def view_placed_losses(
     evicted: Mapping[int, Eviction], losses: Mapping[int, Loss], now_s: float, block_size: int
 ) -> tuple[LossView, ...]:
-    """View them where there is a second cache: what that had once was lost there, whoever made the GPU lose it.
+    """View them where there is a second cache: what that had once was lost there, and not on the GPU.
 
-    What is there still was lost to nobody, and is left out.
+    What is still there is left out: it was not lost.
     """
     lost: list[tuple[_Who, float]] = []
     for index, eviction in evicted.items():

@@ -70,7 +70,7 @@ def reusable_hashes(request: Request, block_size: int) -> Sequence[bytes]:
 def is_whole(request: Request) -> bool:
     """Tell whether the reply came to its own end here. A recorded one without text has no end-of-turn token.
 
-    One that another engine goes on with is whole, though nobody here knows what it says. So is one whose client wants
+    One that another engine goes on with is whole, though its text is not known here. So is one whose client wants
     no other end than its length (`ignore_eos`), as AIPerf's AgentX does: it was not cut off.
     """
     if request.status == RequestStatus.FINISHED_STOPPED or is_handed_over(request):

@@ -64,7 +64,7 @@ def cut_change(last: Sequence[int], prompt: Sequence[int], at_token: int, block_
     """Cut out the tokens around the place where the prompt leaves the last turn.
 
     Args:
-        last: The tokens of that turn; empty if nobody has kept them.
+        last: The tokens of that turn; empty if they were not kept.
         prompt: Those of the prompt, the same up to `at_token`.
         at_token: Where the first block begins that is not the same.
         block_size: Tokens of a block.

@@ -87,8 +87,8 @@ class LossView(_View):
     evicted_s: float = Field(description="the latest of them")
     ago_s: float = Field(description="from then until the turn was admitted")
     taker: str | None = Field(
-        description="the session; None where nobody's, where it may not be shown, and for the host's memory, whose "
-        "room goes to copies for several sessions"
+        description="the session; None where there is none, where it may not be shown, and for the host's memory, "
+        "whose room goes to copies for several sessions"
     )
 
 

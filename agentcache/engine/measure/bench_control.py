@@ -20,7 +20,7 @@ from agentcache.errors import CompatibilityError, InputError
 
 
 def start_engine(config: VllmConfig) -> LLMEngine:
-    """Start an engine in this process, which nobody but the caller steps."""
+    """Start an engine in this process, which only the caller steps."""
     return LLMEngine(config, Executor.get_class(config), log_stats=False)
 
 

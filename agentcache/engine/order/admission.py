@@ -147,9 +147,9 @@ class AdmissionControl:
     def _is_worth_waiting(self, blocks: int, request: Request, now_s: float) -> bool:
         """Weigh the wait: to take the blocks costs the seconds of rebuilding them, in which all that runs stands still.
 
-        Requests wait for as long as that, counted from the last admission, whoever comes up in the meantime: were each
-        one's own wait counted, a long queue would pay that price at every admission. It does where its requests are
-        out of patience.
+        Requests wait for as long as that, counted from the last admission, whichever is next meanwhile: were each one's
+        own wait counted, a long queue would pay that price at every admission. It does where its requests are out of
+        patience.
         """
         if not self._weighs:
             return True

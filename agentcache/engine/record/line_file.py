@@ -7,7 +7,7 @@ from io import FileIO
 from itertools import pairwise
 from pathlib import Path
 
-# How the first line of a recording begins. Another file that stood there is nobody's to mend.
+# How the first line of a recording begins. Another file that stood there is left as it is.
 _BEGINNING = b'{"recording":'
 _CHUNK = 2**16
 # Lengths and times tell something of a conversation: a recording is for the user who makes it.

@@ -18,7 +18,7 @@ logger = init_logger("vllm.agentcache")
 # Requests of which the disk is behind. More are left out, and the next line says how many.
 _MOST_WAITING = 4096
 # Requests that end soon after each other are written together, when code and data are in the CPU's caches, but none
-# waits for longer than that. What is lost with a process that is killed is less than what was running.
+# waits for longer than that. A process that is killed loses less than what was running.
 _TOGETHER = 8
 _LONGEST_WAIT_S = 0.5
 # A disk that takes longer does not hold up the end of the server.

@@ -33,7 +33,7 @@ _MEGABYTE = 10**6
 
 @dataclass(slots=True)
 class _Running:
-    """A request that is not over. `session` is its job's name, None where nobody knows one."""
+    """A request that is not over. `session` is its job's name, None where it has none."""
 
     arrived_s: float
     session: str | None

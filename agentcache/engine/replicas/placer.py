@@ -46,7 +46,7 @@ class Placer:
         self._turns: dict[str, _Turn] = {}
 
     def choose(self, request: EngineCoreRequest) -> int | None:
-        """Choose the engine; None for a request that is nobody's turn, or that names its engine."""
+        """Choose the engine; None for a request that is no job's turn, or that names its engine."""
         return self._ask(lambda: self._choose(request))
 
     def note(self, outputs: EngineCoreOutputs) -> None:

@@ -48,7 +48,7 @@ def tell_parser(additional_config: Any, args: Namespace) -> dict[str, Any]:
 
 
 def make_reader(vllm_config: VllmConfig, runtime: RuntimeConfig) -> ToolReader | None:
-    """Make the reader; None where replies are not to be read, or nobody has said by which parser: a warning."""
+    """Make the reader; None where replies are not to be read, or, with a warning, where no parser is given."""
     obstacle = _find_obstacle(runtime)
     if obstacle is not None:
         logger.warning("Tool calls are not read, so nothing is kept while tools run: %s", obstacle)

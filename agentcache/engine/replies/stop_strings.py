@@ -13,7 +13,7 @@ MAX_TOKENS = 256
 
 
 class StopStrings:
-    """Tells replies that came to an end of their own from those that nobody wants any more."""
+    """Tells replies that ended by a stop string from aborted ones."""
 
     def __init__(self, model_config: ModelConfig) -> None:
         # Loaded by the core before it makes the scheduler. None where it runs without; the server then finds none.

@@ -29,7 +29,7 @@ class FillRequest:
 
 @dataclass(slots=True, eq=False)
 class Parent:
-    """A waiting request with gaps. `held` are its blocks that nobody may evict until it is admitted.
+    """A waiting request with gaps. `held` are its blocks that may not be evicted until it is admitted.
 
     Of its blocks, by index, fill requests computed `filled`, and `fetched` came from the host's memory.
     """

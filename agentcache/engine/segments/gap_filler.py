@@ -194,7 +194,7 @@ class GapFiller:
         return ended
 
     def forget(self, requests: Iterable[Request]) -> list[str]:
-        """Forget requests that are over. Return the ids of fill requests that nobody needs any more."""
+        """Forget requests that are over. Return the ids of fill requests that are no longer needed."""
         needless = []
         self._planned = self._prefix = None
         for request in requests:
@@ -218,7 +218,7 @@ class GapFiller:
         return self.holds.release_all_but(row.parent.request if row else keep_for)
 
     def release_needless(self, request: Request) -> bool:
-        """Release what is held behind gaps that nobody fills: whoever comes next, `request`, computes it anew.
+        """Release what is held behind gaps that are not filled: `request`, which is next, computes it anew.
 
         Return False when nothing of that was held, or another one comes next.
         """

@@ -1,4 +1,4 @@
-"""Blocks that nobody may evict until the waiting request that they are for is admitted."""
+"""Keeps blocks from eviction until the waiting request that needs them is admitted."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Holds:
     def hold_cached(self, request: Request, block_map: CachedBlockMap, places: Sequence[Place]) -> None:
         """Hold blocks of a waiting request that are cached until it is admitted."""
         if (parent := self.parents.get(request.request_id)) is not None:
-            # Whoever waits for a fetch comes again with what is held already.
+            # A request that waits for a fetch comes again with what is held already.
             places = [place for place in places if place not in parent.held]
         blocks = self._finder.cache.find_blocks([block_map.keys[group][index] for index, group in places])
         self.hold(request, dict(zip(places, blocks, strict=True)))

@@ -6,8 +6,8 @@ At such a place each group of layers has what it needs:
     sliding window    |                   the last window |
     chunked attention |              the chunk's beginning |
 
-Of a run of blocks that full attention has cached, what lies before the last such place in it can be reused; nobody can
-go on behind that. A gap is computed from the end of what can be reused before it, whatever full attention has between.
+Of a run of blocks that full attention has cached, what lies before the last such place in it can be reused, and nothing
+behind it. A gap is computed from the end of what can be reused before it, whatever full attention has between.
 """
 
 from __future__ import annotations

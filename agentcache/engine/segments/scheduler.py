@@ -122,7 +122,7 @@ class MultiSegmentScheduler(VllmScheduler):
         filler = self.gap_filler
         if filler is None:
             return super().reset_prefix_cache(reset_running_requests, reset_connector)
-        # Nobody but us knows of what is held, and it must not stand in the way.
+        # vLLM does not know of held blocks, and they must not stand in the way.
         filler.release_holds()
         succeeded = super().reset_prefix_cache(reset_running_requests, reset_connector)
         if succeeded:
@@ -139,7 +139,7 @@ class MultiSegmentScheduler(VllmScheduler):
         return stats
 
     def holds_back(self, request: Request) -> bool:  # noqa: ARG002 (policies look at it)
-        """Tell whether the request must wait for others' sake, and none of its gaps may be filled: here nobody's."""
+        """Tell whether the request must wait for others' sake, and none of its gaps may be filled: never, here."""
         return False
 
     def _handle_blocked_waiting_request(self, request: Request) -> bool:

@@ -44,7 +44,7 @@ class ChainOwners:
         """File a finished request under the last of `hashes`, those of all its full blocks, prompt and reply.
 
         Without a token of the reply in that block it is not filed: every job that begins with the same system prompt
-        would be taken for its continuation. Whoever filed the same chain before is replaced.
+        would be taken for its continuation. An earlier owner of the same chain is replaced.
         """
         if len(hashes) * block_size > prompt_tokens:
             self._file(hashes[-1], (), ChainOwner(session, request, len(hashes)))
