@@ -86,7 +86,8 @@ class ShadowLru:
         for block_hash in islice(held.hashes, shared):
             users[block_hash] -= 1
         for block_hash in held.hashes[shared:]:
-            del users[block_hash]
+            # A Counter's own `del` runs in Python.
+            users.pop(block_hash)
         computed.difference_update(held.hashes[shared:])
         in_use = bisect_left(left, True, key=lambda block_hash: block_hash not in users)
         computed.update(left[:in_use])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from agentcache.engine.blocks.pins import Pin, Pins
 from agentcache.engine.histogram import Histogram
@@ -25,7 +25,7 @@ from tool_runtime.learning.job_entry import Departed, Departure, Gap, JobEntry
 from tool_runtime.learning.tool_key import HUMAN
 
 MAX_TURNS = 64
-# Of all jobs; the oldest leave first. They take 23 MB.
+# Of all jobs; the oldest leave first. They take 13 MB.
 _MAX_TURNS_IN_ALL = 16_384
 _MAX_PINS = 16
 _MAX_ENDED_JOBS = 500
@@ -222,13 +222,11 @@ def view_job(
 def hide_takers(view: JobView) -> JobView:
     """Leave out for which sessions the job's blocks were evicted, but for its own."""
     turns = tuple(
-        turn.model_copy(
-            update={
-                "lost_to": tuple(
-                    loss if loss.taker == view.session else loss.model_copy(update={"taker": None})
-                    for loss in turn.lost_to
-                )
-            }
+        replace(
+            turn,
+            lost_to=tuple(
+                loss if loss.taker == view.session else loss.model_copy(update={"taker": None}) for loss in turn.lost_to
+            ),
         )
         for turn in view.turns
     )

@@ -75,7 +75,7 @@ class Prompt:
 
     def has(self, run: np.uint64 | None) -> bool:
         """Tell whether it has these tokens in a row, given by their hash; None are none."""
-        return run is not None and bool(np.count_nonzero(self.runs == run))
+        return run is not None and run in self.runs
 
 
 class _Turn(NamedTuple):
@@ -215,8 +215,7 @@ def _find_said(prompt: Sequence[int], reply: Sequence[int]) -> np.uint64 | None:
     runs = _hash_runs(tokens)
     said: np.uint64 = runs[-1]
     # What it has said before, or had as an example, is in prompts of others as well.
-    before = runs[: max(0, len(prompt) - _SAID + 1)]
-    return None if np.count_nonzero(before == said) else said
+    return None if said in runs[: max(0, len(prompt) - _SAID + 1)] else said
 
 
 def _hash_runs(tokens: array[int]) -> NDArray[np.uint64]:

@@ -6,9 +6,10 @@ Times are seconds on the engine's own monotonic clock; `now_s` of a view is when
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, with_config
 
 
 class _View(BaseModel):
@@ -92,34 +93,44 @@ class LossView(_View):
     )
 
 
-class TurnView(_View):
-    """One request of a job that is over."""
+@with_config(extra="forbid")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnView:
+    """One request of a job that is over. One is made of each turn, and few are read: so it is checked when it is."""
 
-    turn: int = Field(description="from 0")
+    turn: Annotated[int, Field(description="from 0")]
     arrived_s: float
-    scheduled_s: float | None = Field(description="None when it never ran")
+    scheduled_s: Annotated[float | None, Field(description="None when it never ran")]
     first_token_s: float | None
     finished_s: float
     prompt_tokens: int
     cached_tokens: int
-    recomputed_tokens: int = Field(description="of the last turn's blocks that this prompt repeats, those not cached")
+    recomputed_tokens: Annotated[
+        int, Field(description="of the last turn's blocks that this prompt repeats, those not cached")
+    ]
     output_tokens: int
-    tools: tuple[str, ...] = Field(description="names of the tools that the reply called, 16 at most")
-    diverged_at: int | None = Field(
-        description="first token, in whole blocks, at which this prompt leaves the last turn's prompt and reply; None "
-        "when it goes on from them, or when that is not known"
-    )
+    tools: Annotated[tuple[str, ...], Field(description="names of the tools that the reply called, 16 at most")]
+    diverged_at: Annotated[
+        int | None,
+        Field(
+            description="first token, in whole blocks, at which this prompt leaves the last turn's prompt and reply; "
+            "None when it goes on from them, or when that is not known"
+        ),
+    ]
     status: Literal["finished", "cut off", "aborted", "failed"]
-    misses: dict[MissReason, int] = Field(default={}, description="prompt tokens that were not cached, by reason")
-    change: ChangeView | None = Field(default=None, description="None when the prompt goes on from the last turn")
-    lost_to: tuple[LossView, ...] = Field(default=(), description="of the evicted, the largest losses first")
-    hits: dict[HitPlace, int] = Field(
-        default={},
-        description="cached tokens; all but `gpu` were fetched for this request. Empty without a second cache",
+    misses: Annotated[dict[MissReason, int], Field(description="prompt tokens that were not cached, by reason")] = (
+        field(default_factory=dict)
     )
-    evicted_from: dict[LossCause, int] = Field(
-        default={}, description="evicted tokens, by how they were lost; empty without a second cache"
-    )
+    change: Annotated[ChangeView | None, Field(description="None when the prompt goes on from the last turn")] = None
+    lost_to: Annotated[tuple[LossView, ...], Field(description="of the evicted, the largest losses first")] = ()
+    hits: Annotated[
+        dict[HitPlace, int],
+        Field(description="cached tokens; all but `gpu` were fetched for this request. Empty without a second cache"),
+    ] = field(default_factory=dict)
+    evicted_from: Annotated[
+        dict[LossCause, int],
+        Field(description="evicted tokens, by how they were lost; empty without a second cache"),
+    ] = field(default_factory=dict)
 
 
 class PinView(_View):
