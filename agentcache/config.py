@@ -205,12 +205,6 @@ class TierConfig(BaseModel):
         "whether policies that can (agentcache, agentcache-interactive) steer it, or leave it to vLLM",
         'measured: H200s, jobs end sooner than with vLLM\'s (docs/results/host-memory.md, "What you get")',
     )
-    prefetch: bool = _knob(
-        True,
-        "whether what a job has left comes back to the GPU before the job does, while nobody waits and what gives way "
-        "is less likely to be asked for",
-        'chosen: simulated, seeds 0 to 2 and 11 (docs/results/host-memory-choices.md, "Prefetches")',
-    )
     link_gb_s: float | None = _knob(
         None,
         "gigabytes a second between the host's memory and each GPU, one way; None takes them from the profile, or 42",

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 import re
 from pathlib import Path
 
@@ -8,7 +9,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from agentcache.config import AgentCacheConfig, iterate_knobs
-from agentcache.config_reader import read_config, read_knobs
+from agentcache.config_reader import REMOVED, read_config, read_knobs
 from agentcache.errors import InputError
 from agentcache.policy.registry import DEFAULT_POLICY
 
@@ -94,6 +95,25 @@ def test_what_cannot_be_is_one_line_that_names_the_field(ours: object, message: 
         read_config({"agentcache": ours})
     assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)
+
+
+def test_a_removed_knob_has_no_effect_and_is_warned_of_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # vLLM, where it is loaded, has its own handler.
+    monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)
+    monkeypatch.setitem(REMOVED, "pins.size", "0.9: it was too large")
+    assert read_knobs(["pins.size=7", "pins.budget=0.5"]) == {"pins": {"budget": 0.5}}
+    for _ in range(3):
+        assert read_config({"agentcache": {"pins": {"size": 7}}}) == AgentCacheConfig()
+    names = ("--agentcache pins.size", "additional_config: agentcache.pins.size")
+    why = "has no effect since 0.9: it was too large. Leave it out; the next release refuses it."
+    assert caplog.messages == [f"{name} {why}" for name in names]
+
+
+def test_removed_knobs_are_none() -> None:
+    assert KNOBS.keys().isdisjoint(REMOVED)
+    assert read_knobs([f"{name}=1" for name in REMOVED]).keys() <= {name.partition(".")[0] for name in REMOVED}
 
 
 def test_a_config_cannot_change_once_it_is_read() -> None:

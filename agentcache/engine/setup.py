@@ -15,7 +15,7 @@ from agentcache.engine.jobs.tracker import JobTracker
 from agentcache.engine.observers import Observers
 from agentcache.engine.segments.plan import SegmentCosts
 from agentcache.engine.segments.scheduler import MultiSegmentScheduler
-from agentcache.engine.tier.setup import TierSetup, make_prefetching
+from agentcache.engine.tier.setup import TierSetup
 from agentcache.engine.tier.tier import Tier
 from agentcache.policy.evictor import Evictor
 from agentcache.policy.inputs import EvictorInputs
@@ -128,6 +128,4 @@ class PolicySetup:
         )
         tracker.load_control.count_elsewhere = tier.fetching.count_here
         tracker.follow_blocks(self.inputs.num_blocks + tier.host.num_blocks, tier.storing.note_unwanted)
-        if self.config.tier.prefetch:
-            tier.prefetching = make_prefetching(self.scheduler, tier, tracker, queue, price)
         return tier

@@ -9,7 +9,7 @@ from functools import reduce
 from typing import Any
 
 from agentcache.engine.jobs.views import HistogramCounts, PinCounts, RuntimeCounts, ToolCounts
-from agentcache.engine.rpc.snapshot import ComparisonCounts, EngineSnapshot, TierCounts
+from agentcache.engine.rpc.snapshot import ComparisonCounts, EngineSnapshot
 from agentcache.report.content import MAX_LISTED, Listing
 from agentcache.report.table import NO_DATA, format_number
 from agentcache.server.client_sessions import find_job_path
@@ -32,7 +32,6 @@ def build_tiles(engines: Sequence[EngineSnapshot]) -> list[Tile]:
     return [
         *_tiles_of_jobs(engines, runtimes),
         *_tiles_of_tokens(runtimes),
-        *_tiles_of_prefetches([engine.tier for engine in engines if engine.tier is not None]),
         *_tiles_of_comparison(compared),
         *_tiles_of_blocks(engines, runtimes),
     ]
@@ -95,12 +94,6 @@ def _tiles_of_places(prompt: int, runtimes: Sequence[RuntimeCounts]) -> Iterator
     # Only of a cache that is steered it is known how blocks were lost.
     if any(losses := [one.evicted_from for one in runtimes]):
         yield Tile("Tokens evicted and missed", f"{sum(sum(one.values()) for one in losses):,}", _list_causes(losses))
-
-
-def _tiles_of_prefetches(tiers: Sequence[TierCounts]) -> Iterator[Tile]:
-    """Yield nothing where nothing was fetched before it was asked for."""
-    if blocks := sum(sum(tier.prefetched.values()) for tier in tiers):
-        yield Tile("Blocks prefetched", f"{blocks:,}", _list_causes(tier.prefetched for tier in tiers))
 
 
 def _tiles_of_comparison(compared: Sequence[ComparisonCounts]) -> Iterator[Tile]:

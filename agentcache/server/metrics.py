@@ -155,12 +155,6 @@ _TIER_METRICS = (
         "Blocks whose copies back to the GPU failed.",
         _of_tier(lambda tier: tier.failed_fetches),
     ),
-    counter(
-        "prefetched_blocks_total",
-        "Blocks copied back to the GPU before their job was back, by what became of them.",
-        lambda one: by_reason(one.tier.prefetched) if one.tier is not None else (),
-        "cause",
-    ),
     histogram(
         "fetch_wait_seconds",
         "Seconds that requests waited for blocks from the host's memory.",

@@ -85,7 +85,6 @@ def make_tiered_engine(engine: int = 0) -> EngineSnapshot:
     """One with a cache in the host's memory."""
     tier = TierCounts(
         **{"total": 100, "used": 80, "stored": 60, "overwritten": 2, "avoided": 3, "fetched": 40, "evicted": 5},
-        prefetched={"used": 12, "late": 3, "wasted": 1},
         block_bytes=1024,
         **{"failed_stores": 7, "failed_fetches": 6, "store_s": 0.5, "fetch_s": 0.25},
         fetch_wait_s=HistogramCounts(bounds=(0.1, 1.0), buckets=(3, 4), count=5, total=4.5),

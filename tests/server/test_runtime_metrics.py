@@ -114,7 +114,6 @@ def test_two_caches_tell_places_bytes_and_waits() -> None:
         ("fetched_bytes_total", (rank,)): 40 * 1024,
         ("fetch_seconds_total", (rank,)): 0.25,
         ("failed_fetches_total", (rank,)): 6,
-        ("prefetched_blocks_total", (("cause", "used"), rank)): 12,
         ("fetch_wait_seconds_bucket", (rank, ("le", "0.1"))): 3,
         ("fetch_wait_seconds_count", (rank,)): 5,
         ("fetch_wait_seconds_sum", (rank,)): 4.5,

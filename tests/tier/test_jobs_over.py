@@ -33,7 +33,7 @@ def gpu_order(lone: TieredScheduler) -> list[BlockHashWithGroupId]:
 
 def make_stored(model_path: str, *, last: bool) -> TieredScheduler:
     """Six blocks or so of job "mine" are in the host's memory, among those of jobs that come back."""
-    lone = make_tiered(model_path, host_blocks=60, prefetch=False)
+    lone = make_tiered(model_path, host_blocks=60)
     for turn in range(6):
         for job in range(3):
             ask(lone, f"known-{job}/{turn}", make_tokens(50 + job, 100 + 20 * turn), last=turn == 5)
@@ -72,7 +72,7 @@ def test_who_comes_late_hits_what_an_ended_job_has_left(tiny_model_path: str) ->
 
 
 def test_shared_blocks_keep_their_place_until_all_are_over(tiny_model_path: str) -> None:
-    lone = make_tiered(tiny_model_path, host_blocks=120, prefetch=False)
+    lone = make_tiered(tiny_model_path, host_blocks=120)
     prompts = {name: SYSTEM + make_tokens(seed, 5 * BLOCK_SIZE) for seed, name in enumerate(("one", "two"), 30)}
     for name, prompt in prompts.items():
         ask(lone, f"{name}/0", prompt)
@@ -102,7 +102,7 @@ def test_what_a_waiting_request_wants_is_not_given_up(tiny_model_path: str) -> N
 
 
 def test_what_the_gpu_has_of_an_ended_job_is_not_copied(tiny_model_path: str) -> None:
-    lone = make_tiered(tiny_model_path, prefetch=False)
+    lone = make_tiered(tiny_model_path)
     tier = lone.scheduler.tier
     ask(lone, "kept/0", make_tokens(1, 100))
     ask(lone, "mine/0", PROMPT)
@@ -120,7 +120,7 @@ def test_what_the_gpu_has_of_an_ended_job_is_not_copied(tiny_model_path: str) ->
 
 
 def test_a_copy_lost_in_the_host_makes_no_ended_job_dear(tiny_model_path: str) -> None:
-    lone = make_tiered(tiny_model_path, prefetch=False)
+    lone = make_tiered(tiny_model_path)
     ask(lone, "mine/0", PROMPT, last=True)
     # Not pinned.
     ask(lone, "kept/0", make_tokens(1, 100), last=True)
@@ -135,7 +135,7 @@ def test_a_copy_lost_in_the_host_makes_no_ended_job_dear(tiny_model_path: str) -
 
 def test_stored_victims_of_an_ended_job_stay_the_first(tiny_model_path: str) -> None:
     """The next victims that are stored cost what a fetch does, but for those that nobody would fetch."""
-    lone = make_tiered(tiny_model_path, prefetch=False)
+    lone = make_tiered(tiny_model_path)
     ask(lone, "mine/0", PROMPT, last=True)
     ask(lone, "kept/0", make_tokens(1, 100), last=True)
     lone.run_until_idle()
@@ -150,7 +150,7 @@ def test_stored_victims_of_an_ended_job_stay_the_first(tiny_model_path: str) -> 
 
 def test_a_lost_copy_counts_by_the_last_turn_of_its_job(tiny_model_path: str) -> None:
     """It was copied while it ran, before anybody knew how the turn would end."""
-    lone = make_tiered(tiny_model_path, prefetch=False)
+    lone = make_tiered(tiny_model_path)
     ask(lone, "mine/0", PROMPT, tokens=20)
     lone.run_until_idle()
     host = lone.scheduler.tier.host
@@ -162,7 +162,7 @@ def test_a_lost_copy_counts_by_the_last_turn_of_its_job(tiny_model_path: str) ->
 
 
 def test_what_the_gpu_loses_of_an_ended_job_still_goes_first(tiny_model_path: str) -> None:
-    lone = make_tiered(tiny_model_path, prefetch=False)
+    lone = make_tiered(tiny_model_path)
     ask(lone, "mine/0", PROMPT)
     ask(lone, "kept/0", make_tokens(1, 100))
     lone.run_until_idle()
@@ -175,7 +175,7 @@ def test_what_the_gpu_loses_of_an_ended_job_still_goes_first(tiny_model_path: st
 
 
 def test_blocks_of_the_reply_are_its_jobs_too(tiny_model_path: str) -> None:
-    lone = make_tiered(tiny_model_path, prefetch=False)
+    lone = make_tiered(tiny_model_path)
     ask(lone, "mine/0", PROMPT, tokens=40, last=True)
     lone.run_until_idle()
     blocks = len(gpu_order(lone))
@@ -185,7 +185,7 @@ def test_blocks_of_the_reply_are_its_jobs_too(tiny_model_path: str) -> None:
 
 
 def test_gpu_blocks_with_other_content_are_wanted(tiny_model_path: str) -> None:
-    lone = make_tiered(tiny_model_path, prefetch=False)
+    lone = make_tiered(tiny_model_path)
     ask(lone, "mine/0", PROMPT, last=True)
     lone.run_until_idle()
     lone.scheduler.tracker.release("mine")
@@ -196,7 +196,7 @@ def test_gpu_blocks_with_other_content_are_wanted(tiny_model_path: str) -> None:
 
 def make_left(model_path: str) -> TieredScheduler:
     """The GPU alone has what job "mine" has left, which is over."""
-    lone = make_tiered(model_path, prefetch=False)
+    lone = make_tiered(model_path)
     ask(lone, "mine/0", PROMPT, last=True)
     lone.run_until_idle()
     assert lone.scheduler.tier.reset()
@@ -223,7 +223,7 @@ def test_what_a_late_job_uses_is_copied_while_it_runs(tiny_model_path: str) -> N
 
 
 def test_a_copy_under_way_for_an_ended_job_is_dropped(tiny_model_path: str) -> None:
-    lone = make_tiered(tiny_model_path, prefetch=False)
+    lone = make_tiered(tiny_model_path)
     lone.pace = 0.0
     ask(lone, "mine/0", PROMPT, last=True)
     while lone.scheduler.requests:

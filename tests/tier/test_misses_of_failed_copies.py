@@ -5,12 +5,10 @@ from __future__ import annotations
 import pytest
 from lone_scheduler import BLOCK_SIZE
 from sizes import pick_size
-from test_prefetching import BLOCKS, come_back, make_awaited, prefetching_of, run_steps
 from tiered_jobs import PROMPT, ask, make_evicted, make_tokens, push_out, run_at_random
 from tiered_scheduler import TieredScheduler, make_tiered
 
 from agentcache.engine.rpc.snapshot import make_snapshot
-from agentcache.engine.tier import prefetching
 
 LONGER = PROMPT + make_tokens(9, 30)
 WHOLE = len(PROMPT) // BLOCK_SIZE * BLOCK_SIZE
@@ -124,7 +122,8 @@ def test_what_another_computes_is_hit_not_what_failed(tiny_model_path: str) -> N
     ask(lone, "twin/0", LONGER, tokens=12)
     # As one that wants logprobs of its prompt, so that it waits for nothing.
     lone.scheduler.requests["twin/0"].skip_reading_prefix_cache = True
-    run_steps(lone, 3)
+    for _ in range(3):
+        lone.step()
     assert len(lone.scheduler.running) == 6
     assert len(lone.find_blocks(PROMPT)) == WHOLE // BLOCK_SIZE
     lone.pace = 1.0
@@ -148,23 +147,6 @@ def test_aborted_before_its_fetch_fails(tiny_model_path: str) -> None:
     assert not sources & lone.scheduler.tier.host._copied, "they are there alone"
     assert lone.scheduler.tier.failed_fetches == WHOLE // BLOCK_SIZE
     assert lone.pool.get_num_free_blocks() == lone.pool.num_gpu_blocks - 1
-
-
-def test_a_failed_prefetch_is_none(tiny_model_path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prefetching, "_LEAST_CHANCE", 0.0)
-    monkeypatch.setattr(prefetching, "_WITHIN_S", 30.0)
-    lone = make_awaited(tiny_model_path)
-    lone.fails = 1.0
-    run_steps(lone, 2)
-    assert lone.scheduler.tier.failed_fetches >= BLOCKS
-    assert lone.find_blocks(PROMPT) == []
-    lone.fails = 0.0
-    run_steps(lone, 6)
-    assert len(lone.find_blocks(PROMPT)) == BLOCKS, "it is tried again"
-    come_back(lone)
-    lone.run_until_idle()
-    assert prefetching_of(lone).stats.used == BLOCKS
-    assert prefetching_of(lone).stats.wasted == 0
 
 
 @pytest.mark.parametrize("seed", range(pick_size(6, 60)))

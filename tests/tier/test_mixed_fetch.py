@@ -39,20 +39,20 @@ def come_back(lone: TieredScheduler) -> tuple[int, int]:
 
 
 def test_a_head_is_computed_and_its_tail_fetched(tiny_model_path: str) -> None:
-    lone = make_evicted(tiny_model_path, prefetch=False)
+    lone = make_evicted(tiny_model_path)
     slow_down(lone.scheduler, HEAD)
     assert come_back(lone) == (HEAD * BLOCK_SIZE, len(PROMPT) // BLOCK_SIZE - HEAD)
 
 
 def test_without_gaps_all_of_a_prefix_is_fetched(tiny_model_path: str) -> None:
-    lone = make_evicted(tiny_model_path, prefetch=False)
+    lone = make_evicted(tiny_model_path)
     slow_down(lone.scheduler, HEAD)
     lone.scheduler.gap_filler.max_gaps = 0
     assert come_back(lone) == (0, len(PROMPT) // BLOCK_SIZE)
 
 
 def test_while_others_run_nothing_is_computed_for_long(tiny_model_path: str) -> None:
-    lone = make_evicted(tiny_model_path, prefetch=False)
+    lone = make_evicted(tiny_model_path)
     slow_down(lone.scheduler, HEAD)
     for seed in (5, 6):
         ask(lone, f"runs-{seed}/0", make_tokens(seed, 5), tokens=60)
@@ -71,7 +71,7 @@ def lose(lone: TieredScheduler, keys: Sequence[BlockHashWithGroupId], *, host: b
 def test_gaps_that_were_filled_count(tiny_model_path: str) -> None:
     """What lies behind one more could not be reused."""
     head = 6  # As many as a step computes.
-    lone = make_evicted(tiny_model_path, prefetch=False)
+    lone = make_evicted(tiny_model_path)
     filler, tier = lone.scheduler.gap_filler, lone.scheduler.tier
     slow_down(lone.scheduler, head)
     filler.max_gaps = 1
@@ -101,7 +101,7 @@ def test_what_is_held_in_vain_gives_way(
 ) -> None:
     """The cache is too small for blocks that are held and those that are computed in their place; nothing else runs."""
     prompt = make_tokens(1, 300)
-    lone = make_tiered(tiny_model_path, blocks=blocks, prefetch=False)
+    lone = make_tiered(tiny_model_path, blocks=blocks)
     ask(lone, "mine/0", prompt)
     lone.run_until_idle()
     ask(lone, "mine/1", prompt + make_tokens(2, 16))
@@ -133,7 +133,7 @@ def test_reply_over_a_mixed_fetch_equals_a_cold_one(tiny_model_path: str) -> Non
     engine = LiveEngine(
         tiny_model_path,
         policy="agentcache",
-        knobs={"tier": {"prefetch": False, "latency_s": 0.0, "link_gb_s": 1e6}},
+        knobs={"tier": {"latency_s": 0.0, "link_gb_s": 1e6}},
         kv_transfer_config=make_transfer_config(host_bytes, steered=True, lazy=False),
         num_gpu_blocks_override=37,
     )

@@ -321,7 +321,7 @@ def test_fetches_that_fill_the_link_begin_one_after_another(tiny_model_path: str
 
 
 def test_a_large_fetch_comes_in_parts_within_one_wait(tiny_model_path: str) -> None:
-    lone = make_tiered(tiny_model_path, blocks=64, host_blocks=400, prefetch=False)
+    lone = make_tiered(tiny_model_path, blocks=64, host_blocks=400)
     prompt = make_tokens(0, 18 * BLOCK_SIZE)
     ask(lone, "mine/0", prompt)
     lone.run_until_idle()
@@ -342,7 +342,7 @@ def test_a_large_fetch_comes_in_parts_within_one_wait(tiny_model_path: str) -> N
 
 def lose_to_fetches(model_path: str, most: int) -> int:
     """Six jobs in turn, which both caches hold: how many tokens are computed again, if parts have `most` blocks."""
-    lone = make_tiered(model_path, blocks=64, host_blocks=56, prefetch=False)
+    lone = make_tiered(model_path, blocks=64, host_blocks=56)
     tier = lone.scheduler.tier
     tier.storing._margin, tier.copies.most_fetched = 2, most
     prompts = [make_tokens(number, 18 * BLOCK_SIZE + 5) for number in range(6)]

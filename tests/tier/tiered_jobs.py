@@ -31,9 +31,9 @@ def push_out(lone: TieredScheduler, *seeds: int) -> None:
         lone.run_until_idle()
 
 
-def make_evicted(model_path: str, *, prefetch: bool = True) -> TieredScheduler:
+def make_evicted(model_path: str) -> TieredScheduler:
     """The first turn of job "mine", PROMPT, is in the host's memory alone."""
-    lone = make_tiered(model_path, prefetch=prefetch)
+    lone = make_tiered(model_path)
     ask(lone, "mine/0", PROMPT)
     lone.run_until_idle()
     push_out(lone, 1, 2, 3, 4)

@@ -157,12 +157,11 @@ def make_tiered(
     in_flight: int = 1,
     pace: float = 1.0,
     seed: int = 0,
-    prefetch: bool = True,
     engine: Mapping[str, Any] | None = None,
     **knobs: Any,
 ) -> TieredScheduler:
     """Fetch whatever the host's memory has, however little that saves."""
-    tier = {"enabled": True, "latency_s": 0.0, "link_gb_s": 1e6, "prefetch": prefetch}
+    tier = {"enabled": True, "latency_s": 0.0, "link_gb_s": 1e6}
     config = make_config(
         model_path,
         SCHEDULER_CLASS,

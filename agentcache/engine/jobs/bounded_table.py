@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from typing import Generic, TypeVar
 
 # Of an entry beside what it says of itself: its name, its place and its objects.
@@ -62,10 +62,6 @@ class BoundedTable(Generic[Value]):
         name = next(iter(self._entries))
         self._on_drop(name)
         self.pop(name)
-
-    def latest(self) -> Iterator[Value]:
-        """Iterate over the values, the latest entry's first."""
-        return (value for value, _ in reversed(self._entries.values()))
 
     def clear(self) -> None:
         """Drop all entries without a call of `on_drop`."""

@@ -22,12 +22,7 @@ class FinishClasses:
 
     def __init__(self) -> None:
         self._numbers: dict[ToolKey, int] = {HUMAN: _FIRST_TOOL}
-        self._keys: dict[int, ToolKey] = {_FIRST_TOOL: HUMAN}
         self._ends: dict[ToolKey, int] = {}
-
-    def key_of(self, number: int) -> ToolKey | None:
-        """Return whose number this is; None where it stands for no tool and no human."""
-        return self._keys.get(number)
 
     def number(self, key: ToolKey) -> int:
         """Return the number of a turn that ended with these calls, or with an answer."""
@@ -52,6 +47,5 @@ class FinishClasses:
         if len(self._numbers) + _FIRST_TOOL >= _MAX_CLASSES:
             return None
         self._numbers[key] = number = len(self._numbers) + _FIRST_TOOL
-        self._keys[number] = key
         self._ends.pop(key, None)
         return number

@@ -11,7 +11,6 @@ from vllm.v1.request import Request
 from agentcache._evictor import FreeContext
 from agentcache.engine.blocks.pins import Pin, PinEnd, Pins, pin_rank
 from agentcache.engine.blocks.turn_cost import TurnCost
-from agentcache.engine.jobs.away_turns import AwayTurns
 from agentcache.engine.jobs.duration_store import DurationStore
 from agentcache.engine.jobs.finish_classes import OVER, PREEMPTED, UNKNOWN, FinishClasses
 from agentcache.engine.jobs.hit_places import find_places
@@ -83,8 +82,7 @@ class JobTracker:
         self._count_waiting = count_waiting
         self._store = store
         self._classes = FinishClasses()
-        # None where nobody asks who is about to come back, or is to be told of blocks that nobody comes back for.
-        self._away: AwayTurns | None = None
+        # None where nothing is to be told of blocks that no job comes back for.
         self._blocks: tuple[JobBlocks, Callable[[Sequence[bytes]], None]] | None = None
         self._hash_block_size = hash_block_size
         self._prefixes = PrefixMatcher(hash_block_size, turn_tokens, observers)
@@ -104,11 +102,6 @@ class JobTracker:
     def load_control(self) -> LoadControl:
         """What has turns wait where the jobs under way want more than the caches hold."""
         return self._waiting.load_control
-
-    def follow_away_turns(self) -> AwayTurns:
-        """Keep account from now on of what turns have left whose jobs are away, for who asks."""
-        self._away = AwayTurns(self.runtime.durations, self._classes, self.clock)
-        return self._away
 
     def follow_blocks(self, num_blocks: int, note_unwanted: Callable[[Sequence[bytes]], None]) -> None:
         """Have `note_unwanted` told, when a job is over, which blocks it alone has used, by their hashes.
@@ -133,8 +126,6 @@ class JobTracker:
         self.stats_guard.tell(self.stats.begin, job, now_s, request.session_id)
         pinned = gap is not None and self._end_gap(gap)
         continues = gap.request if gap is not None else None
-        if self._away is not None and continues is not None:
-            self._away.come_back(continues)
         overlap = self._prefixes.compare(continues, request)
         entry = self._entry_of(job)
         self._note_blocks(entry.number, request)
@@ -245,8 +236,6 @@ class JobTracker:
         self._note_blocks(state.job_number, request)
         self._end_return(state)
         finish_class, key = self._finish_turn(request, state)
-        if key is not None:
-            self._note_away(state, finish_class, blocks)
         pin = self._begin_pin(request, state, key, blocks) if key is not None else None
         return FreeContext(
             finish_class=finish_class,
@@ -349,18 +338,11 @@ class JobTracker:
             job = departed.job.session
             self.stats_guard.tell(self.stats.end, departed)
             self._prefixes.forget(job)
-            if self._away is not None:
-                self._away.end_job(job)
             if self.pins is not None:
                 self.pins.end_all(PinEnd.JOB_OVER, job)
             if self._blocks is not None:
                 blocks, note_unwanted = self._blocks
                 note_unwanted(blocks.end(departed.job.number))
-
-    def _note_away(self, state: RequestState, finish_class: int, blocks: Sequence[KVCacheBlock]) -> None:
-        if self._away is not None:
-            hashes = [block_hash for block in blocks if (block_hash := block._block_hash)]
-            self._away.leave(state.request, state.job, finish_class, hashes)
 
     def _note_blocks(self, job_number: int, request: Request) -> None:
         if self._blocks is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -55,10 +54,6 @@ class TierCounts(_Counts):
     fetched: int = Field(description="copied to the GPU since the start")
     failed_stores: int = Field(default=0, description="whose copies from the GPU could not be made, since the start")
     failed_fetches: int = Field(default=0, description="whose copies to the GPU could not be made, since the start")
-    prefetched: dict[str, int] = Field(
-        description="of those, what was copied before its job was back, by what became of it: used, late (still on its "
-        "way when the job was back) or wasted (evicted before, or the job is over)"
-    )
     evicted: int = Field(description="lost from here since the start")
     block_bytes: int = Field(description="of one block, on all GPUs of the engine together")
     store_s: float = Field(default=0.0, description="seconds that copies from the GPUs took which were made, summed")
@@ -196,7 +191,6 @@ def _count_tier(tier: Tier) -> TierCounts:
         fetched=tier.fetched_blocks,
         failed_stores=stats.failed,
         failed_fetches=tier.failed_fetches,
-        prefetched={} if tier.prefetching is None else asdict(tier.prefetching.stats),
         evicted=tier.host.evictions.blocks,
         block_bytes=tier.block_bytes,
         store_s=tier.store_s,

@@ -35,8 +35,7 @@ _MOST_STEPS = 4
 class Fetch:
     """Copies for requests, from the host's `sources` to the GPU's `blocks`. `keys` are those of both.
 
-    `lack_more` are those of the requests that will fetch more when these have come. `ahead_of` is the finished request
-    whose job is about to come back for them, where no request is there that does.
+    `lack_more` are those of the requests that will fetch more when these have come.
     """
 
     request_ids: frozenset[str]
@@ -44,7 +43,6 @@ class Fetch:
     blocks: Sequence[KVCacheBlock]
     keys: Sequence[BlockHashWithGroupId]
     lack_more: frozenset[str]
-    ahead_of: str | None
 
     @classmethod
     def join(cls, fetches: Sequence[Fetch]) -> Fetch:
@@ -55,8 +53,6 @@ class Fetch:
             [block for fetch in fetches for block in fetch.blocks],
             [key for fetch in fetches for key in fetch.keys],
             frozenset().union(*(fetch.lack_more for fetch in fetches)),
-            # It begins alone.
-            fetches[0].ahead_of,
         )
 
 
@@ -124,14 +120,13 @@ class Fetching:
         if not part or self._postpones(request, len(part)):
             return None
         keys = [on_gpu_keys[index] for index in part]
-        fetch = self._take_blocks(keys, frozenset([request.request_id]), lack_more=len(part) < len(new))
+        sources = self._host.begin_reading(keys)
+        blocks = self._pool.get_new_blocks(len(keys))
+        self._coming.update(keys)
         places = [(index, KV_CACHE_GROUP) for index in part]
-        self._filler.holds.hold(request, dict(zip(places, fetch.blocks, strict=True)), fetched=True)
-        return fetch
-
-    def begin_ahead(self, owner: str, keys: Sequence[BlockHashWithGroupId]) -> Fetch:
-        """Take blocks on the GPU for what the host's memory has of a turn whose job is away."""
-        return self._take_blocks(keys, ahead_of=owner)
+        self._filler.holds.hold(request, dict(zip(places, blocks, strict=True)), fetched=True)
+        waiting = frozenset([request.request_id])
+        return Fetch(waiting, sources, blocks, keys, waiting if len(part) < len(new) else frozenset())
 
     def end(self, fetch: Fetch) -> None:
         """Make what has come part of the GPU's prefix cache, to be evicted like what the same turn has left there."""
@@ -143,8 +138,7 @@ class Fetching:
         for use, group in groupby(zip(reversed(uses), reversed(fetch.blocks), strict=True), key=itemgetter(0)):
             with self._queue.free_with(use.context, use.freed_s):
                 self._pool.free_blocks([block for _, block in group])
-        if fetch.ahead_of is None:
-            self._usefulness.note_fetched(use.context.finish_class for use in uses)
+        self._usefulness.note_fetched(use.context.finish_class for use in uses)
         self._host.end_reading(fetch.sources)
 
     def fail(self, fetch: Fetch) -> None:
@@ -153,19 +147,6 @@ class Fetching:
         self._failed.update(self._filler.holds.release_blocks(fetch.request_ids, fetch.blocks))
         self._pool.free_blocks(fetch.blocks)
         self._host.end_reading_in_vain(fetch.sources)
-
-    def _take_blocks(
-        self,
-        keys: Sequence[BlockHashWithGroupId],
-        request_ids: frozenset[str] = frozenset(),
-        *,
-        lack_more: bool = False,
-        ahead_of: str | None = None,
-    ) -> Fetch:
-        sources = self._host.begin_reading(keys)
-        blocks = self._pool.get_new_blocks(len(keys))
-        self._coming.update(keys)
-        return Fetch(request_ids, sources, blocks, keys, request_ids if lack_more else frozenset(), ahead_of)
 
     def _postpones(self, request: Request, blocks: int) -> bool:
         """Tell whether to wait until what would be lost for this fetch is stored."""

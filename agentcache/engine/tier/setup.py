@@ -11,7 +11,6 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from agentcache.config import AgentCacheConfig
 from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.jobs.miss_log import MissLog
-from agentcache.engine.jobs.tracker import JobTracker
 from agentcache.engine.observers import Observers
 from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP, watched_map_of
 from agentcache.engine.segments.gap_filler import GapFiller
@@ -27,7 +26,6 @@ from agentcache.engine.tier.host_cache import HostCache
 from agentcache.engine.tier.link_costs import find_block_bytes, find_links
 from agentcache.engine.tier.obstacles import TierObstacle, find_tier_obstacle
 from agentcache.engine.tier.options import is_left_to_vllm, is_steered
-from agentcache.engine.tier.prefetching import Prefetching
 from agentcache.engine.tier.storing import Storing
 from agentcache.engine.tier.tier import Tier
 from agentcache.engine.tier.usefulness import Usefulness
@@ -134,7 +132,7 @@ class TierSetup:
             host,
             usefulness,
             FreshBlocks(host, computed, lambda: watched_map_of(manager.block_pool)),
-            margin=find_margin(scheduler),
+            margin=_STEPS_AHEAD * _blocks_of_step(scheduler),
             most=_STEPS_AT_ONCE * _blocks_of_step(scheduler),
             fetch_s=self.link.block_s,
             compute_s=costs.recompute_cost.at(0),
@@ -156,30 +154,6 @@ class TierSetup:
             link=self.link,
             count_running=lambda: len(scheduler.running),
         )
-
-
-def make_prefetching(
-    scheduler: Scheduler, tier: Tier, tracker: JobTracker, queue: BlockQueue, price: ReturnPrice
-) -> Prefetching:
-    """Make what chooses prefetches: the tracker knows who is about to come back, its pins keep what has come."""
-    return Prefetching(
-        pool=scheduler.kv_cache_manager.block_pool,
-        queue=queue,
-        host=tier.host,
-        fetching=tier.fetching,
-        storing=tier.storing,
-        away=tracker.follow_away_turns(),
-        pins=tracker.pins,
-        price=price,
-        spare_blocks=find_margin(scheduler),
-        count_waiting=lambda: scheduler.get_request_counts()[1],
-        clock=tracker.clock,
-    )
-
-
-def find_margin(scheduler: Scheduler) -> int:
-    """Find how many of the GPU's next victims are kept copied."""
-    return _STEPS_AHEAD * _blocks_of_step(scheduler)
 
 
 def _blocks_of_step(scheduler: Scheduler) -> int:

@@ -16,7 +16,6 @@ from agentcache.engine.segments.gap_filler import GapFiller
 from agentcache.engine.tier.copies import Copies
 from agentcache.engine.tier.fetching import Fetch, Fetching
 from agentcache.engine.tier.host_cache import HostCache
-from agentcache.engine.tier.prefetching import Prefetching
 from agentcache.engine.tier.prefill_gate import PrefillGate
 from agentcache.engine.tier.storing import Storing
 from agentcache.engine.tier.waits import FetchWaits
@@ -55,8 +54,6 @@ class Tier:
         self.host = host
         self.storing = storing
         self.fetching = fetching
-        self.prefetching: Prefetching | None = None
-        """Chooses what is copied back before it is asked for; None: nothing is."""
         self.fetched_blocks = 0
         self.failed_fetches = 0
         """Blocks whose copies back could not be made."""
@@ -156,8 +153,6 @@ class Tier:
         store = self.storing.begin(idle=idle)
         if store is not None and not self._find_filled(step).isdisjoint(block.block_id for block in store.blocks):
             raise IntegrityError("a block is to be stored beside the step that computes it")
-        if not idle:
-            self._begin_prefetch()
         return self.copies.begin(store)
 
     def end_copies(self, done: CopiesDone) -> None:
@@ -181,24 +176,12 @@ class Tier:
         self._waits_guard.tell(self.waits.end, fetch.request_ids - fetch.lack_more)
         self.storing.inherit(fetch.blocks, map(self.host.last_use_of, fetch.sources))
         self.fetched_blocks += len(fetch.blocks)
-        if fetch.ahead_of is None:
-            self._price.note_kept(len(fetch.blocks))
-        elif self.prefetching is not None:
-            self.prefetching.end(fetch)
+        self._price.note_kept(len(fetch.blocks))
 
     def _fail_fetch(self, fetch: Fetch) -> None:
         """Send its requests on: they wait until they are looked at again, and fetch nothing more."""
         self.fetching.fail(fetch)
         self.failed_fetches += len(fetch.blocks)
-        if fetch.ahead_of is not None and self.prefetching is not None:
-            self.prefetching.fail(fetch)
-
-    def _begin_prefetch(self) -> None:
-        """Begin a prefetch if nothing else is on its way. An engine at rest begins none: a reset finds it at rest."""
-        if self.prefetching is None or self.is_fetching:
-            return
-        if (fetch := self.prefetching.begin()) is not None:
-            self.copies.add(fetch)
 
     def reset(self) -> bool:
         """Forget what is in the host's memory. Return False, changing nothing, while blocks are being fetched."""
