@@ -14,7 +14,7 @@ An observer is told what the engine does, and answers who asks. Nothing that the
 - `snapshot` (`rpc/snapshot.py`): what is read for metrics.
 
 What pins, order, eviction, copies and placement need is no observer: the tracker's books, its finder and prefixes, the
-job table, learnt durations, which blocks a job uses. An error there must be seen, not served with.
+job table, learnt durations. An error there must be seen, not served with.
 """
 
 from __future__ import annotations

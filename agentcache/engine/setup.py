@@ -127,5 +127,4 @@ class PolicySetup:
             clock=self.clock,
         )
         tracker.load_control.count_elsewhere = tier.fetching.count_here
-        tracker.follow_blocks(self.inputs.num_blocks + tier.host.num_blocks, tier.storing.note_unwanted)
         return tier

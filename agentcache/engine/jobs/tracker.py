@@ -14,7 +14,6 @@ from agentcache.engine.blocks.turn_cost import TurnCost
 from agentcache.engine.jobs.duration_store import DurationStore
 from agentcache.engine.jobs.finish_classes import OVER, PREEMPTED, UNKNOWN, FinishClasses
 from agentcache.engine.jobs.hit_places import find_places
-from agentcache.engine.jobs.job_blocks import JobBlocks
 from agentcache.engine.jobs.job_finder import JobFinder
 from agentcache.engine.jobs.miss_log import MissLog
 from agentcache.engine.jobs.names import job_name, shorten, tenant_name
@@ -82,8 +81,6 @@ class JobTracker:
         self._count_waiting = count_waiting
         self._store = store
         self._classes = FinishClasses()
-        # None where nothing is to be told of blocks that no job comes back for.
-        self._blocks: tuple[JobBlocks, Callable[[Sequence[bytes]], None]] | None = None
         self._hash_block_size = hash_block_size
         self._prefixes = PrefixMatcher(hash_block_size, turn_tokens, observers)
         self._changes = PromptChanges(hash_block_size)
@@ -103,13 +100,6 @@ class JobTracker:
         """What has turns wait where the jobs under way want more than the caches hold."""
         return self._waiting.load_control
 
-    def follow_blocks(self, num_blocks: int, note_unwanted: Callable[[Sequence[bytes]], None]) -> None:
-        """Have `note_unwanted` told, when a job is over, which blocks it alone has used, by their hashes.
-
-        `num_blocks` are those of all caches.
-        """
-        self._blocks = JobBlocks(num_blocks), note_unwanted
-
     def arrived(self, request: Request) -> None:
         """Book a client's request that has come."""
         # A job that left and is named again begins anew.
@@ -128,7 +118,6 @@ class JobTracker:
         continues = gap.request if gap is not None else None
         overlap = self._prefixes.compare(continues, request)
         entry = self._entry_of(job)
-        self._note_blocks(entry.number, request)
         priority = find_priority(self._runtime_policy.order, entry.arrival_s, now_s, pinned=pinned)
         turn = entry.turns + entry.failures + len(entry.running) - 1
         state = RequestState(name, job, turn, now_s, priority, pinned, continues, overlap, entry.number)
@@ -233,7 +222,6 @@ class JobTracker:
         if state is None:
             return FreeContext(prefix_only=prefix_only, whole=whole)
         self._waiting.end(request)
-        self._note_blocks(state.job_number, request)
         self._end_return(state)
         finish_class, key = self._finish_turn(request, state)
         pin = self._begin_pin(request, state, key, blocks) if key is not None else None
@@ -329,8 +317,6 @@ class JobTracker:
         self.runtime.jobs.check_integrity()
         if self.pins is not None:
             self.pins.check_integrity()
-        if self._blocks is not None:
-            self._blocks[0].check_integrity()
 
     def _end_departed(self) -> None:
         for departed in self.runtime.expire(self._may_expire):
@@ -340,13 +326,6 @@ class JobTracker:
             self._prefixes.forget(job)
             if self.pins is not None:
                 self.pins.end_all(PinEnd.JOB_OVER, job)
-            if self._blocks is not None:
-                blocks, note_unwanted = self._blocks
-                note_unwanted(blocks.end(departed.job.number))
-
-    def _note_blocks(self, job_number: int, request: Request) -> None:
-        if self._blocks is not None:
-            self._blocks[0].note(job_number, request.block_hashes)
 
     def _find_jobs(self, session: str, tenants: Collection[str | None] | None) -> list[JobEntry]:
         """Find jobs by their session; where none has this name, the job of the reply that has it as its id."""

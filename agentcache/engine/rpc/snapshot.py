@@ -48,9 +48,7 @@ class TierCounts(_Counts):
     used: int = Field(description="hold KV now")
     stored: int = Field(description="copied from the GPU since the start")
     overwritten: int = Field(description="whose GPU block was reused before the copy was made, since the start")
-    avoided: int = Field(
-        description="were about to be evicted and not stored: few like them were ever fetched, or their job is over"
-    )
+    avoided: int = Field(description="were about to be evicted and not stored: few like them were ever fetched")
     fetched: int = Field(description="copied to the GPU since the start")
     failed_stores: int = Field(default=0, description="whose copies from the GPU could not be made, since the start")
     failed_fetches: int = Field(default=0, description="whose copies to the GPU could not be made, since the start")

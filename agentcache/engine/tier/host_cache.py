@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import NamedTuple
@@ -18,8 +18,6 @@ from agentcache.policy.evictor import UNKNOWN_REQUEST, Evictor
 # Multiplies the value of a block that is on the GPU as well, which may lose it before it is stored again: it loses a
 # tenth or so of what is not stored (docs/results/host-memory-choices.md#copies-of-what-the-gpu-has).
 _COPY_FACTOR = 0.1
-# What it costs to lose a block that nobody comes back for: less than any other, however long ago that was used.
-UNWANTED_S = 1e-15
 
 
 class LastUse(NamedTuple):
@@ -181,24 +179,6 @@ class HostCache:
                 self._last_uses[block.block_id] = last_use
             self._pool.touch(blocks)
             self._free_alone(blocks, last_use)
-
-    def note_unwanted(
-        self, keys: Iterable[BlockHashWithGroupId], on_gpu: Mapping[BlockHashWithGroupId, LastUse]
-    ) -> None:
-        """Note that nobody comes back for these: they go first, until somebody uses them again.
-
-        `on_gpu` has the last uses of those that the GPU has as well.
-        """
-        here = self.map.find_blocks(list(filter(self.map.holds, keys)))
-        blocks = [block for block in here if not block.ref_cnt]
-        for block in blocks:
-            assert block.block_hash is not None
-            # What is lost counts by its job's last turn; the copy may be of one before.
-            self._last_uses[block.block_id] = on_gpu.get(block.block_hash, self.last_use_of(block))
-        # What the GPU loses of them later is not worth more here.
-        self._copied.difference_update(block.block_id for block in blocks)
-        # Taken out and freed anew, they would count as come back for.
-        self._queue.reprice(blocks, UNWANTED_S)
 
     def reset(self) -> None:
         """Forget everything. Blocks that copies write to stay in use; none may be read."""

@@ -13,15 +13,15 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from vllm.v1.core.block_pool import BlockPool
-from vllm.v1.core.kv_cache_utils import BlockHash, BlockHashWithGroupId, KVCacheBlock, make_block_hash_with_group_id
+from vllm.v1.core.kv_cache_utils import BlockHashWithGroupId, KVCacheBlock
 
 from agentcache._evictor import FreeContext
 from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.jobs.evicted_blocks import Loss
 from agentcache.engine.observers import Observers
-from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP, WatchedBlockMap, watched_map_of
+from agentcache.engine.segments.cached_blocks import WatchedBlockMap, watched_map_of
 from agentcache.engine.tier.fresh_blocks import FreshBlocks
-from agentcache.engine.tier.host_cache import UNKNOWN_USE, UNWANTED_S, HostCache, LastUse, StoredBlock
+from agentcache.engine.tier.host_cache import UNKNOWN_USE, HostCache, LastUse, StoredBlock
 from agentcache.engine.tier.look_times import LookTimes
 from agentcache.engine.tier.losses import Losses
 from agentcache.engine.tier.usefulness import Usefulness
@@ -32,7 +32,7 @@ _COPYING_S = 1e3
 
 @dataclass(slots=True)
 class StoreStats:
-    """Blocks since the start. `avoided`: were passed over: their jobs are over, or few like them were ever fetched.
+    """Blocks since the start. `avoided`: were passed over, because few like them were ever fetched.
 
     `failed`: their copies could not be made.
     """
@@ -96,8 +96,6 @@ class Storing:
         self._clock = clock
         # By the block's id on the GPU.
         self._last_uses: list[LastUse] = [UNKNOWN_USE] * len(pool.blocks)
-        # Blocks on the GPU of which all jobs are over that have used them.
-        self._unwanted: set[int] = set()
         # Blocks that were counted as avoided since they were freed.
         self._passed_over: set[int] = set()
         # Being copied. The GPU may have several blocks of one hash, of requests that computed the same side by side.
@@ -114,7 +112,6 @@ class Storing:
         last_use = LastUse(context.without_pin(), self._clock())
         for block in blocks:
             self._last_uses[block.block_id] = last_use
-        self._unwanted.difference_update(block.block_id for block in blocks)
         self._passed_over.difference_update(block.block_id for block in blocks)
         self._losses_guard.tell(self.losses.note_use, blocks)
         self._fresh.note_left(blocks)
@@ -124,19 +121,10 @@ class Storing:
 
         They need not have been among the victims of the last look: what a request frees may go at once.
         """
-        self._unwanted.difference_update(block.block_id for block in blocks)
         self._losses_guard.tell(self.losses.note_taken, blocks, self._map.copying)
         holds = self._host.map.holds
         keyed = ((block.block_hash, self._last_uses[block.block_id]) for block in blocks)
         self._host.renew((key, last_use) for key, last_use in keyed if key is not None and holds(key))
-
-    def note_unwanted(self, hashes: Sequence[bytes]) -> None:
-        """Note that nobody comes back for these blocks: they go first from both caches, and are copied no more."""
-        keys = [make_block_hash_with_group_id(BlockHash(each), KV_CACHE_GROUP) for each in hashes]
-        on_gpu = self._map.find_blocks(list(filter(self._map.holds, keys)))
-        self._unwanted.update(block.block_id for block in on_gpu)
-        self._queue.reprice(on_gpu, UNWANTED_S)
-        self._host.note_unwanted(keys, {key: self.last_use_of(block) for block in on_gpu if (key := block.block_hash)})
 
     def _note_lost_copies(self, copies: Sequence[KVCacheBlock]) -> None:
         """Note that the host's memory loses these: the GPU's own are dear again."""
@@ -146,14 +134,7 @@ class Storing:
         self._losses_guard.tell(self.losses.note_copies_lost, lost, blocks)
         gone = (lost[key] for key in lost.keys() - on_gpu)
         self.usefulness.note_lost(self._host.last_use_of(copy).context.finish_class for copy in gone)
-        self._queue.reprice(self._find_wanted(blocks), self._compute_s)
-
-    def _find_wanted(self, blocks: Iterable[KVCacheBlock]) -> list[KVCacheBlock]:
-        return [block for block in blocks if block.block_id not in self._unwanted]
-
-    def last_use_of(self, block: KVCacheBlock) -> LastUse:
-        """Return who used the GPU's block last."""
-        return self._last_uses[block.block_id]
+        self._queue.reprice(blocks, self._compute_s)
 
     def inherit(self, blocks: Sequence[KVCacheBlock], last_uses: Iterable[LastUse]) -> None:
         """Note that these blocks of the GPU have come back from the host's memory."""
@@ -195,7 +176,7 @@ class Storing:
         if not blocks:
             return None
         keys = [key for block in blocks if (key := block.block_hash) is not None]
-        store = Store(blocks, targets, keys, [self.last_use_of(block) for block in blocks], victims)
+        store = Store(blocks, targets, keys, [self._last_uses[block.block_id] for block in blocks], victims)
         # A block may be read by two copies at once, of which the first is of what it held before.
         self._map.copying.update((block.block_id, store) for block in blocks)
         self._under_way.update(keys)
@@ -212,7 +193,7 @@ class Storing:
             is_intact = copying.get(block.block_id) is store
             if is_intact:
                 del copying[block.block_id]
-            if is_intact and not store.abandoned and block.block_id not in self._unwanted:
+            if is_intact and not store.abandoned:
                 stays = index >= store.victims
                 safe.append(block)
                 stored.append(StoredBlock(target, key, block.block_hash_num_tokens or 0, last_use, stays))
@@ -232,20 +213,17 @@ class Storing:
         for block in intact:
             del copying[block.block_id]
         self._host.give_back(store.targets)
-        self._queue.reprice(self._find_wanted(intact), self._compute_s)
+        self._queue.reprice(intact, self._compute_s)
         self._losses_guard.tell(self.losses.note_not_copied, [block.block_id for block in intact], "overwritten")
         self.stats.failed += len(store.blocks)
 
     def _is_useful(self, block: KVCacheBlock) -> bool:
-        if block.block_id in self._unwanted:
-            return False
         return self.usefulness.is_useful(self._last_uses[block.block_id].context.finish_class)
 
     def _note_computed(self) -> None:
         for block in self._fresh.take_computed():
             # Whoever used the block before, it was for other tokens.
             self._last_uses[block.block_id] = UNKNOWN_USE
-            self._unwanted.discard(block.block_id)
 
     def _choose(self, most: int | None) -> dict[BlockHashWithGroupId, KVCacheBlock]:
         """Choose up to `most` of the next victims, None: all that are worth a copy."""
@@ -267,7 +245,7 @@ class Storing:
             else:
                 chosen[key] = block
         self._host.renew(kept)
-        self._queue.reprice(self._find_wanted(safe), self._fetch_s)
+        self._queue.reprice(safe, self._fetch_s)
         self._losses_guard.tell(self.losses.note_not_copied, useless, "not worth a copy")
         avoided = useless - self._passed_over
         self.stats.avoided += len(avoided)
