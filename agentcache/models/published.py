@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
@@ -16,7 +17,7 @@ from agentcache.models.geometry import Geometry, read_geometry
 _NEMOTRON_LAYERS = {"M": "mamba", "-": "mlp", "*": "attention"}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PublishedShape:
     """`fields` are of the config's class, named by `model_type`. `source`: whose config.json they are from."""
 
@@ -25,7 +26,8 @@ class PublishedShape:
     source: str
     fields: Mapping[str, Any]
 
-    @property
+    # Each scheduler compares its model with all of these, and to read one takes a millisecond.
+    @cached_property
     def geometry(self) -> Geometry:
         """Return what decides its speed."""
         return read_geometry(SimpleNamespace(**self.fields))
