@@ -105,10 +105,10 @@ class TieredScheduler(LoneScheduler):
 
     def _note_computed(self) -> None:
         for request in self._scheduled.values():
-            for index, block_hash in enumerate(request.block_hashes):
-                if block_hash not in self._computed:
-                    tokens = request.all_token_ids[: (index + 1) * BLOCK_SIZE]
-                    self._computed[block_hash] = [(0, digest) for digest in digest_tokens(tokens)[-BLOCK_SIZE:]]
+            new = [index for index, each in enumerate(request.block_hashes) if each not in self._computed]
+            digests = digest_tokens(request.all_token_ids[: (new[-1] + 1) * BLOCK_SIZE]) if new else []
+            for index in new:
+                self._computed[request.block_hashes[index]] = digests[index * BLOCK_SIZE : (index + 1) * BLOCK_SIZE]
         self._scheduled = {name: each for name, each in self._scheduled.items() if name in self.scheduler.requests}
 
     def _is_to_fail(self) -> bool:
