@@ -31,8 +31,8 @@ os.environ["AGENTCACHE_OBSERVERS_RAISE"] = "1"
 # What every engine of the CPU reads when it starts, in whatever process, and the value at which it fails.
 BINDING = "VLLM_CPU_OMP_THREADS_BIND"
 NO_ENGINE = "the test lacks the mark engine"
-# Fixtures that are made once: no test has both.
-ONE_WORKER = ("shared_server", "wheel_bin")
+# Fixtures that are made once: no test has two.
+ONE_WORKER = ("shared_server", "wheel_bin", "forkserver")
 
 settings.register_profile("fast", max_examples=30, deadline=None, print_blob=True, derandomize=False)
 settings.register_profile("thorough", settings.get_profile("fast"), max_examples=300)
@@ -59,7 +59,7 @@ def pytest_collection() -> Generator[None, Any, Any]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One worker gets all tests of the shared server, another those of the wheel, and first: they take longest."""
+    """One worker gets all tests of the shared server, others those of the wheel and of forks, and first."""
     items.sort(key=lambda item: [fixture not in fixtures_of(item) for fixture in ONE_WORKER])
     for item in items:
         for fixture in ONE_WORKER:
@@ -90,6 +90,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     # An engine in this process has vLLM keep its environment as it was then, and tests change it.
     if (envs := sys.modules.get("vllm.envs")) is not None:
         envs.disable_envs_cache()
+    # vLLM looks at each kind of model in a process that loads vLLM for it, lest a GPU be initialized here.
+    registry: Any = sys.modules.get("vllm.model_executor.models.registry")
+    if registry is not None and not sys.modules["torch"].cuda.is_available():
+        registry._run_in_subprocess = lambda look: look()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -104,6 +108,15 @@ def wheel_bin() -> Path:
     from wheel_install import install_wheel
 
     return install_wheel()
+
+
+@pytest.fixture(scope="session")
+def forkserver(tiny_model_path: str) -> Iterator[None]:
+    """Processes that have loaded vLLM are forked from one, which has the environment of an engine's start."""
+    from loaded_once import run_forkserver
+
+    with run_forkserver(tiny_model_path):
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from loaded_once import run_code
 
 from agentcache.policy.cost import ProfileKey, load_profile
 from agentcache.profile.command import ENGINE_LOG
@@ -25,9 +24,9 @@ sys.exit(profile(ProfileSettings(model="tiny", out=Path(sys.argv[1]), points=24,
 
 
 @pytest.fixture(scope="module")
-def out(tmp_path_factory: pytest.TempPathFactory, tiny_model_path: str) -> Path:  # noqa: ARG001 (made beforehand)
+def out(tmp_path_factory: pytest.TempPathFactory, forkserver: None) -> Path:  # noqa: ARG001 (it forks)
     folder = tmp_path_factory.mktemp("profile") / "out"
-    done = subprocess.run([sys.executable, "-c", PROFILE, str(folder)], capture_output=True, text=True, check=False)
+    done = run_code(PROFILE, str(folder))
     log = folder / ENGINE_LOG
     assert done.returncode == 0, done.stdout + done.stderr + (log.read_text()[-3000:] if log.exists() else "")
     assert "host's memory: no link to measure, for the engine runs on no CUDA device" in done.stdout

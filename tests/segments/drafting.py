@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import NamedTuple
 
 from live_engine import BLOCK, LiveEngine, Reply, make_prompt
@@ -22,6 +23,8 @@ class Seen(NamedTuple):
 
 
 def ask_with_drafts(model: str) -> Seen:
+    # To compile what looks for drafts takes longer than all else here.
+    os.environ["NUMBA_DISABLE_JIT"] = "1"
     drafts = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
     engine = LiveEngine(model, speculative_config=drafts)
     engine.ask(PROMPT, 60, allowed_token_ids=FEW_TOKENS)

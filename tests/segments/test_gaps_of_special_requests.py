@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 import torch
 from drafting import FEW_TOKENS, GAP, OTHERS, PROMPT, ask_with_drafts
 from live_engine import BLOCK, LiveEngine, Reply, assert_same
+from loaded_once import get_context
 from safetensors.torch import save_file
 from vllm.lora.request import LoRARequest
 from vllm.sampling_params import StructuredOutputsParams
@@ -90,10 +90,11 @@ def test_requests_with_a_grammar_have_their_gaps_filled(
     assert reply.cached == 17 * BLOCK
 
 
+@pytest.mark.usefixtures("forkserver")
 def test_gaps_beside_drafts_that_repeat_the_prompt(tiny_model_path: str, cold: LiveEngine) -> None:
     """Drafts by ngram need no cache. In a process of its own: what vLLM loads for them is in other engines' way."""
     expected = [cold.ask(prompt, 60, allowed_token_ids=FEW_TOKENS) for prompt in (PROMPT, *OTHERS)]
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(1, mp_context=get_context()) as pool:
         seen = pool.submit(ask_with_drafts, tiny_model_path).result()
     for replies in seen.replies:
         for reply, cold_reply in zip(replies, expected, strict=True):

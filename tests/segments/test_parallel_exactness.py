@@ -9,7 +9,6 @@ from __future__ import annotations
 import multiprocessing
 import random
 from collections.abc import Iterator
-from multiprocessing.forkserver import ensure_running
 from typing import Any
 
 import psutil
@@ -28,18 +27,6 @@ PROMPT = make_prompt(seed=1, tokens=20 * BLOCK + 7)
 RANKS = {"tensor": {"tensor_parallel_size": 2}, "pipeline": {"pipeline_parallel_size": 2}}
 
 
-@pytest.fixture(scope="module")
-def forkserver(cold: LiveEngine) -> Iterator[None]:  # noqa: ARG001 (made first: with an engine vLLM sets the environment)
-    """What the ranks of V1 are forked from: they have its environment, which says which runner they take."""
-    before = engine_processes()
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("VLLM_USE_V2_MODEL_RUNNER", "0")
-        ensure_running()
-    (server,) = engine_processes() - before
-    yield
-    server.kill()
-
-
 @pytest.fixture(
     scope="module",
     params=[(ranks, is_v2) for is_v2 in (False, True) for ranks in RANKS],
@@ -48,7 +35,7 @@ def forkserver(cold: LiveEngine) -> Iterator[None]:  # noqa: ARG001 (made first:
 def engine(
     request: pytest.FixtureRequest,
     tiny_model_path: str,
-    forkserver: None,  # noqa: ARG001 (gone later)
+    forkserver: None,  # noqa: ARG001 (of the ranks of V1, and gone later)
 ) -> Iterator[LiveEngine]:
     """The scheduler is in this process, the ranks are in two others, gone at the end."""
     ranks, is_v2 = request.param

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+import loaded_once
 import pytest
 from background_server import ONE_PROCESS, OPTIONS
 
@@ -22,9 +23,17 @@ from workloads.recording.files import name_file
 from workloads.recording.reader import read_recording
 from workloads.recording.sessions import build_jobs
 
-# Five processes import vLLM at once, which takes minutes where other tests have the cores as well.
+# On a busy machine it takes minutes.
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
+# As `agentcache serve`, but that its five processes are forked from one that has loaded vLLM.
+SERVE = """
+import multiprocessing, sys
+from loaded_once import get_context
+from agentcache.cli import main
+multiprocessing.get_context = get_context
+sys.exit(main(["serve", *sys.argv[1:]]))
+"""
 SESSIONS = [f"session {number}" for number in range(6)]
 TURNS = 3
 # So many that all late requests run at once, and are seen to, on a busy machine as well.
@@ -35,10 +44,10 @@ LATE_TOKENS = 600
 def serve(log: Path, *options: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "agentcache", "serve", "tiny", "--port", str(port), "--data-parallel-size", "2"]
+    command = [sys.executable, "-c", SERVE, "tiny", "--port", str(port), "--data-parallel-size", "2"]
     command += [*OPTIONS, *ONE_PROCESS, *options]
     # Whatever its value: without it each engine of vLLM 0.33 wants a memory node of its own.
-    environment = {**os.environ, "VLLM_CPU_SIM_MULTI_NUMA": "0"}
+    environment = {**os.environ, "VLLM_CPU_SIM_MULTI_NUMA": "0", "PYTHONPATH": str(Path(loaded_once.__file__).parent)}
     with log.open("wb") as out:
         process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=environment)
     url = f"http://127.0.0.1:{port}"
