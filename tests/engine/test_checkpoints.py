@@ -21,6 +21,7 @@ CHUNKED = ChunkedLocalAttentionSpec(**ATTENTION, attention_chunk_size=8 * BLOCK_
 # Of the hits under stock vLLM, in six runs of eight jobs each. Of 1,500 mixes drawn the mean was 1.1, the least 0.77:
 # those with a window half as wide as the context, or with room for hardly more than what runs.
 TOLERANCE = 0.7
+SEEDS = range(pick_size(1, 4))
 FAMILIES: dict[str, list[KVCacheSpec]] = {
     "gpt-oss": [WINDOW, FULL],
     "gemma": [WINDOW, WINDOW, WINDOW, FULL],
@@ -147,7 +148,7 @@ def test_no_family_hits_less_than_under_stock_vllm(tiny_model_path: str, family:
     specs = FAMILIES[family]
     blocks = 14 if family == "states alone" else 60 + 20 * len(specs)
     ours, stock = (
-        sum(run_agents(make_lone(tiny_model_path, specs, blocks=blocks, policy=policy), seed) for seed in range(4))
+        sum(run_agents(make_lone(tiny_model_path, specs, blocks=blocks, policy=policy), seed) for seed in SEEDS)
         for policy in ("agentcache", "vllm")
     )
     assert ours >= 0.97 * stock
@@ -167,7 +168,7 @@ def draw_groups(draw: st.DrawFn) -> list[KVCacheSpec]:
     return draw(st.lists(st.sampled_from(kinds), min_size=1, max_size=4))
 
 
-@settings(max_examples=pick_size(2, 40))
+@settings(max_examples=pick_size(1, 40))
 @given(groups=draw_groups(), per_group=st.integers(25, 50), seed=st.integers(0, 1000), repeats=st.booleans())
 @example(groups=[CHUNKED, RECURRENT, FULL, FULL], per_group=25, seed=0, repeats=False)
 def test_no_mix_of_groups_hits_far_less_than_under_stock_vllm(

@@ -77,7 +77,7 @@ def test_ids_of_10_mb_are_followed_like_others_and_kept_short(salt: str | None) 
 
 
 def test_many_sessions_leave_no_more_than_the_table_holds() -> None:
-    sessions = pick_size(10_000, 100_000)
+    sessions = pick_size(3_000, 100_000)
     tracked = Tracked(max_jobs=50)
     for number in range(sessions):
         request = tracked.ask("r", [number], session=f"{number}", salt="t" if number % 2 else None)

@@ -130,7 +130,7 @@ def test_soak_of_families_reads_only_own_values(
 ) -> None:
     lone = make_filling(tiny_model_path, family, blocks, **options)
     soak = WindowedSoak(lone, seed)
-    soak.run(pick_size(1000, 2000))
+    soak.run(pick_size(500, 2000))
     assert sum(lone.scheduler.segment_stats.segments.values()) > 5
     lone.scheduler.finish_requests(None, RequestStatus.FINISHED_ABORTED)
     run_until_idle(lone)

@@ -120,7 +120,7 @@ class OwnEnds(Life):
 
 
 @pytest.mark.parametrize("family", list(FAMILIES))
-@settings(max_examples=pick_size(2, 20))
+@settings(max_examples=pick_size(1, 20))
 @given(seed=st.integers(0, 1_000_000), blocks=st.integers(34, 90), late=st.booleans())
 def test_no_block_is_lost_where_replies_end_in_flight(
     tiny_model_path: str, family: str, seed: int, blocks: int, late: bool

@@ -85,12 +85,12 @@ def outcome(engine: LiveEngine) -> tuple[list[list[int]], list[int], dict[str, A
 
 def test_each_policy_does_what_it_does_in_a_fresh_engine(small: LiveEngine, tiny_model_path: str) -> None:
     on_one = {"asymcache": outcome(small)}
-    for policy in ("vllm", "lru", "max-score", "agentcache"):
+    for policy in ("vllm", "lru", "agentcache"):
         switch(small, policy)
         on_one[policy] = outcome(small)
     other = make_small(tiny_model_path, "lru")
     alone = {"lru": outcome(other)}
-    for policy in ("agentcache", "asymcache", "max-score"):
+    for policy in ("agentcache", "asymcache"):
         switch(other, policy)
         alone[policy] = outcome(other)
     # The first of each engine had it fresh, and neither policy followed upon the same one.

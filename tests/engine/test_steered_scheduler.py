@@ -119,7 +119,7 @@ class Life:
 def test_no_block_is_ever_lost_and_every_pin_ends_with_a_cause(tiny_model_path: str, policy: str) -> None:
     begun = 0
 
-    @settings(max_examples=pick_size(2, 10))
+    @settings(max_examples=pick_size(1, 10))
     @given(seed=st.integers(0, 1_000_000), blocks=st.integers(34, 90), in_flight=st.sampled_from([1, 2]))
     @example(seed=36, blocks=36, in_flight=1)
     @example(seed=80, blocks=80, in_flight=2)
@@ -127,7 +127,7 @@ def test_no_block_is_ever_lost_and_every_pin_ends_with_a_cause(tiny_model_path: 
         nonlocal begun
         knobs = {"pins": {"tenant_budget": 0.6}, "lifespan_s": 20}
         life = Life(make_lone(tiny_model_path, policy, blocks, in_flight, **knobs), random.Random(seed))
-        for _ in range(pick_size(300, 700)):
+        for _ in range(pick_size(200, 700)):
             life.step()
         life.drain()
         pins = life.lone.scheduler.tracker.pins

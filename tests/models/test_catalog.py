@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sizes import IS_THOROUGH
 
 from agentcache.errors import InputError
 from agentcache.models import catalog
@@ -99,6 +100,7 @@ def test_tiny_is_made_once(made: Model, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.engine
+@pytest.mark.skipif(not IS_THOROUGH, reason="it loads transformers and PyTorch")
 def test_tiny_has_the_same_bytes_in_every_process(made: Model, tmp_path: Path) -> None:
     # Another hash seed orders sets and dictionaries of strings in another way.
     environment = {**os.environ, "AGENTCACHE_HOME": str(tmp_path), "PYTHONHASHSEED": "1234"}

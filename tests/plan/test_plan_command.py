@@ -56,8 +56,7 @@ def test_a_plan_shows_each_policy_with_each_cache(
     assert "plan.html" in shown
 
 
-@pytest.mark.parametrize("host", [0, 14_000])
-@pytest.mark.parametrize("policy", ["vllm", "agentcache"])
+@pytest.mark.parametrize(("policy", "host"), [("vllm", 0), ("agentcache", 14_000)])
 def test_what_saves_time_changes_no_outcome(
     recording: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str, host: int
 ) -> None:

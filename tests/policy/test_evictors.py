@@ -8,6 +8,7 @@ from evictor_conformance import NUM_BLOCKS, EvictorConformance, LruConformance
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 from made_evictors import COST, EVICTORS, FREQUENCY, SIZED, MakeEvictor
+from sizes import pick_size
 
 from agentcache._evictor import FreeContext
 from agentcache.policy.asymcache import AsymCacheEvictor
@@ -15,7 +16,7 @@ from agentcache.policy.frequency import Frequency
 from agentcache.policy.lifespan import LambdaController
 from agentcache.policy.lru import LruEvictor
 
-SETTINGS = settings(max_examples=60, stateful_step_count=30, deadline=None)
+SETTINGS = settings(max_examples=pick_size(20, 60), stateful_step_count=30, deadline=None)
 
 each_evictor = pytest.mark.parametrize("make_evictor", EVICTORS.values(), ids=EVICTORS)
 each_sized = pytest.mark.parametrize("make_evictor", SIZED.values(), ids=SIZED)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from made_evictors import COST, SAME_COST
 from return_time_reference import ReturnTimeReference
+from sizes import pick_size
 
 from agentcache._evictor import FreeContext
 from agentcache.policy.return_time import Learning, ReturnTimeEvictor
@@ -15,7 +16,7 @@ from agentcache.policy.return_time import Learning, ReturnTimeEvictor
 # Enough groups for bounds to be kept where a block is taken at a time.
 GROUPS = 150
 NUM_BLOCKS = 3 * GROUPS
-CALLS = 120
+CALLS = pick_size(40, 120)
 
 
 class Pair:

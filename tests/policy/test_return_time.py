@@ -17,6 +17,7 @@ from hypothesis.stateful import (
 )
 from made_evictors import COST, SAME_COST
 from return_time_reference import ReturnTimeReference
+from sizes import pick_size
 
 from agentcache._evictor import SHARED_CLASS, FreeContext
 from agentcache.policy.return_time import Learning, ReturnTimeEvictor
@@ -89,7 +90,9 @@ class SameVictims(RuleBasedStateMachine):
 
 
 def test_return_time_takes_the_same_victims_as_the_reference() -> None:
-    run_state_machine_as_test(SameVictims, settings=settings(max_examples=80, stateful_step_count=25, deadline=None))
+    run_state_machine_as_test(
+        SameVictims, settings=settings(max_examples=pick_size(30, 80), stateful_step_count=25, deadline=None)
+    )
 
 
 def make_evictor(num_blocks: int, **learning: float) -> ReturnTimeEvictor:

@@ -13,12 +13,14 @@ import pytest
 import vllm
 from matplotlib.figure import Figure
 from rich.console import Console
+from sizes import IS_THOROUGH
 from vllm.config import VllmConfig
 from vllm.engine.arg_utils import EngineArgs
 
 from agentcache.errors import InputError
 from agentcache.models.catalog import resolve_model
 from agentcache.models.shapes import TINY
+from agentcache.policy import step_fit
 from agentcache.policy.cost import CostModel, PrefillBatch, read_profile
 from agentcache.policy.presets import GPUS, estimate_step_cost
 from agentcache.policy.step_cost import Row
@@ -176,11 +178,19 @@ def test_too_little_memory_is_an_error(
 
 
 @pytest.mark.engine
+@pytest.mark.skipif(not IS_THOROUGH, reason="it loads vLLM")
 def test_a_process_that_fails_says_why(tmp_path: Path) -> None:
     # No GPU has room for it, if there is one.
     with pytest.raises(InputError, match=r"copying ended with status [12]: .*(too few|CUDA|NVIDIA)"):
         run_link_process(LinkLayout(2, 2**50), tmp_path / "rows")
     assert not (tmp_path / "rows").exists()
+
+
+def test_a_failed_process_s_last_line_is_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = subprocess.CompletedProcess([], 1, stderr="Traceback\nRuntimeError: no CUDA\n")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: failed)
+    with pytest.raises(InputError, match=r"^copying ended with status 1: RuntimeError: no CUDA$"):
+        run_link_process(LLAMA, tmp_path / "rows")
 
 
 def test_the_plot_has_what_was_measured_and_the_fits() -> None:
@@ -195,13 +205,27 @@ def test_the_plot_has_what_was_measured_and_the_fits() -> None:
     assert list(lines[0].get_ydata()) == pytest.approx(list(drawn["fetch"].get_ydata()))
 
 
+@pytest.fixture
+def made_steps(monkeypatch: pytest.MonkeyPatch) -> list[Measured]:
+    """What has been "measured", one for each run. Of the overlaps that a fit tries, only its own."""
+    measured: list[Measured] = []
+
+    def measure(*_: Any) -> Measured:
+        measured.append(make_measured())
+        return measured[-1]
+
+    monkeypatch.setattr(command, "_measure", measure)
+    monkeypatch.setattr(step_fit, "OVERLAPS", (5.0,))
+    return measured
+
+
+@pytest.mark.usefixtures("made_steps")
 @pytest.mark.parametrize("on_gpu", [True, False])
 def test_profile_writes_the_section_where_there_is_a_link(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, on_gpu: bool
+    tmp_path: Path, request: pytest.FixtureRequest, on_gpu: bool
 ) -> None:
     if on_gpu:
         request.getfixturevalue("gpu")
-    monkeypatch.setattr(command, "_measure", lambda *_: make_measured())
     assert command.profile(ProfileSettings(model="tiny", out=tmp_path)) == 0
     (path,) = tmp_path.glob("*.json")
     section = read_profile(path).link
@@ -212,14 +236,7 @@ def test_profile_writes_the_section_where_there_is_a_link(
     assert path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_profile_is_kept_unless_it_is_to_be_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    measured: list[Measured] = []
-
-    def measure(*_: Any) -> Measured:
-        measured.append(make_measured())
-        return measured[-1]
-
-    monkeypatch.setattr(command, "_measure", measure)
+def test_a_profile_is_kept_unless_it_is_to_be_replaced(tmp_path: Path, made_steps: list[Measured]) -> None:
     kept, of_another = tmp_path / "tiny_cpu_tp1_float32.json", tmp_path / "tiny_h200_tp1_bfloat16.json"
     of_another.write_text("of another engine")
     assert command.profile(ProfileSettings(model="tiny", out=tmp_path)) == 0
@@ -227,7 +244,7 @@ def test_a_profile_is_kept_unless_it_is_to_be_replaced(tmp_path: Path, monkeypat
     with pytest.raises(InputError, match=r"holds another profile of tiny on cpu, .*; give another folder, or --overwr"):
         command.profile(ProfileSettings(model="tiny", out=tmp_path))
     assert kept.read_text() == "of yesterday"
-    assert len(measured) == 1, "refused before anything is measured"
+    assert len(made_steps) == 1, "refused before anything is measured"
     assert command.profile(ProfileSettings(model="tiny", out=tmp_path, overwrite=True)) == 0
     assert read_profile(kept).measured
     assert of_another.read_text() == "of another engine"

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from live_engine import BLOCK, LiveEngine, assert_same, make_prompt
+from sizes import IS_THOROUGH
 
 pytestmark = pytest.mark.engine
 
@@ -14,8 +15,9 @@ ENGINES: dict[str, dict[str, Any]] = {
     "all at once": {},
     "steps shorter than a gap": {"max_num_batched_tokens": 2 * BLOCK},
     "one seat": {"max_num_seqs": 1},
-    "by priority": {"scheduling_policy": "priority"},
 }
+if IS_THOROUGH:
+    ENGINES["by priority"] = {"scheduling_policy": "priority"}
 # 20 full blocks and a tail.
 PROMPT = make_prompt(seed=1, tokens=20 * BLOCK + 7)
 

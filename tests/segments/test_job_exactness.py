@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from crowd import BLOCKS, TOOLS, Crowd, assert_equal_to_cold, assert_eventful, note_preemptions
 from live_engine import BLOCK, LiveEngine
+from sizes import IS_THOROUGH
 
 from agentcache.engine.jobs.tracker import JobTracker
 
@@ -16,14 +17,17 @@ pytestmark = pytest.mark.engine
 
 ENGINES: dict[str, dict[str, Any]] = {
     "small steps": {"max_num_batched_tokens": 3 * BLOCK},
-    "one seat, one gap": {"max_num_seqs": 1, "segments": {"row_s": 0.0, "max_gaps": 1}},
     "by priority": {"scheduling_policy": "priority", "max_num_batched_tokens": 6 * BLOCK},
-    "pensieve": {"policy": "pensieve"},
     # Between two turns of a job lie some hundred looks at the clock.
     "agentcache": {"policy": "agentcache", "look_s": 0.01},
     "agentcache, small steps": {"policy": "agentcache", "look_s": 0.05, "max_num_batched_tokens": 3 * BLOCK},
-    "continuum+asymcache": {"policy": "continuum+asymcache", "look_s": 0.05},
 }
+if IS_THOROUGH:
+    ENGINES |= {
+        "one seat, one gap": {"max_num_seqs": 1, "segments": {"row_s": 0.0, "max_gaps": 1}},
+        "pensieve": {"policy": "pensieve"},
+        "continuum+asymcache": {"policy": "continuum+asymcache", "look_s": 0.05},
+    }
 
 
 @pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)

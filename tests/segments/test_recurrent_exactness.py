@@ -10,6 +10,7 @@ import pytest
 import torch
 from family_models import make_model
 from live_engine import LiveEngine, Reply, assert_same, make_prompt
+from sizes import pick_size
 
 from tool_runtime.agent.job import ToolCall
 
@@ -80,7 +81,7 @@ def run_jobs(pair: Pair) -> int:
     chance = random.Random(4)
     prompts = {job: make_prompt(0, 100) + make_prompt(job + 1, 150) for job in range(5)}
     cached = 0
-    for _ in range(10):
+    for _ in range(pick_size(7, 10)):
         calls = [ToolCall("search", "{}")]
         jobs = chance.sample(list(prompts), 2)
         names = {job: pair.engine.add(prompts[job], 8, session=f"job-{job}", calls=calls) for job in jobs}

@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import psutil
 import pytest
-from background_server import OPTIONS
+from background_server import ONE_PROCESS, OPTIONS
 from router_fleet import Fleet, needs_router, run_fleet
 from wheel_install import without_checkout
 
@@ -39,7 +39,7 @@ def test_serve_takes_a_replay_and_saves_at_sigterm(tmp_path: Path, tiny_model_pa
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     command = [str(wheel_bin / "agentcache"), "serve", "tiny", "--forced-replies"]
-    options = ["--agentcache", f"runtime.durations_file={durations}", *OPTIONS]
+    options = ["--agentcache", f"runtime.durations_file={durations}", *OPTIONS, *ONE_PROCESS]
     with (tmp_path / "serve.log").open("wb") as log:
         process = subprocess.Popen(
             [*command, "--host", "127.0.0.1", "--port", str(port), *options],

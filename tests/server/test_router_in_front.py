@@ -28,29 +28,36 @@ def fleet() -> Iterator[Fleet]:
         yield found
 
 
-def test_turns_of_a_session_come_to_one_server_by_its_header(fleet: Fleet) -> None:
+@pytest.fixture(scope="module")
+def shared_fleet() -> Iterator[Fleet]:
+    """For tests that take nothing from it, with sessions of their own."""
+    with run_fleet() as found:
+        yield found
+
+
+def test_turns_of_a_session_come_to_one_server_by_its_header(shared_fleet: Fleet) -> None:
     sessions = [f"session {number}" for number in range(6)]
-    homes = [fleet.home(session) for session in sessions]
-    assert {homes.count(port) for port in fleet.workers} == {3}
+    homes = [shared_fleet.home(session) for session in sessions]
+    assert {homes.count(port) for port in shared_fleet.workers} == {3}
     for session, home in zip(sessions, homes, strict=True):
-        answer = fleet.ask(session).json()
+        answer = shared_fleet.ask(session).json()
         assert (answer["port"], answer["session"]) == (home, session)
 
 
-def test_requests_without_that_header_all_go_to_one_server(fleet: Fleet) -> None:
+def test_requests_without_that_header_all_go_to_one_server(shared_fleet: Fleet) -> None:
     """docs/replicas.md says so: such clients must not be sent this way."""
     ports = set()
     for number in range(6):
         name = f"session {number}"
         for header in ("x-claude-code-session-id", "session-id", "x-session-affinity", "anything"):
             body = CHAT | {"prompt_cache_key": name}
-            answer = httpx.post(f"{fleet.url}/v1/chat/completions", json=body, headers={header: name})
+            answer = httpx.post(f"{shared_fleet.url}/v1/chat/completions", json=body, headers={header: name})
             ports.add(answer.json()["port"])
     assert len(ports) == 1
 
 
-def test_a_name_that_a_server_gives_comes_to_the_client(fleet: Fleet) -> None:
-    answer = httpx.post(f"{fleet.url}/v1/chat/completions", json=CHAT)
+def test_a_name_that_a_server_gives_comes_to_the_client(shared_fleet: Fleet) -> None:
+    answer = httpx.post(f"{shared_fleet.url}/v1/chat/completions", json=CHAT)
     assert answer.headers["X-Session-ID"] == f"named by {answer.json()['port']}"
 
 

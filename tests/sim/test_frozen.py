@@ -11,13 +11,15 @@ import pytest
 import vllm
 from freeze import COMMAND, Digest, digest, read_digests, write_logs
 from frozen_logs import CASES, KINDS, LOGS, POLICIES, TIERS, load_jobs, record
+from sizes import IS_THOROUGH
 
 NONE = Digest(0, "")
 # Who hits a state waits a step less on later releases: docs/vllm-versions.md.
 STATES_DIFFER = not vllm.__version__.startswith("0.32.")
 
 
-@pytest.mark.parametrize("case", CASES)
+# Every fifth has each policy, both tiers and all kinds of layers; `make test-thorough` has all.
+@pytest.mark.parametrize("case", CASES if IS_THOROUGH else [*CASES][::5])
 def test_decisions_are_those_that_were_recorded(case: str, tmp_path: Path) -> None:
     policy, tier, kind = CASES[case]
     if kind == "states" and STATES_DIFFER:

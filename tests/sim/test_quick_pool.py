@@ -10,6 +10,7 @@ from hand_clock import Clock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lone_scheduler import BLOCK_SIZE, LoneScheduler, make_config, make_scheduler
+from sizes import pick_size
 
 from agentcache.engine.constants import SCHEDULER_CLASS
 from agentcache.sim.quick_pool import quicken
@@ -76,7 +77,7 @@ class Pair:
 
 @pytest.mark.parametrize("policy", ["vllm", "lru", "continuum-code", "agentcache"])
 @given(seed=st.integers(0, 1_000_000), blocks=st.integers(34, 120), in_flight=st.sampled_from([1, 2]))
-@settings(max_examples=12)
+@settings(max_examples=pick_size(3, 12))
 def test_all_blocks_are_where_vllm_has_them(
     tiny_model_path: str, policy: str, seed: int, blocks: int, in_flight: int
 ) -> None:

@@ -71,12 +71,11 @@ def test_the_least_loaded_engine_is_anybodys(tmp_path: Path, homes: dict[str, li
     assert (spread.token_hit_rate or 0) < (home.token_hit_rate or 0)
 
 
-@pytest.mark.parametrize("policy", ["vllm", "agentcache"])
-def test_what_another_engine_has_is_told_apart(policy: str, tmp_path: Path) -> None:
-    spread = run(tmp_path / "spread", routing="least-loaded", policies=(policy,))
+def test_what_another_engine_has_is_told_apart(tmp_path: Path) -> None:
+    spread = run(tmp_path / "spread", routing="least-loaded", policies=("vllm",))
     assert 0 < (spread.elsewhere_tokens or 0) <= (spread.recomputed_tokens or 0)
     assert "at another engine" in (tmp_path / "spread" / "report.md").read_text(encoding="utf-8")
-    home = run(tmp_path / "home", routing="sticky", policies=(policy,))
+    home = run(tmp_path / "home", routing="sticky", policies=("vllm",))
     assert home.elsewhere_tokens == 0
 
 
@@ -112,8 +111,8 @@ def test_with_one_engine_the_routing_does_not_matter(tmp_path: Path) -> None:
 
 
 def test_twice_the_engines_and_jobs_take_about_as_long(tmp_path: Path) -> None:
-    one = run(tmp_path / "one", replicas=1, jobs=10, rate=5.0)
-    two = run(tmp_path / "two", replicas=2, jobs=20, rate=10.0)
+    one = run(tmp_path / "one", replicas=1, jobs=6, rate=5.0)
+    two = run(tmp_path / "two", replicas=2, jobs=12, rate=10.0)
     assert two.job_latency_s.mean == pytest.approx(one.job_latency_s.mean, rel=0.25)
 
 
