@@ -6,14 +6,15 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from sizes import pick_size
+from sizes import IS_THOROUGH, pick_size
 
 HERE = Path(__file__).parent
 CSRC = HERE.parents[1] / "csrc"
 COMPILER = shutil.which("g++")
 SANITIZERS = "-fsanitize=address,undefined"
-# Line numbers are all that the sanitizers report; to follow variables takes longer than the rest of the compilation.
-FLAGS = ["-std=c++20", "-g1", "-fno-var-tracking", "-Wall", "-Wextra", "-Werror", "-ffp-contract=off"]
+FLAGS = ["-std=c++20", "-Wall", "-Wextra", "-Werror", "-ffp-contract=off"]
+# The sanitizers name functions without these, and lines with them, for a third more of compilation.
+FLAGS += ["-g1", "-fno-var-tracking"] if IS_THOROUGH else []
 FLAGS += ["-Og", SANITIZERS, "-fno-sanitize-recover=all", "-D_GLIBCXX_ASSERTIONS", f"-I{CSRC}", f"-I{HERE}"]
 # In one go: by themselves each takes as long as both together.
 SOURCES = ("stress.cpp", "damage.cpp")

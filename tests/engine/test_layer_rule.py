@@ -6,9 +6,10 @@ from functools import cache
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from lone_scheduler import BLOCK_SIZE, LoneScheduler
+from sizes import pick_size
 from test_layer_group_gaps import FAMILIES
 from test_layer_groups import make_lone
 from vllm import SamplingParams
@@ -72,6 +73,7 @@ def make_family(model_path: str, family: str) -> LoneScheduler:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@settings(max_examples=pick_size(10, 300))
 @given(data=st.data())
 def test_prefix_is_the_one_that_vllm_finds(tiny_model_path: str, family: str, data: st.DataObject) -> None:
     scheduler: Any = make_family(tiny_model_path, family).scheduler

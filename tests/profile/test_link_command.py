@@ -236,7 +236,10 @@ def test_profile_writes_the_section_where_there_is_a_link(
     assert path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_profile_is_kept_unless_it_is_to_be_replaced(tmp_path: Path, made_steps: list[Measured]) -> None:
+def test_a_profile_is_kept_unless_it_is_to_be_replaced(
+    tmp_path: Path, made_steps: list[Measured], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "plot_fits", lambda *_: Figure())
     kept, of_another = tmp_path / "tiny_cpu_tp1_float32.json", tmp_path / "tiny_h200_tp1_bfloat16.json"
     of_another.write_text("of another engine")
     assert command.profile(ProfileSettings(model="tiny", out=tmp_path)) == 0

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from made_command import make_settings
 from recorded_lines import make_line, write_recording
+from sizes import pick_size
 
 from agentcache.report.builder import write_report
 from agentcache.report.events import RequestEvent, read_events
@@ -26,7 +27,7 @@ def _hits(requests: list[RequestEvent]) -> float:
     return sum(each.cached_tokens or 0 for each in requests) / sum(each.prompt_tokens for each in requests)
 
 
-@pytest.mark.parametrize("policy", ["vllm", "agentcache"])
+@pytest.mark.parametrize("policy", ["agentcache", "vllm"][: pick_size(1, 2)])
 def test_a_recorded_run_is_simulated_as_it_was(policy: str, tmp_path: Path) -> None:
     record: dict[str, Any] = {"file": str(tmp_path / "r.jsonl"), "block_tokens": 64}
     first = make_settings(tmp_path / "first", policies=(policy,), knobs={"record": record})
