@@ -99,6 +99,7 @@ def test_without_a_server_one_line_says_how_to_start_one(
 ) -> None:
     nobody = "http://127.0.0.1:9/v1"
     monkeypatch.setattr(sys, "argv", [example, "--base-url", nobody, *options])
+    monkeypatch.syspath_prepend(EXAMPLES)
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(EXAMPLES / example), run_name="__main__")
     # Python prints it, and the status is 1.
