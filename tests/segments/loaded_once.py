@@ -6,15 +6,10 @@ What they are given is pickled, as it is for processes that are spawned.
 from __future__ import annotations
 
 import multiprocessing
-import os
-import subprocess
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.context import BaseContext
 from multiprocessing.forkserver import ensure_running
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import psutil
 import pytest
@@ -46,20 +41,3 @@ def run_forkserver(model: str) -> Iterator[None]:
     yield
     for server in servers:
         server.kill()
-
-
-def run_code(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run `python -c CODE ARGUMENTS`, but for the loading."""
-    with TemporaryDirectory() as folder:
-        process = _FORKSERVER.Process(target=_execute, args=(code, arguments, folder))
-        process.start()
-        process.join()
-        out, errors = (Path(folder, name).read_text(errors="replace") for name in ("1", "2"))
-    return subprocess.CompletedProcess(arguments, process.exitcode or 0, out, errors)
-
-
-def _execute(code: str, arguments: Sequence[str], folder: str) -> None:
-    for output in (1, 2):
-        os.dup2(os.open(f"{folder}/{output}", os.O_CREAT | os.O_WRONLY | os.O_APPEND), output)
-    sys.argv = ["-c", *arguments]
-    exec(code, {"__name__": "__main__"})

@@ -10,15 +10,11 @@ from uuid import uuid4
 
 import httpx
 import pytest
-from agents import Agent, ModelSettings, OpenAIResponsesModel, RunConfig, Runner, function_tool
 from anthropic import Anthropic
 from background_server import AUTHORIZED, KEY, SharedServer
 from client_doors import ANSWER, CALLS, LONG, Body, Chat, Door, Messages, Responses
 from forced_turns import dictate
 from openai import AsyncOpenAI
-from pydantic_ai import Agent as PydanticAgent
-from pydantic_ai.models.openai import OpenAIChatModel
-from pydantic_ai.providers.openai import OpenAIProvider
 
 from agentcache.cli import main
 from agentcache.engine.constants import REPLY_ARGUMENT
@@ -234,6 +230,9 @@ def weather(city: str) -> str:
 
 
 def test_the_agents_sdk_is_one_job_without_a_name(server: Server) -> None:
+    # Not above: each worker of the tests would load it, for seconds.
+    from agents import Agent, ModelSettings, OpenAIResponsesModel, RunConfig, Runner, function_tool
+
     before = list_sessions(server)
 
     async def run() -> str:
@@ -250,12 +249,16 @@ def test_the_agents_sdk_is_one_job_without_a_name(server: Server) -> None:
 
 
 def test_pydantic_ai_is_one_job_without_a_name(server: Server) -> None:
+    from pydantic_ai import Agent
+    from pydantic_ai.models.openai import OpenAIChatModel
+    from pydantic_ai.providers.openai import OpenAIProvider
+
     before = list_sessions(server)
 
     async def run() -> str:
         client = AsyncOpenAI(base_url=f"{server.url}/v1", api_key=KEY, max_retries=0)
         model = OpenAIChatModel("tiny", provider=OpenAIProvider(openai_client=client))
-        agent = PydanticAgent(model, system_prompt=LONG, tools=[weather])
+        agent = Agent(model, system_prompt=LONG, tools=[weather])
         return (await agent.run("What is the weather in Bergen or in Oslo?")).output
 
     with dictate([server.encoder.encode(CALLS), server.encoder.encode(ANSWER)]):
