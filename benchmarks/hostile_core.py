@@ -17,9 +17,9 @@ from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
 from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT
-from agentcache.engine.garbage import SpareSurvivors
 from agentcache.engine.replies.forced_calls import write_forced_calls
 from agentcache.engine.tier.worker import CopiesDone, TierMetadata
+from agentcache.engine.vllm.garbage import SpareSurvivors
 from agentcache.models.catalog import resolve_model
 from agentcache.sim.clock import VirtualClock
 from agentcache.sim.engine_shape import EngineShape, build_scheduler

@@ -18,8 +18,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from agentcache.engine import vllm_internals
-from agentcache.engine.vllm_internals import MOVED
+from agentcache.engine.vllm import internals
+from agentcache.engine.vllm.internals import MOVED
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("agentcache", "tests", "benchmarks")
@@ -113,7 +113,7 @@ def read_own(*folders: str) -> tuple[set[Target], set[str]]:
 
 
 def read_listed() -> Iterator[Target]:
-    """Read what `vllm_internals.py` lists beside: classes and functions by name, and what has moved."""
+    """Read what `internals.py` lists beside: classes and functions by name, and what has moved."""
     for name in _listed():
         module, _, path = name.partition(":")
         yield Target(module, path.partition(".")[0])
@@ -122,7 +122,7 @@ def read_listed() -> Iterator[Target]:
 
 
 def _listed() -> Iterator[str]:
-    for table in vars(vllm_internals).values():
+    for table in vars(internals).values():
         if isinstance(table, dict):
             yield from (name for name in table if ":" in name)
 

@@ -116,7 +116,7 @@ def _name_as_typed(message: str, options: argparse.Namespace) -> str:
 
 def _check_vllm() -> None:
     """Check vLLM's version. Called once settings are checked, and before what loads vLLM is imported."""
-    from agentcache.engine.compat import check_vllm
+    from agentcache.engine.vllm.compat import check_vllm
 
     check_vllm()
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 
-from vllm.config import ParallelConfig, VllmConfig
-
 from agentcache.config import AgentCacheConfig
 from agentcache.engine.blocks.evictor_inputs import describe_costs
 from agentcache.engine.constants import REPORT_URL_VARIABLE
 from agentcache.engine.segments.obstacles import Reason
 from agentcache.engine.tier.link_costs import describe_link
+from agentcache.engine.vllm.config import ParallelConfig, VllmConfig
 from agentcache.policy.registry import Policy
 
 

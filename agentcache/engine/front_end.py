@@ -11,16 +11,13 @@ from collections.abc import Mapping
 from functools import cache, wraps
 from typing import Any
 
-import vllm
-from vllm.config import VllmConfig
-from vllm.engine.arg_utils import EngineArgs
-
 from agentcache.config_reader import CONFIG_KEY, read_config
-from agentcache.engine.compat import check_vllm
 from agentcache.engine.constants import REPORT_URL, SCHEDULER_CLASS
-from agentcache.engine.patches import replace
 from agentcache.engine.start_signal import leave_at_sigterm
 from agentcache.engine.tier.options import steer_offloading
+from agentcache.engine.vllm.compat import check_vllm, installed_version
+from agentcache.engine.vllm.config import EngineArgs, VllmConfig
+from agentcache.engine.vllm.patches import replace
 from agentcache.errors import CompatibilityError, in_one_line
 
 
@@ -97,7 +94,7 @@ def prepare_front_end() -> None:
     except ImportError as error:
         if not (error.name or "").startswith("vllm"):
             raise
-        raise CompatibilityError(f"vLLM {vllm.__version__}: {in_one_line(error)}") from error
+        raise CompatibilityError(f"vLLM {installed_version()}: {in_one_line(error)}") from error
     accept_forced_replies()
     mark_prompts()
     watch_clients()

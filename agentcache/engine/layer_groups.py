@@ -6,10 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from vllm.config import VllmConfig
-from vllm.utils.math_utils import cdiv
-from vllm.utils.torch_utils import get_kv_cache_torch_dtype
-from vllm.v1.kv_cache_interface import (
+
+from agentcache.engine.vllm.base import cdiv, get_kv_cache_torch_dtype
+from agentcache.engine.vllm.compat import find_moved
+from agentcache.engine.vllm.config import VllmConfig
+from agentcache.engine.vllm.types import (
     AttentionSpec,
     ChunkedLocalAttentionSpec,
     FullAttentionSpec,
@@ -19,8 +20,6 @@ from vllm.v1.kv_cache_interface import (
     MLAAttentionSpec,
     SlidingWindowSpec,
 )
-
-from agentcache.engine.compat import find_moved
 from agentcache.models.config_fields import ConfigFields
 from agentcache.models.geometry import is_attention, read_geometry, read_layer_types
 from agentcache.models.recurrent_layers import RECURRENT

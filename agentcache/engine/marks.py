@@ -10,13 +10,11 @@ from collections.abc import Mapping
 from copy import copy
 from typing import Any
 
-from vllm import SamplingParams
-from vllm.exceptions import VLLMValidationError
-from vllm.v1.request import Request
-
 from agentcache.engine.constants import ANSWER_MARK, CALLS_ARGUMENT, FILL_MARK, REPLY_ARGUMENT
-from agentcache.engine.patches import ADDED_PREFIX, replace
 from agentcache.engine.replies.ended_reply import EndedReply
+from agentcache.engine.vllm.base import VLLMValidationError
+from agentcache.engine.vllm.patches import ADDED_PREFIX, replace
+from agentcache.engine.vllm.types import Request, SamplingParams
 
 # The attribute of sampling parameters with the marks; neither JSON nor vLLM's messages have it.
 _MARKS = f"{ADDED_PREFIX}marks"

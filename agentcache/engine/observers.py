@@ -23,7 +23,7 @@ import os
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-from vllm.logger import init_logger
+from agentcache.engine.vllm.base import init_logger
 
 logger = init_logger("vllm.agentcache")
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from vllm.config import VllmConfig
-from vllm.logger import init_logger
-
 from agentcache.config import AgentCacheConfig
+from agentcache.engine.vllm.base import init_logger
+from agentcache.engine.vllm.config import VllmConfig
 from agentcache.errors import InputError
 from agentcache.models.geometry import read_geometry
 from agentcache.policy.registry import Policy, find_policy, with_evictor

@@ -6,19 +6,19 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from vllm import SamplingParams
-from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
-from vllm.entrypoints.openai.completion.protocol import CompletionRequest
-from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
-from vllm.entrypoints.speech_to_text.transcription.protocol import TranscriptionRequest
-from vllm.entrypoints.speech_to_text.translation.protocol import TranslationRequest
-from vllm.v1.engine import EngineCoreRequest
-from vllm.v1.engine.input_processor import InputProcessor
-
 from agentcache.engine.jobs.told_prompt import describe_chat, describe_response
 from agentcache.engine.marks import join_marks, mark, marks_of, refuse_id, refuse_marks
-from agentcache.engine.patches import wrap_method
 from agentcache.engine.replies.declared_tools import describe_tools
+from agentcache.engine.vllm.engine import InputProcessor
+from agentcache.engine.vllm.patches import wrap_method
+from agentcache.engine.vllm.requests import (
+    ChatCompletionRequest,
+    CompletionRequest,
+    ResponsesRequest,
+    TranscriptionRequest,
+    TranslationRequest,
+)
+from agentcache.engine.vllm.types import EngineCoreRequest, SamplingParams
 
 
 @cache

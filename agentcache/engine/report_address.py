@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from argparse import Namespace
 
-from vllm import envs
-
 from agentcache.engine.constants import REPORT_URL_VARIABLE
 from agentcache.engine.replies.parser_choice import PLUGIN
+from agentcache.engine.vllm.base import envs
 
 REPORT_PATH = "/agentcache/report"
 # Not below our other routes, which need the API key: it asks for that.

@@ -8,18 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
-from agentcache.engine.compat import check_vllm
+from agentcache.engine.vllm.compat import check_vllm
 
 # On another vLLM an import below may fail, which would not tell why.
 check_vllm()
-
-from vllm.logger import init_logger
-from vllm.v1.core.kv_cache_utils import KVCacheBlock
-from vllm.v1.core.sched.output import SchedulerOutput
-from vllm.v1.core.sched.request_queue import SchedulingPolicy
-from vllm.v1.engine import EngineCoreOutputs
-from vllm.v1.outputs import ModelRunnerOutput
-from vllm.v1.request import Request, RequestStatus
 
 from agentcache._evictor import FreeContext
 from agentcache.config import AgentCacheConfig, is_on
@@ -31,14 +23,12 @@ from agentcache.engine.blocks.late_frees import LateFrees, Part
 from agentcache.engine.blocks.lru_comparison import LruComparison, make_comparison
 from agentcache.engine.blocks.references import check_references, count_in_tables
 from agentcache.engine.constants import ANSWER_MARK
-from agentcache.engine.garbage import spare_cores
 from agentcache.engine.jobs.setup import generates_text, is_of_a_job
 from agentcache.engine.jobs.tracker import JobTracker
 from agentcache.engine.observers import Guard, Observers
 from agentcache.engine.order.chunking import prefill_budget
 from agentcache.engine.order.job_queue import JobQueue
 from agentcache.engine.order.preemption import bring_victim_last
-from agentcache.engine.patches import wrap_allocate_slots
 from agentcache.engine.policy_choice import choose_policy, find_cost_obstacle
 from agentcache.engine.record.recorder import RequestRecorder, make_recorder
 from agentcache.engine.replies.parser_choice import make_reader
@@ -47,6 +37,18 @@ from agentcache.engine.segments.scheduler import MultiSegmentScheduler, find_eng
 from agentcache.engine.setup import PolicySetup
 from agentcache.engine.tier.setup import find_tier
 from agentcache.engine.tier.tier import Tier
+from agentcache.engine.vllm.base import init_logger
+from agentcache.engine.vllm.garbage import spare_cores
+from agentcache.engine.vllm.patches import wrap_allocate_slots
+from agentcache.engine.vllm.types import (
+    EngineCoreOutputs,
+    KVCacheBlock,
+    ModelRunnerOutput,
+    Request,
+    RequestStatus,
+    SchedulerOutput,
+    SchedulingPolicy,
+)
 from agentcache.policy.evictor import Evictor
 from agentcache.policy.registry import Policy
 from agentcache.policy.runtime_policy import RuntimePolicy, Victim

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
-import vllm
 from rich.console import Console
-from vllm.config import VllmConfig
-from vllm.platforms import current_platform
 
 from agentcache.engine.blocks.evictor_inputs import make_profile_key
-from agentcache.engine.compat import check_vllm
+from agentcache.engine.vllm.base import current_platform
+from agentcache.engine.vllm.compat import check_vllm, installed_version
+from agentcache.engine.vllm.config import VllmConfig
 from agentcache.errors import AgentCacheError, InputError
 from agentcache.exit_status import INTERRUPTED
 from agentcache.models.geometry import read_geometry
@@ -93,7 +92,7 @@ def profile(settings: ProfileSettings) -> int:
         print_fits(console, prefills, steps)
         print_estimate(console, steps, _estimate(config, key))
         save_profile(_make_profile(key, prefills, steps, measured, link), settings.out)
-        picture, title = path.with_suffix(".png"), f"{key}, measured with vLLM {vllm.__version__}"
+        picture, title = path.with_suffix(".png"), f"{key}, measured with vLLM {installed_version()}"
         plot_fits(prefills, steps, title, None if link is None else link.fitted).savefig(picture, dpi=130)
         console.print(f"profile: {path}\nplot: {picture}\npoints: {points_file}", markup=False, highlight=False)
     return INTERRUPTED if measured.interrupted else 0
@@ -175,7 +174,7 @@ def _make_profile(
     return CostProfile(
         key=key,
         measured=True,
-        source=f"agentcache profile on {device}, vLLM {vllm.__version__}, {date.today()}, {measured.points} points",
+        source=f"agentcache profile on {device}, vLLM {installed_version()}, {date.today()}, {measured.points} points",
         batches=len(prefills.residuals),
         r_squared=prefills.r_squared,
         cost_model=prefills.cost_model,

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
-import vllm
 from rich.console import Console
-from vllm.config import VllmConfig
-from vllm.platforms import current_platform
 
+from agentcache.engine.vllm.base import current_platform
+from agentcache.engine.vllm.compat import installed_version
+from agentcache.engine.vllm.config import VllmConfig
 from agentcache.errors import InputError
 from agentcache.policy.link_profile import LinkProfile
 from agentcache.profile.link_display import print_link
@@ -45,8 +45,8 @@ def measure_link(config: VllmConfig, rows_file: Path, console: Console) -> Measu
 
 def _make_section(link: FittedLink, layout: LinkLayout) -> LinkProfile:
     return LinkProfile(
-        source=f"agentcache profile on {current_platform.get_device_name()}, vLLM {vllm.__version__}, {date.today()}, "
-        f"copies of {link.rows[0].blocks:,} to {link.rows[-1].blocks:,} blocks",
+        source=f"agentcache profile on {current_platform.get_device_name()}, vLLM {installed_version()}, "
+        f"{date.today()}, copies of {link.rows[0].blocks:,} to {link.rows[-1].blocks:,} blocks",
         pieces=layout.pieces,
         piece_bytes=layout.piece_bytes,
         speeds=link.speeds,

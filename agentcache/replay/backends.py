@@ -20,8 +20,7 @@ from agentcache.replay.settings import ReplaySettings
 from tool_runtime.agent.job import Message
 
 if TYPE_CHECKING:
-    from vllm.config import VllmConfig
-
+    from agentcache.engine.vllm.config import VllmConfig
     from agentcache.server.embedded import EmbeddedServer
 
 logger = logging.getLogger("vllm.agentcache")
@@ -119,11 +118,10 @@ class EmbeddedBackend:
 
     def __init__(self, settings: ReplaySettings) -> None:
         """Make or find the model and let vLLM check its configuration, without starting it. Raises InputError."""
-        from agentcache.engine.compat import check_vllm
+        from agentcache.engine.vllm.compat import check_vllm
 
         check_vllm()
-        from vllm.platforms import current_platform
-
+        from agentcache.engine.vllm.base import current_platform
         from agentcache.server.arguments import make_engine_config
 
         self.policies = settings.policies

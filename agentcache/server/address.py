@@ -5,8 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from pathlib import Path
 
-from vllm.entrypoints.launchers.launcher import create_server_socket, create_server_unix_socket
-
+from agentcache.engine.vllm.serving import create_server_socket, create_server_unix_socket
 from agentcache.errors import InputError
 
 

@@ -10,21 +10,18 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from pydantic import ValidationError
-from vllm.config import VllmConfig
-from vllm.engine.arg_utils import AsyncEngineArgs
-from vllm.platforms import current_platform
-from vllm.reasoning import ReasoningParserManager
-from vllm.tool_parsers import ToolParserManager
-from vllm.usage.usage_lib import UsageContext
-from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from agentcache.closest_name import suggest
 from agentcache.config import AgentCacheConfig
 from agentcache.config_reader import CONFIG_KEY, read_config
-from agentcache.engine.compat import find_moved
 from agentcache.engine.constants import FORCED_REPLY_PROCESSOR, SCHEDULER_CLASS
 from agentcache.engine.record.recorder import check_folder
 from agentcache.engine.replies.parser_choice import find_parser
+from agentcache.engine.vllm.base import FlexibleArgumentParser, current_platform
+from agentcache.engine.vllm.compat import find_moved
+from agentcache.engine.vllm.config import AsyncEngineArgs, VllmConfig
+from agentcache.engine.vllm.engine import UsageContext
+from agentcache.engine.vllm.parsers import ReasoningParserManager, ToolParserManager
 from agentcache.errors import InputError, in_one_line
 from agentcache.models.catalog import resolve_model
 from agentcache.models.hub import check_hub

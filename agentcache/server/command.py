@@ -11,10 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from vllm.entrypoints.cli.serve import ServeSubcommand
-from vllm.logger import configure_logging_from_args
-
 from agentcache.engine.start_cause import hear_cause
+from agentcache.engine.vllm.base import configure_logging_from_args
+from agentcache.engine.vllm.serving import ServeSubcommand
 from agentcache.exit_status import INTERRUPTED
 from agentcache.run.output import divert_output
 from agentcache.server.address import check_address

@@ -9,9 +9,8 @@ from __future__ import annotations
 import time
 from functools import wraps
 
-from vllm.engine.async_llm_engine import AsyncLLMEngine
-
-from agentcache.engine.patches import replace
+from agentcache.engine.vllm.engine import AsyncLLMEngine
+from agentcache.engine.vllm.patches import replace
 
 _POLL_S = 0.05
 # What is left of --shutdown-timeout for the server itself: its parent kills it at the end.

@@ -12,17 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import uvicorn
-from vllm.config import VllmConfig
-from vllm.engine.async_llm_engine import AsyncLLMEngine
-from vllm.entrypoints.launchers.api_server.app_state import init_app_state
-from vllm.entrypoints.launchers.api_server.entry import build_async_engine_client
-from vllm.entrypoints.launchers.app import build_app
-from vllm.entrypoints.launchers.launcher import NoSignalServer
 
 from agentcache.config_reader import CONFIG_KEY
 from agentcache.engine.replicas.client import place_requests
 from agentcache.engine.rpc.policy_switch import USE_POLICY_METHOD
 from agentcache.engine.start_cause import hear_cause
+from agentcache.engine.vllm.config import VllmConfig
+from agentcache.engine.vllm.engine import AsyncLLMEngine
+from agentcache.engine.vllm.serving import NoSignalServer, build_app, build_async_engine_client, init_app_state
 from agentcache.errors import ServerError, in_one_line
 from agentcache.server.job_reader import JobReader
 from agentcache.server.plugin_choice import choose_plugins

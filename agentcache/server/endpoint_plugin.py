@@ -10,21 +10,19 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from starlette.datastructures import State
-from vllm.config import VllmConfig
-from vllm.engine.async_llm_engine import AsyncLLMEngine
-from vllm.engine.protocol import EngineClient
-from vllm.entrypoints.serve.middleware import authenticate
-from vllm.logger import init_logger
-from vllm.tasks import SupportedTask
 
 from agentcache.config_reader import read_config
-from agentcache.engine.compat import check_server
 from agentcache.engine.jobs.sent_digests import keep_messages_as_sent, note_excluded_tools
 from agentcache.engine.prompt_marks import mark_prompts
 from agentcache.engine.replicas.client import place_requests, shares_engines
 from agentcache.engine.replies.parser_log import shorten_parser_errors
 from agentcache.engine.rpc.snapshot import SNAPSHOT_METHOD
 from agentcache.engine.scheduler import AgentScheduler
+from agentcache.engine.vllm.base import init_logger
+from agentcache.engine.vllm.compat import check_server
+from agentcache.engine.vllm.config import VllmConfig
+from agentcache.engine.vllm.engine import AsyncLLMEngine, EngineClient
+from agentcache.engine.vllm.serving import SupportedTask, authenticate
 from agentcache.errors import CompatibilityError
 from agentcache.server.draining import drain_before_shutdown
 from agentcache.server.expiry_watch import watch_expiry

@@ -5,7 +5,8 @@ from __future__ import annotations
 from http import HTTPStatus
 
 from starlette.responses import JSONResponse
-from vllm.entrypoints.serve.exception_handling.error_response import create_error_response
+
+from agentcache.engine.vllm.serving import create_error_response
 
 
 def answer_error(message: str, status: HTTPStatus) -> JSONResponse:

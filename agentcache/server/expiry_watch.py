@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from vllm.logger import init_logger
-
+from agentcache.engine.vllm.base import init_logger
 from agentcache.errors import ServerError
 from agentcache.server.job_reader import JobReader
 

@@ -8,12 +8,11 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import chain, groupby
 from typing import Any
 
-from vllm.logger import init_logger
-
 from agentcache.engine.constants import EXPIRED_METHOD, JOB_METHOD, JOBS_METHOD, RELEASE_METHOD
 from agentcache.engine.jobs.stats import MAX_TURNS
 from agentcache.engine.jobs.views import JobView
 from agentcache.engine.replicas.placer import Placer
+from agentcache.engine.vllm.base import init_logger
 from agentcache.errors import ServerError, in_one_line
 from agentcache.policy.replicas.job_homes import JobHome
 from agentcache.server.change_text import Decode, write_all, write_latest

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from importlib.metadata import entry_points
 
-from vllm.envs import disable_envs_cache
-
+from agentcache.engine.vllm.base import disable_envs_cache
 from agentcache.errors import InputError
 
 _VARIABLE = "VLLM_PLUGINS"

@@ -11,17 +11,18 @@ from typing import Any, NamedTuple
 
 from starlette.datastructures import Headers, State
 from starlette.types import ASGIApp, Receive, Scope, Send
-from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
-from vllm.entrypoints.generate.base.serving import GenerateBaseServing
-from vllm.entrypoints.scale_out.token_in_token_out.serving import ServingTokens
-from vllm.entrypoints.serve.exception_handling.error_response import create_error_response
-from vllm.entrypoints.serve.middleware import authenticate
-from vllm.exceptions import VLLMValidationError
-from vllm.logger import init_logger
 
 from agentcache.engine.jobs.told_prompt import asking_agent
 from agentcache.engine.marks import refuse_marks
-from agentcache.engine.patches import replace, wrap_method
+from agentcache.engine.vllm.base import VLLMValidationError, init_logger
+from agentcache.engine.vllm.patches import replace, wrap_method
+from agentcache.engine.vllm.serving import (
+    AnthropicServingMessages,
+    GenerateBaseServing,
+    ServingTokens,
+    authenticate,
+    create_error_response,
+)
 from agentcache.errors import in_one_line
 from agentcache.server.client_sessions import (
     SESSION_HEADER,

@@ -6,8 +6,8 @@ import asyncio
 from collections import deque
 
 import httpx
-from vllm.logger import init_logger
 
+from agentcache.engine.vllm.base import init_logger
 from agentcache.errors import in_one_line
 
 logger = init_logger("vllm.agentcache")

@@ -8,9 +8,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vllm.logger import init_logger
-
 from agentcache.engine.rpc.snapshot import EngineSnapshot
+from agentcache.engine.vllm.base import init_logger
 from agentcache.errors import in_one_line
 
 logger = init_logger("vllm.agentcache")

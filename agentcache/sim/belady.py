@@ -26,13 +26,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from vllm.v1.core.kv_cache_utils import get_block_hash
 
 from agentcache._evictor import FreeContext
 from agentcache.config_reader import read_config
 from agentcache.engine.blocks.block_queue import replace_queue
 from agentcache.engine.blocks.evictor_inputs import build_inputs
 from agentcache.engine.scheduler import AgentScheduler
+from agentcache.engine.vllm.types import get_block_hash
 from agentcache.errors import IntegrityError
 from agentcache.policy.cost import RecomputeCost
 from agentcache.policy.evictor import UNKNOWN_REQUEST, Evictor

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from vllm.v1.core.kv_cache_utils import KVCacheBlock
-
 from agentcache.engine.blocks.block_queue import BlockQueue
+from agentcache.engine.vllm.types import KVCacheBlock
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,17 +6,22 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from vllm import SamplingParams
-from vllm.v1.core.kv_cache_utils import BlockHash, get_request_block_hasher, hash_block_tokens
-from vllm.v1.core.sched.output import SchedulerOutput
-from vllm.v1.engine import EngineCoreOutput
-from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
-from vllm.v1.request import Request, RequestStatus
-
 from agentcache.engine.blocks.evictor_inputs import find_cost_model
 from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT
 from agentcache.engine.replies.forced_calls import write_forced_calls
 from agentcache.engine.scheduler import AgentScheduler
+from agentcache.engine.vllm.types import (
+    BlockHash,
+    EngineCoreOutput,
+    KVConnectorOutput,
+    ModelRunnerOutput,
+    Request,
+    RequestStatus,
+    SamplingParams,
+    SchedulerOutput,
+    get_request_block_hasher,
+    hash_block_tokens,
+)
 from agentcache.policy.presets import Row
 from agentcache.sim.clock import VirtualClock
 from agentcache.sim.decision_time import time_decisions

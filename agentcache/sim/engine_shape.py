@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from vllm.config import VllmConfig
-from vllm.engine.arg_utils import EngineArgs
-from vllm.model_executor.models.config import MODELS_CONFIG_MAP
-from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes
-from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, KVCacheTensor, UniformTypeKVCacheSpecs
-from vllm.v1.structured_output import StructuredOutputManager
-
 from agentcache.config_reader import CONFIG_KEY, read_config
-from agentcache.engine.compat import check_vllm
 from agentcache.engine.constants import SCHEDULER_CLASS
 from agentcache.engine.layer_groups import count_blocks, make_layer_groups
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.engine.tier.options import is_steered, make_transfer_config
+from agentcache.engine.vllm.compat import check_vllm
+from agentcache.engine.vllm.config import EngineArgs, VllmConfig
+from agentcache.engine.vllm.models import MODELS_CONFIG_MAP
+from agentcache.engine.vllm.types import (
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    KVCacheTensor,
+    StructuredOutputManager,
+    UniformTypeKVCacheSpecs,
+    resolve_kv_cache_block_sizes,
+)
 from agentcache.errors import InputError, in_one_line
 from agentcache.sim.clock import VirtualClock
 

@@ -8,13 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata
-from vllm.v1.outputs import KVConnectorOutput
-from vllm.v1.simple_kv_offload.metadata import SimpleCPUOffloadMetadata
-
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.engine.tier.link_costs import Links, find_links
 from agentcache.engine.tier.worker import CopiesDone, TierMetadata
+from agentcache.engine.vllm.offload import KVConnectorMetadata, SimpleCPUOffloadMetadata
+from agentcache.engine.vllm.types import KVConnectorOutput
 
 
 @dataclass(slots=True)

@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from vllm.config import VllmConfig
-from vllm.utils.hashing import get_hash_fn_by_name
-from vllm.v1.core.kv_cache_utils import BlockHash, init_none_hash
-from vllm.v1.request import Request
+from agentcache.engine.vllm.base import get_hash_fn_by_name
+from agentcache.engine.vllm.config import VllmConfig
+from agentcache.engine.vllm.types import BlockHash, Request, init_none_hash
 
 HashBlocks = Callable[[Request], list[BlockHash]]
 # Tokens that are compared at once: whole lists compare quickly, but say not where they differ.

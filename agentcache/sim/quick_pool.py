@@ -10,16 +10,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from vllm.v1.core.block_pool import BlockPool
-from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
-from vllm.v1.core.kv_cache_utils import BlockHashWithGroupId, KVCacheBlock
-from vllm.v1.request import Request, RequestStatus
-
 from agentcache.engine.blocks.block_keys import BlockKeys
-from agentcache.engine.patches import replace
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.engine.segments.cached_blocks import WatchedBlockMap, take_blocks
 from agentcache.engine.segments.layer_rule import has_full_attention_alone
+from agentcache.engine.vllm.patches import replace
+from agentcache.engine.vllm.types import (
+    BlockHashWithGroupId,
+    BlockPool,
+    KVCacheBlock,
+    KVCacheBlocks,
+    KVCacheManager,
+    Request,
+    RequestStatus,
+)
 
 _GROUP = 0
 

@@ -8,7 +8,7 @@ from stock import MakeStock
 from vllm.v1.core.block_pool import BlockHashToBlockMap
 from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue, KVCacheBlock
 
-from agentcache.engine.vllm_internals import POSITION_SLOT
+from agentcache.engine.vllm.internals import POSITION_SLOT
 
 # Three full blocks and a tail.
 PROMPT = list(range(1, 3 * BLOCK_SIZE + 6))

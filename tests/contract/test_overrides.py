@@ -13,7 +13,6 @@ from vllm.v1.engine import UtilityOutput
 from vllm.v1.engine.core import EngineCoreProc
 
 from agentcache.engine.blocks.block_queue import BlockQueue
-from agentcache.engine.compat import check_vllm
 from agentcache.engine.constants import SCHEDULER_CLASS
 from agentcache.engine.front_end import watch_engine_arguments
 from agentcache.engine.jobs.sent_digests import keep_messages_as_sent
@@ -29,6 +28,7 @@ from agentcache.engine.segments.filling_queue import FillingQueue
 from agentcache.engine.tier.connector import TierConnector
 from agentcache.engine.tier.copying_thread import CopyingThread
 from agentcache.engine.tier.worker import CpuTierWorker
+from agentcache.engine.vllm.compat import check_vllm
 from agentcache.server.session_headers import watch_sessions
 
 OURS = (

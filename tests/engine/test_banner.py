@@ -10,9 +10,9 @@ from vllm.usage.usage_lib import UsageContext
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from agentcache.engine import scheduler as scheduler_module
-from agentcache.engine.compat import find_moved
 from agentcache.engine.constants import SCHEDULER_CLASS
 from agentcache.engine.plugin import register
+from agentcache.engine.vllm.compat import find_moved
 from agentcache.policy.lru import LruEvictor
 from agentcache.policy.return_time import ReturnTimeEvictor
 

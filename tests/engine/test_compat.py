@@ -11,11 +11,11 @@ import vllm
 from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue
 
-from agentcache.engine import compat
-from agentcache.engine.compat import check_signature, check_vllm, find_moved, supported_range
-from agentcache.engine.patches import replace
 from agentcache.engine.replies.forced_reply import accept_forced_replies
-from agentcache.engine.vllm_internals import MOVED
+from agentcache.engine.vllm import compat
+from agentcache.engine.vllm.compat import check_signature, check_vllm, find_moved, supported_range
+from agentcache.engine.vllm.internals import MOVED
+from agentcache.engine.vllm.patches import replace
 from agentcache.errors import CompatibilityError
 
 ROOT = Path(__file__).parents[2]

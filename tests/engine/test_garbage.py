@@ -10,7 +10,7 @@ import pytest
 from hand_clock import Clock
 from vllm.v1.engine.core import DPEngineCoreProc, EngineCoreProc
 
-from agentcache.engine.garbage import SpareSurvivors, spare_cores
+from agentcache.engine.vllm.garbage import SpareSurvivors, spare_cores
 
 
 @pytest.fixture(autouse=True)

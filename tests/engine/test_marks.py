@@ -20,7 +20,6 @@ from vllm.v1.engine import EngineCoreRequest
 from vllm.v1.engine.input_processor import InputProcessor
 
 from agentcache.engine import constants
-from agentcache.engine.compat import check_server
 from agentcache.engine.constants import (
     ANSWER_MARK,
     CALLS_ARGUMENT,
@@ -37,6 +36,7 @@ from agentcache.engine.jobs.told_prompt import read_left, read_predecessor, read
 from agentcache.engine.marks import mark, marks_of
 from agentcache.engine.prompt_marks import mark_prompts
 from agentcache.engine.replies.forced_reply import accept_forced_replies
+from agentcache.engine.vllm.compat import check_server
 from agentcache.policy.runtime_policy import RuntimePolicy
 
 OURS = sorted({value for name, value in vars(constants).items() if name.endswith("_ARGUMENT")})

@@ -13,10 +13,10 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from agentcache.config import RuntimeConfig
 from agentcache.config_reader import read_config
-from agentcache.engine.compat import find_moved
 from agentcache.engine.constants import SCHEDULER_CLASS
 from agentcache.engine.plugin import register
 from agentcache.engine.replies.parser_choice import make_reader, tell_parser
+from agentcache.engine.vllm.compat import find_moved
 from agentcache.errors import InputError
 
 HERMES = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")

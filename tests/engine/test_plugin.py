@@ -17,11 +17,11 @@ from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue
 from vllm.v1.core.sched import request_queue
 
 from agentcache.engine import plugin
-from agentcache.engine.compat import check_vllm
 from agentcache.engine.constants import SCHEDULER_CLASS
 from agentcache.engine.front_end import watch_engine_arguments
 from agentcache.engine.plugin import register
 from agentcache.engine.scheduler import AgentScheduler
+from agentcache.engine.vllm.compat import check_vllm
 from agentcache.errors import CompatibilityError, InputError
 
 OTHER_RELEASE = (

@@ -6,7 +6,7 @@ import ast
 from pathlib import Path
 
 import agentcache
-from agentcache.engine.vllm_internals import private_names
+from agentcache.engine.vllm.internals import private_names
 
 PACKAGE = Path(agentcache.__file__).parent
 # Of our own classes in other files, and of the standard library's named tuples.

@@ -28,11 +28,11 @@ from vllm.v1.kv_cache_interface import (
 )
 from vllm.v1.structured_output import StructuredOutputManager
 
-from agentcache.engine.compat import find_moved
 from agentcache.engine.constants import SCHEDULER_CLASS
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.engine.segments.layer_rule import find_rule_obstacle
 from agentcache.engine.segments.obstacles import Obstacle
+from agentcache.engine.vllm.compat import find_moved
 
 BLOCKS = 64
 # Those of DeepSeek-V3.2 with `--kv-cache-dtype fp8_ds_mla`, as its layers give them.

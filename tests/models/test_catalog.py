@@ -47,7 +47,7 @@ def read_folder(path: str) -> dict[str, bytes]:
 def serve_arguments(model: Model) -> Any:
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-    from agentcache.engine.compat import find_moved
+    from agentcache.engine.vllm.compat import find_moved
 
     return find_moved("make_arg_parser")(FlexibleArgumentParser()).parse_args([model.path, *model.options])
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from weakref import WeakKeyDictionary
 
-from vllm.v1.core.kv_cache_utils import BlockHash, BlockHashWithGroupId, make_block_hash_with_group_id
-from vllm.v1.request import Request
+from agentcache.engine.vllm.types import BlockHash, BlockHashWithGroupId, Request, make_block_hash_with_group_id
 
 Keys = list[BlockHashWithGroupId]
 

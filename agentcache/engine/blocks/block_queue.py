@@ -7,12 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import dropwhile, islice
 
-from vllm.v1.core.block_pool import BlockPool
-from vllm.v1.core.kv_cache_utils import KVCacheBlock
-
 from agentcache import _evictor
 from agentcache._evictor import FreeContext
-from agentcache.engine.patches import replace
+from agentcache.engine.vllm.patches import replace
+from agentcache.engine.vllm.types import BlockPool, KVCacheBlock
 from agentcache.errors import IntegrityError
 from agentcache.policy.compiled import compile_evictor
 from agentcache.policy.evictor import UNKNOWN_REQUEST, Evictor

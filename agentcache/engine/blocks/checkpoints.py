@@ -19,15 +19,20 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 from itertools import chain
 
-from vllm.v1.core.kv_cache_manager import KVCacheManager
-from vllm.v1.core.kv_cache_utils import BlockHash, KVCacheBlock, get_block_hash, get_group_id
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig
-from vllm.v1.request import Request
-
 from agentcache._evictor import FreeContext
 from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.jobs.finish_classes import SHARED
-from agentcache.engine.patches import replace
+from agentcache.engine.vllm.patches import replace
+from agentcache.engine.vllm.types import (
+    BlockHash,
+    FullAttentionSpec,
+    KVCacheBlock,
+    KVCacheConfig,
+    KVCacheManager,
+    Request,
+    get_block_hash,
+    get_group_id,
+)
 
 SUPERSEDED = FreeContext(superseded=True)
 # Hashes of such blocks; a prompt of a million tokens has as many.

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from vllm.config import VllmConfig
-from vllm.platforms import current_platform
-
 from agentcache.config import AgentCacheConfig
 from agentcache.config_reader import CONFIG_KEY
+from agentcache.engine.vllm.base import current_platform
+from agentcache.engine.vllm.config import VllmConfig
 from agentcache.errors import InputError
 from agentcache.models.catalog import short_name
 from agentcache.models.geometry import read_geometry

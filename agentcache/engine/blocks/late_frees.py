@@ -7,11 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from typing import NamedTuple
 
-from vllm.v1.core.block_pool import BlockPool
-from vllm.v1.core.kv_cache_utils import KVCacheBlock
-
 from agentcache._evictor import FreeContext
 from agentcache.engine.blocks.block_queue import BlockQueue
+from agentcache.engine.vllm.types import BlockPool, KVCacheBlock
 
 
 class Part(NamedTuple):

@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from vllm.utils.math_utils import cdiv
-from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.request import Request
-
 from agentcache.engine.segments.layer_rule import has_full_attention_alone
 from agentcache.engine.segments.plan import Interval, SegmentCosts
+from agentcache.engine.vllm.base import cdiv
+from agentcache.engine.vllm.types import Request, Scheduler
 from agentcache.policy.shadow_lru import ShadowLru
 
 

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from vllm.v1.core.kv_cache_utils import KVCacheBlock
-
+from agentcache.engine.vllm.types import KVCacheBlock
 from agentcache.errors import IntegrityError
 from agentcache.policy.pinned import PinnedEvictor
 from agentcache.policy.runtime_policy import PinRank

@@ -7,9 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from itertools import chain
 
-from vllm.v1.core.kv_cache_manager import KVCacheManager
-from vllm.v1.core.kv_cache_utils import KVCacheBlock
-
+from agentcache.engine.vllm.types import KVCacheBlock, KVCacheManager
 from agentcache.errors import IntegrityError
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vllm.v1.request import Request
-
 from agentcache.engine.jobs.request_state import RequestState
+from agentcache.engine.vllm.types import Request
 from agentcache.policy.return_price import BlockPrice
 
 

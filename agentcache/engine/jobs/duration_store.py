@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from threading import Event, Thread
 
-from vllm.logger import init_logger
-
 from agentcache.config import RuntimeConfig
 from agentcache.config_reader import CONFIG_KEY
+from agentcache.engine.vllm.base import init_logger
 from agentcache.errors import InputError
 from tool_runtime.learning.durations import Durations
 from tool_runtime.learning.durations_file import ForeignFileError, check_file, load_durations, save_durations

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
-from vllm.v1.metrics.cache_hit_source import CacheHitSource
-from vllm.v1.metrics.stats import PrefillStats
-from vllm.v1.request import Request
-
 from agentcache.engine.jobs.views import HitPlace
+from agentcache.engine.vllm.offload import KVConnectorBase_V1
+from agentcache.engine.vllm.types import CacheHitSource, PrefillStats, Request
 
 _PLACES: Mapping[CacheHitSource, HitPlace] = {
     CacheHitSource.DEVICE: "gpu",

@@ -6,14 +6,13 @@ from collections import Counter, deque
 from collections.abc import Collection
 from typing import NamedTuple
 
-from vllm.logger import init_logger
-from vllm.v1.request import Request
-
 from agentcache.engine.jobs.names import job_name, shorten
 from agentcache.engine.jobs.prefix_matcher import PrefixMatcher
 from agentcache.engine.jobs.reply_ids import ReplyIds
 from agentcache.engine.jobs.told_prompt import has_history, read_predecessor
 from agentcache.engine.jobs.views import FoundBy
+from agentcache.engine.vllm.base import init_logger
+from agentcache.engine.vllm.types import Request
 from agentcache.policy.replicas.chain_owners import ChainOwner
 from tool_runtime.learning.job_entry import JobEntry
 from tool_runtime.learning.job_table import JobTable, Parent

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 
-from vllm.v1.core.kv_cache_utils import KVCacheBlock
-from vllm.v1.request import Request
-
 from agentcache.engine.jobs.evicted_blocks import EvictedBlocks, Eviction, FindLosses
 from agentcache.engine.jobs.misses import explain_misses, find_missed, view_losses, view_placed_losses
 from agentcache.engine.jobs.request_state import RequestState, reusable_hashes
 from agentcache.engine.jobs.told_prompt import read_left
+from agentcache.engine.vllm.types import KVCacheBlock, Request
 from agentcache.policy.return_price import ReturnPrice
 
 

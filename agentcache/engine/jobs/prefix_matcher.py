@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from vllm.v1.request import Request
-
 from agentcache.engine.jobs.prompt_end import PromptEnd, find_prompt_end
 from agentcache.engine.jobs.request_state import reusable_hashes
 from agentcache.engine.jobs.sent_prompt import read_sent
@@ -13,6 +11,7 @@ from agentcache.engine.jobs.told_prompt import has_history, read_agent, read_que
 from agentcache.engine.jobs.turn_chains import Overlap, Prompt, TurnChains
 from agentcache.engine.jobs.turn_tokens import TurnTokens
 from agentcache.engine.observers import Observers
+from agentcache.engine.vllm.types import Request
 from agentcache.policy.replicas.chain_owners import ChainOwner, ChainOwners
 from tool_runtime.learning.job_table import Parent
 

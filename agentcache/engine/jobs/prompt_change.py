@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from vllm import SamplingParams
-from vllm.v1.request import Request
-
 from agentcache.engine.jobs.sent_prompt import (
     SentPrompt,
     find_message_change,
@@ -19,6 +16,7 @@ from agentcache.engine.jobs.sent_prompt import (
 from agentcache.engine.jobs.told_prompt import ROLES, read_roles
 from agentcache.engine.jobs.turn_chains import Overlap
 from agentcache.engine.jobs.views import ChangeCause, ChangeView
+from agentcache.engine.vllm.types import Request, SamplingParams
 
 
 class PromptChanges:

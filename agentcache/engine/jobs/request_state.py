@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Literal
 
-from vllm.v1.request import Request, RequestStatus
-
 from agentcache.engine.jobs.turn_chains import Overlap
 from agentcache.engine.jobs.views import ChangeView, HitPlace, LossCause, LossView, MissReason, TurnView
 from agentcache.engine.order.job_queue import QueuePriority
 from agentcache.engine.replies.forced_calls import find_forced_calls
 from agentcache.engine.replies.handed_over import is_handed_over
+from agentcache.engine.vllm.types import Request, RequestStatus
 from tool_runtime.learning.tool_key import ToolKey
 
 # A reply, which a client may dictate, can call thousands.

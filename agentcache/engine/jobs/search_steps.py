@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections import OrderedDict
 
-from vllm.v1.request import Request
+from agentcache.engine.vllm.types import Request
 
 _MAX_STEPS = 10_000
 

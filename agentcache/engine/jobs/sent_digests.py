@@ -14,12 +14,10 @@ from itertools import islice
 from typing import Any
 
 import msgspec
-from vllm.entrypoints.anthropic.protocol import AnthropicMessagesRequest
-from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
-from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 
 from agentcache.engine.constants import SENT_ARGUMENT
-from agentcache.engine.patches import replace
+from agentcache.engine.vllm.patches import replace
+from agentcache.engine.vllm.requests import AnthropicMessagesRequest, ChatCompletionRequest, ResponsesRequest
 
 MAX_MESSAGES = 4096
 MAX_TOOLS = 512
@@ -59,7 +57,7 @@ def note_excluded_tools(args: Namespace) -> None:
 @cache
 def keep_messages_as_sent() -> None:
     """Have chats that vLLM makes of Anthropic's messages keep the digests of these. Safe to call more than once."""
-    from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
+    from agentcache.engine.vllm.serving import AnthropicServingMessages
 
     convert = AnthropicServingMessages.to_chat_completion_request
 

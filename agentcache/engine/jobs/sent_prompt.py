@@ -5,12 +5,11 @@ from __future__ import annotations
 from itertools import takewhile
 from typing import Literal, NamedTuple
 
-from vllm.v1.request import Request
-
 from agentcache.engine.constants import CONTINUES_ARGUMENT, SENT_ARGUMENT
 from agentcache.engine.jobs.sent_digests import MAX_MESSAGES
 from agentcache.engine.jobs.views import ChangeCause
 from agentcache.engine.marks import read_mark
+from agentcache.engine.vllm.types import Request
 
 _MESSAGE = 9
 _TOOL, _NAME = 16, 8

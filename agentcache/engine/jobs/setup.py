@@ -5,11 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from vllm.config import VllmConfig
-from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
-from vllm.v1.core.kv_cache_utils import KVCacheBlock
-from vllm.v1.request import Request
-
 from agentcache.config import AgentCacheConfig, is_on
 from agentcache.engine.blocks.pins import Pins
 from agentcache.engine.blocks.turn_cost import RequestCost, TurnCost
@@ -22,6 +17,9 @@ from agentcache.engine.observers import Observers
 from agentcache.engine.order.admission import AdmissionControl
 from agentcache.engine.order.load_control import LoadControl
 from agentcache.engine.replies.parser_choice import make_reader
+from agentcache.engine.vllm.config import VllmConfig
+from agentcache.engine.vllm.offload import KVConnectorBase_V1
+from agentcache.engine.vllm.types import KVCacheBlock, Request
 from agentcache.policy.evictor import Evictor
 from agentcache.policy.foreseen_loss import BESIDE_TIER, WITHOUT_TIER, foresee_loss
 from agentcache.policy.inputs import EvictorInputs

@@ -7,11 +7,6 @@ from contextvars import ContextVar
 from itertools import islice
 from typing import Any
 
-from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
-from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
-from vllm.v1.engine import EngineCoreRequest
-from vllm.v1.request import Request
-
 from agentcache.engine.constants import (
     AGENT_ARGUMENT,
     CONTINUES_ARGUMENT,
@@ -23,6 +18,8 @@ from agentcache.engine.jobs.names import shorten
 from agentcache.engine.jobs.questions import MAX_PIECES, Questions, find_questions
 from agentcache.engine.jobs.sent_digests import digest_chat, digest_response
 from agentcache.engine.marks import join_marks, read_mark
+from agentcache.engine.vllm.requests import ChatCompletionRequest, ResponsesRequest
+from agentcache.engine.vllm.types import EngineCoreRequest, Request
 
 ROLES = {"s": "system", "u": "user", "a": "assistant", "t": "tool"}
 _LETTERS = {"system": "s", "developer": "s", "user": "u", "assistant": "a", "tool": "t", "function": "t"}

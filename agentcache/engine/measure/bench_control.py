@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from vllm import SamplingParams
-from vllm.config import VllmConfig
-from vllm.v1.core.kv_cache_utils import BlockHash
-from vllm.v1.engine.core import EngineCore
-from vllm.v1.engine.llm_engine import LLMEngine
-from vllm.v1.executor import Executor
-from vllm.v1.request import Request
-
 from agentcache.config import ChunkingConfig
-from agentcache.engine.compat import check_vllm
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP
+from agentcache.engine.vllm.compat import check_vllm
+from agentcache.engine.vllm.config import VllmConfig
+from agentcache.engine.vllm.engine import EngineCore, Executor, LLMEngine
+from agentcache.engine.vllm.types import BlockHash, Request, SamplingParams
 from agentcache.errors import CompatibilityError, InputError
 
 

@@ -5,12 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from vllm.v1.core.sched.output import SchedulerOutput
-from vllm.v1.engine import EngineCoreOutputs
-from vllm.v1.outputs import ModelRunnerOutput
-
-from agentcache.engine.patches import replace
 from agentcache.engine.scheduler import AgentScheduler
+from agentcache.engine.vllm.patches import replace
+from agentcache.engine.vllm.types import EngineCoreOutputs, ModelRunnerOutput, SchedulerOutput
 from agentcache.policy.step_cost import Row
 from agentcache.policy.step_fit import MeasuredStep
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from vllm.utils.math_utils import cdiv
-from vllm.v1.core.kv_cache_utils import KVCacheBlock
-from vllm.v1.request import Request, RequestStatus
-
 from agentcache.engine.blocks.pins import LATEST_S, Pins
 from agentcache.engine.jobs.request_state import RequestState
 from agentcache.engine.order.juniors import Juniors
 from agentcache.engine.order.load_control import LoadControl
 from agentcache.engine.order.step_order import StepOrder
+from agentcache.engine.vllm.base import cdiv
+from agentcache.engine.vllm.types import KVCacheBlock, Request, RequestStatus
 from agentcache.policy.runtime_policy import SMALL_S, RuntimePolicy
 
 

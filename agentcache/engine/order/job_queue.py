@@ -8,9 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from vllm.v1.core.sched.request_queue import RequestQueue
-from vllm.v1.request import Request, RequestStatus
-
+from agentcache.engine.vllm.types import Request, RequestQueue, RequestStatus
 from agentcache.policy.runtime_policy import Order
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from vllm.v1.core.kv_cache_utils import KVCacheBlock
-from vllm.v1.request import Request
-
 from agentcache.engine.jobs.request_state import RequestState
+from agentcache.engine.vllm.types import KVCacheBlock, Request
 from agentcache.policy.load_control import has_lost_context
 
 # A turn that waits is looked at again after so many seconds, and then whenever it has waited twice as long.

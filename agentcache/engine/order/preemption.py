@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from vllm.v1.request import Request
-
 from agentcache.engine.order.job_queue import QueuePriority
+from agentcache.engine.vllm.types import Request
 from agentcache.policy.runtime_policy import Victim
 
 

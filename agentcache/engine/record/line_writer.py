@@ -6,10 +6,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from threading import Event, Thread
 
-from vllm.logger import init_logger
-
 from agentcache.engine.record.line_file import LineFile
 from agentcache.engine.record.salted_line import EndedRequest, LineMaker
+from agentcache.engine.vllm.base import init_logger
 from tool_runtime.learning.tool_key import ToolKey
 from workloads.recording.line import Header
 

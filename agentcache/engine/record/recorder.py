@@ -8,9 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from vllm.config import VllmConfig
-from vllm.v1.request import Request, RequestStatus
-
 from agentcache.config import AgentCacheConfig
 from agentcache.config_reader import CONFIG_KEY
 from agentcache.engine.jobs.names import job_name
@@ -22,6 +19,8 @@ from agentcache.engine.record.salted_line import EndedRequest, LineMaker
 from agentcache.engine.record.shared_start import begin_recording
 from agentcache.engine.replies.ended_reply import EndedReply
 from agentcache.engine.replies.tool_reader import MAX_TOKENS, ToolReader, calls_of
+from agentcache.engine.vllm.config import VllmConfig
+from agentcache.engine.vllm.types import Request, RequestStatus
 from agentcache.errors import InputError
 from agentcache.models.catalog import short_name
 from tool_runtime.learning.tool_key import ToolKey

@@ -8,7 +8,7 @@ from hashlib import sha256
 from itertools import count
 from multiprocessing import current_process
 
-from vllm.config import VllmConfig
+from agentcache.engine.vllm.config import VllmConfig
 
 _SECRET_BYTES = 32
 # An engine that goes on with another policy begins another recording, as the engines beside it do.

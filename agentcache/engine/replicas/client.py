@@ -9,22 +9,21 @@ from hashlib import sha256
 from multiprocessing import current_process
 from typing import Any
 
-from vllm.config import VllmConfig
-from vllm.logger import init_logger
-from vllm.v1.engine import EngineCoreOutputs, EngineCoreRequest
-from vllm.v1.engine.core_client import AsyncMPClient, DPLBAsyncMPClient
-
 from agentcache.config import AgentCacheConfig, is_on
 from agentcache.config_reader import read_config
 from agentcache.engine.blocks.evictor_inputs import find_cost_model
 from agentcache.engine.constants import RELEASE_METHOD
-from agentcache.engine.patches import ADDED_PREFIX, replace
 from agentcache.engine.replicas.job_places import JobPlaces
 from agentcache.engine.replicas.placement_process import START_WAIT_S, Meeting, PlacementProcess, SharedPlacement
 from agentcache.engine.replicas.placer import Placer
 from agentcache.engine.replicas.rejoining import Rejoining
 from agentcache.engine.tier.link_costs import find_speeds
 from agentcache.engine.tier.size import count_host_tokens, count_token_bytes
+from agentcache.engine.vllm.base import init_logger
+from agentcache.engine.vllm.config import VllmConfig
+from agentcache.engine.vllm.engine import AsyncMPClient, DPLBAsyncMPClient
+from agentcache.engine.vllm.patches import ADDED_PREFIX, replace
+from agentcache.engine.vllm.types import EngineCoreOutputs, EngineCoreRequest
 from agentcache.errors import InputError, ServerError, in_one_line
 from agentcache.policy.registry import find_policy
 from agentcache.policy.replicas.engine_load import PrefillCost

@@ -6,13 +6,12 @@ import time
 from collections.abc import Callable, Collection
 from typing import NamedTuple, TypeVar
 
-from vllm.v1.engine import EngineCoreOutputs, EngineCoreRequest
-
 from agentcache.engine.constants import ANSWER_MARK
 from agentcache.engine.jobs.names import job_name, shorten
 from agentcache.engine.jobs.told_prompt import tell_left
 from agentcache.engine.replicas.job_places import JobPlaces
 from agentcache.engine.replicas.placement_process import SharedPlacement
+from agentcache.engine.vllm.types import EngineCoreOutputs, EngineCoreRequest
 from agentcache.errors import ServerError
 from agentcache.policy.replicas.chain import Chain
 from agentcache.policy.replicas.job_homes import JobHome

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from vllm import SamplingParams
-from vllm.v1.engine import FinishReason
-from vllm.v1.request import Request, RequestStatus
+from agentcache.engine.vllm.types import FinishReason, Request, RequestStatus, SamplingParams
 
 
 @dataclass(slots=True, weakref_slot=True)

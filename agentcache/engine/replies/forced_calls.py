@@ -11,7 +11,7 @@ from tool_runtime.agent.job import ToolCall
 from tool_runtime.learning.tool_key import ToolKey, tool_keys
 
 if TYPE_CHECKING:
-    from vllm import SamplingParams
+    from agentcache.engine.vllm.types import SamplingParams
 
 
 def find_forced_reply(params: SamplingParams | None) -> Any:

@@ -11,18 +11,16 @@ from functools import cache
 from typing import Any
 
 import torch
-from vllm import SamplingParams
-from vllm.config import VllmConfig
-from vllm.exceptions import VLLMValidationError
-from vllm.v1.engine import EngineCoreRequest
-from vllm.v1.engine.input_processor import InputProcessor
-from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
-from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
 from agentcache.config_reader import read_config
 from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT
-from agentcache.engine.patches import wrap_method
 from agentcache.engine.replies.forced_calls import find_forced_reply, read_forced_calls
+from agentcache.engine.vllm.base import VLLMValidationError
+from agentcache.engine.vllm.config import VllmConfig
+from agentcache.engine.vllm.engine import InputProcessor
+from agentcache.engine.vllm.models import BatchUpdate, LogitsProcessor, process_dict_updates
+from agentcache.engine.vllm.patches import wrap_method
+from agentcache.engine.vllm.types import EngineCoreRequest, SamplingParams
 
 
 class ForcedReplyProcessor(LogitsProcessor):

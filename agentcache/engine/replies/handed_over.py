@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from vllm.v1.request import Request, RequestStatus
-
 from agentcache.engine.replies.ended_reply import EndedReply
+from agentcache.engine.vllm.types import Request, RequestStatus
 
 # vLLM's own connectors (NIXL, Mooncake, MoRIIO) are told that the reply is decoded elsewhere, LMCache's, where.
 _MARKS = ("do_remote_decode", "disagg_spec")

@@ -5,14 +5,12 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import Any
 
-from vllm import envs
-from vllm.config import VllmConfig
-from vllm.logger import init_logger
-from vllm.tool_parsers import ToolParserManager
-
 from agentcache.config import RuntimeConfig
 from agentcache.config_reader import CONFIG_KEY, read_config
 from agentcache.engine.replies.tool_reader import ToolReader
+from agentcache.engine.vllm.base import envs, init_logger
+from agentcache.engine.vllm.config import VllmConfig
+from agentcache.engine.vllm.parsers import ToolParserManager
 
 logger = init_logger("vllm.agentcache")
 

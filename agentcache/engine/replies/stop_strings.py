@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from vllm.config import ModelConfig
-from vllm.tokenizers import cached_tokenizer_from_config
-from vllm.v1.request import Request
+from agentcache.engine.vllm.config import ModelConfig
+from agentcache.engine.vllm.parsers import cached_tokenizer_from_config
+from agentcache.engine.vllm.types import Request
 
 # The core may be so far ahead of the server when the abort comes, and the longest stop strings are so long.
 MAX_TOKENS = 256

@@ -6,19 +6,17 @@ import weakref
 from functools import cache
 from typing import Any
 
-from vllm.config import VllmConfig
-from vllm.logger import init_logger
-from vllm.tokenizers import cached_tokenizer_from_config
-from vllm.v1.engine import FinishReason
-from vllm.v1.request import Request
-
-from agentcache.engine.compat import check_tool_parsers
 from agentcache.engine.constants import TOOL_CHOICE_ARGUMENT, TOOLS_DECLARED_ARGUMENT
 from agentcache.engine.marks import read_mark
 from agentcache.engine.replies.ended_reply import EndedReply
 from agentcache.engine.replies.forced_calls import find_forced_calls, read_forced_calls
 from agentcache.engine.replies.handed_over import is_handed_over
 from agentcache.engine.replies.parser_log import reading_again, shorten_parser_errors
+from agentcache.engine.vllm.base import init_logger
+from agentcache.engine.vllm.compat import check_tool_parsers
+from agentcache.engine.vllm.config import VllmConfig
+from agentcache.engine.vllm.parsers import cached_tokenizer_from_config
+from agentcache.engine.vllm.types import FinishReason, Request
 from agentcache.errors import InputError, in_one_line
 from tool_runtime.learning.tool_key import ELSEWHERE, UNDECLARED, ToolKey, key_name, tool_keys
 
@@ -38,7 +36,7 @@ class ToolReader:
     def __init__(self, vllm_config: VllmConfig, parser_name: str) -> None:
         """Load the parser. Raises InputError when vLLM has no such one, or it cannot work with the tokenizer."""
         check_tool_parsers()
-        from vllm.tool_parsers import ToolParserManager
+        from agentcache.engine.vllm.parsers import ToolParserManager
 
         known = ToolParserManager.list_registered()
         if parser_name not in known:
@@ -75,7 +73,7 @@ class ToolReader:
         return tool_keys((call.name, call.arguments) for call in calls)
 
     def _find_parser(self, name: str, reasoning_parser: str) -> Any:
-        from vllm.parser import ParserManager
+        from agentcache.engine.vllm.parsers import ParserManager
 
         self._is_harmony = self._model.hf_config.model_type == "gpt_oss"
         try:
@@ -120,7 +118,7 @@ class ToolReader:
 
 def _ask_as(request: Request | EndedReply) -> Any:
     """Return what a parser looks at of the client's chat request: whether it had to call tools, or a certain one."""
-    from vllm.entrypoints.openai.chat_completion import protocol
+    from agentcache.engine.vllm.serving import protocol
 
     choice: Any = read_mark(request, TOOL_CHOICE_ARGUMENT)
     if not isinstance(choice, str):
@@ -133,7 +131,7 @@ def _ask_as(request: Request | EndedReply) -> Any:
 @cache
 def _make_request(choice: str) -> Any:
     """Make it once: its sixty defaults take five times as long as reading a reply. Parsers leave it as it is."""
-    from vllm.entrypoints.openai.chat_completion import protocol
+    from agentcache.engine.vllm.serving import protocol
 
     return protocol.ChatCompletionRequest.model_construct(messages=[], tools=None, tool_choice=choice)
 

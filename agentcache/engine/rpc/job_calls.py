@@ -6,13 +6,12 @@ from collections.abc import Iterable
 from itertools import chain, islice
 from typing import Any
 
-from vllm.v1.engine.core import EngineCoreProc
-
 from agentcache.engine.constants import EXPIRED_METHOD, JOB_METHOD, JOBS_METHOD, RELEASE_METHOD
 from agentcache.engine.jobs.tracker import JobTracker
 from agentcache.engine.jobs.views import JobView
-from agentcache.engine.patches import replace
 from agentcache.engine.scheduler import AgentScheduler
+from agentcache.engine.vllm.engine import EngineCoreProc
+from agentcache.engine.vllm.patches import replace
 
 
 def answer_job_calls() -> None:

@@ -13,13 +13,12 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-from vllm.utils.gc_utils import freeze_gc_heap
-from vllm.v1.engine.core import EngineCore, EngineCoreProc
-
 from agentcache.config import AgentCacheConfig
 from agentcache.config_reader import CONFIG_KEY, read_config
-from agentcache.engine.patches import replace
 from agentcache.engine.scheduler import AgentScheduler
+from agentcache.engine.vllm.base import freeze_gc_heap
+from agentcache.engine.vllm.engine import EngineCore, EngineCoreProc
+from agentcache.engine.vllm.patches import replace
 from agentcache.errors import InputError
 
 # The method of the engine core that takes the next policy: the fields of its AgentCacheConfig.

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
-from vllm.v1.engine.core import EngineCoreProc
 
 from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.blocks.lru_comparison import LruComparison
 from agentcache.engine.jobs.views import HistogramCounts, RuntimeCounts
-from agentcache.engine.patches import replace
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.engine.segments.scheduler import find_engine_obstacle
 from agentcache.engine.tier.tier import Tier
+from agentcache.engine.vllm.engine import EngineCoreProc
+from agentcache.engine.vllm.patches import replace
 from agentcache.policy.evictor import Evictor
 from agentcache.policy.pinned import PinnedEvictor
 

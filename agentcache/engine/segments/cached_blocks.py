@@ -8,11 +8,9 @@ from contextlib import contextmanager
 from itertools import chain, count
 from typing import Any
 
-from vllm.v1.core.block_pool import BlockHashToBlockMap, BlockPool
-from vllm.v1.core.kv_cache_utils import BlockHashWithGroupId, KVCacheBlock
-
 from agentcache.engine.blocks.block_keys import Keys
-from agentcache.engine.patches import replace
+from agentcache.engine.vllm.patches import replace
+from agentcache.engine.vllm.types import BlockHashToBlockMap, BlockHashWithGroupId, BlockPool, KVCacheBlock
 
 # The only group of models that the host's memory and measurements take.
 KV_CACHE_GROUP = 0

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from vllm import SamplingParams
-from vllm.utils.math_utils import cdiv
-from vllm.v1.core.kv_cache_utils import KVCacheBlock
-from vllm.v1.request import Request, RequestStatus
-
 from agentcache.engine.constants import FILL_MARK
 from agentcache.engine.segments.plan import Interval
+from agentcache.engine.vllm.base import cdiv
+from agentcache.engine.vllm.types import KVCacheBlock, Request, RequestStatus, SamplingParams
 
 # A block of a request: its index, and its group of layers.
 Place = tuple[int, int]

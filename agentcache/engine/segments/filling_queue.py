@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from vllm.v1.core.sched.request_queue import RequestQueue
-from vllm.v1.request import Request
-
 from agentcache.engine.segments.gap_filler import GapFiller
+from agentcache.engine.vllm.types import Request, RequestQueue
 
 
 class FillingQueue(RequestQueue):

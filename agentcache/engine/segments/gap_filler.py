@@ -14,11 +14,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from vllm.utils.math_utils import cdiv
-from vllm.v1.core.kv_cache_manager import KVCacheManager
-from vllm.v1.core.kv_cache_utils import KVCacheBlock
-from vllm.v1.request import Request, RequestStatus
-
 from agentcache.engine.segments.cached_blocks import CachedBlockMap
 from agentcache.engine.segments.fill_request import (
     FillRequest,
@@ -32,6 +27,8 @@ from agentcache.engine.segments.fill_request import (
 from agentcache.engine.segments.hit_finder import HitFinder, Prefix, PrefixHit
 from agentcache.engine.segments.holds import Holds
 from agentcache.engine.segments.plan import Hits, Interval, SegmentCosts, plan_segments
+from agentcache.engine.vllm.base import cdiv
+from agentcache.engine.vllm.types import KVCacheBlock, KVCacheManager, Request, RequestStatus
 
 _NO_ROOM = "no room"
 

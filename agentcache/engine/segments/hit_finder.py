@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from vllm.v1.core.block_pool import BlockPool
-from vllm.v1.core.kv_cache_utils import KVCacheBlock
-from vllm.v1.request import Request
-
 from agentcache.engine.blocks.block_keys import BlockKeys, Keys
 from agentcache.engine.segments.cached_blocks import CachedBlockMap, WatchedBlockMap, watch_cache
 from agentcache.engine.segments.fill_request import Place, find_inputs
 from agentcache.engine.segments.layer_rule import LayerRule
 from agentcache.engine.segments.plan import Hits, Interval, begin_outside, find_hits
+from agentcache.engine.vllm.types import BlockPool, KVCacheBlock, Request
 
 
 class Prefix(NamedTuple):

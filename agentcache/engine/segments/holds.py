@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from vllm.v1.core.block_pool import BlockPool
-from vllm.v1.core.kv_cache_utils import KVCacheBlock
-from vllm.v1.request import Request
-
 from agentcache.engine.segments.cached_blocks import CachedBlockMap
 from agentcache.engine.segments.fill_request import Parent, Place
 from agentcache.engine.segments.hit_finder import HitFinder
+from agentcache.engine.vllm.types import BlockPool, KVCacheBlock, Request
 
 
 class Holds:

@@ -16,7 +16,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
-from vllm.v1.kv_cache_interface import (
+from agentcache.engine.segments.obstacles import Obstacle
+from agentcache.engine.segments.plan import Interval, find_hits
+from agentcache.engine.vllm.types import (
     ChunkedLocalAttentionSpec,
     FullAttentionSpec,
     KVCacheConfig,
@@ -24,9 +26,6 @@ from vllm.v1.kv_cache_interface import (
     MLAAttentionSpec,
     SlidingWindowSpec,
 )
-
-from agentcache.engine.segments.obstacles import Obstacle
-from agentcache.engine.segments.plan import Interval, find_hits
 
 # Those of layers that a window narrows keep all tokens, too, where vLLM does not tell layers apart.
 _FULL = (FullAttentionSpec, MLAAttentionSpec)

@@ -6,16 +6,6 @@ from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import Any
 
-from vllm.logger import init_logger
-from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
-from vllm.v1.core.kv_cache_utils import KVCacheBlock
-from vllm.v1.core.sched.output import SchedulerOutput
-from vllm.v1.engine import EngineCoreOutputs
-from vllm.v1.metrics.stats import SchedulerStats
-from vllm.v1.outputs import ModelRunnerOutput
-from vllm.v1.request import Request, RequestStatus
-
-from agentcache.engine.patches import replace
 from agentcache.engine.segments.fill_request import find_obstacle
 from agentcache.engine.segments.filling_queue import FillingQueue
 from agentcache.engine.segments.gap_filler import GapFiller, SegmentStats
@@ -23,7 +13,20 @@ from agentcache.engine.segments.hit_finder import HitFinder
 from agentcache.engine.segments.layer_rule import find_rule_obstacle, make_rule
 from agentcache.engine.segments.obstacles import Obstacle
 from agentcache.engine.segments.plan import SegmentCosts
-from agentcache.engine.vllm_scheduler import VllmScheduler
+from agentcache.engine.vllm.base import init_logger
+from agentcache.engine.vllm.patches import replace
+from agentcache.engine.vllm.scheduler import VllmScheduler
+from agentcache.engine.vllm.types import (
+    EngineCoreOutputs,
+    KVCacheBlock,
+    KVCacheBlocks,
+    KVCacheManager,
+    ModelRunnerOutput,
+    Request,
+    RequestStatus,
+    SchedulerOutput,
+    SchedulerStats,
+)
 
 logger = init_logger("vllm.agentcache")
 

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from vllm.v1.core.kv_cache_utils import KVCacheBlock
-from vllm.v1.core.sched.output import SchedulerOutput
-from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.request import Request
-
 from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP
+from agentcache.engine.vllm.types import KVCacheBlock, Request, Scheduler, SchedulerOutput
 
 
 class ComputedBlocks:

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from vllm.config import VllmConfig
-from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+from agentcache.engine.start_cause import tell_cause
+from agentcache.engine.tier.worker import CopiesDone, CpuTierWorker, HostBlocks, TierWorker
+from agentcache.engine.vllm.base import current_platform
+from agentcache.engine.vllm.config import VllmConfig
+from agentcache.engine.vllm.offload import (
     KVConnectorHandshakeMetadata,
     KVConnectorMetadata,
     KVConnectorRole,
+    SimpleCPUOffloadConnector,
 )
-from vllm.distributed.kv_transfer.kv_connector.v1.simple_cpu_offload_connector import SimpleCPUOffloadConnector
-from vllm.platforms import current_platform
-from vllm.v1.core.kv_cache_manager import KVCacheBlocks
-from vllm.v1.core.sched.output import SchedulerOutput
-from vllm.v1.kv_cache_interface import KVCacheConfig
-from vllm.v1.outputs import KVConnectorOutput
-from vllm.v1.request import Request
-
-from agentcache.engine.start_cause import tell_cause
-from agentcache.engine.tier.worker import CopiesDone, CpuTierWorker, HostBlocks, TierWorker
+from agentcache.engine.vllm.types import KVCacheBlocks, KVCacheConfig, KVConnectorOutput, Request, SchedulerOutput
 from agentcache.errors import InputError
 
 if TYPE_CHECKING:

@@ -6,10 +6,9 @@ from queue import SimpleQueue
 from typing import Any
 
 import torch
-from vllm.logger import init_logger
-from vllm.platforms import current_platform
-from vllm.v1.simple_kv_offload.copy_backend import DmaCopyBackend
-from vllm.v1.simple_kv_offload.cuda_mem_ops import copy_blocks
+
+from agentcache.engine.vllm.base import current_platform, init_logger
+from agentcache.engine.vllm.offload import DmaCopyBackend, copy_blocks
 
 logger = init_logger("vllm.agentcache")
 

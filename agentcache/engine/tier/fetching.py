@@ -13,10 +13,6 @@ from operator import itemgetter
 from typing import NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
 
-from vllm.v1.core.block_pool import BlockPool
-from vllm.v1.core.kv_cache_utils import BlockHashWithGroupId, KVCacheBlock
-from vllm.v1.request import Request
-
 from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP, CachedBlockMap
 from agentcache.engine.segments.fill_request import find_inputs
@@ -26,6 +22,7 @@ from agentcache.engine.tier.fetch_plan import ON_GPU, ON_HOST, FetchCosts, Link,
 from agentcache.engine.tier.host_cache import HostCache
 from agentcache.engine.tier.storing import Storing
 from agentcache.engine.tier.usefulness import Usefulness
+from agentcache.engine.vllm.types import BlockHashWithGroupId, BlockPool, KVCacheBlock, Request
 
 # A fetch waits no longer for others' blocks to be stored.
 _MOST_STEPS = 4

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable
 
-from vllm.v1.core.kv_cache_utils import BlockHashWithGroupId, KVCacheBlock
-
 from agentcache.engine.segments.cached_blocks import WatchedBlockMap
 from agentcache.engine.tier.computed_blocks import ComputedBlocks
 from agentcache.engine.tier.host_cache import HostCache
+from agentcache.engine.vllm.types import BlockHashWithGroupId, KVCacheBlock
 
 
 class FreshBlocks:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from vllm.v1.simple_kv_offload.cuda_mem_ops import BatchMemcpyParams, build_params, copy_blocks, pin_tensor
+
+from agentcache.engine.vllm.offload import BatchMemcpyParams, build_params, copy_blocks, pin_tensor
 
 _MATRIX = 8192
 _PRODUCTS = 20

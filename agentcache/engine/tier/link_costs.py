@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vllm.config import VllmConfig
-from vllm.v1.core.sched.scheduler import Scheduler
-
 from agentcache.config import AgentCacheConfig
 from agentcache.engine.blocks.evictor_inputs import find_profile
 from agentcache.engine.tier.fetch_plan import Link
+from agentcache.engine.vllm.config import VllmConfig
+from agentcache.engine.vllm.types import Scheduler
 from agentcache.policy.link_profile import ASSUMED_LINK, LinkSpeed, LinkSpeeds
 
 

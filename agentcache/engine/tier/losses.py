@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from vllm.v1.core.kv_cache_utils import BlockHash, BlockHashWithGroupId, KVCacheBlock, make_block_hash_with_group_id
-
 from agentcache.engine.jobs.evicted_blocks import EvictedBlocks, Loss
 from agentcache.engine.jobs.views import LossCause
 from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP
+from agentcache.engine.vllm.types import BlockHash, BlockHashWithGroupId, KVCacheBlock, make_block_hash_with_group_id
 
 
 class Losses:

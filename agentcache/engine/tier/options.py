@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from vllm.config import KVTransferConfig, VllmConfig
-from vllm.platforms import current_platform
-
 from agentcache.config import AgentCacheConfig
-from agentcache.engine.compat import check_tier
 from agentcache.engine.tier.size import OFFLOADING, check_shared_memory, check_size
+from agentcache.engine.vllm.base import current_platform
+from agentcache.engine.vllm.compat import check_tier
+from agentcache.engine.vllm.config import KVTransferConfig, VllmConfig
 from agentcache.errors import InputError
 from agentcache.models.geometry import read_geometry
 from agentcache.policy.registry import find_policy

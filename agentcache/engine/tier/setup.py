@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from vllm.utils.math_utils import cdiv
-from vllm.v1.core.sched.scheduler import Scheduler
-
 from agentcache.config import AgentCacheConfig
 from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.jobs.miss_log import MissLog
@@ -29,6 +26,8 @@ from agentcache.engine.tier.options import is_left_to_vllm, is_steered
 from agentcache.engine.tier.storing import Storing
 from agentcache.engine.tier.tier import Tier
 from agentcache.engine.tier.usefulness import Usefulness
+from agentcache.engine.vllm.base import cdiv
+from agentcache.engine.vllm.types import Scheduler
 from agentcache.policy.cost import RecomputeCost
 from agentcache.policy.evictor import Evictor
 from agentcache.policy.inputs import EvictorInputs

@@ -7,11 +7,9 @@ import shutil
 from pathlib import Path
 
 import torch
-from vllm.config import VllmConfig
-from vllm.platforms import current_platform
-from vllm.utils.cpu_resource_utils import get_cgroup_memory_limit
-from vllm.utils.torch_utils import STR_DTYPE_TO_TORCH_DTYPE
 
+from agentcache.engine.vllm.base import STR_DTYPE_TO_TORCH_DTYPE, current_platform, get_cgroup_memory_limit
+from agentcache.engine.vllm.config import VllmConfig
 from agentcache.errors import InputError
 from agentcache.models.geometry import read_geometry
 

@@ -12,9 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from vllm.v1.core.block_pool import BlockPool
-from vllm.v1.core.kv_cache_utils import BlockHashWithGroupId, KVCacheBlock
-
 from agentcache._evictor import FreeContext
 from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.jobs.evicted_blocks import Loss
@@ -25,6 +22,7 @@ from agentcache.engine.tier.host_cache import UNKNOWN_USE, HostCache, LastUse, S
 from agentcache.engine.tier.look_times import LookTimes
 from agentcache.engine.tier.losses import Losses
 from agentcache.engine.tier.usefulness import Usefulness
+from agentcache.engine.vllm.types import BlockHashWithGroupId, BlockPool, KVCacheBlock
 
 # While a block is copied it goes last: its loss can be avoided, however little it is worth.
 _COPYING_S = 1e3

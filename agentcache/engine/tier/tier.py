@@ -5,10 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from vllm.utils.math_utils import cdiv
-from vllm.v1.core.sched.output import SchedulerOutput
-from vllm.v1.request import Request
-
 from agentcache.engine.observers import Observers
 from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP, CachedBlockMap
 from agentcache.engine.segments.fill_request import find_obstacle
@@ -20,6 +16,8 @@ from agentcache.engine.tier.prefill_gate import PrefillGate
 from agentcache.engine.tier.storing import Storing
 from agentcache.engine.tier.waits import FetchWaits
 from agentcache.engine.tier.worker import CopiesDone, TierMetadata
+from agentcache.engine.vllm.base import cdiv
+from agentcache.engine.vllm.types import Request, SchedulerOutput
 from agentcache.errors import IntegrityError
 from agentcache.policy.return_price import ReturnPrice
 

@@ -11,13 +11,17 @@ from typing import Any, NoReturn
 
 import psutil  # type: ignore[import-untyped]
 import torch
-from vllm.distributed import get_world_group
-from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorHandshakeMetadata, KVConnectorWorkerMetadata
-from vllm.v1.simple_kv_offload.metadata import SimpleCPUOffloadMetadata, SimpleCPUOffloadWorkerMetadata
-from vllm.v1.simple_kv_offload.worker import SimpleCPUOffloadWorker
 
 from agentcache.engine.start_cause import tell_cause
 from agentcache.engine.tier.copying_thread import CopyingThread, tell_failure
+from agentcache.engine.vllm.models import get_world_group
+from agentcache.engine.vllm.offload import (
+    KVConnectorHandshakeMetadata,
+    KVConnectorWorkerMetadata,
+    SimpleCPUOffloadMetadata,
+    SimpleCPUOffloadWorker,
+    SimpleCPUOffloadWorkerMetadata,
+)
 from agentcache.errors import InputError, ServerError
 
 

@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
-from vllm.v1.engine.core import DPEngineCoreProc, EngineCoreProc
-
-from agentcache.engine.patches import wrap_method
+from agentcache.engine.vllm.engine import DPEngineCoreProc, EngineCoreProc
+from agentcache.engine.vllm.patches import wrap_method
 
 # Collections of the middle generation before a full one. By default 10, after which there are 70,000 objects to look
 # at, in 60 ms.

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from vllm.v1.core.sched.async_scheduler import AsyncScheduler
-from vllm.v1.core.sched.output import SchedulerOutput
-from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.request import Request
+from agentcache.engine.vllm.types import AsyncScheduler, Request, Scheduler, SchedulerOutput
 
 
 class VllmScheduler(AsyncScheduler):

@@ -11,7 +11,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from agentcache.engine.vllm_internals import (
+from agentcache.engine.vllm.internals import (
     ASYNC_METHODS,
     ASYNC_SCHEDULER,
     ATTRIBUTES,
@@ -41,6 +41,11 @@ except ModuleNotFoundError as error:
 
 # docs/vllm-versions.md says where each has been tested, and pyproject.toml installs one of them.
 SUPPORTED_RELEASES = ((0, 32), (0, 33))
+
+
+def installed_version() -> str:
+    """Return the version of vLLM that is installed."""
+    return vllm.__version__
 
 
 def check_release() -> None:

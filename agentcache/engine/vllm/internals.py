@@ -12,7 +12,7 @@ POSITION_SLOT = "_block_hash_num_tokens"
 QUEUE = "vllm.v1.core.kv_cache_utils:FreeKVCacheBlockQueue"
 
 ASYNC_SCHEDULER = "vllm.v1.core.sched.async_scheduler:AsyncScheduler"
-# Where it differs from `Scheduler`: `vllm_scheduler.py` has the choice in each of them.
+# Where it differs from `Scheduler`: `scheduler.py` has the choice in each of them.
 ASYNC_METHODS = {"__init__", "_update_after_schedule", "_update_request_with_output"}
 
 _MANAGER = "vllm.v1.core.kv_cache_manager:KVCacheManager"

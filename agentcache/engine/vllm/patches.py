@@ -1,7 +1,7 @@
 """Everything that agentcache replaces in vLLM, each with its reason. No other module assigns to vLLM's attributes.
 
 Methods that our scheduler overrides are not here: they are `VllmScheduler`, `MultiSegmentScheduler` and
-`AgentScheduler`. What is taken for granted of all of them is in `vllm_internals.py`.
+`AgentScheduler`. What is taken for granted of all of them is in `internals.py`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ import vllm
 from agentcache.errors import CompatibilityError
 
 if TYPE_CHECKING:
-    from vllm.v1.core.kv_cache_manager import KVCacheManager
-    from vllm.v1.request import Request
+    from agentcache.engine.vllm.types import KVCacheManager, Request
 
 # "Class.attribute" of vLLM's: why it is replaced.
 REPLACED = {
@@ -68,7 +67,9 @@ def replace(owner: object, name: str, value: object) -> None:
     kind = owner if isinstance(owner, type) else type(owner)
     known = any(f"{base.__name__}.{name}" in REPLACED for base in kind.__mro__)
     if not known and not name.startswith(ADDED_PREFIX):
-        raise CompatibilityError(f"{kind.__name__}.{name} is replaced without a reason in agentcache/engine/patches.py")
+        raise CompatibilityError(
+            f"{kind.__name__}.{name} is replaced without a reason in agentcache/engine/vllm/patches.py"
+        )
     if isroutine(value) and isroutine(original := getattr(owner, name, None)):
         own = value.__get__(None, kind) if isinstance(value, classmethod | staticmethod) else value
         _check_arguments(f"{kind.__name__}.{name}", original, own)

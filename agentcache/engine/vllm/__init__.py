@@ -1,0 +1,5 @@
+"""The room for vLLM: everything else of agentcache takes what it needs of vLLM from here.
+
+Where a release of vLLM moves or renames a thing, one line here changes. `internals.py` lists what we rely on beyond
+names, `compat.py` checks it at each start, and `patches.py` says what is replaced and why.
+"""
