@@ -257,12 +257,9 @@ class RouterConfig(BaseModel):
 
     url: str | None = _knob(
         None,
-        "vllm-router that is told which sessions are over, as in http://10.0.0.1:8080; None tells none",
+        "vllm-router that is told which sessions are over, as in http://10.0.0.1:8080",
         _OPT_IN,
         pattern=r"^https?://[^/]+$",
-    )
-    name_sessions: bool = _knob(
-        False, "chats without a session get one, named by how they begin; the answer's X-Session-ID tells it", _OPT_IN
     )
 
 

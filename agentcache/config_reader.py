@@ -21,7 +21,10 @@ PLACE = f"additional_config: {CONFIG_KEY}."
 _TYPED = "--agentcache "
 # Knobs that are gone, by their dotted names: the release since which they have no effect, and why. That release accepts
 # them with a warning; the next one refuses them, and takes them out of this table.
-REMOVED = {"tier.prefetch": "0.2: blocks come back to the GPU only for requests that wait for them"}
+REMOVED = {
+    "router.name_sessions": "0.2: name jobs in the client or in a proxy, by X-Session-ID",
+    "tier.prefetch": "0.2: blocks come back to the GPU only for requests that wait for them",
+}
 
 # vLLM's own `init_logger` loads vLLM, which takes seconds.
 logger = logging.getLogger("vllm.agentcache")

@@ -140,7 +140,7 @@ def test_knobs_are_read_as_they_are_typed() -> None:
         (["segments"], "--agentcache segments: give NAME=VALUE"),
         (["segments.enable=false"], "--agentcache segments.enable: no such knob; did you mean segments.enabled?"),
         (["segments.max_gaps=none"], "--agentcache segments.max_gaps: Input should be a valid int"),
-        (["router=3"], "--agentcache router: is a group of knobs; give one of router.url, router.name_sessions"),
+        (["router=3"], "--agentcache router: is a group of knobs; give one of router.url"),
         (["gpu=h9000"], "--agentcache gpu: h9000 is unknown; choose from "),
         (["gpu=h200", "gpu.name=h100"], "--agentcache gpu.name=h100: gpu is given a value of its own as well"),
     ],

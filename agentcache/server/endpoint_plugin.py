@@ -32,7 +32,6 @@ from agentcache.server.live_report import LiveReport
 from agentcache.server.open_text import describe_open_text
 from agentcache.server.routes import PREFIX, MetricsRoute, router
 from agentcache.server.session_headers import SessionHeaders, watch_sessions
-from agentcache.server.session_names import SessionNames
 from agentcache.server.session_router import SessionRouter
 from agentcache.server.snapshot_reader import SnapshotReader
 
@@ -61,8 +60,6 @@ class AgentCacheEndpoints:
         app.include_router(router)
         app.include_router(page_router)
         # vLLM adds its middleware later, so it wraps ours: requests without the API key never get here.
-        # The one added last comes first: it knows the headers of other clients.
-        app.add_middleware(SessionNames)
         app.add_middleware(SessionHeaders)
         # vLLM puts this route in place of its own.
         app.add_api_route("/metrics", MetricsRoute(_find_metrics_route(app)).serve, methods=["GET"])
@@ -88,8 +85,6 @@ class AgentCacheEndpoints:
         if told is not None and is_ours:
             # A task without a reference may be garbage-collected before it is done.
             state.agentcache_expiry_watch = asyncio.create_task(watch_expiry(state.agentcache_jobs))
-        config = read_config(engine_client.vllm_config.additional_config)
-        state.agentcache_names_sessions = config.router.name_sessions
         state.agentcache_report = LiveReport(state.agentcache_jobs)
         if shares_engines(core):
             drain_before_shutdown(engine_client)
