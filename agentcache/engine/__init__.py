@@ -1,7 +1,7 @@
 """The plug-in inside vLLM.
 
 How it gets in: `plugin.py` (vLLM's entry point, in every process), `front_end.py` (processes that take requests) and
-`scheduler.py` (the engine core), each after `vllm/compat.py` has checked vLLM. All else takes vLLM's names from `vllm/`.
+`scheduler.py` (the engine core), each after `vllm/compat.py` has checked vLLM. All take vLLM's names from `vllm/`.
 `setup.py` puts together what the policy in force (`policy_choice.py`) brings to the scheduler.
 
 What the scheduler is made of, a room each:

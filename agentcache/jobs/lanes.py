@@ -40,7 +40,7 @@ class ClosedLoop:
 
 
 class Lanes:
-    """One policy's run. It is told of every request and session that ends, in seconds since the run began."""
+    """Follows one policy's run: every request and session that ends, in seconds since the run began."""
 
     def __init__(self, loop: ClosedLoop) -> None:
         self._loop = loop

@@ -21,7 +21,7 @@ _LINES_PER_RUN = 10
 
 
 class Advance(Protocol):
-    """Is told of every point that is measured."""
+    """Shows every point that is measured."""
 
     def __call__(self) -> None:
         """Note that one more point is measured."""

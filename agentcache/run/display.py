@@ -13,7 +13,7 @@ _LINES_PER_RUN = 10
 
 
 class ReplayDisplay:
-    """Shows one policy's run, as a context manager; it is told of every job that starts or ends.
+    """Shows one policy's run, as a context manager: every job that starts or ends.
 
     `jobs` is None where their number is not known.
     """

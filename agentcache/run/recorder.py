@@ -19,7 +19,7 @@ from tool_runtime.agent.model_client import RequestOutcome
 class JobRecorder:
     """Observes the agent loop of one job under one policy. `block_size` None counts tokens instead of blocks.
 
-    `lanes` are those of a closed loop, which are told of what ends.
+    `lanes` are those of a closed loop, which follow what ends.
     """
 
     policy: str

@@ -85,6 +85,7 @@ class AgentCacheEndpoints:
         if told is not None and is_ours:
             # A task without a reference may be garbage-collected before it is done.
             state.agentcache_expiry_watch = asyncio.create_task(watch_expiry(state.agentcache_jobs))
+        config = read_config(engine_client.vllm_config.additional_config)
         state.agentcache_report = LiveReport(state.agentcache_jobs)
         if shares_engines(core):
             drain_before_shutdown(engine_client)

@@ -48,7 +48,7 @@ class JobReader:
     ) -> None:
         """Ask through `call`, which takes a method of the engine core and its arguments; one answer per engine.
 
-        `placer` is what chooses engines, where there are several; `router` is told of sessions that are over; `decode`
+        `placer` is what chooses engines, where there are several; `router` hears of sessions that are over; `decode`
         makes text of token ids, where engines tell any.
         """
         self._call = call

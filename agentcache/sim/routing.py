@@ -103,7 +103,7 @@ class LeastLoaded(OneEngine):
 class Sticky(OneEngine):
     """A new session goes to the engine with the least sessions and stays: `sticky_least_loaded` of vllm-router.
 
-    The router is told of the end of every session.
+    The router hears of the end of every session.
     """
 
     def __init__(self, engines: Sequence[SimulatedEngine]) -> None:

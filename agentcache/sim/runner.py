@@ -30,7 +30,7 @@ PATIENCE_S = 60.0
 
 
 class Future(Protocol):
-    """Is told of what comes as soon as it is certain."""
+    """Receives what comes as soon as it is certain."""
 
     def due(self, job_id: str, turn: int, time_s: float) -> None:
         """Note that the turns before `turn` are over, and that one will be sent, or is, at `time_s`."""

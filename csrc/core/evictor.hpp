@@ -63,7 +63,7 @@ class Evictor {
   virtual void settle(double /*now_s*/) {}
 
   /// Learns that a share (0 to 1) of a group of blocks came back at `age_s` seconds after it was freed. The blocks were
-  /// kept elsewhere, in a pin; `add` was told of their class. Most policies learn nothing from it.
+  /// kept elsewhere, in a pin; `add` was given their class. Most policies learn nothing from it.
   virtual void observe_return(FinishClass, double /*age_s*/, double /*share*/) {}
 
   /// Learns that a share (0 to 1) of a group of blocks was evicted at `age_s`, and had not come back until then. Else

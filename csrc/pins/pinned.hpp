@@ -289,7 +289,7 @@ class PinnedEvictor final : public CheckedEvictor {
     held_.drop(id);
   }
 
-  // The inner evictor learns with what it is told next; what it is told of times that are past must not come first.
+  // The inner evictor learns with the next call; calls for times that are past must not come first.
   void learn(double now_s) {
     learn_returns(now_s);
     inner_.settle(now_s);

@@ -1,4 +1,4 @@
-"""The tools an agent may call: what the model is told of each, and the function that does it."""
+"""The tools an agent may call: how each is described to the model, and the function that does it."""
 
 from __future__ import annotations
 

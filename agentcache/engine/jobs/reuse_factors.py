@@ -9,7 +9,7 @@ from tool_runtime.learning.tool_key import ToolKey
 
 
 class ReuseFactors:
-    """Correction factors, for an evictor that takes them and is told of gaps.
+    """Feeds gaps and correction factors to an evictor that takes them.
 
     `reuse_probability` is at the evictor's lifespan.
     """

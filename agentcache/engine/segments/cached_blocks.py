@@ -66,7 +66,7 @@ class WatchedBlockMap(BlockHashToBlockMap):
         # The same of blocks that may be copied, first come first.
         self.fresh: OrderedDict[int, KVCacheBlock] = OrderedDict()
         self.changes = 0
-        # What those that watch are to be told of at once; None where they are told of each change.
+        # Changes that watchers hear of together; None where they hear of each at once.
         self._to_tell: list[BlockHashWithGroupId] | None = None
 
     @property
@@ -99,7 +99,7 @@ class WatchedBlockMap(BlockHashToBlockMap):
 
     @contextmanager
     def telling_once(self) -> Iterator[None]:
-        """Tell those that watch of what changes inside when all of it is done: they are told of many blocks quickly."""
+        """Tell watchers of the changes inside when all are done: of many blocks at once, which is quicker."""
         self._to_tell = []
         try:
             yield

@@ -92,7 +92,7 @@ class Fetching:
         self._failed: WeakSet[Request] = WeakSet()
         # Blocks under way to the GPU.
         self._coming: set[BlockHashWithGroupId] = set()
-        # Whoever waits is looked at in every step, and more than once.
+        # A waiting request is looked at in every step, and more than once.
         self._found: WeakKeyDictionary[Request, _Found] = WeakKeyDictionary()
 
     @property

@@ -92,7 +92,7 @@ class HostCache:
 
     @property
     def evictions(self) -> Evictions:
-        """Return what was lost from here for want of room."""
+        """Return what was evicted from here to make room."""
         return self._queue.evictions["capacity"]
 
     def reserve(self, count: int) -> list[KVCacheBlock]:

@@ -21,7 +21,7 @@ _NATIVE = (OFFLOADING, _STOCK)
 def make_transfer_config(host_bytes: int, *, steered: bool, lazy: bool) -> KVTransferConfig:
     """Make vLLM's configuration of a cache of so many bytes, over all ranks, in the host's memory.
 
-    Where nobody steers it, blocks are stored there when they are computed or, if `lazy`, when they are about to be
+    Where it is not steered, blocks are stored there when they are computed or, if `lazy`, when they are about to be
     evicted.
     """
     return KVTransferConfig(

@@ -165,7 +165,7 @@ def find_tier(
     """Find the connector for `policy`, the one in force, to steer, or why vLLM's own way must do.
 
     Returns:
-        Neither where nobody is to steer: without such a connector, by `tier.enabled`, or under other policies.
+        Neither where it is not to be steered: without such a connector, by `tier.enabled`, or under other policies.
 
     Raises:
         InputError: A cost profile cannot be used.

@@ -2,8 +2,8 @@
 
 While that memory has empty blocks, what is fresh is copied as well (`fresh_blocks.py`).
 
-Nothing is held while it is copied. A block that the GPU takes for other tokens meanwhile is told of by the map of
-cached blocks, and its copy is thrown away. What is copied was free when the step was scheduled: only a later step can
+Nothing is held while it is copied. When the GPU takes a block for other tokens meanwhile, the map of cached blocks
+reports it, and its copy is thrown away. What is copied was free when the step was scheduled: only a later step can
 write over it.
 """
 
@@ -220,7 +220,7 @@ class Storing:
 
     def _note_computed(self) -> None:
         for block in self._fresh.take_computed():
-            # Whoever used the block before, it was for other tokens.
+            # Its last use was for other tokens.
             self._last_uses[block.block_id] = UNKNOWN_USE
 
     def _choose(self, most: int | None) -> dict[BlockHashWithGroupId, KVCacheBlock]:

@@ -15,7 +15,7 @@ class Usefulness:
     """Counts blocks by their finish class (`FreeContext.finish_class`).
 
     A copy that is still in the host's memory counts for nothing: its job may be about to come back. Contexts are stored
-    by the thousand blocks, so whoever counted them at once would give up every class at its first ones.
+    by the thousand blocks; counted at once, every class would be given up at its first ones.
     """
 
     def __init__(self, least_share: float) -> None:
