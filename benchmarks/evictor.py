@@ -23,11 +23,11 @@ from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue, KVCacheBlock
 
 from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.policy.asymcache import AsymCacheEvictor
-from agentcache.policy.asymcache_linear import AsymCacheLinearEvictor
+from agentcache.policy.baselines.asymcache_linear import AsymCacheLinearEvictor
+from agentcache.policy.baselines.max_score import MaxScoreEvictor
+from agentcache.policy.baselines.pensieve import PensieveEvictor
 from agentcache.policy.evictor import Evictor
 from agentcache.policy.lru import LruEvictor
-from agentcache.policy.max_score import MaxScoreEvictor
-from agentcache.policy.pensieve import PensieveEvictor
 from agentcache.policy.return_time import ReturnTimeEvictor
 
 BLOCK_TOKENS = 16

@@ -8,13 +8,10 @@ from dataclasses import asdict, dataclass, replace
 from agentcache.closest_name import suggest
 from agentcache.errors import InputError
 from agentcache.policy.asymcache import AsymCacheEvictor
-from agentcache.policy.asymcache_linear import AsymCacheLinearEvictor
 from agentcache.policy.evictor import Evictor
 from agentcache.policy.inputs import EvictorInputs
 from agentcache.policy.lifespan import LambdaController
 from agentcache.policy.lru import LruEvictor
-from agentcache.policy.max_score import MaxScoreEvictor
-from agentcache.policy.pensieve import PensieveEvictor
 from agentcache.policy.return_time import ReturnTimeEvictor
 from agentcache.policy.runtime_policy import Order, RuntimePolicy, TierOrders
 
@@ -61,6 +58,8 @@ def _make_asymcache(get_inputs: GetInputs, kind: type[AsymCacheEvictor] = AsymCa
 
 
 def _make_asymcache_linear(get_inputs: GetInputs) -> Evictor:
+    from agentcache.policy.baselines.asymcache_linear import AsymCacheLinearEvictor
+
     return _make_asymcache(get_inputs, AsymCacheLinearEvictor)
 
 
@@ -72,11 +71,15 @@ def _make_agentcache(get_inputs: GetInputs) -> Evictor:
 
 
 def _make_max_score(get_inputs: GetInputs) -> Evictor:
+    from agentcache.policy.baselines.max_score import MaxScoreEvictor
+
     inputs = get_inputs()
     return MaxScoreEvictor(num_blocks=inputs.num_blocks, **asdict(inputs.frequency))
 
 
 def _make_pensieve(get_inputs: GetInputs) -> Evictor:
+    from agentcache.policy.baselines.pensieve import PensieveEvictor
+
     inputs = get_inputs()
     return PensieveEvictor(num_blocks=inputs.num_blocks, **asdict(inputs.compared_recompute_cost))
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 from agentcache.policy.asymcache import AsymCacheEvictor
-from agentcache.policy.asymcache_linear import AsymCacheLinearEvictor
+from agentcache.policy.baselines.asymcache_linear import AsymCacheLinearEvictor
+from agentcache.policy.baselines.max_score import MaxScoreEvictor
+from agentcache.policy.baselines.pensieve import PensieveEvictor
 from agentcache.policy.evictor import Evictor
 from agentcache.policy.lru import LruEvictor
-from agentcache.policy.max_score import MaxScoreEvictor
-from agentcache.policy.pensieve import PensieveEvictor
 from agentcache.policy.pinned import PinnedEvictor
 from agentcache.policy.return_time import ReturnTimeEvictor
 

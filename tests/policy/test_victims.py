@@ -22,10 +22,10 @@ from sizes import pick_size
 
 from agentcache._evictor import FreeContext
 from agentcache.policy.asymcache import AsymCacheEvictor
-from agentcache.policy.asymcache_linear import AsymCacheLinearEvictor
+from agentcache.policy.baselines.asymcache_linear import AsymCacheLinearEvictor
+from agentcache.policy.baselines.max_score import MaxScoreEvictor
+from agentcache.policy.baselines.pensieve import PensieveEvictor
 from agentcache.policy.evictor import Evictor
-from agentcache.policy.max_score import MaxScoreEvictor
-from agentcache.policy.pensieve import PensieveEvictor
 
 YEAR_S = 365 * 24 * 3600.0
 NUM_BLOCKS = 24
