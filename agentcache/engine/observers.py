@@ -20,10 +20,11 @@ job table, learnt durations. An error there must be seen, not served with.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from typing import ParamSpec, TypeVar
 
 from agentcache.engine.vllm.base import init_logger
+from agentcache.engine.vllm.types import Request
 
 logger = init_logger("vllm.agentcache")
 
@@ -34,11 +35,104 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+class Observer:
+    """Hears of a scheduler's requests by the hooks that it overrides, and decides nothing."""
+
+    def arrived(self, request: Request, job: str | None) -> None:
+        """Note a request that has come, and the job that the agent runtime takes it for, if there is one."""
+
+    def admitted(self, request: Request, filled: Collection[int]) -> None:
+        """Note a request that holds its blocks and runs, again perhaps after a preemption.
+
+        `filled` are its blocks, by index, that fill requests have computed for it.
+        """
+
+    @property
+    def awaits_tokens(self) -> bool:
+        """Tell whether any request still waits for its first token."""
+        return False
+
+    def got_tokens(self, request_ids: Iterable[str]) -> None:
+        """Note which requests have a new token after a step. Called while any waits for its first."""
+
+    def ended(self, request: Request) -> None:
+        """Note that a request is over."""
+
+    def reset(self) -> None:
+        """Forget what was cached: the prefix cache was reset."""
+
+    def close(self) -> None:
+        """Write what waits: the engine stops."""
+
+    def abandon(self) -> None:
+        """Let go of what is held: a hook has failed, and no other will be called."""
+
+    def check_integrity(self) -> None:
+        """Raise IntegrityError when the observer contradicts itself."""
+
+
+O = TypeVar("O", bound=Observer)  # noqa: E741
+
+
 class Observers:
     """The observers of one scheduler. `failures` counts those that were turned off, by name: 0 or 1."""
 
     def __init__(self) -> None:
         self.failures: dict[str, int] = {}
+        self._watching: tuple[tuple[Guard, Observer], ...] = ()
+
+    def watch(self, name: str, observer: Observer) -> None:
+        """Call the observer's hooks from now on, until one of them fails."""
+
+        def end() -> None:
+            self.drop(observer)
+            observer.abandon()
+
+        self._watching += ((self.guard(name, end), observer),)
+
+    def drop(self, observer: Observer) -> None:
+        """Call no hook of the observer any more."""
+        self._watching = tuple(pair for pair in self._watching if pair[1] is not observer)
+
+    def find(self, kind: type[O]) -> O | None:
+        """Find the observer of that class which still watches."""
+        return next((observer for _, observer in self._watching if isinstance(observer, kind)), None)
+
+    def arrived(self, request: Request, job: str | None) -> None:
+        """Tell all that a request has come."""
+        for guard, observer in self._watching:
+            guard.tell(observer.arrived, request, job)
+
+    def admitted(self, request: Request, filled: Collection[int]) -> None:
+        """Tell all that a client's request runs."""
+        for guard, observer in self._watching:
+            guard.tell(observer.admitted, request, filled)
+
+    def got_tokens(self, request_ids: Callable[[], Iterable[str]]) -> None:
+        """Tell those that await first tokens which requests have a new token."""
+        for guard, observer in self._watching:
+            if observer.awaits_tokens:
+                guard.tell(observer.got_tokens, request_ids())
+
+    def ended(self, request: Request) -> None:
+        """Tell all that a request is over."""
+        for guard, observer in self._watching:
+            guard.tell(observer.ended, request)
+
+    def reset(self) -> None:
+        """Tell all that the prefix cache was reset."""
+        for guard, observer in self._watching:
+            guard.tell(observer.reset)
+
+    def close(self) -> None:
+        """Tell all that the engine stops."""
+        for guard, observer in self._watching:
+            guard.tell(observer.close)
+
+    def check_integrity(self) -> None:
+        """Raise IntegrityError when one contradicts itself."""
+        for _, observer in self._watching:
+            observer.check_integrity()
 
     def guard(self, name: str, end: Callable[[], object] = lambda: None) -> Guard:
         """Make the guard of an observer. `end` drops what the observer knows; it is called when it is turned off."""

@@ -25,12 +25,12 @@ from agentcache.engine.blocks.references import check_references, count_in_table
 from agentcache.engine.constants import ANSWER_MARK
 from agentcache.engine.jobs.setup import generates_text, is_of_a_job
 from agentcache.engine.jobs.tracker import JobTracker
-from agentcache.engine.observers import Guard, Observers
+from agentcache.engine.observers import Observers
 from agentcache.engine.order.chunking import prefill_budget
 from agentcache.engine.order.job_queue import JobQueue
 from agentcache.engine.order.preemption import bring_victim_last
 from agentcache.engine.policy_choice import choose_policy, find_cost_obstacle
-from agentcache.engine.record.recorder import RequestRecorder, make_recorder
+from agentcache.engine.record.recorder import make_recorder
 from agentcache.engine.replies.parser_choice import make_reader
 from agentcache.engine.replies.stop_strings import StopStrings
 from agentcache.engine.segments.scheduler import MultiSegmentScheduler, find_engine_obstacle
@@ -77,10 +77,6 @@ class AgentScheduler(MultiSegmentScheduler):
         self.tier: Tier | None = None
         self.observers = Observers()
         self.snapshot_guard = self.observers.guard("snapshot")
-        self._recorder_guard = self.observers.guard("recording", self._end_recorder)
-        self._comparison_guard = self.observers.guard("lru_comparison", self._end_comparison)
-        # None under vLLM's own policy, and where it could not tell.
-        self.comparison: LruComparison | None = None
         self._stop_strings = StopStrings(self.vllm_config.model_config)
         # Prompt tokens that the last step could have had; None while nothing limits them.
         self.prefill_budget: int | None = None
@@ -88,13 +84,13 @@ class AgentScheduler(MultiSegmentScheduler):
         # None under vLLM's own policy.
         self.late_frees: LateFrees | None = None
         self._use_policy(choose_policy(self.vllm_config, self.config), self.config)
-        self.recorder = self._make_recorder()
+        self._record()
 
-    def _make_recorder(self) -> RequestRecorder | None:
+    def _record(self) -> None:
         if self.config.record.file is None:
-            return None
+            return
         reader = self.tracker.tool_reader if self.tracker else make_reader(self.vllm_config, self.config.runtime)
-        return make_recorder(
+        recorder = make_recorder(
             self.vllm_config,
             self.config,
             hash_block_size=self.hash_block_size,
@@ -102,6 +98,12 @@ class AgentScheduler(MultiSegmentScheduler):
             reads_later=self.tracker is None,
             clock=self.now,
         )
+        self.observers.watch("recording", recorder)
+
+    @property
+    def comparison(self) -> LruComparison | None:
+        """Return the shadow LRU; None under vLLM's own policy, and where it could not tell."""
+        return self.observers.find(LruComparison)
 
     def _use_policy(self, policy: Policy, config: AgentCacheConfig) -> None:
         has_segments = is_on(config.segments.enabled, policy.segments)
@@ -126,7 +128,9 @@ class AgentScheduler(MultiSegmentScheduler):
         # What a connector of vLLM's brings, it would bring under LRU as well, but not the same.
         can_compare = self.evictor is not None and (self.connector is None or self.tier is not None)
         if can_compare and find_cost_obstacle(self.vllm_config) is None:
-            self.comparison = make_comparison(self, lambda: setup.costs)
+            comparison = make_comparison(self, lambda: setup.costs)
+            if comparison is not None:
+                self.observers.watch("lru_comparison", comparison)
         # Another victim than vLLM's comes with a tracker.
         if self.gap_filler is not None or self.checkpoints is not None or self.tracker is not None:
             wrap_allocate_slots(self.kv_cache_manager, self._note_taker, self._make_room, self._choose_victim)
@@ -167,9 +171,7 @@ class AgentScheduler(MultiSegmentScheduler):
         if generates_text(request) and request.request_id not in self.requests:
             if self.tracker is not None and is_of_a_job(request):
                 self.tracker.arrived(request)
-            if self.recorder is not None:
-                job = None if self.tracker is None else self.tracker.job_of(request)
-                self._recorder_guard.tell(self.recorder.arrived, request, job)
+            self.observers.arrived(request, None if self.tracker is None else self.tracker.job_of(request))
         super().add_request(request)
 
     def _limit_prefill(self) -> None:
@@ -201,10 +203,7 @@ class AgentScheduler(MultiSegmentScheduler):
                 self.tracker.admitted(request, filled.get(admitted.req_id, ()))
             if self.tier is not None:
                 self.tier.admitted(request)
-            if self.comparison is not None:
-                self._comparison_guard.tell(self.comparison.admitted, request, filled.get(admitted.req_id, ()))
-            if self.recorder is not None:
-                self._recorder_guard.tell(self.recorder.admitted, request)
+            self.observers.admitted(request, filled.get(admitted.req_id, ()))
         return output
 
     def update_from_output(
@@ -212,27 +211,18 @@ class AgentScheduler(MultiSegmentScheduler):
     ) -> dict[int, EngineCoreOutputs]:
         """Give the step's tokens to its requests, and tell the tracker of first ones."""
         by_client = super().update_from_output(scheduler_output, model_runner_output)
-        for guard, observer in self._token_observers():
-            if observer.awaits_tokens:
-                names = (output.request_id for outputs in by_client.values() for output in outputs.outputs)
-                guard.tell(observer.got_tokens, names)
-        if self.tracker is not None and (answered := self.tracker.take_answered()):
+
+        def name_requests() -> Iterator[str]:
+            return (output.request_id for outputs in by_client.values() for output in outputs.outputs)
+
+        self.observers.got_tokens(name_requests)
+        if self.tracker is None:
+            return by_client
+        if self.tracker.awaits_tokens:
+            self.tracker.stats_guard.tell(self.tracker.got_tokens, name_requests())
+        if answered := self.tracker.take_answered():
             _mark_answers(by_client.values(), answered)
         return by_client
-
-    def _token_observers(self) -> Iterator[tuple[Guard, JobTracker | RequestRecorder]]:
-        if self.tracker is not None:
-            yield self.tracker.stats_guard, self.tracker
-        if self.recorder is not None:
-            yield self._recorder_guard, self.recorder
-
-    def _end_recorder(self) -> None:
-        assert self.recorder is not None
-        self.recorder.abandon()
-        self.recorder = None
-
-    def _end_comparison(self) -> None:
-        self.comparison = None
 
     def finish_requests(self, request_ids: str | Iterable[str] | None, finished_status: RequestStatus) -> list[Request]:
         """Finish requests. A reply that ends at a stop string comes here as aborted, as if its client had gone."""
@@ -292,22 +282,16 @@ class AgentScheduler(MultiSegmentScheduler):
         """Book the end of a request now, also where a connector uses its blocks for longer."""
         answer = super()._free_request(request, delay_free_blocks)
         if request.request_id in self.requests:
-            self._note_end(request)
+            self.observers.ended(request)
             if self.late_frees is not None:
                 self.late_frees.keep(request.request_id, self._divide(request))
         return answer
-
-    def _note_end(self, request: Request) -> None:
-        if self.recorder is not None:
-            self._recorder_guard.tell(self.recorder.ended, request)
-        if self.comparison is not None:
-            self._comparison_guard.tell(self.comparison.ended, request)
 
     def _free_request_blocks(self, request: Request) -> None:
         late = self.late_frees
         parts = None if late is None else late.take(request.request_id)
         if parts is None and request.is_finished():
-            self._note_end(request)
+            self.observers.ended(request)
         if late is None or (self.checkpoints is None and self.is_fill_request(request.request_id)):
             super()._free_request_blocks(request)
             return
@@ -367,16 +351,15 @@ class AgentScheduler(MultiSegmentScheduler):
             self.block_queue.forget_kv()
         if succeeded and self.tracker is not None:
             self.tracker.reset()
-        if succeeded and self.comparison is not None:
-            self._comparison_guard.tell(self.comparison.reset)
+        if succeeded:
+            self.observers.reset()
         return succeeded
 
     def shutdown(self) -> None:
         """Save what was learned, and stop."""
         if self.tracker is not None:
             self.tracker.close()
-        if self.recorder is not None:
-            self._recorder_guard.tell(self.recorder.close)
+        self.observers.close()
         super().shutdown()
 
     def _preempt_request(self, request: Request, timestamp: float, drop_stale_output: bool = False) -> None:
@@ -398,7 +381,8 @@ class AgentScheduler(MultiSegmentScheduler):
         # vLLM's own connectors hold blocks while they copy them.
         others_hold = self.connector is not None and self.tier is None
         check_references(self.kv_cache_manager.block_pool.blocks, self._count_owned(), others_hold=others_hold)
-        for part in (self.tier, self.tracker, self.comparison):
+        self.observers.check_integrity()
+        for part in (self.tier, self.tracker):
             if part is not None:
                 part.check_integrity()
 

@@ -185,8 +185,7 @@ class SimulatedEngine:
 
     def close(self) -> None:
         """Write what is still to be recorded, if anything is."""
-        if self.scheduler.recorder is not None:
-            self.scheduler.recorder.close()
+        self.scheduler.observers.close()
 
     def begin_step(self) -> float:
         """Schedule a batch and return when it will be done. There must be room for a step."""
@@ -285,7 +284,8 @@ class SimulatedEngine:
 
 def _leave_out_counts(scheduler: AgentScheduler) -> None:
     """Leave out what only counts and explains, in ways that a simulation has no use for: it takes long."""
-    scheduler.comparison = None
+    if (comparison := scheduler.comparison) is not None:
+        scheduler.observers.drop(comparison)
     if scheduler.tracker is not None and scheduler.tier is None:
         # The host's memory learns from what was evicted and is missed; nothing else does.
         assert scheduler.block_queue is not None

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 
 import pytest
+from vllm import SamplingParams
+from vllm.v1.request import Request
 
-from agentcache.engine.observers import RAISE, Observers
+from agentcache.engine.observers import RAISE, Observer, Observers
 
 
 class Counting:
@@ -59,3 +61,31 @@ def test_what_ends_an_engine_is_not_held_up(monkeypatch: pytest.MonkeyPatch) -> 
 
     with pytest.raises(KeyboardInterrupt):
         Observers().guard("counting").tell(interrupt)
+
+
+class Broken(Observer):
+    """Its hooks fail from the second request on."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def ended(self, request: Request) -> None:
+        self.heard.append(request.request_id)
+        if len(self.heard) > 1:
+            raise ValueError("broken")
+
+    def abandon(self) -> None:
+        self.heard.append("abandoned")
+
+
+def test_an_observer_hears_of_requests_until_it_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(RAISE)
+    observers, broken = Observers(), Broken()
+    observers.watch("broken", broken)
+    assert observers.find(Broken) is broken
+    for name in "abc":
+        observers.ended(Request(name, [1], SamplingParams(), None))
+        observers.reset()
+    assert broken.heard == ["a", "b", "abandoned"]
+    assert observers.find(Broken) is None
+    assert observers.failures == {"broken": 1}

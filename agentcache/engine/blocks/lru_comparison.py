@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from agentcache.engine.observers import Observer
 from agentcache.engine.segments.layer_rule import has_full_attention_alone
 from agentcache.engine.segments.plan import Interval, SegmentCosts
 from agentcache.engine.vllm.base import cdiv
@@ -27,7 +28,7 @@ class ComparisonStats:
     lost_s: float = 0.0
 
 
-class LruComparison:
+class LruComparison(Observer):
     """Told of requests that are admitted and that end. Costs O(blocks of the request), and nothing in a step.
 
     A request counts once, when it is admitted first: what preemptions make it compute again is in neither cache.

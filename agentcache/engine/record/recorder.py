@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,6 +13,7 @@ from agentcache.config_reader import CONFIG_KEY
 from agentcache.engine.jobs.names import job_name
 from agentcache.engine.jobs.request_state import is_made_up, is_whole
 from agentcache.engine.jobs.search_steps import SearchSteps, is_search_step
+from agentcache.engine.observers import Observer
 from agentcache.engine.record.line_file import LineFile
 from agentcache.engine.record.line_writer import LineWriter
 from agentcache.engine.record.salted_line import EndedRequest, LineMaker
@@ -40,7 +41,7 @@ class _Running:
     cached_tokens: int | None = None
 
 
-class RequestRecorder:
+class RequestRecorder(Observer):
     """Costs O(blocks of the request) when it ends, and nothing in steps in which none begins or ends."""
 
     def __init__(
@@ -82,7 +83,7 @@ class RequestRecorder:
         self._running[request.request_id] = _Running(self._clock(), job)
         self._without_token.add(request.request_id)
 
-    def admitted(self, request: Request) -> None:
+    def admitted(self, request: Request, filled: Collection[int]) -> None:  # noqa: ARG002 (they are no hits)
         """Note what the request found cached when it began. What it finds after a preemption does not count."""
         running = self._running.get(request.request_id)
         if running is not None and running.cached_tokens is None and request.prefill_stats is not None:
@@ -148,11 +149,10 @@ def make_recorder(
     tool_reader: ToolReader | None,
     reads_later: bool,
     clock: Callable[[], float],
-) -> RequestRecorder | None:
-    """Make the recorder, None if nothing is to be recorded. Raises InputError for what cannot be recorded."""
+) -> RequestRecorder:
+    """Make the recorder of `record.file`. Raises InputError for what cannot be recorded."""
     record = config.record
-    if record.file is None:
-        return None
+    assert record.file is not None
     _check(vllm_config, record.block_tokens, hash_block_size)
     path = name_file(Path(record.file), vllm_config.parallel_config.data_parallel_index)
     check_folder(path)
