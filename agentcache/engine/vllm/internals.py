@@ -225,12 +225,6 @@ TIER_ATTRIBUTES: dict[str, tuple[str, ...]] = {
         "gpu_kv_caches",
     ),
     _TIER_CONNECTOR: ("scheduler_manager", "worker_handler"),
-    "vllm.v1.simple_kv_offload.manager:SimpleCPUOffloadScheduler": (
-        "_abandoned_reqs_to_load",
-        "_load_event_counter",
-        "_reqs_to_load",
-        "_store_event_counter",
-    ),
     _COPY_BACKEND: ("_thread",),
 }
 SERVER_ATTRIBUTES: dict[str, tuple[str, ...]] = {
