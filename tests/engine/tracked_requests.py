@@ -81,6 +81,7 @@ class Tracked:
         turn_cost = TurnCost(COST, BLOCK, num_blocks=100)
         factors = ReuseFactors(self.evictor, self.runtime, lifespan_window=10, reuse_probability=0.5)
         self.tracker = JobTracker(
+            price=None,
             runtime_policy=self.runtime_policy,
             runtime=self.runtime,
             pins=self.pins,

@@ -16,18 +16,23 @@ from agentcache.policy.return_price import ReturnPrice
 class MissLog:
     """`block_size` is that of a request's block hashes, `num_blocks` the cache's size; `clock` gives seconds.
 
-    `name_session` names the session of a request that is in the engine, by its id; "" where it is no job's.
+    `name_session` names the session of a request that is in the engine, by its id; "" where it is no job's. `price`
+    learns how many evicted blocks a request that was admitted computes again, where there is a second cache.
     """
 
     def __init__(
-        self, block_size: int, num_blocks: int, clock: Callable[[], float], name_session: Callable[[str], str]
+        self,
+        block_size: int,
+        num_blocks: int,
+        clock: Callable[[], float],
+        name_session: Callable[[str], str],
+        price: ReturnPrice | None,
     ) -> None:
         self.asks = ""
         """The id of the client's request for which blocks are allocated."""
-        self.price: ReturnPrice | None = None
-        """Learns how many evicted blocks a request that was admitted computes again."""
         self.find_losses: FindLosses | None = None
         """Finds how blocks were lost, where there is a second cache."""
+        self._price = price
         self._block_size = block_size
         self._clock = clock
         self._name_session = name_session
@@ -51,8 +56,8 @@ class MissLog:
         hashes = reusable_hashes(request, size)
         missed = find_missed(len(hashes), state.cached_tokens // size, filled)
         evicted = self._evicted.take(hashes, missed)
-        if self.price is not None:
-            self.price.note_lost(len(evicted))
+        if self._price is not None:
+            self._price.note_lost(len(evicted))
         reads_cache = not request.skip_reading_prefix_cache
         forgotten = self._evicted.forgotten
         state.misses = explain_misses(
@@ -82,5 +87,5 @@ class MissLog:
     def end(self) -> None:
         """Forget what was evicted: nothing is told from now on."""
         self._evicted.clear()
-        if self.price is not None:
-            self.price.settle()
+        if self._price is not None:
+            self._price.settle()

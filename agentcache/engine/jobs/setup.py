@@ -70,8 +70,6 @@ class TrackerSetup:
     def make(self, evictor: Evictor) -> tuple[Evictor, JobTracker]:
         """Make the tracker, and the evictor to use in place of the given one: it knows pins if the policy has any."""
         config, inputs, runtime_policy = self.config, self.inputs, self._runtime_policy()
-        price = self.price
-        block_price = price or inputs.recompute_cost
         pins = None
         if is_on(config.pins.enabled, runtime_policy.ttl != "none" or runtime_policy.protect_waiting):
             # A pin under pressure keeps a prefix, unless gaps can be filled.
@@ -84,13 +82,14 @@ class TrackerSetup:
             max_idle_s=config.runtime.max_idle_s,
             max_blocks=int(_ROOMS * self._room / self._hash_block),
         )
-        tracker = JobTracker(
+        return evictor, JobTracker(
             runtime_policy=runtime_policy,
             runtime=runtime,
             pins=pins,
             waiting=self._make_admission(runtime_policy, pins, runtime),
             factors=self._make_factors(evictor, runtime) if runtime_policy.factors else None,
-            turn_cost=TurnCost(block_price, self.block_size, inputs.num_blocks),
+            price=self.price,
+            turn_cost=TurnCost(self.price or inputs.recompute_cost, self.block_size, inputs.num_blocks),
             hash_block_size=self._hash_block,
             tool_reader=make_reader(self.vllm_config, config.runtime),
             count_waiting=lambda: self.count_requests()[1],
@@ -100,8 +99,6 @@ class TrackerSetup:
             observers=self.observers,
             clock=self.clock,
         )
-        tracker.misses.price = price
-        return evictor, tracker
 
     def _make_admission(
         self, runtime_policy: RuntimePolicy, pins: Pins | None, runtime: AgentRuntime

@@ -27,6 +27,7 @@ from agentcache.engine.order.load_control import LoadControl
 from agentcache.engine.replies.tool_reader import ToolReader, calls_of
 from agentcache.engine.vllm.offload import KVConnectorBase_V1
 from agentcache.engine.vllm.types import KVCacheBlock, Request
+from agentcache.policy.return_price import ReturnPrice
 from agentcache.policy.runtime_policy import RuntimePolicy
 from tool_runtime.learning.job_entry import Departure, Gap, JobEntry
 from tool_runtime.learning.job_table import MAX_EXPIRED
@@ -44,7 +45,8 @@ class JobTracker:
 
     Each of a request's block hashes is of `hash_block_size` tokens. `pins` and `factors` None are of a policy without
     them, `store` None of a server that forgets durations at its end, `turn_tokens` None of one that shows no text,
-    `connector` None of an engine whose KV is nowhere else. `observers` are those of the scheduler.
+    `connector` None of an engine whose KV is nowhere else, `price` None of one without a CPU cache. `observers` are
+    those of the scheduler.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class JobTracker:
         waiting: AdmissionControl,
         factors: ReuseFactors | None,
         turn_cost: TurnCost,
+        price: ReturnPrice | None,
         hash_block_size: int,
         tool_reader: ToolReader | None,
         count_waiting: Callable[[], int],
@@ -85,7 +88,7 @@ class JobTracker:
         self._changes_guard = observers.guard("prompt_changes")
         self._places_guard = observers.guard("hit_places")
         self._finder = JobFinder(self._prefixes, runtime.jobs)
-        self.misses = MissLog(hash_block_size, turn_cost.num_blocks, clock, self._name_session)
+        self.misses = MissLog(hash_block_size, turn_cost.num_blocks, clock, self._name_session, price)
         self.misses_guard = observers.guard("misses", self.misses.end)
         self._states: dict[str, RequestState] = {}
         self._without_token: set[str] = set()
