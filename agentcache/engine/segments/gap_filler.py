@@ -53,7 +53,15 @@ class Brought(NamedTuple):
 class GapFiller:
     """Plan fill requests for the request that is next in the queue, and keep account of them."""
 
-    def __init__(self, manager: KVCacheManager, finder: HitFinder, costs: SegmentCosts, max_gaps: int) -> None:
+    def __init__(
+        self,
+        manager: KVCacheManager,
+        finder: HitFinder,
+        costs: SegmentCosts,
+        max_gaps: int,
+        holds_back: Callable[[Request], bool],
+    ) -> None:
+        """Take what tells whether a request must wait for others' sake."""
         self.stats = SegmentStats()
         # Fill requests under way, by their request's id.
         self.rows: dict[str, FillRequest] = {}
@@ -66,6 +74,7 @@ class GapFiller:
         self._prefix: tuple[Request, Prefix] | None = None
         # Waiting requests that were looked up, those that are held back in every step.
         self._seen: set[str] = set()
+        self._holds_back = holds_back
         self._manager = manager
         self._pool = manager.block_pool
         self.finder = finder
@@ -74,8 +83,6 @@ class GapFiller:
         self.max_gaps = max_gaps
         # Tells whether a request must wait for blocks of a second tier, with what is cached of it.
         self.awaits_tier: Callable[[Request, CachedBlockMap], bool] = lambda *_: False
-        # Tells whether a request must wait for others' sake.
-        self.holds_back: Callable[[Request], bool] = lambda _: False
         # What `next_row` gave last, if it must, or has no grammar: asked a moment later, the answer might be another.
         self.held_back: Request | None = None
         self._numbers = itertools.count()
@@ -93,7 +100,7 @@ class GapFiller:
         self._prefix = request, prefix
         if self.awaits_fill(request) or self.awaits_tier(request, block_map) or not hits.islands:
             return request
-        if not self.has_begun(request) and self.holds_back(request):
+        if not self.has_begun(request) and self._holds_back(request):
             self.held_back = request
             return request
         parent = parent or Parent(request)

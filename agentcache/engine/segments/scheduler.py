@@ -46,9 +46,9 @@ class MultiSegmentScheduler(VllmScheduler):
             logger.warning("Cached blocks are reused as prefixes only: %s.", obstacle.text)
             return
         finder = HitFinder(self.kv_cache_manager.block_pool, make_rule(self.kv_cache_config), self.block_size)
-        self.gap_filler = filler = GapFiller(self.kv_cache_manager, finder, get_costs(), max_gaps)
+        filler = GapFiller(self.kv_cache_manager, finder, get_costs(), max_gaps, self.holds_back)
+        self.gap_filler = filler
         self.waiting = FillingQueue(self.waiting, filler)
-        filler.holds_back = self.holds_back
         _count_gaps_as_computed(self.kv_cache_manager, filler, self._register_row)
         if self.enable_kv_cache_events:
             logger.warning(
