@@ -49,6 +49,7 @@ from agentcache.engine.vllm.types import (
     SchedulerOutput,
     SchedulingPolicy,
 )
+from agentcache.engine.waits import WaitReason
 from agentcache.policy.evictor import Evictor
 from agentcache.policy.registry import Policy
 from agentcache.policy.runtime_policy import RuntimePolicy, Victim
@@ -267,14 +268,19 @@ class AgentScheduler(MultiSegmentScheduler):
             assert self.tracker is not None
             bring_victim_last(self.running, request, self._victim, self.tracker.priority_of)
 
-    def holds_back(self, request: Request) -> bool:
-        """Tell whether the request must wait, by the order of jobs, and none of its gaps may be filled."""
+    def find_wait(self, request: Request) -> WaitReason | None:
+        """Find why the request must wait, by the order of jobs, and none of its gaps may be filled."""
         # Running requests free blocks some day, so no request waits for ever.
         if self.tracker is None or not self.running:
-            return False
+            return None
         manager = self.kv_cache_manager
         own = max(map(len, manager.get_blocks(request.request_id).blocks), default=0)
-        return self.tracker.should_defer(request, own + manager.block_pool.get_num_free_blocks())
+        return self.tracker.find_wait(request, own + manager.block_pool.get_num_free_blocks())
+
+    def note_wait(self, request: Request, reason: WaitReason) -> None:
+        """Note what holds a request in this step."""
+        if self.tracker is not None:
+            self.tracker.note_wait(request, reason)
 
     def _free_request(
         self, request: Request, delay_free_blocks: bool = False

@@ -39,13 +39,20 @@ def gauge(name: str, text: str, samples: GetSamples, *labels: str) -> MakeMetric
 
 def histogram(name: str, text: str, find: Callable[[EngineSnapshot], Histogram | None]) -> MakeMetric:
     """Make a histogram. `find` returns None if an engine does not count this."""
+    return histograms(name, text, lambda one: [] if (found := find(one)) is None else [((), found)])
+
+
+def histograms(
+    name: str, text: str, find: Callable[[EngineSnapshot], Iterable[tuple[tuple[str, ...], Histogram]]], *labels: str
+) -> MakeMetric:
+    """Make a histogram for each of the label values that `find` gives."""
 
     def make(engines: Iterable[EngineSnapshot]) -> Metric:
-        family = HistogramMetricFamily(PREFIX + name, text, labels=("engine",))
+        family = HistogramMetricFamily(PREFIX + name, text, labels=("engine", *labels))
         for one in engines:
-            if (found := find(one)) is not None:
+            for values, found in find(one):
                 bounded = [(str(float(bound)), count) for bound, count in found.buckets]
-                family.add_metric((str(one.engine),), [*bounded, ("+Inf", found.count)], found.total)
+                family.add_metric((str(one.engine), *values), [*bounded, ("+Inf", found.count)], found.total)
         return family
 
     return make
@@ -53,7 +60,12 @@ def histogram(name: str, text: str, find: Callable[[EngineSnapshot], Histogram |
 
 def by_reason(counts: Mapping[Any, int]) -> Samples:
     """Make a sample for each reason or cause, with its words joined to one label value."""
-    return [((reason.replace(" ", "_").replace("-", "_"),), count) for reason, count in sorted(counts.items())]
+    return [((label(reason),), count) for reason, count in sorted(counts.items())]
+
+
+def label(reason: str) -> str:
+    """Join the words of a reason to one label value."""
+    return reason.replace(" ", "_").replace("-", "_")
 
 
 def convert(counts: HistogramCounts) -> Histogram:

@@ -15,6 +15,8 @@ from agentcache.server.metric_families import (
     counter,
     gauge,
     histogram,
+    histograms,
+    label,
 )
 
 
@@ -28,6 +30,11 @@ def _one(get: Callable[[RuntimeCounts], float]) -> GetSamples:
 
 def _of(get: Callable[[RuntimeCounts], HistogramCounts]) -> Callable[[EngineSnapshot], Histogram | None]:
     return lambda one: convert(get(one.runtime)) if one.runtime is not None else None
+
+
+def _waits(one: EngineSnapshot) -> list[tuple[tuple[str, ...], Histogram]]:
+    waits = one.runtime.waits if one.runtime is not None else {}
+    return [((label(reason),), convert(counts)) for reason, counts in sorted(waits.items())]
 
 
 def _by_place(counts: Mapping[LossCause, int]) -> Samples:
@@ -52,6 +59,12 @@ RUNTIME_METRICS = (
         "answer_latency_seconds",
         "Seconds from a question to its answer, tools included: a whole reply that calls no tool.",
         _of(lambda runtime: runtime.answer_latency_s),
+    ),
+    histograms(
+        "turn_wait_seconds",
+        "Seconds from a turn's arrival until it ran, by what held it, of turns that it held for 1 ms or more.",
+        _waits,
+        "reason",
     ),
     histogram("job_turns", "Turns of jobs that ended.", _of(lambda runtime: runtime.job_turns)),
     counter(

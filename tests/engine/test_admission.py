@@ -45,24 +45,24 @@ def test_a_request_that_needs_pinned_blocks_holds_up_the_queue() -> None:
     tracked = make_waiting(pinned=6)
     large, small = tracked.ask("large", [1] * 5 * BLOCK), tracked.ask("small", [2] * BLOCK)
     tracker = tracked.tracker
-    assert not tracker.should_defer(small, available=10)
-    assert tracker.should_defer(large, available=10)
-    assert tracker.should_defer(small, available=10), "or there would never be room for the large one"
+    assert not tracker.find_wait(small, available=10)
+    assert tracker.find_wait(large, available=10)
+    assert tracker.find_wait(small, available=10), "or there would never be room for the large one"
     tracker.step()
-    assert not tracker.should_defer(small, available=10), "every step begins anew"
-    assert not tracker.should_defer(large, available=11)
+    assert not tracker.find_wait(small, available=10), "every step begins anew"
+    assert not tracker.find_wait(large, available=11)
 
 
 def test_pins_hold_nobody_back_for_longer_than_the_patience() -> None:
     tracked = make_waiting(pinned=6)
     request = tracked.ask("a", ASKED)
-    assert tracked.tracker.should_defer(request, available=6)
+    assert tracked.tracker.find_wait(request, available=6)
     tracked.clock.now_s += 7.9
     tracked.tracker.step()
-    assert tracked.tracker.should_defer(request, available=6)
+    assert tracked.tracker.find_wait(request, available=6)
     tracked.clock.now_s += 0.1
     tracked.tracker.step()
-    assert not tracked.tracker.should_defer(request, available=6)
+    assert not tracked.tracker.find_wait(request, available=6)
 
 
 def test_each_request_has_its_own_patience_whatever_the_queue() -> None:
@@ -73,11 +73,11 @@ def test_each_request_has_its_own_patience_whatever_the_queue() -> None:
         tracked.clock.now_s += 1
     for request in requests:
         tracked.tracker.step()
-        others = [each for each in requests if each is not request and tracked.tracker.should_defer(each, 6)]
+        others = [each for each in requests if each is not request and tracked.tracker.find_wait(each, 6)]
         assert len(others) == len(requests) - 1 - requests.index(request), "their patience is not over, or is"
-        assert tracked.tracker.should_defer(request, available=6)
+        assert tracked.tracker.find_wait(request, available=6)
         tracked.clock.now_s += 1
-        assert not tracked.tracker.should_defer(request, available=6), "whoever was held back in this step"
+        assert not tracked.tracker.find_wait(request, available=6), "whoever was held back in this step"
         tracked.tracker.admitted(request)
 
 
@@ -86,13 +86,13 @@ def test_a_policy_may_wait_for_pins_whatever_the_time() -> None:
     request = tracked.ask("a", ASKED)
     for _ in range(3):
         tracked.tracker.step()
-        assert tracked.tracker.should_defer(request, available=6)
+        assert tracked.tracker.find_wait(request, available=6)
         tracked.clock.now_s += 1000
 
 
 def test_without_a_pin_nobody_waits_however_little_is_free() -> None:
     tracked = make_waiting(pinned=0)
-    assert not tracked.tracker.should_defer(tracked.ask("a", ASKED), available=0)
+    assert not tracked.tracker.find_wait(tracked.ask("a", ASKED), available=0)
 
 
 @pytest.mark.parametrize(("loss", "patience_s"), [(0.0, 4.0), (0.5, 6.0), (1.0, 8.0)])
@@ -103,9 +103,9 @@ def test_patience_goes_by_what_will_be_lost(loss: float, patience_s: float) -> N
     tracked.tracker.step()
     assert tracked.tracker.patience_s == patience_s
     tracked.clock.now_s += patience_s - 0.1
-    assert tracked.tracker.should_defer(request, available=6)
+    assert tracked.tracker.find_wait(request, available=6)
     tracked.clock.now_s += 0.1
-    assert not tracked.tracker.should_defer(request, available=6)
+    assert not tracked.tracker.find_wait(request, available=6)
 
 
 def test_what_will_be_lost_is_looked_at_once_a_step() -> None:
@@ -120,7 +120,7 @@ def test_what_will_be_lost_is_looked_at_once_a_step() -> None:
 def test_policies_that_do_not_wait_for_pins(runtime_policy: RuntimePolicy) -> None:
     tracked = make_waiting(pinned=6)
     other = Tracked(runtime_policy, pins=tracked.pins)
-    assert not other.tracker.should_defer(other.ask("a", ASKED), available=0)
+    assert not other.tracker.find_wait(other.ask("a", ASKED), available=0)
     assert other.tracker.patience_s == math.inf
 
 
@@ -128,8 +128,8 @@ def test_preempted_requests_and_nobody_s_turns_do_not_wait() -> None:
     tracked = make_waiting(pinned=6)
     request = tracked.ask("a", ASKED)
     request.status = RequestStatus.PREEMPTED
-    assert not tracked.tracker.should_defer(request, available=0)
-    assert not make_waiting(pinned=6).tracker.should_defer(request, available=0)
+    assert not tracked.tracker.find_wait(request, available=0)
+    assert not make_waiting(pinned=6).tracker.find_wait(request, available=0)
 
 
 def test_nobody_waits_longer_for_pins_than_taking_them_costs() -> None:
@@ -139,13 +139,13 @@ def test_nobody_waits_longer_for_pins_than_taking_them_costs() -> None:
     # It lacks 2 blocks and would take pinned ones; each costs either request that runs LOSS_S.
     cost_s = 2 * 2 * LOSS_S
     free_blocks = 6 + -(-len(ASKED) // BLOCK) - 2
-    assert tracked.tracker.should_defer(request, available=free_blocks)
+    assert tracked.tracker.find_wait(request, available=free_blocks)
     tracked.tracker.step()
     tracked.clock.now_s += cost_s * 0.9
-    assert tracked.tracker.should_defer(request, available=free_blocks)
+    assert tracked.tracker.find_wait(request, available=free_blocks)
     tracked.tracker.step()
     tracked.clock.now_s += cost_s * 0.2
-    assert not tracked.tracker.should_defer(request, available=free_blocks)
+    assert not tracked.tracker.find_wait(request, available=free_blocks)
 
 
 @pytest.mark.parametrize(("lacking", "waits"), [(1, False), (2, False), (3, True)])
@@ -153,7 +153,9 @@ def test_a_wait_for_pins_that_saves_little_is_not_begun(lacking: int, waits: boo
     tracked = make_waiting(pinned=6, order=Order(patience_s=8.0, least_wait_s=2.5 * LOSS_S))
     tracked.running = 1
     request = tracked.ask("a", ASKED)
-    assert tracked.tracker.should_defer(request, available=6 + -(-len(ASKED) // BLOCK) - lacking) == waits
+    assert tracked.tracker.find_wait(request, available=6 + -(-len(ASKED) // BLOCK) - lacking) == (
+        "pins" if waits else None
+    )
 
 
 def test_each_unpinned_admission_restarts_the_wait_for_pins() -> None:
@@ -164,13 +166,13 @@ def test_each_unpinned_admission_restarts_the_wait_for_pins() -> None:
     cost_s = 4 * 2 * LOSS_S
     requests = [tracked.ask(name, ASKED) for name in "abc"]
     for request in requests:
-        assert tracked.tracker.should_defer(request, available=6)
+        assert tracked.tracker.find_wait(request, available=6)
         tracked.clock.now_s += cost_s * 0.9
         tracked.tracker.step()
-        assert tracked.tracker.should_defer(request, available=6)
+        assert tracked.tracker.find_wait(request, available=6)
         tracked.clock.now_s += cost_s * 0.2
         tracked.tracker.step()
-        assert not tracked.tracker.should_defer(request, available=6)
+        assert not tracked.tracker.find_wait(request, available=6)
         tracked.tracker.admitted(request)
 
 
@@ -178,12 +180,12 @@ def test_the_wait_for_pins_restarts_once_nobody_waits() -> None:
     tracked = make_waiting(pinned=6)
     tracked.running = 2
     gone = tracked.ask("gone", ASKED)
-    assert tracked.tracker.should_defer(gone, available=6)
+    assert tracked.tracker.find_wait(gone, available=6)
     tracked.reply(gone, tokens=0, status=RequestStatus.FINISHED_ABORTED)
     tracked.waiting = 0
     tracked.tracker.step()
     tracked.clock.now_s += 100
-    assert tracked.tracker.should_defer(tracked.ask("new", ASKED), available=6)
+    assert tracked.tracker.find_wait(tracked.ask("new", ASKED), available=6)
 
 
 # Of the 100 blocks that `Tracked` has; with BLOCKS_ASKED a new job needs so many free beside the pins.
@@ -194,18 +196,18 @@ BLOCKS_ASKED = -(-len(ASKED) // BLOCK)
 def test_a_new_job_leaves_those_under_way_room_to_grow() -> None:
     tracked = make_waiting(pinned=6, order=RESERVED)
     request = tracked.ask("new", ASKED)
-    assert tracked.tracker.should_defer(request, available=BLOCKS_ASKED + 6 + 3)
+    assert tracked.tracker.find_wait(request, available=BLOCKS_ASKED + 6 + 3)
     tracked.tracker.step()
-    assert not tracked.tracker.should_defer(request, available=BLOCKS_ASKED + 6 + 4)
+    assert not tracked.tracker.find_wait(request, available=BLOCKS_ASKED + 6 + 4)
 
 
 def test_that_room_is_at_most_what_is_pinned() -> None:
     tracked = make_waiting(pinned=2, order=RESERVED)
-    assert tracked.tracker.should_defer(tracked.ask("a", ASKED), available=BLOCKS_ASKED + 2 + 1)
+    assert tracked.tracker.find_wait(tracked.ask("a", ASKED), available=BLOCKS_ASKED + 2 + 1)
     tracked.tracker.step()
-    assert not tracked.tracker.should_defer(tracked.ask("b", ASKED), available=BLOCKS_ASKED + 2 + 2)
+    assert not tracked.tracker.find_wait(tracked.ask("b", ASKED), available=BLOCKS_ASKED + 2 + 2)
     nothing_pinned = make_waiting(pinned=0, order=RESERVED)
-    assert not nothing_pinned.tracker.should_defer(nothing_pinned.ask("c", ASKED), available=0)
+    assert not nothing_pinned.tracker.find_wait(nothing_pinned.ask("c", ASKED), available=0)
 
 
 @pytest.mark.parametrize(("running", "spare"), [(1.0, 4), (0.05, 4), (0.02, 1)])
@@ -213,14 +215,14 @@ def test_running_requests_are_left_room_by_their_share(running: float, spare: in
     """Four of a hundred blocks are the reserve; some ninety are held, and nothing is pinned."""
     tracked = make_waiting(pinned=0, order=replace(RESERVED, running=running))
     request = tracked.ask("new", ASKED)
-    assert tracked.tracker.should_defer(request, available=BLOCKS_ASKED + spare - 1)
+    assert tracked.tracker.find_wait(request, available=BLOCKS_ASKED + spare - 1)
     tracked.tracker.step()
-    assert not tracked.tracker.should_defer(request, available=BLOCKS_ASKED + spare)
+    assert not tracked.tracker.find_wait(request, available=BLOCKS_ASKED + spare)
 
 
 def test_nothing_running_and_nothing_pinned_leaves_no_room() -> None:
     tracked = make_waiting(pinned=0, order=replace(RESERVED, running=1.0))
-    assert not tracked.tracker.should_defer(tracked.ask("new", [1] * 100 * BLOCK), available=100)
+    assert not tracked.tracker.find_wait(tracked.ask("new", [1] * 100 * BLOCK), available=100)
 
 
 def test_a_job_under_way_needs_no_more_than_its_own_room() -> None:
@@ -228,19 +230,19 @@ def test_a_job_under_way_needs_no_more_than_its_own_room() -> None:
     history = tracked.turn("first", ASKED, session="job", calls=(SEARCH,))
     again = tracked.ask("second", [*history, 5], session="job")
     blocks = -(-again.num_tokens // BLOCK)
-    assert not tracked.tracker.should_defer(again, available=blocks + 6)
-    assert tracked.tracker.should_defer(tracked.ask("new", ASKED), available=BLOCKS_ASKED + 6)
-    assert not tracked.tracker.should_defer(again, available=blocks + 6), "a new job holds back new jobs alone"
-    assert tracked.tracker.should_defer(tracked.ask("small", [3] * BLOCK), available=50)
+    assert not tracked.tracker.find_wait(again, available=blocks + 6)
+    assert tracked.tracker.find_wait(tracked.ask("new", ASKED), available=BLOCKS_ASKED + 6)
+    assert not tracked.tracker.find_wait(again, available=blocks + 6), "a new job holds back new jobs alone"
+    assert tracked.tracker.find_wait(tracked.ask("small", [3] * BLOCK), available=50)
 
 
 def test_a_new_job_waits_for_that_room_for_its_patience() -> None:
     tracked = make_waiting(pinned=6, order=RESERVED)
     request = tracked.ask("new", ASKED)
     tracked.clock.now_s += 7.9
-    assert tracked.tracker.should_defer(request, available=BLOCKS_ASKED + 6)
+    assert tracked.tracker.find_wait(request, available=BLOCKS_ASKED + 6)
     tracked.clock.now_s += 0.1
-    assert not tracked.tracker.should_defer(request, available=BLOCKS_ASKED + 6)
+    assert not tracked.tracker.find_wait(request, available=BLOCKS_ASKED + 6)
 
 
 @pytest.mark.parametrize(("spare", "wait_s"), [(0, 4.0), (3, 1.0)])
@@ -250,10 +252,10 @@ def test_a_new_job_waits_while_taking_that_room_costs_more(spare: int, wait_s: f
     tracked.running = round(1 / LOSS_S)
     request = tracked.ask("new", ASKED)
     tracked.clock.now_s += wait_s - 0.01
-    assert tracked.tracker.should_defer(request, available=BLOCKS_ASKED + 6 + spare)
+    assert tracked.tracker.find_wait(request, available=BLOCKS_ASKED + 6 + spare)
     tracked.clock.now_s += 0.02
     tracked.tracker.step()
-    assert not tracked.tracker.should_defer(request, available=BLOCKS_ASKED + 6 + spare)
+    assert not tracked.tracker.find_wait(request, available=BLOCKS_ASKED + 6 + spare)
 
 
 def make_held(model_path: str, blocks: int, **knobs: Any) -> LoneScheduler:

@@ -49,17 +49,17 @@ def test_a_junior_leaves_room_to_those_that_have_come_further(turns: int, waits:
     request = come_again(tracked, "e", turns)
     tracked.tracker.step()
     available = -(-request.num_tokens // BLOCK) + 6
-    assert tracked.tracker.should_defer(request, available=available) is waits
+    assert tracked.tracker.find_wait(request, available=available) == ("new job" if waits else None)
     tracked.tracker.step()
-    assert not tracked.tracker.should_defer(request, available=available + 4), "there is room for both"
+    assert not tracked.tracker.find_wait(request, available=available + 4), "there is room for both"
 
 
 def test_a_junior_waits_although_it_is_pinned_a_senior_does_not() -> None:
     tracked = make_waiting(pinned=6, order=ORDER)
     tracked.pins.await_return = lambda _: True
     senior, junior = come_again(tracked, "senior", 4), come_again(tracked, "junior", 1)
-    assert tracked.tracker.should_defer(junior, available=6)
-    assert not tracked.tracker.should_defer(senior, available=6)
+    assert tracked.tracker.find_wait(junior, available=6)
+    assert not tracked.tracker.find_wait(senior, available=6)
 
 
 def test_a_junior_waits_at_each_turn_for_its_patience() -> None:
@@ -67,10 +67,10 @@ def test_a_junior_waits_at_each_turn_for_its_patience() -> None:
     come_again(tracked, "senior", 4)
     for turns in (1, 2):
         request = come_again(tracked, f"junior {turns}", turns)
-        assert tracked.tracker.should_defer(request, available=6)
+        assert tracked.tracker.find_wait(request, available=6)
         tracked.clock.now_s += 8
         tracked.tracker.step()
-        assert not tracked.tracker.should_defer(request, available=6)
+        assert not tracked.tracker.find_wait(request, available=6)
 
 
 def test_jobs_that_wait_for_a_human_are_not_compared_with() -> None:
@@ -79,8 +79,8 @@ def test_jobs_that_wait_for_a_human_are_not_compared_with() -> None:
         tracked.reply(come_again(tracked, f"old {number}", 5))
     request = come_again(tracked, "now", 2)
     tracked.tracker.step()
-    assert not tracked.tracker.should_defer(request, available=-(-request.num_tokens // BLOCK) + 6)
-    assert tracked.tracker.should_defer(tracked.ask("new", ASKED), available=BLOCKS_ASKED + 6)
+    assert not tracked.tracker.find_wait(request, available=-(-request.num_tokens // BLOCK) + 6)
+    assert tracked.tracker.find_wait(tracked.ask("new", ASKED), available=BLOCKS_ASKED + 6)
 
 
 @pytest.mark.parametrize(("kept", "added", "cost_blocks"), [(4, 0, 0), (4, 1, 4), (2, 0, 2), (0, 0, 4)])
@@ -99,8 +99,8 @@ def test_a_junior_waits_for_what_its_job_will_still_take(kept: int, added: int, 
     for waited_s in (0.0, 0.95 * cost_blocks * 2 * LOSS_S, 1.05 * cost_blocks * 2 * LOSS_S):
         tracked.tracker.step()
         tracked.clock.now_s = come_s + waited_s
-        waits[waited_s] = tracked.tracker.should_defer(request, available=BLOCKS_ASKED - kept + 6)
-    assert list(waits.values()) == ([True, True, False] if cost_blocks else [False])
+        waits[waited_s] = tracked.tracker.find_wait(request, available=BLOCKS_ASKED - kept + 6)
+    assert list(waits.values()) == (["new job", "new job", None] if cost_blocks else [None])
 
 
 def test_tokens_of_each_turn_are_learned_from() -> None:

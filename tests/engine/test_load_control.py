@@ -48,9 +48,9 @@ def test_a_turn_without_its_context_waits_and_lets_others_pass() -> None:
     tracked.clock.now_s += 10.0
     new = tracked.ask("new", ASKED, session="new")
     for _ in range(2):
-        assert tracked.tracker.should_defer(lost, available=100)
-        assert not tracked.tracker.should_defer(kept, available=100), "it is out of patience"
-        assert not tracked.tracker.should_defer(new, available=200)
+        assert tracked.tracker.find_wait(lost, available=100)
+        assert not tracked.tracker.find_wait(kept, available=100), "it is out of patience"
+        assert not tracked.tracker.find_wait(new, available=200)
     assert tracked.tracker.load_control.held_turns == 1, "a turn counts once"
 
 
@@ -62,9 +62,9 @@ def test_it_waits_only_while_it_would_take_pinned_blocks(pinned: int, beside: in
     available = pinned + count_blocks(request) + beside
     tracked.clock.now_s += 10.0
     tracked.pins.blocks = pinned
-    assert tracked.tracker.should_defer(request, available) is waits
+    assert tracked.tracker.find_wait(request, available) == ("load" if waits else None)
     tracked.pins.blocks = 0
-    assert not tracked.tracker.should_defer(request, available), "as soon as they end, too"
+    assert not tracked.tracker.find_wait(request, available), "as soon as they end, too"
 
 
 def test_blocks_of_others_that_run_are_none_to_wait_for() -> None:
@@ -74,9 +74,9 @@ def test_blocks_of_others_that_run_are_none_to_wait_for() -> None:
     tracked.clock.now_s += 10.0
     available = 50 + count_blocks(request) - 1
     tracked.pins.blocks = 50
-    assert not tracked.tracker.should_defer(request, available)
+    assert not tracked.tracker.find_wait(request, available)
     tracked.pins.blocks = 51
-    assert tracked.tracker.should_defer(request, available)
+    assert tracked.tracker.find_wait(request, available)
 
 
 def test_it_goes_on_once_others_have_computed_its_context() -> None:
@@ -88,12 +88,12 @@ def test_it_goes_on_once_others_have_computed_its_context() -> None:
     for _ in range(150):
         tracked.clock.now_s += 0.1
         tracked.tracker.step()
-        assert tracked.tracker.should_defer(request, available=100)
+        assert tracked.tracker.find_wait(request, available=100)
     assert len(looks) == 4, "after 1, 2, 4 and 8 s"
     tracked.hits = make_hits(5)
     tracked.clock.now_s += 1.1
     tracked.tracker.step()
-    assert not tracked.tracker.should_defer(request, available=100)
+    assert not tracked.tracker.find_wait(request, available=100)
 
 
 def test_what_is_left_of_its_context_is_not_kept_for_it() -> None:
@@ -101,7 +101,7 @@ def test_what_is_left_of_its_context_is_not_kept_for_it() -> None:
     guarded: list[str] = []
     tracked.pins.guard = lambda request_id, *_: guarded.append(request_id)
     lost, kept = come_back(tracked, "lost", kept_blocks=1), come_back(tracked, "kept", kept_blocks=4)
-    assert tracked.tracker.should_defer(lost, available=100)
+    assert tracked.tracker.find_wait(lost, available=100)
     assert guarded == [kept.request_id]
     tracked.longest_wait_s = 0.0
     tracked.tracker.step()
@@ -113,22 +113,22 @@ def test_it_waits_until_its_round_or_until_all_contexts_fit() -> None:
     tracked = make_controlled()
     request = come_back(tracked, "a")
     tracked.clock.now_s += WAIT_S - 0.1
-    assert tracked.tracker.should_defer(request, available=100), "whatever its patience"
+    assert tracked.tracker.find_wait(request, available=100), "whatever its patience"
     tracked.longest_wait_s = 0.0
     tracked.tracker.step()
-    assert not tracked.tracker.should_defer(request, available=100)
+    assert not tracked.tracker.find_wait(request, available=100)
     tracked.longest_wait_s = WAIT_S
     tracked.tracker.step()
-    assert tracked.tracker.should_defer(request, available=100)
+    assert tracked.tracker.find_wait(request, available=100)
     tracked.clock.now_s += 0.1
-    assert not tracked.tracker.should_defer(request, available=100)
+    assert not tracked.tracker.find_wait(request, available=100)
 
 
 def test_a_preempted_request_goes_on() -> None:
     tracked = make_controlled()
     request = come_back(tracked, "a")
     request.status = RequestStatus.PREEMPTED
-    assert not tracked.tracker.should_defer(request, available=100)
+    assert not tracked.tracker.find_wait(request, available=100)
 
 
 def test_what_the_host_s_memory_has_is_not_lost() -> None:
@@ -136,7 +136,7 @@ def test_what_the_host_s_memory_has_is_not_lost() -> None:
     tracked.tracker.load_control.count_elsewhere = lambda _: 4
     request = come_back(tracked, "a")
     tracked.clock.now_s += 10.0
-    assert not tracked.tracker.should_defer(request, available=100)
+    assert not tracked.tracker.find_wait(request, available=100)
 
 
 def make_small(model_path: str) -> LoneScheduler:

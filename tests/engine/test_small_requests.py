@@ -152,7 +152,7 @@ def test_what_is_small_goes_by_the_cost_model(max_tokens: int, blocks: int, cach
     ]
     request = tracked.ask("a", [1] * blocks * BLOCK, session="s", max_tokens=max_tokens)
     assert tracked.tracker.priority_of(request).by_arrival is is_small
-    assert tracked.tracker.should_defer(request, available=0) is not is_small
+    assert tracked.tracker.find_wait(request, available=0) == (None if is_small else "pins")
 
 
 def test_small_requests_go_before_what_came_after_them() -> None:

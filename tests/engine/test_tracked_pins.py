@@ -107,9 +107,9 @@ def test_a_pinned_job_needs_no_rank_to_be_let_pass_the_pins() -> None:
     known = tracked.turn("a", ASKED, session="s", calls=[BASH])
     request = tracked.ask("b", [*known, 5], session="s")
     assert tracked.tracker.priority_of(request).rank == ORDINARY
-    assert not tracked.tracker.should_defer(request, available=0)
+    assert not tracked.tracker.find_wait(request, available=0)
     other = tracked.ask("other", ASKED, session="other")
-    assert tracked.tracker.should_defer(other, available=6)
+    assert tracked.tracker.find_wait(other, available=6)
 
 
 def test_a_decision_to_hold_hears_whether_requests_wait() -> None:

@@ -107,6 +107,9 @@ def test_a_wait_lasts_until_the_blocks_are_there(tiny_model_path: str) -> None:
     assert (waits.count, waits.total) == (1, 5.0)
     lone.run_until_idle()
     assert lone.scheduler.tier.waits.view() == waits
+    (job,) = lone.scheduler.tracker.view_session("mine")
+    # Until the first step looks at it, and from there to the seventh, in which it runs.
+    assert job.turns[-1].waits == {"batch full": 1.0, "fetch": 6.0}
 
 
 def test_a_wait_ends_with_its_request(tiny_model_path: str) -> None:

@@ -13,6 +13,7 @@ from agentcache.engine.order.job_queue import QueuePriority
 from agentcache.engine.replies.forced_calls import find_forced_calls
 from agentcache.engine.replies.handed_over import is_handed_over
 from agentcache.engine.vllm.types import Request, RequestStatus
+from agentcache.engine.waits import WaitReason, Waits
 from tool_runtime.learning.tool_key import ToolKey
 
 # A reply, which a client may dictate, can call thousands.
@@ -54,6 +55,12 @@ class RequestState:
     lost_to: tuple[LossView, ...] = ()
     hits: dict[HitPlace, int] = field(default_factory=dict)
     evicted_from: dict[LossCause, int] = field(default_factory=dict)
+    waits: Waits = field(init=False)
+    waited_s: dict[WaitReason, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Let the request wait."""
+        self.waits = Waits(self.arrived_s)
 
     @property
     def lost_tokens(self) -> int:
@@ -117,6 +124,7 @@ def view_turn(request: Request, state: RequestState, calls: Sequence[ToolKey], n
         lost_to=state.lost_to,
         hits=state.hits,
         evicted_from=state.evicted_from,
+        waits=state.waits.end(now_s) if state.scheduled_s is None else state.waited_s,
     )
 
 

@@ -21,6 +21,7 @@ from agentcache.engine.jobs.views import (
     ToolCounts,
     TurnView,
 )
+from agentcache.engine.waits import WaitReason
 from tool_runtime.learning.job_entry import Departed, Departure, Gap, JobEntry
 from tool_runtime.learning.tool_key import HUMAN
 
@@ -34,6 +35,7 @@ _MAX_TOOLS = 32
 _MAX_SESSION = 256
 _MAX_EXPIRED = 10_000
 _LATENCY_BOUNDS_S = (1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600)
+_WAIT_BOUNDS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60)
 _TURN_BOUNDS = (1, 2, 3, 5, 8, 12, 20, 30, 50, 100)
 
 
@@ -78,6 +80,7 @@ class JobStats:
         self.hits: Counter[HitPlace] = Counter()
         self.evicted_from: Counter[LossCause] = Counter()
         self.changes: Counter[ChangeCause] = Counter()
+        self.waits: dict[WaitReason, Histogram] = {}
         self._gaps: dict[str, list[float]] = {}
         self._ended_jobs: deque[_EndedJob] = deque(maxlen=_MAX_ENDED_JOBS)
         self._latest: deque[tuple[JobRecord, TurnView]] = deque()
@@ -114,6 +117,8 @@ class JobStats:
                 counted.hits.update(turn.hits)
             if turn.evicted_from:
                 counted.evicted_from.update(turn.evicted_from)
+        for reason, seconds in turn.waits.items():
+            self.waits.setdefault(reason, Histogram(_WAIT_BOUNDS_S)).add(seconds)
         if turn.change is not None:
             self.changes[turn.change.cause] += 1
 
@@ -185,6 +190,7 @@ class JobStats:
             evicted_from=dict(self.evicted_from),
             changed_prompts=dict(self.changes),
             found_jobs=dict(found),
+            waits={reason: waited.view() for reason, waited in self.waits.items()},
             held_turns=held_turns,
         )
 

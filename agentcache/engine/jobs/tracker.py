@@ -27,6 +27,7 @@ from agentcache.engine.order.load_control import LoadControl
 from agentcache.engine.replies.tool_reader import ToolReader, calls_of
 from agentcache.engine.vllm.offload import KVConnectorBase_V1
 from agentcache.engine.vllm.types import KVCacheBlock, Request
+from agentcache.engine.waits import WaitReason
 from agentcache.policy.return_price import ReturnPrice
 from agentcache.policy.runtime_policy import RuntimePolicy
 from tool_runtime.learning.job_entry import Departure, Gap, JobEntry
@@ -143,13 +144,19 @@ class JobTracker:
         """The seconds after which a request goes before those of older jobs."""
         return self._waiting.patience_s
 
-    def should_defer(self, request: Request, available: int) -> bool:
-        """Tell whether the request is not to be admitted in this step, because it would take pinned blocks.
+    def find_wait(self, request: Request, available: int) -> WaitReason | None:
+        """Find why the request is not to be admitted in this step: `pins`, `new job` or `load`; None if it may be.
 
         `available` blocks are free, or the request's already because a KV connector has loaded them.
         """
         state = self._states.get(request.request_id)
-        return state is not None and self._waiting.should_defer(request, state, available, self.clock())
+        return None if state is None else self._waiting.find_wait(request, state, available, self.clock())
+
+    def note_wait(self, request: Request, reason: WaitReason) -> None:
+        """Note what holds a request that has not run yet. Called in every step."""
+        state = self._states.get(request.request_id)
+        if state is not None and state.waits.reason != reason:
+            state.waits.note(reason, self.clock())
 
     def admitted(self, request: Request, filled: Collection[int] = ()) -> None:
         """Note that the request holds its blocks and runs, for the first time or again.
@@ -160,6 +167,7 @@ class JobTracker:
         if state is None or state.scheduled_s is not None:
             return
         state.scheduled_s = self.clock()
+        state.waited_s = state.waits.end(state.scheduled_s)
         stats = request.prefill_stats
         state.cached_tokens = stats.num_cached_tokens if stats is not None else 0
         if stats is not None:

@@ -11,6 +11,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, with_config
 
+from agentcache.engine.waits import WaitReason
+
 
 class _View(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -131,6 +133,10 @@ class TurnView:
         dict[LossCause, int],
         Field(description="evicted tokens, by how they were lost; empty without a second cache"),
     ] = field(default_factory=dict)
+    waits: Annotated[
+        dict[WaitReason, float],
+        Field(description="seconds from its arrival until it ran, by what held it; those below 1 ms are left out"),
+    ] = field(default_factory=dict)
 
 
 class PinView(_View):
@@ -218,6 +224,9 @@ class RuntimeCounts(_View):
         default={}, description="turns whose prompt left the last turn, by cause"
     )
     found_jobs: dict[FoundBy, int] = Field(default={}, description="requests, by how their job was found")
+    waits: dict[WaitReason, HistogramCounts] = Field(
+        default={}, description="seconds that turns waited, by what held them; of turns that it held for 1 ms or more"
+    )
     held_turns: int = Field(
         default=0, description="that waited, their context lost, because jobs wanted more than the caches hold"
     )

@@ -11,6 +11,7 @@ from agentcache.engine.order.load_control import LoadControl
 from agentcache.engine.order.step_order import StepOrder
 from agentcache.engine.vllm.base import cdiv
 from agentcache.engine.vllm.types import KVCacheBlock, Request, RequestStatus
+from agentcache.engine.waits import WaitReason
 from agentcache.policy.runtime_policy import SMALL_S, RuntimePolicy
 
 
@@ -98,8 +99,8 @@ class AdmissionControl:
         if free and self._guarded is not None:
             self._guarded.guard(request.request_id, free, max(0.0, LATEST_S - state.priority.time_s))
 
-    def should_defer(self, request: Request, state: RequestState, available: int, now_s: float) -> bool:
-        """Tell whether the request is not to be admitted in this step, because it would take pinned blocks.
+    def find_wait(self, request: Request, state: RequestState, available: int, now_s: float) -> WaitReason | None:
+        """Find why the request is not to be admitted in this step; None if it may be.
 
         `available` blocks are free, or the request's already.
 
@@ -110,13 +111,13 @@ class AdmissionControl:
         waited for `patience_s` goes, however many wait with it, unless load control holds it.
         """
         if self._respected is None or request.status == RequestStatus.PREEMPTED or state.priority.by_arrival:
-            return False
+            return None
         pinned = self._respected.blocks
         lacking = self._count_needed(request, state) - (available - pinned)
         if pinned and lacking > 0 and self.load_control.holds(request, state, now_s):
-            return True
+            return "load"
         if now_s - state.arrived_s >= self.patience_s:
-            return False
+            return None
         under_way = pinned + self._count_held_by_running(available)
         if under_way and self._reserve and self._juniors.include(state.turn):
             room = min(under_way, self._reserve)
@@ -126,12 +127,12 @@ class AdmissionControl:
                 taken > 0 and now_s - state.arrived_s < self._find_cost(taken, request)
             )
             if self._holds_juniors:
-                return True
+                return "new job"
         if state.pinned:
-            return False
+            return None
         if pinned and not self._held_back:
             self._held_back = lacking > 0 and self._is_worth_waiting(min(lacking, pinned), request, now_s)
-        return self._held_back
+        return "pins" if self._held_back else None
 
     def _is_small(self, request: Request, hits: Sequence[KVCacheBlock]) -> bool:
         # Each group of layers has a block for the same tokens.

@@ -29,6 +29,7 @@ from agentcache.engine.segments.holds import Holds
 from agentcache.engine.segments.plan import Hits, Interval, SegmentCosts, plan_segments
 from agentcache.engine.vllm.base import cdiv
 from agentcache.engine.vllm.types import KVCacheBlock, KVCacheManager, Request, RequestStatus
+from agentcache.engine.waits import WaitReason
 
 _NO_ROOM = "no room"
 
@@ -59,9 +60,9 @@ class GapFiller:
         finder: HitFinder,
         costs: SegmentCosts,
         max_gaps: int,
-        holds_back: Callable[[Request], bool],
+        find_wait: Callable[[Request], WaitReason | None],
     ) -> None:
-        """Take what tells whether a request must wait for others' sake."""
+        """Take what finds why a request must wait for others' sake."""
         self.stats = SegmentStats()
         # Fill requests under way, by their request's id.
         self.rows: dict[str, FillRequest] = {}
@@ -74,7 +75,7 @@ class GapFiller:
         self._prefix: tuple[Request, Prefix] | None = None
         # Waiting requests that were looked up, those that are held back in every step.
         self._seen: set[str] = set()
-        self._holds_back = holds_back
+        self._find_wait = find_wait
         self._manager = manager
         self._pool = manager.block_pool
         self.finder = finder
@@ -84,15 +85,15 @@ class GapFiller:
         # Tells whether a request must wait for blocks of a second tier, with what is cached of it.
         self.awaits_tier: Callable[[Request, CachedBlockMap], bool] = lambda *_: False
         # What `next_row` gave last, if it must, or has no grammar: asked a moment later, the answer might be another.
-        self.held_back: Request | None = None
+        self.held: tuple[Request, WaitReason] | None = None
         self._numbers = itertools.count()
 
     def next_row(self, request: Request) -> Request:
         """Return what must be scheduled next so that `request` gets on: a fill request, or the request itself."""
-        self._planned = self._prefix = self.held_back = None
+        self._planned = self._prefix = self.held = None
         if awaits_grammar(request):
-            self.held_back = request
-        if self.held_back or request.num_computed_tokens or not is_startable(request) or find_obstacle(request):
+            self.held = request, "grammar"
+        if self.held or request.num_computed_tokens or not is_startable(request) or find_obstacle(request):
             return request
         block_map, hits = self.look(request)
         parent = self._parents.get(request.request_id)
@@ -100,8 +101,8 @@ class GapFiller:
         self._prefix = request, prefix
         if self.awaits_fill(request) or self.awaits_tier(request, block_map) or not hits.islands:
             return request
-        if not self.has_begun(request) and self._holds_back(request):
-            self.held_back = request
+        if not self.has_begun(request) and (reason := self._find_wait(request)) is not None:
+            self.held = request, reason
             return request
         parent = parent or Parent(request)
         plan = plan_segments(hits, self.costs, self.gaps_left(request))

@@ -27,8 +27,15 @@ from agentcache.engine.vllm.types import (
     SchedulerOutput,
     SchedulerStats,
 )
+from agentcache.engine.waits import WaitReason
 
 logger = init_logger("vllm.agentcache")
+
+# What vLLM itself has requests wait for.
+_BLOCKED: dict[RequestStatus, WaitReason] = {
+    RequestStatus.WAITING_FOR_REMOTE_KVS: "fetch",
+    RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR: "grammar",
+}
 
 
 class MultiSegmentScheduler(VllmScheduler):
@@ -46,7 +53,7 @@ class MultiSegmentScheduler(VllmScheduler):
             logger.warning("Cached blocks are reused as prefixes only: %s.", obstacle.text)
             return
         finder = HitFinder(self.kv_cache_manager.block_pool, make_rule(self.kv_cache_config), self.block_size)
-        filler = GapFiller(self.kv_cache_manager, finder, get_costs(), max_gaps, self.holds_back)
+        filler = GapFiller(self.kv_cache_manager, finder, get_costs(), max_gaps, self.find_wait)
         self.gap_filler = filler
         self.waiting = FillingQueue(self.waiting, filler)
         _count_gaps_as_computed(self.kv_cache_manager, filler, self._register_row)
@@ -141,25 +148,38 @@ class MultiSegmentScheduler(VllmScheduler):
             stats.num_running_reqs -= self.gap_filler.count_running()
         return stats
 
-    def holds_back(self, request: Request) -> bool:  # noqa: ARG002 (policies look at it)
-        """Tell whether the request must wait for others' sake, and none of its gaps may be filled: never, here."""
-        return False
+    def find_wait(self, request: Request) -> WaitReason | None:  # noqa: ARG002 (policies look at it)
+        """Find why the request must wait for others' sake, and none of its gaps may be filled: for nothing, here."""
+        return None
+
+    def note_wait(self, request: Request, reason: WaitReason) -> None:
+        """Note what holds a request in this step: it is told of each that is looked at, and here kept of none."""
 
     def _handle_blocked_waiting_request(self, request: Request) -> bool:
-        return not self._must_wait(request) and super()._handle_blocked_waiting_request(request)
+        reason, blocked = self._find_own_wait(request), _BLOCKED.get(request.status)
+        is_ready = reason is None and super()._handle_blocked_waiting_request(request)
+        if reason is None and not is_ready:
+            reason = blocked
+        self.note_wait(request, reason or "batch full")
+        return is_ready
 
-    def _must_wait(self, request: Request) -> bool:
+    def _find_own_wait(self, request: Request) -> WaitReason | None:
         if (filler := self.gap_filler) is None:
-            return self.holds_back(request)
+            return self.find_wait(request)
         # Held back after its gaps were filled, it would keep those blocks from all others meanwhile.
         if filler.has_begun(request):
-            if waits := filler.awaits_fill(request):
-                filler.holds.ahead.add(request.request_id)
-            return waits
-        return filler.held_back is request or self.holds_back(request)
+            if not filler.awaits_fill(request):
+                return None
+            filler.holds.ahead.add(request.request_id)
+            return "fill"
+        if filler.held is not None and filler.held[0] is request:
+            return filler.held[1]
+        return self.find_wait(request)
 
     def _register_row(self, request: Request) -> None:
         self.requests[request.request_id] = request
+        # The step may have no room to look at that one.
+        self.note_wait(self.client_request_of(request), "fill")
 
     def _forget(self, requests: Iterable[Request]) -> None:
         assert self.gap_filler is not None

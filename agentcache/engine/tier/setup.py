@@ -73,7 +73,7 @@ class TierSetup:
 
     def make(
         self,
-        scheduler: Scheduler,
+        scheduler: MultiSegmentScheduler,
         *,
         queue: BlockQueue,
         filler: GapFiller,
@@ -101,6 +101,7 @@ class TierSetup:
             block_bytes=int(find_block_bytes(scheduler)) * scheduler.parallel_config.world_size,
             workers=scheduler.parallel_config.world_size,
             find_filled=lambda step: find_filled(scheduler, step),
+            note_wait=scheduler.note_wait,
             observers=observers,
             clock=clock,
         )

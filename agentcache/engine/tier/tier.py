@@ -18,6 +18,7 @@ from agentcache.engine.tier.waits import FetchWaits
 from agentcache.engine.tier.worker import CopiesDone, TierMetadata
 from agentcache.engine.vllm.base import cdiv
 from agentcache.engine.vllm.types import Request, SchedulerOutput
+from agentcache.engine.waits import WaitReason
 from agentcache.errors import IntegrityError
 from agentcache.policy.return_price import ReturnPrice
 
@@ -40,6 +41,7 @@ class Tier:
         block_bytes: int,
         workers: int,
         find_filled: Callable[[SchedulerOutput], set[int]],
+        note_wait: Callable[[Request, WaitReason], None],
         observers: Observers,
         clock: Callable[[], float],
     ) -> None:
@@ -47,7 +49,8 @@ class Tier:
 
         `filler` holds blocks of waiting requests, `price` is told what was fetched. A block has `block_size` tokens.
         For one, `block_bytes` are copied by all of vLLM's `workers` together, who must have made a copy before it
-        counts. `find_filled` finds the blocks that a step fills, by their ids. `clock` gives seconds.
+        counts. `find_filled` finds the blocks that a step fills, by their ids; `note_wait` notes why a request waits.
+        `clock` gives seconds.
         """
         self.host = host
         self.storing = storing
@@ -67,6 +70,7 @@ class Tier:
         self._filler = filler
         self._price = price
         self._find_filled = find_filled
+        self._note_wait = note_wait
         self.copies = Copies(workers, most_fetched=max(1, int(_MOST_FETCHES_S / fetching.block_s)))
         filler.awaits_tier = self._awaits
 
@@ -87,6 +91,7 @@ class Tier:
         """
         if self._must_wait(request):
             self._waits_guard.tell(self.waits.begin, request.request_id)
+            self._note_wait(request, "fetch")
             self._filler.holds.ahead.add(request.request_id)
             return True
         self.forget(request)
