@@ -89,9 +89,9 @@ def test_the_order_is_asked_once_a_step_about_gaps(tiny_model_path: str, monkeyp
     lone = make_pinned(tiny_model_path, 2)
     lone.add("running", tokens_of(2, 30), output_tokens=50, session_id="running")
     lone.step()
-    answers = iter([True, False])
+    answers = iter(["pins", None])
     monkeypatch.setattr(
-        lone.scheduler.tracker, "should_defer", lambda request, _: request.request_id == "job" and next(answers)
+        lone.scheduler.tracker, "find_wait", lambda request, _: next(answers) if request.request_id == "job" else None
     )
     lone.add("job", PROMPT, output_tokens=1, session_id="new")
     assert list(rows_of(lone.step())) == ["running"]

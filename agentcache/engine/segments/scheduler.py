@@ -153,7 +153,7 @@ class MultiSegmentScheduler(VllmScheduler):
         return None
 
     def note_wait(self, request: Request, reason: WaitReason) -> None:
-        """Note what holds a request in this step: it is told of each that is looked at, and here kept of none."""
+        """Note what holds a request that this step looks at: here it is not kept."""
 
     def _handle_blocked_waiting_request(self, request: Request) -> bool:
         reason, blocked = self._find_own_wait(request), _BLOCKED.get(request.status)
