@@ -161,7 +161,8 @@ def test_a_wrong_knob_is_told_before_the_engine_starts(
 
 
 def test_what_we_import_and_is_gone_is_named(monkeypatch: pytest.MonkeyPatch, tiny_model_path: str) -> None:
-    monkeypatch.delitem(sys.modules, "agentcache.engine.scheduler")
+    for name in ("agentcache.engine.scheduler", "agentcache.engine.vllm.types"):
+        monkeypatch.delitem(sys.modules, name)
     monkeypatch.delattr(request_queue, "SchedulingPolicy")
     failure = start_failure(tiny_model_path, NAMES_US[0])
     expected = "cannot import name 'SchedulingPolicy' from 'vllm.v1.core.sched.request_queue'"
