@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from agentcache.doctor.waits import tell_waits
+
 Values = Mapping[str, Any]
 
 # Shares below these are not worth a finding.
@@ -104,7 +106,7 @@ def diagnose(engines: Sequence[Values], jobs: Sequence[Values]) -> Diagnosis:
     if not prompt:
         return Diagnosis(("No turn of a job has ended yet.",), (*failures, *_judge_setup(engines)))
     return Diagnosis(
-        (*_tell_tokens(prompt, hit, missed), *_tell_places(prompt, runtimes)),
+        (*_tell_tokens(prompt, hit, missed), *_tell_places(prompt, runtimes), *tell_waits(runtimes)),
         (
             *failures,
             *_judge_clients(runtimes, jobs),

@@ -102,6 +102,22 @@ def test_what_the_server_lacks_is_named(runtime: dict[str, Any], part: str) -> N
     assert part in text
 
 
+def test_what_requests_waited_for_is_told_in_the_mean() -> None:
+    def wait(total_s: float) -> dict[str, Any]:
+        return {"bounds": (1.0,), "buckets": (0,), "count": 9, "total": total_s}
+
+    def tell(**waits: dict[str, Any]) -> list[str]:
+        facts = diagnose([read_engine(waits={name.replace("_", " "): each for name, each in waits.items()})], []).facts
+        return [fact for fact in facts if " s " in fact]
+
+    assert tell(pins=wait(26.5), new_job=wait(79.5)) == [
+        "Requests waited 2.0 s in the mean until they ran:",
+        "    1.5 s as new jobs, which leave room for those further on",
+        "    0.5 s for blocks that are kept for jobs whose tools run",
+    ]
+    assert tell(pins=wait(1.0)) == []
+
+
 def test_a_few_changes_and_first_requests_are_no_findings() -> None:
     assert list_texts(read_engine(changed_prompts={"history changed": 1})) == []
     assert list_texts(read_engine(found_jobs={"first": 500, "unmatched": 1, "repeated": 2})) == []

@@ -56,7 +56,7 @@ def make_runtime(**changes: Any) -> RuntimeCounts:
         "changed_prompts": {"tools reordered": 2},
         "found_jobs": {"named": 10, "first": 4, "unmatched": 1},
         "held_turns": 7,
-        "waits": {"new job": {"bounds": (1.0, 2.5), "buckets": (1, 3), "count": 4, "total": 9.5}},
+        "waits": {"new job": {"bounds": (1.0, 2.5), "buckets": (3, 3), "count": 3, "total": 1.5}},
     }
     return RuntimeCounts(**{**found, **changes})
 
