@@ -96,7 +96,7 @@ def test_replay_is_token_exact(one_engine_run: Path) -> None:
 
 def test_lru_hits_the_same_tokens_as_vllm(one_engine_run: Path) -> None:
     hits = {
-        policy: [(r.job, r.turn, r.cached_tokens) for r in requests]
+        policy: sorted((r.job, r.turn, r.cached_tokens) for r in requests)
         for policy, requests in requests_of(one_engine_run).items()
     }
     assert hits["vllm"] == hits["lru"]
