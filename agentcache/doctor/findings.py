@@ -102,15 +102,15 @@ def diagnose(engines: Sequence[Values], jobs: Sequence[Values]) -> Diagnosis:
         )
         return Diagnosis((), (*failures, nothing))
     prompt, hit = (sum(each[name] for each in runtimes) for name in ("prompt_tokens", "hit_tokens"))
-    missed = _add_up(runtimes, "missed_tokens")
+    missed, found = _add_up(runtimes, "missed_tokens"), _add_up(runtimes, "found_jobs")
     if not prompt:
         return Diagnosis(("No turn of a job has ended yet.",), (*failures, *_judge_setup(engines)))
     return Diagnosis(
-        (*_tell_tokens(prompt, hit, missed), *_tell_places(prompt, runtimes), *tell_waits(runtimes)),
+        (*_tell_tokens(prompt, hit, missed), *_tell_places(prompt, runtimes), *tell_waits(found.total(), runtimes)),
         (
             *failures,
             *_judge_clients(runtimes, jobs),
-            *_judge_matches(_add_up(runtimes, "found_jobs")),
+            *_judge_matches(found),
             *_judge_ends(jobs),
             *_judge_cache(prompt, missed, runtimes),
             *_judge_load(runtimes),

@@ -20,9 +20,8 @@ _REASONS = {
 }
 
 
-def tell_waits(runtimes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Tell the mean wait of a request and what it was for, where that is worth a line."""
-    requests = sum(sum((each.get("found_jobs") or {}).values()) for each in runtimes)
+def tell_waits(requests: int, runtimes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Tell the mean wait of so many requests and what it was for, where that is worth a line."""
     seconds: Counter[str] = Counter()
     for each in runtimes:
         for reason, waited in (each.get("waits") or {}).items():

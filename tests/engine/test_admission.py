@@ -77,7 +77,7 @@ def test_each_request_has_its_own_patience_whatever_the_queue() -> None:
         assert len(others) == len(requests) - 1 - requests.index(request), "their patience is not over, or is"
         assert tracked.tracker.find_wait(request, available=6)
         tracked.clock.now_s += 1
-        assert not tracked.tracker.find_wait(request, available=6), "whoever was held back in this step"
+        assert not tracked.tracker.find_wait(request, available=6), "whichever request was held back in this step"
         tracked.tracker.admitted(request)
 
 

@@ -138,7 +138,7 @@ def test_a_request_of_an_overdue_job_is_counted_once() -> None:
     for number in range(MAX_EXPIRED + 1):
         tracked.turn(str(number), ASKED, session=str(number))
     tracked.clock.now_s += 4000
-    # The other jobs expire first, as many as may in one step.
+    # The other jobs expire first, up to the limit of one step.
     tracked.turn("late", ASKED, session=str(MAX_EXPIRED))
     counts = tracked.tracker.count()
     assert counts.found_jobs == {"named": MAX_EXPIRED + 2}

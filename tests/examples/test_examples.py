@@ -97,15 +97,15 @@ def test_kept_job_is_not_ended(url: str, encoder: ReplyEncoder) -> None:
 def test_without_a_server_one_line_says_how_to_start_one(
     example: str, options: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nobody = "http://127.0.0.1:9/v1"
-    monkeypatch.setattr(sys, "argv", [example, "--base-url", nobody, *options])
+    dead_url = "http://127.0.0.1:9/v1"
+    monkeypatch.setattr(sys, "argv", [example, "--base-url", dead_url, *options])
     monkeypatch.syspath_prepend(EXAMPLES)
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(EXAMPLES / example), run_name="__main__")
     # Python prints it, and the status is 1.
     line = str(ended.value.code)
     assert "\n" not in line
-    assert line.startswith(f"{nobody}: no server answers (")
+    assert line.startswith(f"{dead_url}: no server answers (")
     assert "agentcache serve MODEL" in line
 
 
