@@ -28,14 +28,14 @@ TIER = {"enabled": True, "latency_s": 0.0, "link_gb_s": 1e6}
 
 
 @contextmanager
-def start_tiered(model_path: str, host_blocks: int, policy: str = "agentcache") -> Iterator[LiveEngine]:
+def start_tiered(model_path: str, host_blocks: int) -> Iterator[LiveEngine]:
     """vLLM has one worker's connector a process, so no other engine may run meanwhile."""
     host_bytes = host_blocks * find_block_bytes(model_path)
     engine = LiveEngine(
         model_path,
-        policy=policy,
+        policy="agentcache",
         knobs={"tier": TIER},
-        kv_transfer_config=make_transfer_config(host_bytes, steered=policy == "agentcache", lazy=False),
+        kv_transfer_config=make_transfer_config(host_bytes, steered=True, lazy=False),
         num_gpu_blocks_override=BLOCKS,
         **SERVED,
     )
@@ -136,23 +136,3 @@ def test_what_is_fetched(*, is_wrong: bool, cold: LiveEngine, model: str, tolera
         assert find_distance(reply, expected) > 2 * tolerance
     else:
         assert_near([(reply, expected)], tolerance)
-
-
-@pytest.mark.parametrize("policy", ["agentcache", "vllm"])
-def test_a_second_policy_has_both_caches_to_itself(
-    *, policy: str, cold: LiveEngine, model: str, tolerance: float
-) -> None:
-    """Its copies are counted on: the workers take a number that they have seen for done."""
-    expected = cold.ask(PROMPT, 16)
-    replies = []
-    with start_tiered(model, 300, policy) as engine:
-        for _ in range(3):
-            first = engine.ask(PROMPT, 16, session="mine", calls=[SEARCH])
-            push_out(engine)
-            settle(engine)
-            again = engine.ask(PROMPT, 16, session="mine", calls=[SEARCH])
-            assert (first.cached, again.cached) == (0, 20 * BLOCK)
-            replies += [first, again]
-            settle(engine)
-            engine.use(policy, look_s=0.01, tier=TIER)
-    assert_near([(reply, expected) for reply in replies], tolerance)
