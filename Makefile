@@ -1,6 +1,6 @@
 # make setup          a virtual environment with everything in it; does nothing when nothing changed
 # make check          setup, then linters and types
-# make wheel          the wheel in an empty environment of its own, .venv/wheel, by one `pip install`
+# make wheel          the wheel with what it requires in an environment of its own, .venv/wheel
 # make test           setup, wheel and check, and beside mypy all tests
 # make test-fast      setup, then the tests that start no engine
 # make test-thorough  the same, with all tests at their full size
@@ -83,7 +83,7 @@ types: lint
 
 test: types tests
 
-tests: lint wheel $(VENV)/compiled
+tests: lint wheel
 	$(PYTEST)
 
 # What each worker imports. They would all compile it at once, and it takes longer than the import.
@@ -93,23 +93,17 @@ $(VENV)/compiled: $(READY)
 
 SERVER := vllm.entrypoints.openai.api_server, vllm.v1.engine.core, vllm.v1.worker.cpu_worker
 
-wheel: $(WHEEL)/compiled
+wheel: $(WHEEL)/installed-$(ENGINE)
 
-$(WHEEL)/compiled: $(WHEEL)/installed-$(ENGINE)
-	$(WHEEL)/bin/python -c "import $(SERVER)"
-	touch $@
-
-# One `pip install` into an environment that is empty, and so without a pip of its own. It waits for csrc/ alone: one core
-# is free while the checkout's dependencies come. The tests keep the wheel in it up to date (tests/server/wheel_install.py).
-$(WHEEL)/installed-$(ENGINE): pyproject.toml | $(VENV)/installed
+# What pip resolved and unpacked for the checkout is linked; compiled modules too, so they come first. The tests keep the
+# wheel in it up to date (tests/server/wheel_install.py).
+$(WHEEL)/installed-$(ENGINE): pyproject.toml tests/server/linked_packages.py $(VENV)/compiled
 	$(PYTHON) -m venv --clear --without-pip $(WHEEL)
 	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --config-settings build-dir=build/wheel \
 	  --wheel-dir $(WHEEL)/dist .
-	$(PIP_IN_WHEEL) install --quiet --no-compile "$$(echo $(WHEEL)/dist/*.whl)[$(ENGINE)]"
-	$(if $(filter cpu,$(ENGINE)),$(PIP_IN_WHEEL) uninstall --quiet --yes $(UNLOADABLE))
+	$(BIN)/python -m pip --python $(WHEEL)/bin/python install --quiet --no-compile --no-deps $(WHEEL)/dist/*.whl
+	$(BIN)/python tests/server/linked_packages.py $(WHEEL)/lib/python3*/site-packages $(ENGINE)
 	touch $@
-
-PIP_IN_WHEEL = $(BIN)/python -m pip --python $(WHEEL)/bin/python
 
 # Nobody waits here, so a third worker would only import vLLM once more.
 test-fast: WORKERS = 2

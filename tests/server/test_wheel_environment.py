@@ -1,4 +1,4 @@
-"""What one `pip install` of the wheel into an empty environment brings is enough, and nothing else is there."""
+"""What the wheel brings and requires is enough, and nothing else is in its environment."""
 
 from __future__ import annotations
 

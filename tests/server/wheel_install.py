@@ -1,6 +1,6 @@
 """The wheel in an environment of its own, as a user has it who has no checkout.
 
-`make test` creates the environment: empty, then one `pip install` of the wheel, which brings vLLM (Makefile).
+`make wheel` creates the environment: the wheel, and links to what it requires (tests/server/linked_packages.py).
 """
 
 from __future__ import annotations
