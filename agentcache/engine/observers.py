@@ -20,11 +20,11 @@ job table, learnt durations. An error there must be seen, not served with.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import ParamSpec, TypeVar
 
 from agentcache.engine.vllm.base import init_logger
-from agentcache.engine.vllm.types import Request
+from agentcache.engine.vllm.types import KVCacheBlock, Request
 
 logger = init_logger("vllm.agentcache")
 
@@ -46,6 +46,9 @@ class Observer:
 
         `filled` are its blocks, by index, that fill requests have computed for it.
         """
+
+    def evicted(self, blocks: Sequence[KVCacheBlock], request_id: str) -> None:
+        """Note blocks that are evicted for the client's request of this id, and still have their hashes."""
 
     @property
     def awaits_tokens(self) -> bool:
@@ -107,6 +110,11 @@ class Observers:
         """Tell all that a client's request runs."""
         for guard, observer in self._watching:
             guard.tell(observer.admitted, request, filled)
+
+    def evicted(self, blocks: Sequence[KVCacheBlock], request_id: str) -> None:
+        """Tell all which blocks are evicted, and for which client's request."""
+        for guard, observer in self._watching:
+            guard.tell(observer.evicted, blocks, request_id)
 
     def got_tokens(self, request_ids: Callable[[], Iterable[str]]) -> None:
         """Tell those that await first tokens which requests have a new token."""

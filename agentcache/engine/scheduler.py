@@ -33,6 +33,7 @@ from agentcache.engine.policy_choice import choose_policy, find_cost_obstacle
 from agentcache.engine.record.recorder import make_recorder
 from agentcache.engine.replies.parser_choice import make_reader
 from agentcache.engine.replies.stop_strings import StopStrings
+from agentcache.engine.segments.cached_blocks import CachedBlockMap
 from agentcache.engine.segments.scheduler import MultiSegmentScheduler, find_engine_obstacle
 from agentcache.engine.setup import PolicySetup
 from agentcache.engine.tier.setup import find_tier
@@ -82,6 +83,8 @@ class AgentScheduler(MultiSegmentScheduler):
         # Prompt tokens that the last step could have had; None while nothing limits them.
         self.prefill_budget: int | None = None
         self._victim: Victim = "last"
+        # The client's request for which blocks are allocated.
+        self._taker = ""
         # None under vLLM's own policy.
         self.late_frees: LateFrees | None = None
         self._use_policy(choose_policy(self.vllm_config, self.config), self.config)
@@ -124,8 +127,9 @@ class AgentScheduler(MultiSegmentScheduler):
             logger.info(banner)
         if self.steers_tier and self.evictor is not None:
             assert self.block_queue is not None
-            assert self.tracker is not None
-            self.tier = setup.make_tier(self.block_queue, self.tracker)
+            self.tier = setup.make_tier(self.block_queue)
+        if self.tracker is not None:
+            self.observers.watch("misses", setup.make_misses(self.tracker, self.tier))
         # What a connector of vLLM's brings, it would bring under LRU as well, but not the same.
         can_compare = self.evictor is not None and (self.connector is None or self.tier is not None)
         if can_compare and find_cost_obstacle(self.vllm_config) is None:
@@ -200,11 +204,11 @@ class AgentScheduler(MultiSegmentScheduler):
                 self.checkpoints.begin(request, admitted.num_computed_tokens)
             if self.checkpoints is not None and self.tracker is not None:
                 self.checkpoints.end_at(request, self.tracker.find_return(request))
+            self.observers.admitted(request, filled.get(admitted.req_id, ()))
             if self.tracker is not None:
-                self.tracker.admitted(request, filled.get(admitted.req_id, ()))
+                self.tracker.admitted(request)
             if self.tier is not None:
                 self.tier.admitted(request)
-            self.observers.admitted(request, filled.get(admitted.req_id, ()))
         return output
 
     def update_from_output(
@@ -240,15 +244,13 @@ class AgentScheduler(MultiSegmentScheduler):
 
     def _note_taken(self, blocks: Sequence[KVCacheBlock]) -> None:
         """Note blocks that are evicted, and still have their hashes."""
-        if self.tracker is not None:
-            self.tracker.misses_guard.tell(self.tracker.misses.note_taken, blocks)
+        self.observers.evicted(blocks, self._taker)
         if self.tier is not None:
             self.tier.storing.note_taken(blocks)
 
     def _note_taker(self, request: Request) -> None:
         """Note for whom blocks are evicted if any are."""
-        if self.tracker is not None:
-            self.tracker.misses.asks = self.client_request_of(request).request_id
+        self._taker = self.client_request_of(request).request_id
 
     def _make_room(self, request: Request) -> bool:
         """Give a request that finds no blocks those held for others, before anything is preempted for it."""
@@ -276,6 +278,14 @@ class AgentScheduler(MultiSegmentScheduler):
         manager = self.kv_cache_manager
         own = max(map(len, manager.get_blocks(request.request_id).blocks), default=0)
         return self.tracker.find_wait(request, own + manager.block_pool.get_num_free_blocks())
+
+    def awaits_tier(self, request: Request, on_gpu: CachedBlockMap) -> bool:
+        """Tell whether the request must wait for blocks of the CPU cache, by what the GPU has."""
+        return self.tier is not None and self.tier.awaits(request, on_gpu)
+
+    def count_elsewhere(self, request: Request) -> int:
+        """Count the blocks of the request that the CPU cache alone has."""
+        return 0 if self.tier is None else self.tier.fetching.count_here(request)
 
     def note_wait(self, request: Request, reason: WaitReason) -> None:
         """Note what holds a request in this step."""

@@ -10,6 +10,7 @@ from agentcache.config import AgentCacheConfig
 from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.blocks.checkpoints import Checkpoints, has_checkpoints
 from agentcache.engine.blocks.evictor_inputs import build_inputs
+from agentcache.engine.jobs.miss_log import MissLog
 from agentcache.engine.jobs.setup import TrackerSetup
 from agentcache.engine.jobs.tracker import JobTracker
 from agentcache.engine.observers import Observers
@@ -87,6 +88,7 @@ class PolicySetup:
             block_size=scheduler.block_size,
             hash_block_size=scheduler.hash_block_size,
             find_hits=scheduler.find_hits,
+            count_elsewhere=scheduler.count_elsewhere,
             count_requests=scheduler.get_request_counts,
             clock=self.clock,
             price=self.price,
@@ -95,6 +97,18 @@ class PolicySetup:
             observers=self.observers,
         )
         return setup.make(evictor)
+
+    def make_misses(self, tracker: JobTracker, tier: Tier | None) -> MissLog:
+        """Make what explains misses, in both caches if there are two."""
+        return MissLog(
+            self.scheduler.hash_block_size,
+            self.inputs.num_blocks,
+            self.clock,
+            tracker.find_state,
+            tracker.name_session,
+            price=self.price,
+            find_losses=None if tier is None else tier.storing.find_losses,
+        )
 
     def make_checkpoints(self, queue: BlockQueue) -> Checkpoints | None:
         """Make what keeps them; None where every block's end is one, and for policies that evict by age."""
@@ -109,22 +123,19 @@ class PolicySetup:
             fills_gaps=self.fills_gaps,
         )
 
-    def make_tier(self, queue: BlockQueue, tracker: JobTracker) -> Tier:
+    def make_tier(self, queue: BlockQueue) -> Tier:
         """Make the second cache, and let it steer the connector. Gaps are filled by now."""
         setup, price, filler = self.tier, self.price, self.scheduler.gap_filler
         assert setup is not None
         assert price is not None
         assert filler is not None
         assert self.policy.make_evictor is not None
-        tier = setup.make(
+        return setup.make(
             self.scheduler,
             queue=queue,
             filler=filler,
             evictor=self.policy.make_evictor(lambda: setup.price_losses(self.inputs)),
             price=price,
-            misses=tracker.misses,
             observers=self.observers,
             clock=self.clock,
         )
-        tracker.load_control.count_elsewhere = tier.fetching.count_here
-        return tier

@@ -133,7 +133,7 @@ def test_a_preempted_request_goes_on() -> None:
 
 def test_what_the_host_s_memory_has_is_not_lost() -> None:
     tracked = make_controlled()
-    tracked.tracker.load_control.count_elsewhere = lambda _: 4
+    tracked.elsewhere = 4
     request = come_back(tracked, "a")
     tracked.clock.now_s += 10.0
     assert not tracked.tracker.find_wait(request, available=100)

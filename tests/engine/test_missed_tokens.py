@@ -31,8 +31,7 @@ def evict(tracked: Tracked, request: Request, blocks: Sequence[int], by: str) ->
         block = KVCacheBlock(index)
         block.set_block_hash(make_block_hash_with_group_id(request.block_hashes[index], 0), (index + 1) * BLOCK)
         taken.append(block)
-    tracked.tracker.misses.asks = by
-    tracked.tracker.misses.note_taken(taken)
+    tracked.misses.evicted(taken, by)
 
 
 def last_turn(tracked: Tracked, session: str) -> TurnView:
@@ -76,10 +75,8 @@ def test_what_fill_requests_computed_counts_as_missed() -> None:
     answer(tracked, first)
     evict(tracked, first, [1, 2], by="")
     again = ask_told(tracked, "two", [*chat, ("a", [9])], session="s")
-    assert again.prefill_stats is not None
     # One block at the beginning and four behind the gap.
-    again.prefill_stats.set(again.num_prompt_tokens, 5 * BLOCK, 0)
-    tracked.tracker.admitted(again, filled={1, 2})
+    tracked.admit(again, 5 * BLOCK, filled={1, 2})
     tracked.reply(again)
     misses = last_turn(tracked, "s").misses
     assert misses["evicted"] == 2 * BLOCK
@@ -119,8 +116,7 @@ def test_what_may_have_been_forgotten_counts_as_evicted() -> None:
     answer(tracked, ask_told(tracked, "old", chat, session="old"))
     first = ask_told(tracked, "one", chat, session="s")
     answer(tracked, first)
-    log = tracked.tracker.misses
-    log._evicted = EvictedBlocks(1)
+    tracked.misses._evicted = EvictedBlocks(1)
     tracked.clock.now_s += 1
     evict(tracked, first, [0], by="")
     evict(tracked, first, [1], by="")
@@ -174,6 +170,7 @@ def test_an_emptied_cache_has_no_culprit() -> None:
     answer(tracked, first)
     evict(tracked, first, [2], by="")
     tracked.tracker.reset()
+    tracked.misses.reset()
     answer(tracked, ask_told(tracked, "two", [*chat, ("a", [9])], session="s"))
     assert last_turn(tracked, "s").lost_to == ()
 

@@ -51,6 +51,7 @@ def make(
         inputs=INPUTS,
         block_size=16,
         find_hits=lambda _: [],
+        count_elsewhere=lambda _: 0,
         count_requests=lambda: (0, 0),
         clock=Clock(),
     )

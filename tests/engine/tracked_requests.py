@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ from agentcache._evictor import FreeContext
 from agentcache.engine.blocks.turn_cost import RequestCost, TurnCost
 from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT
 from agentcache.engine.jobs.duration_store import DurationStore
+from agentcache.engine.jobs.miss_log import MissLog
 from agentcache.engine.jobs.reuse_factors import ReuseFactors
 from agentcache.engine.jobs.tracker import JobTracker
 from agentcache.engine.jobs.turn_tokens import TurnTokens
@@ -63,6 +64,8 @@ class Tracked:
     clock: Clock = field(default_factory=Clock)
     evictor: ListeningEvictor = field(default_factory=ListeningEvictor)
     hits: list[KVCacheBlock] = field(default_factory=list)
+    # Blocks of each request that the CPU cache alone has.
+    elsewhere: int = 0
     waiting: int = 0
     # So many that requests wait for pins until their patience is over.
     running: int = 1_000_000
@@ -81,7 +84,6 @@ class Tracked:
         turn_cost = TurnCost(COST, BLOCK, num_blocks=100)
         factors = ReuseFactors(self.evictor, self.runtime, lifespan_window=10, reuse_probability=0.5)
         self.tracker = JobTracker(
-            price=None,
             runtime_policy=self.runtime_policy,
             runtime=self.runtime,
             pins=self.pins,
@@ -96,7 +98,9 @@ class Tracked:
                 foresee_loss=lambda: self.loss,
                 find_turns=self.runtime.jobs.turn_counts.quantile,
                 find_growth=lambda: self.runtime.context_growth.ratio,
-                load_control=LoadControl(lambda: self.longest_wait_s, lambda _: self.hits, BLOCK, loses_whole=False),
+                load_control=LoadControl(
+                    lambda: self.longest_wait_s, lambda _: self.hits, lambda _: self.elsewhere, BLOCK, loses_whole=False
+                ),
             ),
             factors=factors if self.runtime_policy.factors else None,
             turn_cost=turn_cost,
@@ -108,6 +112,9 @@ class Tracked:
             connector=None,
             observers=Observers(),
             clock=self.clock,
+        )
+        self.misses = MissLog(
+            self.hash_block, turn_cost.num_blocks, self.clock, self.tracker.find_state, self.tracker.name_session
         )
         self._hasher = get_request_block_hasher(self.hash_block, sha256)
 
@@ -150,10 +157,11 @@ class Tracked:
         self.tracker.arrived(request)
         return request
 
-    def admit(self, request: Request, cached_tokens: int = 0) -> None:
+    def admit(self, request: Request, cached_tokens: int = 0, filled: Collection[int] = ()) -> None:
         assert request.prefill_stats is not None
         request.prefill_stats.set(request.num_prompt_tokens, cached_tokens, 0)
         request.status = RequestStatus.RUNNING
+        self.misses.admitted(request, filled)
         self.tracker.admitted(request)
 
     def reply(

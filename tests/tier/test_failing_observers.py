@@ -30,7 +30,7 @@ from agentcache.engine.tier.waits import FetchWaits
 
 # Of each observer the calls that the engine makes.
 CALLS: dict[str, list[tuple[Any, str]]] = {
-    "misses": [(MissLog, name) for name in ("explain", "note_taken", "reset")],
+    "misses": [(MissLog, name) for name in ("admitted", "evicted", "reset")],
     "prompt_changes": [(PromptChanges, "find")],
     "change_text": [(TurnTokens, name) for name in ("note", "take_change", "forget", "clear")],
     "hit_places": [(tracker_module, "find_places")],

@@ -15,6 +15,7 @@ from vllm.v1.core.kv_cache_utils import BlockHash, BlockHashWithGroupId, KVCache
 from vllm.v1.request import Request
 
 from agentcache.engine.jobs.evicted_blocks import Loss
+from agentcache.engine.jobs.miss_log import MissLog
 from agentcache.engine.jobs.views import PLACE_OF, TurnView
 from agentcache.engine.rpc.snapshot import make_snapshot
 from agentcache.engine.segments.cached_blocks import WatchedBlockMap
@@ -224,9 +225,9 @@ class Oracle:
         self._had: set[BlockHashWithGroupId] = set()
         # The same when a block was computed anew: so it had been until then.
         self._had_before: dict[BlockHashWithGroupId, bool] = {}
-        misses = lone.scheduler.tracker.misses
-        self._find = misses.find_losses
-        misses.find_losses = self.find
+        misses = lone.scheduler.observers.find(MissLog)
+        self._find = misses._find_losses
+        patch.setattr(misses, "_find_losses", self.find)
         self._insert = WatchedBlockMap.insert
         note = self.note
 

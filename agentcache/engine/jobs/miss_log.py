@@ -9,15 +9,17 @@ from agentcache.engine.jobs.evicted_blocks import EvictedBlocks, Eviction, FindL
 from agentcache.engine.jobs.misses import explain_misses, find_missed, view_losses, view_placed_losses
 from agentcache.engine.jobs.request_state import RequestState, reusable_hashes
 from agentcache.engine.jobs.told_prompt import read_left
+from agentcache.engine.observers import Observer
 from agentcache.engine.vllm.types import KVCacheBlock, Request
 from agentcache.policy.return_price import ReturnPrice
 
 
-class MissLog:
+class MissLog(Observer):
     """`block_size` is that of a request's block hashes, `num_blocks` the cache's size; `clock` gives seconds.
 
-    `name_session` names the session of a request that is in the engine, by its id; "" where it is no job's. `price`
-    learns how many evicted blocks a request that was admitted computes again, where there is a second cache.
+    `find_state` finds the state of a job's request that is in the engine, `name_session` names its session by its id;
+    "" where it is no job's. Where there is a CPU cache, `price` learns how many evicted blocks a request that was
+    admitted computes again, and `find_losses` finds why neither cache has them.
     """
 
     def __init__(
@@ -25,36 +27,44 @@ class MissLog:
         block_size: int,
         num_blocks: int,
         clock: Callable[[], float],
+        find_state: Callable[[Request], RequestState | None],
         name_session: Callable[[str], str],
-        price: ReturnPrice | None,
+        *,
+        price: ReturnPrice | None = None,
+        find_losses: FindLosses | None = None,
     ) -> None:
-        self.asks = ""
-        """The id of the client's request for which blocks are allocated."""
-        self.find_losses: FindLosses | None = None
-        """Finds how blocks were lost, where there is a second cache."""
         self._price = price
+        self._find_losses = find_losses
+        self._find_state = find_state
         self._block_size = block_size
         self._clock = clock
         self._name_session = name_session
         self._evicted: EvictedBlocks[Eviction] = EvictedBlocks.of_cache(num_blocks)
 
-    def note_taken(self, blocks: Sequence[KVCacheBlock]) -> None:
-        """Note blocks that were chosen to be evicted and still have their hashes."""
+    def evicted(self, blocks: Sequence[KVCacheBlock], request_id: str) -> None:
+        """Note blocks that are evicted for the client's request of this id, and still have their hashes."""
         hashes = [block_hash for block in blocks if (block_hash := block.block_hash) is not None]
         if hashes:
-            self._evicted.note(hashes, Eviction(self._clock(), self._name_session(self.asks)))
+            self._evicted.note(hashes, Eviction(self._clock(), self._name_session(request_id)))
 
-    def explain(self, request: Request, state: RequestState, filled: Collection[int]) -> None:
-        """Tell of a request that was just admitted what it missed and why. It computes these blocks now.
+    def admitted(self, request: Request, filled: Collection[int]) -> None:
+        """Tell of a job's request that runs for the first time what it missed and why. It computes these blocks now.
 
         `filled` are its blocks, by index, that fill requests have computed for it.
         """
-        missed_tokens = request.num_prompt_tokens - state.cached_tokens
-        if missed_tokens <= 0:
+        state = self._find_state(request)
+        if state is None or state.scheduled_s is not None:
             return
+        cached_tokens = request.prefill_stats.num_cached_tokens if request.prefill_stats is not None else 0
+        if (missed_tokens := request.num_prompt_tokens - cached_tokens) > 0:
+            self._explain(request, state, filled, cached_tokens, missed_tokens)
+
+    def _explain(
+        self, request: Request, state: RequestState, filled: Collection[int], cached_tokens: int, missed_tokens: int
+    ) -> None:
         size = self._block_size
         hashes = reusable_hashes(request, size)
-        missed = find_missed(len(hashes), state.cached_tokens // size, filled)
+        missed = find_missed(len(hashes), cached_tokens // size, filled)
         evicted = self._evicted.take(hashes, missed)
         if self._price is not None:
             self._price.note_lost(len(evicted))
@@ -72,10 +82,10 @@ class MissLog:
         )
         if not reads_cache:
             return
-        if self.find_losses is None:
+        if self._find_losses is None:
             state.lost_to = view_losses(evicted, self._clock(), size)
             return
-        losses = self.find_losses(hashes, evicted)
+        losses = self._find_losses(hashes, evicted)
         causes = Counter(loss.cause for loss in losses.values())
         state.evicted_from = {cause: blocks * size for cause, blocks in causes.items()}
         state.lost_to = view_placed_losses(evicted, losses, self._clock(), size)
@@ -84,7 +94,7 @@ class MissLog:
         """Forget what was evicted: the cache was emptied."""
         self._evicted.clear()
 
-    def end(self) -> None:
+    def abandon(self) -> None:
         """Forget what was evicted: nothing is told from now on."""
         self._evicted.clear()
         if self._price is not None:

@@ -59,6 +59,7 @@ class TrackerSetup:
     inputs: EvictorInputs
     block_size: int
     find_hits: Callable[[Request], list[KVCacheBlock]]
+    count_elsewhere: Callable[[Request], int]
     count_requests: Callable[[], tuple[int, int]]
     clock: Callable[[], float]
     hash_block_size: int | None = None
@@ -88,7 +89,6 @@ class TrackerSetup:
             pins=pins,
             waiting=self._make_admission(runtime_policy, pins, runtime),
             factors=self._make_factors(evictor, runtime) if runtime_policy.factors else None,
-            price=self.price,
             turn_cost=TurnCost(self.price or inputs.recompute_cost, self.block_size, inputs.num_blocks),
             hash_block_size=self._hash_block,
             tool_reader=make_reader(self.vllm_config, config.runtime),
@@ -145,7 +145,9 @@ class TrackerSetup:
                 block_s=self.inputs.recompute_cost.at,
             )
 
-        return LoadControl(find_wait, self.find_hits, self.block_size, loses_whole=self.loses_whole)
+        return LoadControl(
+            find_wait, self.find_hits, self.count_elsewhere, self.block_size, loses_whole=self.loses_whole
+        )
 
     def _count_wanted(self, runtime: AgentRuntime) -> float:
         """Count the tokens that jobs under way will come back for: their last prompts, and what a turn adds to them."""

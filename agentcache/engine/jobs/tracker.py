@@ -11,7 +11,6 @@ from agentcache.engine.jobs.duration_store import DurationStore
 from agentcache.engine.jobs.finish_classes import OVER, PREEMPTED, UNKNOWN, FinishClasses
 from agentcache.engine.jobs.hit_places import find_places
 from agentcache.engine.jobs.job_finder import JobFinder
-from agentcache.engine.jobs.miss_log import MissLog
 from agentcache.engine.jobs.names import job_name, shorten, tenant_name
 from agentcache.engine.jobs.prefix_matcher import PrefixMatcher
 from agentcache.engine.jobs.prompt_change import PromptChanges
@@ -28,7 +27,6 @@ from agentcache.engine.replies.tool_reader import ToolReader, calls_of
 from agentcache.engine.vllm.offload import KVConnectorBase_V1
 from agentcache.engine.vllm.types import KVCacheBlock, Request
 from agentcache.engine.waits import WaitReason
-from agentcache.policy.return_price import ReturnPrice
 from agentcache.policy.runtime_policy import RuntimePolicy
 from tool_runtime.learning.job_entry import Departure, Gap, JobEntry
 from tool_runtime.learning.job_table import MAX_EXPIRED
@@ -59,7 +57,6 @@ class JobTracker:
         waiting: AdmissionControl,
         factors: ReuseFactors | None,
         turn_cost: TurnCost,
-        price: ReturnPrice | None,
         hash_block_size: int,
         tool_reader: ToolReader | None,
         count_waiting: Callable[[], int],
@@ -89,8 +86,6 @@ class JobTracker:
         self._changes_guard = observers.guard("prompt_changes")
         self._places_guard = observers.guard("hit_places")
         self._finder = JobFinder(self._prefixes, runtime.jobs)
-        self.misses = MissLog(hash_block_size, turn_cost.num_blocks, clock, self._name_session, price)
-        self.misses_guard = observers.guard("misses", self.misses.end)
         self._states: dict[str, RequestState] = {}
         self._without_token: set[str] = set()
         self._answered: set[str] = set()
@@ -129,6 +124,10 @@ class JobTracker:
         self._without_token.add(request.request_id)
         self._waiting.guard(request, state)
 
+    def find_state(self, request: Request) -> RequestState | None:
+        """Find the state of a job's request that has come and not ended."""
+        return self._states.get(request.request_id)
+
     def job_of(self, request: Request) -> str | None:
         """Return the job that a request is of which has come and not ended."""
         state = self._states.get(request.request_id)
@@ -158,11 +157,8 @@ class JobTracker:
         if state is not None and state.waits.reason != reason:
             state.waits.note(reason, self.clock())
 
-    def admitted(self, request: Request, filled: Collection[int] = ()) -> None:
-        """Note that the request holds its blocks and runs, for the first time or again.
-
-        `filled` are its blocks, by index, that fill requests have computed for it.
-        """
+    def admitted(self, request: Request) -> None:
+        """Note that the request holds its blocks and runs, for the first time or again."""
         state = self._states.get(request.request_id)
         if state is None or state.scheduled_s is not None:
             return
@@ -172,7 +168,6 @@ class JobTracker:
         state.cached_tokens = stats.num_cached_tokens if stats is not None else 0
         if stats is not None:
             state.hits = self._places_guard.ask({}, find_places, self._connector, request, stats)
-        self.misses_guard.tell(self.misses.explain, request, state, filled)
         self.runtime.load.admitted(state.scheduled_s - state.arrived_s, self._turn_cost.of_lost(state))
         self._waiting.admitted(request, state)
         self._end_return(state)
@@ -267,7 +262,6 @@ class JobTracker:
     def reset(self) -> None:
         """Forget what was cached: the prefix cache was reset. Whose turn a prompt goes on from is known as before."""
         self._prefixes.reset()
-        self.misses_guard.tell(self.misses.reset)
         if self.pins is not None:
             self.pins.reset()
 
@@ -357,7 +351,8 @@ class JobTracker:
     def _forget_stats(self) -> None:
         self.stats = JobStats()
 
-    def _name_session(self, request_id: str) -> str:
+    def name_session(self, request_id: str) -> str:
+        """Name the client's session of a request that has come and not ended; "" where it is no job's."""
         state = self._states.get(request_id)
         return self._entry_of(state.job).client_session if state is not None else ""
 

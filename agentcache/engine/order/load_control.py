@@ -22,21 +22,22 @@ class LoadControl:
         self,
         find_longest_wait: Callable[[], float],
         find_hits: Callable[[Request], Sequence[KVCacheBlock]],
+        count_elsewhere: Callable[[Request], int],
         block_size: int,
         *,
         loses_whole: bool,
     ) -> None:
         """`find_longest_wait` gives the seconds for which a turn without its context waits at most, as of now.
 
-        `find_hits` gives the blocks on the GPU that a request would reuse. With `loses_whole` layers keep only parts,
+        `find_hits` gives the blocks on the GPU that a request would reuse; `count_elsewhere` counts those that the CPU
+        cache alone has. With `loses_whole` layers keep only parts,
         and a prompt is reused up to the last of its cached blocks.
         """
-        self.count_elsewhere: Callable[[Request], int] = lambda _: 0
-        """Counts the blocks of a request that the host's memory alone has."""
         self.held_turns = 0
         """Counts the turns that have waited."""
         self._find_longest_wait = find_longest_wait
         self._find_hits = find_hits
+        self._count_elsewhere = count_elsewhere
         self._block_size = block_size
         self._loses_whole = loses_whole
         self._longest_s = 0.0
@@ -76,4 +77,4 @@ class LoadControl:
         ends = {block.block_hash_num_tokens or 0 for block in hits}
         if self._loses_whole:
             return max(ends, default=0)
-        return (len(ends) + self.count_elsewhere(request)) * self._block_size
+        return (len(ends) + self._count_elsewhere(request)) * self._block_size

@@ -60,9 +60,14 @@ class GapFiller:
         finder: HitFinder,
         costs: SegmentCosts,
         max_gaps: int,
+        *,
         find_wait: Callable[[Request], WaitReason | None],
+        awaits_tier: Callable[[Request, CachedBlockMap], bool],
     ) -> None:
-        """Take what finds why a request must wait for others' sake."""
+        """`find_wait` finds why a request must wait for others' sake.
+
+        `awaits_tier` tells whether it must for blocks of the CPU cache, by what the GPU has.
+        """
         self.stats = SegmentStats()
         # Fill requests under way, by their request's id.
         self.rows: dict[str, FillRequest] = {}
@@ -76,14 +81,13 @@ class GapFiller:
         # Waiting requests that were looked up, those that are held back in every step.
         self._seen: set[str] = set()
         self._find_wait = find_wait
+        self._awaits_tier = awaits_tier
         self._manager = manager
         self._pool = manager.block_pool
         self.finder = finder
         self.costs = costs
         # Measurements change it.
         self.max_gaps = max_gaps
-        # Tells whether a request must wait for blocks of a second tier, with what is cached of it.
-        self.awaits_tier: Callable[[Request, CachedBlockMap], bool] = lambda *_: False
         # What `next_row` gave last, if it must, or has no grammar: asked a moment later, the answer might be another.
         self.held: tuple[Request, WaitReason] | None = None
         self._numbers = itertools.count()
@@ -99,7 +103,7 @@ class GapFiller:
         parent = self._parents.get(request.request_id)
         prefix = Prefix(block_map, hits.prefix, {} if parent is None else parent.held)
         self._prefix = request, prefix
-        if self.awaits_fill(request) or self.awaits_tier(request, block_map) or not hits.islands:
+        if self.awaits_fill(request) or self._awaits_tier(request, block_map) or not hits.islands:
             return request
         if not self.has_begun(request) and (reason := self._find_wait(request)) is not None:
             self.held = request, reason

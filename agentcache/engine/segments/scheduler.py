@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import Any
 
+from agentcache.engine.segments.cached_blocks import CachedBlockMap
 from agentcache.engine.segments.fill_request import find_obstacle
 from agentcache.engine.segments.filling_queue import FillingQueue
 from agentcache.engine.segments.gap_filler import GapFiller, SegmentStats
@@ -53,7 +54,14 @@ class MultiSegmentScheduler(VllmScheduler):
             logger.warning("Cached blocks are reused as prefixes only: %s.", obstacle.text)
             return
         finder = HitFinder(self.kv_cache_manager.block_pool, make_rule(self.kv_cache_config), self.block_size)
-        filler = GapFiller(self.kv_cache_manager, finder, get_costs(), max_gaps, self.find_wait)
+        filler = GapFiller(
+            self.kv_cache_manager,
+            finder,
+            get_costs(),
+            max_gaps,
+            find_wait=self.find_wait,
+            awaits_tier=self.awaits_tier,
+        )
         self.gap_filler = filler
         self.waiting = FillingQueue(self.waiting, filler)
         _count_gaps_as_computed(self.kv_cache_manager, filler, self._register_row)
@@ -151,6 +159,14 @@ class MultiSegmentScheduler(VllmScheduler):
     def find_wait(self, request: Request) -> WaitReason | None:  # noqa: ARG002 (policies look at it)
         """Find why the request must wait for others' sake, and none of its gaps may be filled: for nothing, here."""
         return None
+
+    def awaits_tier(self, request: Request, on_gpu: CachedBlockMap) -> bool:  # noqa: ARG002 (policies look at them)
+        """Tell whether the request must wait for blocks of the CPU cache, by what the GPU has: there is none here."""
+        return False
+
+    def count_elsewhere(self, request: Request) -> int:  # noqa: ARG002 (policies look at it)
+        """Count the blocks of the request that the CPU cache alone has: there is none here."""
+        return 0
 
     def note_wait(self, request: Request, reason: WaitReason) -> None:
         """Note what holds a request that this step looks at: here it is not kept."""

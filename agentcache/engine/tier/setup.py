@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from agentcache.config import AgentCacheConfig
 from agentcache.engine.blocks.block_queue import BlockQueue
-from agentcache.engine.jobs.miss_log import MissLog
 from agentcache.engine.observers import Observers
 from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP, watched_map_of
 from agentcache.engine.segments.gap_filler import GapFiller
@@ -79,14 +78,10 @@ class TierSetup:
         filler: GapFiller,
         evictor: Evictor,
         price: ReturnPrice,
-        misses: MissLog,
         observers: Observers,
         clock: Callable[[], float],
     ) -> Tier:
-        """Make the tier and let it steer the connector.
-
-        `evictor` is that of the host's memory. `misses` learns how blocks were evicted from both caches.
-        """
+        """Make the tier and let it steer the connector. `evictor` is that of the host's memory."""
         usefulness = Usefulness(_LINK_PRICE * self.link.block_s / filler.costs.block_s(0))
         blocks, is_useful = self.connector.host_blocks, usefulness.is_useful
         host = HostCache(blocks, scheduler.hash_block_size, evictor, clock, is_useful=is_useful)
@@ -105,7 +100,6 @@ class TierSetup:
             observers=observers,
             clock=clock,
         )
-        misses.find_losses = storing.find_losses
         self.connector.steer(tier)
         return tier
 

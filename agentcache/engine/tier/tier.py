@@ -72,7 +72,6 @@ class Tier:
         self._find_filled = find_filled
         self._note_wait = note_wait
         self.copies = Copies(workers, most_fetched=max(1, int(_MOST_FETCHES_S / fetching.block_s)))
-        filler.awaits_tier = self._awaits
 
     @property
     def is_copying(self) -> bool:
@@ -210,7 +209,8 @@ class Tier:
         if len(set(keys)) < len(keys) or any(map(self.host.map.holds, keys)):
             raise IntegrityError("a block is copied to the host's memory twice")
 
-    def _awaits(self, request: Request, on_gpu: CachedBlockMap) -> bool:
+    def awaits(self, request: Request, on_gpu: CachedBlockMap) -> bool:
+        """Tell whether blocks of the request are fetched, or are to be, by what the GPU has."""
         return self._awaits_fetch(request) or bool(self.fetching.find_wanted(request, on_gpu))
 
     def _awaits_fetch(self, request: Request) -> bool:
