@@ -201,6 +201,7 @@ class _Run:
                 preemptions=counted.preemptions,
                 evictions=counted.evictions,
                 hit_tokens=counted.hit_tokens,
+                waits_s=counted.waits_s,
                 engine_startup_s=target.startup_s,
                 model_runner=target.model_runner,
                 gpus=target.gpus,

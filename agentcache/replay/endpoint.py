@@ -21,6 +21,7 @@ _PREEMPTIONS = "vllm:num_preemptions"
 _CACHE = "vllm:cache_config_info"
 _EVICTIONS = "agentcache:evicted_blocks"
 _HOST_BLOCKS = "agentcache:host_blocks"
+_WAITS = "agentcache:turn_wait_seconds"
 # Of vLLM's counts by `source`, which place each is. The second splits what connectors bring, and lacks what ours does.
 _PLACES = {
     "vllm:prompt_tokens_by_source": {"local_cache_hit": "gpu", "external_kv_transfer": "host"},
@@ -32,8 +33,9 @@ _PLACES = {
 class CacheFacts:
     """The size of the engine's KV cache, its preemptions so far, blocks that lost reusable KV, by cause, and hits.
 
-    None if the server does not say: evictions are counted by agentcache's own block queue. `hit_tokens` are by place;
-    `has_host_cache` where agentcache steers one in the host's memory.
+    None if the server does not say: evictions are counted by agentcache's own block queue. `hit_tokens` are by place,
+    `waits_s` what requests waited before they ran, by reason; `has_host_cache` where agentcache steers one in the
+    host's memory.
     """
 
     block_size: int | None
@@ -41,11 +43,12 @@ class CacheFacts:
     preemptions: int | None
     evictions: dict[str, int] | None = None
     hit_tokens: dict[str, int] | None = None
+    waits_s: dict[str, float] | None = None
     has_host_cache: bool = False
 
     def count_since(self, before: CacheFacts) -> CacheFacts:
         """Return the same with counts since `before` was read."""
-        preemptions = evictions = hit_tokens = None
+        preemptions = evictions = hit_tokens = waits_s = None
         if self.preemptions is not None and before.preemptions is not None:
             preemptions = self.preemptions - before.preemptions
         if self.evictions is not None and before.evictions is not None:
@@ -55,7 +58,10 @@ class CacheFacts:
             # Another cache of vLLM's is known by what came from it.
             if not self.has_host_cache and not any(hit_tokens.get(place) for place in ("host", "disk")):
                 hit_tokens = None
-        return replace(self, preemptions=preemptions, evictions=evictions, hit_tokens=hit_tokens)
+        if self.waits_s is not None:
+            earlier_s = before.waits_s or {}
+            waits_s = {reason: seconds - earlier_s.get(reason, 0.0) for reason, seconds in self.waits_s.items()}
+        return replace(self, preemptions=preemptions, evictions=evictions, hit_tokens=hit_tokens, waits_s=waits_s)
 
 
 class Endpoint:
@@ -132,6 +138,7 @@ def parse_cache_facts(families: Iterable[Metric]) -> CacheFacts:
     """Take block size and count from the labels of vLLM's info metric, and add up counts over engines."""
     block_size = cache_tokens = preemptions = None
     has_host_cache = False
+    waits_s: dict[str, float] = {}
     evictions: Counter[str] = Counter()
     prompt_tokens: Counter[str] = Counter()
     for family in families:
@@ -145,13 +152,31 @@ def parse_cache_facts(families: Iterable[Metric]) -> CacheFacts:
         elif family.name == _EVICTIONS:
             for sample in family.samples:
                 evictions[sample.labels["cause"]] += int(sample.value)
+        elif family.name == _WAITS:
+            waits_s = _add_waits(family)
         elif family.name == _HOST_BLOCKS:
             has_host_cache = bool(family.samples)
         elif family.name in _PLACES:
             prompt_tokens.update(_count_by_source(family))
     return CacheFacts(
-        block_size, cache_tokens, preemptions, dict(evictions) or None, _find_hits(prompt_tokens), has_host_cache
+        block_size,
+        cache_tokens,
+        preemptions,
+        dict(evictions) or None,
+        _find_hits(prompt_tokens),
+        waits_s or None,
+        has_host_cache,
     )
+
+
+def _add_waits(family: Metric) -> dict[str, float]:
+    """Add up the waits of all engines by reason, whose label has underscores for spaces."""
+    waits_s: dict[str, float] = {}
+    for sample in family.samples:
+        if sample.name.endswith("_sum"):
+            reason = sample.labels["reason"].replace("_", " ")
+            waits_s[reason] = waits_s.get(reason, 0.0) + sample.value
+    return waits_s
 
 
 def _count_by_source(family: Metric) -> dict[str, int]:

@@ -128,6 +128,11 @@ class PolicyEvent(_Record):
         description="where there are two caches: prompt tokens of all requests that were hit on the GPU (`gpu`), and "
         "that were fetched from a disk (`disk`) or from elsewhere (`host`; live also `elsewhere`)",
     )
+    waits_s: dict[str, float] | None = Field(
+        default=None,
+        description="seconds that all requests waited before they ran, by reason (docs/metrics.md), of policies that "
+        "follow jobs",
+    )
     engine_startup_s: float | None = None
     prefill_s: float | None = Field(default=None, description="modelled seconds of prefill, of a simulation")
     busy_s: tuple[float, ...] | None = Field(

@@ -11,6 +11,9 @@ from agentcache.report.events import JobEvent, RequestEvent, RunRecord, ToolCall
 from agentcache.report.policy_run import PolicyRun
 from agentcache.report.throughput import Throughput, measure_throughput
 
+# A shorter mean wait is not worth a row.
+_LEAST_WAIT_S = 0.01
+
 
 class _Figures(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -54,6 +57,7 @@ class PolicySummary(_Figures):
     engine_startup_s: float | None
     prefill_s: float | None = None
     evictions: dict[str, int] | None = None
+    waits_s: dict[str, float] | None = None
     busiest_over_mean: float | None = None
     throughput: Throughput | None = None
 
@@ -107,9 +111,18 @@ def summarize_policy(run: PolicyRun) -> PolicySummary:
         engine_startup_s=run.end.engine_startup_s if run.end else None,
         prefill_s=run.end.prefill_s if run.end else None,
         evictions=run.end.evictions if run.end else None,
+        waits_s=_share_waits(run.end.waits_s, len(answered)) if run.end else None,
         busiest_over_mean=_find_imbalance(run.end.busy_s) if run.end else None,
         throughput=measure_throughput(run),
     )
+
+
+def _share_waits(waits_s: Mapping[str, float] | None, requests: int) -> dict[str, float] | None:
+    """Return the mean wait of a request, by reason; without reasons that hardly any waited for."""
+    if waits_s is None or not requests:
+        return None
+    means = {reason: seconds / requests for reason, seconds in waits_s.items()}
+    return {reason: mean_s for reason, mean_s in means.items() if mean_s >= _LEAST_WAIT_S}
 
 
 def _describe(sample: Sequence[float | None]) -> Distribution:

@@ -80,7 +80,11 @@ def _of_loop(name: str, unit: str, part: str, format_value: Callable[[float], st
     return Metric(name, unit, value, format_value, "higher", rare=True)
 
 
-METRICS: tuple[Metric, ...] = (
+def _of_wait(reason: str) -> Metric:
+    return Metric(f"waited: {reason}", "s", lambda p: (p.waits_s or {}).get(reason), format_number, None)
+
+
+_LATENCIES = (
     _of_loop("Throughput per GPU", "tok/s", "total_tok_s"),
     _of_loop("Input per GPU", "tok/s", "input_tok_s"),
     _of_loop("Output per GPU", "tok/s", "output_tok_s"),
@@ -96,6 +100,8 @@ METRICS: tuple[Metric, ...] = (
     Metric("Job latency, worst", "s", lambda p: p.job_latency_s.max, format_number, "lower", of_jobs=True),
     Metric("TTFT, mean", "s", lambda p: p.ttft_s.mean, format_number, "lower"),
     Metric("TTFT, P99", "s", lambda p: p.ttft_s.p99, format_number, "lower"),
+)
+_OTHERS = (
     Metric("TPOT, mean", "s", lambda p: p.tpot_s.mean, format_number, "lower"),
     Metric("Makespan", "s", lambda p: p.makespan_s, format_number, "lower"),
     Metric("Token hit rate", "%", lambda p: p.token_hit_rate, _format_percent, "higher"),
@@ -119,7 +125,9 @@ METRICS: tuple[Metric, ...] = (
 
 def build_rows(policies: Mapping[str, PolicySummary]) -> list[Row]:
     """Build the table's body, one row a metric."""
-    values = [(metric, [metric.value(policy) for policy in policies.values()]) for metric in METRICS]
+    reasons = dict.fromkeys(reason for policy in policies.values() for reason in policy.waits_s or ())
+    metrics = (*_LATENCIES, *map(_of_wait, reasons), *_OTHERS)
+    values = [(metric, [metric.value(policy) for policy in policies.values()]) for metric in metrics]
     is_loop = any(policy.throughput for policy in policies.values())
     return [_build_row(metric, row) for metric, row in values if _is_shown(metric, row, is_loop)]
 

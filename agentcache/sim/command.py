@@ -149,6 +149,7 @@ class Simulation:
             preemptions=sum(engine.preemptions for engine in engines),
             evictions=_add_evictions(engines),
             hit_tokens=_add_hits(engines),
+            waits_s=_add_waits(engines),
             prefill_s=sum(engine.prefill_s for engine in engines),
             busy_s=tuple(engine.busy_s for engine in engines),
             gpus=self._shape.tensor_parallel_size * self._replicas,
@@ -161,6 +162,13 @@ def _add_evictions(engines: Sequence[SimulatedEngine]) -> dict[str, int] | None:
     if any(each is None for each in counts):
         return None
     return dict(sum((Counter(each) for each in counts), Counter[str]()))
+
+
+def _add_waits(engines: Sequence[SimulatedEngine]) -> dict[str, float] | None:
+    waits_s = [engine.waits_s for engine in engines]
+    reasons = dict.fromkeys(reason for each in waits_s for reason in each or ())
+    added = {reason: sum((each or {}).get(reason, 0.0) for each in waits_s) for reason in reasons}
+    return added or None
 
 
 def _add_hits(engines: Sequence[SimulatedEngine]) -> dict[str, int] | None:

@@ -141,6 +141,12 @@ class SimulatedEngine:
         return None if queue is None else {cause: lost.blocks for cause, lost in queue.evictions.items()}
 
     @property
+    def waits_s(self) -> dict[str, float] | None:
+        """Seconds that requests have waited before they ran, by reason; None where no jobs are followed."""
+        tracker = self.scheduler.tracker
+        return None if tracker is None else {reason: each.view().total for reason, each in tracker.stats.waits.items()}
+
+    @property
     def can_begin(self) -> bool:
         """Tell whether there are requests, and room for a step beside those that have begun and not ended."""
         return not self.idle and len(self._steps) < self._most_steps

@@ -129,10 +129,25 @@ def test_evictions_are_those_of_all_engines_by_cause() -> None:
     assert facts.evictions == {"capacity": 42, "reset": 2}
 
 
+def test_waits_are_those_of_all_engines_by_reason() -> None:
+    text = "# TYPE agentcache:turn_wait_seconds histogram\n"
+    for reason, engine, seconds in (("pins", 0, 1.5), ("pins", 1, 2.0), ("batch_full", 0, 0.25)):
+        labels = f'engine="{engine}",reason="{reason}"'
+        text += f'agentcache:turn_wait_seconds_bucket{{{labels},le="+Inf"}} 9.0\n'
+        text += f"agentcache:turn_wait_seconds_count{{{labels}}} 9.0\n"
+        text += f"agentcache:turn_wait_seconds_sum{{{labels}}} {seconds}\n"
+    facts = parse_cache_facts(text_string_to_metric_families(text))
+    assert facts.waits_s == {"pins": 3.5, "batch full": 0.25}
+
+
 def test_only_what_happened_since_is_counted() -> None:
-    before = CacheFacts(16, 640, preemptions=3, evictions={"capacity": 10})
-    after = CacheFacts(16, 640, preemptions=5, evictions={"capacity": 17, "reset": 4})
-    assert after.count_since(before) == CacheFacts(16, 640, preemptions=2, evictions={"capacity": 7, "reset": 4})
+    before = CacheFacts(16, 640, preemptions=3, evictions={"capacity": 10}, waits_s={"pins": 1.0})
+    after = CacheFacts(
+        16, 640, preemptions=5, evictions={"capacity": 17, "reset": 4}, waits_s={"pins": 3.5, "load": 2.0}
+    )
+    assert after.count_since(before) == CacheFacts(
+        16, 640, preemptions=2, evictions={"capacity": 7, "reset": 4}, waits_s={"pins": 2.5, "load": 2.0}
+    )
 
 
 @pytest.mark.parametrize("known", [CacheFacts(16, 640, 5, {"capacity": 1}), CacheFacts(16, 640, None)])

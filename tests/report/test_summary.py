@@ -66,6 +66,12 @@ def test_ttft_and_tpot_are_over_answered_requests() -> None:
     assert figures.tpot_s.mean == pytest.approx((0.1 + 0.5) / 2)
 
 
+def test_waits_are_means_without_short_ones() -> None:
+    end = PolicyEvent(policy="lru", waits_s={"pins": 6.0, "fill": 0.02})
+    assert summarize_one([*small_run()[:-1], end]).waits_s == {"pins": 2.0}
+    assert summarize_one(small_run()).waits_s is None
+
+
 def test_hit_rates() -> None:
     figures = summarize_one(small_run())
     assert figures.token_hit_rate == pytest.approx(24 / 200)

@@ -9,7 +9,7 @@ from rich.console import Console
 from agentcache.report.events import Event
 from agentcache.report.policy_run import group_by_policy
 from agentcache.report.summary import Distribution, PolicySummary, Summary, summarize
-from agentcache.report.table import METRICS, Row, build_rows, format_number, terminal_table
+from agentcache.report.table import Row, build_rows, format_number, terminal_table
 
 EMPTY = PolicySummary(
     job_latency_s=Distribution(),
@@ -103,18 +103,28 @@ def test_counts_of_jobs_have_neither_best_nor_ratio() -> None:
 def test_terminal_shows_every_policy_within_80_columns() -> None:
     long = [f"h200-monday: a policy with a rather long name {index}" for index in range(3)]
     names = ["vllm", "lru", "continuum+asymcache", "continuum-paper", "agentcache", *long]
-    lines = print_table(summary_of(*names), width=80)
+    summary = summary_of(*names)
+    lines = print_table(summary, width=80)
+    metrics = [row.metric for row in build_rows(summary.policies)]
     assert max(map(len, lines)) <= 80
-    heads = [line for line in lines if not line.startswith(tuple(metric.name for metric in METRICS))]
+    heads = [line for line in lines if not line.startswith(tuple(metric.name for metric in metrics))]
     for name in names:
         # A long name may be folded, its start never lost.
         assert any(name[:10] in line for line in heads), name
-    assert all(sum(line.startswith(metric.header) for line in lines) == 3 for metric in METRICS if not metric.rare)
+    assert all(sum(line.startswith(metric.header) for line in lines) == 3 for metric in metrics if not metric.rare)
     assert not any("…" in line for line in lines)
 
 
 def test_terminal_takes_brackets_in_a_name_as_text() -> None:
     assert any("[red]lru[/]" in line for line in print_table(summary_of("[red]lru[/]"), width=80))
+
+
+def test_waits_have_a_row_for_each_reason_that_any_policy_has() -> None:
+    waiting = EMPTY.model_copy(update={"waits_s": {"pins": 1.25}})
+    rows = build_rows({"vllm": EMPTY, "lru": EMPTY.model_copy(update={"waits_s": {}}), "agentcache": waiting})
+    names = [row.metric.name for row in rows]
+    assert names[names.index("TTFT, P99") + 1 :][:2] == ["waited: pins", "TPOT, mean"]
+    assert [cell.text for cell in row_of("waited: pins", EMPTY, waiting).cells] == ["–", "1.25"]
 
 
 def test_a_rare_metric_has_a_row_where_a_policy_has_a_value() -> None:

@@ -308,6 +308,8 @@ def test_two_caches_split_the_hit_rate(tmp_path: Path) -> None:
         assert run.end.hit_tokens is not None
         assert sum(run.end.hit_tokens.values()) == sum(request.cached_tokens or 0 for request in run.requests)
         assert run.end.hit_tokens["host"] > 0
+        assert (run.end.waits_s is None) is (policy == "vllm")
+        assert sum((run.end.waits_s or {}).values()) <= sum(request.queue_s or 0.0 for request in run.requests)
         figures = summary.policies[policy]
         assert (figures.gpu_hit_rate or 0) + (figures.host_hit_rate or 0) == pytest.approx(figures.token_hit_rate)
     assert "fetched from the host" in (out / MARKDOWN_FILE).read_text()
