@@ -42,11 +42,3 @@ class Frequency:
             raise InputError(f"slope_ratio {slope_ratio}: must be greater than 1")
         alpha_s = -lifespan_s / math.log(reuse_probability)
         return cls(alpha_s, alpha_s / slope_ratio, lifespan_s * (1 - 1 / slope_ratio))
-
-    def __call__(self, idle_s: float) -> float:
-        """Return 0 to 1 for `idle_s` >= 0. Long after the lifespan it underflows to 0: compare logarithms there."""
-        return math.exp(self.log(idle_s))
-
-    def log(self, idle_s: float) -> float:
-        """Return the natural logarithm of the frequency, finite however long the block has been idle."""
-        return min(-idle_s / self.alpha_s, -(idle_s - self.tau0_s) / self.beta_s)
