@@ -17,18 +17,22 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue, KVCacheBlock
 
+from agentcache._evictor import (
+    AsymCacheEvictor,
+    AsymCacheLinearEvictor,
+    Evictor,
+    LruEvictor,
+    MaxScoreEvictor,
+    PensieveEvictor,
+    ReturnTimeEvictor,
+)
 from agentcache.engine.blocks.block_queue import BlockQueue
-from agentcache.policy.asymcache import AsymCacheEvictor
-from agentcache.policy.baselines.asymcache_linear import AsymCacheLinearEvictor
-from agentcache.policy.baselines.max_score import MaxScoreEvictor
-from agentcache.policy.baselines.pensieve import PensieveEvictor
-from agentcache.policy.evictor import Evictor
-from agentcache.policy.lru import LruEvictor
-from agentcache.policy.return_time import ReturnTimeEvictor
+from agentcache.policy.inputs import Learning
 
 BLOCK_TOKENS = 16
 BATCHES = 50
@@ -41,7 +45,7 @@ EVICTORS: dict[str, Callable[[int], Evictor]] = {
     "lru": lambda _: LruEvictor(),
     "asymcache": lambda n: AsymCacheEvictor(num_blocks=n, **FREQUENCY, **COST),
     "asymcache-linear": lambda n: AsymCacheLinearEvictor(num_blocks=n, **FREQUENCY, **COST),
-    "agentcache": lambda n: ReturnTimeEvictor(num_blocks=n, **COST),
+    "agentcache": lambda n: ReturnTimeEvictor(num_blocks=n, **COST, **asdict(Learning())),
     "max-score": lambda n: MaxScoreEvictor(num_blocks=n, **FREQUENCY),
     "pensieve": lambda n: PensieveEvictor(num_blocks=n, **COST),
 }

@@ -13,7 +13,7 @@ from agentcache.engine.vllm.compat import check_vllm
 # On another vLLM an import below may fail, which would not tell why.
 check_vllm()
 
-from agentcache._evictor import FreeContext
+from agentcache._evictor import Evictor, FreeContext
 from agentcache.config import AgentCacheConfig, is_on
 from agentcache.config_reader import read_config
 from agentcache.engine.banner import speaks_for_server, write_banner
@@ -51,7 +51,6 @@ from agentcache.engine.vllm.types import (
     SchedulingPolicy,
 )
 from agentcache.engine.waits import WaitReason
-from agentcache.policy.evictor import Evictor
 from agentcache.policy.registry import Policy
 from agentcache.policy.runtime_policy import RuntimePolicy, Victim
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
+from agentcache._evictor import Evictor
 from agentcache.config import AgentCacheConfig
 from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.blocks.checkpoints import Checkpoints, has_checkpoints
@@ -18,7 +19,6 @@ from agentcache.engine.segments.plan import SegmentCosts
 from agentcache.engine.segments.scheduler import MultiSegmentScheduler
 from agentcache.engine.tier.setup import TierSetup
 from agentcache.engine.tier.tier import Tier
-from agentcache.policy.evictor import Evictor
 from agentcache.policy.inputs import EvictorInputs
 from agentcache.policy.registry import Policy
 from agentcache.policy.return_price import ReturnPrice

@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from agentcache.policy.cost import RecomputeCost
 from agentcache.policy.frequency import Frequency
 from agentcache.policy.lifespan import LambdaBounds
-from agentcache.policy.return_time import Learning
+
+
+@dataclass(frozen=True, slots=True)
+class Learning:
+    """Settings of what the return-time evictor learns from. `agentcache.config.GroupedConfig` tells of each."""
+
+    window: int = 4000
+    prior_returns: float = 0.1
+    least_wait_s: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 
+from agentcache._evictor import (
+    AsymCacheEvictor,
+    AsymCacheLinearEvictor,
+    Evictor,
+    LruEvictor,
+    MaxScoreEvictor,
+    PensieveEvictor,
+    ReturnTimeEvictor,
+)
 from agentcache.closest_name import suggest
 from agentcache.errors import InputError
-from agentcache.policy.asymcache import AsymCacheEvictor
-from agentcache.policy.evictor import Evictor
 from agentcache.policy.inputs import EvictorInputs
 from agentcache.policy.lifespan import LambdaController
-from agentcache.policy.lru import LruEvictor
-from agentcache.policy.return_time import ReturnTimeEvictor
 from agentcache.policy.runtime_policy import Order, RuntimePolicy, TierOrders
 
 GetInputs = Callable[[], EvictorInputs]
@@ -47,39 +52,35 @@ def _make_lru(_: GetInputs) -> Evictor:
     return LruEvictor()
 
 
-def _make_asymcache(get_inputs: GetInputs, kind: type[AsymCacheEvictor] = AsymCacheEvictor) -> Evictor:
+def _make_asymcache(
+    get_inputs: GetInputs, kind: type[AsymCacheEvictor | AsymCacheLinearEvictor] = AsymCacheEvictor
+) -> Evictor:
     inputs = get_inputs()
     return kind(
         num_blocks=inputs.num_blocks,
         **asdict(inputs.frequency),
         **asdict(inputs.compared_recompute_cost),
-        controller=LambdaController(inputs.frequency, inputs.lifespan_window, inputs.lambda_bounds),
+        controller=LambdaController(inputs.frequency, inputs.lifespan_window, inputs.lambda_bounds).observe,
     )
 
 
 def _make_asymcache_linear(get_inputs: GetInputs) -> Evictor:
-    from agentcache.policy.baselines.asymcache_linear import AsymCacheLinearEvictor
-
     return _make_asymcache(get_inputs, AsymCacheLinearEvictor)
 
 
 def _make_agentcache(get_inputs: GetInputs) -> Evictor:
     inputs = get_inputs()
     return ReturnTimeEvictor(
-        num_blocks=inputs.num_blocks, **asdict(inputs.compared_recompute_cost), learning=inputs.learning
+        num_blocks=inputs.num_blocks, **asdict(inputs.compared_recompute_cost), **asdict(inputs.learning)
     )
 
 
 def _make_max_score(get_inputs: GetInputs) -> Evictor:
-    from agentcache.policy.baselines.max_score import MaxScoreEvictor
-
     inputs = get_inputs()
     return MaxScoreEvictor(num_blocks=inputs.num_blocks, **asdict(inputs.frequency))
 
 
 def _make_pensieve(get_inputs: GetInputs) -> Evictor:
-    from agentcache.policy.baselines.pensieve import PensieveEvictor
-
     inputs = get_inputs()
     return PensieveEvictor(num_blocks=inputs.num_blocks, **asdict(inputs.compared_recompute_cost))
 

@@ -22,12 +22,12 @@ hits as well; `docs/belady-cost.md` says by how much we saw one do so.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from agentcache._evictor import FreeContext
+from agentcache._evictor import UNKNOWN_REQUEST, FreeContext, PythonEvictor
 from agentcache.config_reader import read_config
 from agentcache.engine.blocks.block_queue import replace_queue
 from agentcache.engine.blocks.evictor_inputs import build_inputs
@@ -35,14 +35,13 @@ from agentcache.engine.scheduler import AgentScheduler
 from agentcache.engine.vllm.types import get_block_hash
 from agentcache.errors import IntegrityError
 from agentcache.policy.cost import RecomputeCost
-from agentcache.policy.evictor import UNKNOWN_REQUEST, Evictor
 from agentcache.sim.future import NO_PATTERN, FutureUses
 
 # A request that is due already waits in the engine: its blocks are worth more than any others.
 _SOONEST_S = 1e-3
 
 
-class BeladyEvictor(Evictor):
+class BeladyEvictor(PythonEvictor):
     """`hash_of` gives the hash of a block that is added, None if it has none. O(free blocks) per call of `evict`."""
 
     def __init__(
@@ -54,6 +53,7 @@ class BeladyEvictor(Evictor):
         hash_of: Callable[[int], bytes | None],
         segments: bool,
     ) -> None:
+        super().__init__()
         self._recompute_cost = recompute_cost
         self._future = future
         self._hash_of = hash_of
@@ -121,9 +121,9 @@ class BeladyEvictor(Evictor):
         """Set what the loss of blocks costs until they are freed anew. With prefix hits costs do not count."""
         self._costs_s[list(block_ids)] = cost_s
 
-    def order(self, now_s: float) -> Iterator[int]:
-        """Iterate over the free blocks, the next victim first."""
-        return iter([*self._empty, *self._choose(self._free, now_s).tolist()])
+    def order(self, now_s: float) -> list[int]:
+        """List the free blocks, the next victim first."""
+        return [*self._empty, *self._choose(self._free, now_s).tolist()]
 
     def __len__(self) -> int:
         """Return how many blocks are free."""

@@ -1,9 +1,11 @@
 // The Python module agentcache._evictor.
+#include <pybind11/functional.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "bindings/python_evictor.hpp"
 #include "bindings/python_queue.hpp"
@@ -35,13 +37,14 @@ void bind_scan_evict(Class& bound) {
 template <typename Policy, typename Class>
 void bind_asymcache(Class& bound) {
   bound.def(py::init([](std::int64_t num_blocks, double alpha_s, double beta_s, double tau0_s, double slope_s,
-                        double base_s, double floor_s) {
+                        double base_s, double floor_s, Lambda::Controller controller) {
               return std::make_unique<Policy>(num_blocks, ReuseFrequency(alpha_s, beta_s, tau0_s),
-                                              RecomputeCost(slope_s, base_s, floor_s));
+                                              RecomputeCost(slope_s, base_s, floor_s), std::move(controller));
             }),
             py::kw_only(), py::arg("num_blocks"), py::arg("alpha_s"), py::arg("beta_s"), py::arg("tau0_s"),
-            py::arg("slope_s"), py::arg("base_s"), py::arg("floor_s"));
-  bound.def("set_lambda", &Policy::set_lambda, py::arg("value"));
+            py::arg("slope_s"), py::arg("base_s"), py::arg("floor_s"), py::arg("controller") = py::none());
+  bound.def_property_readonly("lambda_value", [](Policy& evictor) { return evictor.lambda().value(); });
+  bound.def("set_lambda", [](Policy& evictor, double value) { evictor.lambda().set(value); }, py::arg("value"));
 }
 
 void bind_evictor(py::module_& module) {
@@ -52,7 +55,7 @@ void bind_evictor(py::module_& module) {
              const FreeContext& context) {
             evictor.add(to_integers<BlockId>(ids), to_integers<std::int64_t>(positions), now_s, context);
           },
-          py::arg("block_ids"), py::arg("positions"), py::arg("now_s"), py::arg("context"))
+          py::arg("block_ids"), py::arg("positions"), py::arg("now_s"), py::arg("context") = FreeContext())
       .def(
           "add_empty", [](Evictor& evictor, const py::object& ids) { evictor.add_empty(to_integers<BlockId>(ids)); },
           py::arg("block_ids"))
@@ -60,6 +63,7 @@ void bind_evictor(py::module_& module) {
       .def("order", &Evictor::order, py::arg("now_s"), py::call_guard<py::gil_scoped_release>())
       .def("first", &Evictor::first, py::arg("count"), py::arg("now_s"), py::call_guard<py::gil_scoped_release>())
       .def("settle", &Evictor::settle, py::arg("now_s"))
+      .def("observe_reuse", &Evictor::observe_reuse, py::arg("idle_s"))
       .def("observe_return", &Evictor::observe_return, py::arg("finish_class"), py::arg("age_s"), py::arg("share"))
       .def("observe_eviction", &Evictor::observe_eviction, py::arg("finish_class"), py::arg("age_s"), py::arg("share"))
       .def(
@@ -72,7 +76,7 @@ void bind_evictor(py::module_& module) {
 }
 
 void bind_pinned(py::module_& module) {
-  py::class_<PinnedEvictor, Evictor> pinned(module, "PinnedEvictor");
+  py::class_<PinnedEvictor, Evictor> pinned(module, "PinnedEvictor", py::is_final());
   pinned
       .def(py::init<Evictor&, std::int64_t, bool>(), py::keep_alive<1, 2>(), py::arg("inner"), py::kw_only(),
            py::arg("num_blocks"), py::arg("cheapest_first"))
@@ -93,6 +97,7 @@ void bind_pinned(py::module_& module) {
           py::arg("pin"), py::arg("block_ids"), py::arg("now_s"))
       .def("size_of", &PinnedEvictor::size_of, py::arg("pin"))
       .def("reserved_by", &PinnedEvictor::reserved_by, py::arg("pin"))
+      .def_property_readonly("inner", &PinnedEvictor::inner)
       .def_property_readonly("pinned", &PinnedEvictor::pinned)
       .def_property_readonly("adopted", &PinnedEvictor::adopted)
       .def_property_readonly("reservations", &PinnedEvictor::reservations)
@@ -175,10 +180,9 @@ void bind_queue(py::module_& module) {
            py::arg("id_attribute"), py::arg("position_attribute"))
       .def_property("context", &PythonQueue::context, &PythonQueue::set_context)
       .def_property_readonly("num_free_blocks", &PythonQueue::num_free_blocks)
-      .def("free_n", &PythonQueue::free_n, py::arg("blocks"), py::arg("now_s"))
+      .def("free_n", &PythonQueue::free_n, py::arg("blocks"), py::arg("now_s"), py::arg("freed_s") = py::none())
       .def("prepend_n", &PythonQueue::prepend_n, py::arg("blocks"))
       .def("take_n", &PythonQueue::take_n, py::arg("blocks"), py::arg("count"), py::arg("now_s"))
-      .def("take_reuses", &PythonQueue::take_reuses, py::arg("now_s"))
       .def_property_readonly("by_capacity", [](const PythonQueue& queue) { return to_tuple(queue.by_capacity()); })
       .def_property_readonly("by_reset", [](const PythonQueue& queue) { return to_tuple(queue.by_reset()); })
       .def("forget_kv_at", &PythonQueue::forget_kv_at, py::arg("now_s"))
@@ -192,30 +196,31 @@ void bind_queue(py::module_& module) {
 }  // namespace
 
 PYBIND11_MODULE(_evictor, module) {
-  module.doc() = "Evictors in C++; agentcache.policy has one class for each.";
+  module.doc() = "Evictors and the queue of free blocks, in C++. The module's .pyi documents them.";
   py::register_exception<IntegrityError>(module, "IntegrityError",
                                          py::module_::import("agentcache.errors").attr("IntegrityError"));
   py::register_exception<NotFree>(module, "NotFreeError", PyExc_KeyError);
   module.attr("SHARED_CLASS") = kSharedClass;
   bind_context(module);
+  module.attr("UNKNOWN_REQUEST") = FreeContext();
   bind_evictor(module);
   bind_queue(module);
 
-  py::class_<LruEvictor, Evictor> lru(module, "LruEvictor");
+  py::class_<LruEvictor, Evictor> lru(module, "LruEvictor", py::is_final());
   lru.def(py::init<>());
   bind_heap_evict(lru);
 
-  py::class_<PythonEvictor, Evictor>(module, "PythonEvictor").def(py::init<py::object>());
+  py::class_<PythonEvictor, Evictor>(module, "PythonEvictor").def(py::init<>());
 
-  py::class_<AsymCacheEvictor, Evictor> asymcache(module, "AsymCacheEvictor");
+  py::class_<AsymCacheEvictor, Evictor> asymcache(module, "AsymCacheEvictor", py::is_final());
   bind_asymcache<AsymCacheEvictor>(asymcache);
   bind_heap_evict(asymcache);
 
-  py::class_<AsymCacheLinearEvictor, Evictor> asymcache_linear(module, "AsymCacheLinearEvictor");
+  py::class_<AsymCacheLinearEvictor, Evictor> asymcache_linear(module, "AsymCacheLinearEvictor", py::is_final());
   bind_asymcache<AsymCacheLinearEvictor>(asymcache_linear);
   bind_scan_evict(asymcache_linear);
 
-  py::class_<ReturnTimeEvictor, Evictor> return_time(module, "ReturnTimeEvictor");
+  py::class_<ReturnTimeEvictor, Evictor> return_time(module, "ReturnTimeEvictor", py::is_final());
   return_time.def(py::init([](std::int64_t num_blocks, double slope_s, double base_s, double floor_s, double window,
                               double prior_returns, double least_wait_s) {
                     return std::make_unique<ReturnTimeEvictor>(num_blocks, RecomputeCost(slope_s, base_s, floor_s),
@@ -225,14 +230,14 @@ PYBIND11_MODULE(_evictor, module) {
                   py::arg("window"), py::arg("prior_returns"), py::arg("least_wait_s"));
   bind_heap_evict(return_time);
 
-  py::class_<MaxScoreEvictor, Evictor> max_score(module, "MaxScoreEvictor");
+  py::class_<MaxScoreEvictor, Evictor> max_score(module, "MaxScoreEvictor", py::is_final());
   max_score.def(py::init([](std::int64_t num_blocks, double alpha_s, double beta_s, double tau0_s) {
                   return std::make_unique<MaxScoreEvictor>(num_blocks, ReuseFrequency(alpha_s, beta_s, tau0_s));
                 }),
                 py::kw_only(), py::arg("num_blocks"), py::arg("alpha_s"), py::arg("beta_s"), py::arg("tau0_s"));
   bind_scan_evict(max_score);
 
-  py::class_<PensieveEvictor, Evictor> pensieve(module, "PensieveEvictor");
+  py::class_<PensieveEvictor, Evictor> pensieve(module, "PensieveEvictor", py::is_final());
   pensieve.def(py::init([](std::int64_t num_blocks, double slope_s, double base_s, double floor_s) {
                  return std::make_unique<PensieveEvictor>(num_blocks, RecomputeCost(slope_s, base_s, floor_s));
                }),

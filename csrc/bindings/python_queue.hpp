@@ -37,7 +37,7 @@ class PythonQueue {
   FreeContext context() const { return queue_.context(); }
   void set_context(const FreeContext& context) { queue_.set_context(context); }
 
-  void free_n(const py::object& blocks, double now_s) {
+  void free_n(const py::object& blocks, double now_s, std::optional<double> freed_s) {
     const Items items(blocks);
     if (items.size() == 0) return;
     for (PyObject* block : items) {
@@ -48,7 +48,7 @@ class PythonQueue {
     std::vector<std::int64_t> positions;
     positions.reserve(items.size());
     for (PyObject* block : items) positions.push_back(read_position(block));
-    queue_.free_n(ids, std::move(positions), now_s);
+    queue_.free_n(ids, std::move(positions), now_s, freed_s);
   }
 
   void prepend_n(const py::object& blocks) { queue_.prepend_n(read_ids(Items(blocks))); }
@@ -77,7 +77,6 @@ class PythonQueue {
     return find_blocks(blocks, queue_.list_first(count, now_s));
   }
 
-  std::vector<double> take_reuses(double now_s) { return queue_.take_reuses(now_s); }
   const Evictions& by_capacity() const { return queue_.by_capacity(); }
   const Evictions& by_reset() const { return queue_.by_reset(); }
 

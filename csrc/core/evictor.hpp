@@ -13,13 +13,12 @@ namespace agentcache {
 
 /// Orders the free blocks of a cache and gives up the ones that are worth least.
 ///
-/// The same methods as in agentcache/policy/evictor.py, with the same meaning. A block is named by its id, an integer
-/// from 0. It is *free* from `add` or `add_empty` until `evict` or `remove`; only free blocks are known here. Free
-/// blocks may still hold KV that a later request reuses (then it is removed). Times are seconds on one clock of the
-/// caller's. A call that throws changes nothing.
+/// Python knows the same methods, with the same meaning (agentcache/_evictor.pyi). A block is named by its id, an
+/// integer from 0. It is *free* from `add` or `add_empty` until `evict` or `remove`; only free blocks are known here.
+/// Free blocks may still hold KV that a later request reuses (then it is removed). Times are seconds on one clock of
+/// the caller's. A call that throws changes nothing.
 ///
 /// \note Calls on one evictor must not overlap. Only const ones may overlap with each other: they change nothing.
-/// \note `observe_reuse` is in the Python contract alone, because what learns from it is written in Python.
 class Evictor {
  public:
   Evictor() = default;
@@ -61,6 +60,12 @@ class Evictor {
 
   /// Learns from the blocks removed so far: `remove` does not tell the time. Most policies learn nothing from it.
   virtual void settle(double /*now_s*/) {}
+
+  /// Learns that a request came back to blocks that had been free for `idle_s` seconds, and removed them. Most policies
+  /// learn nothing from it.
+  virtual void observe_reuse(double /*idle_s*/) {}
+  /// Tells whether it does: if not, reuse need not be noted. An evictor in Python does if it defines `observe_reuse`.
+  virtual bool learns_reuse() const { return false; }
 
   /// Learns that a share (0 to 1) of a group of blocks came back at `age_s` seconds after it was freed. The blocks were
   /// kept elsewhere, in a pin; `add` was given their class. Most policies learn nothing from it.

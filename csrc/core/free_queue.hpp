@@ -5,8 +5,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/errors.hpp"
@@ -24,10 +26,11 @@ struct Evictions {
 /// \note Calls on one queue must not overlap.
 class FreeQueue {
  public:
-  /// Knows the blocks from 0 to `num_blocks` - 1. Writes reuse down only if `notes_reuse`.
+  /// Knows the blocks from 0 to `num_blocks` - 1. If `notes_reuse`, tells an evictor that learns from it of reuse: with
+  /// the next call that tells the time, late by less than a step, as an allocation for the same request follows.
   /// \pre `evictor` outlives the queue.
   FreeQueue(std::size_t num_blocks, Evictor& evictor, bool notes_reuse)
-      : evictor_(evictor), freed_s_(num_blocks, kWithoutKv), notes_reuse_(notes_reuse) {}
+      : evictor_(evictor), freed_s_(num_blocks, kWithoutKv), notes_reuse_(notes_reuse && evictor.learns_reuse()) {}
 
   /// Returns how many blocks are free.
   std::size_t num_free_blocks() const { return evictor_.size(); }
@@ -43,14 +46,17 @@ class FreeQueue {
   const FreeContext& context() const { return context_; }
   void set_context(const FreeContext& context) { context_ = context; }
 
-  /// Frees blocks that may hold KV, as Evictor::add. At position 0 there is nothing to recompute, and so no KV that
-  /// could be lost, nor any that matters in superseded blocks.
-  void free_n(std::span<const BlockId> ids, std::vector<std::int64_t> positions, double now_s) {
+  /// Frees blocks that may hold KV, as Evictor::add: now, or as if at `freed_s` if that is given. At position 0 there
+  /// is nothing to recompute, and so no KV that could be lost, nor any that matters in superseded blocks.
+  void free_n(std::span<const BlockId> ids, std::vector<std::int64_t> positions, double now_s,
+              std::optional<double> freed_s = std::nullopt) {
     require_known(ids);
+    tell_reuses(now_s);
+    const double last_s = freed_s.value_or(now_s);
     if (context_.prefix_only) level(positions);
-    evictor_.add(ids, positions, now_s, context_);
+    evictor_.add(ids, positions, last_s, context_);
     for (std::size_t i = 0; i < ids.size(); ++i) {
-      freed_s_[index(ids[i])] = positions[i] > 0 && !context_.superseded ? now_s : kWithoutKv;
+      freed_s_[index(ids[i])] = positions[i] > 0 && !context_.superseded ? last_s : kWithoutKv;
     }
   }
 
@@ -63,12 +69,14 @@ class FreeQueue {
 
   /// Evicts `count` blocks, as Evictor::evict, and counts those that held KV.
   std::vector<BlockId> take_n(std::int64_t count, double now_s) {
+    tell_reuses(now_s);
     std::vector<BlockId> victims = evictor_.evict(count, now_s);
     for (const BlockId id : victims) note_eviction(id, now_s, by_capacity_);
     return victims;
   }
 
-  /// Takes out a block that is used again, as Evictor::remove, and notes the reuse if it held KV.
+  /// Takes out a block that is used again, as Evictor::remove, and notes the reuse if it held KV. Blocks freed together
+  /// that are removed one after the other are one reuse.
   /// \throws NotFree if it is not free.
   void remove(std::int64_t id) {
     evictor_.remove(id);
@@ -77,19 +85,11 @@ class FreeQueue {
 
   /// Makes every free block an empty one, in the order in which they would have gone: their KV is lost.
   void forget_kv_at(double now_s) {
+    tell_reuses(now_s);
     // Evicted, not removed: to remove a block says that it is used again.
     const std::vector<BlockId> ids = evictor_.evict(static_cast<std::int64_t>(evictor_.size()), now_s);
     for (const BlockId id : ids) note_eviction(id, now_s, by_reset_);
     prepend_n(ids);
-  }
-
-  /// Returns for how many seconds the blocks were free that were removed since the last call. Blocks freed together
-  /// that are removed one after the other are one reuse.
-  std::vector<double> take_reuses(double now_s) {
-    std::vector<double> idle_s;
-    for (const double freed_s : reused_) idle_s.push_back(now_s - freed_s);
-    reused_.clear();
-    return idle_s;
   }
 
  private:
@@ -126,6 +126,10 @@ class FreeQueue {
 
   void note_reuse(double freed_s) {
     if (!std::isnan(freed_s) && (reused_.empty() || reused_.back() != freed_s)) reused_.push_back(freed_s);
+  }
+
+  void tell_reuses(double now_s) {
+    for (const double freed_s : std::exchange(reused_, {})) evictor_.observe_reuse(now_s - freed_s);
   }
 
   Evictor& evictor_;

@@ -5,11 +5,13 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "core/checked_evictor.hpp"
 #include "core/rank_freed.hpp"
 #include "evictors/indexed_heap.hpp"
+#include "evictors/lambda.hpp"
 #include "evictors/merge_orders.hpp"
 #include "evictors/recompute_cost.hpp"
 #include "evictors/reuse_frequency.hpp"
@@ -20,21 +22,22 @@ namespace agentcache {
 /// Two heaps over the same runs, one for each exponential of the reuse frequency. Every call takes O(log runs) a block.
 class AsymCacheEvictor final : public CheckedEvictor {
  public:
-  /// Knows the blocks from 0 to `num_blocks` - 1. λ is 1 at first.
-  AsymCacheEvictor(std::int64_t num_blocks, ReuseFrequency frequency, RecomputeCost cost)
+  /// Knows the blocks from 0 to `num_blocks` - 1. λ follows `controller`.
+  AsymCacheEvictor(std::int64_t num_blocks, ReuseFrequency frequency, RecomputeCost cost,
+                   Lambda::Controller controller = {})
       : CheckedEvictor(num_blocks),
         runs_(CheckedEvictor::num_blocks()),
         early_(CheckedEvictor::num_blocks()),
         late_(CheckedEvictor::num_blocks()),
         frequency_(frequency),
-        cost_(cost) {}
+        cost_(cost),
+        lambda_(std::move(controller)) {}
 
-  /// Sets λ, which multiplies the second exponential and so moves the turning point, from the next eviction on. O(1).
-  /// \throws std::invalid_argument unless it is finite and above 0.
-  void set_lambda(double lambda) {
-    require_argument(lambda > 0 && std::isfinite(lambda), "lambda must be finite and above 0");
-    log_lambda_ = std::log(lambda);
-  }
+  /// Returns λ, to read or to set.
+  Lambda& lambda() { return lambda_; }
+
+  void observe_reuse(double idle_s) override { lambda_.observe_reuse(idle_s); }
+  bool learns_reuse() const override { return lambda_.is_controlled(); }
 
  protected:
   void insert(const Freed& freed) override {
@@ -72,14 +75,14 @@ class AsymCacheEvictor final : public CheckedEvictor {
 
   void take(std::size_t count, double now_s, std::vector<BlockId>& victims) override {
     for (; count > 0; --count) {
-      const bool by_early = frequency_.early_goes_first(early_.least_key(), late_.least_key(), log_lambda_, now_s);
+      const bool by_early = frequency_.early_goes_first(early_.least_key(), late_.least_key(), lambda_.log(), now_s);
       victims.push_back(runs_.first(by_early ? early_.first() : late_.first()));
       erase(victims.back());
     }
   }
 
   std::vector<BlockId> order_with_kv(double now_s) const override {
-    return merge_orders(runs_.all_early(), runs_.all_late(), frequency_, log_lambda_, now_s, num_blocks());
+    return merge_orders(runs_.all_early(), runs_.all_late(), frequency_, lambda_.log(), now_s, num_blocks());
   }
 
   void check_with_kv() const override {
@@ -109,7 +112,7 @@ class AsymCacheEvictor final : public CheckedEvictor {
   IndexedHeap late_;
   ReuseFrequency frequency_;
   RecomputeCost cost_;
-  double log_lambda_ = 0.0;
+  Lambda lambda_;
   std::vector<Ranked> ranked_;  // Kept for its memory.
 };
 

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "evictors/lambda.hpp"
 #include "evictors/merge_orders.hpp"
 #include "evictors/recompute_cost.hpp"
 #include "evictors/reuse_frequency.hpp"
@@ -18,16 +19,16 @@ namespace agentcache {
 /// Computes both keys of every block anew for each victim: O(n) per block evicted.
 class AsymCacheLinearEvictor final : public ScannedEvictor {
  public:
-  /// Knows the blocks from 0 to `num_blocks` - 1. λ is 1 at first.
-  AsymCacheLinearEvictor(std::int64_t num_blocks, ReuseFrequency frequency, RecomputeCost cost)
-      : ScannedEvictor(num_blocks), frequency_(frequency), cost_(cost) {}
+  /// Knows the blocks from 0 to `num_blocks` - 1. λ follows `controller`.
+  AsymCacheLinearEvictor(std::int64_t num_blocks, ReuseFrequency frequency, RecomputeCost cost,
+                         Lambda::Controller controller = {})
+      : ScannedEvictor(num_blocks), frequency_(frequency), cost_(cost), lambda_(std::move(controller)) {}
 
-  /// Sets λ, which multiplies the second exponential and so moves the turning point, from the next eviction on. O(1).
-  /// \throws std::invalid_argument unless it is finite and above 0.
-  void set_lambda(double lambda) {
-    require_argument(lambda > 0 && std::isfinite(lambda), "lambda must be finite and above 0");
-    log_lambda_ = std::log(lambda);
-  }
+  /// Returns λ, to read or to set.
+  Lambda& lambda() { return lambda_; }
+
+  void observe_reuse(double idle_s) override { lambda_.observe_reuse(idle_s); }
+  bool learns_reuse() const override { return lambda_.is_controlled(); }
 
  protected:
   void take(std::size_t count, double now_s, std::vector<BlockId>& victims) override {
@@ -45,7 +46,7 @@ class AsymCacheLinearEvictor final : public ScannedEvictor {
       early.push_back(early_block);
       late.push_back(late_block);
     }
-    return merge_orders(std::move(early), std::move(late), frequency_, log_lambda_, now_s, num_blocks());
+    return merge_orders(std::move(early), std::move(late), frequency_, lambda_.log(), now_s, num_blocks());
   }
 
  private:
@@ -69,13 +70,13 @@ class AsymCacheLinearEvictor final : public ScannedEvictor {
       least_early = std::min(least_early, early);
       least_late = std::min(least_late, late);
     }
-    const bool by_early = frequency_.early_goes_first(least_early.key, least_late.key, log_lambda_, now_s);
+    const bool by_early = frequency_.early_goes_first(least_early.key, least_late.key, lambda_.log(), now_s);
     return by_early ? least_early.id : least_late.id;
   }
 
   ReuseFrequency frequency_;
   RecomputeCost cost_;
-  double log_lambda_ = 0.0;
+  Lambda lambda_;
 };
 
 }  // namespace agentcache

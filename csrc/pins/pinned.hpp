@@ -138,9 +138,14 @@ class PinnedEvictor final : public CheckedEvictor {
   /// Returns how many blocks each pin had or had reserved that were evicted since the last call, released pins' too.
   std::map<PinId, std::size_t> take_losses() { return reservations_.take_losses(); }
 
+  /// Returns the evictor that orders the blocks in no pin.
+  Evictor& inner() { return inner_; }
+
   void settle(double now_s) override { learn(now_s); }
 
-  // What is kept elsewhere is the inner evictor's to learn from, here as well.
+  // What comes back, and what is kept elsewhere, is the inner evictor's to learn from, here as well.
+  void observe_reuse(double idle_s) override { inner_.observe_reuse(idle_s); }
+  bool learns_reuse() const override { return inner_.learns_reuse(); }
   void observe_return(FinishClass finish_class, double age_s, double share) override {
     inner_.observe_return(finish_class, age_s, share);
   }

@@ -1,17 +1,17 @@
 # ruff: noqa: ARG002 (a policy may not need all that it is told)
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from agentcache._evictor import FreeContext
+from agentcache._evictor import UNKNOWN_REQUEST, FreeContext, PythonEvictor
 from agentcache.errors import IntegrityError
-from agentcache.policy.evictor import UNKNOWN_REQUEST, Evictor
 
 
-class PythonLru(Evictor):
+class PythonLru(PythonEvictor):
     """LRU as a policy written in Python would be."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.ids: list[int] = []
 
     def add(
@@ -37,8 +37,8 @@ class PythonLru(Evictor):
             raise KeyError(block_id)
         self.ids.remove(block_id)
 
-    def order(self, now_s: float) -> Iterator[int]:
-        return iter(self.ids)
+    def order(self, now_s: float) -> list[int]:
+        return self.ids.copy()
 
     def __len__(self) -> int:
         return len(self.ids)

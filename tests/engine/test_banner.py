@@ -9,12 +9,11 @@ from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.usage.usage_lib import UsageContext
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
+from agentcache._evictor import LruEvictor, ReturnTimeEvictor
 from agentcache.engine import scheduler as scheduler_module
 from agentcache.engine.constants import SCHEDULER_CLASS
 from agentcache.engine.plugin import register
 from agentcache.engine.vllm.compat import find_moved
-from agentcache.policy.lru import LruEvictor
-from agentcache.policy.return_time import ReturnTimeEvictor
 
 NUM_BLOCKS = 40
 URL = "http://127.0.0.1:8123/agentcache/report"

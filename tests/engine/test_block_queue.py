@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,10 +14,9 @@ from sizes import pick_size
 from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue, KVCacheBlock
 
+from agentcache._evictor import Evictor, LruEvictor
 from agentcache.engine.blocks.block_queue import BlockQueue, replace_queue
 from agentcache.errors import IntegrityError
-from agentcache.policy.evictor import Evictor
-from agentcache.policy.lru import LruEvictor
 
 NUM_BLOCKS = 12
 
@@ -122,8 +121,8 @@ class CorruptEvictor(PythonLru):
         self._listed = listed
         self._counted = counted
 
-    def order(self, now_s: float) -> Iterator[int]:
-        return iter([*super().order(now_s), *self._listed])
+    def order(self, now_s: float) -> list[int]:
+        return [*super().order(now_s), *self._listed]
 
     def __len__(self) -> int:
         return super().__len__() + self._counted

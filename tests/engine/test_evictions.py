@@ -9,10 +9,8 @@ from python_lru import PythonLru
 from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_utils import BlockHashWithGroupId, KVCacheBlock
 
+from agentcache._evictor import AsymCacheEvictor, Evictor, LruEvictor
 from agentcache.engine.blocks.block_queue import Evictions, replace_queue
-from agentcache.policy.asymcache import AsymCacheEvictor
-from agentcache.policy.evictor import Evictor
-from agentcache.policy.lru import LruEvictor
 
 
 class ListeningEvictor(PythonLru):

@@ -13,15 +13,17 @@ MAKE_ALL = """
 import gc, os
 from vllm.v1.core.block_pool import BlockPool
 from agentcache import _evictor
+from agentcache._evictor import LruEvictor
 from agentcache.engine.blocks.block_queue import BlockQueue, replace_queue
-from agentcache.policy.evictor import Evictor
-from agentcache.policy.lru import LruEvictor
 
 COST = dict(slope_s=1e-9, base_s=2e-5, floor_s=1e-7)
 FREQUENCY = dict(alpha_s=14.4, beta_s=0.36, tau0_s=9.75)
 pools = [BlockPool(num_gpu_blocks=8, enable_caching=True, hash_block_size=16) for _ in range(3)]
 
 class Subclass(BlockQueue):
+    pass
+
+class OwnEvictor(_evictor.PythonEvictor):
     pass
 
 for threshold in range(1, 6):
@@ -35,7 +37,7 @@ gc.collect(); gc.freeze(); gc.set_threshold(threshold)
 made = [
     _evictor.FreeContext(job=1),
     _evictor.LruEvictor(),
-    _evictor.PythonEvictor(LruEvictor()),
+    OwnEvictor(),
     _evictor.AsymCacheEvictor(num_blocks=8, **FREQUENCY, **COST),
     _evictor.AsymCacheLinearEvictor(num_blocks=8, **FREQUENCY, **COST),
     _evictor.ReturnTimeEvictor(num_blocks=8, window=100, prior_returns=1, least_wait_s=1, **COST),

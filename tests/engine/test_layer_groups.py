@@ -23,12 +23,11 @@ from vllm.v1.kv_cache_interface import (
 )
 from vllm.v1.structured_output import StructuredOutputManager
 
+from agentcache._evictor import LruEvictor, PinnedEvictor
 from agentcache.engine import policy_choice
 from agentcache.engine.constants import SCHEDULER_CLASS
 from agentcache.engine.order.job_queue import JobQueue
 from agentcache.models.geometry import read_geometry
-from agentcache.policy.lru import LruEvictor
-from agentcache.policy.pinned import PinnedEvictor
 
 # The name and level of our warnings.
 WARNED = ("vllm.agentcache", "WARNING")

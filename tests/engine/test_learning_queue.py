@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 
 import pytest
 from vllm.v1.core.kv_cache_utils import KVCacheBlock
 
-from agentcache._evictor import FreeContext
+from agentcache._evictor import FreeContext, ReturnTimeEvictor
 from agentcache.engine.blocks.block_queue import BlockQueue
-from agentcache.policy.return_time import Learning, ReturnTimeEvictor
+from agentcache.policy.inputs import Learning
 
 
 def make_learning_queue() -> tuple[BlockQueue, list[KVCacheBlock], ReturnTimeEvictor]:
@@ -19,7 +20,7 @@ def make_learning_queue() -> tuple[BlockQueue, list[KVCacheBlock], ReturnTimeEvi
     for block in blocks:
         block._block_hash_num_tokens = 16
     evictor = ReturnTimeEvictor(
-        num_blocks=8, slope_s=1e-9, base_s=2e-5, floor_s=1e-7, learning=Learning(prior_returns=0.01)
+        num_blocks=8, slope_s=1e-9, base_s=2e-5, floor_s=1e-7, **asdict(Learning(prior_returns=0.01))
     )
     return BlockQueue(blocks, [], evictor, lambda: 0.0), blocks, evictor
 

@@ -12,12 +12,11 @@ from test_steered_scheduler import do_turn_in_no_time, tokens_of
 from transformers import Ernie4_5_VLMoeTextConfig, Gemma4TextConfig, Mamba2Config, OPTConfig, PretrainedConfig
 from vllm.config import VllmConfig
 
+from agentcache._evictor import LruEvictor, PinnedEvictor
 from agentcache.engine.constants import SCHEDULER_CLASS
 from agentcache.engine.layer_groups import count_blocks, make_layer_groups
 from agentcache.errors import InputError
 from agentcache.policy.cost import ProfileKey
-from agentcache.policy.lru import LruEvictor
-from agentcache.policy.pinned import PinnedEvictor
 from agentcache.profile.command import _estimate
 
 KEY = ProfileKey(model="mine", gpu="h100", tensor_parallel_size=1, dtype="bfloat16")

@@ -10,11 +10,9 @@ from counted_names import CountedName
 from hand_clock import Clock
 from vllm.v1.core.kv_cache_utils import KVCacheBlock
 
-from agentcache._evictor import FreeContext
+from agentcache._evictor import FreeContext, LruEvictor, PinnedEvictor
 from agentcache.engine.blocks.pins import Pin, PinEnd, Pins, pin_rank
 from agentcache.errors import IntegrityError
-from agentcache.policy.lru import LruEvictor
-from agentcache.policy.pinned import PinnedEvictor
 from tool_runtime.learning.job_table import MAX_PENDING
 from tool_runtime.learning.ttl import RELEASE, Hold
 
@@ -287,8 +285,8 @@ def test_to_count_costs_one_look_where_nothing_changed(monkeypatch: pytest.Monke
         pin(pins, evictor, f"{number}", range(4 * number, 4 * number + 4))
     pins.guard("waits", range(40, 44), 1.0)
     asked: list[int] = []
-    size_of = evictor.size_of
-    monkeypatch.setattr(evictor, "size_of", lambda number: asked.append(number) or size_of(number))
+    size_of = PinnedEvictor.size_of
+    monkeypatch.setattr(PinnedEvictor, "size_of", lambda self, number: asked.append(number) or size_of(self, number))
     assert [pins.blocks for _ in range(100)] == [40] * 100
     assert len(asked) <= 10
     evictor.remove(0)

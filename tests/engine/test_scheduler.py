@@ -11,12 +11,12 @@ from sizes import pick_size
 from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
+from agentcache._evictor import UNKNOWN_REQUEST
 from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.constants import SCHEDULER_CLASS
 from agentcache.engine.jobs.views import TurnView
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.errors import InputError, IntegrityError
-from agentcache.policy.evictor import UNKNOWN_REQUEST
 
 # Four requests of the length below fill it: small enough for evictions and preemptions in every mix.
 NUM_BLOCKS = 40

@@ -11,18 +11,14 @@ from python_lru import PythonLru
 from vllm import PoolingParams, SamplingParams
 from vllm.v1.request import Request
 
-from agentcache._evictor import FreeContext
+from agentcache._evictor import Evictor, FreeContext, LruEvictor, PinnedEvictor
 from agentcache.config import AgentCacheConfig
 from agentcache.engine.jobs.setup import TrackerSetup, is_of_a_job
 from agentcache.engine.jobs.tracker import JobTracker
 from agentcache.policy.cost import RecomputeCost
-from agentcache.policy.evictor import Evictor
 from agentcache.policy.frequency import Frequency
-from agentcache.policy.inputs import EvictorInputs
+from agentcache.policy.inputs import EvictorInputs, Learning
 from agentcache.policy.lifespan import LambdaBounds
-from agentcache.policy.lru import LruEvictor
-from agentcache.policy.pinned import PinnedEvictor
-from agentcache.policy.return_time import Learning
 from agentcache.policy.runtime_policy import Order, RuntimePolicy
 from tool_runtime.learning.durations import Ended
 from tool_runtime.learning.durations_file import load_durations

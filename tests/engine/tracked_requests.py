@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hand_clock import Clock
+from python_lru import PythonLru
 from vllm import SamplingParams
 from vllm.lora.request import LoRARequest
 from vllm.utils.hashing import sha256
@@ -26,7 +27,6 @@ from agentcache.engine.order.admission import AdmissionControl
 from agentcache.engine.order.load_control import LoadControl
 from agentcache.engine.replies.forced_calls import write_forced_calls
 from agentcache.policy.cost import RecomputeCost
-from agentcache.policy.lru import LruEvictor
 from agentcache.policy.runtime_policy import RuntimePolicy
 from tool_runtime.agent.job import ToolCall
 from tool_runtime.learning.runtime import AgentRuntime
@@ -44,7 +44,7 @@ TASK, BASH = ToolCall("task", "{}"), ToolCall("bash", "{}")
 init_none_hash(sha256)
 
 
-class ListeningEvictor(LruEvictor):
+class ListeningEvictor(PythonLru):
     def __init__(self) -> None:
         super().__init__()
         self.gaps_s: list[float] = []

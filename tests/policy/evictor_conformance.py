@@ -8,9 +8,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from agentcache._evictor import FreeContext
-from agentcache.policy.evictor import Evictor
-from agentcache.policy.lru import LruEvictor
+from agentcache._evictor import Evictor, FreeContext, LruEvictor
 
 NUM_BLOCKS = 12
 

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
-from agentcache.policy.asymcache import AsymCacheEvictor
-from agentcache.policy.baselines.asymcache_linear import AsymCacheLinearEvictor
-from agentcache.policy.baselines.max_score import MaxScoreEvictor
-from agentcache.policy.baselines.pensieve import PensieveEvictor
-from agentcache.policy.evictor import Evictor
-from agentcache.policy.lru import LruEvictor
-from agentcache.policy.pinned import PinnedEvictor
-from agentcache.policy.return_time import ReturnTimeEvictor
+from agentcache._evictor import (
+    AsymCacheEvictor,
+    AsymCacheLinearEvictor,
+    Evictor,
+    LruEvictor,
+    MaxScoreEvictor,
+    PensieveEvictor,
+    PinnedEvictor,
+    ReturnTimeEvictor,
+)
+from agentcache.policy.inputs import Learning
 
 # Lifespan 10 s, reuse probability 0.5, slope ratio 40.
 FREQUENCY: dict[str, Any] = {"alpha_s": 10 / math.log(2), "beta_s": 10 / math.log(2) / 40, "tau0_s": 9.75}
 COST: dict[str, Any] = {"slope_s": 1e-9, "base_s": 2e-5, "floor_s": 1e-7}
 SAME_COST: dict[str, Any] = {"slope_s": 0.0, "base_s": 2e-5, "floor_s": 1e-7}
+LEARNING: dict[str, Any] = asdict(Learning())
 
 MakeEvictor = Callable[[int], Evictor]
 
@@ -26,7 +31,7 @@ EVICTORS: dict[str, MakeEvictor] = {
     "lru": lambda _: LruEvictor(),
     "asymcache": lambda blocks: AsymCacheEvictor(num_blocks=blocks, **FREQUENCY, **COST),
     "asymcache-linear": lambda blocks: AsymCacheLinearEvictor(num_blocks=blocks, **FREQUENCY, **COST),
-    "agentcache": lambda blocks: ReturnTimeEvictor(num_blocks=blocks, **COST),
+    "agentcache": lambda blocks: ReturnTimeEvictor(num_blocks=blocks, **COST, **LEARNING),
     "max-score": lambda blocks: MaxScoreEvictor(num_blocks=blocks, **FREQUENCY),
     "pensieve": lambda blocks: PensieveEvictor(num_blocks=blocks, **COST),
     "lru, pinned": lambda blocks: PinnedEvictor(LruEvictor(), num_blocks=blocks, cheapest_first=False),
@@ -34,7 +39,7 @@ EVICTORS: dict[str, MakeEvictor] = {
         AsymCacheEvictor(num_blocks=blocks, **FREQUENCY, **COST), num_blocks=blocks, cheapest_first=True
     ),
     "agentcache, pinned": lambda blocks: PinnedEvictor(
-        ReturnTimeEvictor(num_blocks=blocks, **COST), num_blocks=blocks, cheapest_first=True
+        ReturnTimeEvictor(num_blocks=blocks, **COST, **LEARNING), num_blocks=blocks, cheapest_first=True
     ),
 }
 # LRU takes any id.

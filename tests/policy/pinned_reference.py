@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from made_evictors import COST, FREQUENCY
 from return_time_reference import ReturnTimeReference
 
-from agentcache._evictor import FreeContext
-from agentcache.policy.asymcache import AsymCacheEvictor
-from agentcache.policy.compiled import CompiledEvictor
-from agentcache.policy.evictor import Evictor
-from agentcache.policy.lru import LruEvictor
-from agentcache.policy.pinned import PinnedEvictor
-from agentcache.policy.return_time import Learning, ReturnTimeEvictor
+from agentcache._evictor import AsymCacheEvictor, Evictor, FreeContext, LruEvictor, PinnedEvictor, ReturnTimeEvictor
+from agentcache.policy.inputs import Learning
 
 NUM_BLOCKS = 24
 # So little weight on the prior that what was learnt wrongly shows.
 LEARNING = Learning(window=20, prior_returns=0.02)
 
-INNER: dict[str, Callable[[int], CompiledEvictor]] = {
+INNER: dict[str, Callable[[int], Evictor]] = {
     "lru": lambda _: LruEvictor(),
     "asymcache": lambda blocks: AsymCacheEvictor(num_blocks=blocks, **FREQUENCY, **COST),
-    "agentcache": lambda blocks: ReturnTimeEvictor(num_blocks=blocks, **COST, learning=LEARNING),
+    "agentcache": lambda blocks: ReturnTimeEvictor(num_blocks=blocks, **COST, **asdict(LEARNING)),
 }
 
 

@@ -10,11 +10,9 @@ from hypothesis.stateful import run_state_machine_as_test
 from made_evictors import COST, EVICTORS, FREQUENCY, SIZED, MakeEvictor
 from sizes import pick_size
 
-from agentcache._evictor import FreeContext
-from agentcache.policy.asymcache import AsymCacheEvictor
+from agentcache._evictor import AsymCacheEvictor, AsymCacheLinearEvictor, FreeContext, LruEvictor
 from agentcache.policy.frequency import Frequency
 from agentcache.policy.lifespan import LambdaController
-from agentcache.policy.lru import LruEvictor
 
 SETTINGS = settings(max_examples=pick_size(20, 60), stateful_step_count=30, deadline=None)
 
@@ -130,7 +128,7 @@ def test_asymcache_with_a_controller_follows_recent_reuse() -> None:
 
     def victim(gaps_s: Sequence[float]) -> int:
         controller = LambdaController(frequency, window=10)
-        evictor = AsymCacheEvictor(num_blocks=2, **FREQUENCY, **COST, controller=controller)
+        evictor = AsymCacheEvictor(num_blocks=2, **FREQUENCY, **COST, controller=controller.observe)
         evictor.add([0], [100_000], 0.0)
         evictor.add([1], [16], 11.0)
         for gap_s in gaps_s:
@@ -140,3 +138,21 @@ def test_asymcache_with_a_controller_follows_recent_reuse() -> None:
     # Set for 10 s, the dear block that has been idle for 12 s is past its time; where reuse takes 14 s, it is not.
     assert victim([]) == 0
     assert victim([14.0] * 10) == 1
+
+
+@pytest.mark.parametrize("make", [AsymCacheEvictor, AsymCacheLinearEvictor])
+def test_an_error_of_the_controller_leaves_lambda(
+    make: type[AsymCacheEvictor | AsymCacheLinearEvictor],
+) -> None:
+    evictor = make(num_blocks=2, **FREQUENCY, **COST, controller=LambdaController(Frequency(**FREQUENCY), 10).observe)
+    evictor.observe_reuse(14.0)
+    before = evictor.lambda_value
+    with pytest.raises(ValueError, match="reuse gap of -1"):
+        evictor.observe_reuse(-1.0)
+    assert evictor.lambda_value == before != 1.0
+
+
+def test_no_class_derives_from_a_compiled_evictor() -> None:
+    """C++ would not call its methods."""
+    with pytest.raises(TypeError, match="not an acceptable base type"):
+        type("Own", (LruEvictor,), {})

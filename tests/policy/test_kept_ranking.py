@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -10,8 +11,8 @@ from made_evictors import COST, SAME_COST
 from return_time_reference import ReturnTimeReference
 from sizes import pick_size
 
-from agentcache._evictor import FreeContext
-from agentcache.policy.return_time import Learning, ReturnTimeEvictor
+from agentcache._evictor import FreeContext, ReturnTimeEvictor
+from agentcache.policy.inputs import Learning
 
 # Enough groups for bounds to be kept where a block is taken at a time.
 GROUPS = 150
@@ -25,7 +26,7 @@ class Pair:
     def __init__(self, seed: int, cost: dict[str, Any], longest_wait_s: float) -> None:
         learning = Learning(window=200, prior_returns=0.5)
         self.chance = random.Random(seed)
-        self.evictor = ReturnTimeEvictor(num_blocks=NUM_BLOCKS, **cost, learning=learning)
+        self.evictor = ReturnTimeEvictor(num_blocks=NUM_BLOCKS, **cost, **asdict(learning))
         self.reference = ReturnTimeReference(**cost, learning=learning)
         self.taken = list(range(NUM_BLOCKS))
         self.now_s = 1e6

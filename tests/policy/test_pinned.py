@@ -11,13 +11,9 @@ from made_evictors import COST, FREQUENCY
 from pinned_reference import INNER, NUM_BLOCKS, pin_around
 
 from agentcache import _evictor
-from agentcache._evictor import FreeContext
-from agentcache.policy.asymcache import AsymCacheEvictor
-from agentcache.policy.compiled import CompiledEvictor
+from agentcache._evictor import AsymCacheEvictor, Evictor, FreeContext, LruEvictor, PinnedEvictor
 from agentcache.policy.frequency import Frequency
 from agentcache.policy.lifespan import LambdaController
-from agentcache.policy.lru import LruEvictor
-from agentcache.policy.pinned import PinnedEvictor
 
 
 @pytest.mark.parametrize(("cheapest_first", "victims"), [(False, [5, 3, 6, 4, 2, 1, 0]), (True, [5, 3, 4, 6, 1, 2, 0])])
@@ -105,7 +101,7 @@ def test_adopted_blocks_keep_their_factor_and_class() -> None:
     assert list(evictor.order(2.0)) == [1, 0, 3, 2]
 
 
-def learnt(evictor: CompiledEvictor) -> list[list[int]]:
+def learnt(evictor: Evictor) -> list[list[int]]:
     """How blocks of three classes and many ages stand after all that was learnt."""
     for finish_class in range(3):
         for age in range(4):
@@ -116,7 +112,7 @@ def learnt(evictor: CompiledEvictor) -> list[list[int]]:
 def test_as_much_is_learnt_from_pinned_blocks_as_from_others() -> None:
     """Groups of three classes; each time two blocks return, and the third is evicted."""
 
-    def live(evictor: CompiledEvictor, *, pins: bool) -> list[list[int]]:
+    def live(evictor: Evictor, *, pins: bool) -> list[list[int]]:
         for turn in range(60):
             freed_s, finish_class = 1e4 * turn, turn % 3
             context = FreeContext(finish_class=finish_class, pin=turn if pins else None)
@@ -137,7 +133,7 @@ def test_as_much_is_learnt_from_pinned_blocks_as_from_others() -> None:
 def test_adopted_blocks_count_as_returned_once_when_adopted() -> None:
     """300 s after they were freed, though they wait for 3 s until one is used and the other is evicted."""
 
-    def live(evictor: CompiledEvictor, take_back: Callable[[float], None]) -> list[list[int]]:
+    def live(evictor: Evictor, take_back: Callable[[float], None]) -> list[list[int]]:
         for turn in range(60):
             freed_s = 1e4 * turn
             evictor.add([0, 1], [32, 16], freed_s, FreeContext(finish_class=turn % 3))
@@ -181,7 +177,7 @@ def test_a_release_does_not_take_the_present_for_the_past() -> None:
 
 def test_reuse_is_passed_on_to_the_inner_evictor() -> None:
     controller = LambdaController(Frequency(**FREQUENCY), window=10)
-    inner = AsymCacheEvictor(num_blocks=2, **FREQUENCY, **COST, controller=controller)
+    inner = AsymCacheEvictor(num_blocks=2, **FREQUENCY, **COST, controller=controller.observe)
     evictor = pin_around(inner, num_blocks=2)
     evictor.observe_reuse(14.0)
     assert evictor.inner is inner
@@ -199,7 +195,7 @@ def test_a_queue_forgets_the_kv_of_pinned_blocks_too() -> None:
     evictor = pin_around(LruEvictor(), num_blocks=3)
     queue = _evictor.FreeQueue(
         num_blocks=3,
-        evictor=evictor.compiled,
+        evictor=evictor,
         notes_reuse=False,
         block_type=QueuedBlock,
         id_attribute="id",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 from made_evictors import COST
@@ -11,15 +11,14 @@ from pinned_reference import INNER, LEARNING, NUM_BLOCKS, pin_around
 from return_time_reference import ReturnTimeReference
 from sizes import pick_size
 
-from agentcache._evictor import FreeContext
-from agentcache.policy.evictor import UNKNOWN_REQUEST, Evictor
-from agentcache.policy.pinned import PinnedEvictor
+from agentcache._evictor import UNKNOWN_REQUEST, FreeContext, PinnedEvictor, PythonEvictor
 
 
-class PythonReturnTime(Evictor):
+class PythonReturnTime(PythonEvictor):
     """The slow reference behind the contract, with all that it is told of blocks that are kept elsewhere."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.reference = ReturnTimeReference(**COST, learning=LEARNING)
         self.empty: list[int] = []
         self.told: list[tuple[object, ...]] = []
@@ -46,11 +45,11 @@ class PythonReturnTime(Evictor):
         else:
             self.reference.remove(block_id)
 
-    def order(self, now_s: float) -> Iterator[int]:
-        return iter([*self.empty, *self.reference.order(now_s)])
+    def order(self, now_s: float) -> list[int]:
+        return [*self.empty, *self.reference.order(now_s)]
 
     def __len__(self) -> int:
-        return len(list(self.order(0.0)))
+        return len(self.order(0.0))
 
     def settle(self, now_s: float) -> None:
         self.told.append(("settle", now_s))
@@ -94,6 +93,15 @@ def test_pins_pass_on_what_is_kept_elsewhere_still() -> None:
     evictor.observe_eviction(1, 3.0, 1.0)
     evictor.forget(3)
     assert inner.told == [("settle", 1.0), ("return", 1, 2.0, 0.5), ("eviction", 1, 3.0, 1.0), ("forget", 3)]
+
+
+def test_what_a_python_evictor_must_define_is_named() -> None:
+    class Half(PythonEvictor):
+        def __len__(self) -> int:
+            return 0
+
+    with pytest.raises(NotImplementedError, match="must define add_empty"):
+        pin_around(Half())  # type: ignore[abstract]
 
 
 def live(evictor: PinnedEvictor, chance: random.Random) -> list[list[int]]:

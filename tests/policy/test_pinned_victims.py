@@ -21,8 +21,7 @@ from pinned_reference import INNER, LEARNING, NUM_BLOCKS, Inner, PinnedReference
 from return_time_reference import ReturnTimeReference
 from sizes import pick_size
 
-from agentcache._evictor import FreeContext
-from agentcache.policy.compiled import CompiledEvictor
+from agentcache._evictor import Evictor, FreeContext
 
 PINS = st.integers(0, 2)
 
@@ -30,11 +29,8 @@ PINS = st.integers(0, 2)
 class SameVictims(RuleBasedStateMachine):
     @initialize(name=st.sampled_from(list(INNER)), cheapest_first=st.booleans())
     def start(self, name: str, cheapest_first: bool) -> None:
-        inner: Inner
-        if name == "agentcache":
-            inner = ReturnTimeReference(**COST, learning=LEARNING)
-        else:
-            inner = INNER[name](NUM_BLOCKS).compiled
+        bare = INNER[name](NUM_BLOCKS)
+        inner: Inner = ReturnTimeReference(**COST, learning=LEARNING) if name == "agentcache" else bare
         self.pinned = pin_around(INNER[name](NUM_BLOCKS), cheapest_first=cheapest_first)
         self.reference = PinnedReference(inner, cheapest_first=cheapest_first)
         self.taken = list(range(NUM_BLOCKS))
@@ -152,7 +148,7 @@ def test_pinned_takes_the_same_victims_as_the_reference() -> None:
 
 
 @pytest.mark.parametrize("make_inner", INNER.values(), ids=INNER)
-def test_without_pins_the_victims_are_those_of_the_inner_evictor(make_inner: Callable[[int], CompiledEvictor]) -> None:
+def test_without_pins_the_victims_are_those_of_the_inner_evictor(make_inner: Callable[[int], Evictor]) -> None:
     for seed in range(20):
         chance = random.Random(seed)
         bare, pinned = make_inner(NUM_BLOCKS), pin_around(make_inner(NUM_BLOCKS))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -15,12 +16,12 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from made_evictors import COST, SAME_COST
+from made_evictors import COST, LEARNING, SAME_COST
 from return_time_reference import ReturnTimeReference
 from sizes import pick_size
 
-from agentcache._evictor import SHARED_CLASS, FreeContext
-from agentcache.policy.return_time import Learning, ReturnTimeEvictor
+from agentcache._evictor import SHARED_CLASS, FreeContext, ReturnTimeEvictor
+from agentcache.policy.inputs import Learning
 
 YEAR_S = 365 * 24 * 3600.0
 NUM_BLOCKS = 24
@@ -36,7 +37,7 @@ class SameVictims(RuleBasedStateMachine):
     )
     def start(self, cost: dict[str, Any], window: int, start_s: float) -> None:
         learning = Learning(window=window, prior_returns=0.5)
-        self.evictor = ReturnTimeEvictor(num_blocks=NUM_BLOCKS, **cost, learning=learning)
+        self.evictor = ReturnTimeEvictor(num_blocks=NUM_BLOCKS, **cost, **asdict(learning))
         self.reference = ReturnTimeReference(**cost, learning=learning)
         self.taken = list(range(NUM_BLOCKS))
         self.now_s = start_s
@@ -96,7 +97,7 @@ def test_return_time_takes_the_same_victims_as_the_reference() -> None:
 
 
 def make_evictor(num_blocks: int, **learning: float) -> ReturnTimeEvictor:
-    return ReturnTimeEvictor(num_blocks=num_blocks, **COST, learning=Learning(**{"prior_returns": 0.1, **learning}))  # type: ignore[arg-type]
+    return ReturnTimeEvictor(num_blocks=num_blocks, **COST, **{**LEARNING, **learning})
 
 
 def test_the_cheapest_block_of_a_group_goes_first() -> None:
@@ -107,7 +108,7 @@ def test_the_cheapest_block_of_a_group_goes_first() -> None:
 
 def test_what_is_of_use_together_alone_goes_together() -> None:
     """Both chains are as dear; by age they would go block by block in turns, and neither would be of use."""
-    evictor = ReturnTimeEvictor(num_blocks=7, **SAME_COST, learning=Learning())
+    evictor = ReturnTimeEvictor(num_blocks=7, **SAME_COST, **LEARNING)
     whole = FreeContext(whole=True)
     evictor.add([0, 1, 2], [48, 32, 16], 0.0, whole)
     evictor.add([3, 4, 5], [48, 32, 16], 1.0, whole)
@@ -303,7 +304,7 @@ def test_a_block_that_there_is_not_cannot_be_forgotten(block_id: int) -> None:
 
 @pytest.mark.parametrize("cost_s", [0.0, -1.0, float("inf"), float("nan")])
 def test_blocks_cannot_cost_nothing(cost_s: float) -> None:
-    evictor = ReturnTimeEvictor(num_blocks=4, **COST)
+    evictor = ReturnTimeEvictor(num_blocks=4, **COST, **LEARNING)
     evictor.add([0, 1], [16, 32], 0.0)
     with pytest.raises(ValueError, match="cost_s"):
         evictor.reprice([0], cost_s)
@@ -311,7 +312,7 @@ def test_blocks_cannot_cost_nothing(cost_s: float) -> None:
 
 
 def test_what_can_be_had_back_goes_first_and_nothing_is_learnt() -> None:
-    evictor = ReturnTimeEvictor(num_blocks=4, **SAME_COST)
+    evictor = ReturnTimeEvictor(num_blocks=4, **SAME_COST, **LEARNING)
     evictor.add([0, 1], [16, 32], 0.0)
     evictor.add([2, 3], [16, 32], 0.0)
     assert evictor.first(4, 1.0) == [0, 1, 2, 3]

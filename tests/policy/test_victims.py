@@ -20,12 +20,14 @@ from hypothesis.stateful import (
 from made_evictors import COST, FREQUENCY, SAME_COST
 from sizes import pick_size
 
-from agentcache._evictor import FreeContext
-from agentcache.policy.asymcache import AsymCacheEvictor
-from agentcache.policy.baselines.asymcache_linear import AsymCacheLinearEvictor
-from agentcache.policy.baselines.max_score import MaxScoreEvictor
-from agentcache.policy.baselines.pensieve import PensieveEvictor
-from agentcache.policy.evictor import Evictor
+from agentcache._evictor import (
+    AsymCacheEvictor,
+    AsymCacheLinearEvictor,
+    Evictor,
+    FreeContext,
+    MaxScoreEvictor,
+    PensieveEvictor,
+)
 
 YEAR_S = 365 * 24 * 3600.0
 NUM_BLOCKS = 24

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
 from sizes import pick_size
 
+from agentcache._evictor import Evictor, LruEvictor
 from agentcache.errors import IntegrityError
 from agentcache.policy.cost import RecomputeCost
-from agentcache.policy.evictor import Evictor
-from agentcache.policy.lru import LruEvictor
 from agentcache.sim.belady import BeladyEvictor
 from agentcache.sim.future import FutureJob, FutureUses
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container
+from dataclasses import asdict
 from operator import itemgetter
 
 from hand_clock import Clock
@@ -10,12 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from vllm.v1.core.kv_cache_utils import BlockHash, make_block_hash_with_group_id
 
-from agentcache._evictor import FreeContext
+from agentcache._evictor import AsymCacheEvictor, Evictor, FreeContext, LruEvictor, ReturnTimeEvictor
 from agentcache.engine.tier.host_cache import HostCache, LastUse, StoredBlock
-from agentcache.policy.asymcache import AsymCacheEvictor
-from agentcache.policy.evictor import Evictor
-from agentcache.policy.lru import LruEvictor
-from agentcache.policy.return_time import Learning, ReturnTimeEvictor
+from agentcache.policy.inputs import Learning
 
 
 def make_host(blocks: int = 5, evictor: Evictor | None = None, useless: Container[int] = ()) -> HostCache:
@@ -178,7 +176,7 @@ def test_what_is_read_is_no_copy_yet() -> None:
 
 def test_copy_is_not_worth_what_its_job_has_here_alone() -> None:
     """Freed by nobody, the evictor would give it back to the group of the job that waits for it."""
-    host = make_host(4, ReturnTimeEvictor(num_blocks=4, slope_s=0.0, base_s=1.0, floor_s=1e-6, learning=Learning()))
+    host = make_host(4, ReturnTimeEvictor(num_blocks=4, slope_s=0.0, base_s=1.0, floor_s=1e-6, **asdict(Learning())))
     last_use = LastUse(FreeContext(job=7), 990.0)
     for number in (1, 2):
         (block,) = host.reserve(1)
@@ -217,7 +215,7 @@ def test_block_that_is_read_is_no_room() -> None:
 )
 def test_order_is_that_of_the_evictor_by_last_uses(uses: list[tuple[int, float, list[int]]], now_s: float) -> None:
     """Return times cost, by the age on the GPU: what a job is likely to do changes as it stays away."""
-    options = {"slope_s": 1e-3, "base_s": 1.0, "floor_s": 1e-6, "learning": Learning()}
+    options = {"slope_s": 1e-3, "base_s": 1.0, "floor_s": 1e-6, **asdict(Learning())}
     host = make_host(40, ReturnTimeEvictor(num_blocks=40, **options))
     alone = ReturnTimeEvictor(num_blocks=40, **options)
     for number, (finish_class, freed_s, positions) in enumerate(sorted(uses, key=itemgetter(1))):

@@ -7,13 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import dropwhile, islice
 
-from agentcache import _evictor
-from agentcache._evictor import FreeContext
+from agentcache._evictor import UNKNOWN_REQUEST, Evictor, FreeContext, FreeQueue
 from agentcache.engine.vllm.patches import replace
 from agentcache.engine.vllm.types import BlockPool, KVCacheBlock
 from agentcache.errors import IntegrityError
-from agentcache.policy.compiled import compile_evictor
-from agentcache.policy.evictor import UNKNOWN_REQUEST, Evictor
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +22,7 @@ class Evictions:
     age_s: float
 
 
-class BlockQueue(_evictor.FreeQueue):
+class BlockQueue(FreeQueue):
     """Stands in for `FreeKVCacheBlockQueue`: the same methods with the same meaning.
 
     vLLM prepends blocks without a hash (nothing to reuse) and appends hashed ones in eviction order; both go to the
@@ -50,11 +47,10 @@ class BlockQueue(_evictor.FreeQueue):
 
         Without `notes_reuse` somebody else tells the evictor when requests come back.
         """
-        self._learns = notes_reuse and type(evictor).observe_reuse is not Evictor.observe_reuse
         super().__init__(
             num_blocks=len(blocks),
-            evictor=compile_evictor(evictor),
-            notes_reuse=self._learns,
+            evictor=evictor,
+            notes_reuse=notes_reuse,
             block_type=KVCacheBlock,
             id_attribute="block_id",
             # The property of this name without the underscore is a Python function: slower than all else here.
@@ -103,8 +99,7 @@ class BlockQueue(_evictor.FreeQueue):
         if blocks:
             if self._noted is not None:
                 self._noted += blocks
-            now_s = self._tell_time()
-            self.free_n(blocks, now_s if self._freed_s is None else self._freed_s)
+            self.free_n(blocks, self.clock(), self._freed_s)
 
     def popleft(self) -> KVCacheBlock:
         """Take the next victim. Raises ValueError if no block is free."""
@@ -114,7 +109,7 @@ class BlockQueue(_evictor.FreeQueue):
 
     def popleft_n(self, n: int) -> list[KVCacheBlock]:
         """Take the next `n` victims."""
-        taken = self.take_n(self._blocks, n, self._tell_time())
+        taken = self.take_n(self._blocks, n, self.clock())
         if self.on_taken is not None:
             self.on_taken(taken)
         return taken
@@ -133,18 +128,7 @@ class BlockQueue(_evictor.FreeQueue):
 
     def forget_kv(self) -> None:
         """Note that no free block holds KV any more; all stay free, in the order in which they would have gone."""
-        self.forget_kv_at(self._tell_time())
-
-    def _tell_time(self) -> float:
-        """Return the seconds, and tell the evictor of reuse.
-
-        Reuse is told late by less than a step: an allocation for the same request follows a removal.
-        """
-        now_s = self.clock()
-        if self._learns:
-            for idle_s in self.take_reuses(now_s):
-                self._evictor.observe_reuse(idle_s)
-        return now_s
+        self.forget_kv_at(self.clock())
 
     def iter_blocks_after(self, cursor: KVCacheBlock | None) -> Iterator[KVCacheBlock]:
         """Yield free blocks in eviction order, behind `cursor` if it is given and free. Valid until the next change."""

@@ -14,7 +14,7 @@ from agentcache.models.geometry import read_geometry
 from agentcache.models.shapes import SHAPES
 from agentcache.policy.cost import CostModel, CostProfile, ProfileKey
 from agentcache.policy.frequency import Frequency
-from agentcache.policy.inputs import EvictorInputs
+from agentcache.policy.inputs import EvictorInputs, Learning
 from agentcache.policy.lifespan import LambdaBounds
 from agentcache.policy.presets import (
     GPUS,
@@ -24,7 +24,6 @@ from agentcache.policy.presets import (
     match_gpu,
 )
 from agentcache.policy.profile_folder import Wanted, pick_profile
-from agentcache.policy.return_time import Learning
 from agentcache.policy.step_cost import StepCost
 
 # For a GPU that has no data sheet here: what decides the order is only how the costs of two positions compare.

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from agentcache._evictor import PinnedEvictor
 from agentcache.engine.vllm.types import KVCacheBlock
 from agentcache.errors import IntegrityError
-from agentcache.policy.pinned import PinnedEvictor
 from agentcache.policy.runtime_policy import PinRank
 from tool_runtime.learning.job_table import MAX_EXPIRED, MAX_PENDING
 from tool_runtime.learning.ttl import Hold

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentcache.policy.evictor import Evictor
+from agentcache._evictor import Evictor
 from agentcache.policy.lifespan import LifespanEstimator
 from tool_runtime.learning.runtime import AgentRuntime
 from tool_runtime.learning.tool_key import ToolKey

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from agentcache._evictor import Evictor, PinnedEvictor
 from agentcache.config import AgentCacheConfig, is_on
 from agentcache.engine.blocks.pins import Pins
 from agentcache.engine.blocks.turn_cost import RequestCost, TurnCost
@@ -20,11 +21,9 @@ from agentcache.engine.replies.parser_choice import make_reader
 from agentcache.engine.vllm.config import VllmConfig
 from agentcache.engine.vllm.offload import KVConnectorBase_V1
 from agentcache.engine.vllm.types import KVCacheBlock, Request
-from agentcache.policy.evictor import Evictor
 from agentcache.policy.foreseen_loss import BESIDE_TIER, WITHOUT_TIER, foresee_loss
 from agentcache.policy.inputs import EvictorInputs
 from agentcache.policy.load_control import find_longest_wait
-from agentcache.policy.pinned import PinnedEvictor
 from agentcache.policy.return_price import ReturnPrice
 from agentcache.policy.runtime_policy import Order, RuntimePolicy
 from tool_runtime.learning.context_growth import AHEAD_TURNS

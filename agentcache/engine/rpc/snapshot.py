@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from agentcache._evictor import Evictor, PinnedEvictor
 from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.blocks.lru_comparison import LruComparison
 from agentcache.engine.jobs.views import HistogramCounts, RuntimeCounts
@@ -14,8 +15,6 @@ from agentcache.engine.segments.scheduler import find_engine_obstacle
 from agentcache.engine.tier.tier import Tier
 from agentcache.engine.vllm.engine import EngineCoreProc
 from agentcache.engine.vllm.patches import replace
-from agentcache.policy.evictor import Evictor
-from agentcache.policy.pinned import PinnedEvictor
 
 # The method of the engine core that answers with a snapshot.
 SNAPSHOT_METHOD = "agentcache_snapshot"

@@ -7,11 +7,10 @@ from itertools import groupby
 from operator import itemgetter
 from typing import NamedTuple
 
-from agentcache._evictor import FreeContext
+from agentcache._evictor import UNKNOWN_REQUEST, Evictor, FreeContext
 from agentcache.engine.blocks.block_queue import BlockQueue, Evictions, replace_queue
 from agentcache.engine.segments.cached_blocks import WatchedBlockMap, watch_cache
 from agentcache.engine.vllm.types import BlockHashWithGroupId, BlockPool, KVCacheBlock
-from agentcache.policy.evictor import UNKNOWN_REQUEST, Evictor
 
 # Multiplies the value of a block that is on the GPU as well, which may lose it before it is stored again: it loses a
 # tenth or so of what is not stored (docs/results/host-memory-choices.md#copies-of-what-the-gpu-has).

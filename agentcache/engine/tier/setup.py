@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from agentcache._evictor import Evictor
 from agentcache.config import AgentCacheConfig
 from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.observers import Observers
@@ -28,7 +29,6 @@ from agentcache.engine.tier.usefulness import Usefulness
 from agentcache.engine.vllm.base import cdiv
 from agentcache.engine.vllm.types import Scheduler
 from agentcache.policy.cost import RecomputeCost
-from agentcache.policy.evictor import Evictor
 from agentcache.policy.inputs import EvictorInputs
 from agentcache.policy.registry import Policy
 from agentcache.policy.return_price import ReturnPrice

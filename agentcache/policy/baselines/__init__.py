@@ -1,1 +1,0 @@
-"""Evictors that are only compared with: serving another policy loads none of them."""
