@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
 
-def suggest(name: str, known: Iterable[str]) -> str:
-    """Return "; did you mean X?" for the closest known name, or nothing where none is close."""
-    close = get_close_matches(name, list(known), n=1)
-    return f"; did you mean {close[0]}?" if close else ""
+def suggest(name: str, known: Iterable[str], renamed: Mapping[str, str] = {}) -> str:
+    """Return "; did you mean X?" for the closest known name, or nothing where none is close.
+
+    `renamed` has the new names of old ones, which may be closest too.
+    """
+    close = get_close_matches(name, [*known, *renamed], n=1)
+    return f"; did you mean {renamed.get(close[0], close[0])}?" if close else ""

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from agentcache.closest_name import suggest
-from agentcache.config import AgentCacheConfig, iterate_knobs
+from agentcache.config import AgentCacheConfig, iterate_constants, iterate_knobs
 from agentcache.errors import InputError
 
 CONFIG_KEY = "agentcache"
@@ -19,11 +19,37 @@ CONFIG_KEY = "agentcache"
 PLACE = f"additional_config: {CONFIG_KEY}."
 # The same where knobs are typed.
 _TYPED = "--agentcache "
-# Knobs that are gone, by their dotted names: the release since which they have no effect, and why. That release accepts
-# them with a warning; the next one refuses them, and takes them out of this table.
+# Old knobs by their dotted names. This release accepts them with a warning; the next one refuses them, and takes them
+# out of both tables. Those that are gone have no effect, since the release that is named and for that reason.
 REMOVED = {
+    "grouped.least_wait_s": "0.2: it is a constant",
+    "grouped.window": "0.2: it is a constant",
+    "replicas.extra_jobs": "0.2: it is a constant",
+    "replicas.live_s": "0.2: it is a constant",
     "router.name_sessions": "0.2: name jobs in the client or in a proxy, by X-Session-ID",
     "tier.prefetch": "0.2: blocks come back to the GPU only for requests that wait for them",
+}
+# These have another name now, and still take effect.
+MOVED = {
+    "chunking.floor": "tuning.chunking_floor",
+    "chunking.threshold": "tuning.chunking_threshold",
+    "grouped.prior_returns": "tuning.prior_returns",
+    "lambda_limit": "tuning.lambda_limit",
+    "lifespan_window": "tuning.lifespan_window",
+    "order.juniors": "tuning.juniors",
+    "order.least_wait_s": "tuning.least_wait_s",
+    "order.reserve": "tuning.reserve",
+    "order.running": "tuning.running",
+    "order.seniority_s": "tuning.seniority_s",
+    "pins.max_ttl_s": "tuning.max_ttl_s",
+    "pins.min_chance": "tuning.min_chance",
+    "record.block_tokens": "tuning.record_block_tokens",
+    "reuse_probability": "tuning.reuse_probability",
+    "runtime.max_jobs": "tuning.max_jobs",
+    "segments.max_gaps": "tuning.max_gaps",
+    "segments.row_s": "tuning.row_s",
+    "slope_ratio": "tuning.slope_ratio",
+    "tier.latency_s": "tuning.link_latency_s",
 }
 
 # vLLM's own `init_logger` loads vLLM, which takes seconds.
@@ -33,13 +59,13 @@ logger = logging.getLogger("vllm.agentcache")
 def read_config(additional_config: object) -> AgentCacheConfig:
     """Read the plug-in's part of vLLM's `additional_config`; defaults when it is absent. Raises InputError."""
     ours = additional_config.get(CONFIG_KEY, {}) if isinstance(additional_config, Mapping) else {}
-    return _read(ours, PLACE)
+    return _check(_rename_old(ours, PLACE), PLACE)
 
 
-def _read(ours: object, place: str) -> AgentCacheConfig:
-    """Read the plug-in's fields; `place` is what stands before a field's name where the user has typed it."""
+def _check(ours: object, place: str) -> AgentCacheConfig:
+    """Check the plug-in's fields; `place` is what stands before a field's name where the user has typed it."""
     try:
-        return AgentCacheConfig.model_validate(_drop_removed(ours, place))
+        return AgentCacheConfig.model_validate(ours)
     except ValidationError as error:
         first = error.errors()[0]
     name = ".".join(map(str, first["loc"]))
@@ -47,18 +73,44 @@ def _read(ours: object, place: str) -> AgentCacheConfig:
     raise InputError(f"{field}: {_say_why(name, first['type'], first['msg'])}")
 
 
-def _drop_removed(fields: Any, place: str, parents: str = "") -> Any:
-    """Return the fields, and those of groups, without knobs that are gone; warn of each."""
-    if not isinstance(fields, Mapping):
-        return fields
-    kept = {}
-    for field, value in fields.items():
-        name = f"{parents}{field}"
+def _rename_old(ours: Any, place: str) -> Any:
+    """Return the fields without knobs that are gone, and with new names for those that have one; warn of each."""
+    if not isinstance(ours, Mapping):
+        return ours
+    old: dict[str, Any] = {}
+    fields = _take_old(ours, old)
+    for name, value in old.items():
         if name in REMOVED:
             _warn_once(f"{place}{name} has no effect since {REMOVED[name]}. Leave it out; the next release refuses it.")
-        else:
-            kept[field] = _drop_removed(value, place, f"{name}.")
+            continue
+        new = MOVED[name]
+        group, _, field = new.partition(".")
+        # What else stands in the group's place is an error of its own.
+        if isinstance(renamed := fields.setdefault(group, {}), dict):
+            if field in renamed:
+                raise InputError(f"{place}{name}: {new} is its new name, and is given as well; leave {name} out")
+            renamed[field] = value
+        _warn_once(f"{place}{name} is called {new} now. Give {place}{new}; the next release refuses the old name.")
+    return fields
+
+
+def _take_old(fields: Mapping[str, Any], old: dict[str, Any], parents: str = "") -> dict[str, Any]:
+    """Return the fields, and those of groups, without old knobs, which go into `old` by their dotted names."""
+    kept: dict[str, Any] = {}
+    for field, value in fields.items():
+        name = f"{parents}{field}"
+        if name in REMOVED or name in MOVED:
+            old[name] = value
+        elif not isinstance(value, Mapping):
+            kept[field] = value
+        # A group that had old knobs alone is gone with them.
+        elif (inner := _take_old(value, old, f"{name}.")) or not _had_old(name):
+            kept[field] = inner
     return kept
+
+
+def _had_old(group: str) -> bool:
+    return any(name.startswith(f"{group}.") for name in (*REMOVED, *MOVED))
 
 
 @cache
@@ -69,9 +121,9 @@ def _warn_once(text: str) -> None:
 
 def _say_why(name: str, kind: str, message: str) -> str:
     """Say why the field cannot be, `kind` and `message` being pydantic's, whose words suit values alone."""
-    knobs = dict(iterate_knobs(AgentCacheConfig))
+    knobs = dict((*iterate_knobs(AgentCacheConfig), *iterate_constants()))
     if kind == "extra_forbidden":
-        return f"no such knob{suggest(name, knobs)}"
+        return f"no such knob{suggest(name, knobs, MOVED)}"
     if group := [knob for knob in knobs if name and knob.startswith(f"{name}.")]:
         return f"is a group of knobs; give one of {', '.join(group)}"
     return message.removeprefix("Value error, ")
@@ -80,7 +132,7 @@ def _say_why(name: str, kind: str, message: str) -> str:
 def read_knobs(pairs: Sequence[str]) -> dict[str, Any]:
     """Read knobs as typed behind --agentcache, such as `["segments.enabled=false"]`, into the config's nested fields.
 
-    Those that are gone are left out. Raises InputError for what no config can be made of.
+    Those that are gone are left out, and old names replaced. Raises InputError for what no config can be made of.
     """
     knobs: dict[str, Any] = {}
     for pair in pairs:
@@ -94,9 +146,9 @@ def read_knobs(pairs: Sequence[str]) -> dict[str, Any]:
             if not isinstance(place, dict):
                 raise InputError(f"--agentcache {pair}: {parent} is given a value of its own as well; leave one out")
         place[name] = _read_value(text)
-    kept: dict[str, Any] = _drop_removed(knobs, _TYPED)
-    _read(kept, _TYPED)
-    return kept
+    renamed: dict[str, Any] = _rename_old(knobs, _TYPED)
+    _check(renamed, _TYPED)
+    return renamed
 
 
 def list_knobs(knobs: Mapping[str, Any]) -> dict[str, str | int | float | bool | None]:

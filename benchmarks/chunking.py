@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 from vllm.platforms import current_platform
 
-from agentcache.config import ChunkingConfig
 from agentcache.engine.order.chunking import prefill_budget
 from agentcache.profile.bench_engine import BenchEngine, make_bench_config
+from agentcache.tuning import Tuning
 
 SEED = 0
 # Off, then (threshold, floor) of adaptive chunking; agentcache's default is the third.
@@ -139,7 +139,7 @@ def run(bench: BenchEngine, options: argparse.Namespace) -> None:
     load = make_load(options, rate)
     print(json.dumps({name: value for name, value in record.items() if name != "settings"}), flush=True)  # noqa: T201
     for setting in TINY_SETTINGS if options.tiny else SETTINGS:
-        chunking = setting and ChunkingConfig(enabled=True, threshold=setting[0], floor=setting[1])
+        chunking = setting and Tuning(chunking_threshold=setting[0], chunking_floor=setting[1])
         bench.control.set_chunking(chunking)
         if not bench.engine.reset_prefix_cache():
             raise SystemExit("the cache of the setting before could not be emptied")

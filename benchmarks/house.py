@@ -203,7 +203,7 @@ def count_turn_modules(*, cpu_cache: bool) -> Figure:
 
 def count_knobs() -> Figure:
     knobs = tuple(name for name, _ in iterate_knobs(AgentCacheConfig))
-    return Figure("knobs", len(knobs), "fields of AgentCacheConfig and of the models in it", knobs)
+    return Figure("knobs", len(knobs), "fields of AgentCacheConfig and of the models in it, `tuning` apart", knobs)
 
 
 def count_all() -> Iterator[Figure]:

@@ -42,7 +42,7 @@ class LoneEngine:
             max_num_batched_tokens=256,
             max_num_seqs=16,
             host_tokens=4 * CACHE_TOKENS if cpu_cache else 0,
-            knobs={"gpu": "h20", "segments": {"row_s": 0.0}},
+            knobs={"gpu": "h20", "tuning": {"row_s": 0.0}},
         )
         self.scheduler = build_scheduler(shape, "agentcache", self.clock)
         self._link = make_link(self.scheduler) if cpu_cache else None

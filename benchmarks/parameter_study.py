@@ -29,11 +29,11 @@ ENGINE = ("--model", "llama-3.1-8b", "--gpu", "h20", "--kv-tokens", "487744")
 # The 99th percentile of the pauses: Gamma gaps with a CV of 0.25 have it at 1.67 times their mean.
 P99_PAUSE_S = round(1.67 * DISPERSION / RATE)
 # What the paper sets, and what it varies: the turning point's place and height, and how the slope changes there.
-DEFAULTS = {"lifespan_s": P99_PAUSE_S, "reuse_probability": 0.5, "slope_ratio": 40}
+DEFAULTS = {"lifespan_s": P99_PAUSE_S, "tuning.reuse_probability": 0.5, "tuning.slope_ratio": 40}
 VALUES: dict[str, tuple[float, ...]] = {
     "lifespan_s": (15, 60, 125, 250, P99_PAUSE_S, 835, 1670),
-    "reuse_probability": (0.05, 0.1, 0.3, 0.5, 0.7, 0.9),
-    "slope_ratio": (2, 10, 20, 40, 80, 160),
+    "tuning.reuse_probability": (0.05, 0.1, 0.3, 0.5, 0.7, 0.9),
+    "tuning.slope_ratio": (2, 10, 20, 40, 80, 160),
 }
 BASE = "lru"
 

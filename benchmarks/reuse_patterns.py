@@ -3,7 +3,7 @@
 python benchmarks/reuse_patterns.py "low dispersion=low.jsonl" "high dispersion=high.jsonl" --out reuse.png
 
 Recordings come from `agentcache serve --record FILE`, or from a simulation: `agentcache simulate ... --policy vllm
---agentcache record.file=FILE --agentcache record.block_tokens=16`.
+--agentcache record.file=FILE --agentcache tuning.record_block_tokens=16`.
 """
 
 from __future__ import annotations

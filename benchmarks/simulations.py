@@ -90,15 +90,15 @@ def list_lifespan_window(data: Sequence[str]) -> Iterator[Case]:
     # Within 1e6 λ hardly moves; the default lets it go wherever the window's mean says.
     for limit in ("1e6", "1e300"):
         for window in (10, 100, 1_000, 10_000):
-            knobs = ("--agentcache", f"lifespan_window={window}", "--agentcache", f"lambda_limit={limit}")
+            knobs = ("--agentcache", f"tuning.lifespan_window={window}", "--agentcache", f"tuning.lambda_limit={limit}")
             yield Case({"λ limit": limit, "window": window}, (*run, *knobs))
 
 
 def list_sensitivity(data: Sequence[str]) -> Iterator[Case]:
     values: dict[str, tuple[float, ...]] = {
         "lifespan_s": (15, 60, 240),
-        "reuse_probability": (0.1, 0.5, 0.9),
-        "slope_ratio": (2, 40, 100),
+        "tuning.reuse_probability": (0.1, 0.5, 0.9),
+        "tuning.slope_ratio": (2, 40, 100),
     }
     for knob, settings in values.items():
         for value in settings:

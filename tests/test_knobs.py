@@ -5,7 +5,7 @@ from dataclasses import asdict
 import pytest
 
 from agentcache.cli import main
-from agentcache.config import AgentCacheConfig, iterate_knobs
+from agentcache.config import AgentCacheConfig, OrderConfig, iterate_constants, iterate_knobs
 from agentcache.policy.registry import DEFAULT_POLICY, POLICIES
 
 
@@ -16,6 +16,13 @@ def test_every_knob_is_listed_with_its_origin(capsys: pytest.CaptureFixture[str]
         assert f"{name}=" in text
         assert f"\n    {field.description}\n" in text
     assert 'policy="agentcache"\n' in text
+    assert "tuning." not in text.replace("docs/tuning.md", "")
+
+
+def test_constants_are_listed_where_they_are_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["knobs", "tuning"]) == 0
+    heads = [line for line in capsys.readouterr().out.splitlines() if not line.startswith(" ")]
+    assert [head.partition("=")[0] for head in heads] == [name for name, _ in iterate_constants()]
 
 
 def test_the_order_of_the_default_policy_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
@@ -23,12 +30,13 @@ def test_the_order_of_the_default_policy_is_shown(capsys: pytest.CaptureFixture[
     assert runtime is not None
     assert runtime.order is not None
     for name, value in asdict(runtime.order).items():
-        assert main(["knobs", f"order.{name}"]) == 0
+        assert main(["knobs", f"{'order' if name in OrderConfig.model_fields else 'tuning'}.{name}"]) == 0
         assert f"\n    chosen: policy {DEFAULT_POLICY} has {value:g}, " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ("name", "shown"), [("pins.budget", ["pins.budget"]), ("chunking", ["enabled", "threshold", "floor"])]
+    ("name", "shown"),
+    [("pins.budget", ["pins.budget"]), ("tier", ["enabled", "link_gb_s"]), ("tuning.row_s", ["tuning.row_s"])],
 )
 def test_one_knob_or_a_group_is_shown(name: str, shown: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["knobs", name]) == 0
@@ -37,7 +45,14 @@ def test_one_knob_or_a_group_is_shown(name: str, shown: list[str], capsys: pytes
 
 
 @pytest.mark.parametrize(
-    ("name", "meant"), [("pins.bugdet", "pins.budget"), ("pin", "pins"), ("budget", "pins.budget")]
+    ("name", "meant"),
+    [
+        ("pins.bugdet", "pins.budget"),
+        ("pin", "pins"),
+        ("budget", "pins.budget"),
+        ("tuning.row", "tuning.row_s"),
+        ("segments.rows", "tuning.row_s"),
+    ],
 )
 def test_a_knob_that_is_not_there_is_guessed(name: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["knobs", name]) == 2

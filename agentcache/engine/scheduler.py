@@ -117,7 +117,7 @@ class AgentScheduler(MultiSegmentScheduler):
         setup = PolicySetup(self, config, policy, tier, fills_gaps=fills_gaps, observers=self.observers, clock=self.now)
         self._use_evictor(setup)
         if has_segments:
-            self.fill_gaps(lambda: setup.costs, config.segments.max_gaps)
+            self.fill_gaps(lambda: setup.costs, config.tuning.max_gaps)
         facts = {"fills_gaps": fills_gaps, "steers_tier": self.steers_tier}
         banner = write_banner(
             self.vllm_config, config, policy, **facts, obstacle=obstacle, tier_obstacle=self.tier_obstacle
@@ -139,7 +139,7 @@ class AgentScheduler(MultiSegmentScheduler):
         if self.gap_filler is not None or self.checkpoints is not None or self.tracker is not None:
             wrap_allocate_slots(self.kv_cache_manager, self._note_taker, self._make_room, self._choose_victim)
         # Measurements change it.
-        self.chunking = config.chunking if is_on(config.chunking.enabled, policy.chunking) else None
+        self.chunking = config.tuning if is_on(config.chunking.enabled, policy.chunking) else None
         self._step_tokens = self.max_num_scheduled_tokens
 
     def _use_evictor(self, setup: PolicySetup) -> None:

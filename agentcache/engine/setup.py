@@ -55,7 +55,7 @@ class PolicySetup:
     @cached_property
     def costs(self) -> SegmentCosts:
         """What segments cost, and fill requests."""
-        return SegmentCosts(self.inputs.recompute_cost, self.config.segments.row_s, self.scheduler.block_size)
+        return SegmentCosts(self.inputs.recompute_cost, self.config.tuning.row_s, self.scheduler.block_size)
 
     @property
     def _loses_whole(self) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from agentcache.errors import InputError
 
-# agentcache/config.py says where they come from.
+# agentcache/tuning.py says where they come from.
 DEFAULT_REUSE_PROBABILITY = 0.5
 DEFAULT_SLOPE_RATIO = 40.0
 

@@ -11,8 +11,14 @@ from agentcache.policy.lifespan import LambdaBounds
 
 @dataclass(frozen=True, slots=True)
 class Learning:
-    """Settings of what the return-time evictor learns from. `agentcache.config.GroupedConfig` tells of each."""
+    """How the return-time evictor learns the waits between a request and the next that uses its blocks.
 
+    After `window` requests all that was observed counts for half. `prior_returns` is the weight of what is assumed
+    (agentcache/tuning.py). `least_wait_s` is added to every wait: differences far below it do not count.
+    """
+
+    # Window and wait were chosen with the evictor's other settings, on 32 of the sessions of
+    # docs/results/coding-sessions.md and BFCL seeds 0 to 2. Which others were tried was not written down.
     window: int = 4000
     prior_returns: float = 0.1
     least_wait_s: float = 1.0

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from agentcache.errors import InputError
 from agentcache.policy.frequency import Frequency
 
-# Assumed; see `lifespan_window` in agentcache/config.py.
+# Assumed; see `lifespan_window` in agentcache/tuning.py.
 DEFAULT_WINDOW = 1000
 _NS = 1_000_000_000
 

@@ -21,7 +21,8 @@ from agentcache.server.arguments import build_arguments, make_engine_config
 # Every block stays until it is dropped or room is needed; every gap is filled, however little that saves.
 PLAIN_KNOBS: Mapping[str, object] = {
     "policy": "lru",
-    "segments": {"enabled": True, "row_s": 0.0},
+    "segments": {"enabled": True},
+    "tuning": {"row_s": 0.0},
     "chunking": {"enabled": False},
 }
 # No measurement needs more steps; an engine that takes more is stuck.

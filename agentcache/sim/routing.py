@@ -127,15 +127,13 @@ class ByCost(OneEngine):
 
     def __init__(self, engines: Sequence[SimulatedEngine]) -> None:
         first = engines[0]
-        knobs = first.scheduler.config.replicas
         self._engines = engines
         self._clock = first.clock
         self.placement = Placement(
             len(engines),
             capacity_tokens=first.cache_tokens,
             prefill_cost=PrefillCost(first.recompute_cost, first.block_size),
-            extra_jobs=knobs.extra_jobs,
-            spill=SpillRule(factor=knobs.spill_factor, live_s=knobs.live_s),
+            spill=SpillRule(factor=first.scheduler.config.replicas.spill_factor),
             host=_find_host_memory(first),
         )
 

@@ -120,7 +120,7 @@ def make_live(model_path: str, case: Case) -> LoneScheduler:
     }
     if case.priorities:
         engine["scheduling_policy"] = "priority"
-    knobs = {"policy": case.policy, "segments": {"row_s": case.row_s}}
+    knobs = {"policy": case.policy, "tuning": {"row_s": case.row_s}}
     if case.host_blocks:
         return make_tiered(
             model_path,

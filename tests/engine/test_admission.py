@@ -322,7 +322,7 @@ KNOWN = tokens_of(1, 160)
 
 def make_crowded(model_path: str, *, guarded: bool = True) -> LoneScheduler:
     """Two requests run, and there is no third place. One waits that will hit what was there first."""
-    knobs: dict[str, Any] = {"pins": {"budget": 0.0}, "segments": {"row_s": 0.0}, "order": {"patience_s": 1e6}}
+    knobs: dict[str, Any] = {"pins": {"budget": 0.0}, "tuning": {"row_s": 0.0}, "order": {"patience_s": 1e6}}
     lone = make_lone(model_path, "agentcache", 60, engine={"max_num_seqs": 2}, **knobs)
     for number, prompt in enumerate((KNOWN, tokens_of(8, 160), tokens_of(9, 160))):
         do_turn_in_no_time(lone, f"{number}", prompt, session_id=f"job {number}")

@@ -101,7 +101,7 @@ def test_the_scheduler_keeps_a_session_id_of_10_mb_short(tiny_model_path: str) -
 
 
 def test_many_pinned_sessions_leave_no_more_than_the_table_holds(tiny_model_path: str) -> None:
-    lone = make_lone(tiny_model_path, "continuum-code", runtime={"max_jobs": 20})
+    lone = make_lone(tiny_model_path, "continuum-code", tuning={"max_jobs": 20})
     tracker: Any = lone.scheduler.tracker
     for number in range(500):
         lone.add(f"{number}", tokens_of(number, 40), 2, calls=(SEARCH,), session_id=f"{number}")

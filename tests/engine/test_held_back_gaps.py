@@ -28,7 +28,7 @@ LONG_S = 60.0
 
 def make_pinned(model_path: str, *gaps: int) -> LoneScheduler:
     """Most blocks are pinned for a job whose tool runs; of PROMPT all but `gaps` is cached. Time stands still."""
-    lone = make_lone(model_path, "agentcache", BLOCKS, pins={"budget": 1.0}, segments={"row_s": 0.0})
+    lone = make_lone(model_path, "agentcache", BLOCKS, pins={"budget": 1.0}, tuning={"row_s": 0.0})
     learn_that_tools_are_fast(lone)
     do_turn_in_no_time(lone, "before", PROMPT, session_id="over")
     drop_blocks(lone, *gaps)
@@ -102,7 +102,7 @@ def test_the_order_is_asked_once_a_step_about_gaps(tiny_model_path: str, monkeyp
 def test_nobody_behind_takes_what_a_gap_is_filled_for(tiny_model_path: str) -> None:
     """A step has room for both rows, the cache for one request."""
     engine = {"long_prefill_token_threshold": 32, "max_num_batched_tokens": 200}
-    lone = make_lone(tiny_model_path, "asymcache", 31, engine=engine, segments={"row_s": 0.0})
+    lone = make_lone(tiny_model_path, "asymcache", 31, engine=engine, tuning={"row_s": 0.0})
     do_turn_in_no_time(lone, "before", PROMPT)
     drop_blocks(lone, *range(1, 12))
     lone.add("job", PROMPT, output_tokens=1)

@@ -25,7 +25,7 @@ IMAGES = [image_at(2 * BLOCK_SIZE + 5, "first"), image_at(8 * BLOCK_SIZE + 5, "s
 @pytest.fixture
 def lone(tiny_model_path: str) -> LoneScheduler:
     """The encoder's cache holds one image."""
-    lone = make_lone(tiny_model_path, "asymcache", gpu="h200", lifespan_s=30.0, segments={"row_s": 0.0})
+    lone = make_lone(tiny_model_path, "asymcache", gpu="h200", lifespan_s=30.0, tuning={"row_s": 0.0})
     lone.scheduler.max_num_encoder_input_tokens = IMAGE_TOKENS
     lone.scheduler.encoder_cache_manager = EncoderCacheManager(cache_size=IMAGE_TOKENS)
     do_turn_in_no_time(lone, "before", PROMPT, calls=(), mm_features=IMAGES)

@@ -50,7 +50,7 @@ def run_requests(vllm_config: Any, knobs: dict[str, Any]) -> None:
 
 
 def test_there_are_numbers_to_try() -> None:
-    assert {"lifespan_s", "segments.max_gaps", "order.patience_s", "pins.budget"} <= set(NUMBERS)
+    assert {"lifespan_s", "tuning.max_gaps", "order.patience_s", "pins.budget"} <= set(NUMBERS)
 
 
 def read_extreme(name: str, text: str) -> dict[str, Any] | str:

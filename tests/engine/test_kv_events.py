@@ -67,8 +67,8 @@ def compare_hits(lone: LoneScheduler) -> list[tuple[int, int]]:
 
 
 def make_small(model_path: str, *, fills_gaps: bool) -> LoneScheduler:
-    segments = {"enabled": fills_gaps, "row_s": 0.0}
-    return make_lone(model_path, "agentcache", 40, engine=EVENTS, pins={"enabled": False}, segments=segments)
+    knobs = {"pins": {"enabled": False}, "segments": {"enabled": fills_gaps}, "tuning": {"row_s": 0.0}}
+    return make_lone(model_path, "agentcache", 40, engine=EVENTS, **knobs)
 
 
 def test_a_router_finds_all_that_is_hit_without_segments(

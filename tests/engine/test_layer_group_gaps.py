@@ -32,7 +32,7 @@ ALL_ISLANDS = {"row_s": 0.0}
 
 
 def make_filling(model_path: str, family: str, blocks: int = 101, **options: Any) -> LoneScheduler:
-    lone = make_lone(model_path, FAMILIES[family], blocks, shadow=True, segments=ALL_ISLANDS, **options)
+    lone = make_lone(model_path, FAMILIES[family], blocks, shadow=True, tuning=ALL_ISLANDS, **options)
     lone.scheduler.clock = itertools.count(1.0).__next__
     return lone
 

@@ -84,7 +84,7 @@ def test_beside_each_other_it_hits_about_as_much(tiny_model_path: str, seed: int
 
 
 def test_a_segment_behind_a_gap_counts_without_the_gap(tiny_model_path: str) -> None:
-    lone = make_lone(tiny_model_path, "asymcache", segments={"row_s": 1e-6})
+    lone = make_lone(tiny_model_path, "asymcache", tuning={"row_s": 1e-6})
     prompt = list(range(20 * BLOCK_SIZE + 3))
     run(lone, prompt)
     lost = [block for block in lone.pool.blocks if block.block_hash and block.block_hash_num_tokens == 3 * BLOCK_SIZE]

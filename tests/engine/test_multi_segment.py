@@ -24,10 +24,12 @@ def make_lone(
     in_flight: int = 1,
     engine: Mapping[str, Any] | None = None,
     policy: str = "asymcache",
+    *,
+    row_s: float = 0.0,
     **segments: Any,
 ) -> LoneScheduler:
-    """Whose islands are all worth a row."""
-    knobs = {"policy": policy, "lifespan_s": 200, "segments": {"row_s": 0.0, **segments}}
+    """Whose islands are all worth a row, unless one takes longer than nothing."""
+    knobs = {"policy": policy, "lifespan_s": 200, "segments": segments, "tuning": {"row_s": row_s}}
     config = make_config(model_path, SCHEDULER_CLASS, engine, **knobs)
     scheduler = make_scheduler(config, blocks)
     assert isinstance(scheduler, AgentScheduler)

@@ -46,10 +46,10 @@ def test_vllm_serve_with_another_scheduler_is_as_without_us(tiny_model_path: str
 
 
 def test_the_rest_of_the_configuration_stays_as_it_is() -> None:
-    given = {"agentcache": {"policy": "asymcache", "runtime": {"max_jobs": 3}}, "other": 7}
-    told = {"policy": "asymcache", "runtime": {"max_jobs": 3, "tool_parser": "hermes"}}
+    given = {"agentcache": {"policy": "asymcache", "runtime": {"max_idle_s": 3}}, "other": 7}
+    told = {"policy": "asymcache", "runtime": {"max_idle_s": 3, "tool_parser": "hermes"}}
     assert tell(given, tool_call_parser="hermes") == {"agentcache": told, "other": 7}
-    assert given == {"agentcache": {"policy": "asymcache", "runtime": {"max_jobs": 3}}, "other": 7}
+    assert given == {"agentcache": {"policy": "asymcache", "runtime": {"max_idle_s": 3}}, "other": 7}
 
 
 @pytest.mark.parametrize("parser", ["pythonic", None])

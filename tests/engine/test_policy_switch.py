@@ -19,11 +19,12 @@ from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.request_queue import FCFSRequestQueue
 
-from agentcache.config import AgentCacheConfig, RuntimeConfig, SegmentsConfig
+from agentcache.config import AgentCacheConfig, RuntimeConfig
 from agentcache.config_reader import read_config
 from agentcache.engine.rpc.policy_switch import use_policy
 from agentcache.engine.rpc.snapshot import SNAPSHOT_METHOD, EngineSnapshot, make_snapshot
 from agentcache.errors import InputError, ServerError
+from agentcache.tuning import Tuning
 from tool_runtime.learning.durations import Ended
 from tool_runtime.learning.tool_key import ToolKey
 
@@ -31,7 +32,7 @@ pytestmark = pytest.mark.engine
 
 BASH = ToolKey("bash")
 
-ALL_ISLANDS = SegmentsConfig(row_s=0.0)
+ALL_ISLANDS = Tuning(row_s=0.0)
 TURNS = pick_size(2, 3)
 
 
@@ -50,7 +51,7 @@ def core_of(engine: LiveEngine) -> Any:
 
 
 def make_config(policy: str) -> AgentCacheConfig:
-    return AgentCacheConfig(policy=policy, lifespan_s=200, segments=ALL_ISLANDS)
+    return AgentCacheConfig(policy=policy, lifespan_s=200, tuning=ALL_ISLANDS)
 
 
 def switch(engine: LiveEngine, policy: str) -> None:

@@ -15,10 +15,10 @@ BLOCKS, RUNNING, ASKED = 71, 30, 12
 MIXED = ("gpt-oss", "llama-4", "qwen3-next")
 
 
-def make_busy(model_path: str, family: str | None, policy: str = "agentcache", **order: float) -> LoneScheduler:
+def make_busy(model_path: str, family: str | None, policy: str = "agentcache", **tuning: float) -> LoneScheduler:
     """One request runs; None is a model of full attention alone. The reserve is no smaller than what runs."""
     specs: list[KVCacheSpec] = [FULL] if family is None else [FAMILIES[family][0], FULL]
-    lone = make_lone(model_path, specs, BLOCKS, policy=policy, order={"reserve": 0.5, **order})
+    lone = make_lone(model_path, specs, BLOCKS, policy=policy, tuning={"reserve": 0.5, **tuning})
     lone.add("runs", tokens_of(1, RUNNING * BLOCK_SIZE), output_tokens=20, calls=())
     while lone.scheduler.requests["runs"].is_prefill_chunk or not lone.scheduler.running:
         lone.step()

@@ -60,8 +60,8 @@ def test_a_beam_search_is_no_job_and_one_line(tiny_model_path: str, tmp_path: Pa
         tiny_model_path,
         SCHEDULER_CLASS,
         policy="agentcache",
-        runtime={"max_jobs": 2},
-        record={"file": str(file), "block_tokens": 16},
+        record={"file": str(file)},
+        tuning={"max_jobs": 2, "record_block_tokens": 16},
     )
     engine = LoneScheduler(make_scheduler(config, 64))
     engine.add("agent", list(range(40)), 4, calls=[ToolCall("bash", "{}")], session_id="agent")

@@ -34,7 +34,7 @@ def teach(lone: LoneScheduler, jobs: int) -> None:
 
 
 def test_a_waiting_job_keeps_blocks_shared_with_an_answered_one(tiny_model_path: str) -> None:
-    lone = make_lone(tiny_model_path, "agentcache", blocks=200, pins={"enabled": False}, segments={"row_s": 0.0})
+    lone = make_lone(tiny_model_path, "agentcache", blocks=200, pins={"enabled": False}, tuning={"row_s": 0.0})
     teach(lone, jobs=20)
     system = tokens_of(7, SYSTEM_BLOCKS * BLOCK_SIZE)
     waiting = do_turn(lone, "waits", 0, [*system, *tokens_of(8, 96)], SEARCH)

@@ -25,7 +25,8 @@ PROMPT = list(range(20 * BLOCK_SIZE + 3))
 
 
 def make_lone(model_path: str, policy: str = "asymcache", **knobs: Any) -> LoneScheduler:
-    config = make_config(model_path, SCHEDULER_CLASS, policy=policy, segments={"row_s": 0.0}, **knobs)
+    tuning = {"row_s": 0.0, **knobs.pop("tuning", {})}
+    config = make_config(model_path, SCHEDULER_CLASS, policy=policy, tuning=tuning, **knobs)
     return LoneScheduler(make_scheduler(config, BLOCKS))
 
 
@@ -48,7 +49,7 @@ def test_a_fresh_scheduler_has_counted_nothing(tiny_model_path: str) -> None:
 
 def test_knobs_are_those_in_force_not_only_those_given(tiny_model_path: str) -> None:
     given = make_snapshot(make_lone(tiny_model_path, chunking={"enabled": False}, lifespan_s=7).scheduler).knobs
-    assert (given["lifespan_s"], given["segments"]["row_s"]) == (7, 0.0)
+    assert (given["lifespan_s"], given["tuning"]["row_s"]) == (7, 0.0)
     assert (given["segments"]["enabled"], given["chunking"]["enabled"]) == (True, False)
     plain = make_snapshot(make_lone(tiny_model_path, "lru").scheduler).knobs
     assert (plain["segments"]["enabled"], plain["chunking"]["enabled"]) == (False, False)
@@ -86,7 +87,7 @@ def test_running_requests_leave_fill_rows_out(tiny_model_path: str) -> None:
 
 
 def test_prefill_budget_is_that_of_the_last_step(tiny_model_path: str) -> None:
-    lone = make_lone(tiny_model_path, chunking={"threshold": 2, "floor": 8})
+    lone = make_lone(tiny_model_path, tuning={"chunking_threshold": 2, "chunking_floor": 8})
     for number in range(4):
         lone.add(f"decode {number}", [number] * 10, output_tokens=60)
     lone.step()

@@ -65,7 +65,7 @@ HOT = HiSparseHotSpec(block_size=BLOCK_SIZE, page_size=4096, blocks_per_request=
 
 def make_sparse(model_path: str) -> LoneScheduler:
     """Its layers are grouped by vLLM."""
-    config = make_config(model_path, SCHEDULER_CLASS, policy="asymcache", lifespan_s=200, segments={"row_s": 0.0})
+    config = make_config(model_path, SCHEDULER_CLASS, policy="asymcache", lifespan_s=200, tuning={"row_s": 0.0})
     config.cache_config.num_gpu_blocks = BLOCKS
     layers: dict[str, KVCacheSpec] = {}
     for number in range(3):

@@ -110,7 +110,6 @@ def test_the_budget_is_a_share_of_the_cache_a_tenant_s_of_it() -> None:
         (RuntimePolicy(), {"patience_s": 5.0}, None),
         (RuntimePolicy(order=Order(patience_s=9.0)), {}, Order(patience_s=9.0)),
         (RuntimePolicy(order=Order(seniority_s=4.0)), {"patience_s": 5.0}, Order(seniority_s=4.0, patience_s=5.0)),
-        (RuntimePolicy(order=Order(patience_s=9.0)), {"seniority_s": 3.0}, Order(seniority_s=3.0, patience_s=9.0)),
         (RuntimePolicy(order=Order()), {"enabled": False}, None),
     ],
 )
@@ -118,6 +117,13 @@ def test_the_order_is_the_policy_s_with_what_the_knobs_say(
     runtime_policy: RuntimePolicy, knobs: dict[str, Any], order: Order | None
 ) -> None:
     assert make(runtime_policy, order=knobs)[1]._runtime_policy.order == order
+
+
+def test_constants_of_the_order_go_before_the_policy_s() -> None:
+    policy = RuntimePolicy(order=Order(seniority_s=4.0, reserve=0.5), kept_order=Order(patience_s=9.0, reserve=0.5))
+    _, tracker = make(policy, order={"patience_s": 5.0}, tuning={"seniority_s": 3.0, "reserve": 0.0})
+    found = tracker._runtime_policy
+    assert found.order == found.kept_order == Order(seniority_s=3.0, patience_s=5.0)
 
 
 @pytest.mark.parametrize(("wanted", "patience_s"), [(0, 5.0), (1000, 5.0), (1100, 6.5), (1200, 8.0), (5000, 8.0)])
@@ -133,8 +139,8 @@ def test_without_a_tier_patience_goes_by_the_room(wanted: int, patience_s: float
     assert tracker.patience_s == 8.0, "one order holds however much there is room for"
 
 
-def test_the_bounds_of_the_job_table_are_knobs() -> None:
-    _, tracker = make(RuntimePolicy(), runtime={"max_jobs": 2, "max_idle_s": 5.0})
+def test_the_bounds_of_the_job_table_are_set() -> None:
+    _, tracker = make(RuntimePolicy(), runtime={"max_idle_s": 5.0}, tuning={"max_jobs": 2})
     for session in "abc":
         tracker.runtime.arrived(session, session)
         tracker.runtime.failed(session, session)
@@ -149,8 +155,8 @@ def test_only_requests_that_generate_text_in_one_go_are_turns() -> None:
     assert not is_of_a_job(Request("a", [1], SamplingParams(max_tokens=1, logprobs=2), None))
 
 
-def test_the_least_chance_and_the_longest_hold_are_knobs() -> None:
-    _, tracker = make(RuntimePolicy(ttl="hazard"), pins={"min_chance": 0.7, "max_ttl_s": 3.0})
+def test_the_least_chance_and_the_longest_hold_are_set() -> None:
+    _, tracker = make(RuntimePolicy(ttl="hazard"), tuning={"min_chance": 0.7, "max_ttl_s": 3.0})
     estimator: Any = tracker.runtime._estimator
     assert (estimator._min_chance, estimator._max_ttl_s) == (0.7, 3.0)
 

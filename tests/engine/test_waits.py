@@ -93,7 +93,7 @@ def test_without_a_seat_the_batch_is_full(tiny_model_path: str) -> None:
 
 def test_gaps_that_are_filled_are_waited_for(tiny_model_path: str) -> None:
     clock = VirtualClock()
-    lone = make_lone(tiny_model_path, clock, segments={"row_s": 0.0})
+    lone = make_lone(tiny_model_path, clock, tuning={"row_s": 0.0})
     prompt = list(range(100, 100 + 20 * BLOCK_SIZE + 1))
     lone.add("a", prompt, 2, calls=[], session_id="job")
     run(lone, clock)

@@ -25,7 +25,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     "agentcache, chunks": {
         "policy": "agentcache",
         "look_s": 0.01,
-        "chunking": {"enabled": True, "threshold": 1, "floor": BLOCK},
+        "tuning": {"row_s": 0.0, "chunking_threshold": 1, "chunking_floor": BLOCK},
         "max_num_batched_tokens": 6 * BLOCK,
     },
 }
@@ -35,11 +35,11 @@ POLICIES: dict[str, dict[str, Any]] = {
 def take_engine(model: str, cold: LiveEngine) -> Callable[..., LiveEngine]:  # noqa: ARG001 (made first)
     engines: dict[str, LiveEngine] = {}
 
-    def take(policy: str, look_s: float = 1.0, chunking: Any = None, **options: Any) -> LiveEngine:
+    def take(policy: str, look_s: float = 1.0, tuning: Any = None, **options: Any) -> LiveEngine:
         key = repr(sorted(options.items()))
         if key not in engines:
             engines[key] = LiveEngine(model, **SERVED, **options)
-        knobs = {} if chunking is None else {"chunking": chunking}
+        knobs = {} if tuning is None else {"tuning": tuning}
         engines[key].use(policy=policy, look_s=look_s, **knobs)
         return engines[key]
 

@@ -19,7 +19,7 @@ import torch
 from live_engine import LiveEngine, Reply, make_prompt
 from pushed_out import SEARCH, settle
 from served import find_distance
-from test_tier_on_gpu import TIER
+from test_tier_on_gpu import KNOBS
 from vllm.distributed.kv_transfer import ensure_kv_transfer_shutdown, get_kv_transfer_group
 
 from agentcache.engine.segments import cached_blocks
@@ -54,7 +54,7 @@ def start_engine(model: str, sizes: Sizes, **options: Any) -> Iterator[LiveEngin
     engine = LiveEngine(
         model,
         policy="agentcache",
-        knobs={"tier": TIER},
+        knobs=KNOBS,
         block_size=sizes.block,
         max_model_len=sizes.step,
         max_num_batched_tokens=sizes.step,

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.engine
 
 
 # Everything is worth a fetch.
-TIER = {"enabled": True, "latency_s": 0.0, "link_gb_s": 1e6}
+KNOBS = {"tier": {"enabled": True, "link_gb_s": 1e6}, "tuning": {"row_s": 0.0, "link_latency_s": 0.0}}
 
 
 @contextmanager
@@ -34,7 +34,7 @@ def start_tiered(model_path: str, host_blocks: int) -> Iterator[LiveEngine]:
     engine = LiveEngine(
         model_path,
         policy="agentcache",
-        knobs={"tier": TIER},
+        knobs=KNOBS,
         kv_transfer_config=make_transfer_config(host_bytes, steered=True, lazy=False),
         num_gpu_blocks_override=BLOCKS,
         **SERVED,

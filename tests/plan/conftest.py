@@ -17,7 +17,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("recorded")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("agentcache.report.html.render_svg", lambda _figure, name: f'<svg id="{name}"/>')
-        knobs = {"record": {"file": str(folder / "r.jsonl"), "block_tokens": 64}}
+        knobs = {"record": {"file": str(folder / "r.jsonl")}, "tuning": {"record_block_tokens": 64}}
         assert simulate(make_settings(folder / "run", policies=("vllm",), knobs=knobs))[0] == 0
     return folder / "r.jsonl"
 

@@ -52,7 +52,7 @@ class FakeEngines:
     async def use_policy(self, config: Mapping[str, Any]) -> None:
         if config["policy"] in self.refused:
             raise ServerError("there are unfinished requests")
-        self.log.append(f"switch {config['policy']}, max_gaps {config['segments']['max_gaps']}")
+        self.log.append(f"switch {config['policy']}, max_gaps {config['tuning']['max_gaps']}")
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def engines(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> FakeEngines:
 
 
 def make_backend(out: Path) -> EmbeddedBackend:
-    return EmbeddedBackend(make_settings(out, model="tiny", policies=POLICIES, knobs={"segments": {"max_gaps": 3}}))
+    return EmbeddedBackend(make_settings(out, model="tiny", policies=POLICIES, knobs={"tuning": {"max_gaps": 3}}))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from live_engine import LiveEngine
 
 # Options of `LiveEngine.use`, which a running engine takes; all others make another engine.
-OF_THE_POLICY = {"policy", "segments", "look_s"}
+OF_THE_POLICY = {"policy", "segments", "tuning", "look_s"}
 TakeEngine = Callable[..., LiveEngine]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,8 +77,8 @@ class StatsRecorder(StatLoggerBase):
         pass
 
 
-def configure(policy: str, segments: Mapping[str, Any]) -> dict[str, Any]:
-    return {"policy": policy, "lifespan_s": 200, "segments": segments, "forced_replies": True}
+def configure(policy: str, **knobs: Any) -> dict[str, Any]:
+    return {"policy": policy, "lifespan_s": 200, "tuning": ALL_ISLANDS, "forced_replies": True, **knobs}
 
 
 def add_group_of_experts() -> None:
@@ -101,14 +101,13 @@ class LiveEngine:
         # What fails an engine in a process of its own: see tests/conftest.py.
         binding = os.environ["VLLM_CPU_OMP_THREADS_BIND"]
         assert binding == "nobind" or not current_platform.is_cpu(), binding
-        segments = options.pop("segments", ALL_ISLANDS)
         policy = options.pop("policy", "asymcache")
         knobs = options.pop("knobs", {})
         arguments = EngineArgs(
             model=model,
             use_tqdm_on_load=False,
             scheduler_cls=scheduler,
-            additional_config={"agentcache": configure(policy, segments) | knobs},
+            additional_config={"agentcache": configure(policy, **knobs)},
             **_SMALL | options,
         )
         self.stats: list[StatsRecorder] = []
@@ -129,17 +128,11 @@ class LiveEngine:
         if isinstance(self.scheduler, AgentScheduler):
             self.scheduler.clock = itertools.count(1.0).__next__
 
-    def use(
-        self,
-        policy: str = "asymcache",
-        segments: Mapping[str, Any] = ALL_ISLANDS,
-        look_s: float = 1.0,
-        **knobs: Any,
-    ) -> None:
+    def use(self, policy: str = "asymcache", look_s: float = 1.0, **knobs: Any) -> None:
         """Go on as an engine that just started under `policy` does."""
         while self.scheduler.has_requests() or self._core.batch_queue:
             self.step()
-        switch_without_collecting(self._core, AgentCacheConfig.model_validate(configure(policy, segments) | knobs))
+        switch_without_collecting(self._core, AgentCacheConfig.model_validate(configure(policy, **knobs)))
         for recorder in self.stats:
             recorder.scheduler.clear()
             recorder.iterations.clear()

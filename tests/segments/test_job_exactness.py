@@ -24,7 +24,7 @@ ENGINES: dict[str, dict[str, Any]] = {
 }
 if IS_THOROUGH:
     ENGINES |= {
-        "one seat, one gap": {"max_num_seqs": 1, "segments": {"row_s": 0.0, "max_gaps": 1}},
+        "one seat, one gap": {"max_num_seqs": 1, "tuning": {"row_s": 0.0, "max_gaps": 1}},
         "pensieve": {"policy": "pensieve"},
         "continuum+asymcache": {"policy": "continuum+asymcache", "look_s": 0.05},
     }

@@ -60,7 +60,7 @@ def test_segments_are_off(take_engine: TakeEngine, cold: LiveEngine, options: di
 
 
 def test_segments_can_be_switched_on_for_another_policy(take_engine: TakeEngine, cold: LiveEngine) -> None:
-    engine = take_engine(policy="lru", segments={"enabled": True, "row_s": 0.0})
+    engine = take_engine(policy="lru", segments={"enabled": True})
     engine.ask(PROMPT)
     engine.forget(PROMPT, [4])
     reply = engine.ask(PROMPT)
@@ -69,7 +69,7 @@ def test_segments_can_be_switched_on_for_another_policy(take_engine: TakeEngine,
 
 
 def test_islands_that_save_less_than_a_row_takes_are_not_kept(take_engine: TakeEngine, cold: LiveEngine) -> None:
-    engine = take_engine(segments={"row_s": 3600.0})
+    engine = take_engine(tuning={"row_s": 3600.0})
     engine.ask(PROMPT)
     engine.forget(PROMPT, [4])
     reply = engine.ask(PROMPT)

@@ -49,7 +49,7 @@ def log(shared_server: SharedServer) -> Iterator[LogText]:  # noqa: ARG001 (vLLM
 
 
 def test_nobody_sees_fill_rows_over_http(shared_server: SharedServer, log: LogText) -> None:
-    shared_server.use("asymcache", segments={"row_s": 0.0})
+    shared_server.use("asymcache", tuning={"row_s": 0.0})
     before = read_metrics(shared_server.url)
     cached = []
     for _ in range(3):

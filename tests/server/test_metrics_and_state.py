@@ -29,7 +29,7 @@ def url(shared_server: SharedServer) -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch:
         # Every read is a fresh one.
         patch.setattr(snapshot_reader, "MIN_INTERVAL_S", 0.0)
-        shared_server.use("asymcache", segments={"row_s": 0.0})
+        shared_server.use("asymcache", tuning={"row_s": 0.0})
         for seed in (1, 1, 2, 3, 4, 5, 6, 7, 8):
             complete(shared_server, random.Random(seed).choices(range(8000), k=20 * BLOCK + 7))
         yield shared_server.url
@@ -57,8 +57,8 @@ def find_values(metrics: str) -> dict[str, float]:
 def test_state_tells_what_the_engine_did(url: str) -> None:
     (engine,) = get_state(url)["engines"]
     assert (engine["engine"], engine["policy"]) == (0, "asymcache")
-    knobs = engine["knobs"]["segments"]
-    assert (knobs["enabled"], knobs["row_s"]) == (True, 0.0)
+    knobs = engine["knobs"]
+    assert (knobs["segments"]["enabled"], knobs["tuning"]["row_s"]) == (True, 0.0)
     assert engine["segments"]["requests"] == {"2": 1}
     assert engine["segments"]["fill_tokens"] == FORGOTTEN * BLOCK
     assert engine["evictions"]["capacity"]["blocks"] > 0

@@ -28,8 +28,9 @@ def test_requests_over_http_are_recorded_and_simulated(
     policy: str, shared_server: SharedServer, tiny_model_path: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "traffic.jsonl"
-    record = {"file": str(path), "block_tokens": 2 * BLOCK, "tool_names": True}
-    shared_server.use(policy, record=record, runtime={"tool_parser": "hermes"})
+    record = {"file": str(path), "tool_names": True}
+    tuning = {"record_block_tokens": 2 * BLOCK}
+    shared_server.use(policy, record=record, runtime={"tool_parser": "hermes"}, tuning=tuning)
     _converse(shared_server, ReplyEncoder(LocalTokenizer(tiny_model_path)))
     # The recording is complete when its scheduler is gone.
     shared_server.use("lru")

@@ -37,8 +37,11 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         (["--agentcache", "runtime.tool_parser=hermez"], "runtime.tool_parser hermez: unknown; choose from "),
         (["--agentcache", "pins.budget=2"], "--agentcache pins.budget: Input should be less than or equal to 1"),
         (["--agentcache", "pins.bugdet=0.2"], "--agentcache pins.bugdet: no such knob; did you mean pins.budget?"),
-        (["--agentcache", "pins.max_ttl_s=0"], "--agentcache pins.max_ttl_s: Input should be greater than or equal to"),
-        (["--agentcache", f"runtime.max_jobs={2**63}"], "--agentcache runtime.max_jobs: Input should be less than or"),
+        (
+            ["--agentcache", "tuning.max_ttl_s=0"],
+            "--agentcache tuning.max_ttl_s: Input should be greater than or equal to",
+        ),
+        (["--agentcache", f"tuning.max_jobs={2**63}"], "--agentcache tuning.max_jobs: Input should be less than or"),
         (
             ["--agentcache", "lifespan_s=1e999"],
             "--agentcache lifespan_s: Input should be less than or equal to 1000000000",
@@ -47,7 +50,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
             ["--agentcache", "order.patience_s=-1"],
             "--agentcache order.patience_s: Input should be greater than or equal",
         ),
-        (["--agentcache", "runtime.max_jobs=many"], "--agentcache runtime.max_jobs: Input should be a valid integer"),
+        (["--agentcache", "tuning.max_jobs=many"], "--agentcache tuning.max_jobs: Input should be a valid integer"),
         (["--agentcache", "pins"], "--agentcache pins: give NAME=VALUE"),
         (["--policy", "continuum"], "--policy continuum: unknown; choose from vllm, "),
         (["--scheduler-cls", "other.Scheduler"], "--scheduler-cls other.Scheduler: agentcache brings its own"),

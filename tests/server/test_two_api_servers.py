@@ -90,7 +90,7 @@ def read_job(url: str, session: str) -> httpx.Response:
 
 def test_jobs_stay_home_and_replies_end(tmp_path: Path) -> None:
     log, recorded = tmp_path / "server.log", tmp_path / "traffic.jsonl"
-    record = ("--record", str(recorded), "--agentcache", "record.block_tokens=64")
+    record = ("--record", str(recorded), "--agentcache", "tuning.record_block_tokens=64")
     # The default gives late replies 10 s, which a busy machine exceeds.
     with serve(log, *record, "--shutdown-timeout", "120") as (url, process):
         for turn in range(TURNS):

@@ -16,7 +16,7 @@ BLOCK_SIZE = 32
 CACHE_TOKENS = 1024
 TURNS = 4
 # No two runs take the same time, so it must not decide: with so long a lifespan cost does, and between equals the age.
-TIMELESS = {"gpu": "cpu", "lifespan_s": 1e6, "lambda_limit": 1.0}
+TIMELESS = {"gpu": "cpu", "lifespan_s": 1e6, "tuning": {"lambda_limit": 1.0}}
 
 
 class Served(NamedTuple):
@@ -65,7 +65,7 @@ def simulate(
 def test_hits_and_evictions_are_those_of_the_real_engine(
     policy: str, knobs: dict[str, Any], real: LiveEngine, tiny_model_path: str
 ) -> None:
-    real.use(policy, segments={}, **knobs)
+    real.use(policy, **{"tuning": {}, **knobs})
     log = EvictionLog(real.scheduler)
     served = converse(real)
     cached, evicted = simulate(tiny_model_path, served, policy, knobs)

@@ -29,8 +29,10 @@ def _hits(requests: list[RequestEvent]) -> float:
 
 @pytest.mark.parametrize("policy", ["agentcache", "vllm"][: pick_size(1, 2)])
 def test_a_recorded_run_is_simulated_as_it_was(policy: str, tmp_path: Path) -> None:
-    record: dict[str, Any] = {"file": str(tmp_path / "r.jsonl"), "block_tokens": 64}
-    first = make_settings(tmp_path / "first", policies=(policy,), knobs={"record": record})
+    record: dict[str, Any] = {"file": str(tmp_path / "r.jsonl")}
+    first = make_settings(
+        tmp_path / "first", policies=(policy,), knobs={"record": record, "tuning": {"record_block_tokens": 64}}
+    )
     assert simulate(first)[0] == 0
     again = make_settings(tmp_path / "again", policies=(policy,), workload=f"recording:{tmp_path / 'r.jsonl'}")
     assert simulate(again)[0] == 0

@@ -301,7 +301,7 @@ def test_a_clairvoyant_is_not_given_a_cpu_cache(tmp_path: Path) -> None:
 
 
 def test_two_caches_split_the_hit_rate(tmp_path: Path) -> None:
-    out, knobs = tmp_path / "out", {"tier": {"enabled": True, "latency_s": 0.0, "link_gb_s": 1e4}}
+    out, knobs = tmp_path / "out", {"tier": {"enabled": True, "link_gb_s": 1e4}, "tuning": {"link_latency_s": 0.0}}
     _, summary = simulate(make_settings(out, policies=("vllm", "agentcache"), cpu_tokens=14_000, knobs=knobs))
     for policy, run in read(out).items():
         assert run.end is not None

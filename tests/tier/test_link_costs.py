@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from lone_scheduler import make_config
@@ -64,26 +63,26 @@ def test_no_profile_that_comes_along_changes_what_is_assumed() -> None:
     ("knobs", "fetch", "store"),
     [
         ({}, (0.0001, 20.0), (0.0002, 10.0)),
-        ({"link_gb_s": 5.0}, (0.0001, 5.0), (0.0002, 5.0)),
-        ({"latency_s": 0.0}, (0.0, 20.0), (0.0, 10.0)),
-        ({"link_gb_s": 5.0, "latency_s": 1.0}, (1.0, 5.0), (1.0, 5.0)),
+        ({"tier": {"link_gb_s": 5.0}}, (0.0001, 5.0), (0.0002, 5.0)),
+        ({"tuning": {"link_latency_s": 0.0}}, (0.0, 20.0), (0.0, 10.0)),
+        ({"tier": {"link_gb_s": 5.0}, "tuning": {"link_latency_s": 1.0}}, (1.0, 5.0), (1.0, 5.0)),
     ],
 )
 def test_a_knob_goes_before_the_profile(
     tiny_model_path: str,
     tmp_path: Path,
-    knobs: dict[str, float],
+    knobs: dict[str, dict[str, float]],
     fetch: tuple[float, float],
     store: tuple[float, float],
 ) -> None:
-    speeds = find(configure(tiny_model_path, cost_profile=str(save(tmp_path)), tier=knobs))
+    speeds = find(configure(tiny_model_path, cost_profile=str(save(tmp_path)), **knobs))
     assert (speeds.fetch.latency_s, speeds.fetch.gb_s) == fetch
     assert (speeds.store.latency_s, speeds.store.gb_s) == store
     assert speeds.both_share == SPEEDS.both_share
 
 
 def test_a_knob_alone_goes_before_what_is_assumed(tiny_model_path: str) -> None:
-    speeds = find(configure(tiny_model_path, tier={"latency_s": 0.5}))
+    speeds = find(configure(tiny_model_path, tuning={"link_latency_s": 0.5}))
     assert speeds.fetch == speeds.store == LinkSpeed(latency_s=0.5, gb_s=42.0)
 
 
@@ -104,7 +103,9 @@ def test_a_profile_that_comes_along_is_taken(tmp_path: Path, monkeypatch: pytest
 
 
 def test_blocks_cost_their_bytes(tiny_model_path: str, tmp_path: Path) -> None:
-    scheduler = make_tiered(tiny_model_path, tier={}, cost_profile=str(save(tmp_path))).scheduler
+    scheduler = make_tiered(
+        tiny_model_path, tier={}, tuning={"link_latency_s": None}, cost_profile=str(save(tmp_path))
+    ).scheduler
     links = find_links(scheduler, scheduler.config)
     # One layer of two heads of 32 numbers in float32, keys and values.
     block_bytes = scheduler.block_size * 2 * 2 * 32 * 4
@@ -116,18 +117,22 @@ def test_blocks_cost_their_bytes(tiny_model_path: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("knobs", "said"),
     [
-        ({}, "fetched at 20 GB/s after 0.1 ms (measured)."),
-        ({"link_gb_s": 5.0}, "fetched at 5 GB/s after 0.1 ms (as set, the other measured)."),
-        ({"link_gb_s": 5.0, "latency_s": 0.001}, "fetched at 5 GB/s after 1 ms (as set)."),
+        ((None, None), "fetched at 20 GB/s after 0.1 ms (measured)."),
+        ((5.0, None), "fetched at 5 GB/s after 0.1 ms (as set, the other measured)."),
+        ((5.0, 0.001), "fetched at 5 GB/s after 1 ms (as set)."),
     ],
 )
 def test_an_engine_prices_fetches_by_it_and_says_so(
-    tiny_model_path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, knobs: dict[str, Any], said: str
+    tiny_model_path: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    knobs: tuple[float | None, float | None],
+    said: str,
 ) -> None:
     lines: list[str] = []
     monkeypatch.setattr(scheduler_module.logger, "info", lines.append)
-    tier = {"enabled": True, **knobs}
-    scheduler = make_tiered(tiny_model_path, tier=tier, cost_profile=str(save(tmp_path))).scheduler
+    tier, tuning = {"link_gb_s": knobs[0]}, {"link_latency_s": knobs[1]}
+    scheduler = make_tiered(tiny_model_path, tier=tier, tuning=tuning, cost_profile=str(save(tmp_path))).scheduler
     assert scheduler.tier is not None
     assert scheduler.tier.fetching._link == find_links(scheduler, scheduler.config).fetch
     assert lines[-1].endswith(f"; blocks in the host's memory {said}")

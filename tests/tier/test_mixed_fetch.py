@@ -133,7 +133,7 @@ def test_reply_over_a_mixed_fetch_equals_a_cold_one(tiny_model_path: str) -> Non
     engine = LiveEngine(
         tiny_model_path,
         policy="agentcache",
-        knobs={"tier": {"latency_s": 0.0, "link_gb_s": 1e6}},
+        knobs={"tier": {"link_gb_s": 1e6}, "tuning": {"link_latency_s": 0.0}},
         kv_transfer_config=make_transfer_config(host_bytes, steered=True, lazy=False),
         num_gpu_blocks_override=37,
     )

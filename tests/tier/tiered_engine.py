@@ -15,7 +15,7 @@ from agentcache.engine.tier.options import make_transfer_config
 # Of the tiny model, in float32: two layers of two heads of 32, keys and values.
 BLOCK_BYTES = 2 * 2 * 2 * 32 * 4 * BLOCK
 # Everything is worth a fetch.
-TIER = {"enabled": True, "latency_s": 0.0, "link_gb_s": 1e6}
+KNOBS = {"tier": {"enabled": True, "link_gb_s": 1e6}, "tuning": {"row_s": 0.0, "link_latency_s": 0.0}}
 
 
 @contextmanager
@@ -24,7 +24,7 @@ def start_tiered(model_path: str, host_blocks: int) -> Iterator[LiveEngine]:
     engine = LiveEngine(
         model_path,
         policy="agentcache",
-        knobs={"tier": TIER},
+        knobs=KNOBS,
         kv_transfer_config=make_transfer_config(host_blocks * BLOCK_BYTES, steered=True, lazy=False),
         num_gpu_blocks_override=BLOCKS,
     )

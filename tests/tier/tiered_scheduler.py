@@ -158,15 +158,17 @@ def make_tiered(
     pace: float = 1.0,
     seed: int = 0,
     engine: Mapping[str, Any] | None = None,
+    tuning: Mapping[str, float | None] = {},
     **knobs: Any,
 ) -> TieredScheduler:
     """Fetch whatever the host's memory has, however little that saves."""
-    tier = {"enabled": True, "latency_s": 0.0, "link_gb_s": 1e6}
+    tier = {"enabled": True, "link_gb_s": 1e6}
     config = make_config(
         model_path,
         SCHEDULER_CLASS,
         engine,
-        **{"policy": "agentcache", "segments": {"row_s": 0.0}, "tier": tier, **knobs},
+        tuning={"row_s": 0.0, "link_latency_s": 0.0, **tuning},
+        **{"policy": "agentcache", "tier": tier, **knobs},
     )
     scheduler = make_connected(config, blocks, host_blocks)
     scheduler.defer_block_free = in_flight > 1

@@ -113,7 +113,7 @@ class HazardTtl:
     """Ours. Holds for at most `max_ttl_s` seconds at a time, and only if the job returns within that by `min_chance`.
 
     A pin lies above everything that the evictor orders by itself, so holds that mostly end in vain cost more than the
-    objective sees. Where the defaults come from is in agentcache/config.py (`PinsConfig`).
+    objective sees. Where the defaults come from is in agentcache/tuning.py.
     """
 
     def __init__(self, *, max_ttl_s: float = 5.0, min_chance: float = 0.3) -> None:

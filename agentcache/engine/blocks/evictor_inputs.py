@@ -36,15 +36,16 @@ def build_inputs(
     vllm_config: VllmConfig, config: AgentCacheConfig, num_blocks: int, block_size: int, *, fills_gaps: bool
 ) -> EvictorInputs:
     """Build the inputs. Raises InputError for a cost profile or a model's config that cannot be used."""
+    tuning = config.tuning
     cost_model, step_cost = _find_costs(vllm_config, config)
     return EvictorInputs(
         num_blocks=num_blocks,
         recompute_cost=cost_model.recompute_cost(block_size),
         step_s=find_step_s(cost_model, step_cost),
-        frequency=Frequency.from_turning_point(config.lifespan_s, config.reuse_probability, config.slope_ratio),
-        lifespan_window=config.lifespan_window,
-        lambda_bounds=LambdaBounds(1 / config.lambda_limit, config.lambda_limit),
-        learning=Learning(**config.grouped.model_dump()),
+        frequency=Frequency.from_turning_point(config.lifespan_s, tuning.reuse_probability, tuning.slope_ratio),
+        lifespan_window=tuning.lifespan_window,
+        lambda_bounds=LambdaBounds(1 / tuning.lambda_limit, tuning.lambda_limit),
+        learning=Learning(prior_returns=tuning.prior_returns),
         fills_gaps=fills_gaps,
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 from agentcache._evictor import Evictor, PinnedEvictor
 from agentcache.config import AgentCacheConfig, is_on
@@ -78,7 +78,7 @@ class TrackerSetup:
         runtime = AgentRuntime(
             clock=self.clock,
             estimator=self._make_estimator(runtime_policy),
-            max_jobs=config.runtime.max_jobs,
+            max_jobs=config.tuning.max_jobs,
             max_idle_s=config.runtime.max_idle_s,
             max_blocks=int(_ROOMS * self._room / self._hash_block),
         )
@@ -168,7 +168,9 @@ class TrackerSetup:
         if self.config.pins.enabled and runtime_policy.ttl == "none":
             runtime_policy = replace(runtime_policy, ttl="hazard")
         if is_on(order.enabled, runtime_policy.order is not None):
-            given = order.model_dump(exclude={"enabled"}, exclude_none=True)
+            names = {each.name for each in fields(Order)}
+            given = order.model_dump(include=names, exclude_none=True)
+            given |= self.config.tuning.model_dump(include=names, exclude_none=True)
             kept_order = runtime_policy.kept_order
             return replace(
                 runtime_policy,
@@ -193,7 +195,7 @@ class TrackerSetup:
             evictor,
             runtime,
             lifespan_window=self.inputs.lifespan_window,
-            reuse_probability=self.config.reuse_probability,
+            reuse_probability=self.config.tuning.reuse_probability,
         )
 
     def _make_store(self, runtime: AgentRuntime) -> DurationStore | None:
@@ -210,6 +212,6 @@ class TrackerSetup:
             case "published":
                 return ContinuumPaper()
             case "hazard":
-                return HazardTtl(max_ttl_s=self.config.pins.max_ttl_s, min_chance=self.config.pins.min_chance)
+                return HazardTtl(max_ttl_s=self.config.tuning.max_ttl_s, min_chance=self.config.tuning.min_chance)
             case "none":
                 return None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from agentcache.config import ChunkingConfig
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP
 from agentcache.engine.vllm.compat import check_vllm
@@ -12,6 +11,7 @@ from agentcache.engine.vllm.config import VllmConfig
 from agentcache.engine.vllm.engine import EngineCore, Executor, LLMEngine
 from agentcache.engine.vllm.types import BlockHash, Request, SamplingParams
 from agentcache.errors import CompatibilityError, InputError
+from agentcache.tuning import Tuning
 
 
 def start_engine(config: VllmConfig) -> LLMEngine:
@@ -75,9 +75,9 @@ class BenchControl:
             raise InputError("the engine reuses prefixes only; the log says why")
         self.scheduler.gap_filler.max_gaps = count
 
-    def set_chunking(self, chunking: ChunkingConfig | None) -> None:
+    def set_chunking(self, tuning: Tuning | None) -> None:
         """Shrink the prefill of steps as this says; None leaves steps at their full size."""
-        self.scheduler.chunking = chunking
+        self.scheduler.chunking = tuning
         self.scheduler.max_num_scheduled_tokens = self._step_tokens
 
     def limit_step(self, tokens: int | None) -> None:

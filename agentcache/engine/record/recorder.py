@@ -151,9 +151,9 @@ def make_recorder(
     clock: Callable[[], float],
 ) -> RequestRecorder:
     """Make the recorder of `record.file`. Raises InputError for what cannot be recorded."""
-    record = config.record
+    record, block_tokens = config.record, config.tuning.record_block_tokens
     assert record.file is not None
-    _check(vllm_config, record.block_tokens, hash_block_size)
+    _check(vllm_config, block_tokens, hash_block_size)
     path = name_file(Path(record.file), vllm_config.parallel_config.data_parallel_index)
     check_folder(path)
 
@@ -163,19 +163,17 @@ def make_recorder(
     header = Header(
         version=VERSION,
         id=start.id,
-        block_tokens=record.block_tokens,
+        block_tokens=block_tokens,
         # A folder may be named after its user.
         model=short_name(vllm_config.model_config.model),
         policy=config.policy,
         started_at=started_at.isoformat(timespec="microseconds"),
     )
-    lines = LineMaker(
-        key=start.key, block_tokens=record.block_tokens, tool_names=record.tool_names, started_s=started_s
-    )
+    lines = LineMaker(key=start.key, block_tokens=block_tokens, tool_names=record.tool_names, started_s=started_s)
     file = LineFile(path, max_bytes=record.max_mb * _MEGABYTE, files=record.files)
     return RequestRecorder(
         LineWriter(file, lines, header),
-        hashes_per_block=record.block_tokens // hash_block_size,
+        hashes_per_block=block_tokens // hash_block_size,
         tool_reader=tool_reader,
         reads_later=reads_later,
         clock=clock,
@@ -192,7 +190,7 @@ def check_folder(path: Path) -> None:
 def _check(vllm_config: VllmConfig, block_tokens: int, hash_block_size: int) -> None:
     if block_tokens % hash_block_size:
         raise InputError(
-            f"{CONFIG_KEY}.record.block_tokens {block_tokens}: give a multiple of the engine's block, which has "
+            f"{CONFIG_KEY}.tuning.record_block_tokens {block_tokens}: give a multiple of the engine's block, which has "
             f"{hash_block_size} tokens"
         )
     if not vllm_config.cache_config.enable_prefix_caching:

@@ -106,10 +106,9 @@ def _plan_placement(vllm_config: VllmConfig, config: AgentCacheConfig, engines: 
         engines,
         capacity_tokens=blocks * block_size,
         prefill_cost=PrefillCost(find_cost_model(vllm_config, config).recompute_cost(block_size), block_size),
-        extra_jobs=config.replicas.extra_jobs,
-        spill=SpillRule(factor=config.replicas.spill_factor, live_s=config.replicas.live_s),
+        spill=SpillRule(factor=config.replicas.spill_factor),
         host=_find_host_memory(vllm_config, config),
-        max_jobs=config.runtime.max_jobs,
+        max_jobs=config.tuning.max_jobs,
     )
 
 

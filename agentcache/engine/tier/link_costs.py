@@ -42,13 +42,13 @@ def find_speeds(vllm_config: VllmConfig, config: AgentCacheConfig) -> LinkSpeeds
     """Find the speeds. A knob goes for both directions; the share that both keep is never a knob."""
     profile = find_profile(vllm_config, config)
     speeds = ASSUMED_LINK if profile is None or profile.link is None else profile.link.speeds
-    return speeds.override(config.tier.latency_s, config.tier.link_gb_s)
+    return speeds.override(config.tuning.link_latency_s, config.tier.link_gb_s)
 
 
 def describe_link(vllm_config: VllmConfig, config: AgentCacheConfig) -> str:
     """Say how fast blocks come back, and who says so."""
     fetch = find_speeds(vllm_config, config).fetch
-    knobs = config.tier.link_gb_s, config.tier.latency_s
+    knobs = config.tier.link_gb_s, config.tuning.link_latency_s
     profile = find_profile(vllm_config, config)
     origin = "assumed" if profile is None or profile.link is None else "measured"
     if None not in knobs:

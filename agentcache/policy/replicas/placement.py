@@ -26,6 +26,7 @@ class SpillRule:
     """
 
     factor: float = 3.0
+    # Assumed.
     live_s: float = 60.0
 
 
@@ -64,6 +65,7 @@ class Placement:
         *,
         capacity_tokens: int,
         prefill_cost: PrefillCost,
+        # Chosen: 32 simulated runs of Claude Code sessions (docs/results/replicas.md#shared-prompts).
         extra_jobs: float = 0.5,
         spill: SpillRule | None = None,
         host: HostMemory | None = None,
