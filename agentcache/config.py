@@ -22,10 +22,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, field_validator, model_validator
+from pydantic import BaseModel, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
-from agentcache.knob_field import COUNT, MOST, NOT_NEGATIVE, POSITIVE, SHARE, knob_field
+from agentcache.knob_field import COUNT, MOST, NOT_NEGATIVE, POSITIVE, SHARE, KnobGroup, knob_field
 from agentcache.policy.presets import GPUS
 from agentcache.policy.registry import DEFAULT_POLICY, find_policy, with_evictor
 from agentcache.tuning import Tuning
@@ -34,26 +34,20 @@ _BY_POLICY = "not tuned: the policy's (agentcache/policy/registry.py)"
 _OPT_IN = "not tuned: off unless asked for"
 
 
-class SegmentsConfig(BaseModel):
+class SegmentsConfig(KnobGroup):
     """Multi-segment reuse: cached blocks are reused behind gaps, not only as a prefix."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     enabled: bool | None = knob_field(None, "None leaves it to the policy", _BY_POLICY)
 
 
-class ChunkingConfig(BaseModel):
+class ChunkingConfig(KnobGroup):
     """Adaptive chunking: many running decodes make a step's prefill budget smaller, so that they wait less."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     enabled: bool | None = knob_field(None, "None leaves it to the policy", _BY_POLICY)
 
 
-class PinsConfig(BaseModel):
+class PinsConfig(KnobGroup):
     """While a job's tool runs, its KV is evicted last, for a time and within a budget."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     enabled: bool | None = knob_field(None, "None leaves it to the policy", _BY_POLICY)
     budget: float = knob_field(
@@ -66,10 +60,8 @@ class PinsConfig(BaseModel):
     tenant_budget: float = knob_field(1.0, "share of that for one tenant (cache_salt)", _OPT_IN, **SHARE)
 
 
-class OrderConfig(BaseModel):
+class OrderConfig(KnobGroup):
     """Which request comes next: returning jobs go before new ones, and no request waits for ever."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     enabled: bool | None = knob_field(None, "None leaves it to the policy", _BY_POLICY)
     patience_s: float | None = knob_field(
@@ -90,10 +82,8 @@ class OrderConfig(BaseModel):
     )
 
 
-class TierConfig(BaseModel):
+class TierConfig(KnobGroup):
     """KV in the host's memory (vLLM's --kv-offloading-size): what is stored there, kept and fetched."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     enabled: bool = knob_field(
         True,
@@ -109,10 +99,8 @@ class TierConfig(BaseModel):
     )
 
 
-class ReplicasConfig(BaseModel):
+class ReplicasConfig(KnobGroup):
     """Data parallel: a job stays at the engine that has its KV (agentcache/policy/replicas/)."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     enabled: bool | None = knob_field(
         None, "None: with policies that follow jobs; otherwise vLLM balances single requests", _BY_POLICY
@@ -126,10 +114,8 @@ class ReplicasConfig(BaseModel):
     )
 
 
-class RouterConfig(BaseModel):
+class RouterConfig(KnobGroup):
     """A router in front of several servers (docs/replicas.md)."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     url: str | None = knob_field(
         None,
@@ -139,10 +125,8 @@ class RouterConfig(BaseModel):
     )
 
 
-class RuntimeConfig(BaseModel):
+class RuntimeConfig(KnobGroup):
     """The agent runtime's records: jobs by session, and how long tools take."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     tool_parser: str | None = knob_field(
         None, "vLLM's tool-call parser; serve sets it from --tool-call-parser", "not tuned: serve sets it"
@@ -157,10 +141,8 @@ class RuntimeConfig(BaseModel):
     )
 
 
-class RecordConfig(BaseModel):
+class RecordConfig(KnobGroup):
     """A recording of all requests without their text, for plan, simulate and replay (docs/recording.md)."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     file: str | None = knob_field(
         None,
@@ -176,10 +158,8 @@ class RecordConfig(BaseModel):
     )
 
 
-class AgentCacheConfig(BaseModel):
-    """Unknown keys are errors, so that a misspelt knob cannot pass as its default."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class AgentCacheConfig(KnobGroup):
+    """Everything that can be set, with policy and cost model."""
 
     policy: str = knob_field(
         DEFAULT_POLICY,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
 # No value is of use beyond these limits, and within them the arithmetic of every policy works.
 MOST = 10**9
@@ -12,6 +12,12 @@ COUNT = {"ge": 1, "le": MOST}
 POSITIVE = {"ge": 1e-6, "le": MOST}
 NOT_NEGATIVE = {"ge": 0, "le": MOST}
 SHARE = {"ge": 0, "le": 1}
+
+
+class KnobGroup(BaseModel):
+    """Unknown keys are errors, so that a misspelt knob cannot pass as its default."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 def knob_field(default: object, description: str, origin: str, **limits: Any) -> Any:

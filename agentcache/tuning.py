@@ -6,18 +6,14 @@ Constants that nothing sets stand where they are used.
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
-
-from agentcache.knob_field import COUNT, MOST, NOT_NEGATIVE, POSITIVE, SHARE, knob_field
+from agentcache.knob_field import COUNT, MOST, NOT_NEGATIVE, POSITIVE, SHARE, KnobGroup, knob_field
 
 # Which other values were tried was not written down.
 _WITH_PINS = "chosen: on 32 of the sessions and BFCL seeds 0 to 2, with the other settings of pins"
 
 
-class Tuning(BaseModel):
+class Tuning(KnobGroup):
     """None leaves a value to the policy, or to the profile."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     # Multi-segment reuse.
     max_gaps: int = knob_field(
