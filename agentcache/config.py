@@ -10,7 +10,7 @@ Each knob says where its default comes from:
 
 Constants that only ablations set are in `agentcache/tuning.py`. Others say so where they stand: seniority and patience
 in `agentcache/policy/registry.py`, with windows or recurrent layers also in `runtime_policy.py`, what a GPU reaches in
-`presets.py`, how fast waits are learnt in `return_time.py`, which engine gets a new job in `replicas/placement.py`, and
+`presets.py`, how fast waits are learnt in `inputs.py`, which engine gets a new job in `replicas/placement.py`, and
 in `tool_runtime/` the medians at the start, half-life and shrinkage (`durations.py`), load (`load.py`), the bound of
 factors (`correction.py`) and Continuum's numbers (`ttl.py`). Two more are assumed: that half of all waits end within
 30 s, until policy `agentcache` knows better (learned_waits.hpp), and that a command is learnt of by itself, not with

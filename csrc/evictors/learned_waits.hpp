@@ -13,7 +13,7 @@
 
 namespace agentcache {
 
-/// Settings of the learning; agentcache/policy/return_time.py tells what they mean.
+/// Settings of the learning; agentcache/policy/inputs.py tells what they mean.
 struct Learning {
   double window;         ///< Groups.
   double prior_returns;  ///< In each bin of ages.
