@@ -14,7 +14,8 @@ ROOT = Path(__file__).parents[1]
 TOP = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "examples/README.md")]
 PAGES = [*TOP, *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "results").glob("*.md"))]
 FOLDERS = ("agentcache", "benchmarks", "csrc", "docs", "examples", "tests", "tool_runtime", "workloads")
-LENGTHS = {"README.md": 120, "docs/results.md": 150}
+# In words: a limit of lines makes lines long.
+LENGTHS = {"README.md": 800, "docs/results.md": 4100}
 
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ +(.*)$", re.MULTILINE)
@@ -77,15 +78,15 @@ def test_every_page_of_results_is_linked() -> None:
 
 
 def test_a_test_stands_behind_each_row_of_what_works() -> None:
-    table = (ROOT / "README.md").read_text().split("| model or feature |")[1].split("\n\n")[0]
+    table = (ROOT / "docs" / "support.md").read_text().split("| model or feature |")[1].split("\n\n")[0]
     rows = table.splitlines()[2:]
     assert len(rows) > 5
-    assert [row for row in rows if "](tests/" not in row.split("|")[-2]] == []
+    assert [row for row in rows if "](../tests/" not in row.split("|")[-2]] == []
 
 
 @pytest.mark.parametrize("page", LENGTHS)
 def test_first_pages_stay_short(page: str) -> None:
-    assert len((ROOT / page).read_text().splitlines()) <= LENGTHS[page]
+    assert len((ROOT / page).read_text().split()) <= LENGTHS[page]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
