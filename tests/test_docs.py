@@ -15,7 +15,7 @@ TOP = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", 
 PAGES = [*TOP, *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "results").glob("*.md"))]
 FOLDERS = ("agentcache", "benchmarks", "csrc", "docs", "examples", "tests", "tool_runtime", "workloads")
 # In words: a limit of lines makes lines long.
-LENGTHS = {"README.md": 800, "docs/results.md": 4100}
+LENGTHS = {"README.md": 800, "docs/results.md": 900}
 
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ +(.*)$", re.MULTILINE)
