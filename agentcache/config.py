@@ -68,7 +68,7 @@ class OrderConfig(KnobGroup):
         None,
         "seconds since its arrival after which a request goes first and may take pinned blocks; None: the policy's",
         'chosen: policy agentcache has 15, of 8 to 30 s on BFCL seeds 0, 1 and 4 (docs/results/front.md, "How it '
-        "was chosen\"); it may have less with windows, recurrent layers or KV in the host's memory "
+        'was chosen"); it may have less with windows, recurrent layers or a CPU cache '
         "(docs/tuning.md)",
         **NOT_NEGATIVE,
     )
@@ -76,14 +76,14 @@ class OrderConfig(KnobGroup):
         None,
         "while jobs want more than the caches hold, for how long a turn that lost its context waits, as a share of the "
         "seconds in which the contexts of all are computed; 0: it does not; None leaves it to the policy",
-        "chosen: policy agentcache has 0.5, with KV in the host's memory 0.25, of 0 to 2 on seeds 0 and 1 "
+        "chosen: policy agentcache has 0.5, with a CPU cache 0.25, of 0 to 2 on seeds 0 and 1 "
         '(docs/results/closed-loop-choices.md, "Load control")',
         **NOT_NEGATIVE,
     )
 
 
 class TierConfig(KnobGroup):
-    """KV in the host's memory (vLLM's --kv-offloading-size): what is stored there, kept and fetched."""
+    """The CPU cache (vLLM's --kv-offloading-size): what is stored there, kept and fetched."""
 
     enabled: bool = knob_field(
         True,
@@ -92,7 +92,7 @@ class TierConfig(KnobGroup):
     )
     link_gb_s: float | None = knob_field(
         None,
-        "gigabytes a second between the host's memory and each GPU, one way; None takes them from the profile, or 42",
+        "gigabytes a second between the CPU cache and each GPU, one way; None takes them from the profile, or 42",
         "measured: one H200, 1,024 blocks; 33 to 52 by their number, 26 each way at once "
         '(docs/results/host-memory-link.md, "Measured")',
         **POSITIVE,

@@ -74,7 +74,7 @@ class Tuning(KnobGroup):
     )
     least_wait_s: float | None = knob_field(
         None,
-        "seconds that a wait for pins must be worth to be begun; of no effect with KV in the host's memory",
+        "seconds that a wait for pins must be worth to be begun; of no effect with a CPU cache",
         'chosen: policy agentcache has 1, against 0 on mini-swe-agent seeds 0 to 3 (docs/results/front.md, "How '
         'it was chosen")',
         **NOT_NEGATIVE,
@@ -103,7 +103,7 @@ class Tuning(KnobGroup):
         **SHARE,
     )
 
-    # KV in the host's memory.
+    # A CPU cache.
     link_latency_s: float | None = knob_field(
         None,
         "seconds until copies begin; blocks that save less by being fetched are computed; None takes them from the "

@@ -24,7 +24,7 @@ _HUGE = "x" * 1_000_000
 
 
 class Attack(NamedTuple):
-    """`run` does it to an engine core, one with KV in the host's memory where it `needs_host`."""
+    """`run` does it to an engine core, one with a CPU cache where it `needs_host`."""
 
     name: str
     run: Callable[[Core], None]
@@ -267,7 +267,7 @@ ATTACKS = (
     Attack("900 pins, each of a shorter part of one context", pins_in_a_staircase),
     Attack("4,000 pins, then prompts that need their room", a_cache_of_pins_is_lost),
     Attack("10,000 sessions that expire at once", sessions_that_expire),
-    Attack("the same, with KV in the host's memory", sessions_that_expire, needs_host=True, has_stock=False),
+    Attack("the same, with a CPU cache", sessions_that_expire, needs_host=True, has_stock=False),
     Attack("16,000 sessions of one block", sessions_of_one_block),
     Attack("10,000 turns of one session, then its end", one_session_of_many_turns, has_stock=False),
     Attack("one session of 10,000 tenants, viewed and ended", a_tenant_for_each_request, has_stock=False),

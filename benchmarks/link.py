@@ -1,4 +1,4 @@
-"""The link between a GPU and the host's memory alone, as `agentcache profile` measures it beside everything else.
+"""The link between a GPU and the CPU cache alone, as `agentcache profile` measures it beside everything else.
 
 python benchmarks/link.py --out link.jsonl [--model shape:llama-3.1-8b] [--block-size 16]
 """

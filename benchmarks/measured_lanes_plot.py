@@ -2,7 +2,7 @@
 
 python benchmarks/measured_lanes_plot.py docs/results/closed-loop.md --out docs/closed-loop-gpu.png
 
-Takes the first two tables of the page's section "On GPUs": with the host's memory, and without. Rows that were only
+Takes the first two tables of the page's section "On GPUs": with the CPU cache, and without. Rows that were only
 simulated are left out.
 """
 

@@ -1,4 +1,4 @@
-"""Mean job latency and the slowest first tokens by how much of the host's memory holds KV, a line a policy.
+"""Mean job latency and the slowest first tokens by how much of the CPU cache holds KV, a line a policy.
 
 python benchmarks/tier_sizes_plot.py docs/results/host-memory.md --out docs/host-memory-sizes.png
 
@@ -24,7 +24,7 @@ COLUMNS = {"mean job latency (s)": "job_s", "TTFT P99 (s)": "ttft_s"}
 
 
 class Row(NamedTuple):
-    """A row of the table: the mean of its seeds. `share` is the host's memory over the GPU's cache."""
+    """A row of the table: the mean of its seeds. `share` is the CPU cache over the GPU's cache."""
 
     rate: str
     share: float

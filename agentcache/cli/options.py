@@ -131,7 +131,7 @@ def _add_engine_shape(target: argparse._ArgumentGroup) -> None:
         type=int,
         default=0,
         metavar="N",
-        help="tokens of a second cache in the host's memory, as vLLM's --kv-offloading-size gives it (default none)",
+        help="tokens of a CPU cache, as vLLM's --kv-offloading-size gives it (default none)",
     )
     target.add_argument(
         "--cpu-lazy",
@@ -147,7 +147,9 @@ def _add_engine_shape(target: argparse._ArgumentGroup) -> None:
 
 
 def _add_plan(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Simulates a recording (serve --record FILE): policies x cache sizes x DRAM sizes x engines."
+    parser.description = (
+        "Simulates a recording (serve --record FILE): policies x cache sizes x CPU cache sizes x engines."
+    )
     parser.add_argument(
         "recording",
         type=Path,
@@ -185,8 +187,7 @@ def _add_swept(parser: argparse.ArgumentParser) -> None:
     meanings = {
         "--kv-tokens": "size of the cache; may be given several times (default what the GPU has room for, its half and "
         "twice it)",
-        "--cpu-tokens": "tokens of a second cache in DRAM; may be given several times (default none, and the first "
-        "cache's)",
+        "--cpu-tokens": "tokens of a CPU cache; may be given several times (default none, and the first cache's)",
         "--replicas": "engines that share the recording, each with such caches; may be given several times (default 1)",
     }
     for flag, meaning in meanings.items():

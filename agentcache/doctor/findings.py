@@ -35,7 +35,7 @@ _REASONS = {
 }
 _PLACES = {
     "gpu": "were hit on the GPU",
-    "host": "were fetched from the host's memory",
+    "host": "were fetched from the CPU cache",
     "disk": "from disk",
     "elsewhere": "from elsewhere",
 }
@@ -43,9 +43,9 @@ _LOSSES = {
     "never chosen": "were lost by the GPU before they were chosen for a copy",
     "not worth a copy": "were not worth a copy, as few like them were ever fetched",
     "overwritten": "were lost by the GPU before their copy was made",
-    "no room": "found no room in the host's memory, whose blocks were all being copied to",
-    "evicted": "had been in the host's memory, and were evicted there",
-    "not fetched": "were in the host's memory, and not fetched",
+    "no room": "found no room in the CPU cache, whose blocks were all being copied to",
+    "evicted": "had been in the CPU cache, and were evicted there",
+    "not fetched": "were in the CPU cache, and not fetched",
 }
 _ADVICE = {
     "adapter changed": "The client asks another LoRA adapter, or one was loaded anew: what one has computed is of no "
@@ -252,7 +252,7 @@ def _judge_load(runtimes: Sequence[Values]) -> Iterator[Finding]:
 
 def _advise_on_size(hits: Counter[str], losses: Counter[str]) -> str:
     if losses["evicted"] > losses.total() / 2:
-        return "Most of these were evicted from the host's memory: raise --kv-offloading-size."
+        return "Most of these were evicted from the CPU cache: raise --kv-offloading-size."
     # Places are known of two caches only.
     host = "" if hits else "add --kv-offloading-size, "
     return f"Raise --gpu-memory-utilization, {host}serve fewer jobs at a time, or add a GPU."
@@ -268,7 +268,7 @@ def _judge_setup(engines: Sequence[Values]) -> Iterator[Finding]:
     for obstacle in dict.fromkeys(engine.get("tier_obstacle") for engine in engines):
         if obstacle:
             yield Finding(
-                f"The host's memory is vLLM's own tier, not steered: {obstacle}.",
+                f"The CPU cache is vLLM's own tier, not steered: {obstacle}.",
                 "Turn that off if it is an option; what agentcache would keep by value goes least recently used first.",
             )
     if not any(engine["knobs"]["runtime"]["tool_parser"] for engine in engines):

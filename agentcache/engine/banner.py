@@ -37,9 +37,9 @@ def write_banner(
     elif obstacle is not None:
         parts.append(f"prefix reuse only: {obstacle.text}")
     if steers_tier:
-        parts.append(f"blocks in the host's memory {describe_link(vllm_config, config)}")
+        parts.append(f"blocks in the CPU cache {describe_link(vllm_config, config)}")
     elif tier_obstacle is not None:
-        parts.append(f"the host's memory is vLLM's own tier, not steered: {tier_obstacle.text}")
+        parts.append(f"the CPU cache is vLLM's own tier, not steered: {tier_obstacle.text}")
     if config.record.file is not None:
         parts.append(f"requests recorded in {config.record.file}")
     url = os.environ.get(REPORT_URL_VARIABLE) if policy.runtime is not None else None

@@ -359,7 +359,7 @@ class AgentScheduler(MultiSegmentScheduler):
     def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
         """Empty the prefix cache, and forget what stood in it. Return False if it could not be emptied."""
         if self.tier is not None and self.tier.is_fetching:
-            logger.warning("The prefix cache is not reset: blocks are on their way from the host's memory.")
+            logger.warning("The prefix cache is not reset: blocks are on their way from the CPU cache.")
             return False
         succeeded = super().reset_prefix_cache(reset_running_requests, reset_connector)
         if succeeded and self.block_queue is not None:

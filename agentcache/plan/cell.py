@@ -41,13 +41,13 @@ class Outcome:
 
 def describe_cell(cell: Cell) -> str:
     """Name a cell in a line."""
-    host = f" + {cell.cpu_tokens:,} in DRAM" if cell.cpu_tokens else ""
+    host = f" + {cell.cpu_tokens:,} in the CPU cache" if cell.cpu_tokens else ""
     engines = f", {cell.engines} engines" if cell.engines > 1 else ""
     return f"{cell.policy}, {cell.kv_tokens:,} tokens{host}{engines}"
 
 
 def describe_caches(cell: Cell) -> str:
     """Say how large the caches are, and how many engines have such: what rivals have alike."""
-    host = f", and {cell.cpu_tokens:,} in DRAM" if cell.cpu_tokens else ""
+    host = f", and {cell.cpu_tokens:,} in the CPU cache" if cell.cpu_tokens else ""
     engines = f", in each of {cell.engines} engines" if cell.engines > 1 else ""
     return f"{cell.kv_tokens:,} tokens{host}{engines}"

@@ -1,4 +1,4 @@
-"""What a plan comes to, in a sentence for each size of DRAM: how much sooner the best policy ends the mean job."""
+"""Says what a plan comes to, a sentence for each size of CPU cache: how much sooner the best policy ends jobs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agentcache.report.table import format_number
 
 
 def write_headline(outcomes: Sequence[Outcome]) -> str | None:
-    """Compare the policies with the first cache and as many engines, without DRAM and with each size of it."""
+    """Compare the policies with the first cache and as many engines, without a CPU cache and with each size of it."""
     if not outcomes:
         return None
     first = outcomes[0].cell

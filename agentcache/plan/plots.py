@@ -64,7 +64,7 @@ _MEASURES = (
 
 
 def plot_outcomes(outcomes: Sequence[Outcome]) -> list[tuple[str, str, str]]:
-    """Plot what has no DRAM: headings, captions and pictures as SVG."""
+    """Plot what has no CPU cache: headings, captions and pictures as SVG."""
     return [
         (
             measure.heading if axis.name == "cache" else f"{measure.heading} by engines",
@@ -81,13 +81,23 @@ def _find_axes(outcomes: Sequence[Outcome]) -> Iterator[tuple[_Axis, Sequence[Ou
     engines = outcomes[0].cell.engines if outcomes else 1
     beside = "" if engines == 1 else f", of each of {engines} engines"
     yield (
-        _Axis("cache", "KV cache (tokens)", f"Without DRAM, by the size of the cache{beside}", lambda at: at.kv_tokens),
+        _Axis(
+            "cache",
+            "KV cache (tokens)",
+            f"Without a CPU cache, by the size of the cache{beside}",
+            lambda at: at.kv_tokens,
+        ),
         [each for each in outcomes if each.cell.engines == engines],
     )
     if any(each.cell.engines != engines for each in outcomes):
         tokens = outcomes[0].cell.kv_tokens
         yield (
-            _Axis("engines", "engines", f"Without DRAM, each with a cache of {tokens:,} tokens", lambda at: at.engines),
+            _Axis(
+                "engines",
+                "engines",
+                f"Without a CPU cache, each with a cache of {tokens:,} tokens",
+                lambda at: at.engines,
+            ),
             [each for each in outcomes if each.cell.kv_tokens == tokens],
         )
 

@@ -138,7 +138,7 @@ class PlanSettings:
         sizes = self._sizes
         caches = [(tokens, host) for host in self.cpu_tokens or (0,) for tokens in sizes]
         if not self.cpu_tokens:
-            # As much DRAM as there is cache: what a host usually has to spare.
+            # As large a CPU cache as the cache is: what a host usually has to spare.
             caches.append((sizes[0], sizes[0]))
         policies = self.policies or DEFAULT_POLICIES
         return [

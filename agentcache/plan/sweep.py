@@ -105,7 +105,7 @@ class Pool:
 def order_starts(cells: Sequence[Cell]) -> list[Cell]:
     """Begin with the first, then with what takes longest, so that no process is left alone with that at the end.
 
-    DRAM that a policy steers takes several times as long as what vLLM does with it, and that longer than none.
+    A CPU cache that a policy steers takes several times as long as what vLLM does with it, and that longer than none.
     """
     first, rest = list(cells[:1]), cells[1:]
     longest = sorted((cell for cell in rest if cell.cpu_tokens), key=lambda cell: cell.policy == "vllm")

@@ -207,7 +207,7 @@ class StepProfile(BaseModel):
 class CostProfile(BaseModel):
     """A cost model with where it comes from: `measured` is False for analytic presets, `source` says more.
 
-    `steps` is what a simulator needs; a profile without it serves policies only. `link` is what KV in the host's memory
+    `steps` is what a simulator needs; a profile without it serves policies only. `link` is what a CPU cache
     needs; None where it was not measured. `kv_tokens` are those that the engine had room for beside the model, by
     vLLM's own count; None in profiles of older versions.
     """

@@ -27,7 +27,7 @@ def foresee_loss(wanted: float, room: float, losses: LossRange) -> float:
 
     Args:
         wanted: The tokens that the jobs under way will come back for.
-        room: Those that the GPU's cache and the host's memory, if it is used, hold together.
+        room: Those that the GPU's cache and the CPU cache, if it is used, hold together.
         losses: How often they may want that room.
     """
     return min(1.0, max(0.0, (wanted / room - losses.fits) / (losses.full - losses.fits)))

@@ -30,7 +30,7 @@ class Policy:
     It asks for the inputs only if it needs them: a policy that knows no costs serves models without a cost model too.
     `segments` and `chunking`: whether multi-segment reuse and adaptive chunking come with it. `runtime` is what the
     agent runtime does; None is no runtime at all. `tier_orders` take the place of its order where the policy steers a
-    second cache in the host's memory; None: it cannot steer one.
+    CPU cache; None: it cannot steer one.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Policy:
     tier_orders: TierOrders | None = None
 
     def find_runtime(self, *, steers_tier: bool) -> RuntimePolicy | None:
-        """Find what the agent runtime does, where the host's memory is steered or not."""
+        """Find what the agent runtime does, where the CPU cache is steered or not."""
         if self.runtime is None or self.tier_orders is None or not steers_tier:
             return self.runtime
         return replace(self.runtime, order=self.tier_orders.all_lost, kept_order=self.tier_orders.none_lost)
@@ -95,7 +95,7 @@ _RELEASED = RuntimePolicy(
 # (docs/results/closed-loop-choices.md#load-control).
 _FOR_JOBS = Order(seniority_s=12.0, patience_s=15.0, least_wait_s=1.0, reserve=0.25, juniors=0.8, load_control=0.5)
 _FOR_FIRST_TOKENS = replace(_FOR_JOBS, patience_s=8.0, load_control=0.0)
-# Beside the host's memory each wait is begun: requests that do not wait for pins evict what others have fetched, for
+# Beside the CPU cache each wait is begun: requests that do not wait for pins evict what others have fetched, for
 # ever. Where nothing will be lost waits gain little: 2 s was chosen on seeds 0 to 5, of 2 and 4 s, for first tokens
 # (docs/results/host-memory-waits.md#shorter-waits); where all will be, 15 s, as without that memory, on the same, of
 # 11, 13 and 15 s (docs/results/host-memory-waits.md#the-longest-wait). Load control waits for half as long:

@@ -1,4 +1,4 @@
-"""What it costs that a job's KV was evicted, where some of it is kept in the host's memory and the rest computed."""
+"""What it costs that a job's KV was evicted, where some of it is kept in the CPU cache and the rest computed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ReturnPrice:
 
     @property
     def lost_share(self) -> float:
-        """Return the share of evicted blocks that jobs came back for and the host's memory did not have."""
+        """Return the share of evicted blocks that jobs came back for and the CPU cache did not have."""
         return self._lost / self._seen
 
     def at(self, position: float) -> float:

@@ -66,7 +66,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class TierOrders:
-    """The orders of jobs beside a cache in the host's memory, between which is chosen by how much it will lose."""
+    """The orders of jobs beside a CPU cache, between which is chosen by how much it will lose."""
 
     none_lost: Order
     all_lost: Order

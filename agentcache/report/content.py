@@ -96,7 +96,7 @@ def _describe_loops(report: Report) -> Iterator[str]:
 def _describe_place(record: RunRecord) -> str:
     cache = f"{record.cache_tokens:,} tokens" if record.cache_tokens is not None else "the size that the engine chose"
     host_tokens = record.settings.get("cpu_tokens")
-    host = f", and {host_tokens:,} in the host's memory" if host_tokens else ""
+    host = f", and {host_tokens:,} in the CPU cache" if host_tokens else ""
     return f"of {record.workload} on {record.model}, {record.device}, with a KV cache of {cache}{host}."
 
 

@@ -106,7 +106,7 @@ _OTHERS = (
     Metric("Makespan", "s", lambda p: p.makespan_s, format_number, "lower"),
     Metric("Token hit rate", "%", lambda p: p.token_hit_rate, _format_percent, "higher"),
     Metric("hit on the GPU", "%", lambda p: p.gpu_hit_rate, _format_percent, None, rare=True),
-    Metric("fetched from the host", "%", lambda p: p.host_hit_rate, _format_percent, None, rare=True),
+    Metric("fetched from the CPU cache", "%", lambda p: p.host_hit_rate, _format_percent, None, rare=True),
     Metric("fetched from disk", "%", lambda p: p.disk_hit_rate, _format_percent, None, rare=True),
     _of_loop("of an infinite cache", "%", "infinite_hit_rate", _format_percent),
     Metric("Block hit rate", "%", lambda p: p.block_hit_rate, _format_percent, "higher"),

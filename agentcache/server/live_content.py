@@ -84,7 +84,7 @@ def _tiles_of_places(prompt: int, runtimes: Sequence[RuntimeCounts]) -> Iterator
     hits: Counter[str] = reduce(lambda sum_, one: sum_ + Counter(one.hits), runtimes, Counter())
     if not hits:
         return
-    fetched = [f"{hits['host']:,} prompt tokens came from the host's memory"]
+    fetched = [f"{hits['host']:,} prompt tokens came from the CPU cache"]
     fetched += [f"{hits[place]:,} from {place}" for place in ("disk", "elsewhere") if hits[place]]
     yield Tile(
         "Hit on the GPU, and fetched",

@@ -111,12 +111,12 @@ _CACHE_METRICS = (
 )
 
 _TIER_METRICS = (
-    gauge("host_blocks", "Blocks that the host's memory has room for.", _of_tier(lambda tier: tier.total)),
-    gauge("host_used_blocks", "Blocks of the host's memory that hold KV.", _of_tier(lambda tier: tier.used)),
-    counter("stored_blocks_total", "Blocks copied to the host's memory.", _of_tier(lambda tier: tier.stored)),
+    gauge("host_blocks", "Blocks that the CPU cache has room for.", _of_tier(lambda tier: tier.total)),
+    gauge("host_used_blocks", "Blocks of the CPU cache that hold KV.", _of_tier(lambda tier: tier.used)),
+    counter("stored_blocks_total", "Blocks copied to the CPU cache.", _of_tier(lambda tier: tier.stored)),
     counter(
         "stored_bytes_total",
-        "Bytes copied to the host's memory, from all GPUs of the engine, thrown away or not.",
+        "Bytes copied to the CPU cache, from all GPUs of the engine, thrown away or not.",
         _of_tier(lambda tier: (tier.stored + tier.overwritten) * tier.block_bytes),
     ),
     counter(
@@ -126,17 +126,17 @@ _TIER_METRICS = (
     ),
     counter(
         "failed_stores_total",
-        "Blocks whose copies to the host's memory failed.",
+        "Blocks whose copies to the CPU cache failed.",
         _of_tier(lambda tier: tier.failed_stores),
     ),
     counter(
         "overwritten_stores_total",
-        "Blocks that the GPU reused before they were copied to the host's memory.",
+        "Blocks that the GPU reused before they were copied to the CPU cache.",
         _of_tier(lambda tier: tier.overwritten),
     ),
     counter(
         "avoided_stores_total",
-        "Blocks not copied to the host's memory, because few like them were ever fetched.",
+        "Blocks not copied to the CPU cache, because few like them were ever fetched.",
         _of_tier(lambda tier: tier.avoided),
     ),
     counter("fetched_blocks_total", "Blocks copied back to the GPU.", _of_tier(lambda tier: tier.fetched)),
@@ -157,10 +157,10 @@ _TIER_METRICS = (
     ),
     histogram(
         "fetch_wait_seconds",
-        "Seconds that requests waited for blocks from the host's memory.",
+        "Seconds that requests waited for blocks from the CPU cache.",
         lambda one: convert(one.tier.fetch_wait_s) if one.tier is not None else None,
     ),
-    counter("host_evicted_blocks_total", "Blocks lost from the host's memory.", _of_tier(lambda tier: tier.evicted)),
+    counter("host_evicted_blocks_total", "Blocks lost from the CPU cache.", _of_tier(lambda tier: tier.evicted)),
 )
 
 _COMPARISON_METRICS = (

@@ -110,7 +110,7 @@ RUNTIME_METRICS = (
     ),
     counter(
         "evicted_tokens_total",
-        "Those that were evicted, by place and reason, where there is a cache in the host's memory.",
+        "Those that were evicted, by place and reason, where there is a CPU cache.",
         _all(lambda runtime: _by_place(runtime.evicted_from)),
         "place",
         "reason",

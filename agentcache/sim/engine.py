@@ -126,7 +126,7 @@ class SimulatedEngine:
 
     @property
     def has_host_cache(self) -> bool:
-        """Tell whether there is a second cache, in the host's memory."""
+        """Tell whether there is a CPU cache."""
         return self._link is not None
 
     @property
@@ -293,6 +293,6 @@ def _leave_out_counts(scheduler: AgentScheduler) -> None:
     if (comparison := scheduler.comparison) is not None:
         scheduler.observers.drop(comparison)
     if scheduler.tracker is not None and scheduler.tier is None:
-        # The host's memory learns from what was evicted and is missed; nothing else does.
+        # The CPU cache learns from what was evicted and is missed; nothing else does.
         assert scheduler.block_queue is not None
         scheduler.block_queue.on_taken = None

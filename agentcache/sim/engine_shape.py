@@ -33,7 +33,7 @@ class EngineShape:
     requests of full length that fit. Recurrent layers lengthen `block_size`.
 
     With `async_scheduling`, vLLM's default on a GPU, a step is scheduled while the one before it runs. `host_tokens`
-    are those of a second cache in the host's memory; where a policy leaves it to vLLM, blocks are stored there when
+    are those of a CPU cache; where a policy leaves it to vLLM, blocks are stored there when
     they are computed, or, with `host_is_lazy`, when they are about to be evicted. `dtype` is vLLM's option.
     """
 
@@ -95,7 +95,7 @@ def build_scheduler(
 
 
 def _add_host_memory(config: VllmConfig, shape: EngineShape, groups: list[KVCacheGroupSpec]) -> None:
-    """Give the engine its cache in the host's memory, if it has one, of as many blocks as the GPU's would have."""
+    """Give the engine its CPU cache, if it has one, of as many blocks as the GPU's would have."""
     if not shape.host_tokens:
         return
     rank_bytes = count_blocks(config, groups, shape.host_tokens) * _find_block_bytes(groups)

@@ -1,4 +1,4 @@
-"""The copies between the GPU and the host's memory that a step's metadata asks vLLM's workers for, as delays."""
+"""The copies between the GPU and the CPU cache that a step's metadata asks vLLM's workers for, as delays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What vLLM's scheduler does with the connector of the host's memory, which ours stands in for."""
+"""What vLLM's scheduler does with the connector of the CPU cache, which ours stands in for."""
 
 from __future__ import annotations
 

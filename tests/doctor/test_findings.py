@@ -131,7 +131,7 @@ def test_obstacles_of_the_engine_are_told_once() -> None:
     found = diagnose([engine, engine], []).findings
     assert [finding.text for finding in found] == [
         "Cached blocks are reused as prefixes only: speculative decoding is on.",
-        "The host's memory is vLLM's own tier, not steered: KV events are on.",
+        "The CPU cache is vLLM's own tier, not steered: KV events are on.",
         "Tool calls are not read, so nothing is kept while tools run.",
     ]
 
@@ -147,7 +147,7 @@ TIERED = {"missed_tokens": {"evicted": 1500, "new": 10}, "hits": {"gpu": 8000, "
 
 def test_a_host_cache_that_loses_most_is_to_be_larger() -> None:
     (text,) = list_texts(read_engine(**TIERED, evicted_from={"evicted": 800, "never chosen": 700}))
-    assert text.endswith("Most of these were evicted from the host's memory: raise --kv-offloading-size.")
+    assert text.endswith("Most of these were evicted from the CPU cache: raise --kv-offloading-size.")
     (text,) = list_texts(read_engine(**TIERED, evicted_from={"evicted": 700, "never chosen": 800}))
     assert "kv-offloading-size" not in text, "it is there, and loses less than the GPU"
     (text,) = list_texts(read_engine(missed_tokens={"evicted": 1500, "new": 10}))
@@ -159,15 +159,14 @@ def test_a_host_cache_that_loses_most_is_to_be_larger() -> None:
 def test_places_are_told_where_there_are_two_caches() -> None:
     facts = diagnose([read_engine(**TIERED, evicted_from={"evicted": 800, "never chosen": 200})], []).facts
     assert facts[-4:] == (
-        "80.0 % were hit on the GPU, and 5.0 % were fetched from the host's memory.",
+        "80.0 % were hit on the GPU, and 5.0 % were fetched from the CPU cache.",
         "Of the evicted:",
-        "   80.0 % had been in the host's memory, and were evicted there",
+        "   80.0 % had been in the CPU cache, and were evicted there",
         "   20.0 % were lost by the GPU before they were chosen for a copy",
     )
     hits = {"gpu": 7000, "host": 0, "disk": 1000, "elsewhere": 250}
     assert diagnose([read_engine(hits=hits)], []).facts[-1] == (
-        "70.0 % were hit on the GPU, 0.0 % were fetched from the host's memory, 10.0 % from disk, and 2.5 % from "
-        "elsewhere."
+        "70.0 % were hit on the GPU, 0.0 % were fetched from the CPU cache, 10.0 % from disk, and 2.5 % from elsewhere."
     )
 
 

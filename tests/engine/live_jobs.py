@@ -30,7 +30,7 @@ BELL = 20
 class Case:
     """All that decides a run. `together` of the turns come at once, `aborted` of the steps end a request.
 
-    `shared` blocks begin all prompts; a prompt grows up to `most` of the cache. `host_blocks` 0 is no second tier. A
+    `shared` blocks begin all prompts; a prompt grows up to `most` of the cache. `host_blocks` 0 is no CPU cache. A
     block takes `block_s` to compute, a fill request `row_s`.
     """
 

@@ -1,4 +1,4 @@
-"""What the host's memory holds under a block's hash is what a cold engine computes for that hash, on a GPU.
+"""What the CPU cache holds under a block's hash is what a cold engine computes for that hash, on a GPU.
 
 Prefills of 8,192 tokens write while blocks are copied, several tenants take a small GPU cache from each other, and the
 host has room for all. A cold engine's batches are others, so its bytes differ by rounding: by `ROUNDING` of a block's
@@ -137,7 +137,7 @@ def ask_cold(engine: LiveEngine, job: Job, copied: Copied) -> tuple[Reply, list[
 
 
 def find_distances(model: str, sizes: Sizes, **options: Any) -> tuple[list[float], list[float]]:
-    """How far blocks of the host's memory, and replies, are from a cold engine's."""
+    """How far blocks of the CPU cache, and replies, are from a cold engine's."""
     jobs = make_jobs(sizes)
     with start_engine(model, sizes, **options) as engine:
         replies = run_turns(engine, jobs)

@@ -30,8 +30,8 @@ def test_the_headline_has_a_sentence_for_each_dram() -> None:
     )
     assert headline == (
         "With a cache of 1,000 tokens all policies are predicted to end the mean job within 0.5 % of each other. "
-        "With a cache of 1,000 tokens, and 2,000 in DRAM, agentcache is predicted to end the mean job 19 % sooner than "
-        "vllm (4,377 s against 5,372 s)."
+        "With a cache of 1,000 tokens, and 2,000 in the CPU cache, agentcache is predicted to end the mean job 19 % "
+        "sooner than vllm (4,377 s against 5,372 s)."
     )
 
 

@@ -65,7 +65,7 @@ def test_figures_are_compared_within_engines_and_caches() -> None:
     assert {name: [row.figures[0].best for row in rows] for name, rows in groups.items()} == {
         "Cache of 100 tokens": [False, True],
         "Cache of 200 tokens": [False],
-        "Cache of 100 tokens, and 50 in DRAM": [False],
+        "Cache of 100 tokens, and 50 in the CPU cache": [False],
         "Cache of 100 tokens, in each of 2 engines": [False],
     }
 
@@ -107,6 +107,6 @@ def test_a_terminal_shows_each_row_in_one_line(width: int) -> None:
     assert [line.split()[0] for line in rows] == ["Cache", *NAMES, LONGEST, "belady-cost", "Cache", LONGEST]
     assert rows[0] == "Cache of 500,000 tokens"
     assert rows[5].split() == ["belady-cost", "–", "–", "–", "–", "79.0", "81.0"]
-    assert rows[6] == "Cache of 500,000 tokens, and 250,000 in DRAM, in each of 16 engines"
+    assert rows[6] == "Cache of 500,000 tokens, and 250,000 in the CPU cache, in each of 16 engines"
     assert rows[7].split()[:3] == [LONGEST, "99.9", "±14"]
     assert all(word in " ".join(head) for heading in HEADINGS for word in heading.split())

@@ -1,4 +1,4 @@
-"""What an evicted block costs where some are kept in the host's memory."""
+"""What an evicted block costs where some are kept in the CPU cache."""
 
 from __future__ import annotations
 

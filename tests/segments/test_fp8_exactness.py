@@ -40,7 +40,7 @@ def pair(tiny_model_path: str) -> Pair:
 
 
 def test_the_cache_holds_a_byte_a_number(pair: Pair) -> None:
-    """Both engines' caches, and what is said of a size of the host's memory."""
+    """Both engines' caches, and what is said of a size of the CPU cache."""
     numbers = 2 * TINY.kv_heads * TINY.head_dim
     for engine in pair:
         (group,) = engine.scheduler.kv_cache_config.kv_cache_groups

@@ -83,7 +83,7 @@ def make_engine(engine: int = 0, **changes: Any) -> EngineSnapshot:
 
 
 def make_tiered_engine(engine: int = 0) -> EngineSnapshot:
-    """One with a cache in the host's memory."""
+    """One with a CPU cache."""
     tier = TierCounts(
         **{"total": 100, "used": 80, "stored": 60, "overwritten": 2, "avoided": 3, "fetched": 40, "evicted": 5},
         block_bytes=1024,

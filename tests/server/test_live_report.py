@@ -269,11 +269,11 @@ def test_tiles_tell_places_where_there_are_two_caches() -> None:
     tiles = {
         tile.name: (tile.value, tile.detail) for tile in build_tiles([make_tiered_engine(0), make_tiered_engine(1)])
     }
-    assert tiles["Hit on the GPU, and fetched"] == ("70.0 % + 5.0 %", "1,000 prompt tokens came from the host's memory")
+    assert tiles["Hit on the GPU, and fetched"] == ("70.0 % + 5.0 %", "1,000 prompt tokens came from the CPU cache")
     assert tiles["Tokens evicted and missed"] == ("800", "480 evicted, 192 never chosen, 128 not worth a copy")
     of_vllm = make_engine(runtime=make_runtime(hits={"gpu": 7_000, "host": 0, "disk": 250, "elsewhere": 250}))
     tiles = {tile.name: (tile.value, tile.detail) for tile in build_tiles([of_vllm])}
-    text = "0 prompt tokens came from the host's memory, 250 from disk, 250 from elsewhere"
+    text = "0 prompt tokens came from the CPU cache, 250 from disk, 250 from elsewhere"
     assert tiles["Hit on the GPU, and fetched"] == ("70.0 % + 5.0 %", text)
     assert "Tokens evicted and missed" not in tiles
     assert not {"Hit on the GPU, and fetched", "Tokens evicted and missed"} & {

@@ -226,7 +226,7 @@ def test_the_record_names_the_second_cache(tmp_path: Path) -> None:
     assert "cpu_tokens" not in read_run_record(tmp_path / "one").settings
     settings = read_run_record(tmp_path / "two").settings
     assert (settings["cpu_tokens"], settings["cpu_lazy"]) == (40_000, False)
-    assert "tokens, and 40,000 in the host's memory." in (tmp_path / "two" / MARKDOWN_FILE).read_text()
+    assert "tokens, and 40,000 in the CPU cache." in (tmp_path / "two" / MARKDOWN_FILE).read_text()
 
 
 def make_sessions(folder: Path) -> str:
@@ -312,11 +312,11 @@ def test_two_caches_split_the_hit_rate(tmp_path: Path) -> None:
         assert sum((run.end.waits_s or {}).values()) <= sum(request.queue_s or 0.0 for request in run.requests)
         figures = summary.policies[policy]
         assert (figures.gpu_hit_rate or 0) + (figures.host_hit_rate or 0) == pytest.approx(figures.token_hit_rate)
-    assert "fetched from the host" in (out / MARKDOWN_FILE).read_text()
+    assert "fetched from the CPU cache" in (out / MARKDOWN_FILE).read_text()
 
 
 def test_one_cache_is_no_reason_to_split(both: tuple[Path, Summary]) -> None:
     out, summary = both
     assert {run.end.hit_tokens for run in read(out).values() if run.end} == {None}
     assert {figures.host_hit_rate for figures in summary.policies.values()} == {None}
-    assert "fetched from the host" not in (out / MARKDOWN_FILE).read_text()
+    assert "fetched from the CPU cache" not in (out / MARKDOWN_FILE).read_text()

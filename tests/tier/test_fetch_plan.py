@@ -25,7 +25,7 @@ def make_costs(
 
 
 def read(picture: str) -> bytes:
-    """Blocks on the GPU, in the host's memory and in neither, as g, h and a dot."""
+    """Blocks on the GPU, in the CPU cache and in neither, as g, h and a dot."""
     return bytes(map(".gh".index, picture))
 
 

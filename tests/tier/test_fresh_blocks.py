@@ -1,4 +1,4 @@
-"""Blocks that requests left or computed of late are copied while the host's memory has room."""
+"""Blocks that requests left or computed of late are copied while the CPU cache has room."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cache in the host's memory by itself, against a plain dictionary."""
+"""The CPU cache by itself, against a plain dictionary."""
 
 from __future__ import annotations
 

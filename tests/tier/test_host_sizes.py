@@ -1,4 +1,4 @@
-"""Which sizes of the host's memory are refused, and how many tokens one has room for."""
+"""Which sizes of the CPU cache are refused, and how many tokens one has room for."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def test_an_engine_prices_fetches_by_it_and_says_so(
     scheduler = make_tiered(tiny_model_path, tier=tier, tuning=tuning, cost_profile=str(save(tmp_path))).scheduler
     assert scheduler.tier is not None
     assert scheduler.tier.fetching._link == find_links(scheduler, scheduler.config).fetch
-    assert lines[-1].endswith(f"; blocks in the host's memory {said}")
+    assert lines[-1].endswith(f"; blocks in the CPU cache {said}")
 
 
 def test_a_simulation_takes_both_directions(tiny_model_path: str, tmp_path: Path) -> None:

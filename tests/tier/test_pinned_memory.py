@@ -1,4 +1,4 @@
-"""The host's memory that copies go through is had and pinned at the start, and a host may refuse either."""
+"""The memory that copies go through is had and pinned at the start, and a host may refuse either."""
 
 from __future__ import annotations
 

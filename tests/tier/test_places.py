@@ -215,7 +215,7 @@ def test_what_is_there_and_not_fetched_is_told(tiny_model_path: str) -> None:
 
 
 class Oracle:
-    """Knows of every block, by its hash, whether the host's memory has had it since it was computed last."""
+    """Knows of every block, by its hash, whether the CPU cache has had it since it was computed last."""
 
     def __init__(self, lone: TieredScheduler, patch: pytest.MonkeyPatch) -> None:
         self._unsure: set[BlockHashWithGroupId] = set()

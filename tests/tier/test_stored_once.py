@@ -1,4 +1,4 @@
-"""The GPU may have several blocks of one hash; the host's memory gets one copy of them."""
+"""The GPU may have several blocks of one hash; the CPU cache gets one copy of them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_blocks_of_one_hash_are_copied_once(most: int, tiny_model_path: str) -> 
 
 
 def test_what_running_requests_computed_is_copied_once(tiny_model_path: str) -> None:
-    """The host's memory has room, so what the second request computes is looked at while the first's is copied."""
+    """The CPU cache has room, so what the second request computes is looked at while the first's is copied."""
     lone = make_tiered(tiny_model_path)
     lone.scheduler.tier.storing._margin = 20
     lone.pace = 0.0

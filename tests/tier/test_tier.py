@@ -1,4 +1,4 @@
-"""Two caches under one scheduler: what comes back from the host's memory is what was computed, whatever happens."""
+"""Two caches under one scheduler: what comes back from the CPU cache is what was computed, whatever happens."""
 
 from __future__ import annotations
 
@@ -287,7 +287,7 @@ def test_jobs_that_come_back_at_once_fetch_in_turn(seed: int, pace: float, most:
 
 
 def test_idle_engine_copies_what_was_left_and_rests(tiny_model_path: str) -> None:
-    """Its copies take longer than the time between looks, and the host's memory has room for a part of the victims."""
+    """Its copies take longer than the time between looks, and the CPU cache has room for a part of the victims."""
     lone = make_tiered(tiny_model_path, blocks=48, host_blocks=24, pace=0.05)
     for seed in range(6):
         ask(lone, f"job-{seed}/0", make_tokens(seed, 24 * BLOCK_SIZE))

@@ -1,4 +1,4 @@
-"""Engines that leave the host's memory to vLLM's own tier say why: at the start, and in the metrics."""
+"""Engines that leave the CPU cache to vLLM's own tier say why: at the start, and in the metrics."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def make_offloading(model_path: str, obstacle: Obstacle | None = None, **options
 def check_says(scheduler: AgentScheduler, log: pytest.LogCaptureFixture, obstacle: Obstacle | TierObstacle) -> None:
     assert scheduler.tier is None
     (banner,) = (line for line in log.messages if line.startswith("agentcache: policy "))
-    assert banner.endswith(f"; the host's memory is vLLM's own tier, not steered: {obstacle.text}.")
+    assert banner.endswith(f"; the CPU cache is vLLM's own tier, not steered: {obstacle.text}.")
     assert make_snapshot(scheduler).tier_obstacle == obstacle.text
     assert read_label(scheduler, "tier_obstacle") == obstacle.slug
 
@@ -91,5 +91,5 @@ def test_what_nobody_asked_for_is_no_obstacle(
 
 
 def test_the_documented_obstacles_are_all_there_are() -> None:
-    section = DOCUMENTED.read_text().partition("\n## Obstacles of the host's memory\n")[2].partition("\n## ")[0]
+    section = DOCUMENTED.read_text().partition("\n## Obstacles of the CPU cache\n")[2].partition("\n## ")[0]
     assert re.findall(r"^\| `([a-z-]+)` \|", section, re.MULTILINE) == [each.slug for each in TierObstacle]

@@ -1,4 +1,4 @@
-"""`--kv-offloading-size` under a policy that steers the host's memory, and under others."""
+"""`--kv-offloading-size` under a policy that steers the CPU cache, and under others."""
 
 from __future__ import annotations
 

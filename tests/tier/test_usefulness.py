@@ -1,4 +1,4 @@
-"""Which classes of blocks are copied to the host's memory."""
+"""Which classes of blocks are copied to the CPU cache."""
 
 from __future__ import annotations
 

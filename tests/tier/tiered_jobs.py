@@ -32,7 +32,7 @@ def push_out(lone: TieredScheduler, *seeds: int) -> None:
 
 
 def make_evicted(model_path: str) -> TieredScheduler:
-    """The first turn of job "mine", PROMPT, is in the host's memory alone."""
+    """The first turn of job "mine", PROMPT, is in the CPU cache alone."""
     lone = make_tiered(model_path)
     ask(lone, "mine/0", PROMPT)
     lone.run_until_idle()

@@ -161,7 +161,7 @@ def make_tiered(
     tuning: Mapping[str, float | None] = {},
     **knobs: Any,
 ) -> TieredScheduler:
-    """Fetch whatever the host's memory has, however little that saves."""
+    """Fetch whatever the CPU cache has, however little that saves."""
     tier = {"enabled": True, "link_gb_s": 1e6}
     config = make_config(
         model_path,
@@ -176,7 +176,7 @@ def make_tiered(
 
 
 def make_connected(config: VllmConfig, blocks: int, host_blocks: int, *, steered: bool = True) -> AgentScheduler:
-    """A scheduler with a connector for the host's memory: ours, or vLLM's own."""
+    """A scheduler with a connector for the CPU cache: ours, or vLLM's own."""
     config.cache_config.num_gpu_blocks = blocks
     config.kv_transfer_config = make_transfer_config(host_blocks * _SPEC.page_size_bytes, steered=steered, lazy=False)
     tensor = KVCacheTensor(blocks * _SPEC.page_size_bytes, ["layer"], layer_stride=0, block_stride=0)

@@ -48,7 +48,7 @@ def is_of_a_job(request: Request) -> bool:
 class TrackerSetup:
     """`clock` gives seconds. `hash_block_size` is that of a request's block hashes, None where it is `block_size`.
 
-    `price` is that of evicted blocks where they may be kept in the host's memory; None: they must be computed.
+    `price` is that of evicted blocks where they may be kept in the CPU cache; None: they must be computed.
     `loses_whole`: some layers keep only parts, so that without its last block a context is lost as a whole.
     """
 

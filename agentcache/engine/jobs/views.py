@@ -19,12 +19,12 @@ class _View(BaseModel):
 
 
 MissReason = Literal["new", "changed", "evicted", "behind a gap", "at another engine", "not read"]
-# The cache on the GPU, the one in the host's memory, and what else a KV connector of vLLM's loads from: a disk; or
+# The cache on the GPU, the CPU cache, and what else a KV connector of vLLM's loads from: a disk; or
 # another engine, or what it does not tell.
 HitPlace = Literal["gpu", "host", "disk", "elsewhere"]
 # How an evicted block came to be computed again: it left the GPU without a copy, because it was never chosen for one,
-# was not worth one, was written over before its copy was made, or every block of the host's memory was being copied to;
-# its copy was evicted from the host's memory; or that is there, and was not fetched.
+# was not worth one, was written over before its copy was made, or every block of the CPU cache was being copied to;
+# its copy was evicted from the CPU cache; or that is there, and was not fetched.
 LossCause = Literal["never chosen", "not worth a copy", "overwritten", "no room", "evicted", "not fetched"]
 PLACE_OF: Mapping[LossCause, HitPlace] = {
     "never chosen": "gpu",
@@ -90,7 +90,7 @@ class LossView(_View):
     evicted_s: float = Field(description="the latest of them")
     ago_s: float = Field(description="from then until the turn was admitted")
     taker: str | None = Field(
-        description="the session; None where there is none, where it may not be shown, and for the host's memory, "
+        description="the session; None where there is none, where it may not be shown, and for the CPU cache, "
         "whose room goes to copies for several sessions"
     )
 

@@ -1,4 +1,4 @@
-"""The order of jobs that holds in a step: beside a cache in the host's memory it goes by what will be lost."""
+"""The order of jobs that holds in a step: beside a CPU cache it goes by what will be lost."""
 
 from __future__ import annotations
 

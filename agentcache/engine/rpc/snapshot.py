@@ -41,7 +41,7 @@ class EvictionCounts(_Counts):
 
 
 class TierCounts(_Counts):
-    """Counts of the cache in the host's memory, in blocks where nothing else is said."""
+    """Counts of the CPU cache, in blocks where nothing else is said."""
 
     total: int
     used: int = Field(description="hold KV now")
@@ -62,7 +62,7 @@ class ComparisonCounts(_Counts):
     """Requests admitted since the start, against a shadow LRU that was given the same at the same times."""
 
     prompt_tokens: int
-    reused_tokens: int = Field(description="that were not computed, those from the host's memory included")
+    reused_tokens: int = Field(description="that were not computed, those from the CPU cache included")
     lru_tokens: int = Field(description="that the shadow LRU would have hit")
     saved_s: float = Field(description="seconds of prefill that requests computed less than under LRU, estimated")
     lost_s: float = Field(description="seconds of prefill that other requests computed more, estimated")
@@ -92,7 +92,7 @@ class Snapshot(_Counts):
     segments: SegmentCounts | None
     segments_obstacle: str | None = Field(description="why this engine can reuse cached blocks only as prefixes")
     segments_obstacle_slug: str | None = Field(default=None, description="the same in a word, as the metric has it")
-    tier_obstacle: str | None = Field(default=None, description="why the host's memory is vLLM's own tier, not steered")
+    tier_obstacle: str | None = Field(default=None, description="why the CPU cache is vLLM's own tier, not steered")
     tier_obstacle_slug: str | None = Field(default=None, description="the same in a word, as the metric has it")
     evictions: dict[str, EvictionCounts] = Field(description="by cause")
     lambda_value: float | None = Field(description="λ of the evictor")

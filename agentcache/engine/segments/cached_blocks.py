@@ -12,7 +12,7 @@ from agentcache.engine.blocks.block_keys import Keys
 from agentcache.engine.vllm.patches import replace
 from agentcache.engine.vllm.types import BlockHashToBlockMap, BlockHashWithGroupId, BlockPool, KVCacheBlock
 
-# The only group of models that the host's memory and measurements take.
+# The only group of models that the CPU cache and measurements take.
 KV_CACHE_GROUP = 0
 # Called for every block that is computed or evicted: looked up once, as `super()` is not.
 _insert, _pop = BlockHashToBlockMap.insert, BlockHashToBlockMap.pop

@@ -28,7 +28,7 @@ class FillRequest:
 class Parent:
     """A waiting request with gaps. `held` are its blocks that may not be evicted until it is admitted.
 
-    Of its blocks, by index, fill requests computed `filled`, and `fetched` came from the host's memory.
+    Of its blocks, by index, fill requests computed `filled`, and `fetched` came from the CPU cache.
     """
 
     request: Request

@@ -1,4 +1,4 @@
-"""The second tier: KV that the GPU's cache is about to lose is kept in the host's memory, and fetched for its job.
+"""The CPU cache: KV that the GPU's cache is about to lose is kept there, and fetched for its job.
 
 `host_cache.py` is that memory's cache, with an evictor of its own; `storing.py` copies to it what the GPU evicts next
 and, while there is room, what is fresh (`fresh_blocks.py`); `fetching.py` copies back what a waiting request lacks;

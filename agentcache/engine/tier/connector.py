@@ -1,4 +1,4 @@
-"""The connector that vLLM loads: its own for the host's memory, steered by our scheduler where that can."""
+"""The connector that vLLM loads: its own for the CPU cache, steered by our scheduler where that can."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class TierConnector(SimpleCPUOffloadConnector):
 
     @property
     def host_blocks(self) -> int:
-        """Return how many blocks the host's memory has room for; 0 without prefix caching."""
+        """Return how many blocks the CPU cache has room for; 0 without prefix caching."""
         return self.scheduler_manager.num_cpu_blocks if self.scheduler_manager is not None else 0
 
     def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata | None:
@@ -109,5 +109,5 @@ class TierConnector(SimpleCPUOffloadConnector):
         return super().has_pending_push_work() if self.tier is None else self.tier.needs_step
 
     def reset_cache(self) -> bool | None:
-        """Forget what is in the host's memory. Return False while blocks are on their way from it."""
+        """Forget what is in the CPU cache. Return False while blocks are on their way from it."""
         return super().reset_cache() if self.tier is None else self.tier.reset()

@@ -16,7 +16,7 @@ logger = init_logger("vllm.agentcache")
 def tell_failure(error: Exception) -> None:
     """Tell the log, once for each error, that a copy failed, whichever rank made it."""
     logger.warning_once(
-        "--kv-offloading-size: a copy between the GPU and the host's memory failed: %s",
+        "--kv-offloading-size: a copy between the GPU and the CPU cache failed: %s",
         f"{type(error).__name__}: {error}",
         scope="process",
     )

@@ -1,8 +1,8 @@
-"""Which of a request's blocks are fetched from the host's memory: the others are computed, in front or in gaps.
+"""Which of a request's blocks are fetched from the CPU cache: the others are computed, in front or in gaps.
 
 A request's full blocks, and what the caches have of them:
 
-    | on the GPU | in the host's memory |  gap  | in the host's memory | tail |
+    | on the GPU | in the CPU cache |  gap  | in the CPU cache | tail |
 
 What a block costs to compute grows with its position, what it costs to fetch does not. So of a run of blocks that the
 host's memory has, the head may be cheaper to compute and the tail to fetch: the head is then part of the gap in front,
@@ -20,14 +20,14 @@ from typing import NamedTuple
 
 from agentcache.engine.segments.plan import Interval, SegmentCosts
 
-# What a block is found as: on the GPU, maybe in the host's memory too; there alone; in neither.
+# What a block is found as: on the GPU, maybe in the CPU cache too; there alone; in neither.
 NEITHER, ON_GPU, ON_HOST = range(3)
 _RUNS = re.compile(rb"\x00+|\x01+|\x02+")
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Between the host's memory and the GPU: seconds until a copy begins, and seconds of each block."""
+    """Between the CPU cache and the GPU: seconds until a copy begins, and seconds of each block."""
 
     latency_s: float
     block_s: float

@@ -1,4 +1,4 @@
-"""What is copied back to the GPU: the blocks that a waiting request lacks there and has in the host's memory.
+"""What is copied back to the GPU: the blocks that a waiting request lacks there and has in the CPU cache.
 
 A fetched block becomes a block of the GPU's prefix cache like any other, so the request is admitted as if it had never
 been away: it hits it as a prefix or behind a gap. Until then it waits, and lets others pass.
@@ -103,7 +103,7 @@ class Fetching:
     def begin(self, request: Request, on_gpu: CachedBlockMap, wanted: Sequence[int], most: int) -> Fetch | None:
         """Hold what the request hits on the GPU, and take blocks there for the first `most` that `find_wanted` gave.
 
-        What comes leaves the room of its copies in the host's memory to what gives way to the next part. Fetched at
+        What comes leaves the room of its copies in the CPU cache to what gives way to the next part. Fetched at
         once, all would need room there that only others' KV could make.
 
         Returns:
@@ -155,11 +155,11 @@ class Fetching:
         return False
 
     def count_here(self, request: Request) -> int:
-        """Count the request's blocks that are in the host's memory alone."""
+        """Count the request's blocks that are in the CPU cache alone."""
         return self._find_places(self._filler.finder.map(request)).count(ON_HOST)
 
     def find_wanted(self, request: Request, on_gpu: CachedBlockMap) -> list[int]:
-        """Find the blocks that are in the host's memory alone and worth fetching, by their index."""
+        """Find the blocks that are in the CPU cache alone and worth fetching, by their index."""
         if request in self._failed:
             return []
         limit = self._filler.finder.limit_of(request)

@@ -1,4 +1,4 @@
-"""Keeps the blocks to copy to the host's memory while that has room: those that requests left or computed of late.
+"""Keeps the blocks to copy to the CPU cache while that has room: those that requests left or computed of late.
 
 Once the memory is full such copies are the first to go there, as the GPU still has the blocks.
 """
@@ -15,7 +15,7 @@ from agentcache.engine.vllm.types import BlockHashWithGroupId, KVCacheBlock
 
 
 class FreshBlocks:
-    """Blocks of the GPU in the order in which they were left, for as long as the host's memory has room.
+    """Blocks of the GPU in the order in which they were left, for as long as the CPU cache has room.
 
     They stand in the map of cached blocks, which drops a block when the GPU takes it: the next owner's hash stands on
     it as soon as the next step is scheduled, and its KV comes with that step.
@@ -58,7 +58,7 @@ class FreshBlocks:
         under_way: Collection[BlockHashWithGroupId],
         is_useful: Callable[[KVCacheBlock], bool],
     ) -> None:
-        """Add fresh blocks to `chosen` while the host's memory has room, up to `margin`: they displace nothing there.
+        """Add fresh blocks to `chosen` while the CPU cache has room, up to `margin`: they displace nothing there.
 
         None is added that is `under_way`, or of which a copy would not be `is_useful`.
         """

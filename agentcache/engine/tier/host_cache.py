@@ -1,4 +1,4 @@
-"""The cache in the host's memory: vLLM's block pool, with victims chosen as on the GPU."""
+"""The CPU cache: vLLM's block pool, with victims chosen as on the GPU."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ UNKNOWN_USE = LastUse(UNKNOWN_REQUEST, 0.0)
 
 
 class StoredBlock(NamedTuple):
-    """A block of the host's memory that a copy has filled, with what its evictor is to know.
+    """A block of the CPU cache that a copy has filled, with what its evictor is to know.
 
     `stays`: the GPU does not lose it soon, so it is worth less here.
     """

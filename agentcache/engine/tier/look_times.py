@@ -32,7 +32,7 @@ class LookTimes:
         """Tell whether so many blocks went, or so much time, that others of the next `margin` are victims now.
 
         While the engine is idle time evicts nothing. It looks once at what requests have left: with copies that outlast
-        the time to the next look, and more victims than the host's memory has room for, it would copy for ever.
+        the time to the next look, and more victims than the CPU cache has room for, it would copy for ever.
         """
         if self._wanted or self.has_more:
             return True

@@ -14,7 +14,7 @@ from agentcache.engine.vllm.types import BlockHash, BlockHashWithGroupId, KVCach
 class Losses:
     """Remembers as many lost blocks as are remembered of those that the GPU evicts, and what befell those on the GPU.
 
-    A block that the host's memory has is not lost.
+    A block that the CPU cache has is not lost.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Losses:
         self._note(lost)
 
     def note_copies_lost(self, keys: Iterable[BlockHashWithGroupId], on_gpu: Sequence[KVCacheBlock]) -> None:
-        """Note that the host's memory loses these; those that are `on_gpu` are there still."""
+        """Note that the CPU cache loses these; those that are `on_gpu` are there still."""
         self._marks.update((block.block_id, "evicted") for block in on_gpu)
         kept = {block.block_hash for block in on_gpu}
         self._note({"evicted": [key for key in keys if key not in kept]})

@@ -1,4 +1,4 @@
-"""Why the host's memory is left to vLLM's own tier where agentcache was to steer it."""
+"""Why the CPU cache is left to vLLM's own tier where agentcache was to steer it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class TierObstacle(Reason):
     # vLLM's own connector switches itself off.
     PREFIX_CACHING_OFF = "prefix-caching-off", "prefix caching is off, so nothing is kept there"
     SEGMENTS_OFF = "segments-off", "segments.enabled is false"
-    # Who follows them is not told of blocks that come from the host's memory.
+    # Who follows them is not told of blocks that come from the CPU cache.
     KV_EVENTS = "kv-events", "KV events are on"
     SPECULATIVE_DECODING = "speculative-decoding", "speculative decoding is on"
     # The copies were tried with layers of one kind.

@@ -1,4 +1,4 @@
-"""vLLM's --kv-offloading-size, for a policy that steers the host's memory."""
+"""vLLM's --kv-offloading-size, for a policy that steers the CPU cache."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NATIVE = (OFFLOADING, _STOCK)
 
 
 def make_transfer_config(host_bytes: int, *, steered: bool, lazy: bool) -> KVTransferConfig:
-    """Make vLLM's configuration of a cache of so many bytes, over all ranks, in the host's memory.
+    """Make vLLM's configuration of a CPU cache of so many bytes, over all ranks.
 
     Where it is not steered, blocks are stored there when they are computed or, if `lazy`, when they are about to be
     evicted.
@@ -33,7 +33,7 @@ def make_transfer_config(host_bytes: int, *, steered: bool, lazy: bool) -> KVTra
 
 
 def is_steered(config: AgentCacheConfig) -> bool:
-    """Tell whether the policy is to steer the host's memory."""
+    """Tell whether the policy is to steer the CPU cache."""
     return config.tier.enabled and find_policy(config.policy).tier_orders is not None
 
 

@@ -1,4 +1,4 @@
-"""Prefills wait for a few steps where they would take blocks that the host's memory is yet to get.
+"""Prefills wait for a few steps where they would take blocks that the CPU cache is yet to get.
 
 What a long request leaves at its end is thousands of blocks, none of them stored, and a prefill takes hundreds a step.
 A copy counts some steps after it began. Steps of decodes alone are short, and a block takes many times as long to

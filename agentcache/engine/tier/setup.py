@@ -1,4 +1,4 @@
-"""How the second tier is put together for an engine."""
+"""How the CPU cache is put together for an engine."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ class TierSetup:
         return replace(inputs, recompute_cost=RecomputeCost(slope_s=0.0, base_s=cost.at(0), floor_s=cost.floor_s))
 
     def price_returns(self, inputs: EvictorInputs) -> ReturnPrice:
-        """Return what a runtime weighs: fetching what a job left, or computing what the host's memory loses of it."""
+        """Return what a runtime weighs: fetching what a job left, or computing what the CPU cache loses of it."""
         ratio = self.connector.host_blocks / inputs.num_blocks
         return ReturnPrice(inputs.recompute_cost, self.link.block_s, size_ratio=ratio)
 
     def price_losses(self, inputs: EvictorInputs) -> EvictorInputs:
-        """Return the inputs of the evictor of the host's memory: what it loses is computed."""
+        """Return the inputs of the evictor of the CPU cache: what it loses is computed."""
         return replace(inputs, num_blocks=self.connector.host_blocks)
 
     def make(
@@ -81,7 +81,7 @@ class TierSetup:
         observers: Observers,
         clock: Callable[[], float],
     ) -> Tier:
-        """Make the tier and let it steer the connector. `evictor` is that of the host's memory."""
+        """Make the tier and let it steer the connector. `evictor` is that of the CPU cache."""
         usefulness = Usefulness(_LINK_PRICE * self.link.block_s / filler.costs.block_s(0))
         blocks, is_useful = self.connector.host_blocks, usefulness.is_useful
         host = HostCache(blocks, scheduler.hash_block_size, evictor, clock, is_useful=is_useful)

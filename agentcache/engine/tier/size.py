@@ -65,7 +65,7 @@ def _find_limit() -> tuple[float, str]:
 
 
 def count_host_tokens(config: VllmConfig) -> int:
-    """Count the tokens of contexts of full length that the host's memory of each engine has room for.
+    """Count the tokens of contexts of full length that the CPU cache of each engine has room for.
 
     0 without such memory, and for a model that keeps nothing of tokens.
     """

@@ -1,4 +1,4 @@
-"""What is copied to the host's memory: the blocks that the GPU evicts next, before they are lost.
+"""What is copied to the CPU cache: the blocks that the GPU evicts next, before they are lost.
 
 While that memory has empty blocks, what is fresh is copied as well (`fresh_blocks.py`).
 
@@ -125,7 +125,7 @@ class Storing:
         self._host.renew((key, last_use) for key, last_use in keyed if key is not None and holds(key))
 
     def _note_lost_copies(self, copies: Sequence[KVCacheBlock]) -> None:
-        """Note that the host's memory loses these: the GPU's own are dear again."""
+        """Note that the CPU cache loses these: the GPU's own are dear again."""
         lost = {key: copy for copy in copies if (key := copy.block_hash) is not None}
         on_gpu = list(filter(self._map.holds, lost))
         blocks = self._map.find_blocks(on_gpu)
@@ -135,7 +135,7 @@ class Storing:
         self._queue.reprice(blocks, self._compute_s)
 
     def inherit(self, blocks: Sequence[KVCacheBlock], last_uses: Iterable[LastUse]) -> None:
-        """Note that these blocks of the GPU have come back from the host's memory."""
+        """Note that these blocks of the GPU have come back from the CPU cache."""
         for block, last_use in zip(blocks, last_uses, strict=True):
             self._last_uses[block.block_id] = last_use
 

@@ -59,7 +59,7 @@ class Tier:
         self.failed_fetches = 0
         """Blocks whose copies back could not be made."""
         self.store_s = 0.0
-        """Seconds that copies to the host's memory took, of all workers together."""
+        """Seconds that copies to the CPU cache took, of all workers together."""
         self.fetch_s = 0.0
         """The same of copies back."""
         self._block_size = block_size
@@ -186,7 +186,7 @@ class Tier:
         self.failed_fetches += len(fetch.blocks)
 
     def reset(self) -> bool:
-        """Forget what is in the host's memory. Return False, changing nothing, while blocks are being fetched."""
+        """Forget what is in the CPU cache. Return False, changing nothing, while blocks are being fetched."""
         if self.is_fetching:
             return False
         for store in self.copies.stores.values():
@@ -204,10 +204,10 @@ class Tier:
         used = {block.block_id for store in self.copies.stores.values() for block in store.targets}
         used.update(block.block_id for fetch in self.copies.fetches for block in fetch.sources)
         if wrong := self.host.find_used().symmetric_difference(used):
-            raise IntegrityError(f"blocks of the host's memory in use without a copy, or the other way: {wrong}")
+            raise IntegrityError(f"blocks of the CPU cache in use without a copy, or the other way: {wrong}")
         keys = [key for store in self.copies.stores.values() for key in store.keys]
         if len(set(keys)) < len(keys) or any(map(self.host.map.holds, keys)):
-            raise IntegrityError("a block is copied to the host's memory twice")
+            raise IntegrityError("a block is copied to the CPU cache twice")
 
     def awaits(self, request: Request, on_gpu: CachedBlockMap) -> bool:
         """Tell whether blocks of the request are fetched, or are to be, by what the GPU has."""

@@ -14,7 +14,7 @@ _WINDOW = 50_000
 class Usefulness:
     """Counts blocks by their finish class (`FreeContext.finish_class`).
 
-    A copy that is still in the host's memory counts for nothing: its job may be about to come back. Contexts are stored
+    A copy that is still in the CPU cache counts for nothing: its job may be about to come back. Contexts are stored
     by the thousand blocks; counted at once, every class would be given up at its first ones.
     """
 
@@ -40,7 +40,7 @@ class Usefulness:
                     counts[finish_class] //= 2
 
     def note_lost(self, finish_classes: Iterable[int]) -> None:
-        """Note the classes of blocks that the host's memory alone had, and evicted."""
+        """Note the classes of blocks that the CPU cache alone had, and evicted."""
         self._note(self._lost, finish_classes)
 
     def note_fetched(self, finish_classes: Iterable[int]) -> None:

@@ -1,4 +1,4 @@
-"""How long requests wait for their blocks to come from the host's memory."""
+"""How long requests wait for their blocks to come from the CPU cache."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class TierMetadata(SimpleCPUOffloadMetadata):
 
 @dataclass
 class HostBlocks(KVConnectorHandshakeMetadata):
-    """Tells the scheduler how many blocks a worker has room for in the host's memory."""
+    """Tells the scheduler how many blocks a worker has room for in the CPU cache."""
 
     count: int
 
@@ -124,7 +124,7 @@ class TierWorker(SimpleCPUOffloadWorker):
         """Take the step's copies, before the step itself is launched.
 
         Raises:
-            ServerError: A copy would leave the host's memory: what copies blocks checks no bounds.
+            ServerError: A copy would leave the CPU cache: what copies blocks checks no bounds.
         """
         last = max(itertools.chain(metadata.load_cpu_blocks, metadata.store_cpu_blocks), default=0)
         if last >= self.num_cpu_blocks:
@@ -210,9 +210,7 @@ class TierWorker(SimpleCPUOffloadWorker):
 
     @staticmethod
     def _end_engine(what: str) -> NoReturn:
-        raise ServerError(
-            f"--kv-offloading-size: a copy between the GPU and the host's memory {what}; restart the engine"
-        )
+        raise ServerError(f"--kv-offloading-size: a copy between the GPU and the CPU cache {what}; restart the engine")
 
     def build_connector_worker_meta(self) -> SimpleCPUOffloadWorkerMetadata | None:
         """Return the copies that ended since the last call."""

@@ -181,7 +181,7 @@ PARSER_SIGNATURES: dict[str, tuple[str, ...]] = {
     "vllm.parser:Parser.parse": ("self", "model_output", "request", "enable_auto_tools", "model_output_token_ids"),
     "vllm.v1.request:Request.get_finished_reason": ("self",),
 }
-# The same for engines with a second cache in the host's memory.
+# The same for engines with a CPU cache.
 TIER_SIGNATURES: dict[str, tuple[str, ...]] = {
     "vllm.v1.core.block_pool:BlockPool._insert_block_hash": ("self", "block_hash_with_group_id", "block", "num_tokens"),
     f"{_TIER_WORKER}._init_cpu_mode": ("self", "unique_gpu_caches", "total_bytes_per_block", "device"),

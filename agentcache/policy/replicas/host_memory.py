@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class HostMemory:
-    """A cache in the host's memory for `tokens` tokens, each of which is back on the GPU after `load_s` seconds.
+    """A CPU cache for `tokens` tokens, each of which is back on the GPU after `load_s` seconds.
 
     It takes what the GPU's cache evicts. Without tokens there is none.
     """

@@ -80,7 +80,7 @@ class Placement:
         self._loads = [EngineLoad(capacity_tokens) for _ in range(engines)]
         self._host = host or HostMemory()
         self._known = [KnownBlocks(capacity_tokens // self.block_tokens) for _ in range(engines)]
-        # Beside it, the same and what only the host's memory has.
+        # Beside it, the same and what only the CPU cache has.
         kept_blocks = (capacity_tokens + self._host.tokens) // self.block_tokens
         self._kept = [KnownBlocks(kept_blocks) for _ in range(engines)] if self._host.tokens else self._known
         self._closed: set[int] = set()
@@ -202,7 +202,7 @@ class Placement:
         """Return the seconds until the first token, and what sharing the cache will cost.
 
         A job that shares a cache with jobs that would fill it x times needs its context again about x times more, from
-        the host's memory as far as that has it.
+        the CPU cache as far as that has it.
         """
         load = self._loads[engine]
         crowding = load.crowding + (chain.tokens / load.capacity_tokens if comes else 0.0)
@@ -212,7 +212,7 @@ class Placement:
         return load.queued_s + prefill_s + again_s
 
     def _prefill_s(self, engine: int, chain: Chain) -> float:
-        """Return the seconds of a turn's prefill. What the host's memory has is loaded where that takes less time."""
+        """Return the seconds of a turn's prefill. What the CPU cache has is loaded where that takes less time."""
         hit_tokens = self._known[engine].count_hits(chain.hashes) * self.block_tokens
         compute_s = self._cost.of(chain.tokens, hit_tokens)
         kept_tokens = self._kept[engine].count_hits(chain.hashes) * self.block_tokens

@@ -1,4 +1,4 @@
-"""A cache in the host's memory behind each engine's: what is there costs a load, which jobs stay at home for."""
+"""A CPU cache behind each engine's: what is there costs a load, which jobs stay at home for."""
 
 from __future__ import annotations
 
@@ -111,6 +111,6 @@ def test_what_is_loaded_is_not_queued_as_if_it_were_computed() -> None:
         front.turn(job)
         front.turn(job)
     front.ask(0)
-    # Two of its turns are in DRAM, the third is new.
+    # Two of its turns are in the CPU cache, the third is new.
     new_s = COST.of(9 * BLOCK, 6 * BLOCK)
     assert front.placement._loads[0].queued_s == pytest.approx(new_s + 6 * BLOCK * 0.01)
