@@ -105,7 +105,7 @@ $(WHEEL)/installed-$(ENGINE): pyproject.toml tests/server/linked_packages.py $(V
 	$(BIN)/python tests/server/linked_packages.py $(WHEEL)/lib/python3*/site-packages $(ENGINE)
 	touch $@
 
-# Nobody waits here, so a third worker would only import vLLM once more.
+# No test waits for a server here, so a third worker would only import vLLM once more.
 test-fast: WORKERS = 2
 test-fast: setup
 	$(PYTEST) -m "not engine"

@@ -165,10 +165,11 @@ def _add_evictions(engines: Sequence[SimulatedEngine]) -> dict[str, int] | None:
 
 
 def _add_waits(engines: Sequence[SimulatedEngine]) -> dict[str, float] | None:
-    waits_s = [engine.waits_s for engine in engines]
-    reasons = dict.fromkeys(reason for each in waits_s for reason in each or ())
-    added = {reason: sum((each or {}).get(reason, 0.0) for each in waits_s) for reason in reasons}
-    return added or None
+    waits_s: dict[str, float] = {}
+    for engine in engines:
+        for reason, seconds in (engine.waits_s or {}).items():
+            waits_s[reason] = waits_s.get(reason, 0.0) + seconds
+    return waits_s or None
 
 
 def _add_hits(engines: Sequence[SimulatedEngine]) -> dict[str, int] | None:

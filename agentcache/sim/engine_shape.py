@@ -33,8 +33,8 @@ class EngineShape:
     requests of full length that fit. Recurrent layers lengthen `block_size`.
 
     With `async_scheduling`, vLLM's default on a GPU, a step is scheduled while the one before it runs. `host_tokens`
-    are those of a CPU cache; where a policy leaves it to vLLM, blocks are stored there when
-    they are computed, or, with `host_is_lazy`, when they are about to be evicted. `dtype` is vLLM's option.
+    are those of a CPU cache; where a policy leaves it to vLLM, blocks are stored there when they are computed, or, with
+    `host_is_lazy`, when they are about to be evicted. `dtype` is vLLM's option.
     """
 
     model_path: str

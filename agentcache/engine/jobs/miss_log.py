@@ -56,12 +56,10 @@ class MissLog(Observer):
         if state is None or state.scheduled_s is not None:
             return
         cached_tokens = request.prefill_stats.num_cached_tokens if request.prefill_stats is not None else 0
-        if (missed_tokens := request.num_prompt_tokens - cached_tokens) > 0:
-            self._explain(request, state, filled, cached_tokens, missed_tokens)
+        if cached_tokens < request.num_prompt_tokens:
+            self._explain(request, state, filled, cached_tokens)
 
-    def _explain(
-        self, request: Request, state: RequestState, filled: Collection[int], cached_tokens: int, missed_tokens: int
-    ) -> None:
+    def _explain(self, request: Request, state: RequestState, filled: Collection[int], cached_tokens: int) -> None:
         size = self._block_size
         hashes = reusable_hashes(request, size)
         missed = find_missed(len(hashes), cached_tokens // size, filled)
@@ -72,7 +70,7 @@ class MissLog(Observer):
         forgotten = self._evicted.forgotten
         state.misses = explain_misses(
             missed,
-            missed_tokens,
+            request.num_prompt_tokens - cached_tokens,
             evicted,
             state.overlap,
             size,

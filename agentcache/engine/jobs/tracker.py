@@ -44,8 +44,7 @@ class JobTracker:
 
     Each of a request's block hashes is of `hash_block_size` tokens. `pins` and `factors` None are of a policy without
     them, `store` None of a server that forgets durations at its end, `turn_tokens` None of one that shows no text,
-    `connector` None of an engine whose KV is nowhere else, `price` None of one without a CPU cache. `observers` are
-    those of the scheduler.
+    `connector` None of an engine whose KV is nowhere else. `observers` are those of the scheduler.
     """
 
     def __init__(
@@ -130,7 +129,7 @@ class JobTracker:
 
     def job_of(self, request: Request) -> str | None:
         """Return the job that a request is of which has come and not ended."""
-        state = self._states.get(request.request_id)
+        state = self.find_state(request)
         return None if state is None else state.job
 
     def priority_of(self, request: Request) -> QueuePriority:

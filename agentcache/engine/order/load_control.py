@@ -30,8 +30,8 @@ class LoadControl:
         """`find_longest_wait` gives the seconds for which a turn without its context waits at most, as of now.
 
         `find_hits` gives the blocks on the GPU that a request would reuse; `count_elsewhere` counts those that the CPU
-        cache alone has. With `loses_whole` layers keep only parts,
-        and a prompt is reused up to the last of its cached blocks.
+        cache alone has. With `loses_whole` layers keep only parts, and a prompt is reused up to the last of its cached
+        blocks.
         """
         self.held_turns = 0
         """Counts the turns that have waited."""

@@ -80,8 +80,7 @@ def find_moved(name: str) -> Any:
 def check_vllm() -> None:
     """Raise CompatibilityError, naming what differs, when the plug-in does not fit the installed vLLM."""
     check_release()
-    for name, expected in SIGNATURES.items():
-        check_signature(_find(name), expected)
+    check_signatures(SIGNATURES)
     check_attributes(ATTRIBUTES)
     if POSITION_SLOT not in getattr(_find(BLOCK), "__slots__", ()):
         raise CompatibilityError(f"vLLM {vllm.__version__}: its blocks do not keep their position in a slot")
@@ -96,8 +95,7 @@ def check_vllm() -> None:
 @cache
 def check_server() -> None:
     """Raise CompatibilityError, naming what differs, when our routes do not fit the installed vLLM's API server."""
-    for name, expected in SERVER_SIGNATURES.items():
-        check_signature(_find(name), expected)
+    check_signatures(SERVER_SIGNATURES)
     check_attributes(SERVER_ATTRIBUTES)
     guarded = _find(GUARDED_PATHS)
     if not isinstance(guarded, tuple) or "/v1" not in guarded:
@@ -107,15 +105,19 @@ def check_server() -> None:
 @cache
 def check_tier() -> None:
     """Raise CompatibilityError, naming what differs, when the installed vLLM's host cache cannot be steered."""
-    for name, expected in TIER_SIGNATURES.items():
-        check_signature(_find(name), expected)
+    check_signatures(TIER_SIGNATURES)
     check_attributes(TIER_ATTRIBUTES)
 
 
 @cache
 def check_tool_parsers() -> None:
     """Raise CompatibilityError, naming what differs, when replies cannot be read with the installed vLLM."""
-    for name, expected in PARSER_SIGNATURES.items():
+    check_signatures(PARSER_SIGNATURES)
+
+
+def check_signatures(signatures: Mapping[str, tuple[str, ...]]) -> None:
+    """Raise CompatibilityError when a function of vLLM's takes other parameters than we count on."""
+    for name, expected in signatures.items():
         check_signature(_find(name), expected)
 
 
