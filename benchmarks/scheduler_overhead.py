@@ -160,7 +160,7 @@ def fill_bench(policy: str, prompts: Sequence[list[int]], steps: int, case: str)
         bench.take_all_but(half * (steps // BLOCK_TOKENS + 2))
     if case == HELD_BACK and getattr(bench.scheduler, "tracker", None) is not None:
         # As it does when pins are worth more than the wait.
-        bench.scheduler.tracker.find_wait = lambda *_: "pins"
+        bench.scheduler.hooks.find_wait = (lambda *_: "pins",)
     for request, prompt in zip(running, prompts[half:], strict=True):
         if case == GAPPED:
             bench.forget(request, range(GAP_BLOCKS, 2 * GAP_BLOCKS))

@@ -14,8 +14,8 @@ BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 FIGURES = {
     "count_replaced": 31,
     "count_internals": 142,
-    "count_none_tests": 71,
-    "count_late_slots": 2,
+    "count_none_tests": 0,
+    "count_late_slots": 1,
     "count_knobs": 27,
     "count_terms": 62,
 }

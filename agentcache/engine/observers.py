@@ -20,11 +20,12 @@ job table, learnt durations. An error there must be seen, not served with.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import ParamSpec, TypeVar
 
+from agentcache.engine.parts import Part
 from agentcache.engine.vllm.base import init_logger
-from agentcache.engine.vllm.types import KVCacheBlock, Request
+from agentcache.engine.vllm.types import EngineCoreOutputs, KVCacheBlock, Request
 
 logger = init_logger("vllm.agentcache")
 
@@ -33,58 +34,17 @@ RAISE = "AGENTCACHE_OBSERVERS_RAISE"
 
 P = ParamSpec("P")
 R = TypeVar("R")
+O = TypeVar("O", bound=Part)  # noqa: E741
 
 
-class Observer:
-    """Hears of a scheduler's requests by the hooks that it overrides, and decides nothing."""
-
-    def arrived(self, request: Request, job: str | None) -> None:
-        """Note a request that has come, and the job that the agent runtime takes it for, if there is one."""
-
-    def admitted(self, request: Request, filled: Collection[int]) -> None:
-        """Note a request that holds its blocks and runs, again perhaps after a preemption.
-
-        `filled` are its blocks, by index, that fill requests have computed for it.
-        """
-
-    def evicted(self, blocks: Sequence[KVCacheBlock], request_id: str) -> None:
-        """Note blocks that are evicted for the client's request of this id, and still have their hashes."""
-
-    @property
-    def awaits_tokens(self) -> bool:
-        """Tell whether any request still waits for its first token."""
-        return False
-
-    def got_tokens(self, request_ids: Iterable[str]) -> None:
-        """Note which requests have a new token after a step. Called while any waits for its first."""
-
-    def ended(self, request: Request) -> None:
-        """Note that a request is over."""
-
-    def reset(self) -> None:
-        """Forget what was cached: the prefix cache was reset."""
-
-    def close(self) -> None:
-        """Write what waits: the engine stops."""
-
-    def abandon(self) -> None:
-        """Let go of what is held: a hook has failed, and no other will be called."""
-
-    def check_integrity(self) -> None:
-        """Raise IntegrityError when the observer contradicts itself."""
-
-
-O = TypeVar("O", bound=Observer)  # noqa: E741
-
-
-class Observers:
+class Observers(Part):
     """The observers of one scheduler. `failures` counts those that were turned off, by name: 0 or 1."""
 
     def __init__(self) -> None:
         self.failures: dict[str, int] = {}
-        self._watching: tuple[tuple[Guard, Observer], ...] = ()
+        self._watching: tuple[tuple[Guard, Part], ...] = ()
 
-    def watch(self, name: str, observer: Observer) -> None:
+    def watch(self, name: str, observer: Part) -> None:
         """Call the observer's hooks from now on, until one of them fails."""
 
         def end() -> None:
@@ -93,7 +53,7 @@ class Observers:
 
         self._watching += ((self.guard(name, end), observer),)
 
-    def drop(self, observer: Observer) -> None:
+    def drop(self, observer: Part) -> None:
         """Call no hook of the observer any more."""
         self._watching = tuple(pair for pair in self._watching if pair[1] is not observer)
 
@@ -101,26 +61,25 @@ class Observers:
         """Find the observer of that class which still watches."""
         return next((observer for _, observer in self._watching if isinstance(observer, kind)), None)
 
-    def arrived(self, request: Request, job: str | None) -> None:
+    def arrived(self, request: Request) -> None:
         """Tell all that a request has come."""
         for guard, observer in self._watching:
-            guard.tell(observer.arrived, request, job)
+            guard.tell(observer.arrived, request)
 
-    def admitted(self, request: Request, filled: Collection[int]) -> None:
+    def admitted(self, request: Request, hit_tokens: int, filled: Collection[int]) -> None:
         """Tell all that a client's request runs."""
         for guard, observer in self._watching:
-            guard.tell(observer.admitted, request, filled)
+            guard.tell(observer.admitted, request, hit_tokens, filled)
 
     def evicted(self, blocks: Sequence[KVCacheBlock], request_id: str) -> None:
         """Tell all which blocks are evicted, and for which client's request."""
         for guard, observer in self._watching:
             guard.tell(observer.evicted, blocks, request_id)
 
-    def got_tokens(self, request_ids: Callable[[], Iterable[str]]) -> None:
-        """Tell those that await first tokens which requests have a new token."""
+    def stepped(self, outputs: Mapping[int, EngineCoreOutputs]) -> None:
+        """Tell all what a step gives to each client."""
         for guard, observer in self._watching:
-            if observer.awaits_tokens:
-                guard.tell(observer.got_tokens, request_ids())
+            guard.tell(observer.stepped, outputs)
 
     def ended(self, request: Request) -> None:
         """Tell all that a request is over."""

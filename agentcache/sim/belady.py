@@ -31,6 +31,7 @@ from agentcache._evictor import UNKNOWN_REQUEST, FreeContext, PythonEvictor
 from agentcache.config_reader import read_config
 from agentcache.engine.blocks.block_queue import replace_queue
 from agentcache.engine.blocks.evictor_inputs import build_inputs
+from agentcache.engine.blocks.frees import DescribedFrees
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.engine.vllm.types import get_block_hash
 from agentcache.errors import IntegrityError
@@ -180,4 +181,6 @@ def evict_by_future(
         hash_of=hash_of,
         segments=segments,
     )
-    scheduler.block_queue = replace_queue(pool, evictor, clock)
+    frees = scheduler.frees
+    assert isinstance(frees, DescribedFrees)
+    scheduler.block_queue = frees.queue = replace_queue(pool, evictor, clock)

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agentcache.engine.blocks.block_queue import BlockQueue
+from agentcache.engine.parts import Part
+from agentcache.engine.scheduler import AgentScheduler
 from agentcache.engine.vllm.types import KVCacheBlock
 
 
@@ -25,30 +27,32 @@ SCANS = {
 }
 
 
-def time_decisions(policy: str, queue: BlockQueue | None) -> DecisionTime | None:
+def time_decisions(policy: str, scheduler: AgentScheduler) -> DecisionTime | None:
     """Begin to time what the policy takes from its queue; None where that takes no virtual time."""
-    scan = SCANS.get(policy)
-    return DecisionTime(queue, scan) if queue is not None and scan is not None else None
+    queue, scan = scheduler.block_queue, SCANS.get(policy)
+    if queue is None or scan is None:
+        return None
+    decisions = DecisionTime(queue, scan)
+    scheduler.observers.watch("decisions", decisions)
+    return decisions
 
 
-class DecisionTime:
+class DecisionTime(Part):
     """Adds up the scans of a queue's evictor."""
 
     def __init__(self, queue: BlockQueue, scan: Scan) -> None:
-        """Watch what is taken from the queue, in place of the last watcher."""
         self._queue = queue
         self._scan = scan
         self._spent_s = 0.0
-        queue.on_taken = self._note
 
     def take_s(self) -> float:
         """Return the seconds since the last call."""
         spent_s, self._spent_s = self._spent_s, 0.0
         return spent_s
 
-    def _note(self, taken: Sequence[KVCacheBlock]) -> None:
-        # Blocks without KV are taken first, and unseen.
-        victims = sum(block.block_hash is not None for block in taken)
+    def evicted(self, blocks: Sequence[KVCacheBlock], request_id: str) -> None:  # noqa: ARG002
+        """Add the scans that these victims took. Blocks without KV are taken first, and unseen."""
+        victims = sum(block.block_hash is not None for block in blocks)
         if victims:
             scans = victims if self._scan.each_victim else 1
             self._spent_s += scans * (self._queue.num_free_blocks + victims) * self._scan.block_s

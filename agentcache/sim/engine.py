@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from agentcache.engine.blocks.evictor_inputs import find_cost_model
 from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT
+from agentcache.engine.jobs.miss_log import MissLog
 from agentcache.engine.replies.forced_calls import write_forced_calls
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.engine.vllm.types import (
@@ -104,7 +105,7 @@ class SimulatedEngine:
         self.cache_tokens = shape.round_cache(self.block_size)
         self._block_keys = quicken(self.scheduler)
         _leave_out_counts(self.scheduler)
-        self._decisions = time_decisions(policy, self.scheduler.block_queue)
+        self._decisions = time_decisions(policy, self.scheduler)
         self._link = make_link(self.scheduler) if shape.host_tokens else None
         self.clock = clock
         self.host_tokens = shape.host_tokens
@@ -292,7 +293,6 @@ def _leave_out_counts(scheduler: AgentScheduler) -> None:
     """Leave out what only counts and explains, in ways that a simulation has no use for: it takes long."""
     if (comparison := scheduler.comparison) is not None:
         scheduler.observers.drop(comparison)
-    if scheduler.tracker is not None and scheduler.tier is None:
+    if scheduler.tier is None and (misses := scheduler.observers.find(MissLog)) is not None:
         # The CPU cache learns from what was evicted and is missed; nothing else does.
-        assert scheduler.block_queue is not None
-        scheduler.block_queue.on_taken = None
+        scheduler.observers.drop(misses)

@@ -78,7 +78,7 @@ def test_each_request_has_its_own_patience_whatever_the_queue() -> None:
         assert tracked.tracker.find_wait(request, available=6)
         tracked.clock.now_s += 1
         assert not tracked.tracker.find_wait(request, available=6), "whichever request was held back in this step"
-        tracked.tracker.admitted(request)
+        tracked.tracker.admitted(request, 0, ())
 
 
 def test_a_policy_may_wait_for_pins_whatever_the_time() -> None:
@@ -173,7 +173,7 @@ def test_each_unpinned_admission_restarts_the_wait_for_pins() -> None:
         tracked.clock.now_s += cost_s * 0.2
         tracked.tracker.step()
         assert not tracked.tracker.find_wait(request, available=6)
-        tracked.tracker.admitted(request)
+        tracked.tracker.admitted(request, 0, ())
 
 
 def test_the_wait_for_pins_restarts_once_nobody_waits() -> None:

@@ -10,7 +10,7 @@ from vllm.usage.usage_lib import UsageContext
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from agentcache._evictor import LruEvictor, ReturnTimeEvictor
-from agentcache.engine import scheduler as scheduler_module
+from agentcache.engine.build import parts
 from agentcache.engine.constants import SCHEDULER_CLASS
 from agentcache.engine.plugin import register
 from agentcache.engine.vllm.compat import find_moved
@@ -23,7 +23,7 @@ SERVER = ("--port", "8123", "--scheduler-cls", SCHEDULER_CLASS)
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     lines: list[str] = []
-    monkeypatch.setattr(scheduler_module.logger, "info", lines.append)
+    monkeypatch.setattr(parts.logger, "info", lines.append)
     return lines
 
 

@@ -12,6 +12,7 @@ from test_layer_groups import FULL, WINDOW
 from test_layer_groups import make_lone as make_grouped
 from test_steered_scheduler import SEARCH, learn_that_tools_are_fast, make_lone, run_until_idle, tokens_of
 from vllm import SamplingParams
+from vllm.v1.engine import EngineCoreOutputs
 from vllm.v1.request import Request, RequestStatus
 
 from agentcache._evictor import FreeContext
@@ -61,7 +62,9 @@ def test_a_prompt_handed_over_is_a_turn_at_once(tiny_model_path: str) -> None:
     assert [(turn.status, turn.tools) for turn in job.turns] == [("finished", (ELSEWHERE.tool,))]
     assert (job.running, job.waits_for, job.turn_count, job.call_count) == (0, (ELSEWHERE.tool,), 1, 0)
     # Nobody knows whether it was the answer.
-    assert lone.scheduler.tracker.take_answered() == set()
+    outputs = EngineCoreOutputs(finished_requests={"one"})
+    lone.scheduler.tracker.stepped({0: outputs})
+    assert outputs.finished_requests == {"one"}
     assert lone.scheduler.tracker.count().answer_latency_s.count == 0
 
 

@@ -90,9 +90,8 @@ def test_the_order_is_asked_once_a_step_about_gaps(tiny_model_path: str, monkeyp
     lone.add("running", tokens_of(2, 30), output_tokens=50, session_id="running")
     lone.step()
     answers = iter(["pins", None])
-    monkeypatch.setattr(
-        lone.scheduler.tracker, "find_wait", lambda request, _: next(answers) if request.request_id == "job" else None
-    )
+    find_wait = lambda request, _: next(answers) if request.request_id == "job" else None  # noqa: E731
+    monkeypatch.setattr(lone.scheduler.hooks, "find_wait", (find_wait,))
     lone.add("job", PROMPT, output_tokens=1, session_id="new")
     assert list(rows_of(lone.step())) == ["running"]
     assert set(rows_of(lone.step())) == {"running", "job fill 0", "job"}

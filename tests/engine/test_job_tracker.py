@@ -173,7 +173,7 @@ def test_a_request_that_is_aborted_while_it_waits_never_ran() -> None:
     tracked.reply(request, tokens=0, status=RequestStatus.FINISHED_ABORTED)
     (turn,) = tracked.tracker.view_session("s")[0].turns
     assert (turn.scheduled_s, turn.first_token_s, turn.cached_tokens, turn.output_tokens) == (None, None, 0, 0)
-    assert not tracked.tracker.awaits_tokens
+    tracked.give_tokens("a")
 
 
 def test_a_dictated_reply_that_ends_at_its_length_is_whole() -> None:
@@ -195,7 +195,7 @@ def test_a_reply_of_the_length_that_its_client_wants_is_whole() -> None:
     assert (view.turns[0].status, view.turn_count, view.failure_count) == ("finished", 1, 0)
     assert context.finish_class != UNKNOWN
     # Its text says nothing, so its job may well come back, and counts to its engine's load.
-    assert tracked.tracker.take_answered() == set()
+    assert not tracked.is_marked_answer("a")
     tracked.clock.now_s += 3
     tracked.turn("b", ASKED, session="s")
     assert tracked.learned("") == (1, 3.0)

@@ -9,7 +9,7 @@ import pytest
 from live_jobs import Case, LiveRun, draw_case, make_live
 from sizes import pick_size
 
-from agentcache.engine import setup
+from agentcache.engine.build import parts
 from agentcache.policy.cost import RecomputeCost
 from agentcache.policy.inputs import EvictorInputs
 
@@ -20,7 +20,7 @@ STOOD_STILL = (43, 128)
 @pytest.fixture
 def run_live(tiny_model_path: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Blocks cost as much as the case says: those of a tiny model are never worth a pin or a wait."""
-    build = setup.build_inputs
+    build = parts.build_inputs
 
     def run(case: Case) -> LiveRun:
         def price(*args: Any, **options: Any) -> EvictorInputs:
@@ -29,7 +29,7 @@ def run_live(tiny_model_path: str, monkeypatch: pytest.MonkeyPatch) -> Any:
                 return inputs
             return replace(inputs, recompute_cost=RecomputeCost(case.block_s / 1000, case.block_s, 1e-9))
 
-        monkeypatch.setattr(setup, "build_inputs", price)
+        monkeypatch.setattr(parts, "build_inputs", price)
         live = LiveRun(make_live(tiny_model_path, case), case)
         live.run()
         return live

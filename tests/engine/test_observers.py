@@ -8,7 +8,8 @@ import pytest
 from vllm import SamplingParams
 from vllm.v1.request import Request
 
-from agentcache.engine.observers import RAISE, Observer, Observers
+from agentcache.engine.observers import RAISE, Observers
+from agentcache.engine.parts import Part
 
 
 class Counting:
@@ -63,7 +64,7 @@ def test_what_ends_an_engine_is_not_held_up(monkeypatch: pytest.MonkeyPatch) -> 
         Observers().guard("counting").tell(interrupt)
 
 
-class Broken(Observer):
+class Broken(Part):
     """Its hooks fail from the second request on."""
 
     def __init__(self) -> None:

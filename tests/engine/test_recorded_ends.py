@@ -46,9 +46,11 @@ class Written:
 )
 def test_ends_of_replies(status: RequestStatus, asked: dict[str, Any], end: str, may_call: bool) -> None:
     written: Any = Written()
-    recorder = RequestRecorder(written, hashes_per_block=1, tool_reader=None, reads_later=False, clock=lambda: 1.0)
+    recorder = RequestRecorder(
+        written, hashes_per_block=1, tool_reader=None, reads_later=False, find_job=lambda _: None, clock=lambda: 1.0
+    )
     request = Request("a", [1, 2, 3], SamplingParams(max_tokens=2, **asked), None)
-    recorder.arrived(request, None)
+    recorder.arrived(request)
     request.append_output_token_ids([7, 8])
     request.status = status
     recorder.ended(request)

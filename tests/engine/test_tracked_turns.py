@@ -20,12 +20,10 @@ def test_the_times_of_a_turn() -> None:
     # Preempted, and admitted again.
     assert tracked.tracker.on_free(request) == FreeContext(finish_class=PREEMPTED, job=1)
     tracked.admit(request, cached_tokens=0)
-    assert tracked.tracker.awaits_tokens
-    tracked.tracker.got_tokens(["unknown"])
-    tracked.tracker.got_tokens(["a"])
-    assert not tracked.tracker.awaits_tokens
+    tracked.give_tokens("unknown")
+    tracked.give_tokens("a")
     tracked.clock.now_s += 4
-    tracked.tracker.got_tokens(["a"])
+    tracked.give_tokens("a")
     tracked.reply(request)
     (turn,) = tracked.tracker.view_session("s")[0].turns
     assert (turn.arrived_s, turn.scheduled_s, turn.first_token_s, turn.finished_s) == (1000, 1002, 1005, 1009)
@@ -39,7 +37,7 @@ def test_the_first_token_may_be_the_last() -> None:
     tracked.clock.now_s += 3
     # vLLM frees the request before it hands out the step's tokens.
     tracked.reply(request, tokens=1)
-    tracked.tracker.got_tokens(["a"])
+    tracked.give_tokens("a")
     assert tracked.tracker.view_session("s")[0].turns[0].first_token_s == 1003
 
 

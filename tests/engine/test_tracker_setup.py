@@ -13,7 +13,8 @@ from vllm.v1.request import Request
 
 from agentcache._evictor import Evictor, FreeContext, LruEvictor, PinnedEvictor
 from agentcache.config import AgentCacheConfig
-from agentcache.engine.jobs.setup import TrackerSetup, is_of_a_job
+from agentcache.engine.build.jobs import JobsBuild
+from agentcache.engine.jobs.search_steps import generates_text
 from agentcache.engine.jobs.tracker import JobTracker
 from agentcache.policy.cost import RecomputeCost
 from agentcache.policy.frequency import Frequency
@@ -40,18 +41,18 @@ def make(
     runtime_policy: RuntimePolicy, evictor: Evictor | None = None, vllm_config: Any = None, **knobs: Any
 ) -> tuple[Evictor, JobTracker]:
     """Only a tool parser and a file of durations need vLLM's configuration."""
-    setup = TrackerSetup(
+    build = JobsBuild(
         vllm_config=vllm_config,
         config=AgentCacheConfig.model_validate(knobs),
         runtime_policy=runtime_policy,
         inputs=INPUTS,
         block_size=16,
         find_hits=lambda _: [],
-        count_elsewhere=lambda _: 0,
         count_requests=lambda: (0, 0),
         clock=Clock(),
     )
-    return setup.make(LruEvictor() if evictor is None else evictor)
+    used = build.add_pins(LruEvictor() if evictor is None else evictor)
+    return used, build.make(used)
 
 
 @pytest.mark.parametrize(
@@ -149,10 +150,12 @@ def test_the_bounds_of_the_job_table_are_set() -> None:
 
 def test_only_requests_that_generate_text_in_one_go_are_turns() -> None:
     params = SamplingParams(max_tokens=1)
-    assert is_of_a_job(Request("a", [1], params, None))
-    assert not is_of_a_job(Request("a", [1], params, None, resumable=True))
-    assert not is_of_a_job(Request("a", [1], None, PoolingParams()))
-    assert not is_of_a_job(Request("a", [1], SamplingParams(max_tokens=1, logprobs=2), None))
+    assert generates_text(Request("a", [1], params, None))
+    assert not generates_text(Request("a", [1], params, None, resumable=True))
+    assert not generates_text(Request("a", [1], None, PoolingParams()))
+    _, tracker = make(RuntimePolicy())
+    tracker.arrived(Request("a", [1], SamplingParams(max_tokens=1, logprobs=2), None))
+    assert len(tracker.runtime.jobs) == 0
 
 
 def test_the_least_chance_and_the_longest_hold_are_set() -> None:

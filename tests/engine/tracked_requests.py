@@ -12,6 +12,7 @@ from vllm import SamplingParams
 from vllm.lora.request import LoRARequest
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import KVCacheBlock, get_request_block_hasher, init_none_hash
+from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
 from vllm.v1.request import Request, RequestStatus
 
 from agentcache._evictor import FreeContext
@@ -161,8 +162,18 @@ class Tracked:
         assert request.prefill_stats is not None
         request.prefill_stats.set(request.num_prompt_tokens, cached_tokens, 0)
         request.status = RequestStatus.RUNNING
-        self.misses.admitted(request, filled)
-        self.tracker.admitted(request)
+        self.misses.admitted(request, cached_tokens, filled)
+        self.tracker.admitted(request, cached_tokens, filled)
+
+    def give_tokens(self, *names: str) -> None:
+        """A step gives each of these requests a token."""
+        self.tracker.stepped({0: EngineCoreOutputs(outputs=[EngineCoreOutput(name, [1]) for name in names])})
+
+    def is_marked_answer(self, name: str) -> bool:
+        """Whether clients are told that the request, which has ended in this step, was a final answer."""
+        outputs = EngineCoreOutputs(finished_requests={name})
+        self.tracker.stepped({0: outputs})
+        return outputs.finished_requests != {name}
 
     def reply(
         self, request: Request, tokens: int = 4, status: RequestStatus = RequestStatus.FINISHED_STOPPED

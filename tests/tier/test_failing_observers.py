@@ -42,7 +42,7 @@ CALLS: dict[str, list[tuple[Any, str]]] = {
     "fetch_waits": [(FetchWaits, name) for name in ("begin", "end")],
     "lru_comparison": [(LruComparison, name) for name in ("admitted", "ended", "reset")],
     "recording": [
-        *((RequestRecorder, name) for name in ("admitted", "arrived", "got_tokens", "ended", "close")),
+        *((RequestRecorder, name) for name in ("admitted", "arrived", "stepped", "ended", "close")),
         (LineMaker, "make"),
     ],
     "snapshot": [(snapshot_module, name) for name in ("_count_tier", "_count_segments", "_count_evictions")],

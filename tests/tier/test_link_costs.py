@@ -12,7 +12,7 @@ from tiered_scheduler import make_tiered
 from vllm.config import VllmConfig
 
 from agentcache.config_reader import read_config
-from agentcache.engine import scheduler as scheduler_module
+from agentcache.engine.build import parts
 from agentcache.engine.constants import SCHEDULER_CLASS
 from agentcache.engine.tier.link_costs import find_links, find_speeds
 from agentcache.errors import InputError
@@ -130,7 +130,7 @@ def test_an_engine_prices_fetches_by_it_and_says_so(
     said: str,
 ) -> None:
     lines: list[str] = []
-    monkeypatch.setattr(scheduler_module.logger, "info", lines.append)
+    monkeypatch.setattr(parts.logger, "info", lines.append)
     tier, tuning = {"link_gb_s": knobs[0]}, {"link_latency_s": knobs[1]}
     scheduler = make_tiered(tiny_model_path, tier=tier, tuning=tuning, cost_profile=str(save(tmp_path))).scheduler
     assert scheduler.tier is not None

@@ -38,7 +38,7 @@ def test_the_next_prefill_waits_as_long(tiny_model_path: str) -> None:
     tier._gate = PrefillGate(lambda _: False, clock)
 
     def let_prefill(requests: int) -> bool:
-        return tier.limit_prefill(512, decodes=1, requests=requests) > 0
+        return tier.limit_prefill(512, 1, requests) > 0
 
     assert not let_prefill(2)
     clock.now_s += 0.11

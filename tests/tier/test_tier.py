@@ -197,7 +197,7 @@ def test_reset_ends_what_fills_gaps_beside_the_tier(tiny_model_path: str) -> Non
     ask(lone, "mine/0", PROMPT)
     lone.run_until_idle()
     cached = lone.find_blocks(PROMPT)
-    assert lone.scheduler.tier.reset()
+    assert lone.scheduler.tier.clear()
     lone.pool.evict_blocks(set(cached[2:5]))
     ask(lone, "mine/1", PROMPT)
     lone.step()
@@ -221,7 +221,7 @@ def test_block_goes_last_while_it_is_copied(tiny_model_path: str) -> None:
         lone.run_until_idle()
     pool, queue, stats = lone.pool, lone.scheduler.block_queue, lone.scheduler.tier.storing.stats
     stored = stats.stored
-    assert lone.scheduler.tier.reset()
+    assert lone.scheduler.tier.clear()
     # An idle engine looks at nothing that it has looked at.
     lone.scheduler.tier.storing.looks.is_awaited = True
     lone.pace = 0.0

@@ -22,6 +22,10 @@ class Evictions:
     age_s: float
 
 
+def _ignore(taken: Sequence[KVCacheBlock]) -> None:
+    """Let blocks go unnoticed."""
+
+
 class BlockQueue(FreeQueue):
     """Stands in for `FreeKVCacheBlockQueue`: the same methods with the same meaning.
 
@@ -40,12 +44,14 @@ class BlockQueue(FreeQueue):
         clock: Callable[[], float],
         *,
         notes_reuse: bool = True,
+        on_taken: Callable[[Sequence[KVCacheBlock]], None] = _ignore,
     ) -> None:
         """Take over the free blocks.
 
         `blocks[i]` is the block with id i; `free` are the free ones, next victim first. `clock` gives seconds.
 
-        Without `notes_reuse` somebody else tells the evictor when requests come back.
+        Without `notes_reuse` somebody else tells the evictor when requests come back. `on_taken` is told of blocks that
+        are taken, before they lose their hashes.
         """
         super().__init__(
             num_blocks=len(blocks),
@@ -57,8 +63,7 @@ class BlockQueue(FreeQueue):
             position_attribute="_block_hash_num_tokens",
         )
         self.clock = clock
-        self.on_taken: Callable[[Sequence[KVCacheBlock]], None] | None = None
-        """Told of blocks that are taken, before they lose their hashes."""
+        self._on_taken = on_taken
         self._blocks = list(blocks)
         self._freed_s: float | None = None
         self._noted: list[KVCacheBlock] | None = None
@@ -110,8 +115,7 @@ class BlockQueue(FreeQueue):
     def popleft_n(self, n: int) -> list[KVCacheBlock]:
         """Take the next `n` victims."""
         taken = self.take_n(self._blocks, n, self.clock())
-        if self.on_taken is not None:
-            self.on_taken(taken)
+        self._on_taken(taken)
         return taken
 
     def get_all_free_blocks(self) -> list[KVCacheBlock]:
@@ -154,10 +158,15 @@ class BlockQueue(FreeQueue):
 
 
 def replace_queue(
-    pool: BlockPool, evictor: Evictor, clock: Callable[[], float], *, notes_reuse: bool = True
+    pool: BlockPool,
+    evictor: Evictor,
+    clock: Callable[[], float],
+    *,
+    notes_reuse: bool = True,
+    on_taken: Callable[[Sequence[KVCacheBlock]], None] = _ignore,
 ) -> BlockQueue:
     """Put a queue that asks `evictor` in place of the pool's own, with the same free blocks in the same order."""
     free = pool.free_block_queue.get_all_free_blocks()
-    queue = BlockQueue(pool.blocks, free, evictor, clock, notes_reuse=notes_reuse)
+    queue = BlockQueue(pool.blocks, free, evictor, clock, notes_reuse=notes_reuse, on_taken=on_taken)
     replace(pool, "free_block_queue", queue)
     return queue

@@ -16,12 +16,13 @@ needs.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from itertools import chain
 
 from agentcache._evictor import FreeContext
 from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.jobs.finish_classes import SHARED
+from agentcache.engine.parts import Part
 from agentcache.engine.vllm.patches import replace
 from agentcache.engine.vllm.types import (
     BlockHash,
@@ -47,7 +48,7 @@ def has_checkpoints(config: KVCacheConfig) -> bool:
     return not all(isinstance(group.kv_cache_spec, FullAttentionSpec) for group in config.kv_cache_groups)
 
 
-class Checkpoints:
+class Checkpoints(Part):
     """Steers what a scheduler's requests free, in mid-run and at their end. `queue` is its block pool's."""
 
     def __init__(
@@ -57,13 +58,21 @@ class Checkpoints:
         *,
         find_request: Callable[[str], Request | None],
         is_fill_request: Callable[[str], bool],
+        begins_job: Callable[[Request], bool],
+        find_return: Callable[[Request], int | None],
         fills_gaps: bool,
     ) -> None:
+        """`begins_job` tells whether a request goes on from no turn that is known.
+
+        `find_return` gives the tokens of its prompt that its job will come back with; None: with the reply, too.
+        """
         # Several jobs have begun with it: it belongs to none of them.
         self.beginning = FreeContext(finish_class=SHARED, prefix_only=not fills_gaps)
         self._manager = manager
         self._queue = queue
         self._find_request = find_request
+        self._begins_job = begins_job
+        self._find_return = find_return
         # Where running requests left what other jobs have begun with, in tokens.
         self._shared: dict[str, int] = {}
         # Where the prompts end of running requests whose jobs will not repeat the reply, in tokens.
@@ -89,7 +98,14 @@ class Checkpoints:
         # vLLM keeps the windows and states at a prompt's end alone, and the reply behind it would supersede them.
         replace(coordinator, "retention_interval", None)
 
-    def release_holds(self) -> bool:
+    def admitted(self, request: Request, hit_tokens: int, filled: Collection[int]) -> None:  # noqa: ARG002
+        """Note where the job of a request that runs has begun, and where it will come back to."""
+        if self._begins_job(request):
+            self._begin(request, hit_tokens)
+        if (end := self._find_return(request)) is not None:
+            self._ends[request.request_id] = end
+
+    def make_room(self, request: Request, *, is_alone: bool) -> bool:  # noqa: ARG002
         """Free what is held of running requests' checkpoints. Return whether that made room."""
         held = list(chain.from_iterable(self._held.values()))
         self._held.clear()
@@ -119,7 +135,7 @@ class Checkpoints:
         with self._queue.free_with(SUPERSEDED):
             self._manager.block_pool.free_blocks(blocks)
 
-    def begin(self, request: Request, hit_tokens: int) -> None:
+    def _begin(self, request: Request, hit_tokens: int) -> None:
         """Note the admission of a job's first request, whose beginning others have had in common with it.
 
         What a prefill instance sent belongs to this request alone.
@@ -135,11 +151,6 @@ class Checkpoints:
             self._beginnings.move_to_end(block_hash)
         while len(self._beginnings) > _MOST_BEGINNINGS:
             self._beginnings.popitem(last=False)
-
-    def end_at(self, request: Request, tokens: int | None) -> None:
-        """Note that the request's job will come back with so many tokens of its prompt; None: with the reply, too."""
-        if tokens is not None:
-            self._ends[request.request_id] = tokens
 
     def find(self, request: Request, tokens: int) -> list[KVCacheBlock]:
         """Find the blocks that the last usable checkpoint among the request's first `tokens` needs, group by group."""

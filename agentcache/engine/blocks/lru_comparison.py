@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from agentcache.engine.observers import Observer
+from agentcache.engine.parts import Part
 from agentcache.engine.segments.layer_rule import has_full_attention_alone
 from agentcache.engine.segments.plan import Interval, SegmentCosts
 from agentcache.engine.vllm.base import cdiv
@@ -28,7 +28,7 @@ class ComparisonStats:
     lost_s: float = 0.0
 
 
-class LruComparison(Observer):
+class LruComparison(Part):
     """Told of requests that are admitted and that end. Costs O(blocks of the request), and nothing in a step.
 
     A request counts once, when it is admitted first: what preemptions make it compute again is in neither cache.
@@ -39,7 +39,7 @@ class LruComparison(Observer):
         self._shadow = shadow
         self._costs = costs
 
-    def admitted(self, request: Request, filled: Collection[int]) -> None:
+    def admitted(self, request: Request, hit_tokens: int, filled: Collection[int]) -> None:  # noqa: ARG002
         """Count a client's request that holds its blocks and runs, unless it runs again after a preemption.
 
         `filled` are its blocks, by index, that fill requests have computed for it.

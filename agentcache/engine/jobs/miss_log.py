@@ -9,12 +9,12 @@ from agentcache.engine.jobs.evicted_blocks import EvictedBlocks, Eviction, FindL
 from agentcache.engine.jobs.misses import explain_misses, find_missed, view_losses, view_placed_losses
 from agentcache.engine.jobs.request_state import RequestState, reusable_hashes
 from agentcache.engine.jobs.told_prompt import read_left
-from agentcache.engine.observers import Observer
+from agentcache.engine.parts import Part
 from agentcache.engine.vllm.types import KVCacheBlock, Request
 from agentcache.policy.return_price import ReturnPrice
 
 
-class MissLog(Observer):
+class MissLog(Part):
     """`block_size` is that of a request's block hashes, `num_blocks` the cache's size; `clock` gives seconds.
 
     `find_state` finds the state of a job's request that is in the engine, `name_session` names its session by its id;
@@ -47,7 +47,7 @@ class MissLog(Observer):
         if hashes:
             self._evicted.note(hashes, Eviction(self._clock(), self._name_session(request_id)))
 
-    def admitted(self, request: Request, filled: Collection[int]) -> None:
+    def admitted(self, request: Request, hit_tokens: int, filled: Collection[int]) -> None:  # noqa: ARG002
         """Tell of a job's request that runs for the first time what it missed and why. It computes these blocks now.
 
         `filled` are its blocks, by index, that fill requests have computed for it.

@@ -10,6 +10,11 @@ from agentcache.engine.vllm.types import Request
 _MAX_STEPS = 10_000
 
 
+def generates_text(request: Request) -> bool:
+    """Tell whether it generates text in one go, as embeddings and live streams of input do not."""
+    return request.pooling_params is None and not request.resumable
+
+
 def is_search_step(request: Request) -> bool:
     """Tell whether the request is one step of a search that picks each next token itself, and so ends no turn.
 

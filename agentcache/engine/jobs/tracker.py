@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from agentcache._evictor import FreeContext
 from agentcache.engine.blocks.pins import Pin, PinEnd, Pins, pin_rank
 from agentcache.engine.blocks.turn_cost import TurnCost
+from agentcache.engine.constants import ANSWER_MARK
 from agentcache.engine.jobs.duration_store import DurationStore
 from agentcache.engine.jobs.finish_classes import OVER, PREEMPTED, UNKNOWN, FinishClasses
 from agentcache.engine.jobs.hit_places import find_places
@@ -16,6 +17,7 @@ from agentcache.engine.jobs.prefix_matcher import PrefixMatcher
 from agentcache.engine.jobs.prompt_change import PromptChanges
 from agentcache.engine.jobs.request_state import RequestState, is_answer, is_whole, view_turn
 from agentcache.engine.jobs.reuse_factors import ReuseFactors
+from agentcache.engine.jobs.search_steps import is_search_step
 from agentcache.engine.jobs.stats import MAX_TURNS, JobStats, hide_takers, view_job
 from agentcache.engine.jobs.turn_tokens import TurnTokens
 from agentcache.engine.jobs.views import JobView, RuntimeCounts
@@ -23,9 +25,10 @@ from agentcache.engine.observers import Observers
 from agentcache.engine.order.admission import AdmissionControl
 from agentcache.engine.order.job_queue import ORDINARY, QueuePriority, find_priority
 from agentcache.engine.order.load_control import LoadControl
+from agentcache.engine.parts import Part, request_ids
 from agentcache.engine.replies.tool_reader import ToolReader, calls_of
 from agentcache.engine.vllm.offload import KVConnectorBase_V1
-from agentcache.engine.vllm.types import KVCacheBlock, Request
+from agentcache.engine.vllm.types import EngineCoreOutputs, KVCacheBlock, Request
 from agentcache.engine.waits import WaitReason
 from agentcache.policy.runtime_policy import RuntimePolicy
 from tool_runtime.learning.job_entry import Departure, Gap, JobEntry
@@ -39,7 +42,7 @@ _MAX_JOBS_AT_ONCE = 256
 _MAX_TURNS_AT_ONCE = 1024
 
 
-class JobTracker:
+class JobTracker(Part):
     """Follows every request of a client. Costs O(blocks of the request) when it comes and when it ends.
 
     Each of a request's block hashes is of `hash_block_size` tokens. `pins` and `factors` None are of a policy without
@@ -87,6 +90,7 @@ class JobTracker:
         self._finder = JobFinder(self._prefixes, runtime.jobs)
         self._states: dict[str, RequestState] = {}
         self._without_token: set[str] = set()
+        # Of the requests that ended in this step those whose replies were whole and called no tool.
         self._answered: set[str] = set()
         # So many jobs may expire until the next step.
         self._may_expire = MAX_EXPIRED
@@ -97,7 +101,9 @@ class JobTracker:
         return self._waiting.load_control
 
     def arrived(self, request: Request) -> None:
-        """Book a client's request that has come."""
+        """Book a client's request that has come, unless it is a step of a search: those are nobody's turns."""
+        if is_search_step(request):
+            return
         # A job that left and is named again begins anew.
         self._end_departed()
         now_s = self.clock()
@@ -151,12 +157,12 @@ class JobTracker:
         return None if state is None else self._waiting.find_wait(request, state, available, self.clock())
 
     def note_wait(self, request: Request, reason: WaitReason) -> None:
-        """Note what holds a request that has not run yet. Called in every step."""
+        """Note what holds a request that has not run yet."""
         state = self._states.get(request.request_id)
         if state is not None and state.waits.reason != reason:
             state.waits.note(reason, self.clock())
 
-    def admitted(self, request: Request) -> None:
+    def admitted(self, request: Request, hit_tokens: int, filled: Collection[int]) -> None:  # noqa: ARG002
         """Note that the request holds its blocks and runs, for the first time or again."""
         state = self._states.get(request.request_id)
         if state is None or state.scheduled_s is not None:
@@ -183,21 +189,18 @@ class JobTracker:
             return None
         return self._prefixes.count_messages(request)
 
-    def got_tokens(self, request_ids: Iterable[str]) -> None:
-        """Note which requests have a new token after a step. Called while any waits for its first."""
-        for request_id in self._without_token.intersection(request_ids):
+    def stepped(self, outputs: Mapping[int, EngineCoreOutputs]) -> None:
+        """Note which requests have their first token, and tell clients which replies were final answers."""
+        if self._without_token:
+            self.stats_guard.tell(self._note_first_tokens, request_ids(outputs))
+        if self._answered:
+            _mark_answers(outputs.values(), self._answered)
+            self._answered.clear()
+
+    def _note_first_tokens(self, names: Iterable[str]) -> None:
+        for request_id in self._without_token.intersection(names):
             self._without_token.discard(request_id)
             self._states[request_id].first_token_s = self.clock()
-
-    def take_answered(self) -> set[str]:
-        """Return the requests whose replies were whole and called no tool, of those that ended since the last call."""
-        answered, self._answered = self._answered, set()
-        return answered
-
-    @property
-    def awaits_tokens(self) -> bool:
-        """Tell whether any admitted request still waits for its first token."""
-        return bool(self._without_token)
 
     def on_free(
         self,
@@ -423,3 +426,10 @@ class JobTracker:
         if pin is not None:
             self.stats_guard.tell(self.stats.add_pin, state.job, pin)
         return pin
+
+
+def _mark_answers(all_outputs: Iterable[EngineCoreOutputs], answered: set[str]) -> None:
+    """Tell data-parallel clients, who alone get finished requests, which of these were final answers."""
+    for outputs in all_outputs:
+        if outputs.finished_requests:
+            outputs.finished_requests |= {name + ANSWER_MARK for name in answered & outputs.finished_requests}

@@ -77,7 +77,7 @@ class BenchControl:
 
     def set_chunking(self, tuning: Tuning | None) -> None:
         """Shrink the prefill of steps as this says; None leaves steps at their full size."""
-        self.scheduler.chunking = tuning
+        self.scheduler.step_limit.tuning = tuning
         self.scheduler.max_num_scheduled_tokens = self._step_tokens
 
     def limit_step(self, tokens: int | None) -> None:

@@ -6,6 +6,9 @@ takes in all hardly depends on how it is cut (paper, Adaptive Chunking).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
+from agentcache.engine.vllm.types import Request
 from agentcache.tuning import Tuning
 
 
@@ -19,3 +22,27 @@ def prefill_budget(tuning: Tuning, decodes: int, step_tokens: int) -> int:
     if decodes <= tuning.chunking_threshold:
         return left
     return min(left, max(tuning.chunking_floor, step_tokens * tuning.chunking_threshold // decodes))
+
+
+class StepLimit:
+    """Limits the tokens of each step.
+
+    `tuning` None leaves steps at their full size; measurements change it. `gate` has steps without any prefill: it
+    takes a step's budget of prompt tokens, the requests that decode and all requests, and returns the budget or 0.
+    """
+
+    def __init__(self, tuning: Tuning | None, step_tokens: int, gate: Callable[[int, int, int], int]) -> None:
+        self.tuning = tuning
+        self.budget: int | None = None
+        """Prompt tokens that the last step could have had; None while nothing limits them."""
+        self._step_tokens = step_tokens
+        self._gate = gate
+
+    def find(self, running: Sequence[Request], requests: int) -> int | None:
+        """Find the most tokens of the next step, of the engine's `requests`; None leaves the limit as it is."""
+        if self.tuning is None:
+            self.budget = None
+            return None
+        decodes = sum(not request.is_prefill_chunk for request in running)
+        self.budget = self._gate(prefill_budget(self.tuning, decodes, self._step_tokens), decodes, requests)
+        return decodes + self.budget

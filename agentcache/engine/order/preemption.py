@@ -5,25 +5,36 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from agentcache.engine.order.job_queue import QueuePriority
-from agentcache.engine.vllm.types import Request
+from agentcache.engine.parts import Part
+from agentcache.engine.vllm.types import Request, RequestStatus
 from agentcache.policy.runtime_policy import Victim
 
 
-def bring_victim_last(
-    running: list[Request], asking: Request, victim: Victim, priority_of: Callable[[Request], QueuePriority]
-) -> None:
-    """Move a victim from behind the request that asks to the end: vLLM preempts the last.
+class Preemption(Part):
+    """Puts the policy's victim last in the batch when a request finds no blocks: vLLM then preempts the last.
 
-    The others have this step's tokens already.
-
-    running:  scheduled … | asking | behind …   ->   scheduled … | asking | behind … without victim | victim
+    Not before: the batch is served in its order, and a long prefill in front of others would leave them no tokens.
     """
-    behind = range(running.index(asking) + 1, len(running))
-    if not behind:
-        return
-    if victim == "cheapest":
-        # The cost of a prefill grows with its length.
-        place = min(behind, key=lambda index: running[index].num_computed_tokens)
-    else:
-        place = max(behind, key=lambda index: priority_of(running[index]).time_s)
-    running.append(running.pop(place))
+
+    def __init__(self, victim: Victim, priority_of: Callable[[Request], QueuePriority]) -> None:
+        self._victim = victim
+        self._priority_of = priority_of
+
+    def choose_victim(self, request: Request, running: list[Request]) -> None:
+        """Move a victim from behind the request, which still finds no blocks, to the end.
+
+        The others have this step's tokens already.
+
+        running:  scheduled … | request | behind …   ->   scheduled … | request | behind … without victim | victim
+        """
+        if self._victim == "last" or request.status != RequestStatus.RUNNING:
+            return
+        behind = range(running.index(request) + 1, len(running))
+        if not behind:
+            return
+        if self._victim == "cheapest":
+            # The cost of a prefill grows with its length.
+            place = min(behind, key=lambda index: running[index].num_computed_tokens)
+        else:
+            place = max(behind, key=lambda index: self._priority_of(running[index]).time_s)
+        running.append(running.pop(place))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ from agentcache.config_reader import CONFIG_KEY
 from agentcache.engine.jobs.names import job_name
 from agentcache.engine.jobs.request_state import is_made_up, is_whole
 from agentcache.engine.jobs.search_steps import SearchSteps, is_search_step
-from agentcache.engine.observers import Observer
+from agentcache.engine.parts import Part, request_ids
 from agentcache.engine.record.line_file import LineFile
 from agentcache.engine.record.line_writer import LineWriter
 from agentcache.engine.record.salted_line import EndedRequest, LineMaker
@@ -21,7 +21,7 @@ from agentcache.engine.record.shared_start import begin_recording
 from agentcache.engine.replies.ended_reply import EndedReply
 from agentcache.engine.replies.tool_reader import MAX_TOKENS, ToolReader, calls_of
 from agentcache.engine.vllm.config import VllmConfig
-from agentcache.engine.vllm.types import Request, RequestStatus
+from agentcache.engine.vllm.types import EngineCoreOutputs, Request, RequestStatus
 from agentcache.errors import InputError
 from agentcache.models.catalog import short_name
 from tool_runtime.learning.tool_key import ToolKey
@@ -33,15 +33,14 @@ _MEGABYTE = 10**6
 
 @dataclass(slots=True)
 class _Running:
-    """A request that is not over. `session` is its job's name, None where it has none."""
+    """A request that is not over."""
 
     arrived_s: float
-    session: str | None
     first_token_s: float | None = None
     cached_tokens: int | None = None
 
 
-class RequestRecorder(Observer):
+class RequestRecorder(Part):
     """Costs O(blocks of the request) when it ends, and nothing in steps in which none begins or ends."""
 
     def __init__(
@@ -51,9 +50,10 @@ class RequestRecorder(Observer):
         hashes_per_block: int,
         tool_reader: ToolReader | None,
         reads_later: bool,
+        find_job: Callable[[Request], str | None],
         clock: Callable[[], float],
     ) -> None:
-        """`hashes_per_block` of vLLM's block hashes make one block of the recording.
+        """`hashes_per_block` of vLLM's block hashes make one block of the recording. `find_job` gives a request's job.
 
         `reads_later` has the writer's thread read which tools a reply calls; else it has been read when it ends.
         """
@@ -61,37 +61,30 @@ class RequestRecorder(Observer):
         self._hashes_per_block = hashes_per_block
         self._tool_reader = tool_reader
         self._reads_later = reads_later
+        self._find_job = find_job
         self._clock = clock
         self._running: dict[str, _Running] = {}
         self._without_token: set[str] = set()
         self._steps = SearchSteps()
 
-    @property
-    def awaits_tokens(self) -> bool:
-        """Tell whether any request still waits for its first token."""
-        return bool(self._without_token)
-
-    def arrived(self, request: Request, job: str | None) -> None:
-        """Note a request that has come. `job` is the one that the agent runtime takes it for, if there is one.
-
-        Of a search only the first step is recorded, as one request for a token.
-        """
+    def arrived(self, request: Request) -> None:
+        """Note a request that has come. Of a search only the first step is recorded, as one request for a token."""
         if is_search_step(request) and not self._steps.begins_search(request):
             return
-        if job is None and request.session_id:
-            job = job_name(request.session_id, request.cache_salt)
-        self._running[request.request_id] = _Running(self._clock(), job)
+        self._running[request.request_id] = _Running(self._clock())
         self._without_token.add(request.request_id)
 
-    def admitted(self, request: Request, filled: Collection[int]) -> None:  # noqa: ARG002 (they are no hits)
+    def admitted(self, request: Request, hit_tokens: int, filled: Collection[int]) -> None:  # noqa: ARG002
         """Note what the request found cached when it began. What it finds after a preemption does not count."""
         running = self._running.get(request.request_id)
         if running is not None and running.cached_tokens is None and request.prefill_stats is not None:
             running.cached_tokens = request.prefill_stats.num_cached_tokens
 
-    def got_tokens(self, request_ids: Iterable[str]) -> None:
-        """Note which requests have a new token after a step. Called while any waits for its first."""
-        for request_id in self._without_token.intersection(request_ids):
+    def stepped(self, outputs: Mapping[int, EngineCoreOutputs]) -> None:
+        """Note which requests have their first token."""
+        if not self._without_token:
+            return
+        for request_id in self._without_token.intersection(request_ids(outputs)):
             self._without_token.discard(request_id)
             self._running[request_id].first_token_s = self._clock()
 
@@ -117,13 +110,18 @@ class RequestRecorder(Observer):
                 output_tokens=request.num_output_tokens,
                 cached_tokens=running.cached_tokens or 0,
                 hashes=request.block_hashes[step - 1 :: step],
-                session=running.session,
+                session=self._name_job(request),
                 tools=(),
                 end="answer" if is_answer else _describe_length_or_break(request),
                 name=request.request_id,
             ),
             find_calls,
         )
+
+    def _name_job(self, request: Request) -> str | None:
+        """Name the job that the agent runtime takes the request for, else the one that its client names."""
+        job = self._find_job(request)
+        return job_name(request.session_id, request.cache_salt) if job is None and request.session_id else job
 
     def _find_calls(self, request: Request) -> Callable[[], Sequence[ToolKey]]:
         """Return what tells, in another thread, the calls of a whole reply."""
@@ -148,6 +146,7 @@ def make_recorder(
     hash_block_size: int,
     tool_reader: ToolReader | None,
     reads_later: bool,
+    find_job: Callable[[Request], str | None],
     clock: Callable[[], float],
 ) -> RequestRecorder:
     """Make the recorder of `record.file`. Raises InputError for what cannot be recorded."""
@@ -176,6 +175,7 @@ def make_recorder(
         hashes_per_block=block_tokens // hash_block_size,
         tool_reader=tool_reader,
         reads_later=reads_later,
+        find_job=find_job,
         clock=clock,
     )
 

@@ -118,7 +118,7 @@ def make_snapshot(scheduler: AgentScheduler) -> Snapshot:
     config, filler, queue = scheduler.config, scheduler.gap_filler, scheduler.block_queue
     knobs = config.model_dump()
     knobs["segments"]["enabled"] = filler is not None
-    knobs["chunking"]["enabled"] = scheduler.chunking is not None
+    knobs["chunking"]["enabled"] = scheduler.step_limit.tuning is not None
     tier, comparison, tracker = scheduler.tier, scheduler.comparison, scheduler.tracker
     read = scheduler.snapshot_guard.ask
     obstacle = find_engine_obstacle(scheduler) if filler is None else None

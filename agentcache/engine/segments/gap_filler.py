@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from agentcache.engine.parts import Part
 from agentcache.engine.segments.cached_blocks import CachedBlockMap
 from agentcache.engine.segments.fill_request import (
     FillRequest,
@@ -51,7 +52,7 @@ class Brought(NamedTuple):
     fetched: int
 
 
-class GapFiller:
+class GapFiller(Part):
     """Plan fill requests for the request that is next in the queue, and keep account of them."""
 
     def __init__(
@@ -62,11 +63,11 @@ class GapFiller:
         max_gaps: int,
         *,
         find_wait: Callable[[Request], WaitReason | None],
-        awaits_tier: Callable[[Request, CachedBlockMap], bool],
+        awaits_blocks: Callable[[Request, CachedBlockMap], bool],
     ) -> None:
         """`find_wait` finds why a request must wait for others' sake.
 
-        `awaits_tier` tells whether it must for blocks of the CPU cache, by what the GPU has.
+        `awaits_blocks` tells whether it must for blocks of the CPU cache, by what the GPU has.
         """
         self.stats = SegmentStats()
         # Fill requests under way, by their request's id.
@@ -81,7 +82,7 @@ class GapFiller:
         # Waiting requests that were looked up, those that are held back in every step.
         self._seen: set[str] = set()
         self._find_wait = find_wait
-        self._awaits_tier = awaits_tier
+        self._awaits_blocks = awaits_blocks
         self._manager = manager
         self._pool = manager.block_pool
         self.finder = finder
@@ -103,7 +104,7 @@ class GapFiller:
         parent = self._parents.get(request.request_id)
         prefix = Prefix(block_map, hits.prefix, {} if parent is None else parent.held)
         self._prefix = request, prefix
-        if self.awaits_fill(request) or self._awaits_tier(request, block_map) or not hits.islands:
+        if self.awaits_fill(request) or self._awaits_blocks(request, block_map) or not hits.islands:
             return request
         if not self.has_begun(request) and (reason := self._find_wait(request)) is not None:
             self.held = request, reason
@@ -216,6 +217,17 @@ class GapFiller:
     def find_finished_parents(self) -> list[Request]:
         """List the requests that are over of those that gaps were filled for."""
         return [parent.request for parent in self._parents.values() if parent.request.is_finished()]
+
+    def make_room(self, request: Request, *, is_alone: bool) -> bool:
+        """Release what is held for others than a request that finds no blocks. Return whether any was.
+
+        What runs makes room some day. Where nothing does, what the request itself needs least is released, too.
+        """
+        return self.release_holds(keep_for=request) or (is_alone and self.release_needless(request))
+
+    def count_held(self) -> Counter[int]:
+        """Count how often each block is held, by its id."""
+        return self.holds.count_held()
 
     def release_holds(self, keep_for: Request | None = None) -> bool:
         """Release the holds of all but this request (a fill request's parent) and those ahead of it.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from itertools import chain
 from typing import Any
 
@@ -40,7 +40,7 @@ _BLOCKED: dict[RequestStatus, WaitReason] = {
 
 
 class MultiSegmentScheduler(VllmScheduler):
-    """Stock vLLM until `fill_gaps` is called."""
+    """Stock vLLM until `fill_gaps` is called with what `make_filler` made."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -48,20 +48,20 @@ class MultiSegmentScheduler(VllmScheduler):
         # Whether the KV connector is ours, and brings blocks before requests are admitted.
         self.steers_tier = False
 
-    def fill_gaps(self, get_costs: Callable[[], SegmentCosts], max_gaps: int) -> None:
-        """Reuse cached blocks behind gaps from now on; on an engine that cannot, log why, once, and do nothing."""
-        if (obstacle := find_engine_obstacle(self)) is not None:
-            logger.warning("Cached blocks are reused as prefixes only: %s.", obstacle.text)
-            return
+    def make_filler(self, costs: SegmentCosts, max_gaps: int) -> GapFiller:
+        """Make what plans fill requests, on an engine that can have gaps."""
         finder = HitFinder(self.kv_cache_manager.block_pool, make_rule(self.kv_cache_config), self.block_size)
-        filler = GapFiller(
+        return GapFiller(
             self.kv_cache_manager,
             finder,
-            get_costs(),
+            costs,
             max_gaps,
             find_wait=self.find_wait,
-            awaits_tier=self.awaits_tier,
+            awaits_blocks=self.awaits_blocks,
         )
+
+    def fill_gaps(self, filler: GapFiller) -> None:
+        """Reuse cached blocks behind gaps from now on."""
         self.gap_filler = filler
         self.waiting = FillingQueue(self.waiting, filler)
         _count_gaps_as_computed(self.kv_cache_manager, filler, self._register_row)
@@ -90,6 +90,11 @@ class MultiSegmentScheduler(VllmScheduler):
         return self.gap_filler.finder.find_reusable(request)
 
     @property
+    def has_foreign_connector(self) -> bool:
+        """Tell whether a KV connector that is not ours brings blocks."""
+        return self.connector is not None and not self.steers_tier
+
+    @property
     def segment_stats(self) -> SegmentStats | None:
         """Return the counts of gaps and fill requests; None when gaps are not filled."""
         return None if self.gap_filler is None else self.gap_filler.stats
@@ -97,6 +102,10 @@ class MultiSegmentScheduler(VllmScheduler):
     def is_fill_request(self, request_id: str) -> bool:
         """Tell whether this is a running request of our own, of which no client knows."""
         return self.gap_filler is not None and request_id in self.gap_filler.rows
+
+    def filled_blocks_of(self, request_id: str) -> Collection[int]:
+        """Return the blocks, by index, that fill requests have computed for a request that this step has admitted."""
+        return () if self.gap_filler is None else self.gap_filler.filled.get(request_id, ())
 
     def client_request_of(self, request: Request) -> Request:
         """Return the client's request that a fill request is for; a client's own is its own."""
@@ -160,13 +169,9 @@ class MultiSegmentScheduler(VllmScheduler):
         """Find why the request must wait for others' sake, and none of its gaps may be filled: for nothing, here."""
         return None
 
-    def awaits_tier(self, request: Request, on_gpu: CachedBlockMap) -> bool:  # noqa: ARG002 (policies look at them)
+    def awaits_blocks(self, request: Request, on_gpu: CachedBlockMap) -> bool:  # noqa: ARG002 (policies look at them)
         """Tell whether the request must wait for blocks of the CPU cache, by what the GPU has: there is none here."""
         return False
-
-    def count_elsewhere(self, request: Request) -> int:  # noqa: ARG002 (policies look at it)
-        """Count the blocks of the request that the CPU cache alone has: there is none here."""
-        return 0
 
     def note_wait(self, request: Request, reason: WaitReason) -> None:
         """Note what holds a request that this step looks at: here it is not kept."""
@@ -209,11 +214,10 @@ class MultiSegmentScheduler(VllmScheduler):
 
 def find_engine_obstacle(scheduler: MultiSegmentScheduler, *, ignore_connector: bool = False) -> Obstacle | None:
     """Find why this engine cannot have gaps; None if it can. `ignore_connector`: as if it had no KV connector."""
-    brings = scheduler.connector is not None and not scheduler.steers_tier
     obstacles = {
         Obstacle.PREFIX_CACHING_OFF: not scheduler.kv_cache_manager.enable_caching,
         Obstacle.DRAFTER: _draft_method(scheduler) not in (None, "ngram"),
-        Obstacle.KV_CONNECTOR: brings and not ignore_connector,
+        Obstacle.KV_CONNECTOR: scheduler.has_foreign_connector and not ignore_connector,
         Obstacle.ROUTED_EXPERTS: scheduler.aux_output_connector is not None,
         Obstacle.DUAL_BATCH_OVERLAP: scheduler.parallel_config.use_ubatching,
         Obstacle.CONTEXT_PARALLEL: scheduler.dcp_world_size * scheduler.pcp_world_size > 1,

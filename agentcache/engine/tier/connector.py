@@ -110,4 +110,4 @@ class TierConnector(SimpleCPUOffloadConnector):
 
     def reset_cache(self) -> bool | None:
         """Forget what is in the CPU cache. Return False while blocks are on their way from it."""
-        return super().reset_cache() if self.tier is None else self.tier.reset()
+        return super().reset_cache() if self.tier is None else self.tier.clear()

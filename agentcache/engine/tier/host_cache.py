@@ -61,7 +61,10 @@ class HostCache:
         self._useless: set[int] = set()
         self.num_blocks = num_blocks
         self._pool = BlockPool(num_blocks, enable_caching=True, hash_block_size=hash_block_size)
-        self._queue: BlockQueue = replace_queue(self._pool, evictor, clock, notes_reuse=False)
+        self._watchers: list[Callable[[Sequence[KVCacheBlock]], None]] = []
+        self._queue: BlockQueue = replace_queue(
+            self._pool, evictor, clock, notes_reuse=False, on_taken=self._tell_watchers
+        )
         self.map: WatchedBlockMap = watch_cache(self._pool)
         # So many blocks are being copied to.
         self._filling = 0
@@ -72,7 +75,11 @@ class HostCache:
 
     def watch_losses(self, note_lost: Callable[[Sequence[KVCacheBlock]], None]) -> None:
         """Have `note_lost` told of blocks that go from here, before they lose their hashes."""
-        self._queue.on_taken = note_lost
+        self._watchers.append(note_lost)
+
+    def _tell_watchers(self, blocks: Sequence[KVCacheBlock]) -> None:
+        for note_lost in self._watchers:
+            note_lost(blocks)
 
     def key_of(self, block_id: int) -> BlockHashWithGroupId | None:
         """Return the hash of what a block holds; None if it holds nothing."""

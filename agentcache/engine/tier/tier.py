@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 
 from agentcache.engine.observers import Observers
+from agentcache.engine.parts import Part
 from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP, CachedBlockMap
 from agentcache.engine.segments.fill_request import find_obstacle
 from agentcache.engine.segments.gap_filler import GapFiller
@@ -16,17 +17,19 @@ from agentcache.engine.tier.prefill_gate import PrefillGate
 from agentcache.engine.tier.storing import Storing
 from agentcache.engine.tier.waits import FetchWaits
 from agentcache.engine.tier.worker import CopiesDone, TierMetadata
-from agentcache.engine.vllm.base import cdiv
-from agentcache.engine.vllm.types import Request, SchedulerOutput
+from agentcache.engine.vllm.base import cdiv, init_logger
+from agentcache.engine.vllm.types import KVCacheBlock, Request, SchedulerOutput
 from agentcache.engine.waits import WaitReason
 from agentcache.errors import IntegrityError
 from agentcache.policy.return_price import ReturnPrice
+
+logger = init_logger("vllm.agentcache")
 
 # So long what is on its way to the GPU may take the link. What a request wants beyond that comes in parts.
 _MOST_FETCHES_S = 0.1
 
 
-class Tier:
+class Tier(Part):
     """Steers vLLM's workers: it says what to copy behind each step, and hears what has been copied."""
 
     def __init__(
@@ -96,7 +99,7 @@ class Tier:
         self.forget(request)
         return False
 
-    def limit_prefill(self, tokens: int, *, decodes: int, requests: int) -> int:
+    def limit_prefill(self, tokens: int, decodes: int, requests: int) -> int:
         """Limit the prompt tokens of a step in which so many of the engine's requests decode.
 
         Returns:
@@ -108,7 +111,7 @@ class Tier:
             return tokens
         return tokens if self._gate.is_open(cdiv(tokens, self._block_size)) else 0
 
-    def admitted(self, request: Request) -> None:
+    def admitted(self, request: Request, hit_tokens: int, filled: Collection[int]) -> None:  # noqa: ARG002
         """Note that the request runs: the GPU keeps its blocks until it ends."""
         self.host.note_hits(self._filler.finder.keys.find(request)[KV_CACHE_GROUP])
 
@@ -185,7 +188,17 @@ class Tier:
         self.fetching.fail(fetch)
         self.failed_fetches += len(fetch.blocks)
 
-    def reset(self) -> bool:
+    def evicted(self, blocks: Sequence[KVCacheBlock], request_id: str) -> None:  # noqa: ARG002
+        """Note blocks that the GPU evicts, and that still have their hashes."""
+        self.storing.note_taken(blocks)
+
+    def can_reset(self) -> bool:
+        """Tell whether the prefix cache may be reset: not while blocks are on their way from the CPU cache."""
+        if self.is_fetching:
+            logger.warning("The prefix cache is not reset: blocks are on their way from the CPU cache.")
+        return not self.is_fetching
+
+    def clear(self) -> bool:
         """Forget what is in the CPU cache. Return False, changing nothing, while blocks are being fetched."""
         if self.is_fetching:
             return False
@@ -209,7 +222,7 @@ class Tier:
         if len(set(keys)) < len(keys) or any(map(self.host.map.holds, keys)):
             raise IntegrityError("a block is copied to the CPU cache twice")
 
-    def awaits(self, request: Request, on_gpu: CachedBlockMap) -> bool:
+    def awaits_blocks(self, request: Request, on_gpu: CachedBlockMap) -> bool:
         """Tell whether blocks of the request are fetched, or are to be, by what the GPU has."""
         return self._awaits_fetch(request) or bool(self.fetching.find_wanted(request, on_gpu))
 

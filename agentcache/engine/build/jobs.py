@@ -1,4 +1,4 @@
-"""How the agent runtime is put together for an engine."""
+"""Makes what follows jobs on an engine: pins, the agent runtime, admission and the tracker."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from agentcache.engine.blocks.pins import Pins
 from agentcache.engine.blocks.turn_cost import RequestCost, TurnCost
 from agentcache.engine.jobs.duration_store import DurationStore, find_file
 from agentcache.engine.jobs.reuse_factors import ReuseFactors
-from agentcache.engine.jobs.search_steps import is_search_step
 from agentcache.engine.jobs.tracker import JobTracker
 from agentcache.engine.jobs.turn_tokens import TurnTokens
 from agentcache.engine.observers import Observers
 from agentcache.engine.order.admission import AdmissionControl
 from agentcache.engine.order.load_control import LoadControl
 from agentcache.engine.replies.parser_choice import make_reader
+from agentcache.engine.tier.tier import Tier
 from agentcache.engine.vllm.config import VllmConfig
 from agentcache.engine.vllm.offload import KVConnectorBase_V1
 from agentcache.engine.vllm.types import KVCacheBlock, Request
@@ -34,18 +34,8 @@ from tool_runtime.learning.ttl import ContinuumCode, ContinuumPaper, HazardTtl, 
 _ROOMS = 4
 
 
-def generates_text(request: Request) -> bool:
-    """Tell whether it generates text in one go, as embeddings and live streams of input do not."""
-    return request.pooling_params is None and not request.resumable
-
-
-def is_of_a_job(request: Request) -> bool:
-    """Tell whether it is somebody's turn: a text that its client gets and may go on from."""
-    return generates_text(request) and not is_search_step(request)
-
-
-@dataclass(frozen=True, slots=True)
-class TrackerSetup:
+@dataclass
+class JobsBuild:
     """`clock` gives seconds. `hash_block_size` is that of a request's block hashes, None where it is `block_size`.
 
     `price` is that of evicted blocks where they may be kept in the CPU cache; None: they must be computed.
@@ -58,7 +48,6 @@ class TrackerSetup:
     inputs: EvictorInputs
     block_size: int
     find_hits: Callable[[Request], list[KVCacheBlock]]
-    count_elsewhere: Callable[[Request], int]
     count_requests: Callable[[], tuple[int, int]]
     clock: Callable[[], float]
     hash_block_size: int | None = None
@@ -67,14 +56,22 @@ class TrackerSetup:
     connector: KVConnectorBase_V1 | None = None
     observers: Observers = field(default_factory=Observers)
 
-    def make(self, evictor: Evictor) -> tuple[Evictor, JobTracker]:
-        """Make the tracker, and the evictor to use in place of the given one: it knows pins if the policy has any."""
-        config, inputs, runtime_policy = self.config, self.inputs, self._runtime_policy()
-        pins = None
-        if is_on(config.pins.enabled, runtime_policy.ttl != "none" or runtime_policy.protect_waiting):
-            # A pin under pressure keeps a prefix, unless gaps can be filled.
-            evictor = PinnedEvictor(evictor, num_blocks=inputs.num_blocks, cheapest_first=inputs.fills_gaps)
-            pins = self._make_pins(evictor)
+    def __post_init__(self) -> None:
+        self._policy = self._find_policy()
+        self._pins: Pins | None = None
+
+    def add_pins(self, evictor: Evictor) -> Evictor:
+        """Return the evictor to use in place of the given one: it knows pins if the policy has any."""
+        if not is_on(self.config.pins.enabled, self._policy.ttl != "none" or self._policy.protect_waiting):
+            return evictor
+        # A pin under pressure keeps a prefix, unless gaps can be filled.
+        pinned = PinnedEvictor(evictor, num_blocks=self.inputs.num_blocks, cheapest_first=self.inputs.fills_gaps)
+        self._pins = self._make_pins(pinned)
+        return pinned
+
+    def make(self, evictor: Evictor, tier: Tier | None = None) -> JobTracker:
+        """Make the tracker. `evictor` is the one in use, `tier` the CPU cache where one is steered."""
+        config, inputs, runtime_policy, pins = self.config, self.inputs, self._policy, self._pins
         runtime = AgentRuntime(
             clock=self.clock,
             estimator=self._make_estimator(runtime_policy),
@@ -82,11 +79,11 @@ class TrackerSetup:
             max_idle_s=config.runtime.max_idle_s,
             max_blocks=int(_ROOMS * self._room / self._hash_block),
         )
-        return evictor, JobTracker(
+        return JobTracker(
             runtime_policy=runtime_policy,
             runtime=runtime,
             pins=pins,
-            waiting=self._make_admission(runtime_policy, pins, runtime),
+            waiting=self._make_admission(runtime, tier),
             factors=self._make_factors(evictor, runtime) if runtime_policy.factors else None,
             turn_cost=TurnCost(self.price or inputs.recompute_cost, self.block_size, inputs.num_blocks),
             hash_block_size=self._hash_block,
@@ -99,13 +96,11 @@ class TrackerSetup:
             clock=self.clock,
         )
 
-    def _make_admission(
-        self, runtime_policy: RuntimePolicy, pins: Pins | None, runtime: AgentRuntime
-    ) -> AdmissionControl:
+    def _make_admission(self, runtime: AgentRuntime, tier: Tier | None) -> AdmissionControl:
         price, recompute_cost = self.price, self.inputs.recompute_cost
         return AdmissionControl(
-            runtime_policy,
-            pins,
+            self._policy,
+            self._pins,
             num_blocks=self.inputs.num_blocks,
             block_size=self.block_size,
             price_taken=(lambda place, _: recompute_cost.at(place)) if price is None else price.if_lost,
@@ -113,25 +108,25 @@ class TrackerSetup:
                 TurnCost(recompute_cost, self.block_size, self.inputs.num_blocks), self.inputs.step_s
             ).find,
             count_running=lambda: self.count_requests()[0],
-            foresee_loss=self._make_foresight(runtime_policy, runtime),
+            foresee_loss=self._make_foresight(runtime),
             find_turns=runtime.jobs.turn_counts.quantile,
             find_growth=lambda: runtime.context_growth.ratio,
-            load_control=self._make_load_control(runtime_policy, runtime),
+            load_control=self._make_load_control(runtime, tier),
         )
 
-    def _make_foresight(self, runtime_policy: RuntimePolicy, runtime: AgentRuntime) -> Callable[[], float]:
+    def _make_foresight(self, runtime: AgentRuntime) -> Callable[[], float]:
         """Make what tells the share of what is evicted now that will be lost: all where it changes nothing.
 
         Each job under way is taken to come back for its latest prompt, and for what one more turn adds to that.
         """
-        if self.price is None and runtime_policy.kept_order is None:
+        if self.price is None and self._policy.kept_order is None:
             return lambda: 1.0
         room = self._room
         losses = WITHOUT_TIER if self.price is None else BESIDE_TIER
         return lambda: foresee_loss(self._count_wanted(runtime), room, losses)
 
-    def _make_load_control(self, runtime_policy: RuntimePolicy, runtime: AgentRuntime) -> LoadControl:
-        share = 0.0 if runtime_policy.order is None else runtime_policy.order.load_control
+    def _make_load_control(self, runtime: AgentRuntime, tier: Tier | None) -> LoadControl:
+        share = 0.0 if self._policy.order is None else self._policy.order.load_control
         jobs, room = runtime.jobs.turn_counts, self._room
 
         def find_wait() -> float:
@@ -144,9 +139,8 @@ class TrackerSetup:
                 block_s=self.inputs.recompute_cost.at,
             )
 
-        return LoadControl(
-            find_wait, self.find_hits, self.count_elsewhere, self.block_size, loses_whole=self.loses_whole
-        )
+        count_elsewhere = (lambda _: 0) if tier is None else tier.fetching.count_here
+        return LoadControl(find_wait, self.find_hits, count_elsewhere, self.block_size, loses_whole=self.loses_whole)
 
     def _count_wanted(self, runtime: AgentRuntime) -> float:
         """Count the tokens that jobs under way will come back for: their last prompts, and what a turn adds to them."""
@@ -162,7 +156,7 @@ class TrackerSetup:
         """The tokens that the caches hold together."""
         return self.inputs.num_blocks * self.block_size * (1.0 if self.price is None else 1 + self.price.size_ratio)
 
-    def _runtime_policy(self) -> RuntimePolicy:
+    def _find_policy(self) -> RuntimePolicy:
         """Return the policy's settings with what the knobs say."""
         runtime_policy, order = self.runtime_policy, self.config.order
         if self.config.pins.enabled and runtime_policy.ttl == "none":

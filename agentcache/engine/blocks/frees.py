@@ -1,0 +1,176 @@
+"""Frees what requests leave, with what the evictor is to know of it, now or when nothing uses the blocks any more."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from itertools import chain
+from typing import NamedTuple, Protocol
+
+from agentcache._evictor import FreeContext
+from agentcache.engine.blocks.block_queue import BlockQueue
+from agentcache.engine.blocks.checkpoints import SUPERSEDED, Checkpoints
+from agentcache.engine.parts import Part
+from agentcache.engine.vllm.types import KVCacheBlock, KVCacheManager, Request
+
+
+class Leaving(NamedTuple):
+    """Blocks that a request leaves with one context, the first to evict first."""
+
+    blocks: list[KVCacheBlock]
+    context: FreeContext
+
+
+class Describe(Protocol):
+    """Tells what the evictor is to know of blocks that a request is about to free; a turn that ends is booked."""
+
+    def __call__(self, request: Request, blocks: list[KVCacheBlock], *, prefix_only: bool, whole: bool) -> FreeContext:
+        """Return the context of the blocks."""
+
+
+class Frees(Part):
+    """Leaves to vLLM what requests free: no evictor is told of it."""
+
+    def is_kept(self, request: Request) -> bool:  # noqa: ARG002
+        """Tell whether the request is over, and its blocks are kept for a KV connector."""
+        return False
+
+    def keep(self, request: Request) -> None:
+        """Book the end of a request whose blocks a KV connector still uses."""
+
+    def free(
+        self,
+        request: Request,
+        free_all: Callable[[Request], None],
+        *,
+        is_used: bool,  # noqa: ARG002
+        step: int,  # noqa: ARG002
+    ) -> None:
+        """Free all blocks of a request; `free_all` is vLLM's way. `is_used`: until `step` is over they are written."""
+        free_all(request)
+
+    def drain(self, processed_step: int) -> None:
+        """Free what waits for this step or one before."""
+
+    @property
+    def deferred(self) -> int:
+        """The number of blocks that wait for a step."""
+        return 0
+
+
+class DescribedFrees(Frees):
+    """Gives each block to the evictor with its context.
+
+    Blocks are late for two reasons: a step that writes them is under way, or a KV connector still uses them.
+    """
+
+    def __init__(
+        self,
+        manager: KVCacheManager,
+        queue: BlockQueue,
+        checkpoints: Checkpoints | None,
+        *,
+        describe: Describe,
+        renew: Callable[[FreeContext], FreeContext],
+        is_fill_request: Callable[[str], bool],
+        fills_gaps: bool,
+        fills_gaps_of: Callable[[Request], bool],
+    ) -> None:
+        """`queue` is that of the manager's pool. `renew` gives the context that holds by now."""
+        self._manager = manager
+        self.queue = queue
+        self._checkpoints = checkpoints
+        self._describe = describe
+        self._renew = renew
+        self._is_fill_request = is_fill_request
+        self._fills_gaps = fills_gaps
+        self._fills_gaps_of = fills_gaps_of
+        # With the step that has to be over.
+        self._deferred: deque[tuple[int, Leaving]] = deque()
+        # By the request that is over.
+        self._in_use: dict[str, list[Leaving]] = {}
+
+    def is_kept(self, request: Request) -> bool:
+        """Tell whether the request is over, and its blocks are kept for a KV connector."""
+        return request.request_id in self._in_use
+
+    def keep(self, request: Request) -> None:
+        """Book the end of a request now, although a KV connector still uses its blocks."""
+        self._in_use[request.request_id] = self._divide(request)
+
+    def free(self, request: Request, free_all: Callable[[Request], None], *, is_used: bool, step: int) -> None:
+        """Free all blocks of a request, or defer them until `step` is over."""
+        kept = self._in_use.pop(request.request_id, None)
+        if self._checkpoints is None and self._is_fill_request(request.request_id):
+            free_all(request)
+            return
+        if kept is None and self._checkpoints is None and not is_used:
+            with self.queue.free_with(self._find_context(request, self._blocks_of(request))):
+                free_all(request)
+            return
+        leaving = self._divide(request) if kept is None else kept
+        self._manager.pop_blocks_for_free(request)
+        for each in leaving:
+            if not is_used:
+                self._free(each)
+            elif each.blocks:
+                self._deferred.append((step, each))
+
+    def drain(self, processed_step: int) -> None:
+        """Free what waits for this step or one before."""
+        while self._deferred and self._deferred[0][0] <= processed_step:
+            self._free(self._deferred.popleft()[1])
+
+    @property
+    def deferred(self) -> int:
+        """The number of blocks that wait for a step."""
+        return sum(len(each.blocks) for _, each in self._deferred)
+
+    def reset(self) -> None:
+        """Note that no free block holds KV any more."""
+        self.queue.forget_kv()
+
+    def count_held(self) -> Counter[int]:
+        """Count how often each block is held here, by its id, beside what requests have in vLLM's tables."""
+        held = Counter(block.block_id for _, each in self._deferred for block in each.blocks)
+        for request_id, leaving in self._in_use.items():
+            own = chain.from_iterable(self._manager.get_blocks(request_id).blocks)
+            held += Counter(_ids(chain.from_iterable(each.blocks for each in leaving))) - Counter(_ids(own))
+        return held
+
+    def check_integrity(self) -> None:
+        """Raise IntegrityError when the free blocks and the reference counts disagree."""
+        self.queue.check_integrity()
+
+    def _free(self, leaving: Leaving) -> None:
+        with self.queue.free_with(self._renew(leaving.context)):
+            self._manager.block_pool.free_blocks(leaving.blocks)
+
+    def _divide(self, request: Request) -> list[Leaving]:
+        """Divide what a request leaves by what the evictor is to know of it; a turn that ends is booked."""
+        blocks = self._blocks_of(request)
+        if self._is_fill_request(request.request_id):
+            # What the gap was filled for is held for its parent: the rest are windows on the way, and copies.
+            return [Leaving(blocks[::-1], SUPERSEDED)]
+        if self._checkpoints is None:
+            return [Leaving(blocks[::-1], self._find_context(request, blocks))]
+        superseded, begins, kept = self._checkpoints.leave(request, blocks)
+        # A pin keeps the beginning with the rest.
+        context = self._find_context(request, kept + begins)
+        return [Leaving(superseded, SUPERSEDED), Leaving(begins, self._checkpoints.beginning), Leaving(kept, context)]
+
+    def _blocks_of(self, request: Request) -> list[KVCacheBlock]:
+        return list(chain.from_iterable(self._manager.get_blocks(request.request_id).blocks))
+
+    def _find_context(self, request: Request, blocks: list[KVCacheBlock]) -> FreeContext:
+        is_prefix_only = not self._fills_gaps_of(request)
+        return self._describe(
+            request,
+            blocks,
+            prefix_only=self._fills_gaps and is_prefix_only,
+            whole=self._checkpoints is not None and is_prefix_only,
+        )
+
+
+def _ids(blocks: Iterable[KVCacheBlock]) -> list[int]:
+    return [block.block_id for block in blocks]
