@@ -16,8 +16,8 @@ from agentcache.config_reader import read_config
 from agentcache.engine.blocks.lru_comparison import LruComparison
 from agentcache.engine.blocks.references import check_references, count_in_tables
 from agentcache.engine.build.parts import Build
-from agentcache.engine.jobs.search_steps import generates_text
-from agentcache.engine.observers import Observers
+from agentcache.engine.jobs.job_finder import generates_text
+from agentcache.engine.parts import Observers
 from agentcache.engine.policy_choice import choose_policy
 from agentcache.engine.segments.cached_blocks import CachedBlockMap
 from agentcache.engine.segments.scheduler import MultiSegmentScheduler

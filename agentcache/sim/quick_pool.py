@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from agentcache.engine.blocks.block_keys import BlockKeys
 from agentcache.engine.scheduler import AgentScheduler
-from agentcache.engine.segments.cached_blocks import WatchedBlockMap, take_blocks
+from agentcache.engine.segments.cached_blocks import BlockKeys, WatchedBlockMap, take_blocks
 from agentcache.engine.segments.layer_rule import has_full_attention_alone
 from agentcache.engine.vllm.patches import replace
 from agentcache.engine.vllm.types import (

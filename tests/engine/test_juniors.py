@@ -8,7 +8,7 @@ from tracked_requests import ASKED, BLOCK, LOSS_S, Tracked
 from vllm.v1.core.kv_cache_utils import BlockHashWithGroupId, KVCacheBlock
 from vllm.v1.request import Request
 
-from agentcache.engine.order.juniors import FAR_TURNS, Juniors
+from agentcache.engine.order.admission import FAR_TURNS, Juniors
 from agentcache.policy.runtime_policy import Order
 
 # Three of four jobs are juniors.

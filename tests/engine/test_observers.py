@@ -8,8 +8,7 @@ import pytest
 from vllm import SamplingParams
 from vllm.v1.request import Request
 
-from agentcache.engine.observers import RAISE, Observers
-from agentcache.engine.parts import Part
+from agentcache.engine.parts import RAISE, Observers, Part
 
 
 class Counting:

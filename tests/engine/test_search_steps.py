@@ -12,7 +12,7 @@ from vllm import SamplingParams
 from vllm.v1.request import Request
 
 from agentcache.engine.constants import SCHEDULER_CLASS
-from agentcache.engine.jobs.search_steps import SearchSteps, is_search_step
+from agentcache.engine.jobs.job_finder import SearchSteps, is_search_step
 from tool_runtime.agent.job import ToolCall
 
 PROMPT = [1, 2, 3]

@@ -23,7 +23,7 @@ from agentcache.engine.jobs.sent_digests import (
     keep_messages_as_sent,
     note_excluded_tools,
 )
-from agentcache.engine.jobs.sent_prompt import SentPrompt, find_message_change, find_tool_change, read_sent
+from agentcache.engine.jobs.told_prompt import SentPrompt, find_message_change, find_tool_change, read_sent
 from agentcache.engine.jobs.views import ChangeView
 
 SYSTEM, OTHER = ("s", [1] * 4 * BLOCK), ("s", [1] * BLOCK + [2] * 3 * BLOCK)

@@ -14,7 +14,7 @@ from vllm.v1.request import Request
 from agentcache._evictor import Evictor, FreeContext, LruEvictor, PinnedEvictor
 from agentcache.config import AgentCacheConfig
 from agentcache.engine.build.jobs import JobsBuild
-from agentcache.engine.jobs.search_steps import generates_text
+from agentcache.engine.jobs.job_finder import generates_text
 from agentcache.engine.jobs.tracker import JobTracker
 from agentcache.policy.cost import RecomputeCost
 from agentcache.policy.frequency import Frequency

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcache.engine.jobs.prompt_end import PromptEnd
-from agentcache.engine.jobs.turn_chains import Overlap, Prompt, TurnChains
+from agentcache.engine.jobs.turn_chains import Overlap, Prompt, PromptEnd, TurnChains
 from tool_runtime.learning.job_table import Parent
 
 BLOCK = 16

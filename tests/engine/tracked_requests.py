@@ -16,16 +16,16 @@ from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
 from vllm.v1.request import Request, RequestStatus
 
 from agentcache._evictor import FreeContext
-from agentcache.engine.blocks.turn_cost import RequestCost, TurnCost
+from agentcache.engine.blocks.evictor_inputs import RequestCost, TurnCost
 from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT
 from agentcache.engine.jobs.duration_store import DurationStore
-from agentcache.engine.jobs.miss_log import MissLog
-from agentcache.engine.jobs.reuse_factors import ReuseFactors
+from agentcache.engine.jobs.finish_classes import ReuseFactors
+from agentcache.engine.jobs.misses import MissLog
+from agentcache.engine.jobs.prompt_change import TurnTokens
 from agentcache.engine.jobs.tracker import JobTracker
-from agentcache.engine.jobs.turn_tokens import TurnTokens
-from agentcache.engine.observers import Observers
 from agentcache.engine.order.admission import AdmissionControl
 from agentcache.engine.order.load_control import LoadControl
+from agentcache.engine.parts import Observers
 from agentcache.engine.replies.forced_calls import write_forced_calls
 from agentcache.policy.cost import RecomputeCost
 from agentcache.policy.runtime_policy import RuntimePolicy

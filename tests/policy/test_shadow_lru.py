@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentcache.engine.blocks.lru_comparison import ShadowLru
 from agentcache.errors import IntegrityError
-from agentcache.policy.shadow_lru import ShadowLru
 
 # Chains of blocks as conversations have them: a block is known by all that comes before it.
 CHAIN = st.lists(st.sampled_from("ab"), max_size=6).map(

@@ -16,11 +16,10 @@ from vllm.v1.engine.core import EngineCoreProc
 from agentcache.engine.blocks.lru_comparison import LruComparison
 from agentcache.engine.constants import EXPIRED_METHOD, JOB_METHOD, JOBS_METHOD, RELEASE_METHOD
 from agentcache.engine.jobs import tracker as tracker_module
-from agentcache.engine.jobs.miss_log import MissLog
-from agentcache.engine.jobs.prompt_change import PromptChanges
+from agentcache.engine.jobs.misses import MissLog
+from agentcache.engine.jobs.prompt_change import PromptChanges, TurnTokens
 from agentcache.engine.jobs.stats import JobStats
-from agentcache.engine.jobs.turn_tokens import TurnTokens
-from agentcache.engine.observers import RAISE
+from agentcache.engine.parts import RAISE
 from agentcache.engine.record.recorder import RequestRecorder
 from agentcache.engine.record.salted_line import LineMaker
 from agentcache.engine.rpc import snapshot as snapshot_module

@@ -15,7 +15,7 @@ from vllm.v1.core.kv_cache_utils import BlockHash, BlockHashWithGroupId, KVCache
 from vllm.v1.request import Request
 
 from agentcache.engine.jobs.evicted_blocks import Loss
-from agentcache.engine.jobs.miss_log import MissLog
+from agentcache.engine.jobs.misses import MissLog
 from agentcache.engine.jobs.views import PLACE_OF, TurnView
 from agentcache.engine.rpc.snapshot import make_snapshot
 from agentcache.engine.segments.cached_blocks import WatchedBlockMap

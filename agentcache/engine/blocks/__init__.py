@@ -1,7 +1,7 @@
-"""Blocks: who is evicted next, what is kept while a tool runs, and what it costs to lose it.
+"""Keeps or evicts KV blocks.
 
-`block_queue.py` stands in for vLLM's queue of free blocks and asks an evictor for victims; `pins.py` keeps the blocks
-of finished turns for a time; `evictor_inputs.py` tells evictors what they need of model, GPU and cache;
-`turn_cost.py` prices what a turn has left; `lru_comparison.py` tells what the policy saves against LRU; `block_keys.py`
-names a request's blocks as vLLM's cache does. The evictors themselves know nothing of vLLM: `agentcache/policy`.
+`block_queue.py` asks an evictor for victims in vLLM's block pool; `pins.py` keeps what a job left while its tool
+runs; `checkpoints.py` tells what a model's layers need of it; `frees.py` frees what requests leave, with what the
+evictor is to know; `evictor_inputs.py` derives costs; `lru_comparison.py` tells what the policy saves against LRU;
+`references.py` checks reference counts.
 """

@@ -7,15 +7,15 @@ from dataclasses import dataclass, field, fields, replace
 
 from agentcache._evictor import Evictor, PinnedEvictor
 from agentcache.config import AgentCacheConfig, is_on
+from agentcache.engine.blocks.evictor_inputs import RequestCost, TurnCost
 from agentcache.engine.blocks.pins import Pins
-from agentcache.engine.blocks.turn_cost import RequestCost, TurnCost
 from agentcache.engine.jobs.duration_store import DurationStore, find_file
-from agentcache.engine.jobs.reuse_factors import ReuseFactors
+from agentcache.engine.jobs.finish_classes import ReuseFactors
+from agentcache.engine.jobs.prompt_change import TurnTokens
 from agentcache.engine.jobs.tracker import JobTracker
-from agentcache.engine.jobs.turn_tokens import TurnTokens
-from agentcache.engine.observers import Observers
 from agentcache.engine.order.admission import AdmissionControl
 from agentcache.engine.order.load_control import LoadControl
+from agentcache.engine.parts import Observers
 from agentcache.engine.replies.parser_choice import make_reader
 from agentcache.engine.tier.tier import Tier
 from agentcache.engine.vllm.config import VllmConfig
@@ -34,7 +34,7 @@ from tool_runtime.learning.ttl import ContinuumCode, ContinuumPaper, HazardTtl, 
 _ROOMS = 4
 
 
-@dataclass
+@dataclass(slots=True)
 class JobsBuild:
     """`clock` gives seconds. `hash_block_size` is that of a request's block hashes, None where it is `block_size`.
 
@@ -55,14 +55,11 @@ class JobsBuild:
     price: ReturnPrice | None = None
     connector: KVConnectorBase_V1 | None = None
     observers: Observers = field(default_factory=Observers)
-
-    def __post_init__(self) -> None:
-        self._policy = self._find_policy()
-        self._pins: Pins | None = None
+    _pins: Pins | None = field(default=None, init=False)
 
     def add_pins(self, evictor: Evictor) -> Evictor:
         """Return the evictor to use in place of the given one: it knows pins if the policy has any."""
-        if not is_on(self.config.pins.enabled, self._policy.ttl != "none" or self._policy.protect_waiting):
+        if not is_on(self.config.pins.enabled, self._policy().ttl != "none" or self._policy().protect_waiting):
             return evictor
         # A pin under pressure keeps a prefix, unless gaps can be filled.
         pinned = PinnedEvictor(evictor, num_blocks=self.inputs.num_blocks, cheapest_first=self.inputs.fills_gaps)
@@ -71,7 +68,7 @@ class JobsBuild:
 
     def make(self, evictor: Evictor, tier: Tier | None = None) -> JobTracker:
         """Make the tracker. `evictor` is the one in use, `tier` the CPU cache where one is steered."""
-        config, inputs, runtime_policy, pins = self.config, self.inputs, self._policy, self._pins
+        config, inputs, runtime_policy, pins = self.config, self.inputs, self._policy(), self._pins
         runtime = AgentRuntime(
             clock=self.clock,
             estimator=self._make_estimator(runtime_policy),
@@ -99,7 +96,7 @@ class JobsBuild:
     def _make_admission(self, runtime: AgentRuntime, tier: Tier | None) -> AdmissionControl:
         price, recompute_cost = self.price, self.inputs.recompute_cost
         return AdmissionControl(
-            self._policy,
+            self._policy(),
             self._pins,
             num_blocks=self.inputs.num_blocks,
             block_size=self.block_size,
@@ -119,14 +116,15 @@ class JobsBuild:
 
         Each job under way is taken to come back for its latest prompt, and for what one more turn adds to that.
         """
-        if self.price is None and self._policy.kept_order is None:
+        if self.price is None and self._policy().kept_order is None:
             return lambda: 1.0
         room = self._room
         losses = WITHOUT_TIER if self.price is None else BESIDE_TIER
         return lambda: foresee_loss(self._count_wanted(runtime), room, losses)
 
     def _make_load_control(self, runtime: AgentRuntime, tier: Tier | None) -> LoadControl:
-        share = 0.0 if self._policy.order is None else self._policy.order.load_control
+        order = self._policy().order
+        share = 0.0 if order is None else order.load_control
         jobs, room = runtime.jobs.turn_counts, self._room
 
         def find_wait() -> float:
@@ -156,7 +154,7 @@ class JobsBuild:
         """The tokens that the caches hold together."""
         return self.inputs.num_blocks * self.block_size * (1.0 if self.price is None else 1 + self.price.size_ratio)
 
-    def _find_policy(self) -> RuntimePolicy:
+    def _policy(self) -> RuntimePolicy:
         """Return the policy's settings with what the knobs say."""
         runtime_policy, order = self.runtime_policy, self.config.order
         if self.config.pins.enabled and runtime_policy.ttl == "none":

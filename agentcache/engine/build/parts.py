@@ -15,13 +15,11 @@ from agentcache.engine.blocks.evictor_inputs import build_inputs
 from agentcache.engine.blocks.frees import DescribedFrees, Frees
 from agentcache.engine.blocks.lru_comparison import make_comparison
 from agentcache.engine.build.jobs import JobsBuild
-from agentcache.engine.jobs.miss_log import MissLog
+from agentcache.engine.jobs.misses import MissLog
 from agentcache.engine.jobs.tracker import JobTracker
-from agentcache.engine.observers import Observers
 from agentcache.engine.order.chunking import StepLimit
-from agentcache.engine.order.job_queue import JobQueue
-from agentcache.engine.order.preemption import Preemption
-from agentcache.engine.parts import Hooks, Part
+from agentcache.engine.order.job_queue import JobQueue, Preemption
+from agentcache.engine.parts import Hooks, Observers
 from agentcache.engine.policy_choice import find_cost_obstacle
 from agentcache.engine.record.recorder import make_recorder
 from agentcache.engine.replies.parser_choice import make_reader
@@ -30,7 +28,7 @@ from agentcache.engine.segments.gap_filler import GapFiller
 from agentcache.engine.segments.obstacles import Reason
 from agentcache.engine.segments.plan import SegmentCosts
 from agentcache.engine.segments.scheduler import MultiSegmentScheduler, find_engine_obstacle
-from agentcache.engine.tier.setup import TierSetup, find_tier
+from agentcache.engine.tier.setup import find_tier
 from agentcache.engine.tier.tier import Tier
 from agentcache.engine.vllm.base import init_logger
 from agentcache.engine.vllm.types import KVCacheBlock, Request, SchedulingPolicy
@@ -237,9 +235,7 @@ class Build:
     def _make_frees(
         self, queue: BlockQueue, checkpoints: Checkpoints | None, tracker: JobTracker | None, tier: Tier | None
     ) -> Frees:
-        def describe(
-            request: Request, blocks: list[KVCacheBlock], *, prefix_only: bool, whole: bool
-        ) -> FreeContext:
+        def describe(request: Request, blocks: list[KVCacheBlock], *, prefix_only: bool, whole: bool) -> FreeContext:
             if tracker is None:
                 return FreeContext(prefix_only=prefix_only, whole=whole)
             context = tracker.on_free(request, blocks, prefix_only=prefix_only, whole=whole)
@@ -309,5 +305,5 @@ class Build:
 
     def _limit_steps(self, tier: Tier | None) -> StepLimit:
         tuning = self._config.tuning if is_on(self._config.chunking.enabled, self._policy.chunking) else None
-        gate = (lambda budget, decodes, requests: budget) if tier is None else tier.limit_prefill
+        gate = (lambda budget, *_: budget) if tier is None else tier.limit_prefill
         return StepLimit(tuning, self._scheduler.max_num_scheduled_tokens, gate)

@@ -1,14 +1,23 @@
-"""Why a prompt's tokens were not in the cache."""
+"""Explains why a prompt's tokens were not in the cache, and counts which cache supplied those that were.
+
+Counts only: nothing is decided here.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import get_args
 
-from agentcache.engine.jobs.evicted_blocks import Eviction, Loss
+from agentcache.engine.jobs.evicted_blocks import EvictedBlocks, Eviction, FindLosses, Loss
+from agentcache.engine.jobs.request_state import RequestState, reusable_hashes
+from agentcache.engine.jobs.told_prompt import read_left
 from agentcache.engine.jobs.turn_chains import Overlap
 from agentcache.engine.jobs.views import HitPlace, LossView, MissReason
+from agentcache.engine.parts import Part
+from agentcache.engine.vllm.offload import KVConnectorBase_V1
+from agentcache.engine.vllm.types import CacheHitSource, KVCacheBlock, PrefillStats, Request
+from agentcache.policy.return_price import ReturnPrice
 
 _MAX_LOSSES = 3
 
@@ -117,3 +126,117 @@ def _view(lost: Iterable[tuple[_Who, float]], now_s: float, block_size: int) -> 
         LossView(tokens=count, place=who[0], evicted_s=latest_s[who], ago_s=now_s - latest_s[who], taker=who[1] or None)
         for who, count in tokens.most_common(_MAX_LOSSES)
     )
+
+
+class MissLog(Part):
+    """`block_size` is that of a request's block hashes, `num_blocks` the cache's size; `clock` gives seconds.
+
+    `find_state` finds the state of a job's request that is in the engine, `name_session` names its session by its id;
+    "" where it is no job's. Where there is a CPU cache, `price` learns how many evicted blocks a request that was
+    admitted computes again, and `find_losses` finds why neither cache has them.
+    """
+
+    def __init__(
+        self,
+        block_size: int,
+        num_blocks: int,
+        clock: Callable[[], float],
+        find_state: Callable[[Request], RequestState | None],
+        name_session: Callable[[str], str],
+        *,
+        price: ReturnPrice | None = None,
+        find_losses: FindLosses | None = None,
+    ) -> None:
+        self._price = price
+        self._find_losses = find_losses
+        self._find_state = find_state
+        self._block_size = block_size
+        self._clock = clock
+        self._name_session = name_session
+        self._evicted: EvictedBlocks[Eviction] = EvictedBlocks.of_cache(num_blocks)
+
+    def evicted(self, blocks: Sequence[KVCacheBlock], request_id: str) -> None:
+        """Note blocks that are evicted for the client's request of this id, and still have their hashes."""
+        hashes = [block_hash for block in blocks if (block_hash := block.block_hash) is not None]
+        if hashes:
+            self._evicted.note(hashes, Eviction(self._clock(), self._name_session(request_id)))
+
+    def admitted(self, request: Request, hit_tokens: int, filled: Collection[int]) -> None:  # noqa: ARG002
+        """Tell of a job's request that runs for the first time what it missed and why. It computes these blocks now.
+
+        `filled` are its blocks, by index, that fill requests have computed for it.
+        """
+        state = self._find_state(request)
+        if state is None or state.scheduled_s is not None:
+            return
+        cached_tokens = request.prefill_stats.num_cached_tokens if request.prefill_stats is not None else 0
+        if cached_tokens < request.num_prompt_tokens:
+            self._explain(request, state, filled, cached_tokens)
+
+    def _explain(self, request: Request, state: RequestState, filled: Collection[int], cached_tokens: int) -> None:
+        size = self._block_size
+        hashes = reusable_hashes(request, size)
+        missed = find_missed(len(hashes), cached_tokens // size, filled)
+        evicted = self._evicted.take(hashes, missed)
+        if self._price is not None:
+            self._price.note_lost(len(evicted))
+        reads_cache = not request.skip_reading_prefix_cache
+        forgotten = self._evicted.forgotten
+        state.misses = explain_misses(
+            missed,
+            request.num_prompt_tokens - cached_tokens,
+            evicted,
+            state.overlap,
+            size,
+            left_tokens=read_left(request),
+            reads_cache=reads_cache,
+            all_remembered=forgotten is None or forgotten.time_s < state.left_s,
+        )
+        if not reads_cache:
+            return
+        if self._find_losses is None:
+            state.lost_to = view_losses(evicted, self._clock(), size)
+            return
+        losses = self._find_losses(hashes, evicted)
+        causes = Counter(loss.cause for loss in losses.values())
+        state.evicted_from = {cause: blocks * size for cause, blocks in causes.items()}
+        state.lost_to = view_placed_losses(evicted, losses, self._clock(), size)
+
+    def reset(self) -> None:
+        """Forget what was evicted: the cache was emptied."""
+        self._evicted.clear()
+
+    def abandon(self) -> None:
+        """Forget what was evicted: nothing is told from now on."""
+        self._evicted.clear()
+        if self._price is not None:
+            self._price.settle()
+
+
+_PLACES: Mapping[CacheHitSource, HitPlace] = {
+    CacheHitSource.DEVICE: "gpu",
+    CacheHitSource.HOST: "host",
+    CacheHitSource.DISK: "disk",
+}
+
+
+def find_places(connector: KVConnectorBase_V1 | None, request: Request, stats: PrefillStats) -> dict[HitPlace, int]:
+    """Split the cached tokens of a request that has just been admitted by the place that supplied them.
+
+    vLLM asks its connectors the same for `vllm:prompt_tokens_cached_by_source`, once what they load is known. `gpu` and
+    `host` are always there, other places where tokens came from them. What a connector cannot place, or adds up to
+    another number, came from `elsewhere`.
+
+    Returns:
+        Nothing without a connector: there is one cache alone.
+    """
+    if connector is None:
+        return {}
+    places: Counter[HitPlace] = Counter({"gpu": stats.num_local_cached_tokens, "host": 0})
+    brought = stats.num_external_cached_tokens
+    sources = connector.get_external_cache_hit_sources(request, brought) if brought else {}
+    if sum(sources.values()) != brought:
+        sources = {CacheHitSource.EXTERNAL_UNSPECIFIED: brought}
+    for source, tokens in sources.items():
+        places[_PLACES.get(source, "elsewhere")] += tokens
+    return dict(places)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from agentcache.engine.jobs.prompt_end import PromptEnd, find_prompt_end
+from agentcache.engine.jobs.prompt_change import TurnTokens
 from agentcache.engine.jobs.request_state import reusable_hashes
-from agentcache.engine.jobs.sent_prompt import read_sent
-from agentcache.engine.jobs.told_prompt import has_history, read_agent, read_questions, read_roles
-from agentcache.engine.jobs.turn_chains import Overlap, Prompt, TurnChains
-from agentcache.engine.jobs.turn_tokens import TurnTokens
-from agentcache.engine.observers import Observers
+from agentcache.engine.jobs.told_prompt import has_history, read_agent, read_questions, read_roles, read_sent
+from agentcache.engine.jobs.turn_chains import Overlap, Prompt, PromptEnd, TurnChains, find_prompt_end
+from agentcache.engine.parts import Observers
 from agentcache.engine.vllm.types import Request
 from agentcache.policy.replicas.chain_owners import ChainOwner, ChainOwners
 from tool_runtime.learning.job_table import Parent

@@ -5,27 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from agentcache._evictor import FreeContext
+from agentcache.engine.blocks.evictor_inputs import TurnCost
 from agentcache.engine.blocks.pins import Pin, PinEnd, Pins, pin_rank
-from agentcache.engine.blocks.turn_cost import TurnCost
 from agentcache.engine.constants import ANSWER_MARK
 from agentcache.engine.jobs.duration_store import DurationStore
-from agentcache.engine.jobs.finish_classes import OVER, PREEMPTED, UNKNOWN, FinishClasses
-from agentcache.engine.jobs.hit_places import find_places
-from agentcache.engine.jobs.job_finder import JobFinder
+from agentcache.engine.jobs.finish_classes import OVER, PREEMPTED, UNKNOWN, FinishClasses, ReuseFactors
+from agentcache.engine.jobs.job_finder import JobFinder, is_search_step
+from agentcache.engine.jobs.misses import find_places
 from agentcache.engine.jobs.names import job_name, shorten, tenant_name
 from agentcache.engine.jobs.prefix_matcher import PrefixMatcher
-from agentcache.engine.jobs.prompt_change import PromptChanges
+from agentcache.engine.jobs.prompt_change import PromptChanges, TurnTokens
 from agentcache.engine.jobs.request_state import RequestState, is_answer, is_whole, view_turn
-from agentcache.engine.jobs.reuse_factors import ReuseFactors
-from agentcache.engine.jobs.search_steps import is_search_step
 from agentcache.engine.jobs.stats import MAX_TURNS, JobStats, hide_takers, view_job
-from agentcache.engine.jobs.turn_tokens import TurnTokens
 from agentcache.engine.jobs.views import JobView, RuntimeCounts
-from agentcache.engine.observers import Observers
 from agentcache.engine.order.admission import AdmissionControl
 from agentcache.engine.order.job_queue import ORDINARY, QueuePriority, find_priority
 from agentcache.engine.order.load_control import LoadControl
-from agentcache.engine.parts import Part, request_ids
+from agentcache.engine.parts import Observers, Part, request_ids
 from agentcache.engine.replies.tool_reader import ToolReader, calls_of
 from agentcache.engine.vllm.offload import KVConnectorBase_V1
 from agentcache.engine.vllm.types import EngineCoreOutputs, KVCacheBlock, Request

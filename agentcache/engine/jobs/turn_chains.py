@@ -1,4 +1,4 @@
-"""What a finished turn left in the cache, in short, to tell where the job's next prompt leaves it."""
+"""Keeps what a finished turn left in the cache, in short, to tell where the job's next prompt leaves it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,38 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentcache.engine.jobs.bounded_table import BoundedTable, count_text_bytes
-from agentcache.engine.jobs.prompt_end import PromptEnd
-from agentcache.engine.jobs.sent_prompt import SentPrompt
-from agentcache.engine.jobs.told_prompt import has_reply
+from agentcache.engine.jobs.told_prompt import SentPrompt, has_reply
 from agentcache.engine.jobs.views import ChangeTokens
+from agentcache.engine.vllm.types import Request
 from tool_runtime.learning.job_table import Parent
+
+# Templates begin a reply by its role, and some by an empty thought: no more tokens than this.
+_MAX_REPLY_HEAD = 32
+
+
+class PromptEnd(NamedTuple):
+    """The tokens of a prompt behind its last full block, up to the end of its last message."""
+
+    blocks: int
+    tail: tuple[int, ...]
+
+    def is_in(self, tokens: Sequence[int], shared_blocks: int, block_size: int) -> bool:
+        """Tell whether a prompt that has `shared_blocks` of these blocks has all of this prompt's messages."""
+        behind = self.blocks * block_size
+        return self.blocks <= shared_blocks and tuple(tokens[behind : behind + len(self.tail)]) == self.tail
+
+
+def find_prompt_end(request: Request, block_size: int) -> PromptEnd:
+    """Find where the messages end: behind the last end-of-turn token if one is near, else where the prompt does."""
+    tokens = request.prompt_token_ids or ()
+    end = len(tokens)
+    end_of_turn = request.sampling_params.eos_token_id if request.sampling_params is not None else None
+    head = tokens[max(1, end - _MAX_REPLY_HEAD) :]
+    if end_of_turn is not None and end_of_turn in head:
+        end -= head[::-1].index(end_of_turn)
+    blocks = end // block_size
+    return PromptEnd(blocks, tuple(tokens[blocks * block_size : end]))
+
 
 # Of a block's hash: enough to tell the blocks of one job apart.
 _HASH_BYTES = 8

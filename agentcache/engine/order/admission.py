@@ -1,4 +1,4 @@
-"""Waiting requests and what is kept in the cache: what they will hit is kept for them, and they leave pins alone."""
+"""Holds back requests that would take pinned blocks or the room of senior jobs, and keeps what requests will hit."""
 
 from __future__ import annotations
 
@@ -6,13 +6,61 @@ from collections.abc import Callable, Sequence
 
 from agentcache.engine.blocks.pins import LATEST_S, Pins
 from agentcache.engine.jobs.request_state import RequestState
-from agentcache.engine.order.juniors import Juniors
 from agentcache.engine.order.load_control import LoadControl
-from agentcache.engine.order.step_order import StepOrder
 from agentcache.engine.vllm.base import cdiv
 from agentcache.engine.vllm.types import KVCacheBlock, Request, RequestStatus
 from agentcache.engine.waits import WaitReason
-from agentcache.policy.runtime_policy import SMALL_S, RuntimePolicy
+from agentcache.policy.runtime_policy import SMALL_S, Order, RuntimePolicy
+
+
+class StepOrder:
+    """Lies between the policy's orders for when nothing and when all of what is evicted will be lost."""
+
+    def __init__(self, runtime_policy: RuntimePolicy, foresee_loss: Callable[[], float]) -> None:
+        """`foresee_loss` gives the share that will be lost."""
+        self._foresee_loss = foresee_loss
+        self._all_lost = runtime_policy.order or Order()
+        self._none_lost = runtime_policy.kept_order or self._all_lost
+        self.loss = 0.0
+        """The share of what is evicted in this step that will be lost."""
+        self.order = self._none_lost
+        self.step()
+
+    def step(self) -> None:
+        """Note that a step is scheduled next."""
+        loss = self._foresee_loss()
+        if loss != self.loss:
+            self.loss, self.order = loss, self._none_lost.towards(self._all_lost, loss)
+
+
+# A job with so many turns behind it has come far, whatever others have done: agents of many turns on small contexts
+# gain nothing from waits (docs/results/front.md#juniors).
+FAR_TURNS = 5
+
+
+class Juniors:
+    """Tells whose turns leave room to others: new jobs', and those of jobs that have come less far than most.
+
+    A job that has come far has a long context, dear to lose, and is the sooner to end and free it. How far that is
+    depends on the agents, so jobs are compared with one another, up to `FAR_TURNS`.
+    """
+
+    def __init__(self, get_share: Callable[[], float], find_turns: Callable[[float], int]) -> None:
+        """`get_share` gives the share of jobs that are juniors, `find_turns` the turns behind a job above it."""
+        self._get_share = get_share
+        self._find_turns = find_turns
+        # With fewer turns behind it a job is a junior. None until somebody asks in this step.
+        self._bound: int | None = None
+
+    def step(self) -> None:
+        """Note that a step is scheduled next: jobs have gone on."""
+        self._bound = None
+
+    def include(self, turn: int) -> bool:
+        """Tell whether a job with so many turns behind it is a junior. One without any always is."""
+        if self._bound is None:
+            self._bound = max(1, min(FAR_TURNS, self._find_turns(self._get_share())))
+        return turn < self._bound
 
 
 class AdmissionControl:

@@ -1,4 +1,4 @@
-"""The queue of waiting requests in the order of their jobs."""
+"""Queues requests in the order of their jobs, and chooses the running one to preempt when another finds no blocks."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
+from agentcache.engine.parts import Part
 from agentcache.engine.vllm.types import Request, RequestQueue, RequestStatus
-from agentcache.policy.runtime_policy import Order
+from agentcache.policy.runtime_policy import Order, Victim
 
 
 class QueuePriority(NamedTuple):
@@ -176,3 +177,33 @@ def _make_entry(request: Request, priority: QueuePriority, number: int) -> _Entr
     rank, time_s, arrival_s, _ = priority
     key = rank, time_s, arrival_s, request.arrival_time, number
     return _Entry(request.request_id, priority, key, (arrival_s, number))
+
+
+class Preemption(Part):
+    """Puts the policy's victim last in the batch when a request finds no blocks: vLLM then preempts the last.
+
+    Not before: the batch is served in its order, and a long prefill in front of others would leave them no tokens.
+    """
+
+    def __init__(self, victim: Victim, priority_of: Callable[[Request], QueuePriority]) -> None:
+        self._victim = victim
+        self._priority_of = priority_of
+
+    def choose_victim(self, request: Request, running: list[Request]) -> None:
+        """Move a victim from behind the request, which still finds no blocks, to the end.
+
+        The others have this step's tokens already.
+
+        running:  scheduled … | request | behind …   ->   scheduled … | request | behind … without victim | victim
+        """
+        if self._victim == "last" or request.status != RequestStatus.RUNNING:
+            return
+        behind = range(running.index(request) + 1, len(running))
+        if not behind:
+            return
+        if self._victim == "cheapest":
+            # The cost of a prefill grows with its length.
+            place = min(behind, key=lambda index: running[index].num_computed_tokens)
+        else:
+            place = max(behind, key=lambda index: self._priority_of(running[index]).time_s)
+        running.append(running.pop(place))

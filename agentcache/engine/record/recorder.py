@@ -10,9 +10,9 @@ from pathlib import Path
 
 from agentcache.config import AgentCacheConfig
 from agentcache.config_reader import CONFIG_KEY
+from agentcache.engine.jobs.job_finder import SearchSteps, is_search_step
 from agentcache.engine.jobs.names import job_name
 from agentcache.engine.jobs.request_state import is_made_up, is_whole
-from agentcache.engine.jobs.search_steps import SearchSteps, is_search_step
 from agentcache.engine.parts import Part, request_ids
 from agentcache.engine.record.line_file import LineFile
 from agentcache.engine.record.line_writer import LineWriter

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from agentcache.engine.jobs.reply_ids import ReplyIds
+from agentcache.engine.jobs.names import ReplyIds
 from agentcache.policy.replicas.placement import Placement
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from agentcache.engine.parts import Part
-from agentcache.engine.segments.cached_blocks import CachedBlockMap
+from agentcache.engine.segments.cached_blocks import CachedBlockMap, HitFinder, Prefix, PrefixHit
 from agentcache.engine.segments.fill_request import (
     FillRequest,
     Parent,
@@ -25,7 +25,6 @@ from agentcache.engine.segments.fill_request import (
     is_startable,
     make_fill_request,
 )
-from agentcache.engine.segments.hit_finder import HitFinder, Prefix, PrefixHit
 from agentcache.engine.segments.holds import Holds
 from agentcache.engine.segments.plan import Hits, Interval, SegmentCosts, plan_segments
 from agentcache.engine.vllm.base import cdiv

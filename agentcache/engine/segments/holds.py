@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from agentcache.engine.segments.cached_blocks import CachedBlockMap
+from agentcache.engine.segments.cached_blocks import CachedBlockMap, HitFinder
 from agentcache.engine.segments.fill_request import Parent, Place
-from agentcache.engine.segments.hit_finder import HitFinder
 from agentcache.engine.vllm.types import BlockPool, KVCacheBlock, Request
 
 

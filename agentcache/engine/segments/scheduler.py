@@ -6,11 +6,10 @@ from collections.abc import Callable, Collection, Iterable
 from itertools import chain
 from typing import Any
 
-from agentcache.engine.segments.cached_blocks import CachedBlockMap
+from agentcache.engine.segments.cached_blocks import CachedBlockMap, HitFinder
 from agentcache.engine.segments.fill_request import find_obstacle
 from agentcache.engine.segments.filling_queue import FillingQueue
 from agentcache.engine.segments.gap_filler import GapFiller, SegmentStats
-from agentcache.engine.segments.hit_finder import HitFinder
 from agentcache.engine.segments.layer_rule import find_rule_obstacle, make_rule
 from agentcache.engine.segments.obstacles import Obstacle
 from agentcache.engine.segments.plan import SegmentCosts

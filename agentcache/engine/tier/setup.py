@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from agentcache._evictor import Evictor
 from agentcache.config import AgentCacheConfig
 from agentcache.engine.blocks.block_queue import BlockQueue
-from agentcache.engine.observers import Observers
+from agentcache.engine.parts import Observers
 from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP, watched_map_of
 from agentcache.engine.segments.gap_filler import GapFiller
 from agentcache.engine.segments.obstacles import Reason

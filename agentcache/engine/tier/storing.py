@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from agentcache._evictor import FreeContext
 from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.jobs.evicted_blocks import Loss
-from agentcache.engine.observers import Observers
+from agentcache.engine.parts import Observers
 from agentcache.engine.segments.cached_blocks import WatchedBlockMap, watched_map_of
 from agentcache.engine.tier.fresh_blocks import FreshBlocks
 from agentcache.engine.tier.host_cache import UNKNOWN_USE, HostCache, LastUse, StoredBlock

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 
-from agentcache.engine.observers import Observers
-from agentcache.engine.parts import Part
+from agentcache.engine.parts import Observers, Part
 from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP, CachedBlockMap
 from agentcache.engine.segments.fill_request import find_obstacle
 from agentcache.engine.segments.gap_filler import GapFiller
