@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentcache.config_reader import CONFIG_KEY, read_config
-from agentcache.engine.measure.bench_control import BenchControl, start_engine
-from agentcache.engine.measure.step_log import StepLog
 from agentcache.engine.vllm.config import VllmConfig
 from agentcache.engine.vllm.types import SamplingParams
 from agentcache.errors import IntegrityError, ServerError, in_one_line
 from agentcache.policy.step_fit import MeasuredStep
+from agentcache.profile.bench_control import BenchControl, start_engine
+from agentcache.profile.step_log import StepLog
 from agentcache.server.arguments import build_arguments, make_engine_config
 
 # Every block stays until it is dropped or room is needed; every gap is filled, however little that saves.

@@ -152,7 +152,7 @@ class EmbeddedBackend:
 
     def _size_cache(self, config: VllmConfig, tokens: int) -> None:
         """Find how many blocks hold so many tokens. Raises InputError where the config does not tell."""
-        from agentcache.engine.layer_groups import count_blocks, make_layer_groups
+        from agentcache.run.layer_groups import count_blocks, make_layer_groups
 
         try:
             groups = make_layer_groups(config)

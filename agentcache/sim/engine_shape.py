@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from agentcache.config_reader import CONFIG_KEY, read_config
 from agentcache.engine.constants import SCHEDULER_CLASS
-from agentcache.engine.layer_groups import count_blocks, make_layer_groups
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.engine.tier.options import is_steered, make_transfer_config
 from agentcache.engine.vllm.compat import check_vllm
@@ -22,6 +21,7 @@ from agentcache.engine.vllm.types import (
     resolve_kv_cache_block_sizes,
 )
 from agentcache.errors import InputError, in_one_line
+from agentcache.run.layer_groups import count_blocks, make_layer_groups
 from agentcache.sim.clock import VirtualClock
 
 

@@ -14,10 +14,10 @@ from vllm.config import VllmConfig
 
 from agentcache._evictor import LruEvictor, PinnedEvictor
 from agentcache.engine.constants import SCHEDULER_CLASS
-from agentcache.engine.layer_groups import count_blocks, make_layer_groups
 from agentcache.errors import InputError
 from agentcache.policy.cost import ProfileKey
 from agentcache.profile.command import _estimate
+from agentcache.run.layer_groups import count_blocks, make_layer_groups
 
 KEY = ProfileKey(model="mine", gpu="h100", tensor_parallel_size=1, dtype="bfloat16")
 TINY_GEMMA_4: dict[str, Any] = {

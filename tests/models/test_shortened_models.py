@@ -16,9 +16,9 @@ from transformers import AutoConfig
 from vllm.config import VllmConfig
 from vllm.engine.arg_utils import EngineArgs
 
-from agentcache.engine.layer_groups import make_layer_groups
 from agentcache.models.geometry import Geometry, read_geometry
 from agentcache.models.published import PUBLISHED
+from agentcache.run.layer_groups import make_layer_groups
 
 each_model = pytest.mark.parametrize("name", LAYERS)
 GROUPS = {

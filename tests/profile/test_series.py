@@ -9,11 +9,11 @@ from typing import Any, NamedTuple, cast
 
 import pytest
 
-from agentcache.engine.measure.step_log import StepLog
 from agentcache.errors import IntegrityError
 from agentcache.policy.step_cost import Row
 from agentcache.policy.step_fit import MeasuredStep
 from agentcache.profile.series import SERIES_STEPS, average_series
+from agentcache.profile.step_log import StepLog
 
 
 class Kind(NamedTuple):

@@ -5,8 +5,8 @@ from typing import Any, cast
 
 import pytest
 
-from agentcache.engine.measure.step_log import StepLog
 from agentcache.policy.step_cost import Row
+from agentcache.profile.step_log import StepLog
 
 
 class Scheduler:

@@ -15,7 +15,6 @@ from fake_server import FakeServer, encode, render
 from made_settings import make_settings
 from made_simulation import make_engine
 
-from agentcache.engine import layer_groups
 from agentcache.errors import InputError, ServerError
 from agentcache.jobs.tokenizer import LocalTokenizer
 from agentcache.models.catalog import resolve_model
@@ -23,6 +22,7 @@ from agentcache.replay import command
 from agentcache.replay.backends import EmbeddedBackend, ExternalBackend
 from agentcache.replay.endpoint import CacheFacts, Endpoint
 from agentcache.report.events import PolicyEvent, RequestEvent, read_events
+from agentcache.run import layer_groups
 from tool_runtime.agent.job import Message
 
 POLICIES = ("asymcache", "vllm", "lru")

@@ -8,7 +8,6 @@ from functools import cached_property
 
 from agentcache._evictor import Evictor, FreeContext
 from agentcache.config import AgentCacheConfig, is_on
-from agentcache.engine.banner import speaks_for_server, write_banner
 from agentcache.engine.blocks.block_queue import BlockQueue, replace_queue
 from agentcache.engine.blocks.checkpoints import Checkpoints, has_checkpoints
 from agentcache.engine.blocks.evictor_inputs import build_inputs
@@ -20,7 +19,7 @@ from agentcache.engine.jobs.tracker import JobTracker
 from agentcache.engine.order.chunking import StepLimit
 from agentcache.engine.order.job_queue import JobQueue, Preemption
 from agentcache.engine.parts import Hooks, Observers
-from agentcache.engine.policy_choice import find_cost_obstacle
+from agentcache.engine.policy_choice import find_cost_obstacle, speaks_for_server, write_banner
 from agentcache.engine.record.recorder import make_recorder
 from agentcache.engine.replies.parser_choice import make_reader
 from agentcache.engine.replies.stop_strings import StopStrings

@@ -1,1 +1,0 @@
-"""What measurements do to an engine in their own process: they change its cache and knobs, and time its steps."""
