@@ -13,6 +13,7 @@ from agentcache.engine.vllm.compat import check_vllm
 check_vllm()
 
 from agentcache.config_reader import read_config
+from agentcache.engine.blocks.checkpoints import keep_checkpoints
 from agentcache.engine.blocks.lru_comparison import LruComparison
 from agentcache.engine.blocks.references import check_references, count_in_tables
 from agentcache.engine.build.parts import Build
@@ -21,44 +22,58 @@ from agentcache.engine.parts import Observers
 from agentcache.engine.policy_choice import choose_policy
 from agentcache.engine.segments.cached_blocks import CachedBlockMap
 from agentcache.engine.segments.scheduler import MultiSegmentScheduler
-from agentcache.engine.vllm.garbage import spare_cores
+from agentcache.engine.vllm.config import VllmConfig
+from agentcache.engine.vllm.garbage import spare_core
 from agentcache.engine.vllm.patches import wrap_allocate_slots
 from agentcache.engine.vllm.types import (
     EngineCoreOutputs,
     KVCacheBlock,
+    KVCacheConfig,
     ModelRunnerOutput,
     Request,
     RequestStatus,
     SchedulerOutput,
 )
 from agentcache.engine.waits import WaitReason
+from agentcache.policy.registry import Policy
 
 
 class AgentScheduler(MultiSegmentScheduler):
     """Entered through vLLM's `scheduler_cls`, configured by `additional_config["agentcache"]`."""
 
-    def __init__(self, *args: Any, clock: Callable[[], float] = time.monotonic, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        vllm_config: VllmConfig,
+        kv_cache_config: KVCacheConfig,
+        *args: Any,
+        clock: Callable[[], float] = time.monotonic,
+        **kwargs: Any,
+    ) -> None:
         """Make vLLM's scheduler and add our parts. `clock` gives seconds; a simulation has its own."""
         # It knows of this class.
         from agentcache.engine.rpc.core_calls import answer_front_ends
 
         answer_front_ends()
-        spare_cores()
-        super().__init__(*args, **kwargs)
         self.clock = clock
-        self.config = read_config(self.vllm_config.additional_config)
+        self.config = read_config(vllm_config.additional_config)
+        policy = choose_policy(vllm_config, self.config)
+        kept = keep_checkpoints(kv_cache_config) if policy.segments else kv_cache_config
+        super().__init__(vllm_config, kept, *args, **kwargs)
+        # The next scheduler of this engine core may have another policy.
+        self.kv_cache_config = kv_cache_config
         self.observers = Observers()
         self.snapshot_guard = self.observers.guard("snapshot")
         # The client's request for which blocks are allocated.
         self._taker = ""
-        self._use_policy()
+        self._use_policy(policy)
+        spare_core()
 
-    def _use_policy(self) -> None:
+    def _use_policy(self, policy: Policy) -> None:
         """Make the parts of the policy in force, and let them hear and decide."""
         build = Build(
             self,
             self.config,
-            choose_policy(self.vllm_config, self.config),
+            policy,
             observers=self.observers,
             note_evicted=self._note_evicted,
             clock=self.now,

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from agentcache.engine.scheduler import AgentScheduler
 from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP
 from agentcache.engine.vllm.compat import check_vllm
 from agentcache.engine.vllm.config import VllmConfig
 from agentcache.engine.vllm.engine import EngineCore, Executor, LLMEngine
 from agentcache.engine.vllm.types import BlockHash, Request, SamplingParams
 from agentcache.errors import CompatibilityError, InputError
+from agentcache.profile.step_log import LoggingScheduler
 from agentcache.tuning import Tuning
+
+LOGGING_SCHEDULER = f"{LoggingScheduler.__module__}.{LoggingScheduler.__name__}"
 
 
 def start_engine(config: VllmConfig) -> LLMEngine:
@@ -25,11 +27,11 @@ class BenchControl:
     def __init__(self, engine: LLMEngine) -> None:
         check_vllm()
         core = getattr(engine.engine_core, "engine_core", None)
-        if not isinstance(core, EngineCore) or not isinstance(core.scheduler, AgentScheduler):
-            raise CompatibilityError("measuring needs an engine in this process, with agentcache's scheduler")
+        if not isinstance(core, EngineCore) or not isinstance(core.scheduler, LoggingScheduler):
+            raise CompatibilityError(f"measuring needs an engine in this process, with {LOGGING_SCHEDULER}")
         if core.request_block_hasher is None:
             raise InputError("measuring needs prefix caching; leave --no-enable-prefix-caching out")
-        self.scheduler: AgentScheduler = core.scheduler
+        self.scheduler = core.scheduler
         self._hasher = core.request_block_hasher
         self._pool = core.scheduler.kv_cache_manager.block_pool
         self._step_tokens = core.scheduler.max_num_scheduled_tokens

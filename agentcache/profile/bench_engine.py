@@ -14,8 +14,7 @@ from agentcache.engine.vllm.config import VllmConfig
 from agentcache.engine.vllm.types import SamplingParams
 from agentcache.errors import IntegrityError, ServerError, in_one_line
 from agentcache.policy.step_fit import MeasuredStep
-from agentcache.profile.bench_control import BenchControl, start_engine
-from agentcache.profile.step_log import StepLog
+from agentcache.profile.bench_control import LOGGING_SCHEDULER, BenchControl, start_engine
 from agentcache.server.arguments import build_arguments, make_engine_config
 
 # Every block stays until it is dropped or room is needed; every gap is filled, however little that saves.
@@ -55,7 +54,7 @@ class BenchEngine:
         self.startup_s = time.monotonic() - began
         self.config = config
         self.control = BenchControl(self.engine)
-        self.log = StepLog(self.control.scheduler)
+        self.log = self.control.scheduler.step_log
         self.max_tokens: int = config.model_config.max_model_len
         self.max_seqs: int = config.scheduler_config.max_num_seqs
         # As its log tells it.
@@ -128,4 +127,5 @@ def make_bench_config(model: str, options: Sequence[str], knobs: Mapping[str, ob
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     arguments = build_arguments(model, options)
     arguments.additional_config[CONFIG_KEY] = read_config({CONFIG_KEY: dict(knobs)}).model_dump()
+    arguments.scheduler_cls = LOGGING_SCHEDULER
     return make_engine_config(arguments)

@@ -7,7 +7,6 @@ layers all keep all tokens. Whatever is out of the ordinary is left to vLLM's ow
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from agentcache.engine.scheduler import AgentScheduler
@@ -123,7 +122,6 @@ def quicken(scheduler: AgentScheduler) -> BlockKeys | None:
     quick = QuickPool(pool, keys)
     replace(pool, "cache_full_blocks", quick.cache_full_blocks)
     replace(pool, "get_new_blocks", quick.get_new_blocks)
-    replace(manager, "estimate_cached_tokens", lambda request: _find_most_tokens(manager, request))
     _allocate_quickly(manager, scheduler.block_size)
     if scheduler.gap_filler is None:
         _look_up_quickly(manager, quick, scheduler.block_size)
@@ -169,9 +167,3 @@ def _allocate_quickly(manager: KVCacheManager, block_size: int) -> None:
         return manager.empty_kv_cache_blocks
 
     replace(manager, "allocate_slots", allocate_slots)
-
-
-def _find_most_tokens(manager: KVCacheManager, request: Request) -> int:
-    """Find how many tokens the last of a request's cached blocks stands for."""
-    blocks: Sequence[KVCacheBlock] = manager.get_blocks(request.request_id).blocks[_GROUP]
-    return max([block._block_hash_num_tokens or 0 for block in blocks], default=0)

@@ -96,6 +96,9 @@ def test_stock_vllm_keeps_what_it_would_keep(tiny_model_path: str) -> None:
     for policy in ("vllm", "lru", "continuum-code"):
         lone = make_lone(tiny_model_path, FAMILIES["gpt-oss"], policy=policy)
         assert lone.scheduler.kv_cache_manager.coordinator.retention_interval == 0
+    ours = make_lone(tiny_model_path, FAMILIES["gpt-oss"]).scheduler
+    assert ours.kv_cache_manager.coordinator.retention_interval is None
+    assert ours.kv_cache_config.prefix_cache_retention_interval == 0, "an engine's next policy begins with its own"
 
 
 def test_what_jobs_begin_with_stays_a_checkpoint(tiny_model_path: str) -> None:

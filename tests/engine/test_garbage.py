@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 from hand_clock import Clock
-from vllm.v1.engine.core import DPEngineCoreProc, EngineCoreProc
 
-from agentcache.engine.vllm.garbage import SpareSurvivors, spare_cores
+from agentcache.engine.vllm import garbage
+from agentcache.engine.vllm.garbage import SpareSurvivors, spare_core
 
 
 @pytest.fixture(autouse=True)
@@ -70,10 +70,14 @@ def test_few_objects_are_looked_at_at_a_time() -> None:
     assert len(kept) == 300_000
 
 
-def test_engine_cores_spare_survivors_when_they_begin_to_serve() -> None:
-    spare_cores()
-    for core in (EngineCoreProc, DPEngineCoreProc):
-        # Without the parts of a core it fails, but behind that.
-        with pytest.raises(AttributeError):
-            core.run_busy_loop(None)
-        assert gc.callbacks.pop().__self__.__class__ is SpareSurvivors
+@pytest.mark.parametrize(("parent", "spares"), [(object(), 1), (None, 0)])
+def test_an_engine_core_of_its_own_process_spares_survivors_once(
+    monkeypatch: pytest.MonkeyPatch, parent: object, spares: int
+) -> None:
+    monkeypatch.setattr(garbage, "parent_process", lambda: parent)
+    before = len(gc.callbacks)
+    spare_core.cache_clear()
+    spare_core()
+    spare_core()
+    spare_core.cache_clear()
+    assert len(gc.callbacks) - before == spares

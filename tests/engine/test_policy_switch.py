@@ -136,7 +136,7 @@ def test_under_vllm_nothing_is_replaced(small: LiveEngine) -> None:
     scheduler = small.scheduler
     assert type(small.pool.free_block_queue) is FreeKVCacheBlockQueue
     assert type(scheduler.waiting) is FCFSRequestQueue
-    assert (scheduler.evictor, scheduler.gap_filler, scheduler.chunking) == (None, None, None)
+    assert (scheduler.evictor, scheduler.gap_filler, scheduler.step_limit.tuning) == (None, None, None)
     # Methods that were put in the place of vLLM's are attributes of the object.
     parts = (scheduler, scheduler.kv_cache_manager, scheduler.kv_cache_manager.coordinator, small.pool)
     assert [

@@ -34,20 +34,19 @@ class Scheduler:
         self.now_s = 0.0
         self.requests = {"a": SimpleNamespace(num_computed_tokens=0)}
         self._next = DECODE
-        self.log = StepLog(cast(Any, self), lambda: self.now_s)
+        self.log = StepLog(lambda: self.now_s)
 
-    def schedule(self, _: bool = False) -> Any:
-        return SimpleNamespace(num_scheduled_tokens={"a": self._next.tokens})
-
-    def update_from_output(self, _step: object, _output: object) -> dict[int, Any]:
-        return {}
+    def schedule(self) -> Any:
+        output: Any = SimpleNamespace(num_scheduled_tokens={"a": self._next.tokens})
+        self.log.note_start(output, cast(Any, self.requests), self.now_s)
+        return output
 
     def run(self, kinds: Sequence[Kind]) -> list[MeasuredStep]:
         gpu_free_s = 0.0
         under_way: deque[tuple[Any, float]] = deque()
         for kind in kinds:
             self._next = kind
-            output = cast(Any, self).schedule()
+            output = self.schedule()
             launched_s = self.now_s
             self.now_s += kind.launch_s
             gpu_free_s = max(self.now_s, max(launched_s, gpu_free_s) + kind.gpu_s)
@@ -55,7 +54,7 @@ class Scheduler:
             if len(under_way) == 2:
                 done, ended_s = under_way.popleft()
                 self.now_s = max(self.now_s, ended_s)
-                cast(Any, self).update_from_output(done, None)
+                self.log.note_end(done)
         return self.log.take()
 
 

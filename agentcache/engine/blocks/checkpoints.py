@@ -15,6 +15,7 @@ needs.
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable
 from itertools import chain
@@ -46,6 +47,14 @@ def has_checkpoints(config: KVCacheConfig) -> bool:
     Layers that a window narrows keep all, too, under --disable-hybrid-kv-cache-manager.
     """
     return not all(isinstance(group.kv_cache_spec, FullAttentionSpec) for group in config.kv_cache_groups)
+
+
+def keep_checkpoints(config: KVCacheConfig) -> KVCacheConfig:
+    """Return the config by which vLLM registers all windows and states, of which `Checkpoints` keeps some.
+
+    By default it keeps those at a prompt's end alone, and the reply behind it would supersede them.
+    """
+    return dataclasses.replace(config, prefix_cache_retention_interval=None) if has_checkpoints(config) else config
 
 
 class Checkpoints(Part):
@@ -95,8 +104,6 @@ class Checkpoints(Part):
                 self._keep_shared(request_id)
 
         replace(coordinator, "remove_skipped_blocks", supersede_skipped_blocks)
-        # vLLM keeps the windows and states at a prompt's end alone, and the reply behind it would supersede them.
-        replace(coordinator, "retention_interval", None)
 
     def admitted(self, request: Request, hit_tokens: int, filled: Collection[int]) -> None:  # noqa: ARG002
         """Note where the job of a request that runs has begun, and where it will come back to."""

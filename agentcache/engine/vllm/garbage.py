@@ -6,23 +6,13 @@ import gc
 import time
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any
-
-from agentcache.engine.vllm.engine import DPEngineCoreProc, EngineCoreProc
-from agentcache.engine.vllm.patches import wrap_method
+from multiprocessing import parent_process
 
 # Collections of the middle generation before a full one. By default 10, after which there are 70,000 objects to look
 # at, in 60 ms.
 _BETWEEN_FULL = 3
 # So often all objects are looked at: of what was spared some may have become garbage in cycles since.
 _LOOK_AT_ALL_S = 600.0
-
-
-@cache
-def spare_cores() -> None:
-    """Have engine cores spare what survives, from when they begin to serve. Safe to call more than once."""
-    for core in (EngineCoreProc, DPEngineCoreProc):
-        wrap_method(core, "run_busy_loop", _spare_first)
 
 
 class SpareSurvivors:
@@ -51,9 +41,8 @@ class SpareSurvivors:
             gc.unfreeze()
 
 
-def _spare_first(original: Callable[..., None]) -> Callable[..., None]:
-    def run_busy_loop(core: Any) -> None:
+@cache
+def spare_core() -> None:
+    """Spare what survives in this process if it is an engine core's own, and no client's. Later calls do nothing."""
+    if parent_process() is not None:
         SpareSurvivors().begin()
-        original(core)
-
-    return run_busy_loop

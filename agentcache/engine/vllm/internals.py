@@ -101,8 +101,6 @@ SIGNATURES: dict[str, tuple[str, ...]] = {
     # The core calls the method that a front end names in a message.
     "vllm.v1.engine.core:EngineCore.reset_encoder_cache": ("self",),
     "vllm.v1.engine.core:EngineCoreProc._notify_idle_state_callbacks": ("self",),
-    "vllm.v1.engine.core:EngineCoreProc.run_busy_loop": ("self",),
-    "vllm.v1.engine.core:DPEngineCoreProc.run_busy_loop": ("self",),
     "vllm.v1.engine.core:EngineCoreProc._invoke_utility_method": ("name", "get_result", "output", "enqueue_output"),
     "vllm.v1.sample.logits_processor:LogitsProcessor.apply": ("self", "logits"),
     "vllm.v1.sample.logits_processor:LogitsProcessor.update_state": ("self", "batch_update"),
