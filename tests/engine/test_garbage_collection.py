@@ -2,64 +2,57 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import gc
 
 import pytest
+from loaded_once import get_context
 
-# Makes each compiled type, with everything else frozen, so that a collection comes after a few allocations. Each
-# threshold has a process of its own: only the first object of a type is made slowly.
-MAKE_ALL = """
-import gc, os
-from vllm.v1.core.block_pool import BlockPool
-from agentcache import _evictor
-from agentcache._evictor import LruEvictor
-from agentcache.engine.blocks.block_queue import BlockQueue, replace_queue
+COST = {"slope_s": 1e-9, "base_s": 2e-5, "floor_s": 1e-7}
+FREQUENCY = {"alpha_s": 14.4, "beta_s": 0.36, "tau0_s": 9.75}
 
-COST = dict(slope_s=1e-9, base_s=2e-5, floor_s=1e-7)
-FREQUENCY = dict(alpha_s=14.4, beta_s=0.36, tau0_s=9.75)
-pools = [BlockPool(num_gpu_blocks=8, enable_caching=True, hash_block_size=16) for _ in range(3)]
 
-class Subclass(BlockQueue):
-    pass
+def make_all(threshold: int) -> None:
+    """Make each compiled type, with everything else frozen, so that a collection comes after a few allocations."""
+    from vllm.v1.core.block_pool import BlockPool
 
-class OwnEvictor(_evictor.PythonEvictor):
-    pass
+    from agentcache import _evictor
+    from agentcache.engine.blocks.block_queue import BlockQueue, replace_queue
 
-for threshold in range(1, 6):
-    child = os.fork()
-    if not child:
-        break
-    print(threshold, os.waitpid(child, 0)[1], flush=True)
-else:
-    os._exit(0)
-gc.collect(); gc.freeze(); gc.set_threshold(threshold)
-made = [
-    _evictor.FreeContext(job=1),
-    _evictor.LruEvictor(),
-    OwnEvictor(),
-    _evictor.AsymCacheEvictor(num_blocks=8, **FREQUENCY, **COST),
-    _evictor.AsymCacheLinearEvictor(num_blocks=8, **FREQUENCY, **COST),
-    _evictor.ReturnTimeEvictor(num_blocks=8, window=100, prior_returns=1, least_wait_s=1, **COST),
-    _evictor.MaxScoreEvictor(num_blocks=8, **FREQUENCY),
-    _evictor.PensieveEvictor(num_blocks=8, **COST),
-    _evictor.PinnedEvictor(_evictor.LruEvictor(), num_blocks=8, cheapest_first=True),
-    *[replace_queue(pool, LruEvictor(), lambda: 0.0) for pool in pools],
-    Subclass(pools[0].blocks, [], LruEvictor(), lambda: 0.0),
-]
-compiled = {name for name, value in vars(_evictor).items() if isinstance(value, type)}
-compiled -= {"Evictor", "IntegrityError", "NotFreeError"}
-assert compiled == {each.__name__ for one in made for each in type(one).__mro__} & compiled, compiled
-for pool in pools:
-    for _ in range(20):
-        taken = pool.get_new_blocks(5)
-        pool.free_blocks(taken)
-        assert len(pool.free_block_queue.get_all_free_blocks()) == pool.get_num_free_blocks() == 7
-os._exit(0)
-"""
+    pools = [BlockPool(num_gpu_blocks=8, enable_caching=True, hash_block_size=16) for _ in range(3)]
+    subclass, own_evictor = type("Subclass", (BlockQueue,), {}), type("OwnEvictor", (_evictor.PythonEvictor,), {})
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(threshold)
+    made = [
+        _evictor.FreeContext(job=1),
+        _evictor.LruEvictor(),
+        own_evictor(),
+        _evictor.AsymCacheEvictor(num_blocks=8, **FREQUENCY, **COST),
+        _evictor.AsymCacheLinearEvictor(num_blocks=8, **FREQUENCY, **COST),
+        _evictor.ReturnTimeEvictor(num_blocks=8, window=100, prior_returns=1, least_wait_s=1, **COST),
+        _evictor.MaxScoreEvictor(num_blocks=8, **FREQUENCY),
+        _evictor.PensieveEvictor(num_blocks=8, **COST),
+        _evictor.PinnedEvictor(_evictor.LruEvictor(), num_blocks=8, cheapest_first=True),
+        *[replace_queue(pool, _evictor.LruEvictor(), lambda: 0.0) for pool in pools],
+        subclass(pools[0].blocks, [], _evictor.LruEvictor(), lambda: 0.0),
+    ]
+    compiled = {name for name, value in vars(_evictor).items() if isinstance(value, type)}
+    compiled -= {"Evictor", "IntegrityError", "NotFreeError"}
+    assert compiled == {each.__name__ for one in made for each in type(one).__mro__} & compiled, compiled
+    for pool in pools:
+        for _ in range(20):
+            taken = pool.get_new_blocks(5)
+            pool.free_blocks(taken)
+            assert len(pool.free_block_queue.get_all_free_blocks()) == pool.get_num_free_blocks() == 7
 
 
 @pytest.mark.engine
+@pytest.mark.usefixtures("forkserver")
 def test_a_collection_meets_no_half_made_object() -> None:
-    run = subprocess.run([sys.executable, "-c", MAKE_ALL], capture_output=True, text=True, check=False)
-    assert run.stdout == "".join(f"{threshold} 0\n" for threshold in range(1, 6)), run.stderr[-2000:]
+    """Each threshold has a process of its own: only the first object of a type is made slowly."""
+    processes = [get_context().Process(target=make_all, args=(threshold,)) for threshold in range(1, 6)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0] * 5
