@@ -1,4 +1,4 @@
-"""What agentcache puts into a process that takes requests, once the arguments of its engine name agentcache.
+"""Hooks agentcache into a process that takes requests, once the arguments of its engine name agentcache.
 
 vLLM runs plug-ins before it knows of any engine. So all that is put in at once looks at the arguments of engines, and
 leaves those that do not name agentcache as they are.

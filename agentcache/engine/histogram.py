@@ -1,4 +1,4 @@
-"""A histogram that leaves the engine as plain values."""
+"""Counts values in buckets, and leaves the engine as plain values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What our front end tells the engine core of a request: marks, which no client can set.
+"""Marks requests for the engine core in ways that no client can: what it cannot see in tokens.
 
 The core reads them in the request's extra arguments, among what the client has sent. Before they get there they stand
 beside these arguments, where nothing from outside is put, and what a client sends under our names is refused.

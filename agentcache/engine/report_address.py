@@ -1,4 +1,4 @@
-"""Where a browser finds the live report, as the options of a server tell."""
+"""Finds the address of the live report, by the options of a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why an engine cannot start: from the process that finds it out to the one whose output the user sees last.
+"""Brings the reason why an engine cannot start from the process that finds it to the one that the user sees.
 
 Of an engine that did not start vLLM says that its log has the cause, which is some hundred lines up.
 """

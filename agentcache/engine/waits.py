@@ -1,4 +1,4 @@
-"""Why a turn waited: every second from its arrival until it runs counts for one reason."""
+"""Counts why a turn waited: every second from its arrival until it runs is for one reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The free block queue of vLLM's block pool, with the victims chosen by an evictor."""
+"""Stands in for the free block queue of vLLM's block pool: an evictor chooses the victims."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a request's blocks its next turn would use, where layers do not all keep all tokens.
+"""Keeps those of a request's blocks that its next turn would use, where layers do not all keep all tokens.
 
 A later request goes on from a checkpoint: a position at which every group of layers has what it needs.
 

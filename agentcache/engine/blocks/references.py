@@ -1,4 +1,4 @@
-"""Whether vLLM's reference counts say what their owners hold."""
+"""Checks that vLLM's reference counts say what their owners hold."""
 
 from __future__ import annotations
 

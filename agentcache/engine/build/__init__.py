@@ -1,4 +1,4 @@
-"""The one place where a scheduler's parts are made: each from those that it depends on, as constructor arguments.
+"""Makes a scheduler's parts, here and nowhere else: each from those that it depends on, as constructor arguments.
 
 `parts.py` has the order, `jobs.py` makes what follows jobs.
 """

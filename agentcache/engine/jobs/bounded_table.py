@@ -1,4 +1,4 @@
-"""A table of what clients' requests have left, by name, that takes so many bytes at most."""
+"""Keeps what clients' requests have left, by name, in so many bytes at most."""
 
 from __future__ import annotations
 

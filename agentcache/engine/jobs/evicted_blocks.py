@@ -1,4 +1,4 @@
-"""Blocks that were evicted and not computed again since: when, and who took their place."""
+"""Remembers blocks that were evicted and not computed again since: when, and for whom."""
 
 from __future__ import annotations
 

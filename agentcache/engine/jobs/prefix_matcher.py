@@ -1,4 +1,4 @@
-"""Which job a request belongs to, and which of the job's turns it goes on from, as its blocks tell."""
+"""Finds by its blocks which job a request belongs to, and which of the job's turns it goes on from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What messages ask of the model, in short: which turn a prompt goes on from, however a template renders it."""
+"""Reads what messages ask of the model, in short, to tell which turn a prompt goes on from in any template."""
 
 from __future__ import annotations
 

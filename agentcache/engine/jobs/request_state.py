@@ -1,4 +1,4 @@
-"""A request of a job while it is in the engine, and what is said of it when it is over."""
+"""Holds what is known of a job's request in the engine, and views it as a turn when it is over."""
 
 from __future__ import annotations
 

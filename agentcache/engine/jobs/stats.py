@@ -1,4 +1,4 @@
-"""What is shown of jobs: their latest turns and pins, and counts over all of them. Bounded; decides nothing."""
+"""Collects what is shown of jobs: their latest turns and pins, and counts over all of them. Decides nothing."""
 
 from __future__ import annotations
 

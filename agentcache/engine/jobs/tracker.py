@@ -1,4 +1,4 @@
-"""The agent runtime beside vLLM's scheduler: told of requests, it steers eviction, pins and order."""
+"""Follows every request beside vLLM's scheduler, and steers eviction, pins and order by what its job has done."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the agent runtime knows of jobs, as plain values that can leave the engine's process.
+"""Describes jobs as plain values that can leave the engine's process.
 
 Times are seconds on the engine's own monotonic clock; `now_s` of a view is when it was taken.
 """

@@ -1,4 +1,4 @@
-"""Whose turns wait because jobs want more than the caches hold, and they have lost their own context."""
+"""Delays turns whose context was evicted while the jobs under way want more KV than the caches hold."""
 
 from __future__ import annotations
 

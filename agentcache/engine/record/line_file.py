@@ -1,4 +1,4 @@
-"""The files of a recording: lines go in whole; a full file moves on to FILE.1, that one to FILE.2, the last is lost."""
+"""Writes whole lines to the files of a recording. A full FILE becomes FILE.1, that FILE.2; the last is deleted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A thread that makes and writes the lines of a recording, so that the engine waits for no parser, hash and disk."""
+"""Makes and writes the lines of a recording in a thread, so that the engine waits for no parser, hash or disk."""
 
 from __future__ import annotations
 

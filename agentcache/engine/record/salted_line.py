@@ -1,4 +1,4 @@
-"""What a recording keeps of a request: nothing from which a text or a name could be found again.
+"""Makes the line that a recording keeps of a request, from which no text or name can be found again.
 
 Ids are keyed hashes. The key is made of what is drawn at the start, never written, and gone with the processes: who
 knows a text cannot look for it either.

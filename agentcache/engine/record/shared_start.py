@@ -1,4 +1,4 @@
-"""What the engines of one start share, so that ids in their recordings agree: a secret that is written nowhere."""
+"""Shares a secret among the engines of one start, so that ids in their recordings agree. It is written nowhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The queue of waiting requests, with fill requests in front of the one that is next."""
+"""Queues requests, with fill requests in front of the one that is next."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why an engine can reuse cached blocks only as prefixes: all the reasons there are."""
+"""Lists the reasons for which an engine can reuse cached blocks only as prefixes."""
 
 from __future__ import annotations
 

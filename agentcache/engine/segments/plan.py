@@ -1,4 +1,4 @@
-"""Which gaps between cached blocks a request has filled, and which cached blocks are cheaper to compute again.
+"""Chooses the gaps that a request has filled, and the cached blocks that are cheaper to compute again.
 
 A request's full blocks, by index, and what the cache holds of them:
 

@@ -1,4 +1,4 @@
-"""What we rely on in vLLM: what of it we call, replace, read or set. `compat.py` checks that it is there.
+"""Lists what we call, replace, read or set of vLLM. `compat.py` checks that it is there.
 
 What differs between the supported releases, and what we do about it: docs/vllm-versions.md.
 """
