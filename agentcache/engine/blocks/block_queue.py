@@ -50,7 +50,7 @@ class BlockQueue(FreeQueue):
 
         `blocks[i]` is the block with id i; `free` are the free ones, next victim first. `clock` gives seconds.
 
-        Without `notes_reuse` somebody else tells the evictor when requests come back. `on_taken` is told of blocks that
+        Without `notes_reuse` somebody else tells the evictor when requests come back. `on_taken` gets the blocks that
         are taken, before they lose their hashes.
         """
         super().__init__(

@@ -29,7 +29,7 @@ class Describe(Protocol):
 
 
 class Frees(Part):
-    """Leaves to vLLM what requests free: no evictor is told of it."""
+    """Leaves to vLLM what requests free: there is no evictor to tell."""
 
     def is_kept(self, request: Request) -> bool:  # noqa: ARG002
         """Tell whether the request is over, and its blocks are kept for a KV connector."""

@@ -58,7 +58,7 @@ class Parts:
 class Build:
     """Builds for one scheduler. `policy` is in force; `clock` gives seconds.
 
-    `note_evicted` is told of blocks that are evicted, before they lose their hashes.
+    `note_evicted` is called with blocks that are evicted, before they lose their hashes.
     """
 
     def __init__(

@@ -97,7 +97,7 @@ class JobTracker(Part):
         return self._waiting.load_control
 
     def arrived(self, request: Request) -> None:
-        """Book a client's request that has come, unless it is a step of a search: those are nobody's turns."""
+        """Book a client's request that has come, unless it is a step of a search, which is no turn."""
         if is_search_step(request):
             return
         # A job that left and is named again begins anew.
