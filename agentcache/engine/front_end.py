@@ -90,11 +90,9 @@ def prepare_front_end() -> None:
         import agentcache.engine.scheduler  # noqa: F401
         from agentcache.engine.prompt_marks import mark_prompts
         from agentcache.engine.replicas.client import watch_clients
-        from agentcache.engine.replies.forced_reply import accept_forced_replies
     except ImportError as error:
         if not (error.name or "").startswith("vllm"):
             raise
         raise CompatibilityError(f"vLLM {installed_version()}: {in_one_line(error)}") from error
-    accept_forced_replies()
     mark_prompts()
     watch_clients()

@@ -1,7 +1,7 @@
 """Marks requests for the engine core in ways that no client can: what it cannot see in tokens.
 
-The core reads them in the request's extra arguments, among what the client has sent. Before they get there they stand
-beside these arguments, where nothing from outside is put, and what a client sends under our names is refused.
+The core reads them in the request's extra arguments, among what the client has sent; what a client sends under our
+names is refused.
 """
 
 from __future__ import annotations
@@ -13,26 +13,12 @@ from typing import Any
 from agentcache.engine.constants import ANSWER_MARK, CALLS_ARGUMENT, FILL_MARK, REPLY_ARGUMENT
 from agentcache.engine.replies.ended_reply import EndedReply
 from agentcache.engine.vllm.base import VLLMValidationError
-from agentcache.engine.vllm.patches import ADDED_PREFIX, replace
+from agentcache.engine.vllm.patches import ADDED_PREFIX
 from agentcache.engine.vllm.types import Request, SamplingParams
 
-# The attribute of sampling parameters with the marks; neither JSON nor vLLM's messages have it.
-_MARKS = f"{ADDED_PREFIX}marks"
 # Clients may send these; `forced_reply.py` says when.
 _OF_CLIENTS = frozenset((REPLY_ARGUMENT, CALLS_ARGUMENT))
 _SHOWN = 64
-
-
-def mark(params: SamplingParams, marks: Mapping[str, Any]) -> SamplingParams:
-    """Add marks for the engine core, which are lost if the parameters are copied. Return the same parameters."""
-    replace(params, _MARKS, {**marks_of(params), **marks})
-    return params
-
-
-def marks_of(params: SamplingParams) -> dict[str, Any]:
-    """Return the marks that were added."""
-    found: dict[str, Any] = getattr(params, _MARKS, {})
-    return found
 
 
 def join_marks(params: SamplingParams, marks: Mapping[str, Any]) -> SamplingParams:

@@ -1,66 +1,82 @@
-"""Marks every request in the front end: whose messages its prompt is made of, and which tools it may call."""
+"""Marks every request in the front end: whose messages its prompt is made of, and which tools it may call.
+
+A request's handler finds the session, of the request that its client has sent; vLLM's input processor makes what the
+engine gets. From the one to the other vLLM hands the name of the session, and so the marks go with it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
+from agentcache.engine.asking import asking
 from agentcache.engine.jobs.told_prompt import describe_chat, describe_response
-from agentcache.engine.marks import join_marks, mark, marks_of, refuse_id, refuse_marks
+from agentcache.engine.marks import join_marks, refuse_id, refuse_marks
 from agentcache.engine.replies.declared_tools import describe_tools
+from agentcache.engine.replies.forced_reply import force_replies
 from agentcache.engine.vllm.engine import InputProcessor
 from agentcache.engine.vllm.patches import wrap_method
-from agentcache.engine.vllm.requests import (
-    ChatCompletionRequest,
-    CompletionRequest,
-    ResponsesRequest,
-    TranscriptionRequest,
-    TranslationRequest,
-)
+from agentcache.engine.vllm.requests import ChatCompletionRequest, GenerateBaseServing, ResponsesRequest
 from agentcache.engine.vllm.types import EngineCoreRequest, SamplingParams
+
+Process = Callable[..., EngineCoreRequest]
+
+
+class MarkedSession(str):
+    """The name of a request's session, empty for none, with the marks of the request."""
+
+    marks: Mapping[str, Any]
 
 
 @cache
 def mark_prompts() -> None:
-    """Give the core our marks of each request, and refuse what clients send under our names. May be called again.
-
-    vLLM's input processor sees every request of any client. A server that streams its answer has begun it by then, with
-    status 200: so the requests that have extra arguments of their own refuse them when these are read.
-    """
-    for request in (
-        ChatCompletionRequest,
-        CompletionRequest,
-        ResponsesRequest,
-        TranscriptionRequest,
-        TranslationRequest,
-    ):
-        wrap_method(request, "to_sampling_params", _mark)
-    wrap_method(InputProcessor, "process_inputs", _join)
+    """Give the core our marks of each request, and refuse what clients send under our names. May be called again."""
+    wrap_method(GenerateBaseServing, "_get_session_id", _mark)
+    wrap_method(InputProcessor, "process_inputs", lambda process: _join(force_replies(process)))
 
 
-def _mark(original: Callable[..., SamplingParams]) -> Callable[..., SamplingParams]:
-    def to_sampling_params(self: Any, *args: Any, **kwargs: Any) -> SamplingParams:
-        refuse_marks(self.vllm_xargs)
-        params = original(self, *args, **kwargs)
-        if isinstance(self, ChatCompletionRequest):
-            return mark(params, {**describe_chat(self), **describe_tools(self)})
-        if isinstance(self, ResponsesRequest):
-            return mark(params, {**describe_response(self), **describe_tools(self)})
-        return params
+def _mark(find_session: Callable[..., str | None]) -> Callable[..., MarkedSession]:
+    def get_session_id(request: Any, raw_request: Any) -> MarkedSession:
+        # A server that streams its answer has begun it before the input processor sees the request, with status 200.
+        refuse_marks(request.vllm_xargs)
+        found, asked = find_session(request, raw_request), asking.get()
+        session = MarkedSession((found if asked is None else asked.name_session(request, found)) or "")
+        session.marks = _describe(request)
+        return session
 
-    return to_sampling_params
+    return get_session_id
 
 
-def _join(original: Callable[..., EngineCoreRequest]) -> Callable[..., EngineCoreRequest]:
+def _describe(request: Any) -> dict[str, Any]:
+    # vLLM makes many requests of one token for a beam search.
+    if isinstance(request, ChatCompletionRequest) and not request.use_beam_search:
+        return {**describe_chat(request), **describe_tools(request)}
+    if isinstance(request, ResponsesRequest):
+        return {**describe_response(request), **describe_tools(request)}
+    return {}
+
+
+def _join(process: Process) -> Process:
     def process_inputs(
-        self: InputProcessor, request_id: str, prompt: Any, params: Any, *args: Any, **kwargs: Any
+        self: InputProcessor,
+        request_id: str,
+        prompt: Any,
+        params: Any,
+        *args: Any,
+        session_id: str | None = None,
+        **kwargs: Any,
     ) -> EngineCoreRequest:
         refuse_id(request_id)
         if isinstance(params, SamplingParams):
             refuse_marks(params.extra_args)
-            if marks := marks_of(params):
+            if marks := getattr(session_id, "marks", None):
                 params = join_marks(params, marks)
-        return original(self, request_id, prompt, params, *args, **kwargs)
+        request = process(self, request_id, prompt, params, *args, session_id=session_id, **kwargs)
+        if isinstance(session_id, MarkedSession):
+            request.session_id = str(session_id) or None
+        elif session_id and (asked := asking.get()) is not None:
+            request.session_id = asked.read_session(session_id, request.cache_salt)
+        return request
 
     return process_inputs

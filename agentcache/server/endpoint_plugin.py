@@ -12,7 +12,7 @@ from fastapi.routing import APIRoute
 from starlette.datastructures import State
 
 from agentcache.config_reader import read_config
-from agentcache.engine.jobs.sent_digests import keep_messages_as_sent, note_excluded_tools
+from agentcache.engine.jobs.sent_digests import note_excluded_tools
 from agentcache.engine.prompt_marks import mark_prompts
 from agentcache.engine.replicas.client import place_requests, shares_engines
 from agentcache.engine.replies.parser_log import shorten_parser_errors
@@ -22,7 +22,7 @@ from agentcache.engine.vllm.base import init_logger
 from agentcache.engine.vllm.compat import check_server
 from agentcache.engine.vllm.config import VllmConfig
 from agentcache.engine.vllm.engine import AsyncLLMEngine, EngineClient
-from agentcache.engine.vllm.serving import SupportedTask, authenticate
+from agentcache.engine.vllm.serving import SupportedTask, authenticate, validate_json_request
 from agentcache.errors import CompatibilityError
 from agentcache.server.draining import drain_before_shutdown
 from agentcache.server.expiry_watch import watch_expiry
@@ -31,7 +31,7 @@ from agentcache.server.live_page import page_router
 from agentcache.server.live_report import LiveReport
 from agentcache.server.open_text import describe_open_text
 from agentcache.server.routes import PREFIX, MetricsRoute, router
-from agentcache.server.session_headers import SessionHeaders, watch_sessions
+from agentcache.server.session_headers import SessionHeaders, read_body
 from agentcache.server.session_router import SessionRouter
 from agentcache.server.snapshot_reader import SnapshotReader
 
@@ -51,9 +51,8 @@ class AgentCacheEndpoints:
     def attach_router(self, app: FastAPI) -> None:
         """Add our routes and middleware to vLLM's server. Raises CompatibilityError if they do not fit."""
         check_server()
-        keep_messages_as_sent()
         mark_prompts()
-        watch_sessions()
+        app.dependency_overrides[validate_json_request] = read_body
         if _GUARDED not in authenticate.GUARDED_PREFIX:
             # vLLM's own middleware then asks for the API key as it does for /v1.
             authenticate.GUARDED_PREFIX = (*authenticate.GUARDED_PREFIX, _GUARDED)  # type: ignore[assignment]

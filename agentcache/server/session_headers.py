@@ -1,28 +1,23 @@
-"""Handles the session headers of agents and of NVIDIA Dynamo's clients, which vLLM itself ignores."""
+"""Finds the session of each HTTP request in all the ways in which clients name it, and releases it behind its last one.
+
+vLLM itself knows one header and a field of its own.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from contextvars import ContextVar
-from functools import cache, wraps
+from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any, NamedTuple
+from typing import Any
 
 from starlette.datastructures import Headers, State
+from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from agentcache.engine.jobs.told_prompt import asking_agent
+from agentcache.engine.asking import asking
 from agentcache.engine.marks import refuse_marks
 from agentcache.engine.vllm.base import VLLMValidationError, init_logger
-from agentcache.engine.vllm.patches import replace, wrap_method
-from agentcache.engine.vllm.serving import (
-    AnthropicServingMessages,
-    GenerateBaseServing,
-    ServingTokens,
-    authenticate,
-    create_error_response,
-)
+from agentcache.engine.vllm.serving import authenticate, validate_json_request
 from agentcache.errors import in_one_line
 from agentcache.server.client_sessions import (
     SESSION_HEADER,
@@ -42,83 +37,50 @@ logger = init_logger("vllm.agentcache")
 _MAX_HEADERS = 2**20
 DYNAMO_FINAL_HEADER = "x-dynamo-session-final"
 
-# The sessions and cache salts that vLLM has found for the HTTP request in progress: the body has the salt, and may name
-# another session than the headers. None where it is not asked for.
-_found: ContextVar[set[tuple[str, str | None]] | None] = ContextVar("agentcache_sessions", default=None)
+_MESSAGES = "/v1/messages"
 
 
-class _MessageBody(NamedTuple):
-    session: str | None = None
-    user_session: str | None = None
+class SessionRequest:
+    """What an HTTP request tells of its session: by its headers, and by its body once that is read."""
 
+    def __init__(self, headers: Headers) -> None:
+        self.agent = find_agent(headers)
+        self.message: Mapping[str, Any] | None = None
+        # With the cache salts of their requests: the body has the salt, and may name another session than the headers.
+        self.found: set[tuple[str, str | None]] = set()
+        self.header = _find_session(headers)
+        self._session = read_header(self.header)
+        # In the body, where vLLM does not look: that of a message, and what counts where there is no other.
+        self._of_message: object = None
+        self._other: str | None = None
 
-# What the body of the Anthropic message in progress says of its session; None in other requests.
-_body: ContextVar[_MessageBody | None] = ContextVar("agentcache_message", default=None)
+    def read_body(self, body: Mapping[str, Any], path: str) -> None:
+        """Read the body, parsed and no more, of a request that goes to `path`."""
+        self._other = find_cache_key(body.get("prompt_cache_key"))
+        if path == _MESSAGES:
+            self.message = body
+            self._of_message = body.get("session_id")
+            self._other = find_user_session(body.get("metadata"))
 
-
-@cache
-def watch_sessions() -> None:
-    """Learn which session vLLM finds for a request, and refuse what is no text. Safe to call more than once."""
-    original, from_headers = GenerateBaseServing._get_session_id, GenerateBaseServing._get_session_id_from_headers
-
-    @wraps(from_headers)
-    def get_session_id_from_headers(raw_request: Any) -> str | None:
-        session = from_headers(raw_request)
-        return session and read_header(session)
-
-    @wraps(original)
-    def get_session_id(request: Any, raw_request: Any) -> str | None:
-        body = _body.get() or _MessageBody()
-        session = body.session or original(request, raw_request) or body.user_session
-        # A chat may have fields that vLLM does not know.
-        session = session or find_cache_key(getattr(request, "prompt_cache_key", None))
-        if session:
-            _check_text(session)
-            session = bound_session(session)
-            _note(session, request)
+    def name_session(self, request: Any, found: str | None) -> str | None:
+        """Return and note the session of a valid request."""
+        if self._of_message is not None:
+            _check_text(self._of_message)
+        session = self._of_message or request.session_id or self._session or found or self._other
+        if not session:
+            return None
+        session = bound_session(_check_text(session))
+        self.found.add((session, request.cache_salt))
         return session
 
-    replace(GenerateBaseServing, "_get_session_id_from_headers", staticmethod(get_session_id_from_headers))
-    replace(GenerateBaseServing, "_get_session_id", staticmethod(get_session_id))
-    wrap_method(ServingTokens, "serve_tokens", _watch_tokens)
-    wrap_method(AnthropicServingMessages, "create_messages", _read_message_body)
+    def read_session(self, found: str, tenant: str | None) -> str:
+        """Return the session that vLLM has found in the headers, as text, and note it."""
+        session = self._session if found == self.header else found
+        self.found.add((session, tenant))
+        return session
 
 
-def _read_message_body(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Read the session from the body of an Anthropic message, of which vLLM keeps what it knows alone."""
-
-    async def create_messages(self: AnthropicServingMessages, request: Any, raw_request: Any = None) -> Any:
-        # Parsed before, and kept.
-        body = await raw_request.json() if raw_request is not None else {}
-        session = body.get("session_id")
-        if session is not None:
-            try:
-                _check_text(session)
-            except VLLMValidationError as error:
-                return create_error_response(error)
-        token = _body.set(_MessageBody(session, find_user_session(request.metadata)))
-        try:
-            return await original(self, request, raw_request)
-        finally:
-            _body.reset(token)
-
-    return create_messages
-
-
-def _watch_tokens(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Watch requests of tokens, of which vLLM looks for the session in the headers alone."""
-
-    def serve_tokens(self: ServingTokens, request: Any, raw_request: Any = None) -> Any:
-        # Before an answer that is streamed has begun.
-        refuse_marks(request.sampling_params.extra_args)
-        if session := self._get_session_id_from_headers(raw_request):
-            _note(session, request)
-        return original(self, request, raw_request)
-
-    return serve_tokens
-
-
-def _check_text(session: object) -> None:
+def _check_text(session: object) -> str:
     """Raise what the server answers as a 400 for a session that is no text."""
     if not isinstance(session, str):
         raise VLLMValidationError("session_id: must be text", parameter="session_id")
@@ -127,11 +89,27 @@ def _check_text(session: object) -> None:
     except UnicodeEncodeError:
         # Half a surrogate pair, as JSON can spell it; it would not reach the engine.
         raise VLLMValidationError("session_id: must be text that UTF-8 can encode", parameter="session_id") from None
+    return session
 
 
-def _note(session: str, request: Any) -> None:
-    if (found := _found.get()) is not None:
-        found.add((session, request.cache_salt))
+async def read_body(request: Request) -> None:
+    """Read the body of a request with JSON, which its route has parsed; vLLM keeps of it what it knows alone.
+
+    This takes the place of what vLLM's routes with JSON depend on.
+    """
+    await validate_json_request(request)
+    asked = asking.get()
+    try:
+        body = await request.json()
+    except (ValueError, RecursionError):
+        # The route says so.
+        return
+    if not isinstance(asked, SessionRequest) or not isinstance(body, dict):
+        return
+    asked.read_body(body, request.scope["route"].path)
+    if isinstance(params := body.get("sampling_params"), dict) and isinstance(params.get("extra_args"), dict):
+        # Requests of tokens find no session in their body: a stream would have begun before these are looked at.
+        refuse_marks(params["extra_args"])
 
 
 class SessionHeaders:
@@ -155,26 +133,17 @@ class SessionHeaders:
             await _refuse_headers(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        own = headers.get(SESSION_HEADER)
-        if (session := _find_session(headers)) and session != own:
-            scope = {**scope, "headers": _name_session(scope["headers"], session)}
-        token = asking_agent.set(find_agent(headers))
-        try:
-            await self._serve(scope, receive, send, is_final=_is_final(headers) and _is_guarded(scope))
-        finally:
-            asking_agent.reset(token)
-
-    async def _serve(self, scope: Scope, receive: Receive, send: Send, *, is_final: bool) -> None:
-        if not is_final:
-            await self._app(scope, receive, send)
-            return
-        found = set[tuple[str, str | None]]()
-        token = _found.set(found)
+        asked = SessionRequest(headers)
+        if asked.header and asked.header != headers.get(SESSION_HEADER):
+            scope = {**scope, "headers": _name_session(scope["headers"], asked.header)}
+        is_final = _is_final(headers) and _is_guarded(scope)
+        token = asking.set(asked)
         try:
             await self._app(scope, receive, send)
         finally:
-            _found.reset(token)
-            self._release(scope["app"].state, found)
+            asking.reset(token)
+            if is_final:
+                self._release(scope["app"].state, asked.found)
 
     def _release(self, state: State, found: set[tuple[str, str | None]]) -> None:
         """Release the jobs in tasks of their own: a client that has gone may have cancelled this one."""

@@ -15,11 +15,10 @@ from vllm.v1.engine.core import EngineCoreProc
 from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.constants import SCHEDULER_CLASS
 from agentcache.engine.front_end import watch_engine_arguments
-from agentcache.engine.jobs.sent_digests import keep_messages_as_sent
 from agentcache.engine.order.job_queue import JobQueue
 from agentcache.engine.prompt_marks import mark_prompts
 from agentcache.engine.replicas.client import watch_clients
-from agentcache.engine.replies.forced_reply import ForcedReplyProcessor, accept_forced_replies
+from agentcache.engine.replies.forced_reply import ForcedReplyProcessor
 from agentcache.engine.rpc.job_calls import answer_job_calls
 from agentcache.engine.rpc.policy_switch import accept_policies
 from agentcache.engine.scheduler import AgentScheduler
@@ -29,7 +28,6 @@ from agentcache.engine.tier.connector import TierConnector
 from agentcache.engine.tier.copying_thread import CopyingThread
 from agentcache.engine.tier.worker import CpuTierWorker
 from agentcache.engine.vllm.compat import check_vllm
-from agentcache.server.session_headers import watch_sessions
 
 OURS = (
     AgentScheduler,
@@ -73,14 +71,11 @@ def test_the_overrides_are_found_or_nothing_is_checked() -> None:
 def test_every_replacement_fits_or_a_server_fails() -> None:
     # Each compares what it replaces with vLLM's own, once a process.
     for put_in_place in (
-        accept_forced_replies,
         accept_policies,
         answer_job_calls,
         mark_prompts,
-        keep_messages_as_sent,
         watch_clients,
         watch_engine_arguments,
-        watch_sessions,
     ):
         put_in_place()
     check_vllm.cache_clear()

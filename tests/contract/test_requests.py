@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,7 @@ from vllm import SamplingParams
 from vllm.entrypoints.generate.base.serving import GenerateBaseServing
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.serve.middleware import authenticate
+from vllm.entrypoints.serve.utils.api_utils import validate_json_request
 from vllm.utils.hashing import get_hash_fn_by_name
 from vllm.v1.core.kv_cache_utils import (
     BlockHash,
@@ -77,6 +79,24 @@ def test_a_body_names_its_session_or_jobs_are_not_found() -> None:
     chat = ChatCompletionRequest(messages=[{"role": "user", "content": "?"}], session_id="mine")
     raw = SimpleNamespace(headers={})
     assert GenerateBaseServing._get_session_id(chat, raw) == "mine"  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "anthropic.api_router",
+        "openai.chat_completion.api_router",
+        "openai.completion.api_router",
+        "openai.responses.api_router",
+        "scale_out.token_in_token_out.api_router",
+    ],
+)
+def test_routes_with_json_depend_on_one_check_or_bodies_are_unread(module: str) -> None:
+    routes = [route for route in import_module(f"vllm.entrypoints.{module}").router.routes if "POST" in route.methods]
+    asking = [route for route in routes if route.body_field is not None]
+    assert asking
+    for route in asking:
+        assert [each.dependency for each in route.dependencies] == [validate_json_request], route.path
 
 
 def test_guarded_paths_are_read_late_or_routes_stand_open(monkeypatch: pytest.MonkeyPatch) -> None:

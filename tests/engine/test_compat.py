@@ -11,7 +11,7 @@ import vllm
 from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue
 
-from agentcache.engine.replies.forced_reply import accept_forced_replies
+from agentcache.engine.prompt_marks import mark_prompts
 from agentcache.engine.vllm import compat
 from agentcache.engine.vllm.compat import check_signature, check_vllm, find_moved, supported_range
 from agentcache.engine.vllm.internals import MOVED
@@ -46,7 +46,7 @@ def test_installed_vllm_fits() -> None:
 
 
 def test_it_still_fits_with_our_plugin_in_it() -> None:
-    accept_forced_replies()
+    mark_prompts()
     check_vllm()
 
 

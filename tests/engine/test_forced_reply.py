@@ -15,7 +15,8 @@ from vllm.v1.sample.logits_processor.interface import AddedRequest, MovedRequest
 
 from agentcache.engine.constants import FORCED_REPLY_PROCESSOR, REPLY_ARGUMENT
 from agentcache.engine.plugin import register
-from agentcache.engine.replies.forced_reply import ForcedReplyProcessor, accept_forced_replies
+from agentcache.engine.prompt_marks import mark_prompts
+from agentcache.engine.replies.forced_reply import ForcedReplyProcessor
 
 ROWS, VOCABULARY = 4, 8
 
@@ -110,7 +111,7 @@ def test_replies_follow_their_requests_through_the_batch() -> None:
 
 @pytest.fixture(scope="module")
 def processor(tiny_model_path: str) -> InputProcessor:
-    accept_forced_replies()
+    mark_prompts()
     return InputProcessor(make_config(tiny_model_path, None, forced_replies=True))
 
 
@@ -134,9 +135,9 @@ def end_of_turn(processor: InputProcessor) -> int:
 
 
 def test_accepting_twice_is_accepting_once() -> None:
-    accept_forced_replies()
+    mark_prompts()
     accepting = InputProcessor.process_inputs
-    accept_forced_replies()
+    mark_prompts()
     register()
     assert InputProcessor.process_inputs is accepting
 
@@ -178,7 +179,7 @@ def test_other_requests_are_as_without_the_plugin(processor: InputProcessor) -> 
 
 
 def test_replies_must_be_enabled(tiny_model_path: str) -> None:
-    accept_forced_replies()
+    mark_prompts()
     closed = InputProcessor(make_config(tiny_model_path, None))
     assert refusal(closed, [7]) == f"{REPLY_ARGUMENT}: start the server with --forced-replies to use it"
 

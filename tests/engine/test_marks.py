@@ -11,6 +11,7 @@ from lone_scheduler import BLOCK_SIZE, LoneScheduler, make_config, make_schedule
 from told_requests import END
 from tracked_requests import BLOCK, Tracked
 from vllm import SamplingParams
+from vllm.entrypoints.generate.base.serving import GenerateBaseServing
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
@@ -33,9 +34,7 @@ from agentcache.engine.constants import (
     TOOLS_DECLARED_ARGUMENT,
 )
 from agentcache.engine.jobs.told_prompt import read_left, read_predecessor, read_roles
-from agentcache.engine.marks import mark, marks_of
 from agentcache.engine.prompt_marks import mark_prompts
-from agentcache.engine.replies.forced_reply import accept_forced_replies
 from agentcache.engine.vllm.compat import check_server
 from agentcache.policy.runtime_policy import RuntimePolicy
 
@@ -55,18 +54,16 @@ TOOL = {"type": "function", "function": {"name": "weather"}}
 @pytest.fixture(scope="module", autouse=True)
 def _guarding() -> Iterator[None]:
     # A server in this process may have wrapped them, once for all.
-    was_on = {enable: bool(enable.cache_info().currsize) for enable in (accept_forced_replies, mark_prompts)}
+    was_on = bool(mark_prompts.cache_info().currsize)
     with pytest.MonkeyPatch.context() as patch:
-        for request_class in REQUESTS:
-            patch.setattr(request_class, "to_sampling_params", unwrap(request_class.to_sampling_params))
-        patch.setattr(InputProcessor, "process_inputs", unwrap(InputProcessor.process_inputs))
-        for enable in (accept_forced_replies, mark_prompts):
-            enable.cache_clear()
-            enable()
+        for owner, name in ((GenerateBaseServing, "_get_session_id"), (InputProcessor, "process_inputs")):
+            found = unwrap(getattr(owner, name))
+            patch.setattr(owner, name, staticmethod(found) if owner is GenerateBaseServing else found)
+        mark_prompts.cache_clear()
+        mark_prompts()
         yield
-        for enable, is_on in was_on.items():
-            if not is_on:
-                enable.cache_clear()
+        if not was_on:
+            mark_prompts.cache_clear()
 
 
 @pytest.fixture(scope="module")
@@ -78,8 +75,16 @@ def make_chat(**options: Any) -> ChatCompletionRequest:
     return ChatCompletionRequest.model_validate({**REQUESTS[ChatCompletionRequest], **options})
 
 
-def process(processor: InputProcessor, params: SamplingParams, request_id: str = "a") -> EngineCoreRequest:
-    return processor.process_inputs(request_id, tokens_input([1, 2, 3]), params, ("generate",))
+def process(
+    processor: InputProcessor, params: SamplingParams, request_id: str = "a", session: str | None = None
+) -> EngineCoreRequest:
+    return processor.process_inputs(request_id, tokens_input([1, 2, 3]), params, ("generate",), session_id=session)
+
+
+def send(processor: InputProcessor, request: Any) -> EngineCoreRequest:
+    """What vLLM's handler of a valid request does, and the input processor behind it."""
+    session = GenerateBaseServing._get_session_id(request, None)
+    return process(processor, request.to_sampling_params(9, {}), session=session)
 
 
 # At the door.
@@ -100,8 +105,9 @@ def test_it_is_refused_before_a_stream_begins(request_class: Any, name: str) -> 
     body = {**REQUESTS[request_class], "stream": True}
     request = request_class.model_validate({**body, "vllm_xargs": {name: "z"}})
     with pytest.raises(VLLMValidationError, match=f"^{name}: "):
-        request.to_sampling_params(9, {})
-    request_class.model_validate({**body, "vllm_xargs": {"theirs": 1}}).to_sampling_params(9, {})
+        GenerateBaseServing._get_session_id(request, None)
+    other = request_class.model_validate({**body, "vllm_xargs": {"theirs": 1}})
+    assert not GenerateBaseServing._get_session_id(other, None)
 
 
 def test_calls_without_a_reply_are_dictated_nowhere(processor: InputProcessor) -> None:
@@ -116,38 +122,51 @@ def test_an_id_that_looks_like_one_of_ours_is_refused(processor: InputProcessor,
         process(processor, SamplingParams(), request_id)
 
 
-def test_marks_join_the_clients_arguments_in_the_core_alone(processor: InputProcessor) -> None:
-    given = mark(mark(SamplingParams(extra_args={"theirs": 1}), {ROLES_ARGUMENT: "u"}), {TOOLS_DECLARED_ARGUMENT: True})
-    # The same parameters may make several requests.
-    for _ in range(2):
-        params = process(processor, given).sampling_params
-        assert params is not None
-        assert params.extra_args == {"theirs": 1, ROLES_ARGUMENT: "u", TOOLS_DECLARED_ARGUMENT: True}
-    assert given.extra_args == {"theirs": 1}
-    assert marks_of(given) == {ROLES_ARGUMENT: "u", TOOLS_DECLARED_ARGUMENT: True}
-
-
 @pytest.mark.parametrize("arguments", [None, {"theirs": [1, 2]}])
-def test_the_clients_own_arguments_are_kept_and_left_alone(arguments: dict[str, Any] | None) -> None:
+def test_marks_join_the_clients_arguments_in_the_core_alone(
+    processor: InputProcessor, arguments: dict[str, Any] | None
+) -> None:
     request = make_chat(tools=[TOOL], vllm_xargs=arguments)
+    # The same request may make several for the engine.
     for _ in range(2):
-        params = request.to_sampling_params(9, {})
-        assert (params.extra_args, marks_of(params)[TOOLS_DECLARED_ARGUMENT]) == (arguments, ["weather"])
+        params = send(processor, request).sampling_params
+        assert params is not None
+        told = dict(params.extra_args or {})
+        assert (told.pop(ROLES_ARGUMENT), told.pop(TOOLS_DECLARED_ARGUMENT)) == ("u", ["weather"])
+        assert {name: value for name, value in told.items() if name not in OURS} == (arguments or {})
         assert request.vllm_xargs == arguments
+        assert request.to_sampling_params(9, {}).extra_args == arguments
 
 
-def test_the_rest_of_the_request_is_as_without_us() -> None:
-    options = {"n": 3, "seed": 7, "temperature": 0.5, "stop": ["x"], "kv_transfer_params": {"a": 1}}
-    marked, plain = (make_chat(**tools, **options).to_sampling_params(9, {}) for tools in ({"tools": [TOOL]}, {}))
-    assert marked.extra_args == {"kv_transfer_params": {"a": 1}}
-    assert repr(marked) == repr(plain)
-    assert marked.n == 3
+@pytest.mark.parametrize("session", [None, "mine"])
+def test_the_engine_gets_the_session_alone(processor: InputProcessor, session: str | None) -> None:
+    for request in (make_chat(session_id=session), CompletionRequest(prompt=[1], session_id=session)):
+        assert (type(send(processor, request).session_id), send(processor, request).session_id) == (
+            type(session),
+            session,
+        )
+    assert process(processor, SamplingParams(), session="given").session_id == "given"
+
+
+def test_each_chat_of_a_batch_has_its_own_marks(processor: InputProcessor) -> None:
+    """Their handler finds all sessions before the first of them is processed."""
+    chats = [make_chat(tools=tools) for tools in ([TOOL], None)]
+    sessions = [GenerateBaseServing._get_session_id(chat, None) for chat in chats]
+    made = [process(processor, SamplingParams(), session=session).sampling_params for session in sessions]
+    assert [TOOLS_DECLARED_ARGUMENT in (params.extra_args or {}) for params in made if params] == [True, False]
+
+
+def test_a_beam_search_is_not_marked(processor: InputProcessor) -> None:
+    session = GenerateBaseServing._get_session_id(make_chat(use_beam_search=True, session_id="mine"), None)
+    params = process(processor, SamplingParams(), session=session).sampling_params
+    assert params is not None
+    assert not params.extra_args
 
 
 def test_marking_twice_wraps_once() -> None:
-    once = ChatCompletionRequest.to_sampling_params
+    once = GenerateBaseServing._get_session_id
     mark_prompts()
-    assert ChatCompletionRequest.to_sampling_params is once
+    assert GenerateBaseServing._get_session_id is once
 
 
 def test_the_check_of_the_server_passes_with_it() -> None:

@@ -11,6 +11,8 @@ from agentcache.engine.vllm.internals import private_names
 PACKAGE = Path(agentcache.__file__).parent
 # Of our own classes in other files, and of the standard library's named tuples.
 OURS = {"_asdict", "_replace"}
+# They are given the name of what they replace.
+REPLACING = {"replace", "wrap_method"}
 # vLLM's own, which call what we add to it, or which our classes have in place of vLLM's.
 CALLERS = {
     "_invoke_utility_method",
@@ -45,6 +47,8 @@ def find_foreign(tree: ast.Module) -> set[str]:
             own.add(node.target.id)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("_block"):
             used.add(node.value)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in REPLACING:
+            used.update(f"{each.value}" for each in node.args if isinstance(each, ast.Constant))
     overridden = {name.removeprefix("super().") for name in used if name.startswith("super().")}
     return {name for name in used if is_private(name) and name not in own} | overridden
 

@@ -20,7 +20,6 @@ from agentcache.engine.jobs.sent_digests import (
     _SERVER,
     digest_chat,
     digest_response,
-    keep_messages_as_sent,
     note_excluded_tools,
 )
 from agentcache.engine.jobs.told_prompt import SentPrompt, find_message_change, find_tool_change, read_sent
@@ -235,18 +234,12 @@ def test_a_response_tells_its_instructions_apart() -> None:
     assert of(input=[*items, call, result])[::9] == "surat"
 
 
-def test_merged_system_messages_are_told_as_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        AnthropicServingMessages, "to_chat_completion_request", AnthropicServingMessages.to_chat_completion_request
-    )
-    keep_messages_as_sent.cache_clear()
-    keep_messages_as_sent()
-
+def test_merged_system_messages_are_told_as_sent() -> None:
     def of(system: Any, *messages: dict[str, Any]) -> str:
-        request = AnthropicMessagesRequest.model_validate(
-            {"model": "m", "max_tokens": 9, "system": system, "messages": messages}
-        )
-        return told(digest_chat(AnthropicServingMessages.to_chat_completion_request(request, merge_inline_system=True)))
+        body = {"model": "m", "max_tokens": 9, "system": system, "messages": messages}
+        request = AnthropicMessagesRequest.model_validate(body)
+        made = AnthropicServingMessages.to_chat_completion_request(request, merge_inline_system=True)
+        return told(digest_chat(made, body))
 
     question, reminder = {"role": "user", "content": "?"}, {"role": "system", "content": "Mind the list."}
     result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": "rain"}]}
@@ -256,7 +249,8 @@ def test_merged_system_messages_are_told_as_sent(monkeypatch: pytest.MonkeyPatch
     assert of("Be brief.", question, thought, result, reminder)[::9] == "surts"
     billed = [{"type": "text", "text": "x-anthropic-billing-header: 1"}, {"type": "text", "text": "Be brief."}]
     assert of(billed, question) == plain
-    keep_messages_as_sent.cache_clear()
+    # Passed over by vLLM as well.
+    assert of("Be brief.", {**question, "uuid": "1"}) == plain
 
 
 @pytest.mark.parametrize("value", [None, "text", {"messages": 1, "tools": "", "options": ""}, {"messages": ""}])

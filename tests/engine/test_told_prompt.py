@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from inspect import unwrap
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionReque
 from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 from vllm.v1.request import Request
 
+from agentcache.engine.asking import asking
 from agentcache.engine.constants import (
     AGENT_ARGUMENT,
     CONTINUES_ARGUMENT,
@@ -20,9 +21,7 @@ from agentcache.engine.constants import (
     SENT_ARGUMENT,
 )
 from agentcache.engine.jobs.questions import Questions, find_questions
-from agentcache.engine.jobs.told_prompt import asking_agent, read_agent, read_questions
-from agentcache.engine.marks import join_marks, marks_of
-from agentcache.engine.prompt_marks import mark_prompts
+from agentcache.engine.jobs.told_prompt import describe_chat, describe_response, read_agent, read_questions
 
 CALL = {"type": "function_call", "call_id": "1", "name": "weather", "arguments": "{}"}
 RESULT = {"type": "function_call_output", "call_id": "1", "output": "rain"}
@@ -32,26 +31,12 @@ THOUGHT = {"type": "reasoning", "id": "r", "summary": [], "content": None}
 ASKED = {"role": "user", "content": "?"}
 
 
-@pytest.fixture(autouse=True)
-def _telling(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for request_class in (ChatCompletionRequest, ResponsesRequest):
-        monkeypatch.setattr(request_class, "to_sampling_params", unwrap(request_class.to_sampling_params))
-    mark_prompts.cache_clear()
-    mark_prompts()
-    yield
-    mark_prompts.cache_clear()
-
-
 def test_a_chat_s_roles_are_told_a_letter_each() -> None:
     roles = ["system", "user", "assistant", "tool", "tool", "assistant", "developer", "user"]
     messages = [{"role": role, "content": "?", "tool_call_id": "1"} for role in roles]
-    arguments = {"theirs": 1}
-    request = ChatCompletionRequest.model_validate({"messages": messages, "vllm_xargs": arguments})
-    params = request.to_sampling_params(9, {})
-    told = marks_of(params)
+    told = describe_chat(ChatCompletionRequest.model_validate({"messages": messages}))
     assert told[SENT_ARGUMENT]["messages"][::9] == "suattasu"
-    assert (params.extra_args, told[ROLES_ARGUMENT]) == ({"theirs": 1}, "suattasu")
-    assert request.vllm_xargs == {"theirs": 1}
+    assert told[ROLES_ARGUMENT] == "suattasu"
 
 
 @pytest.mark.parametrize(
@@ -65,21 +50,18 @@ def test_a_chat_s_roles_are_told_a_letter_each() -> None:
     ],
 )
 def test_the_items_of_a_response_are_told_as_messages(body: dict[str, Any], roles: str) -> None:
-    params = ResponsesRequest.model_validate(body).to_sampling_params(9)
-    assert marks_of(params).get(ROLES_ARGUMENT) == roles
+    assert describe_response(ResponsesRequest.model_validate(body))[ROLES_ARGUMENT] == roles
 
 
 def test_of_a_response_that_goes_on_the_one_before_is_told() -> None:
-    request = ResponsesRequest.model_validate({"input": "?", "previous_response_id": "resp_1"})
-    arguments = marks_of(request.to_sampling_params(9))
+    arguments = describe_response(ResponsesRequest.model_validate({"input": "?", "previous_response_id": "resp_1"}))
     assert arguments[CONTINUES_ARGUMENT] == "resp_1"
     assert ROLES_ARGUMENT not in arguments
 
 
 def tell_chat(*messages: dict[str, Any]) -> Request:
     chat = ChatCompletionRequest.model_validate({"messages": list(messages)})
-    params = chat.to_sampling_params(9, {})
-    return Request("a", [1], join_marks(params, marks_of(params)), None)
+    return Request("a", [1], SamplingParams(extra_args=describe_chat(chat)), None)
 
 
 def test_a_chat_s_questions_are_told() -> None:
@@ -105,7 +87,7 @@ def test_a_response_s_questions_are_told() -> None:
         [ASKED, CALL, RESULT],
         [ASKED, THOUGHT, REPLY, CALL, {**RESULT, "output": "sun"}],
     ]
-    told = [marks_of(ResponsesRequest.model_validate({"input": body}).to_sampling_params(9)) for body in bodies]
+    told = [describe_response(ResponsesRequest.model_validate({"input": body})) for body in bodies]
     asked, same, rain, sun = (Questions(*each[QUESTIONS_ARGUMENT]) for each in told)
     assert asked == same
     assert rain.answered == sun.answered == asked.asked
@@ -162,8 +144,8 @@ def test_questions_of_another_shape_are_none(told: object) -> None:
 
 def test_the_agent_that_asks_is_told() -> None:
     assert read_agent(tell_chat(ASKED)) is None
-    token = asking_agent.set("x" * 1000)
+    token = asking.set(SimpleNamespace(agent="x" * 1000, message=None))  # type: ignore[arg-type]
     agent = read_agent(tell_chat(ASKED))
-    asking_agent.reset(token)
+    asking.reset(token)
     assert (agent or "").startswith("sha256:")
     assert read_agent(tell_chat(ASKED)) is None

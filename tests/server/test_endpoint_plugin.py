@@ -22,7 +22,6 @@ from starlette.testclient import TestClient
 from vllm.engine.async_llm_engine import AsyncLLMEngine
 from vllm.entrypoints.generate.base.serving import GenerateBaseServing
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
-from vllm.entrypoints.scale_out.token_in_token_out.serving import ServingTokens
 from vllm.entrypoints.serve.middleware import authenticate
 from vllm.plugins.endpoint_plugins.interface import EndpointPlugin
 from vllm.tool_parsers import ToolParserManager
@@ -37,7 +36,6 @@ from agentcache.server.endpoint_plugin import AgentCacheEndpoints
 from agentcache.server.job_reader import JobReader
 from agentcache.server.live_report import LiveReport
 from agentcache.server.routes import router
-from agentcache.server.session_headers import watch_sessions
 from agentcache.server.snapshot_reader import SnapshotReader
 
 KEY = "secret-key"
@@ -47,9 +45,6 @@ KEY = "secret-key"
 def _as_installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(authenticate, "GUARDED_PREFIX", authenticate.GUARDED_PREFIX)
     check_server.cache_clear()
-    monkeypatch.setattr(GenerateBaseServing, "_get_session_id", staticmethod(GenerateBaseServing._get_session_id))
-    monkeypatch.setattr(ServingTokens, "serve_tokens", ServingTokens.serve_tokens)
-    watch_sessions.cache_clear()
     yield
     check_server.cache_clear()
 

@@ -4,27 +4,33 @@ import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from http import HTTPStatus
+from inspect import unwrap
 from typing import Any
 
 import pytest
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
+from lone_scheduler import make_config
 from made_engine import FakeCore, make_engine, make_job, make_turn
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
+from starlette.testclient import TestClient
 from starlette.types import Message, Receive, Scope, Send
 from vllm import SamplingParams
 from vllm.entrypoints.generate.base.serving import GenerateBaseServing
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
-from vllm.entrypoints.scale_out.token_in_token_out.protocol import GenerateRequest
-from vllm.entrypoints.scale_out.token_in_token_out.serving import ServingTokens
+from vllm.entrypoints.serve.utils.api_utils import validate_json_request
 from vllm.exceptions import VLLMValidationError
+from vllm.inputs.engine import tokens_input
+from vllm.v1.engine.input_processor import InputProcessor
 
+from agentcache.engine.asking import asking
 from agentcache.engine.constants import RELEASE_METHOD, ROLES_ARGUMENT
-from agentcache.engine.jobs.told_prompt import asking_agent
+from agentcache.engine.prompt_marks import mark_prompts
 from agentcache.server.client_sessions import MAX_SESSION_CHARACTERS, SESSION_HEADER, bound_session
 from agentcache.server.job_reader import JobReader
-from agentcache.server.session_headers import SessionHeaders, watch_sessions
+from agentcache.server.session_headers import SessionHeaders, read_body
 
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 FINAL = {"x-dynamo-session-final": "true"}
@@ -33,11 +39,11 @@ FINAL = {"x-dynamo-session-final": "true"}
 def find_session(scope: Scope, **body: Any) -> str | None:
     """What vLLM does with a chat request that is valid."""
     chat = ChatCompletionRequest.model_validate({"messages": [], **body})
-    return GenerateBaseServing._get_session_id(chat, Request(scope))
+    return GenerateBaseServing._get_session_id(chat, Request(scope)) or None
 
 
-async def answer_nothing(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001
-    find_session(scope)
+async def answer_nothing(scope: Scope, receive: Receive, send: Send, **body: Any) -> None:  # noqa: ARG001
+    find_session(scope, **body)
     await send({"type": "http.response.start", "status": 200, "headers": []})
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -135,27 +141,31 @@ def test_vllm_finds_the_session_and_the_same_one_is_released(headers: dict[str, 
     ],
 )
 def test_the_agent_is_known_while_its_request_is_served(headers: dict[str, str], agent: str | None) -> None:
-    asking: list[str | None] = []
+    agents: list[str | None] = []
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-        asking.append(asking_agent.get())
+        asked = asking.get()
+        assert asked is not None
+        agents.append(asked.agent)
         await answer_nothing(scope, receive, send)
 
     for final in ({}, FINAL):
         run_request(headers | final, app=serve)
-    assert asking == [agent, agent]
-    assert asking_agent.get() is None
+    assert agents == [agent, agent]
+    assert asking.get() is None
 
 
 @pytest.fixture(autouse=True)
 def _watching(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name in ("_get_session_id", "_get_session_id_from_headers"):
-        monkeypatch.setattr(GenerateBaseServing, name, staticmethod(getattr(GenerateBaseServing, name)))
-    monkeypatch.setattr(ServingTokens, "serve_tokens", ServingTokens.serve_tokens)
-    watch_sessions.cache_clear()
-    watch_sessions()
+    was_on = bool(mark_prompts.cache_info().currsize)
+    for owner, name in ((GenerateBaseServing, "_get_session_id"), (InputProcessor, "process_inputs")):
+        found = unwrap(getattr(owner, name))
+        monkeypatch.setattr(owner, name, staticmethod(found) if owner is GenerateBaseServing else found)
+    mark_prompts.cache_clear()
+    mark_prompts()
     yield
-    watch_sessions.cache_clear()
+    if not was_on:
+        mark_prompts.cache_clear()
 
 
 @pytest.mark.parametrize("name", ["X-Session-ID", "session-id"])
@@ -171,10 +181,10 @@ def _watching(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 )
 def test_a_name_in_a_header_is_that_of_a_body(name: str, value: bytes, session: str) -> None:
     assert run_request({name: value.decode("latin-1")} | FINAL).released == [session]
-    no_header: Scope = {"type": "http", "headers": []}
-    assert find_session(no_header, session_id=session) == session
     # No bytes of a header are taken for a body's.
-    assert find_session(no_header, session_id="cafÃ©") == "cafÃ©"
+    for given in (session, "cafÃ©"):
+        server = run_request(FINAL, app=partial(answer_nothing, session_id=given))
+        assert server.released == [given]
 
 
 @pytest.mark.parametrize(
@@ -209,27 +219,87 @@ def test_only_the_job_of_the_clients_own_tenant_is_released() -> None:
     assert run_request(FINAL, app=serve).core.calls == [(RELEASE_METHOD, "mine", ["tenant"])]
 
 
-def test_requests_of_tokens_release_the_job_of_their_tenant(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ServingTokens, "_check_model", lambda *_: refuse())
-    handler = ServingTokens.__new__(ServingTokens)
-
-    async def refuse() -> str:
-        return "no such model"
+@pytest.mark.parametrize("value", ["mine", "caf\xc3\xa9"])
+def test_requests_of_tokens_release_the_job_of_their_tenant(tiny_model_path: str, value: str) -> None:
+    processor = InputProcessor(make_config(tiny_model_path, None))
+    prompt: Any = {**tokens_input([1]), "cache_salt": "tenant"}
+    sessions: list[str | None] = []
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001
-        body = GenerateRequest(token_ids=[1], sampling_params=SamplingParams(), cache_salt="tenant")
-        assert await handler.serve_tokens(body, Request(scope)) == "no such model"
+        found = GenerateBaseServing._get_session_id_from_headers(Request(scope))
+        made = processor.process_inputs("a", prompt, SamplingParams(), ("generate",), session_id=found)
+        sessions.append(made.session_id)
 
-    server = run_request({"x-dynamo-session-id": "mine"} | FINAL, app=serve, path="/inference/v1/generate")
-    assert server.core.calls == [(RELEASE_METHOD, "mine", ["tenant"])]
+    server = run_request({"x-dynamo-session-id": value} | FINAL, app=serve, path="/inference/v1/generate")
+    session = value.encode("latin-1").decode()
+    assert sessions == [session]
+    assert server.core.calls == [(RELEASE_METHOD, session, ["tenant"])]
 
 
-def test_requests_of_tokens_may_not_tell_what_we_tell() -> None:
-    handler = ServingTokens.__new__(ServingTokens)
-    params = SamplingParams(extra_args={ROLES_ARGUMENT: "u"})
-    body = GenerateRequest(token_ids=[1], sampling_params=params, stream=True)
-    with pytest.raises(VLLMValidationError, match=f"^{ROLES_ARGUMENT}: "):
-        handler.serve_tokens(body, Request({"type": "http", "headers": []}))
+UUID = "0123abcd-0123-0123-0123-0123456789ab"
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "body", "session"),
+    [
+        ("/v1/chat/completions", {}, {"prompt_cache_key": UUID}, UUID),
+        ("/v1/chat/completions", {}, {"prompt_cache_key": "everybody's"}, None),
+        ("/v1/chat/completions", {"session-id": "codex"}, {"prompt_cache_key": UUID}, "codex"),
+        ("/v1/messages", {}, {"session_id": "its own"}, "its own"),
+        ("/v1/messages", {"x-session-id": "another"}, {"session_id": "its own"}, "its own"),
+        ("/v1/messages", {}, {"metadata": {"user_id": json.dumps({"session_id": UUID})}}, UUID),
+        ("/v1/messages", {"x-session-id": "own"}, {"metadata": {"user_id": json.dumps({"session_id": UUID})}}, "own"),
+        ("/v1/chat/completions", {}, {"metadata": {"user_id": json.dumps({"session_id": UUID})}}, None),
+        ("/v1/messages", {}, {"metadata": 7}, None),
+    ],
+)
+def test_a_body_names_the_session_where_vllm_does_not_look(
+    path: str, headers: dict[str, str], body: dict[str, Any], session: str | None
+) -> None:
+    assert post(path, {"messages": [], **body}, headers) == (200, session)
+
+
+@pytest.mark.parametrize("session", [7, 0, {"a": 1}, "\ud800"])
+def test_a_message_whose_session_is_no_text_is_refused(session: object) -> None:
+    with pytest.raises(VLLMValidationError, match="session_id: must be text"):
+        post("/v1/messages", {"session_id": session})
+
+
+@pytest.mark.parametrize("arguments", [{ROLES_ARGUMENT: "u"}, {"theirs": 1}, None, 7])
+def test_requests_of_tokens_may_not_tell_what_we_tell(arguments: Any) -> None:
+    body = {"token_ids": [1], "sampling_params": {"extra_args": arguments}, "stream": True}
+    if arguments == {ROLES_ARGUMENT: "u"}:
+        with pytest.raises(VLLMValidationError, match=f"^{ROLES_ARGUMENT}: "):
+            post("/inference/v1/generate", body)
+    else:
+        assert post("/inference/v1/generate", body)[0] == 200
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[1]", "null", "[" * 10**5], ids=["no text", "half", "a list", "null", "deep"]
+)
+def test_what_is_no_body_is_the_route_s_to_refuse(text: str) -> None:
+    assert post("/invocations", text) == (200, None)
+
+
+def test_only_json_is_taken() -> None:
+    assert post("/invocations", "{}", {"content-type": "text/plain"})[0] == 422
+
+
+def post(path: str, body: Any, headers: dict[str, str] | None = None) -> tuple[int, str | None]:
+    """Send it to an app with routes as vLLM's; they answer with the session that vLLM finds for a chat."""
+    app = FastAPI()
+    app.dependency_overrides[validate_json_request] = read_body
+
+    @app.post(path, dependencies=[Depends(validate_json_request)])
+    async def serve(raw_request: Request) -> str | None:
+        return find_session(raw_request.scope)
+
+    app.add_middleware(SessionHeaders)
+    text = body if isinstance(body, str) else json.dumps(body)
+    with TestClient(app) as client:
+        answer = client.post(path, content=text, headers={"content-type": "application/json", **(headers or {})})
+    return answer.status_code, answer.json()
 
 
 def test_a_request_that_vllm_cannot_read_ends_nothing() -> None:
@@ -245,7 +315,7 @@ def test_a_request_that_vllm_cannot_read_ends_nothing() -> None:
 def test_a_session_that_is_no_text_is_the_client_s_error(session: str) -> None:
     for body in ({"session_id": session}, {"vllm_xargs": {"session_id": session}}):
         with pytest.raises(VLLMValidationError, match="session_id: must be text") as caught:
-            find_session({"type": "http", "headers": []}, **body)
+            run_request({}, app=partial(answer_nothing, **body))
         assert str(caught.value).isascii()
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
 from hashlib import blake2b
 from itertools import islice
 from typing import Any
@@ -16,8 +15,7 @@ from typing import Any
 import msgspec
 
 from agentcache.engine.constants import SENT_ARGUMENT
-from agentcache.engine.vllm.patches import replace
-from agentcache.engine.vllm.requests import AnthropicMessagesRequest, ChatCompletionRequest, ResponsesRequest
+from agentcache.engine.vllm.requests import ChatCompletionRequest, ResponsesRequest
 
 MAX_MESSAGES = 4096
 MAX_TOOLS = 512
@@ -29,18 +27,18 @@ _DIGEST_BYTES = 4
 _LETTERS = {"system": "s", "developer": "s", "tool": "t", "function": "t", "assistant": "a"}
 # What a chat template is given beside messages and tools.
 _OPTIONS = ("chat_template", "chat_template_kwargs", "documents", "reasoning_effort", "reasoning")
-_AS_SENT = "_agentcache_as_sent"
 # vLLM's --exclude-tools-when-tool-choice-none, which no request tells.
 _SERVER = {"excludes_tools": False}
 # vLLM drops these lines of a client's, which have another hash in each request.
 _DROPPED = "x-anthropic-billing-header"
 
 
-def digest_chat(chat: ChatCompletionRequest) -> dict[str, Any]:
-    """Return what the engine is to know of a chat as its client sent it, for its extra arguments."""
-    # Not an attribute: a client could send a field of that name.
-    as_sent = vars(chat).get(_AS_SENT)
-    return _mark(chat, _write_messages(chat.messages) if as_sent is None else as_sent)
+def digest_chat(chat: ChatCompletionRequest, message: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return what the engine is to know of a chat as its client sent it, for its extra arguments.
+
+    `message` is the body of the Anthropic message that vLLM has made the chat of.
+    """
+    return _mark(chat, _write_messages(chat.messages if message is None else _list_messages(message)))
 
 
 def digest_response(request: ResponsesRequest) -> dict[str, Any]:
@@ -52,21 +50,6 @@ def digest_response(request: ResponsesRequest) -> dict[str, Any]:
 def note_excluded_tools(args: Namespace) -> None:
     """Note by the server's options whether templates are given the tools of requests that may call none."""
     _SERVER["excludes_tools"] = bool(getattr(args, "exclude_tools_when_tool_choice_none", False))
-
-
-@cache
-def keep_messages_as_sent() -> None:
-    """Have chats that vLLM makes of Anthropic's messages keep the digests of these. Safe to call more than once."""
-    from agentcache.engine.vllm.serving import AnthropicServingMessages
-
-    convert = AnthropicServingMessages.to_chat_completion_request
-
-    def to_chat_completion_request(anthropic_request: Any, **options: Any) -> ChatCompletionRequest:
-        chat = convert(anthropic_request, **options)
-        vars(chat)[_AS_SENT] = _write_messages(_list_messages(anthropic_request))
-        return chat
-
-    replace(AnthropicServingMessages, "to_chat_completion_request", staticmethod(to_chat_completion_request))
 
 
 def _mark(request: ChatCompletionRequest | ResponsesRequest, messages: str | None) -> dict[str, Any]:
@@ -139,12 +122,14 @@ def _find_kind(part: Any) -> str:
     return str(part.get("type") if isinstance(part, Mapping) else getattr(part, "type", ""))
 
 
-def _list_messages(request: AnthropicMessagesRequest) -> list[dict[str, Any]]:
+def _list_messages(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """List the messages with the system prompt in front, also without any, and without what vLLM drops of it."""
-    blocks = request.system or ()
-    texts = [blocks] if isinstance(blocks, str) else [block.text or "" for block in blocks]
+    blocks = body.get("system") or ()
+    texts = [blocks] if isinstance(blocks, str) else [block.get("text") or "" for block in blocks]
     system = "".join(text for text in texts if not text.startswith(_DROPPED))
-    return [{"role": "system", "content": system}, *(vars(message) for message in request.messages)]
+    # What else stands in a message vLLM passes over.
+    messages = ({name: message.get(name) for name in ("role", "content")} for message in body["messages"])
+    return [{"role": "system", "content": system}, *messages]
 
 
 def _digest_all(values: Iterable[Any]) -> list[str] | None:

@@ -6,10 +6,10 @@ The engine core cannot see in tokens whose messages a prompt is made of.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextvars import ContextVar
 from itertools import islice, takewhile
 from typing import Any, Literal, NamedTuple
 
+from agentcache.engine.asking import asking
 from agentcache.engine.constants import (
     AGENT_ARGUMENT,
     CONTINUES_ARGUMENT,
@@ -29,9 +29,6 @@ from agentcache.engine.vllm.types import EngineCoreRequest, Request
 ROLES = {"s": "system", "u": "user", "a": "assistant", "t": "tool"}
 _LETTERS = {"system": "s", "developer": "s", "user": "u", "assistant": "a", "tool": "t", "function": "t"}
 _MAX_MESSAGES = 4096
-
-# Which of its session's agents sends the request in progress, if its client says so.
-asking_agent: ContextVar[str | None] = ContextVar("agentcache_agent", default=None)
 
 
 def read_roles(request: Request) -> str:
@@ -85,7 +82,8 @@ def read_left(request: Request) -> int:
 
 def describe_chat(chat: ChatCompletionRequest) -> dict[str, Any]:
     """Build the marks that tell the engine of a chat's messages."""
-    return {**_describe(chat.messages), **digest_chat(chat)}
+    asked = asking.get()
+    return {**_describe(chat.messages), **digest_chat(chat, None if asked is None else asked.message)}
 
 
 def describe_response(response: ResponsesRequest) -> dict[str, Any]:
@@ -111,8 +109,8 @@ def _describe(items: Iterable[Any]) -> dict[str, Any]:
 
 
 def _name_agent() -> dict[str, str]:
-    agent = asking_agent.get()
-    return {} if agent is None else {AGENT_ARGUMENT: shorten(agent)}
+    asked = asking.get()
+    return {} if asked is None or asked.agent is None else {AGENT_ARGUMENT: shorten(asked.agent)}
 
 
 def _find_messages(items: Iterable[Any]) -> Iterator[tuple[str, Any]]:

@@ -7,7 +7,6 @@ replay, which HTTP does not reach: the list is handed to it. The V1 runner (CPU)
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import torch
@@ -19,7 +18,6 @@ from agentcache.engine.vllm.base import VLLMValidationError
 from agentcache.engine.vllm.config import VllmConfig
 from agentcache.engine.vllm.engine import InputProcessor
 from agentcache.engine.vllm.models import BatchUpdate, LogitsProcessor, process_dict_updates
-from agentcache.engine.vllm.patches import wrap_method
 from agentcache.engine.vllm.types import EngineCoreRequest, SamplingParams
 
 
@@ -56,13 +54,9 @@ def _recorded_reply(
     return (reply, output) if is_reply else None
 
 
-@cache
-def accept_forced_replies() -> None:
-    """Make vLLM's input processor understand the argument. Safe to call more than once."""
-    wrap_method(InputProcessor, "process_inputs", _take_forced_reply)
+def force_replies(original: Callable[..., EngineCoreRequest]) -> Callable[..., EngineCoreRequest]:
+    """Make `process_inputs` of vLLM's input processor understand the argument."""
 
-
-def _take_forced_reply(original: Callable[..., EngineCoreRequest]) -> Callable[..., EngineCoreRequest]:
     def process_inputs(
         self: InputProcessor, request_id: str, prompt: Any, params: Any, *args: Any, **kwargs: Any
     ) -> EngineCoreRequest:

@@ -92,11 +92,7 @@ SIGNATURES: dict[str, tuple[str, ...]] = {
     f"{QUEUE}.remove": ("self", "block"),
     "vllm.engine.arg_utils:EngineArgs.from_cli_args": ("args",),
     "vllm.engine.arg_utils:EngineArgs.create_engine_config": ("self",),
-    "vllm.entrypoints.openai.chat_completion.protocol:ChatCompletionRequest.to_sampling_params": ("self", "max_tokens"),
-    "vllm.entrypoints.openai.completion.protocol:CompletionRequest.to_sampling_params": ("self", "max_tokens"),
-    "vllm.entrypoints.speech_to_text.transcription.protocol:TranscriptionRequest.to_sampling_params": ("self",),
-    "vllm.entrypoints.speech_to_text.translation.protocol:TranslationRequest.to_sampling_params": ("self",),
-    "vllm.entrypoints.openai.responses.protocol:ResponsesRequest.to_sampling_params": ("self", "default_max_tokens"),
+    "vllm.entrypoints.generate.base.serving:GenerateBaseServing._get_session_id": ("request", "raw_request"),
     "vllm.v1.engine.input_processor:InputProcessor.process_inputs": ("self", "request_id", "prompt", "params"),
     # The core calls the method that a front end names in a message.
     "vllm.v1.engine.core:EngineCore.reset_encoder_cache": ("self",),
@@ -148,15 +144,7 @@ SERVER_SIGNATURES: dict[str, tuple[str, ...]] = {
     "vllm.v1.engine.core_client:AsyncMPClient._call_utility_async": ("self", "method", "args", "engine"),
     "vllm.v1.engine.core_client:DPLBAsyncMPClient.get_core_engine_for_request": ("self", "request"),
     "vllm.v1.engine.core_client:DPLBAsyncMPClient.process_engine_outputs": ("self", "outputs"),
-    "vllm.entrypoints.generate.base.serving:GenerateBaseServing._get_session_id": ("request", "raw_request"),
-    "vllm.entrypoints.generate.base.serving:GenerateBaseServing._get_session_id_from_headers": ("raw_request",),
-    "vllm.entrypoints.scale_out.token_in_token_out.serving:ServingTokens.serve_tokens": (
-        "self",
-        "request",
-        "raw_request",
-    ),
-    "vllm.entrypoints.anthropic.serving:AnthropicServingMessages.create_messages": ("self", "request", "raw_request"),
-    "vllm.entrypoints.anthropic.serving:AnthropicServingMessages.to_chat_completion_request": ("anthropic_request",),
+    "vllm.entrypoints.serve.utils.api_utils:validate_json_request": ("raw_request",),
     "vllm.entrypoints.serve.middleware.authenticate:AuthenticationMiddleware.__init__": ("self", "app", "tokens"),
 }
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from inspect import Parameter, isroutine, signature
+from inspect import Parameter, getattr_static, isroutine, signature
 from typing import TYPE_CHECKING, Any
 
 import vllm
@@ -32,20 +32,11 @@ REPLACED = {
     # In processes that take requests, once their engine names agentcache.
     "EngineArgs.from_cli_args": "the engine learns the server's tool-call parser",
     "EngineArgs.create_engine_config": "engines that name agentcache get the rest of this list",
-    "InputProcessor.process_inputs": "clients may force a reply, for replays, and send nothing else under our names",
-    "ChatCompletionRequest.to_sampling_params": "the engine learns a request's tools and whose messages it has",
-    "ResponsesRequest.to_sampling_params": "the engine learns a request's tools and whose messages it has",
-    "CompletionRequest.to_sampling_params": "arguments with our names are refused",
-    "TranscriptionRequest.to_sampling_params": "arguments with our names are refused",
-    "TranslationRequest.to_sampling_params": "arguments with our names are refused",
-    "GenerateBaseServing._get_session_id_from_headers": "names in headers are UTF-8, as clients send them",
-    "GenerateBaseServing._get_session_id": "clients name sessions in more ways, and our middleware learns the session",
-    "AnthropicServingMessages.to_chat_completion_request": "the engine learns which messages vLLM merges",
-    "AnthropicServingMessages.create_messages": "the body of a message may name the session, as that of a chat",
+    "GenerateBaseServing._get_session_id": "requests get marks for the engine, and clients name sessions in more ways",
+    "InputProcessor.process_inputs": "the engine gets the marks; clients may force a reply, and send no marks",
     "DPLBAsyncMPClient.get_core_engine_for_request": "a job's requests go to the engine that has its KV",
     "DPLBAsyncMPClient.process_engine_outputs": "what chooses engines learns of tokens and of requests that are over",
     "AsyncLLM.shutdown": "requests under way end first, also where several API servers share the engines",
-    "ServingTokens.serve_tokens": "our middleware learns which session vLLM found for a request",
 }
 # What is added to the engine core for front ends to call has names of our own.
 ADDED_PREFIX = "agentcache_"
@@ -89,7 +80,9 @@ def _check_arguments(name: str, original: Callable[..., Any], replacement: Calla
 def wrap_method(owner: type, name: str, make: Callable[[Any], Callable[..., Any]]) -> None:
     """Put `make(original)` in the place of a class's method."""
     original = getattr(owner, name)
-    replace(owner, name, wraps(original)(make(original)))
+    made = wraps(original)(make(original))
+    is_static = isinstance(getattr_static(owner, name), staticmethod)
+    replace(owner, name, staticmethod(made) if is_static else made)
 
 
 def wrap_allocate_slots(
