@@ -89,10 +89,10 @@ def prepare_front_end() -> None:
     try:
         import agentcache.engine.scheduler  # noqa: F401
         from agentcache.engine.prompt_marks import mark_prompts
-        from agentcache.engine.replicas.client import watch_clients
+        from agentcache.engine.replicas.client import make_placing_clients
     except ImportError as error:
         if not (error.name or "").startswith("vllm"):
             raise
         raise CompatibilityError(f"vLLM {installed_version()}: {in_one_line(error)}") from error
     mark_prompts()
-    watch_clients()
+    make_placing_clients()

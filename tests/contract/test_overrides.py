@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from inspect import Parameter, isfunction, signature
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from vllm.config import VllmConfig
 from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue
-from vllm.v1.engine import UtilityOutput
+from vllm.v1.engine import UtilityOutput, core_client
 from vllm.v1.engine.core import EngineCoreProc
 
 from agentcache.engine.blocks.block_queue import BlockQueue
@@ -17,7 +20,7 @@ from agentcache.engine.constants import SCHEDULER_CLASS
 from agentcache.engine.front_end import watch_engine_arguments
 from agentcache.engine.order.job_queue import JobQueue
 from agentcache.engine.prompt_marks import mark_prompts
-from agentcache.engine.replicas.client import watch_clients
+from agentcache.engine.replicas.client import PlacingClient, make_placing_clients
 from agentcache.engine.replies.forced_reply import ForcedReplyProcessor
 from agentcache.engine.rpc.job_calls import answer_job_calls
 from agentcache.engine.rpc.policy_switch import accept_policies
@@ -38,6 +41,7 @@ OURS = (
     TierConnector,
     CpuTierWorker,
     CopyingThread,
+    PlacingClient,
 )
 BY_PLACE = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -74,12 +78,20 @@ def test_every_replacement_fits_or_a_server_fails() -> None:
         accept_policies,
         answer_job_calls,
         mark_prompts,
-        watch_clients,
+        make_placing_clients,
         watch_engine_arguments,
     ):
         put_in_place()
     check_vllm.cache_clear()
     check_vllm()
+
+
+def test_clients_are_made_of_the_module_s_class_or_jobs_leave_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = object()
+    monkeypatch.setattr(core_client, "DPLBAsyncMPClient", lambda *_, **__: made)
+    parallel = SimpleNamespace(data_parallel_size=2, data_parallel_external_lb=False)
+    config: Any = SimpleNamespace(parallel_config=parallel)
+    assert core_client.EngineCoreClient.make_async_mp_client(config, Mock(), log_stats=False) is made
 
 
 def test_our_free_queue_has_all_methods_or_a_call_fails() -> None:

@@ -12,18 +12,17 @@ from hand_clock import Clock
 from vllm import SamplingParams
 from vllm.engine.arg_utils import EngineArgs
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest
-from vllm.v1.engine.core_client import DPLBAsyncMPClient
 
 from agentcache.config import AgentCacheConfig
 from agentcache.config_reader import CONFIG_KEY, read_config
 from agentcache.engine.constants import ANSWER_MARK, RELEASE_METHOD, SCHEDULER_CLASS
 from agentcache.engine.replicas import client as replicas_client
 from agentcache.engine.replicas.client import (
+    PlacingClient,
     _make_release,
     _plan_placement,
     keeps_jobs_home,
     place_requests,
-    watch_clients,
 )
 from agentcache.engine.replicas.job_places import JobPlaces
 from agentcache.engine.replicas.placement_process import SharedPlacement
@@ -59,23 +58,21 @@ def make_placer(released: list[tuple[int, str, str | None]] | None = None) -> Pl
     return Placer(placement, lambda *job: told.append(job), clock=lambda: 0.0)
 
 
-def make_client(placer: Placer | None) -> DPLBAsyncMPClient:
+def make_client(placer: Placer | None) -> PlacingClient:
     """vLLM's own client as far as it chooses engines, without engines."""
-    watch_clients()
-    client = object.__new__(DPLBAsyncMPClient)
+    client = object.__new__(PlacingClient)
     client.client_count, client.eng_start_index = 1, 0
     client.core_engines, client.engine_inflight, client.reqs_in_flight = list(ENGINES), Counter(), {}
     client.streaming_reqs = set()  # Since vLLM 0.33.
     # Waiting requests, running ones, usage of the cache: the first engine looks full.
     client.lb_engines = [[50, 50, 1.0], [0, 0, 0.0]]
-    if placer is not None:
-        client.agentcache_placer = placer
+    client.placer = placer
     return client
 
 
-def finish(client: DPLBAsyncMPClient, request: str, reply: list[int], *marked: str) -> None:
+def finish(client: PlacingClient, request: str, reply: list[int], *marked: str) -> None:
     outputs = EngineCoreOutputs(outputs=[EngineCoreOutput(request, reply)], finished_requests={request, *marked})
-    asyncio.run(DPLBAsyncMPClient.process_engine_outputs(client, outputs))
+    asyncio.run(type(client).process_engine_outputs(client, outputs))
 
 
 def test_turns_of_a_session_come_to_one_engine() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from hashlib import sha256
 from multiprocessing import current_process
 from typing import Any
@@ -21,8 +21,8 @@ from agentcache.engine.tier.link_costs import find_speeds
 from agentcache.engine.tier.size import count_host_tokens, count_token_bytes
 from agentcache.engine.vllm.base import init_logger
 from agentcache.engine.vllm.config import VllmConfig
-from agentcache.engine.vllm.engine import AsyncMPClient, DPLBAsyncMPClient
-from agentcache.engine.vllm.patches import ADDED_PREFIX, replace
+from agentcache.engine.vllm.engine import AsyncMPClient, DPLBAsyncMPClient, core_client
+from agentcache.engine.vllm.patches import replace
 from agentcache.engine.vllm.types import EngineCoreOutputs, EngineCoreRequest
 from agentcache.errors import InputError, ServerError, in_one_line
 from agentcache.policy.registry import find_policy
@@ -32,7 +32,25 @@ from agentcache.policy.replicas.placement import SpillRule
 
 logger = init_logger("vllm.agentcache")
 
-_PLACER = f"{ADDED_PREFIX}placer"
+
+class PlacingClient(DPLBAsyncMPClient):
+    """vLLM's data-parallel client, which asks its placer for the engine of each request once it has one."""
+
+    placer: Placer | None = None
+
+    def get_core_engine_for_request(self, request: EngineCoreRequest) -> bytes:
+        """Choose the request's engine."""
+        if self.placer is not None and request.request_id not in self.reqs_in_flight:
+            rank = self.placer.choose(request)
+            request.data_parallel_rank = request.data_parallel_rank if rank is None else rank
+        return super().get_core_engine_for_request(request)
+
+    @staticmethod
+    async def process_engine_outputs(self: DPLBAsyncMPClient, outputs: EngineCoreOutputs) -> None:  # noqa: PLW0211
+        """Note the outputs of a step, of a client that vLLM gives."""
+        if isinstance(self, PlacingClient) and self.placer is not None:
+            self.placer.note(outputs)
+        await DPLBAsyncMPClient.process_engine_outputs(self, outputs)
 
 
 def keeps_jobs_home(config: AgentCacheConfig) -> bool:
@@ -40,29 +58,9 @@ def keeps_jobs_home(config: AgentCacheConfig) -> bool:
     return is_on(config.replicas.enabled, find_policy(config.policy).runtime is not None)
 
 
-@cache
-def watch_clients() -> None:
-    """Have data-parallel clients ask their placer, those that get one. Safe to call more than once.
-
-    Must come before a client is made: it takes the handler of outputs with it.
-    """
-    choose = DPLBAsyncMPClient.get_core_engine_for_request
-    process = DPLBAsyncMPClient.process_engine_outputs
-
-    def get_core_engine_for_request(self: DPLBAsyncMPClient, request: EngineCoreRequest) -> Any:
-        placer: Placer | None = getattr(self, _PLACER, None)
-        if placer is not None and request.request_id not in self.reqs_in_flight:
-            rank = placer.choose(request)
-            request.data_parallel_rank = request.data_parallel_rank if rank is None else rank
-        return choose(self, request)
-
-    async def process_engine_outputs(self: DPLBAsyncMPClient, outputs: EngineCoreOutputs) -> None:
-        if (placer := getattr(self, _PLACER, None)) is not None:
-            placer.note(outputs)
-        await process(self, outputs)
-
-    replace(DPLBAsyncMPClient, "get_core_engine_for_request", get_core_engine_for_request)
-    replace(DPLBAsyncMPClient, "process_engine_outputs", staticmethod(process_engine_outputs))
+def make_placing_clients() -> None:
+    """Have vLLM make data-parallel clients that can get a placer. Safe to call more than once."""
+    replace(core_client, "DPLBAsyncMPClient", PlacingClient)
 
 
 def shares_engines(core: object) -> bool:
@@ -75,14 +73,13 @@ def place_requests(core: object, vllm_config: VllmConfig) -> Placer | None:
 
     To be called again when the engines go on with another policy.
     """
-    if not isinstance(core, DPLBAsyncMPClient):
+    if not isinstance(core, PlacingClient):
         return None
-    placer = _make_placer(core, vllm_config, read_config(vllm_config.additional_config))
-    replace(core, _PLACER, placer)
-    return placer
+    core.placer = _make_placer(core, vllm_config, read_config(vllm_config.additional_config))
+    return core.placer
 
 
-def _make_placer(core: DPLBAsyncMPClient, vllm_config: VllmConfig, config: AgentCacheConfig) -> Placer | None:
+def _make_placer(core: PlacingClient, vllm_config: VllmConfig, config: AgentCacheConfig) -> Placer | None:
     if not keeps_jobs_home(config):
         return None
     try:
@@ -121,9 +118,7 @@ def _find_host_memory(vllm_config: VllmConfig, config: AgentCacheConfig) -> Host
     return HostMemory(tokens, token_bytes / (find_speeds(vllm_config, config).fetch.gb_s * 1e9))
 
 
-def _share_placement(
-    core: DPLBAsyncMPClient, make: Callable[[], JobPlaces], vllm_config: VllmConfig
-) -> SharedPlacement:
+def _share_placement(core: PlacingClient, make: Callable[[], JobPlaces], vllm_config: VllmConfig) -> SharedPlacement:
     """Connect to the placement of all API servers, which the first of them starts."""
     # All of them, and no other server of this host, have the coordinator's address and the key.
     digest = sha256(str(core.stats_update_address).encode()).hexdigest()
@@ -136,7 +131,7 @@ def _share_placement(
     return SharedPlacement(connection, vllm_config.cache_config.block_size, Rejoining(process.join))
 
 
-def _make_release(core: DPLBAsyncMPClient) -> Callable[[int, str, str | None], None]:
+def _make_release(core: PlacingClient) -> Callable[[int, str, str | None], None]:
     # A task without a reference may be garbage-collected before it is done.
     releases: set[asyncio.Task[Any]] = set()
 

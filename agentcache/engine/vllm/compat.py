@@ -122,9 +122,10 @@ def check_signatures(signatures: Mapping[str, tuple[str, ...]]) -> None:
 
 
 def check_attributes(attributes: Mapping[str, tuple[str, ...]]) -> None:
-    """Raise CompatibilityError when a class's source does not name the attributes that we use."""
+    """Raise CompatibilityError when neither a class nor those of vLLM's that it derives from name what we use."""
     for owner, names in attributes.items():
-        source = inspect.getsource(_find(owner))
+        theirs = [base for base in _find(owner).__mro__ if base.__module__.startswith("vllm.")]
+        source = "\n".join(map(inspect.getsource, theirs))
         if missing := [name for name in names if not re.search(rf"\b{name}\b", source)]:
             raise CompatibilityError(f"vLLM {vllm.__version__}: {owner.replace(':', '.')} has no {missing[0]}")
 

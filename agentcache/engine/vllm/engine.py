@@ -5,6 +5,7 @@ from __future__ import annotations
 from vllm.engine.async_llm_engine import AsyncLLMEngine
 from vllm.engine.protocol import EngineClient
 from vllm.usage.usage_lib import UsageContext
+from vllm.v1.engine import core_client
 from vllm.v1.engine.core import EngineCore, EngineCoreProc
 from vllm.v1.engine.core_client import AsyncMPClient, DPLBAsyncMPClient
 from vllm.v1.engine.input_processor import InputProcessor
@@ -22,4 +23,5 @@ __all__ = [
     "InputProcessor",
     "LLMEngine",
     "UsageContext",
+    "core_client",
 ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from inspect import Parameter, getattr_static, isroutine, signature
+from inspect import Parameter, getattr_static, ismodule, isroutine, signature
 from typing import TYPE_CHECKING, Any
 
 import vllm
@@ -18,7 +18,7 @@ from agentcache.errors import CompatibilityError
 if TYPE_CHECKING:
     from agentcache.engine.vllm.types import KVCacheManager, Request
 
-# "Class.attribute" of vLLM's: why it is replaced.
+# "Class.attribute" or "module.Class" of vLLM's: why it is replaced.
 REPLACED = {
     # In the engine core, of one scheduler's objects.
     "BlockPool.free_block_queue": "an evictor chooses the victims",
@@ -34,8 +34,7 @@ REPLACED = {
     "EngineArgs.create_engine_config": "engines that name agentcache get the rest of this list",
     "GenerateBaseServing._get_session_id": "requests get marks for the engine, and clients name sessions in more ways",
     "InputProcessor.process_inputs": "the engine gets the marks; clients may force a reply, and send no marks",
-    "DPLBAsyncMPClient.get_core_engine_for_request": "a job's requests go to the engine that has its KV",
-    "DPLBAsyncMPClient.process_engine_outputs": "what chooses engines learns of tokens and of requests that are over",
+    "core_client.DPLBAsyncMPClient": "a job's requests go to the engine that has its KV",
     "AsyncLLM.shutdown": "requests under way end first, also where several API servers share the engines",
 }
 # What is added to the engine core for front ends to call has names of our own.
@@ -44,21 +43,21 @@ _BY_PLACE = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def replace(owner: object, name: str, value: object) -> None:
-    """Set an attribute of one of vLLM's classes or objects.
+    """Set an attribute of one of vLLM's classes, objects or modules.
 
     Raises:
         CompatibilityError: `REPLACED` has no reason for it, or vLLM's own function takes arguments that this one
             does not: vLLM may call it with them.
     """
     kind = owner if isinstance(owner, type) else type(owner)
-    known = any(f"{base.__name__}.{name}" in REPLACED for base in kind.__mro__)
-    if not known and not name.startswith(ADDED_PREFIX):
+    owners = [owner.__name__.rpartition(".")[2]] if ismodule(owner) else [base.__name__ for base in kind.__mro__]
+    if not any(f"{each}.{name}" in REPLACED for each in owners) and not name.startswith(ADDED_PREFIX):
         raise CompatibilityError(
-            f"{kind.__name__}.{name} is replaced without a reason in agentcache/engine/vllm/patches.py"
+            f"{owners[0]}.{name} is replaced without a reason in agentcache/engine/vllm/patches.py"
         )
     if isroutine(value) and isroutine(original := getattr(owner, name, None)):
         own = value.__get__(None, kind) if isinstance(value, classmethod | staticmethod) else value
-        _check_arguments(f"{kind.__name__}.{name}", original, own)
+        _check_arguments(f"{owners[0]}.{name}", original, own)
     setattr(owner, name, value)
 
 
