@@ -22,23 +22,20 @@ from agentcache.engine.vllm.base import init_logger
 from agentcache.engine.vllm.compat import check_server
 from agentcache.engine.vllm.config import VllmConfig
 from agentcache.engine.vllm.engine import AsyncLLMEngine, EngineClient
-from agentcache.engine.vllm.serving import SupportedTask, authenticate, validate_json_request
+from agentcache.engine.vllm.serving import SupportedTask, validate_json_request
 from agentcache.errors import CompatibilityError
+from agentcache.server.access import describe_open_text, guard_routes
 from agentcache.server.draining import drain_before_shutdown
 from agentcache.server.expiry_watch import watch_expiry
 from agentcache.server.job_reader import JobReader
 from agentcache.server.live_page import page_router
 from agentcache.server.live_report import LiveReport
-from agentcache.server.open_text import describe_open_text
-from agentcache.server.routes import PREFIX, MetricsRoute, router
+from agentcache.server.routes import MetricsRoute, router
 from agentcache.server.session_headers import SessionHeaders, read_body
 from agentcache.server.session_router import SessionRouter
 from agentcache.server.snapshot_reader import SnapshotReader
 
 logger = init_logger("vllm.agentcache")
-
-# With the slash: the page that asks for the key is beside these paths.
-_GUARDED = f"{PREFIX}/"
 
 
 class AgentCacheEndpoints:
@@ -53,13 +50,11 @@ class AgentCacheEndpoints:
         check_server()
         mark_prompts()
         app.dependency_overrides[validate_json_request] = read_body
-        if _GUARDED not in authenticate.GUARDED_PREFIX:
-            # vLLM's own middleware then asks for the API key as it does for /v1.
-            authenticate.GUARDED_PREFIX = (*authenticate.GUARDED_PREFIX, _GUARDED)  # type: ignore[assignment]
         app.include_router(router)
         app.include_router(page_router)
-        # vLLM adds its middleware later, so it wraps ours: requests without the API key never get here.
+        # What is added later wraps it, and vLLM's middleware is: requests without the API key never get here.
         app.add_middleware(SessionHeaders)
+        guard_routes(app, app.state.args)
         # vLLM puts this route in place of its own.
         app.add_api_route("/metrics", MetricsRoute(_find_metrics_route(app)).serve, methods=["GET"])
 

@@ -17,8 +17,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from agentcache.engine.asking import asking
 from agentcache.engine.marks import refuse_marks
 from agentcache.engine.vllm.base import VLLMValidationError, init_logger
-from agentcache.engine.vllm.serving import authenticate, validate_json_request
+from agentcache.engine.vllm.serving import validate_json_request
 from agentcache.errors import in_one_line
+from agentcache.server.access import needs_key
 from agentcache.server.client_sessions import (
     SESSION_HEADER,
     bound_session,
@@ -136,7 +137,7 @@ class SessionHeaders:
         asked = SessionRequest(headers)
         if asked.header and asked.header != headers.get(SESSION_HEADER):
             scope = {**scope, "headers": _name_session(scope["headers"], asked.header)}
-        is_final = _is_final(headers) and _is_guarded(scope)
+        is_final = _is_final(headers) and needs_key(scope)
         token = asking.set(asked)
         try:
             await self._app(scope, receive, send)
@@ -173,12 +174,6 @@ def _name_session(headers: list[tuple[bytes, bytes]], session: str) -> list[tupl
 
 def _is_final(headers: Headers) -> bool:
     return headers.get(DYNAMO_FINAL_HEADER, "").strip().lower() in ("true", "1")
-
-
-def _is_guarded(scope: Scope) -> bool:
-    """Tell whether the request needed the API key, if there is one: on other paths anybody could end a job."""
-    path: str = scope["path"].removeprefix(scope.get("root_path", ""))
-    return scope["method"] == "POST" and path.startswith(tuple(authenticate.GUARDED_PREFIX))
 
 
 async def _release(state: State, session: str, tenant: str | None) -> None:

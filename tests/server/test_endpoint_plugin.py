@@ -8,7 +8,7 @@ import hashlib
 import logging
 import re
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -32,6 +32,7 @@ from agentcache.engine.rpc.snapshot import SNAPSHOT_METHOD
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.engine.vllm.compat import check_server
 from agentcache.errors import CompatibilityError
+from agentcache.server.access import GUARDED
 from agentcache.server.endpoint_plugin import AgentCacheEndpoints
 from agentcache.server.job_reader import JobReader
 from agentcache.server.live_report import LiveReport
@@ -42,8 +43,7 @@ KEY = "secret-key"
 
 
 @pytest.fixture(autouse=True)
-def _as_installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(authenticate, "GUARDED_PREFIX", authenticate.GUARDED_PREFIX)
+def _as_installed() -> Iterator[None]:
     check_server.cache_clear()
     yield
     check_server.cache_clear()
@@ -75,8 +75,10 @@ def test_state_before_the_first_answer_is_unavailable() -> None:
 
 
 def test_an_app_without_metrics_is_refused() -> None:
+    app = FastAPI()
+    app.state.args = Namespace(api_key=None)
     with pytest.raises(CompatibilityError, match="no route /metrics"):
-        AgentCacheEndpoints().attach_router(FastAPI())
+        AgentCacheEndpoints().attach_router(app)
 
 
 @pytest.mark.parametrize("guarded", [("/other",), None])
@@ -102,9 +104,10 @@ def test_a_broken_call_is_one_line(caplog: pytest.LogCaptureFixture, monkeypatch
     assert logging.Formatter().format(record) == text
 
 
-def make_guarded_app(core: FakeCore) -> FastAPI:
+def make_guarded_app(core: FakeCore, keys: Sequence[str] = (KEY,)) -> FastAPI:
     """Our plug-in in the order in which vLLM puts it into a server with an API key."""
     app = FastAPI()
+    app.state.args = Namespace(api_key=list(keys))
 
     @app.get("/metrics")
     async def answer() -> str:
@@ -117,7 +120,7 @@ def make_guarded_app(core: FakeCore) -> FastAPI:
         return "vLLM's own"
 
     AgentCacheEndpoints().attach_router(app)
-    app.add_middleware(authenticate.AuthenticationMiddleware, tokens=[KEY])
+    app.add_middleware(authenticate.AuthenticationMiddleware, tokens=list(keys))
     app.state.agentcache_snapshots = SnapshotReader(lambda: core.call(SNAPSHOT_METHOD))
     app.state.agentcache_jobs = JobReader(core.call)
     app.state.agentcache_report = LiveReport(app.state.agentcache_jobs)
@@ -191,9 +194,34 @@ def test_only_an_engine_with_our_scheduler_is_asked(scheduler: str | type[Any] |
 def test_every_route_of_ours_but_one_page_is_guarded() -> None:
     app = make_guarded_app(FakeCore((make_engine(), [])))
     paths = [route.path for route in app.routes if isinstance(route, APIRoute) and "agentcache" in route.path]
-    guarded = authenticate.GUARDED_PREFIX
-    assert [path for path in paths if not path.startswith(guarded)] == [LIVE_PATH]
+    assert [path for path in paths if not path.startswith(GUARDED)] == [LIVE_PATH]
     assert len(paths) > 4
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 401),
+        ({"Authorization": f"Bearer {KEY}x"}, 401),
+        ({"Authorization": f"Basic {KEY}"}, 401),
+        ({"Authorization": f"bearer {KEY}"}, 200),
+    ],
+)
+def test_the_key_is_asked_for_below_our_paths(headers: dict[str, str], status: int) -> None:
+    core = FakeCore((make_engine(), []))
+    with TestClient(make_guarded_app(core), root_path="/proxy") as client:
+        answer = client.get("/proxy/agentcache/state", headers=headers)
+        assert answer.status_code == status
+        assert status == 200 or (answer.json(), core.calls) == ({"error": "Unauthorized"}, [])
+        unknown = client.get("/proxy/agentcache/no-such-route", headers=headers)
+        assert unknown.status_code == (401 if status == 401 else 404)
+        assert client.options("/proxy/agentcache/state").status_code == 405
+
+
+def test_without_a_key_all_may_ask() -> None:
+    core = FakeCore((make_engine(), []))
+    with TestClient(make_guarded_app(core, keys=[""])) as client:
+        assert client.get("/agentcache/state").status_code == 200
 
 
 def test_the_page_that_asks_for_the_key_tells_nothing() -> None:

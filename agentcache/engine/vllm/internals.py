@@ -145,7 +145,7 @@ SERVER_SIGNATURES: dict[str, tuple[str, ...]] = {
     "vllm.v1.engine.core_client:DPLBAsyncMPClient.get_core_engine_for_request": ("self", "request"),
     "vllm.v1.engine.core_client:DPLBAsyncMPClient.process_engine_outputs": ("self", "outputs"),
     "vllm.entrypoints.serve.utils.api_utils:validate_json_request": ("raw_request",),
-    "vllm.entrypoints.serve.middleware.authenticate:AuthenticationMiddleware.__init__": ("self", "app", "tokens"),
+    "vllm.entrypoints.serve.middleware.authenticate:AuthenticationMiddleware.verify_token": ("self", "headers"),
 }
 
 # The same for engine cores that read tool calls.

@@ -1,4 +1,4 @@
-"""A server warns where anybody can read text of its prompts."""
+"""Our routes ask for the API key; a server warns where anybody can read text of its prompts."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from vllm.engine.async_llm_engine import AsyncLLMEngine
 
 from agentcache.config import AgentCacheConfig
 from agentcache.engine.constants import SCHEDULER_CLASS
+from agentcache.server.access import describe_open_text
 from agentcache.server.endpoint_plugin import AgentCacheEndpoints
-from agentcache.server.open_text import describe_open_text
 
 SHOWING = {"policy": "agentcache", "runtime": {"show_text": True}}
 
