@@ -6,6 +6,8 @@ leaves those that do not name agentcache as they are.
 
 from __future__ import annotations
 
+import signal
+import threading
 from argparse import Namespace
 from collections.abc import Mapping
 from functools import cache, wraps
@@ -13,12 +15,14 @@ from typing import Any
 
 from agentcache.config_reader import CONFIG_KEY, read_config
 from agentcache.engine.constants import REPORT_URL, SCHEDULER_CLASS
-from agentcache.engine.start_signal import leave_at_sigterm
 from agentcache.engine.tier.options import steer_offloading
 from agentcache.engine.vllm.compat import check_vllm, installed_version
 from agentcache.engine.vllm.config import EngineArgs, VllmConfig
 from agentcache.engine.vllm.patches import replace
 from agentcache.errors import CompatibilityError, in_one_line
+from agentcache.exit_status import TERMINATED
+
+_API_SERVER = "vllm.entrypoints.launchers.api_server.entry"
 
 
 @cache
@@ -96,3 +100,19 @@ def prepare_front_end() -> None:
         raise CompatibilityError(f"vLLM {installed_version()}: {in_one_line(error)}") from error
     mark_prompts()
     make_placing_clients()
+
+
+def leave_at_sigterm() -> None:
+    """Let SIGTERM end a server whose engines start, by our handler in the place of its API server's; any other stays.
+
+    vLLM's raises a KeyboardInterrupt, and swallows it where it waits for engines (`zmq_socket_ctx`): the server comes
+    up. It passes on a SystemExit. Once it serves it hears the signal in another way.
+    """
+    handler = signal.getsignal(signal.SIGTERM)
+    is_main = threading.current_thread() is threading.main_thread()
+    if is_main and getattr(handler, "__module__", None) == _API_SERVER:
+        signal.signal(signal.SIGTERM, _leave)
+
+
+def _leave(*_: object) -> None:
+    raise SystemExit(TERMINATED)

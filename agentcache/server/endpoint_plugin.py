@@ -26,8 +26,7 @@ from agentcache.engine.vllm.serving import SupportedTask, validate_json_request
 from agentcache.errors import CompatibilityError
 from agentcache.server.access import describe_open_text, guard_routes
 from agentcache.server.draining import drain_before_shutdown
-from agentcache.server.expiry_watch import watch_expiry
-from agentcache.server.job_reader import JobReader
+from agentcache.server.job_reader import JobReader, watch_expiry
 from agentcache.server.live_page import page_router
 from agentcache.server.live_report import LiveReport
 from agentcache.server.routes import MetricsRoute, router

@@ -24,6 +24,8 @@ logger = init_logger("vllm.agentcache")
 # Listed at most, of each engine, and with all turns so many at a time: an engine takes no step while it answers.
 MAX_JOBS = 500
 _JOBS_AT_ONCE = 32
+# A session is idle for an hour before; a minute more changes nothing.
+POLL_S = 60.0
 
 # Cache salts, None that of requests without one. None in place of the list stands for all tenants.
 Tenants = list[str | None] | None
@@ -157,3 +159,17 @@ def _number(reading: Reading, answers: Sequence[Sequence[dict[str, Any]] | None]
     if len(ranks) != len(told):
         raise ServerError("The number of engines has changed; try again.")
     return [{"engine": rank, **job} for rank, jobs in zip(ranks, told, strict=True) for job in jobs]
+
+
+async def watch_expiry(jobs: JobReader, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
+    """Tell the router once a minute, until cancelled, which sessions were idle for too long.
+
+    An engine that has nothing to do takes no steps, and tells nothing itself.
+    """
+    while True:
+        await sleep(POLL_S)
+        try:
+            await jobs.tell_expired()
+        except ServerError as error:
+            # What the engine tells too late is not told: the router forgets it by itself.
+            logger.warning("agentcache: the router was not told which sessions were idle for too long: %s", error)

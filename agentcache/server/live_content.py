@@ -1,4 +1,4 @@
-"""Prepares what the live report shows beside tables and plots: the engines' counts, and running jobs."""
+"""Prepares what the live report shows beside tables and plots: counts, running jobs, and prompts that changed."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
+from typing import Any, NamedTuple
 
-from agentcache.engine.jobs.views import HistogramCounts, PinCounts, RuntimeCounts, ToolCounts
+from agentcache.engine.jobs.views import ChangeText, ChangeView, HistogramCounts, PinCounts, RuntimeCounts, ToolCounts
 from agentcache.engine.rpc.snapshot import ComparisonCounts, EngineSnapshot
 from agentcache.report.content import MAX_LISTED, Listing
 from agentcache.report.table import NO_DATA, format_number
 from agentcache.server.client_sessions import find_job_path
 from agentcache.server.live_run import NamedJob
+
+_CHANGE_COLUMNS = ("Job", "Turn", "Token", "Message", "What changed")
+_TEXT_COLUMNS = ("Text before it", "It was", "It is")
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,3 +209,39 @@ def _list_causes(counts: Iterable[Mapping[Any, int]]) -> str:
 
 def _show_share(part: int, whole: int) -> str:
     return f"{100 * part / whole:.1f} %" if whole else NO_DATA
+
+
+class _Change(NamedTuple):
+    job: str
+    turn: int
+    view: ChangeView
+
+    @property
+    def text(self) -> ChangeText | None:
+        return self.view.text if isinstance(self.view.text, ChangeText) else None
+
+
+def list_changes(jobs: Sequence[NamedJob]) -> Listing:
+    """List the latest change of each job, the most recently active job first; text only where any may be shown."""
+    latest = list(_find_changes(jobs))
+    shown = latest[:MAX_LISTED]
+    has_text = any(change.text for change in shown)
+    rows = [_describe_change(change) + (_describe_text(change.text) if has_text else ()) for change in shown]
+    return Listing(_CHANGE_COLUMNS + (_TEXT_COLUMNS if has_text else ()), rows, len(latest) - len(shown))
+
+
+def _find_changes(jobs: Sequence[NamedJob]) -> Iterator[_Change]:
+    for job in sorted(jobs, key=lambda job: job.idle_s):
+        for turn in reversed(job.view.turns):
+            if turn.change is not None:
+                yield _Change(job.name, turn.turn, turn.change)
+                break
+
+
+def _describe_change(change: _Change) -> tuple[str, ...]:
+    at_token = change.view.at_token if change.text is None else change.text.at_token
+    return change.job, f"{change.turn:,}", f"{at_token:,}", change.view.role or NO_DATA, change.view.cause
+
+
+def _describe_text(text: ChangeText | None) -> tuple[str, ...]:
+    return (NO_DATA,) * len(_TEXT_COLUMNS) if text is None else (text.before, text.was, text.now)

@@ -17,9 +17,9 @@ from starlette.status import (
     HTTP_503_SERVICE_UNAVAILABLE,
 )
 
+from agentcache.engine.vllm.serving import create_error_response
 from agentcache.errors import ServerError
 from agentcache.server.client_sessions import MAX_SESSION_CHARACTERS, find_job_path, read_header
-from agentcache.server.error_answer import answer_error
 from agentcache.server.job_reader import MAX_JOBS, JobReader, Tenants
 from agentcache.server.live_report import LiveReport
 from agentcache.server.metrics import render_metrics
@@ -190,3 +190,9 @@ def _get_snapshots(request: Request) -> SnapshotReader:
 def _get_jobs(request: Request) -> JobReader:
     reader: JobReader = request.app.state.agentcache_jobs
     return reader
+
+
+def answer_error(message: str, status: HTTPStatus) -> JSONResponse:
+    """Answer with an error of vLLM's form, named after the status, but without a traceback in the log."""
+    error = create_error_response(message, err_type=status.phrase, status_code=status)
+    return JSONResponse(error.model_dump(), status)

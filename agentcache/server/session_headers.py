@@ -29,8 +29,8 @@ from agentcache.server.client_sessions import (
     find_user_session,
     read_header,
 )
-from agentcache.server.error_answer import answer_error
 from agentcache.server.job_reader import JobReader
+from agentcache.server.routes import answer_error
 
 logger = init_logger("vllm.agentcache")
 

@@ -22,8 +22,7 @@ from agentcache.engine.order.job_queue import JobQueue
 from agentcache.engine.prompt_marks import mark_prompts
 from agentcache.engine.replicas.client import PlacingClient, make_placing_clients
 from agentcache.engine.replies.forced_reply import ForcedReplyProcessor
-from agentcache.engine.rpc.job_calls import answer_job_calls
-from agentcache.engine.rpc.policy_switch import accept_policies
+from agentcache.engine.rpc.core_calls import answer_front_ends
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.engine.segments.cached_blocks import WatchedBlockMap
 from agentcache.engine.segments.filling_queue import FillingQueue
@@ -75,8 +74,7 @@ def test_the_overrides_are_found_or_nothing_is_checked() -> None:
 def test_every_replacement_fits_or_a_server_fails() -> None:
     # Each compares what it replaces with vLLM's own, once a process.
     for put_in_place in (
-        accept_policies,
-        answer_job_calls,
+        answer_front_ends,
         mark_prompts,
         make_placing_clients,
         watch_engine_arguments,

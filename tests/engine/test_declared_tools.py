@@ -10,7 +10,7 @@ from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder
 
 from agentcache.engine.constants import TOOL_CHOICE_ARGUMENT, TOOLS_DECLARED_ARGUMENT
 from agentcache.engine.marks import join_marks
-from agentcache.engine.replies.declared_tools import MAX_TOOLS, describe_tools
+from agentcache.engine.prompt_marks import MAX_TOOLS, describe_tools
 from tool_runtime.learning.tool_key import key_name
 
 WEATHER = {"name": "weather", "parameters": {"type": "object", "properties": {}}}

@@ -19,7 +19,7 @@ from agentcache._evictor import FreeContext
 from agentcache.engine.jobs.finish_classes import OVER, PREEMPTED, SHARED, UNKNOWN
 from agentcache.engine.jobs.request_state import is_whole
 from agentcache.engine.jobs.views import JobView
-from agentcache.engine.replies.handed_over import is_handed_over
+from agentcache.engine.replies.ended_reply import is_handed_over
 from tool_runtime.learning.tool_key import ELSEWHERE
 
 Freed = list[tuple[FreeContext, int]]

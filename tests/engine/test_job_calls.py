@@ -6,7 +6,7 @@ import pytest
 from tracked_requests import ASKED, Tracked
 from vllm.v1.request import RequestStatus
 
-from agentcache.engine.rpc import job_calls
+from agentcache.engine.rpc import core_calls
 from tool_runtime.learning.job_table import MAX_EXPIRED
 
 
@@ -16,7 +16,7 @@ def core(monkeypatch: pytest.MonkeyPatch) -> Any:
     tracked = Tracked()
     for number, salt in enumerate([None, "a", "b"]):
         tracked.turn(f"turn {number}", ASKED, session="mine", salt=salt)
-    monkeypatch.setattr(job_calls, "_find_tracker", lambda core: core)
+    monkeypatch.setattr(core_calls, "_find_tracker", lambda core: core)
     return tracked.tracker
 
 
@@ -28,18 +28,18 @@ def numbers(answer: list[dict[str, Any]] | None) -> list[float]:
 
 def test_a_session_is_shown_of_all_tenants_or_of_one(core: Any) -> None:
     shown = {0: [None], 1: ["a"], 2: ["b"]}
-    assert numbers(job_calls._view_session(core, "mine", None)) == [0, 1, 2]
+    assert numbers(core_calls._view_session(core, "mine", None)) == [0, 1, 2]
     for number, tenants in shown.items():
-        assert numbers(job_calls._view_session(core, "mine", tenants)) == [number]
-    assert numbers(job_calls._view_session(core, "mine", ["c"])) == []
+        assert numbers(core_calls._view_session(core, "mine", tenants)) == [number]
+    assert numbers(core_calls._view_session(core, "mine", ["c"])) == []
 
 
 def test_a_session_is_released_of_one_tenant_or_of_all(core: Any) -> None:
-    assert job_calls._release(core, "mine", ["c"]) == []
-    assert job_calls._release(core, "mine", ["a"]) == ["mine"]
-    assert numbers(job_calls._view_session(core, "mine", None)) == [0, 2]
-    assert job_calls._release(core, "mine", None) == ["mine", "mine"]
-    assert job_calls._view_session(core, "mine", None) == []
+    assert core_calls._release(core, "mine", ["c"]) == []
+    assert core_calls._release(core, "mine", ["a"]) == ["mine"]
+    assert numbers(core_calls._view_session(core, "mine", None)) == [0, 2]
+    assert core_calls._release(core, "mine", None) == ["mine", "mine"]
+    assert core_calls._view_session(core, "mine", None) == []
 
 
 def test_jobs_are_listed_with_as_many_turns_as_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,12 +49,12 @@ def test_jobs_are_listed_with_as_many_turns_as_are_asked_for(monkeypatch: pytest
             tracked.turn(f"{number} {turn}", [*ASKED, number], session=str(number))
     tracked.tracker.release("0")
     core: Any = tracked.tracker
-    monkeypatch.setattr(job_calls, "_find_tracker", lambda core: core)
+    monkeypatch.setattr(core_calls, "_find_tracker", lambda core: core)
 
     def list_jobs(first: int, jobs: int, turns: int) -> list[tuple[str, list[int]]]:
         return [
             (job["session"], [turn["turn"] for turn in job["turns"]])
-            for job in job_calls._view_latest(core, first, jobs, turns) or []
+            for job in core_calls._view_latest(core, first, jobs, turns) or []
         ]
 
     assert list_jobs(0, 10, 1) == [("3", [2]), ("2", [2]), ("1", [2]), ("0", [2])]

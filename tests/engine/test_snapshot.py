@@ -8,6 +8,7 @@ from lone_scheduler import BLOCK_SIZE, LoneScheduler, make_config, make_schedule
 from vllm.v1.engine.core import EngineCoreProc
 
 from agentcache.engine.constants import SCHEDULER_CLASS
+from agentcache.engine.rpc.core_calls import answer_front_ends
 from agentcache.engine.rpc.snapshot import (
     SNAPSHOT_METHOD,
     BlockCounts,
@@ -15,7 +16,6 @@ from agentcache.engine.rpc.snapshot import (
     EvictionCounts,
     RequestCounts,
     SegmentCounts,
-    answer_snapshots,
     make_snapshot,
 )
 from agentcache.engine.scheduler import AgentScheduler
@@ -122,7 +122,7 @@ def test_lambda_is_read_from_an_evictor_that_has_one(tiny_model_path: str) -> No
 def method(monkeypatch: pytest.MonkeyPatch) -> Any:
     # Gone again afterwards.
     monkeypatch.setattr(EngineCoreProc, SNAPSHOT_METHOD, None, raising=False)
-    answer_snapshots()
+    answer_front_ends()
     return getattr(EngineCoreProc, SNAPSHOT_METHOD)
 
 

@@ -8,7 +8,7 @@ from transformers import AutoTokenizer
 from vllm import SamplingParams
 from vllm.v1.request import Request, RequestStatus
 
-from agentcache.engine.replies.stop_strings import MAX_TOKENS, StopStrings
+from agentcache.engine.replies.ended_reply import MAX_TOKENS, StopStrings
 from agentcache.engine.scheduler import AgentScheduler
 
 STOP = "Observation:"

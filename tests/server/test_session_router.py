@@ -20,8 +20,7 @@ from made_engine import FakeCore, make_engine, make_job, make_turn
 from agentcache.config_reader import read_knobs
 from agentcache.errors import InputError, ServerError
 from agentcache.server import session_router
-from agentcache.server.expiry_watch import POLL_S, watch_expiry
-from agentcache.server.job_reader import JobReader
+from agentcache.server.job_reader import POLL_S, JobReader, watch_expiry
 from agentcache.server.session_router import SessionRouter
 
 # Its script is not on the path of an environment that borrows another's packages.

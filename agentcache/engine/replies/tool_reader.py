@@ -8,9 +8,8 @@ from typing import Any
 
 from agentcache.engine.constants import TOOL_CHOICE_ARGUMENT, TOOLS_DECLARED_ARGUMENT
 from agentcache.engine.marks import read_mark
-from agentcache.engine.replies.ended_reply import EndedReply
+from agentcache.engine.replies.ended_reply import EndedReply, is_handed_over
 from agentcache.engine.replies.forced_calls import find_forced_calls, read_forced_calls
-from agentcache.engine.replies.handed_over import is_handed_over
 from agentcache.engine.replies.parser_log import reading_again, shorten_parser_errors
 from agentcache.engine.vllm.base import init_logger
 from agentcache.engine.vllm.compat import check_tool_parsers

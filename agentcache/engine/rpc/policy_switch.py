@@ -18,16 +18,10 @@ from agentcache.config_reader import CONFIG_KEY, read_config
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.engine.vllm.base import freeze_gc_heap
 from agentcache.engine.vllm.engine import EngineCore, EngineCoreProc
-from agentcache.engine.vllm.patches import replace
 from agentcache.errors import InputError
 
 # The method of the engine core that takes the next policy: the fields of its AgentCacheConfig.
 USE_POLICY_METHOD = "agentcache_use_policy"
-
-
-def accept_policies() -> None:
-    """Let front ends give every engine core its next policy, by vLLM's utility calls. May be called again."""
-    replace(EngineCoreProc, USE_POLICY_METHOD, _use_policy_when_idle)
 
 
 def use_policy(core: EngineCore, config: AgentCacheConfig) -> None:
@@ -58,7 +52,7 @@ def _collect_and_freeze() -> None:
     freeze_gc_heap()
 
 
-def _use_policy_when_idle(core: EngineCoreProc, config: Mapping[str, Any]) -> Future[None]:
+def use_policy_when_idle(core: EngineCoreProc, config: Mapping[str, Any]) -> Future[None]:
     """Switch after the steps that a finished request left behind; refuse at once while a client waits for a reply."""
     wanted = read_config({CONFIG_KEY: config})
     _check_core(core)

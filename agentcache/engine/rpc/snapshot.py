@@ -14,7 +14,6 @@ from agentcache.engine.scheduler import AgentScheduler
 from agentcache.engine.segments.scheduler import find_engine_obstacle
 from agentcache.engine.tier.tier import Tier
 from agentcache.engine.vllm.engine import EngineCoreProc
-from agentcache.engine.vllm.patches import replace
 
 # The method of the engine core that answers with a snapshot.
 SNAPSHOT_METHOD = "agentcache_snapshot"
@@ -143,12 +142,7 @@ def make_snapshot(scheduler: AgentScheduler) -> Snapshot:
     )
 
 
-def answer_snapshots() -> None:
-    """Let front ends ask every engine core for a snapshot, by vLLM's utility calls. May be called again."""
-    replace(EngineCoreProc, SNAPSHOT_METHOD, _snapshot_core)
-
-
-def _snapshot_core(core: EngineCoreProc) -> dict[str, Any] | None:
+def snapshot_core(core: EngineCoreProc) -> dict[str, Any] | None:
     """Take the core's snapshot; None when the engine has another scheduler than ours."""
     if not isinstance(core.scheduler, AgentScheduler):
         return None
