@@ -37,7 +37,6 @@ logger = init_logger("vllm.agentcache")
 # Only one of uvicorn's two parsers has a limit of its own.
 _MAX_HEADERS = 2**20
 DYNAMO_FINAL_HEADER = "x-dynamo-session-final"
-
 _MESSAGES = "/v1/messages"
 
 
@@ -143,6 +142,8 @@ class SessionHeaders:
             await self._app(scope, receive, send)
         finally:
             asking.reset(token)
+            # A task that vLLM has begun meanwhile keeps this context for as long as it runs.
+            asked.message = None
             if is_final:
                 self._release(scope["app"].state, asked.found)
 

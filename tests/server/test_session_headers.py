@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable, Iterator
+from contextvars import Context, copy_context
 from functools import partial
 from http import HTTPStatus
 from inspect import unwrap
@@ -259,6 +260,17 @@ def test_a_body_names_the_session_where_vllm_does_not_look(
     assert post(path, {"messages": [], **body}, headers) == (200, session)
 
 
+def test_the_body_of_a_message_is_not_kept() -> None:
+    """A task that begins while it is served, and goes on, has its context."""
+    contexts: list[Context] = []
+    app = make_app("/v1/messages", lambda _: contexts.append(copy_context()))
+    with TestClient(app) as client:
+        client.post("/v1/messages", json={"messages": []})
+    asked = contexts[0][asking]
+    assert asked is not None
+    assert asked.message is None
+
+
 @pytest.mark.parametrize("session", [7, 0, {"a": 1}, "\ud800"])
 def test_a_message_whose_session_is_no_text_is_refused(session: object) -> None:
     with pytest.raises(VLLMValidationError, match="session_id: must be text"):
@@ -286,16 +298,22 @@ def test_only_json_is_taken() -> None:
     assert post("/invocations", "{}", {"content-type": "text/plain"})[0] == 422
 
 
-def post(path: str, body: Any, headers: dict[str, str] | None = None) -> tuple[int, str | None]:
-    """Send it to an app with routes as vLLM's; they answer with the session that vLLM finds for a chat."""
+def make_app(path: str, answer: Callable[[Scope], str | None]) -> FastAPI:
+    """An app with a route as vLLM's."""
     app = FastAPI()
     app.dependency_overrides[validate_json_request] = read_body
 
     @app.post(path, dependencies=[Depends(validate_json_request)])
     async def serve(raw_request: Request) -> str | None:
-        return find_session(raw_request.scope)
+        return answer(raw_request.scope)
 
     app.add_middleware(SessionHeaders)
+    return app
+
+
+def post(path: str, body: Any, headers: dict[str, str] | None = None) -> tuple[int, str | None]:
+    """Send it to a route that answers with the session which vLLM finds for a chat."""
+    app = make_app(path, find_session)
     text = body if isinstance(body, str) else json.dumps(body)
     with TestClient(app) as client:
         answer = client.post(path, content=text, headers={"content-type": "application/json", **(headers or {})})
