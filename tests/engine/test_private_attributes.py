@@ -11,17 +11,8 @@ from agentcache.engine.vllm.internals import private_names
 PACKAGE = Path(agentcache.__file__).parent
 # Of our own classes in other files, and of the standard library's named tuples.
 OURS = {"_asdict", "_replace"}
-# vLLM's own, which call what we add to it, or which our classes have in place of vLLM's.
-CALLERS = {
-    "_invoke_utility_method",
-    "_notify_idle_state_callbacks",
-    "_backend",
-    "_completed_store_events",
-    "_copy_loop",
-    "_init_cpu_mode",
-    "_load_hwm",
-    "_store_hwm",
-}
+# vLLM's own, which call what we add to it.
+CALLERS = {"_invoke_utility_method", "_notify_idle_state_callbacks"}
 
 
 def is_private(name: str) -> bool:

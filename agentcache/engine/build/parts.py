@@ -78,7 +78,7 @@ class Build:
         self._note_evicted = note_evicted
         self._clock = clock
         self._manager = scheduler.kv_cache_manager
-        self._tier_setup, self._tier_obstacle = find_tier(scheduler, config, policy)
+        self._tier_setup, self._tier_obstacle = find_tier(scheduler, config)
         scheduler.steers_tier = self._tier_setup is not None
         has_segments = is_on(config.segments.enabled, policy.segments)
         self._obstacle = find_engine_obstacle(scheduler) if has_segments else None

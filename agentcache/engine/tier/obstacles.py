@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from agentcache.config import AgentCacheConfig, is_on
+from agentcache.engine.policy_choice import find_cost_obstacle
 from agentcache.engine.segments.layer_rule import has_full_attention_alone
 from agentcache.engine.segments.obstacles import Reason
-from agentcache.engine.segments.scheduler import MultiSegmentScheduler, find_engine_obstacle
-from agentcache.policy.registry import Policy
+from agentcache.engine.segments.scheduler import find_config_obstacle
+from agentcache.engine.vllm.config import VllmConfig
+from agentcache.engine.vllm.types import KVCacheConfig
+from agentcache.policy.registry import find_policy
 
 
 class TierObstacle(Reason):
@@ -23,16 +26,19 @@ class TierObstacle(Reason):
     LAYER_KINDS = "layer-kinds", "the model has several kinds of layers, or some that do not keep all tokens"
 
 
-def find_tier_obstacle(scheduler: MultiSegmentScheduler, config: AgentCacheConfig, policy: Policy) -> Reason | None:
-    """Find why `policy`, the one in force, cannot steer the tier of this engine; None if it can."""
+def find_tier_obstacle(
+    vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, config: AgentCacheConfig
+) -> Reason | None:
+    """Find why a policy that steers the tier cannot do so on an engine like that; None if it can."""
+    events, segments = vllm_config.kv_events_config, find_policy(config.policy).segments
     obstacles = {
         # Another policy than the chosen one is in force.
-        TierObstacle.COSTS_UNKNOWN: policy.tier_orders is None,
-        TierObstacle.PREFIX_CACHING_OFF: not scheduler.kv_cache_manager.enable_caching,
-        TierObstacle.SEGMENTS_OFF: not is_on(config.segments.enabled, policy.segments),
-        TierObstacle.KV_EVENTS: scheduler.enable_kv_cache_events,
-        TierObstacle.SPECULATIVE_DECODING: scheduler.vllm_config.speculative_config is not None,
+        TierObstacle.COSTS_UNKNOWN: find_cost_obstacle(vllm_config) is not None,
+        TierObstacle.PREFIX_CACHING_OFF: not vllm_config.cache_config.enable_prefix_caching,
+        TierObstacle.SEGMENTS_OFF: not is_on(config.segments.enabled, segments),
+        TierObstacle.KV_EVENTS: events is not None and events.enable_kv_cache_events,
+        TierObstacle.SPECULATIVE_DECODING: vllm_config.speculative_config is not None,
     }
     own = next((obstacle for obstacle, holds in obstacles.items() if holds), None)
-    found = own or find_engine_obstacle(scheduler, ignore_connector=True)
-    return found or (None if has_full_attention_alone(scheduler.kv_cache_config) else TierObstacle.LAYER_KINDS)
+    found = own or find_config_obstacle(vllm_config, kv_cache_config)
+    return found or (None if has_full_attention_alone(kv_cache_config) else TierObstacle.LAYER_KINDS)

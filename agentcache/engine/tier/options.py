@@ -67,6 +67,12 @@ def steer_offloading(vllm_config: VllmConfig, config: AgentCacheConfig, *, is_co
         check_shared_memory(vllm_config)
 
 
+def names_ours(vllm_config: VllmConfig) -> bool:
+    """Tell whether the engine was to have our connector, whatever came of it."""
+    transfer = vllm_config.kv_transfer_config
+    return transfer is not None and (transfer.kv_connector, transfer.kv_connector_module_path) == (_NAME, _MODULE)
+
+
 def is_left_to_vllm(vllm_config: VllmConfig) -> bool:
     """Tell whether --kv-offloading-size is left to vLLM's connector because no layer of the model keeps all tokens.
 

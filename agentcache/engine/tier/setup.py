@@ -15,22 +15,22 @@ from agentcache.engine.segments.obstacles import Reason
 from agentcache.engine.segments.plan import SegmentCosts
 from agentcache.engine.segments.scheduler import MultiSegmentScheduler
 from agentcache.engine.tier.computed_blocks import ComputedBlocks, find_filled
-from agentcache.engine.tier.connector import TierConnector
+from agentcache.engine.tier.connector import SteeredConnector
 from agentcache.engine.tier.fetch_plan import Link
 from agentcache.engine.tier.fetching import Fetching
 from agentcache.engine.tier.fresh_blocks import FreshBlocks
 from agentcache.engine.tier.host_cache import HostCache
 from agentcache.engine.tier.link_costs import find_block_bytes, find_links
 from agentcache.engine.tier.obstacles import TierObstacle, find_tier_obstacle
-from agentcache.engine.tier.options import is_left_to_vllm, is_steered
+from agentcache.engine.tier.options import is_left_to_vllm, is_steered, names_ours
 from agentcache.engine.tier.storing import Storing
 from agentcache.engine.tier.tier import Tier
 from agentcache.engine.tier.usefulness import Usefulness
 from agentcache.engine.vllm.base import cdiv
+from agentcache.engine.vllm.connector import CopyingConnector
 from agentcache.engine.vllm.types import Scheduler
 from agentcache.policy.cost import RecomputeCost
 from agentcache.policy.inputs import EvictorInputs
-from agentcache.policy.registry import Policy
 from agentcache.policy.return_price import ReturnPrice
 
 # Steps whose new tokens take blocks that are copied already: a copy is known to have been made some three steps after
@@ -48,9 +48,9 @@ _LINK_PRICE = 0.2
 
 @dataclass(frozen=True, slots=True)
 class TierSetup:
-    """A connector that can be steered, and what a copy to the GPU costs."""
+    """The size of a CPU cache that can be steered, in blocks, and what a copy to the GPU costs."""
 
-    connector: TierConnector
+    host_blocks: int
     link: Link
 
     def price_evictions(self, inputs: EvictorInputs) -> EvictorInputs:
@@ -63,12 +63,12 @@ class TierSetup:
 
     def price_returns(self, inputs: EvictorInputs) -> ReturnPrice:
         """Return what a runtime weighs: fetching what a job left, or computing what the CPU cache loses of it."""
-        ratio = self.connector.host_blocks / inputs.num_blocks
+        ratio = self.host_blocks / inputs.num_blocks
         return ReturnPrice(inputs.recompute_cost, self.link.block_s, size_ratio=ratio)
 
     def price_losses(self, inputs: EvictorInputs) -> EvictorInputs:
         """Return the inputs of the evictor of the CPU cache: what it loses is computed."""
-        return replace(inputs, num_blocks=self.connector.host_blocks)
+        return replace(inputs, num_blocks=self.host_blocks)
 
     def make(
         self,
@@ -81,10 +81,9 @@ class TierSetup:
         observers: Observers,
         clock: Callable[[], float],
     ) -> Tier:
-        """Make the tier and let it steer the connector. `evictor` is that of the CPU cache."""
+        """Make the tier, and a connector that it steers. `evictor` is that of the CPU cache."""
         usefulness = Usefulness(_LINK_PRICE * self.link.block_s / filler.costs.block_s(0))
-        blocks, is_useful = self.connector.host_blocks, usefulness.is_useful
-        host = HostCache(blocks, scheduler.hash_block_size, evictor, clock, is_useful=is_useful)
+        host = HostCache(self.host_blocks, scheduler.hash_block_size, evictor, clock, is_useful=usefulness.is_useful)
         storing = self._make_storing(scheduler, queue, host, usefulness, filler.costs, observers=observers, clock=clock)
         tier = Tier(
             host=host,
@@ -100,7 +99,7 @@ class TierSetup:
             observers=observers,
             clock=clock,
         )
-        self.connector.steer(tier)
+        scheduler.connector = SteeredConnector(scheduler.vllm_config, scheduler.kv_cache_config, tier)
         return tier
 
     def _make_storing(
@@ -154,10 +153,8 @@ def _blocks_of_step(scheduler: Scheduler) -> int:
     return cdiv(scheduler.max_num_scheduled_tokens, scheduler.block_size)
 
 
-def find_tier(
-    scheduler: MultiSegmentScheduler, config: AgentCacheConfig, policy: Policy
-) -> tuple[TierSetup | None, Reason | None]:
-    """Find the connector for `policy`, the one in force, to steer, or why vLLM's own way must do.
+def find_tier(scheduler: MultiSegmentScheduler, config: AgentCacheConfig) -> tuple[TierSetup | None, Reason | None]:
+    """Find what the policy in force needs to steer the CPU cache, or why vLLM's own way must do.
 
     Returns:
         Neither where it is not to be steered: without such a connector, by `tier.enabled`, or under other policies.
@@ -165,12 +162,12 @@ def find_tier(
     Raises:
         InputError: A cost profile cannot be used.
     """
-    connector = scheduler.connector
-    is_wanted = is_steered(config) or (config.tier.enabled and policy.tier_orders is not None)
-    if is_wanted and is_left_to_vllm(scheduler.vllm_config):
-        return None, TierObstacle.LAYER_KINDS
-    if not isinstance(connector, TierConnector) or not is_wanted:
+    vllm_config, connector = scheduler.vllm_config, scheduler.connector
+    if not is_steered(config):
         return None, None
-    if (obstacle := find_tier_obstacle(scheduler, config, policy)) is not None:
-        return None, obstacle
-    return TierSetup(connector, find_links(scheduler, config).fetch), None
+    if is_left_to_vllm(vllm_config):
+        return None, TierObstacle.LAYER_KINDS
+    if isinstance(connector, CopyingConnector):
+        return TierSetup(connector.host_blocks, find_links(scheduler, config).fetch), None
+    is_ours = names_ours(vllm_config)
+    return None, find_tier_obstacle(vllm_config, scheduler.kv_cache_config, config) if is_ours else None

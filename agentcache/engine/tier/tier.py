@@ -15,8 +15,8 @@ from agentcache.engine.tier.host_cache import HostCache
 from agentcache.engine.tier.prefill_gate import PrefillGate
 from agentcache.engine.tier.storing import Storing
 from agentcache.engine.tier.waits import FetchWaits
-from agentcache.engine.tier.worker import CopiesDone, TierMetadata
 from agentcache.engine.vllm.base import cdiv, init_logger
+from agentcache.engine.vllm.copies import CopiesDone, CopyOrders
 from agentcache.engine.vllm.types import KVCacheBlock, Request, SchedulerOutput
 from agentcache.engine.waits import WaitReason
 from agentcache.errors import IntegrityError
@@ -147,7 +147,7 @@ class Tier(Part):
         """Tell whether the engine must go on although no request is left: to end copies, or to look for some."""
         return self.is_copying or self.storing.looks.is_awaited
 
-    def begin_copies(self, step: SchedulerOutput) -> TierMetadata:
+    def begin_copies(self, step: SchedulerOutput) -> CopyOrders:
         """Tell the workers what to copy beside the step that has just been scheduled.
 
         Raises:
