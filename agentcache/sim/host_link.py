@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentcache.engine.scheduler import AgentScheduler
-from agentcache.engine.tier.link_costs import Links, find_links
+from agentcache.engine.tier.link import Links, find_links
 from agentcache.engine.vllm.copies import CopiesDone, CopyOrders
 from agentcache.engine.vllm.offload import (
     KVConnectorMetadata,

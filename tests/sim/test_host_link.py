@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcache.engine.tier.fetch_plan import Link
-from agentcache.engine.tier.link_costs import Links
+from agentcache.engine.tier.link import Link, Links
 from agentcache.engine.vllm.copies import CopyOrders
 from agentcache.engine.vllm.offload import SimpleCPUOffloadMetadata
 from agentcache.sim.host_link import HostLink

@@ -19,7 +19,7 @@ from agentcache.engine.jobs.misses import MissLog
 from agentcache.engine.jobs.views import PLACE_OF, TurnView
 from agentcache.engine.rpc.snapshot import make_snapshot
 from agentcache.engine.segments.cached_blocks import WatchedBlockMap
-from agentcache.engine.tier.fetch_plan import Link
+from agentcache.engine.tier.link import Link
 
 WHOLE = len(PROMPT) // BLOCK_SIZE * BLOCK_SIZE
 

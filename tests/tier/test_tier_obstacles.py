@@ -13,7 +13,7 @@ from test_obstacles import DOCUMENTED, DRAFTS, make_scheduler, read_label
 from agentcache.engine.rpc.snapshot import make_snapshot
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.engine.segments.obstacles import Obstacle
-from agentcache.engine.tier.obstacles import TierObstacle
+from agentcache.engine.tier.connector import TierObstacle
 from agentcache.engine.tier.options import make_transfer_config
 from agentcache.errors import InputError
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from agentcache.config import AgentCacheConfig, is_on
 from agentcache.config_reader import read_config
+from agentcache.engine.policy_choice import find_cost_obstacle
+from agentcache.engine.segments.layer_rule import has_full_attention_alone
+from agentcache.engine.segments.obstacles import Reason
+from agentcache.engine.segments.scheduler import find_config_obstacle
 from agentcache.engine.start_cause import tell_cause
-from agentcache.engine.tier.obstacles import find_tier_obstacle
 from agentcache.engine.tier.options import is_steered
 from agentcache.engine.tier.tier import Tier
 from agentcache.engine.vllm.base import current_platform
@@ -16,6 +20,39 @@ from agentcache.engine.vllm.copies import CopiesDone, CopyOrders
 from agentcache.engine.vllm.offload import KVConnectorBase_V1, KVConnectorRole, SimpleCPUOffloadConnector
 from agentcache.engine.vllm.types import KVCacheConfig, KVConnectorOutput, Request, SchedulerOutput
 from agentcache.errors import InputError
+from agentcache.policy.registry import find_policy
+
+
+class TierObstacle(Reason):
+    """The reasons beside those for which blocks are reused as prefixes only."""
+
+    COSTS_UNKNOWN = "costs-unknown", "what the model's blocks cost is not known"
+    # vLLM's own connector switches itself off.
+    PREFIX_CACHING_OFF = "prefix-caching-off", "prefix caching is off, so nothing is kept there"
+    SEGMENTS_OFF = "segments-off", "segments.enabled is false"
+    # Who follows them is not told of blocks that come from the CPU cache.
+    KV_EVENTS = "kv-events", "KV events are on"
+    SPECULATIVE_DECODING = "speculative-decoding", "speculative decoding is on"
+    # The copies were tried with layers of one kind.
+    LAYER_KINDS = "layer-kinds", "the model has several kinds of layers, or some that do not keep all tokens"
+
+
+def find_tier_obstacle(
+    vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, config: AgentCacheConfig
+) -> Reason | None:
+    """Find why a policy that steers the tier cannot do so on an engine like that; None if it can."""
+    events, segments = vllm_config.kv_events_config, find_policy(config.policy).segments
+    obstacles = {
+        # Another policy than the chosen one is in force.
+        TierObstacle.COSTS_UNKNOWN: find_cost_obstacle(vllm_config) is not None,
+        TierObstacle.PREFIX_CACHING_OFF: not vllm_config.cache_config.enable_prefix_caching,
+        TierObstacle.SEGMENTS_OFF: not is_on(config.segments.enabled, segments),
+        TierObstacle.KV_EVENTS: events is not None and events.enable_kv_cache_events,
+        TierObstacle.SPECULATIVE_DECODING: vllm_config.speculative_config is not None,
+    }
+    own = next((obstacle for obstacle, holds in obstacles.items() if holds), None)
+    found = own or find_config_obstacle(vllm_config, kv_cache_config)
+    return found or (None if has_full_attention_alone(kv_cache_config) else TierObstacle.LAYER_KINDS)
 
 
 class TierConnector(CopyingConnector):
