@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from agentcache.engine.cpu_cache.link import Links, find_links
 from agentcache.engine.scheduler import AgentScheduler
-from agentcache.engine.tier.link import Links, find_links
 from agentcache.engine.vllm.copies import CopiesDone, CopyOrders
 from agentcache.engine.vllm.offload import (
     KVConnectorMetadata,

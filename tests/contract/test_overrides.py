@@ -15,6 +15,7 @@ from vllm.v1.engine.core import EngineCoreProc
 
 from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.constants import SCHEDULER_CLASS
+from agentcache.engine.cpu_cache.connector import SteeredConnector, TierConnector
 from agentcache.engine.front_end import watch_engine_arguments
 from agentcache.engine.jobs.sent_digests import keep_messages_as_sent
 from agentcache.engine.order.job_queue import JobQueue
@@ -26,7 +27,6 @@ from agentcache.engine.rpc.policy_switch import accept_policies
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.engine.segments.cached_blocks import WatchedBlockMap
 from agentcache.engine.segments.filling_queue import FillingQueue
-from agentcache.engine.tier.connector import SteeredConnector, TierConnector
 from agentcache.engine.vllm.compat import check_vllm
 from agentcache.engine.vllm.connector import CopyingConnector
 from agentcache.server.session_headers import watch_sessions

@@ -22,10 +22,10 @@ from served import find_distance
 from test_tier_on_gpu import KNOBS
 from vllm.distributed.kv_transfer import ensure_kv_transfer_shutdown, get_kv_transfer_group
 
+from agentcache.engine.cpu_cache.options import make_transfer_config
+from agentcache.engine.cpu_cache.tier import Tier
 from agentcache.engine.segments import cached_blocks
 from agentcache.engine.segments.cached_blocks import WatchedBlockMap
-from agentcache.engine.tier.options import make_transfer_config
-from agentcache.engine.tier.tier import Tier
 from agentcache.models.catalog import resolve_model
 
 pytestmark = pytest.mark.engine

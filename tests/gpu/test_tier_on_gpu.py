@@ -17,7 +17,7 @@ from served import PROMPT, SERVED, assert_near, find_distance
 from transformers import AutoConfig
 from vllm.distributed.kv_transfer import ensure_kv_transfer_shutdown, get_kv_transfer_group
 
-from agentcache.engine.tier.options import make_transfer_config
+from agentcache.engine.cpu_cache.options import make_transfer_config
 from agentcache.engine.vllm import copiers
 
 pytestmark = pytest.mark.engine

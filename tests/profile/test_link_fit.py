@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcache.engine.tier.link import Link, Links
+from agentcache.engine.cpu_cache.link import Link, Links
 from agentcache.engine.vllm.copies import CopyOrders
 from agentcache.errors import InputError
 from agentcache.policy.link_profile import ASSUMED_LINK, LinkSpeed

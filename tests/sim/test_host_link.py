@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcache.engine.tier.link import Link, Links
+from agentcache.engine.cpu_cache.link import Link, Links
 from agentcache.engine.vllm.copies import CopyOrders
 from agentcache.engine.vllm.offload import SimpleCPUOffloadMetadata
 from agentcache.sim.host_link import HostLink

@@ -12,8 +12,8 @@ from vllm.config import VllmConfig
 from vllm.engine.arg_utils import EngineArgs
 
 from agentcache.engine.constants import SCHEDULER_CLASS
+from agentcache.engine.cpu_cache import options
 from agentcache.engine.front_end import watch_engine_arguments
-from agentcache.engine.tier import options
 
 
 def act_as_on_gpu(monkeypatch: pytest.MonkeyPatch, shared_memory: str = "/nowhere") -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from agentcache.engine.tier.store_choice import ComputedBlocks
+from agentcache.engine.cpu_cache.store_choice import ComputedBlocks
 
 
 class Running:

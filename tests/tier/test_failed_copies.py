@@ -13,8 +13,8 @@ import pytest
 import torch
 from tiered_scheduler import make_tiered
 
-from agentcache.engine.tier.connector import TierConnector
-from agentcache.engine.tier.copies import CopyReports
+from agentcache.engine.cpu_cache.connector import TierConnector
+from agentcache.engine.cpu_cache.copies import CopyReports
 from agentcache.engine.vllm import copiers
 from agentcache.engine.vllm.connector import CopyingConnector
 from agentcache.engine.vllm.copiers import Ended, PlainCopier, StreamCopier

@@ -7,8 +7,8 @@ from typing import Any
 
 from vllm.v1.core.kv_cache_utils import BlockHashWithGroupId, KVCacheBlock
 
+from agentcache.engine.cpu_cache.store_choice import FreshBlocks
 from agentcache.engine.segments.cached_blocks import WatchedBlockMap
-from agentcache.engine.tier.store_choice import FreshBlocks
 
 
 def test_what_found_no_room_is_not_copied_later() -> None:

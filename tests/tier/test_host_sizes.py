@@ -10,8 +10,8 @@ import pytest
 from offloading_config import act_as_on_gpu, make_config, save
 from transformers import DeepseekV2Config, Gemma3TextConfig, PretrainedConfig, Qwen3NextConfig
 
-from agentcache.engine.tier import options
-from agentcache.engine.tier.options import count_host_tokens
+from agentcache.engine.cpu_cache import options
+from agentcache.engine.cpu_cache.options import count_host_tokens
 from agentcache.engine.token_bytes import count_token_bytes
 from agentcache.errors import InputError
 

@@ -10,11 +10,11 @@ from prefix_router import EVENTS
 from test_layer_groups import FULL, WINDOW
 from test_obstacles import DOCUMENTED, DRAFTS, make_scheduler, read_label
 
+from agentcache.engine.cpu_cache.connector import TierObstacle
+from agentcache.engine.cpu_cache.options import make_transfer_config
 from agentcache.engine.rpc.snapshot import make_snapshot
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.engine.segments.obstacles import Obstacle
-from agentcache.engine.tier.connector import TierObstacle
-from agentcache.engine.tier.options import make_transfer_config
 from agentcache.errors import InputError
 
 # What stands in the way of the tier alone.

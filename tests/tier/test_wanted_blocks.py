@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from vllm.v1.core.kv_cache_utils import BlockHash, KVCacheBlock, make_block_hash_with_group_id
 
+from agentcache.engine.cpu_cache.fetch_plan import NEITHER, ON_GPU, ON_HOST, FetchCosts, plan_fetch
+from agentcache.engine.cpu_cache.fetching import Fetching
+from agentcache.engine.cpu_cache.link import Link
 from agentcache.engine.segments.cached_blocks import CachedBlockMap, WatchedBlockMap
 from agentcache.engine.segments.plan import SegmentCosts
-from agentcache.engine.tier.fetch_plan import NEITHER, ON_GPU, ON_HOST, FetchCosts, plan_fetch
-from agentcache.engine.tier.fetching import Fetching
-from agentcache.engine.tier.link import Link
 from agentcache.policy.cost import RecomputeCost
 
 BLOCKS = 12

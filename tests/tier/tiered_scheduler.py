@@ -20,8 +20,8 @@ from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
 from agentcache.engine.constants import SCHEDULER_CLASS
+from agentcache.engine.cpu_cache.options import make_transfer_config
 from agentcache.engine.scheduler import AgentScheduler
-from agentcache.engine.tier.options import make_transfer_config
 from agentcache.engine.vllm.copies import CopiesDone
 
 # What no row may read.

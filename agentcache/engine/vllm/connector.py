@@ -1,6 +1,6 @@
 """The CPU cache's KV connector, on vLLM's public interface: its workers make copies, its scheduler asks for none.
 
-`agentcache/engine/tier/connector.py` has the scheduler's side that does, and what vLLM loads.
+`agentcache/engine/cpu_cache/connector.py` has the scheduler's side that does, and what vLLM loads.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ from collections.abc import Collection, Iterator, Sequence
 from math import inf
 from typing import NamedTuple
 
+from agentcache.engine.cpu_cache.link import Link
 from agentcache.engine.segments.plan import Interval, SegmentCosts
-from agentcache.engine.tier.link import Link
 
 # What a block is found as: on the GPU, maybe in the CPU cache too; there alone; in neither.
 NEITHER, ON_GPU, ON_HOST = range(3)

@@ -8,18 +8,18 @@ from dataclasses import dataclass, replace
 from agentcache._evictor import Evictor
 from agentcache.config import AgentCacheConfig
 from agentcache.engine.blocks.block_queue import BlockQueue
+from agentcache.engine.cpu_cache.connector import SteeredConnector, TierObstacle, find_tier_obstacle
+from agentcache.engine.cpu_cache.fetching import Fetching
+from agentcache.engine.cpu_cache.host_cache import HostCache
+from agentcache.engine.cpu_cache.link import Link, find_links
+from agentcache.engine.cpu_cache.options import is_left_to_vllm, is_steered, names_ours
+from agentcache.engine.cpu_cache.store_choice import Usefulness
+from agentcache.engine.cpu_cache.storing import Storing
+from agentcache.engine.cpu_cache.tier import Tier
 from agentcache.engine.parts import Observers
 from agentcache.engine.segments.gap_filler import GapFiller
 from agentcache.engine.segments.obstacles import Reason
 from agentcache.engine.segments.scheduler import MultiSegmentScheduler
-from agentcache.engine.tier.connector import SteeredConnector, TierObstacle, find_tier_obstacle
-from agentcache.engine.tier.fetching import Fetching
-from agentcache.engine.tier.host_cache import HostCache
-from agentcache.engine.tier.link import Link, find_links
-from agentcache.engine.tier.options import is_left_to_vllm, is_steered, names_ours
-from agentcache.engine.tier.store_choice import Usefulness
-from agentcache.engine.tier.storing import Storing
-from agentcache.engine.tier.tier import Tier
 from agentcache.engine.vllm.connector import CopyingConnector
 from agentcache.policy.cost import RecomputeCost
 from agentcache.policy.inputs import EvictorInputs

@@ -15,7 +15,7 @@ from agentcache.errors import InputError
 from agentcache.models.geometry import read_geometry
 from agentcache.policy.registry import find_policy
 
-_MODULE = "agentcache.engine.tier.connector"
+_MODULE = "agentcache.engine.cpu_cache.connector"
 _NAME = "TierConnector"
 _STOCK = "SimpleCPUOffloadConnector"
 _OFFLOADING = "OffloadingConnector"

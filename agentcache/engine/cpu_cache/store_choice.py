@@ -6,8 +6,8 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable
 
 from agentcache.engine.blocks.block_queue import BlockQueue
+from agentcache.engine.cpu_cache.host_cache import HostCache
 from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP, watched_map_of
-from agentcache.engine.tier.host_cache import HostCache
 from agentcache.engine.vllm.types import BlockHashWithGroupId, BlockPool, KVCacheBlock, Scheduler, SchedulerOutput
 
 # What is assumed of a class before any of its copies was fetched or lost.

@@ -14,13 +14,13 @@ from typing import NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
 
 from agentcache.engine.blocks.block_queue import BlockQueue
+from agentcache.engine.cpu_cache.fetch_plan import ON_GPU, ON_HOST, FetchCosts, plan_fetch
+from agentcache.engine.cpu_cache.host_cache import HostCache
+from agentcache.engine.cpu_cache.link import Link
+from agentcache.engine.cpu_cache.storing import Storing
 from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP, CachedBlockMap
 from agentcache.engine.segments.fill_request import find_inputs
 from agentcache.engine.segments.gap_filler import GapFiller
-from agentcache.engine.tier.fetch_plan import ON_GPU, ON_HOST, FetchCosts, plan_fetch
-from agentcache.engine.tier.host_cache import HostCache
-from agentcache.engine.tier.link import Link
-from agentcache.engine.tier.storing import Storing
 from agentcache.engine.vllm.types import BlockHashWithGroupId, KVCacheBlock, Request, Scheduler
 
 # A fetch waits no longer for others' blocks to be stored.

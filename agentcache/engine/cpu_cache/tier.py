@@ -5,6 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 
+from agentcache.engine.cpu_cache.copies import Copies
+from agentcache.engine.cpu_cache.fetching import Fetch, Fetching
+from agentcache.engine.cpu_cache.host_cache import HostCache
+from agentcache.engine.cpu_cache.link import find_block_bytes
+from agentcache.engine.cpu_cache.store_choice import find_filled
+from agentcache.engine.cpu_cache.storing import Storing
 from agentcache.engine.histogram import Histogram
 from agentcache.engine.jobs.views import HistogramCounts
 from agentcache.engine.parts import Observers, Part
@@ -12,12 +18,6 @@ from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP, CachedBlock
 from agentcache.engine.segments.fill_request import find_obstacle
 from agentcache.engine.segments.gap_filler import GapFiller
 from agentcache.engine.segments.scheduler import MultiSegmentScheduler
-from agentcache.engine.tier.copies import Copies
-from agentcache.engine.tier.fetching import Fetch, Fetching
-from agentcache.engine.tier.host_cache import HostCache
-from agentcache.engine.tier.link import find_block_bytes
-from agentcache.engine.tier.store_choice import find_filled
-from agentcache.engine.tier.storing import Storing
 from agentcache.engine.vllm.base import cdiv, init_logger
 from agentcache.engine.vllm.copies import CopiesDone, CopyOrders
 from agentcache.engine.vllm.types import KVCacheBlock, Request, SchedulerOutput

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 
 from agentcache._evictor import FreeContext
 from agentcache.engine.blocks.block_queue import BlockQueue
+from agentcache.engine.cpu_cache.host_cache import UNKNOWN_USE, HostCache, LastUse, StoredBlock
+from agentcache.engine.cpu_cache.store_choice import ComputedBlocks, FreshBlocks, LookTimes, Usefulness
 from agentcache.engine.jobs.evicted_blocks import Loss
 from agentcache.engine.jobs.losses import Losses
 from agentcache.engine.parts import Observers
 from agentcache.engine.segments.cached_blocks import WatchedBlockMap, watched_map_of
-from agentcache.engine.tier.host_cache import UNKNOWN_USE, HostCache, LastUse, StoredBlock
-from agentcache.engine.tier.store_choice import ComputedBlocks, FreshBlocks, LookTimes, Usefulness
 from agentcache.engine.vllm.base import cdiv
 from agentcache.engine.vllm.types import BlockHashWithGroupId, KVCacheBlock, Scheduler
 

@@ -6,13 +6,13 @@ from typing import Any
 
 from agentcache.config import AgentCacheConfig, is_on
 from agentcache.config_reader import read_config
+from agentcache.engine.cpu_cache.options import is_steered
+from agentcache.engine.cpu_cache.tier import Tier
 from agentcache.engine.policy_choice import find_cost_obstacle
 from agentcache.engine.segments.layer_rule import has_full_attention_alone
 from agentcache.engine.segments.obstacles import Reason
 from agentcache.engine.segments.scheduler import find_config_obstacle
 from agentcache.engine.start_cause import tell_cause
-from agentcache.engine.tier.options import is_steered
-from agentcache.engine.tier.tier import Tier
 from agentcache.engine.vllm.base import current_platform
 from agentcache.engine.vllm.config import VllmConfig
 from agentcache.engine.vllm.connector import CopyingConnector

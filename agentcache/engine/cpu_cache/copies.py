@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from agentcache.engine.tier.fetching import Fetch
-from agentcache.engine.tier.storing import Store
+from agentcache.engine.cpu_cache.fetching import Fetch
+from agentcache.engine.cpu_cache.storing import Store
 from agentcache.engine.vllm.copies import CopiesDone, CopyOrders
 
 
