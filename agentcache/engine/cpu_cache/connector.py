@@ -18,7 +18,13 @@ from agentcache.engine.vllm.config import VllmConfig
 from agentcache.engine.vllm.connector import CopyingConnector
 from agentcache.engine.vllm.copies import CopiesDone, CopyOrders
 from agentcache.engine.vllm.offload import KVConnectorBase_V1, KVConnectorRole, SimpleCPUOffloadConnector
-from agentcache.engine.vllm.types import KVCacheConfig, KVConnectorOutput, Request, SchedulerOutput
+from agentcache.engine.vllm.types import (
+    KVCacheConfig,
+    KVConnectorOutput,
+    Request,
+    SchedulerOutput,
+    generate_scheduler_kv_cache_config,
+)
 from agentcache.errors import InputError
 from agentcache.policy.registry import find_policy
 
@@ -56,14 +62,18 @@ def find_tier_obstacle(
 
 
 class TierConnector(CopyingConnector):
-    """What `kv_connector` names. Scheduler and workers choose alike: each knows options and layers."""
+    """What `kv_connector` names. Scheduler and workers choose alike: each knows options and layers.
+
+    A worker may know its layers in more detail, which tells the scheduler nothing.
+    """
 
     def __new__(  # type: ignore[misc]  # vLLM's own is none of ours.
         cls, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig
     ) -> KVConnectorBase_V1:
         """Make ours, or vLLM's `SimpleCPUOffloadConnector`. Raises InputError where that one cannot run."""
         config = read_config(vllm_config.additional_config)
-        if is_steered(config) and find_tier_obstacle(vllm_config, kv_cache_config, config) is None:
+        seen = generate_scheduler_kv_cache_config([kv_cache_config])
+        if is_steered(config) and find_tier_obstacle(vllm_config, seen, config) is None:
             return super().__new__(cls)
         if role is KVConnectorRole.WORKER and current_platform.is_cpu():
             message = "--kv-offloading-size: vLLM's SimpleCPUOffloadConnector does not run on its CPU backend"
