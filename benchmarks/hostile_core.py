@@ -18,7 +18,7 @@ from vllm.v1.request import Request, RequestStatus
 
 from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT
 from agentcache.engine.replies.forced_calls import write_forced_calls
-from agentcache.engine.tier.worker import CopiesDone, TierMetadata
+from agentcache.engine.vllm.copies import CopiesDone, CopyOrders
 from agentcache.engine.vllm.garbage import SpareSurvivors
 from agentcache.models.catalog import resolve_model
 from agentcache.sim.clock import VirtualClock
@@ -156,8 +156,7 @@ def _shape(cache_tokens: int, host_tokens: int) -> EngineShape:
 def _copy(output: SchedulerOutput) -> KVConnectorOutput | None:
     """Report the step's copies between the caches as made."""
     asked = output.kv_connector_metadata
-    if not isinstance(asked, TierMetadata):
+    if not isinstance(asked, CopyOrders):
         return None
-    stores = {asked.store_event: 1} if asked.store_event >= 0 else {}
-    loads = {asked.load_event: 1} if asked.load_event >= 0 else {}
-    return KVConnectorOutput(kv_connector_worker_meta=CopiesDone(stores, loads))
+    ended = {number: 1 for number in (asked.store_event, asked.load_event) if number >= 0}
+    return KVConnectorOutput(kv_connector_worker_meta=CopiesDone(ended))

@@ -15,7 +15,7 @@ from typing import Any
 
 from agentcache.config_reader import CONFIG_KEY, read_config
 from agentcache.engine.constants import REPORT_URL, SCHEDULER_CLASS
-from agentcache.engine.tier.options import steer_offloading
+from agentcache.engine.cpu_cache.options import steer_offloading
 from agentcache.engine.vllm.compat import check_vllm, installed_version
 from agentcache.engine.vllm.config import EngineArgs, VllmConfig
 from agentcache.engine.vllm.patches import replace

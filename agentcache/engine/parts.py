@@ -3,13 +3,13 @@
 A part overrides the hooks that it needs; `Hooks` calls those alone. A part that only explains is an observer: an error
 in it turns it off, and the engine serves on. Nothing that the engine decides follows from it:
 
-- `misses` and `hit_places` (`jobs/misses.py`), with `losses` of two caches (`tier/losses.py`): why a prompt was not
+- `misses` and `hit_places` (`jobs/misses.py`), with `losses` of two caches (`jobs/losses.py`): why a prompt was not
   cached, and which cache supplied hits. They also count for the price of a return, which keeps what it has learnt if
   they fail.
 - `prompt_changes` and `change_text` (`jobs/prompt_change.py`): what a client has changed. If it fails, prompts are
   expected to repeat replies, as those of a new client.
 - `job_stats` (`jobs/stats.py`): turns, counts and views of jobs.
-- `fetch_waits` (`tier/waits.py`): how long requests wait for fetches.
+- `fetch_waits` (`cpu_cache/tier.py`): how long requests wait for fetches.
 - `lru_comparison` (`blocks/lru_comparison.py`): what a shadow LRU would have hit.
 - `recording` (`record/`): lines of a recording, and the thread that writes them.
 - `snapshot` (`rpc/snapshot.py`): what is read for metrics.

@@ -7,8 +7,8 @@ import os
 from agentcache.config import AgentCacheConfig
 from agentcache.engine.blocks.evictor_inputs import describe_costs
 from agentcache.engine.constants import REPORT_URL_VARIABLE
+from agentcache.engine.cpu_cache.link import describe_link
 from agentcache.engine.segments.obstacles import Reason
-from agentcache.engine.tier.link_costs import describe_link
 from agentcache.engine.vllm.base import init_logger
 from agentcache.engine.vllm.config import ParallelConfig, VllmConfig
 from agentcache.errors import InputError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agentcache.engine.tier.size import count_layer_bytes
+from agentcache.engine.token_bytes import count_layer_bytes
 from agentcache.engine.vllm.config import VllmConfig
 from agentcache.errors import InputError
 from agentcache.models.geometry import read_geometry

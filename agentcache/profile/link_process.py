@@ -11,8 +11,8 @@ from pathlib import Path
 
 import torch
 
-from agentcache.engine.tier.gpu_copier import GpuCopier
 from agentcache.errors import InputError
+from agentcache.profile.gpu_copier import GpuCopier
 from agentcache.profile.link_layout import LinkLayout
 from agentcache.profile.link_rows import LinkRow, LinkTimer, choose_counts, read_rows, write_rows
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from agentcache.config_reader import CONFIG_KEY, read_config
 from agentcache.engine.constants import SCHEDULER_CLASS
+from agentcache.engine.cpu_cache.options import is_steered, make_transfer_config
 from agentcache.engine.scheduler import AgentScheduler
-from agentcache.engine.tier.options import is_steered, make_transfer_config
 from agentcache.engine.vllm.compat import check_vllm
 from agentcache.engine.vllm.config import EngineArgs, VllmConfig
 from agentcache.engine.vllm.models import MODELS_CONFIG_MAP

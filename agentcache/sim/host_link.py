@@ -8,10 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from agentcache.engine.cpu_cache.link import Links, find_links
 from agentcache.engine.scheduler import AgentScheduler
-from agentcache.engine.tier.link_costs import Links, find_links
-from agentcache.engine.tier.worker import CopiesDone, TierMetadata
-from agentcache.engine.vllm.offload import KVConnectorMetadata, SimpleCPUOffloadMetadata
+from agentcache.engine.vllm.copies import CopiesDone, CopyOrders
+from agentcache.engine.vllm.offload import (
+    KVConnectorMetadata,
+    SimpleCPUOffloadMetadata,
+    SimpleCPUOffloadWorkerMetadata,
+)
 from agentcache.engine.vllm.types import KVConnectorOutput
 
 
@@ -36,17 +40,24 @@ class HostLink:
         self._queues: tuple[deque[_Copy], deque[_Copy]] = deque(), deque()
         self._ended: list[_Copy] = []
         self._now_s = 0.0
+        # vLLM's own connector asks for the copies, and hears of loads by the requests that wait for them.
+        self._is_vllms = False
 
     def begin(self, metadata: KVConnectorMetadata | None, started_s: float, ended_s: float) -> None:
         """Begin what a step asks for: loads beside the step, vLLM's own stores behind it."""
-        if not isinstance(metadata, SimpleCPUOffloadMetadata):
-            return
-        if metadata.load_event >= 0:
-            requests = metadata.load_event_to_reqs.get(metadata.load_event, ())
-            self._add(metadata.load_event, False, requests, len(metadata.load_gpu_blocks), started_s)
-        ready_s = started_s if isinstance(metadata, TierMetadata) else ended_s
-        if metadata.store_event >= 0:
-            self._add(metadata.store_event, True, (), len(metadata.store_gpu_blocks), ready_s)
+        if isinstance(metadata, CopyOrders):
+            self._begin(metadata, (), started_s, started_s)
+        elif isinstance(metadata, SimpleCPUOffloadMetadata):
+            self._is_vllms = True
+            self._begin(metadata, metadata.load_event_to_reqs.get(metadata.load_event, ()), started_s, ended_s)
+
+    def _begin(
+        self, asked: CopyOrders | SimpleCPUOffloadMetadata, requests: Sequence[str], started_s: float, ready_s: float
+    ) -> None:
+        if asked.load_event >= 0:
+            self._add(asked.load_event, False, requests, len(asked.load_gpu_blocks), started_s)
+        if asked.store_event >= 0:
+            self._add(asked.store_event, True, (), len(asked.store_gpu_blocks), ready_s)
 
     def end(self, now_s: float) -> KVConnectorOutput | None:
         """Return what has ended by now, as a worker reports it; None if nothing has. `now_s` never goes back."""
@@ -54,13 +65,15 @@ class HostLink:
         ended, self._ended = self._ended, []
         if not ended:
             return None
+        if not self._is_vllms:
+            done = CopiesDone({copy.number: self._workers for copy in ended})
+            return KVConnectorOutput(kv_connector_worker_meta=done)
         # In their order: a set's differs from process to process, and with it the requests that run next.
         fetched: Any = dict.fromkeys(name for copy in ended for name in copy.requests).keys()
         return KVConnectorOutput(
             finished_recving=fetched or None,
-            kv_connector_worker_meta=CopiesDone(
-                {copy.number: self._workers for copy in ended if copy.is_store},
-                {copy.number: self._workers for copy in ended if not copy.is_store and not copy.requests},
+            kv_connector_worker_meta=SimpleCPUOffloadWorkerMetadata(
+                {copy.number: self._workers for copy in ended if copy.is_store}
             ),
         )
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import NamedTuple, Protocol
 
-from agentcache.engine.tier.link_costs import find_links
+from agentcache.engine.cpu_cache.link import find_links
 from agentcache.policy.replicas.chain import Chain
 from agentcache.policy.replicas.engine_load import PrefillCost
 from agentcache.policy.replicas.host_memory import HostMemory

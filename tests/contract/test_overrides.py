@@ -11,12 +11,14 @@ from unittest.mock import Mock
 
 import pytest
 from vllm.config import VllmConfig
+from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorBase_V1, SupportsHMA
 from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue
 from vllm.v1.engine import UtilityOutput, core_client
 from vllm.v1.engine.core import EngineCoreProc
 
 from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.constants import SCHEDULER_CLASS
+from agentcache.engine.cpu_cache.connector import SteeredConnector, TierConnector
 from agentcache.engine.front_end import watch_engine_arguments
 from agentcache.engine.order.job_queue import JobQueue
 from agentcache.engine.prompt_marks import mark_prompts
@@ -26,10 +28,8 @@ from agentcache.engine.rpc.core_calls import answer_front_ends
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.engine.segments.cached_blocks import WatchedBlockMap
 from agentcache.engine.segments.filling_queue import FillingQueue
-from agentcache.engine.tier.connector import TierConnector
-from agentcache.engine.tier.copying_thread import CopyingThread
-from agentcache.engine.tier.worker import CpuTierWorker
 from agentcache.engine.vllm.compat import check_vllm
+from agentcache.engine.vllm.connector import CopyingConnector
 
 OURS = (
     AgentScheduler,
@@ -38,9 +38,8 @@ OURS = (
     WatchedBlockMap,
     ForcedReplyProcessor,
     TierConnector,
-    CpuTierWorker,
-    CopyingThread,
     PlacingClient,
+    SteeredConnector,
 )
 BY_PLACE = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -69,6 +68,11 @@ def test_overrides_take_all_arguments_or_a_call_fails(kind: type) -> None:
 def test_the_overrides_are_found_or_nothing_is_checked() -> None:
     names = {name for name, _, _ in list_overrides(AgentScheduler)}
     assert {"AgentScheduler.schedule", "AgentScheduler.add_request"} <= names
+
+
+def test_our_connector_s_methods_are_vllms_or_never_called() -> None:
+    own = {name for kind in (CopyingConnector, SteeredConnector) for name in vars(kind) if name[0] != "_"}
+    assert {name for name in own if not hasattr(KVConnectorBase_V1, name) and not hasattr(SupportsHMA, name)} == set()
 
 
 def test_every_replacement_fits_or_a_server_fails() -> None:

@@ -13,17 +13,8 @@ PACKAGE = Path(agentcache.__file__).parent
 OURS = {"_asdict", "_replace"}
 # They are given the name of what they replace.
 REPLACING = {"replace", "wrap_method"}
-# vLLM's own, which call what we add to it, or which our classes have in place of vLLM's.
-CALLERS = {
-    "_invoke_utility_method",
-    "_notify_idle_state_callbacks",
-    "_backend",
-    "_completed_store_events",
-    "_copy_loop",
-    "_init_cpu_mode",
-    "_load_hwm",
-    "_store_hwm",
-}
+# vLLM's own, which call what we add to it.
+CALLERS = {"_invoke_utility_method", "_notify_idle_state_callbacks"}
 
 
 def is_private(name: str) -> bool:

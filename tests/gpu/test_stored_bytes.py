@@ -22,10 +22,10 @@ from served import find_distance
 from test_tier_on_gpu import KNOBS
 from vllm.distributed.kv_transfer import ensure_kv_transfer_shutdown, get_kv_transfer_group
 
+from agentcache.engine.cpu_cache.options import make_transfer_config
+from agentcache.engine.cpu_cache.tier import Tier
 from agentcache.engine.segments import cached_blocks
 from agentcache.engine.segments.cached_blocks import WatchedBlockMap
-from agentcache.engine.tier.options import make_transfer_config
-from agentcache.engine.tier.tier import Tier
 from agentcache.models.catalog import resolve_model
 
 pytestmark = pytest.mark.engine
@@ -68,15 +68,12 @@ def start_engine(model: str, sizes: Sizes, **options: Any) -> Iterator[LiveEngin
     try:
         yield engine
     finally:
-        if torch.cuda.is_available():
-            for cache in worker().cpu_kv_caches.values():
-                torch.cuda.cudart().cudaHostUnregister(cache.data_ptr())
         ensure_kv_transfer_shutdown()
 
 
-def worker() -> Any:
-    group: Any = get_kv_transfer_group()
-    return group.worker_handler
+def copier() -> Any:
+    connector: Any = get_kv_transfer_group()
+    return connector.copier
 
 
 class Job(NamedTuple):
@@ -109,7 +106,7 @@ class Copied(NamedTuple):
 
 
 def read_host(engine: LiveEngine, jobs: list[Job]) -> list[Copied]:
-    host, caches = engine.scheduler.tier.host, worker().cpu_kv_caches
+    host, caches = engine.scheduler.tier.host, copier().on_host
     names = list(caches)[:: max(1, len(caches) // 4)]
     read = []
     for prompt, salt in jobs:
@@ -130,7 +127,7 @@ def ask_cold(engine: LiveEngine, job: Job, copied: Copied) -> tuple[Reply, list[
     ids = [block.block_id for block in cache.find_blocks(copied.keys)]
     worst = torch.zeros(len(ids))
     for name, stored in copied.layers.items():
-        computed = worker().gpu_kv_caches[name][ids].cpu().view(torch.bfloat16).float()
+        computed = copier().on_gpu[name][ids].cpu().view(torch.bfloat16).float()
         other = stored.view(torch.bfloat16).float()
         worst = torch.maximum(worst, (other - computed).norm(dim=1) / computed.norm(dim=1))
     return reply, worst.tolist()

@@ -17,8 +17,8 @@ from served import PROMPT, SERVED, assert_near, find_distance
 from transformers import AutoConfig
 from vllm.distributed.kv_transfer import ensure_kv_transfer_shutdown, get_kv_transfer_group
 
-from agentcache.engine.tier import copying_thread
-from agentcache.engine.tier.options import make_transfer_config
+from agentcache.engine.cpu_cache.options import make_transfer_config
+from agentcache.engine.vllm import copiers
 
 pytestmark = pytest.mark.engine
 
@@ -44,15 +44,12 @@ def start_tiered(model_path: str, host_blocks: int) -> Iterator[LiveEngine]:
     try:
         yield engine
     finally:
-        # vLLM leaves its host memory registered, and what comes to lie there next could not be copied to the GPU.
-        for cache in host_caches():
-            torch.cuda.cudart().cudaHostUnregister(cache.data_ptr())
         ensure_kv_transfer_shutdown()
 
 
 def host_caches() -> list[torch.Tensor]:
-    worker: Any = get_kv_transfer_group()
-    return list(worker.worker_handler.cpu_kv_caches.values())
+    connector: Any = get_kv_transfer_group()
+    return list(connector.copier.on_host.values())
 
 
 def find_block_bytes(model_path: str) -> int:
@@ -96,14 +93,14 @@ def test_replies_where_copies_fail(
 ) -> None:
     """Every third copy cannot be begun."""
     numbers = itertools.count(1)
-    copy_blocks = copying_thread.copy_blocks
+    copy_blocks = copiers.copy_blocks
 
     def fail(*copy: Any) -> None:
         if not next(numbers) % 3:
             raise RuntimeError("batch memcpy failed")
         copy_blocks(*copy)
 
-    monkeypatch.setattr(copying_thread, "copy_blocks", fail)
+    monkeypatch.setattr(copiers, "copy_blocks", fail)
     with start_tiered(model, 300) as engine:
         tier = engine.scheduler.tier
         crowd = Crowd(engine, random.Random(9), resets_running=False)

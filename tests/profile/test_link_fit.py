@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcache.engine.tier.fetch_plan import Link
-from agentcache.engine.tier.link_costs import Links
-from agentcache.engine.tier.worker import TierMetadata
+from agentcache.engine.cpu_cache.link import Link, Links
+from agentcache.engine.vllm.copies import CopyOrders
 from agentcache.errors import InputError
 from agentcache.policy.link_profile import ASSUMED_LINK, LinkSpeed
 from agentcache.profile.link_fit import fit_link, predict_s
@@ -56,15 +55,13 @@ def test_latency_and_bandwidth_of_each_way_come_out_again(
 
 def has_ended(links: Links, blocks: int, now_s: float) -> bool:
     """Tell whether the simulated link has copied so many blocks each way by then."""
-    metadata = TierMetadata()
+    metadata = CopyOrders()
     metadata.load_event, metadata.load_gpu_blocks = 1, range(blocks)
     metadata.store_event, metadata.store_gpu_blocks = 2, range(blocks)
     link = HostLink(links, workers=1)
     link.begin(metadata, 0.0, 0.0)
     told = link.end(now_s)
-    return told is not None and bool(
-        told.kv_connector_worker_meta.completed_store_events and told.kv_connector_worker_meta.completed_loads
-    )
+    return told is not None and told.kv_connector_worker_meta.ended.keys() >= {1, 2}
 
 
 def find_end_s(links: Links, blocks: int) -> float:

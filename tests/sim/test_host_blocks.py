@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from made_simulation import make_engine
 
-from agentcache.engine.tier.link_costs import find_block_bytes
+from agentcache.engine.cpu_cache.link import find_block_bytes
 from agentcache.models.catalog import resolve_model
 
 BLOCK_SIZE = 16

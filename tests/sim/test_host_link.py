@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcache.engine.tier.fetch_plan import Link
-from agentcache.engine.tier.link_costs import Links
-from agentcache.engine.tier.worker import TierMetadata
+from agentcache.engine.cpu_cache.link import Link, Links
+from agentcache.engine.vllm.copies import CopyOrders
+from agentcache.engine.vllm.offload import SimpleCPUOffloadMetadata
 from agentcache.sim.host_link import HostLink
 
 BLOCK_S, LATENCY_S, BOTH_SHARE = 1.0, 0.25, 0.625
@@ -17,7 +17,7 @@ _WAY = Link(LATENCY_S, BLOCK_S)
 
 def ask(link: HostLink, number: int, *, fetch: int = 0, store: int = 0, at_s: float = 0.0) -> None:
     """Ask for copies of so many blocks each way, the fetch as `number` and the store as 100 more."""
-    metadata = TierMetadata()
+    metadata = CopyOrders()
     if fetch:
         metadata.load_event, metadata.load_gpu_blocks = number, list(range(fetch))
     if store:
@@ -32,7 +32,7 @@ def find_end(link: HostLink, number: int, until_s: float = 100.0, step_s: float 
         if done is None:
             continue
         told = done.kv_connector_worker_meta
-        if number in {**told.completed_store_events, **told.completed_loads}:
+        if number in told.ended:
             return index * step_s
     raise AssertionError("it never ends")
 
@@ -74,7 +74,7 @@ def test_requests_come_back_in_the_order_of_their_fetch() -> None:
     """So a simulation is the same in every process, as the order of a set of names is not."""
     link = make_link()
     names = [f"request-{number}" for number in range(20)]
-    link.begin(TierMetadata(load_event=1, load_gpu_blocks=[7], load_event_to_reqs={1: names}), 0.0, 1.0)
+    link.begin(SimpleCPUOffloadMetadata(load_event=1, load_gpu_blocks=[7], load_event_to_reqs={1: names}), 0.0, 1.0)
     done = link.end(100.0)
     assert done is not None
     assert list(done.finished_recving or ()) == names
@@ -88,8 +88,7 @@ def test_how_often_one_looks_changes_nothing(copies: list[tuple[int, int, int]],
             ask(link, number, fetch=fetch, store=store, at_s=at_s)
         for look in [*looks, 20.125]:
             if (told := link.end(look)) is not None:
-                done |= set(told.kv_connector_worker_meta.completed_store_events)
-                done |= set(told.kv_connector_worker_meta.completed_loads)
+                done |= set(told.kv_connector_worker_meta.ended)
         return done
 
     looks = sorted(data.draw(st.lists(st.floats(0, 20), max_size=5)))

@@ -5,25 +5,25 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from agentcache.engine.tier.computed_blocks import ComputedBlocks
+from agentcache.engine.cpu_cache.store_choice import ComputedBlocks
 
 
 class Running:
     """Requests by their id, with the tokens that were scheduled before this step; block `n` of a request is (id, n)."""
 
     def __init__(self) -> None:
-        self.tokens: dict[str, int] = {}
-        self.computed = ComputedBlocks(self._list, self._blocks_of, 16)
+        manager = SimpleNamespace(get_blocks=self._blocks_of)
+        self.scheduler: Any = SimpleNamespace(running=[], block_size=16, kv_cache_manager=manager)
+        self.computed = ComputedBlocks(self.scheduler)
 
     def step(self, **tokens: int) -> list[Any]:
-        self.tokens = tokens
+        self.scheduler.running = [
+            SimpleNamespace(request_id=name, num_computed_tokens=count) for name, count in tokens.items()
+        ]
         return self.computed.take()
 
-    def _list(self) -> Any:
-        return [SimpleNamespace(request_id=name, num_computed_tokens=count) for name, count in self.tokens.items()]
-
     def _blocks_of(self, name: str) -> Any:
-        return [(name, index) for index in range(100)]
+        return SimpleNamespace(blocks=([(name, index) for index in range(100)],))
 
 
 def test_each_full_block_comes_once() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -12,10 +13,13 @@ import pytest
 import torch
 from tiered_scheduler import make_tiered
 
-from agentcache.engine.tier import copying_thread
-from agentcache.engine.tier.copy_reports import CopyReports
-from agentcache.engine.tier.copying_thread import CopyingThread
-from agentcache.engine.tier.worker import CopiesDone, CpuTierWorker, HostBlocks, TierMetadata, TierWorker
+from agentcache.engine.cpu_cache.connector import TierConnector
+from agentcache.engine.cpu_cache.copies import CopyReports
+from agentcache.engine.vllm import copiers
+from agentcache.engine.vllm.connector import CopyingConnector
+from agentcache.engine.vllm.copiers import Ended, PlainCopier, StreamCopier
+from agentcache.engine.vllm.copies import CopiesDone, CopyOrders, HostBlocks
+from agentcache.engine.vllm.offload import KVConnectorRole
 from agentcache.errors import InputError, ServerError
 
 LOAD = {"load_event": 5, "load_gpu_blocks": [1], "load_cpu_blocks": [2]}
@@ -31,184 +35,270 @@ LATER = {
 
 
 class FakeStream:
-    """Does at once what it is asked for; copies take a quarter of a second."""
+    """Does what it is asked for when it is `run`, in its order; a copy takes a quarter of a second."""
 
-    def __init__(self) -> None:
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        return 0, -5
+
+    def __init__(self, priority: int) -> None:
+        assert priority == 0, "steps go first"
         self.now_s = 0.0
         self.is_broken = False
+        self.is_late = False
+        self.queue: list[Any] = []
 
-    def wait_event(self, event: Any) -> None:
+    def add(self, work: Any) -> None:
+        self.queue.append(work)
+        if not self.is_late:
+            self.run()
+
+    def run(self) -> None:
+        """Do all that can be done: what is behind an event waits for it."""
+        while self.queue and self.queue[0]() is not False:
+            self.queue.pop(0)
+
+    def wait_event(self, event: FakeEvent) -> None:
         """A step takes long, and is no part of a copy."""
-        assert event == "the step before"
         self.now_s += 100.0
+        self.add(event.query)
+
+    def synchronize(self) -> None:
+        self.is_late = False
+        self.run()
+        assert not self.queue
 
 
 class FakeEvent:
-    """Where its stream was when it was recorded."""
+    """Where its stream was when it was recorded; one without timing is of a step, which a test ends."""
 
-    def __init__(self, *, enable_timing: bool) -> None:
-        assert enable_timing
+    def __init__(self, *, enable_timing: bool = False) -> None:
+        self.is_timed = enable_timing
+        self.has_come = False
 
-    def record(self, stream: FakeStream) -> None:
+    def record(self, stream: FakeStream | None) -> None:
+        if not self.is_timed:
+            assert stream is None, "the step's stream"
+            return
+        assert stream is not None
         if stream.is_broken:
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
-        self.at_s = stream.now_s
+        stream.add(lambda: self._come(stream))
+
+    def _come(self, stream: FakeStream) -> None:
+        self.at_s, self.has_come = stream.now_s, True
 
     def query(self) -> bool:
-        return True
+        return self.has_come
 
     def elapsed_time(self, end: FakeEvent) -> float:
         return (end.at_s - self.at_s) * 1e3
 
 
-class ThreadedWorker(TierWorker):
-    """Its thread is the engine's own, over streams that are made up."""
+class Device:
+    """A GPU that is made up, with blocks of one number each. Steps end when they are told to."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        config: Any = None
-        super().__init__(config, None, 1)
-        self.num_cpu_blocks = 8
+        self.on_gpu = {"layer": torch.arange(8.0).reshape(8, 1)}
+        self.on_host = {"layer": torch.full((8, 1), -1.0)}
         self.failures: list[Exception] = []
-        self.streams = FakeStream(), FakeStream()
-        monkeypatch.setattr(copying_thread, "torch", SimpleNamespace(Event=FakeEvent))
-        monkeypatch.setattr(copying_thread, "copy_blocks", self._copy_blocks)
-        monkeypatch.setattr(copying_thread, "current_platform", SimpleNamespace(set_device=lambda _: None))
-        monkeypatch.setattr("vllm.v1.simple_kv_offload.copy_backend.build_params", lambda *_, **__: object())
-        self.thread: Any = CopyingThread()
-        self.thread.init({}, {}, None, *self.streams)
-        self._backend = self.thread
+        self.steps: list[FakeEvent] = []
+        cuda = SimpleNamespace(Stream=FakeStream, current_stream=lambda: None)
+        monkeypatch.setattr(copiers, "torch", SimpleNamespace(Event=self._make_event, cuda=cuda))
+        monkeypatch.setattr(copiers, "build_params", lambda *params, **_: params)
+        monkeypatch.setattr(copiers, "copy_blocks", self._copy)
+        monkeypatch.setattr(copiers, "current_platform", SimpleNamespace(set_device=lambda _: None))
+        self.copier = StreamCopier(self.on_gpu, self.on_host)
+        self.streams: list[Any] = [self.copier._load.stream, self.copier._store.stream]
 
-    def _mark_step_before(self) -> Any:
-        return "the step before"
+    def _make_event(self, *, enable_timing: bool = False) -> FakeEvent:
+        event = FakeEvent(enable_timing=enable_timing)
+        if not enable_timing:
+            self.steps.append(event)
+        return event
 
-    def _copy_blocks(self, *_: Any) -> None:
+    def _copy(self, sources: list[int], targets: list[int], params: tuple[Any, Any, FakeStream]) -> None:
         if self.failures:
             raise self.failures.pop()
-        for stream in self.streams:
-            stream.now_s += 0.25
+        read, written, stream = params
 
-    def run_step(self, kind: Any = TierMetadata, **copies: Any) -> None:
-        """Ask for copies, and let the thread take them one after the other."""
-        self.bind_connector_metadata(kind(**copies))
-        self.start_load_kv()
-        self.wait_for_save()
+        def copy() -> None:
+            stream.now_s += 0.25
+            for name, source in read.items():
+                written[name][targets] = source[sources]
+
+        stream.add(copy)
+
+    def ask(self, *, step_ends: bool = True, **copies: Any) -> None:
+        """Ask for copies beside a step."""
+        self.copier.mark_step()
+        self.steps[-1].has_come = step_ends
+        self.copier.begin(CopyOrders(**copies))
+
+    def wait_for_thread(self) -> None:
+        """Let it take all that it was asked for, and live on."""
+        taken = threading.Event()
+        probe: Any = SimpleNamespace(begin=lambda *_: taken.set())
+        self.copier._asked.put((probe, 0, [], [], self.steps[-1]))  # type: ignore[arg-type]
+        assert taken.wait(timeout=60)
 
     def end_thread(self) -> None:
         """Let it take all that it was asked for."""
-        self.thread.shutdown()
-        assert not self.thread.is_alive
+        if self.copier._thread.is_alive():
+            self.copier._asked.put(None)
+        self.copier._thread.join()
 
-    def report(self) -> CopiesDone:
-        self.get_finished(set())
-        done = self.build_connector_worker_meta()
-        assert isinstance(done, CopiesDone)
-        return done
+    def read(self, place: str) -> list[float]:
+        tensor = {"gpu": self.on_gpu, "host": self.on_host}[place]["layer"]
+        return [float(value) for value in tensor.flatten()]
 
 
 @pytest.fixture
-def worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadedWorker]:
-    worker = ThreadedWorker(monkeypatch)
-    yield worker
-    worker.end_thread()
+def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
+    device = Device(monkeypatch)
+    yield device
+    device.end_thread()
 
 
-def test_copies_are_timed_on_their_streams(worker: ThreadedWorker) -> None:
-    worker.run_step(**LATER)
-    worker.end_thread()
-    assert worker.report() == CopiesDone({6: 1}, {7: 1}, seconds={6: 0.25, 7: 0.25})
-    assert worker.build_connector_worker_meta() is None
+def test_copies_are_timed_on_their_streams(device: Device) -> None:
+    device.ask(**LATER)
+    device.end_thread()
+    assert device.copier.take_ended() == [Ended(7, 0.25), Ended(6, 0.25)]
+    assert device.copier.take_ended() == []
+    assert (device.read("gpu")[3], device.read("host")[6]) == (-1, 5)
+
+
+def test_copies_wait_for_the_steps_before(device: Device) -> None:
+    """One of them may compute what is stored, or write to what is loaded into."""
+    device.ask(step_ends=False, **LATER)
+    device.wait_for_thread()
+    assert device.copier.take_ended() == []
+    assert (device.read("gpu")[3], device.read("host")[6]) == (3, -1)
+    device.on_gpu["layer"][5] = 55.0  # By the step.
+    device.steps[-1].has_come = True
+    for stream in device.streams:
+        stream.run()
+    assert {each.number for each in device.copier.take_ended()} == {6, 7}
+    assert (device.read("gpu")[3], device.read("host")[6]) == (-1, 55)
+
+
+@pytest.mark.parametrize("late", [0, 1], ids=["load", "store"])
+def test_a_late_copy_is_told_late_and_delays_no_other_way(device: Device, late: int) -> None:
+    device.streams[late].is_late = True
+    device.ask(**LATER)
+    device.wait_for_thread()
+    assert [each.number for each in device.copier.take_ended()] == [[7, 6][1 - late]]
+    device.streams[late].synchronize()
+    assert [each.number for each in device.copier.take_ended()] == [[7, 6][late]]
 
 
 @pytest.mark.parametrize("copies", [LOAD, STORE], ids=["load", "store"])
 @pytest.mark.parametrize("error", [RuntimeError("cuMemcpyBatchAsync failed"), MemoryError()], ids=["launch", "memory"])
-def test_the_thread_outlives_a_failed_copy(worker: ThreadedWorker, copies: dict[str, Any], error: Exception) -> None:
-    worker.failures.append(error)
-    worker.run_step(**copies)
-    worker.run_step(**LATER)
-    worker.end_thread()
-    done = worker.report()
-    assert done.failed == {5}
-    assert done.seconds == {6: 0.25, 7: 0.25}
-    assert set(done.completed_store_events) | set(done.completed_loads) == {5, 6, 7}
+def test_the_thread_outlives_a_failed_copy(device: Device, copies: dict[str, Any], error: Exception) -> None:
+    device.failures.append(error)
+    device.ask(**copies)
+    device.ask(**LATER)
+    device.end_thread()
+    assert sorted(device.copier.take_ended()) == [Ended(5, None), Ended(6, 0.25), Ended(7, 0.25)]
+
+
+@pytest.mark.parametrize("copies", [LOAD, STORE], ids=["load", "store"])
+def test_a_failed_copy_is_told_when_what_began_has_ended(device: Device, copies: dict[str, Any]) -> None:
+    """Its blocks are used again then."""
+    device.failures.append(RuntimeError("cuMemcpyBatchAsync failed"))
+    for stream in device.streams:
+        stream.is_late = True
+    device.ask(**copies)
+    device.wait_for_thread()
+    assert device.copier.take_ended() == []
+    for stream in device.streams:
+        stream.synchronize()
+    assert device.copier.take_ended() == [Ended(5, None)]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("copies", [LOAD, STORE], ids=["load", "store"])
-def test_an_error_on_the_stream_ends_the_engine(worker: ThreadedWorker, copies: dict[str, Any]) -> None:
-    for stream in worker.streams:
+def test_an_error_on_the_stream_ends_the_engine(device: Device, copies: dict[str, Any]) -> None:
+    for stream in device.streams:
         stream.is_broken = True
-    worker.run_step(**copies)
-    worker.end_thread()
+    device.ask(**copies)
+    device.end_thread()
     with pytest.raises(ServerError, match=r"^--kv-offloading-size: a copy .* thread is dead .*; restart the engine$"):
-        worker.get_finished(set())
+        device.copier.take_ended()
 
 
-def test_an_idle_thread_that_is_dead_is_no_error(worker: ThreadedWorker) -> None:
-    worker.end_thread()
-    worker.bind_connector_metadata(TierMetadata())
-    assert worker.get_finished(set()) == (None, None)
+def test_an_idle_thread_that_is_dead_is_no_error(device: Device) -> None:
+    device.end_thread()
+    assert device.copier.take_ended() == []
 
 
-def test_a_failed_copy_of_vllms_own_ends_the_engine(worker: ThreadedWorker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its scheduler knows of no stores that fail."""
-    monkeypatch.setattr(torch, "Event", lambda: SimpleNamespace(record=lambda _: None))
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: None)
-    worker.failures.append(RuntimeError("cuMemcpyBatchAsync failed"))
-    worker.streams[1].wait_event = lambda _: None  # type: ignore[method-assign]
-    worker.run_step(TierMetadata.__base__, **STORE)
-    worker.end_thread()
-    with pytest.raises(ServerError, match=r"^--kv-offloading-size: a copy .* failed .*; restart the engine$"):
-        worker.get_finished(set())
+def test_memory_is_given_back_when_all_copies_have_ended(device: Device) -> None:
+    """A copy would read or write what lies there next."""
+    unpinned: list[int] = []
 
+    def unpin(address: int) -> None:
+        assert not any(stream.queue for stream in device.streams)
+        unpinned.append(address)
 
-def test_vllms_thread_gives_way_to_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = []
-
-    def init_cpu_mode(worker: TierWorker, *_: Any) -> None:
-        worker._backend = SimpleNamespace(shutdown=lambda: made.append("ended"))  # type: ignore[assignment]
-        worker.cpu_kv_caches = {}
-
-    monkeypatch.setattr("vllm.v1.simple_kv_offload.worker.SimpleCPUOffloadWorker._init_cpu_mode", init_cpu_mode)
-    monkeypatch.setattr(CopyingThread, "init", lambda *_: made.append("begun"))
-    config: Any = None
-    worker = TierWorker(config, None, 1)
-    worker._init_cpu_mode({}, 1, torch.device("cpu"))
-    assert made == ["ended", "begun"]
-    assert isinstance(worker._backend, CopyingThread)
+    device.on_host["layer"] = mock.Mock(is_pinned=lambda: True, data_ptr=lambda: 4096)
+    copiers.torch.cuda.cudart = lambda: SimpleNamespace(cudaHostUnregister=unpin)  # type: ignore[attr-defined]
+    device.streams[0].is_late = True
+    device.failures.append(RuntimeError("cuMemcpyBatchAsync failed"))
+    device.ask(**LOAD)
+    device.copier.close()
+    assert unpinned == [4096]
+    device.copier.close()
+    assert unpinned == [4096], "once"
 
 
 def test_a_copy_on_the_cpu_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    config: Any = None
-    worker = CpuTierWorker(config, None, 1)
-    worker.num_cpu_blocks = 8
-    worker.gpu_kv_caches = {"layer": torch.arange(8.0).reshape(8, 1)}
-    worker.cpu_kv_caches = {"layer": torch.zeros(8, 1)}
+    on_gpu, on_host = {"layer": torch.arange(8.0).reshape(8, 1)}, {"layer": torch.zeros(8, 1)}
+    copier = PlainCopier(on_gpu, on_host)
     times = iter([1.0, 2.0, 2.5, 5.0, 5.125])
     monkeypatch.setattr("time.perf_counter", lambda: next(times))
     for copies in ({**LOAD, "load_gpu_blocks": [99]}, LATER):
-        worker.bind_connector_metadata(TierMetadata(**copies))
-        worker.start_load_kv()
-        worker.wait_for_save()
-    worker.get_finished(set())
-    done = worker.build_connector_worker_meta()
-    assert done == CopiesDone({6: 1}, {5: 1, 7: 1}, failed={5}, seconds={7: 0.5, 6: 0.125})
-    assert worker.cpu_kv_caches["layer"].flatten().tolist() == [0, 0, 0, 0, 0, 0, 5, 0]
+        copier.mark_step()
+        copier.begin(CopyOrders(**copies))
+    assert copier.take_ended() == [Ended(5, None), Ended(7, 0.5), Ended(6, 0.125)]
+    assert on_host["layer"].flatten().tolist() == [0, 0, 0, 0, 0, 0, 5, 0]
+    assert copier.take_ended() == []
 
 
 def test_a_failure_is_logged_by_every_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     """vLLM's loggers keep to a host's first rank unless they are told otherwise."""
     monkeypatch.setattr("vllm.distributed.parallel_state.is_local_first_rank", lambda: False)
     told = mock.Mock()
-    monkeypatch.setattr(copying_thread.logger, "warning", told)
-    copying_thread.tell_failure(RuntimeError("of the second rank"))
+    monkeypatch.setattr(copiers.logger, "warning", told)
+    copiers.tell_failure(RuntimeError("of the second rank"))
     assert told.call_count == 1
 
 
-@pytest.mark.parametrize("copies", [{**LOAD, "load_cpu_blocks": [8]}, {**STORE, "store_cpu_blocks": [2, 9]}])
-def test_a_copy_beyond_the_host_is_refused(worker: ThreadedWorker, copies: dict[str, Any]) -> None:
+def make_worker(model_path: str) -> CopyingConnector:
+    """A worker's side, with a copier that ends what it is asked for at once."""
+    scheduler = make_tiered(model_path, host_blocks=200).scheduler
+    worker = TierConnector(scheduler.vllm_config, KVConnectorRole.WORKER, scheduler.kv_cache_config)
+    assert isinstance(worker, CopyingConnector)
+    worker.copier = PlainCopier({}, {})
+    return worker
+
+
+@pytest.mark.parametrize("copies", [{**LOAD, "load_cpu_blocks": [200]}, {**STORE, "store_cpu_blocks": [2, 201]}])
+def test_a_copy_beyond_the_host_is_refused(copies: dict[str, Any], tiny_model_path: str) -> None:
     """What copies blocks computes an address from any number."""
-    with pytest.raises(ServerError, match=r"^--kv-offloading-size: a copy .* names block [89] of 8; restart"):
-        worker.run_step(**copies)
+    worker = make_worker(tiny_model_path)
+    with pytest.raises(ServerError, match=r"^--kv-offloading-size: a copy .* names block 20[01] of 200; restart"):
+        worker.bind_connector_metadata(CopyOrders(**copies))
+
+
+def test_a_worker_reports_each_copy_once(tiny_model_path: str) -> None:
+    worker = make_worker(tiny_model_path)
+    worker.bind_connector_metadata(CopyOrders(**LATER))
+    worker.start_load_kv(None)
+    worker.wait_for_save()
+    done = worker.build_connector_worker_meta()
+    assert done is not None
+    assert (done.ended, done.failed, done.seconds.keys()) == ({6: 1, 7: 1}, set(), {6, 7})
+    assert worker.build_connector_worker_meta() is None
 
 
 @pytest.mark.parametrize(("least", "is_refused"), [(200, False), (201, False), (199, True)])
@@ -223,10 +313,10 @@ def test_a_worker_with_less_room_is_refused(*, least: int, is_refused: bool, tin
 
 def test_a_copy_has_failed_if_it_did_at_any_worker() -> None:
     reports = CopyReports(workers=2)
-    first = CopiesDone({1: 1, 2: 1}, {3: 1}, failed={2}, seconds={1: 0.5, 3: 2.0})
-    second = CopiesDone({1: 1}, {3: 1}, seconds={1: 0.25, 3: 3.0})
-    assert reports.add(first.aggregate(second)) == ({1: 0.75}, {3: 5.0})
+    first = CopiesDone({1: 1, 2: 1, 3: 1}, failed={2}, seconds={1: 0.5, 3: 2.0})
+    second = CopiesDone({1: 1, 3: 1}, seconds={1: 0.25, 3: 3.0})
+    assert reports.add(first.aggregate(second)) == {1: 0.75, 3: 5.0}
     # The other worker has made it.
-    assert reports.add(CopiesDone({2: 1}, {4: 1}, seconds={2: 0.5, 4: 1.0})) == ({2: None}, {})
-    assert reports.add(CopiesDone({}, {4: 1}, seconds={4: 1.5})) == ({}, {4: 2.5})
+    assert reports.add(CopiesDone({2: 1, 4: 1}, seconds={2: 0.5, 4: 1.0})) == {2: None}
+    assert reports.add(CopiesDone({4: 1}, seconds={4: 1.5})) == {4: 2.5}
     assert (len(reports._ended), reports._failed, reports._seconds) == (0, set(), {})

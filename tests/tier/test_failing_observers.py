@@ -15,7 +15,9 @@ from vllm.v1.engine.core import EngineCoreProc
 
 from agentcache.engine.blocks.lru_comparison import LruComparison
 from agentcache.engine.constants import EXPIRED_METHOD, JOB_METHOD, JOBS_METHOD, RELEASE_METHOD
+from agentcache.engine.cpu_cache.tier import FetchWaits
 from agentcache.engine.jobs import tracker as tracker_module
+from agentcache.engine.jobs.losses import Losses
 from agentcache.engine.jobs.misses import MissLog
 from agentcache.engine.jobs.prompt_change import PromptChanges, TurnTokens
 from agentcache.engine.jobs.stats import JobStats
@@ -24,8 +26,6 @@ from agentcache.engine.record.recorder import RequestRecorder
 from agentcache.engine.record.salted_line import LineMaker
 from agentcache.engine.rpc import snapshot as snapshot_module
 from agentcache.engine.rpc.snapshot import Snapshot, make_snapshot
-from agentcache.engine.tier.losses import Losses
-from agentcache.engine.tier.waits import FetchWaits
 
 # Of each observer the calls that the engine makes.
 CALLS: dict[str, list[tuple[Any, str]]] = {

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentcache.engine.cpu_cache.fetch_plan import NEITHER, ON_HOST, FetchCosts, plan_fetch
+from agentcache.engine.cpu_cache.link import Link
 from agentcache.engine.segments.plan import Interval, SegmentCosts
-from agentcache.engine.tier.fetch_plan import NEITHER, ON_HOST, FetchCosts, Link, plan_fetch
 from agentcache.policy.cost import RecomputeCost
 
 BLOCK = 16

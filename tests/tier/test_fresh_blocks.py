@@ -7,15 +7,16 @@ from typing import Any
 
 from vllm.v1.core.kv_cache_utils import BlockHashWithGroupId, KVCacheBlock
 
+from agentcache.engine.cpu_cache.store_choice import FreshBlocks
 from agentcache.engine.segments.cached_blocks import WatchedBlockMap
-from agentcache.engine.tier.fresh_blocks import FreshBlocks
 
 
 def test_what_found_no_room_is_not_copied_later() -> None:
     """By then it is fresh no more: the GPU's next victims are chosen in another way."""
     host: Any = SimpleNamespace(room=2, map=SimpleNamespace(holds=lambda key: key == "stored"))
     cache = WatchedBlockMap()
-    fresh = FreshBlocks(host, computed=None, find_map=lambda: cache)  # type: ignore[arg-type]
+    pool: Any = SimpleNamespace(cached_block_hash_to_block=cache)
+    fresh = FreshBlocks(host, pool, computed=None)  # type: ignore[arg-type]
     names = ("stored", "first", "under way", "second", "third")
     fresh.note_left(SimpleNamespace(block_hash=name, block_id=number) for number, name in enumerate(names))  # type: ignore[misc]
 
@@ -35,7 +36,8 @@ def test_a_block_that_is_taken_is_fresh_no_more() -> None:
     """Its next owner's hash stands before its KV: on a block left without a hash, too."""
     host: Any = SimpleNamespace(room=9, map=SimpleNamespace(holds=lambda _: False))
     cache = WatchedBlockMap()
-    fresh = FreshBlocks(host, computed=None, find_map=lambda: cache)  # type: ignore[arg-type]
+    pool: Any = SimpleNamespace(cached_block_hash_to_block=cache)
+    fresh = FreshBlocks(host, pool, computed=None)  # type: ignore[arg-type]
     left = [KVCacheBlock(block_id) for block_id in range(3)]
     for block in left[1:]:
         block.set_block_hash(BlockHashWithGroupId(b"first owner %d" % block.block_id), 16)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from vllm.v1.core.kv_cache_utils import BlockHash, make_block_hash_with_group_id
 
 from agentcache._evictor import AsymCacheEvictor, Evictor, FreeContext, LruEvictor, ReturnTimeEvictor
-from agentcache.engine.tier.host_cache import HostCache, LastUse, StoredBlock
+from agentcache.engine.cpu_cache.host_cache import HostCache, LastUse, StoredBlock
 from agentcache.policy.inputs import Learning
 
 

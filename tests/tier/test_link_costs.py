@@ -14,7 +14,7 @@ from vllm.config import VllmConfig
 from agentcache.config_reader import read_config
 from agentcache.engine.build import parts
 from agentcache.engine.constants import SCHEDULER_CLASS
-from agentcache.engine.tier.link_costs import find_links, find_speeds
+from agentcache.engine.cpu_cache.link import find_links, find_speeds
 from agentcache.errors import InputError
 from agentcache.models.catalog import resolve_model
 from agentcache.policy import presets

@@ -15,9 +15,9 @@ from tiered_scheduler import TieredScheduler, make_tiered
 from vllm.distributed.kv_transfer import ensure_kv_transfer_shutdown
 from vllm.v1.core.kv_cache_utils import BlockHashWithGroupId
 
+from agentcache.engine.cpu_cache.link import Link
+from agentcache.engine.cpu_cache.options import make_transfer_config
 from agentcache.engine.scheduler import AgentScheduler
-from agentcache.engine.tier.fetch_plan import Link
-from agentcache.engine.tier.options import make_transfer_config
 
 HEAD = 4
 
@@ -26,7 +26,7 @@ def slow_down(scheduler: AgentScheduler, head: int) -> None:
     """Have the link take as long for a block as computing the last of a prompt's first `head` blocks does."""
     assert scheduler.tier is not None
     fetching = scheduler.tier.fetching
-    fetching._link = Link(latency_s=0.0, block_s=fetching._costs.block_s(head - 1))
+    fetching._link = Link(latency_s=0.0, block_s=fetching._filler.costs.block_s(head - 1))
 
 
 def come_back(lone: TieredScheduler) -> tuple[int, int]:

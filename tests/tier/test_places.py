@@ -14,12 +14,12 @@ from vllm import SamplingParams
 from vllm.v1.core.kv_cache_utils import BlockHash, BlockHashWithGroupId, KVCacheBlock, make_block_hash_with_group_id
 from vllm.v1.request import Request
 
+from agentcache.engine.cpu_cache.link import Link
 from agentcache.engine.jobs.evicted_blocks import Loss
 from agentcache.engine.jobs.misses import MissLog
 from agentcache.engine.jobs.views import PLACE_OF, TurnView
 from agentcache.engine.rpc.snapshot import make_snapshot
 from agentcache.engine.segments.cached_blocks import WatchedBlockMap
-from agentcache.engine.tier.fetch_plan import Link
 
 WHOLE = len(PROMPT) // BLOCK_SIZE * BLOCK_SIZE
 

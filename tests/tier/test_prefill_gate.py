@@ -6,7 +6,7 @@ from hand_clock import Clock
 from tiered_jobs import PROMPT, ask, make_tokens
 from tiered_scheduler import TieredScheduler, make_tiered
 
-from agentcache.engine.tier.prefill_gate import PrefillGate
+from agentcache.engine.cpu_cache.tier import PrefillGate
 
 
 def test_gate_is_closed_while_blocks_are_not_stored() -> None:

@@ -63,7 +63,7 @@ def test_the_worker_of_these_tests_shows_wrong_copies(tiny_model_path: str) -> N
     """It copies as early as a GPU's worker may, so what is not refused is seen."""
     lone = make_roomy(tiny_model_path, 1)
     with (
-        mock.patch.object(lone.scheduler.tier, "_find_filled", return_value=set()),
+        mock.patch("agentcache.engine.cpu_cache.tier.find_filled", return_value=set()),
         pytest.raises(AssertionError, match="holds another's KV"),
     ):
         run_in_turn(lone)

@@ -21,7 +21,7 @@ from vllm.distributed.kv_transfer import ensure_kv_transfer_shutdown, get_kv_tra
 from vllm.v1.core.kv_cache_utils import get_block_hash
 
 from agentcache.engine.rpc.snapshot import EngineSnapshot, make_snapshot
-from agentcache.engine.tier.worker import CpuTierWorker
+from agentcache.engine.vllm.copiers import PlainCopier
 from agentcache.server.metrics import render_metrics
 from agentcache.server.snapshot_reader import Reading
 
@@ -61,7 +61,7 @@ def test_replies_are_cold_ones_whatever_copies_fail(
 ) -> None:
     """Each `every`-th copy fails, when its first layer has been written over. The seeds are chosen as above."""
     numbers = itertools.count(1)
-    copy = CpuTierWorker._copy
+    copy = PlainCopier._copy
 
     def fail(sources: Any, read: list[int], targets: Any, written: list[int]) -> None:
         if next(numbers) % every:
@@ -71,7 +71,7 @@ def test_replies_are_cold_ones_whatever_copies_fail(
         first[written] = torch.randint_like(first[written], 100)
         raise RuntimeError("batch memcpy failed")
 
-    monkeypatch.setattr(CpuTierWorker, "_copy", staticmethod(fail))
+    monkeypatch.setattr(PlainCopier, "_copy", staticmethod(fail))
     with start_tiered(tiny_model_path, 300) as engine:
         tier = engine.scheduler.tier
         crowd = Crowd(engine, random.Random(seed))
@@ -123,8 +123,8 @@ def test_one_wrong_block_in_the_hosts_memory_is_seen(cold: LiveEngine, tiny_mode
         engine.ask(PROMPT, 16, session="mine", calls=[SEARCH])
         push_out(engine)
         (block,) = engine.scheduler.tier.host.map.find_blocks([engine.block_keys(PROMPT)[10]])
-        worker: Any = get_kv_transfer_group()
-        for cache in worker.worker_handler.cpu_kv_caches.values():
+        connector: Any = get_kv_transfer_group()
+        for cache in connector.copier.on_host.values():
             cache[block.block_id] = torch.randint_like(cache[block.block_id], 100)
         reply = engine.ask(PROMPT, 16, session="mine", calls=[SEARCH])
     assert reply.logprobs != pytest.approx(expected.logprobs, abs=2e-3)

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from prefix_router import EVENTS
 from test_layer_groups import FULL, WINDOW
 from test_obstacles import DOCUMENTED, DRAFTS, make_scheduler, read_label
+from vllm.v1.core.kv_cache_utils import generate_scheduler_kv_cache_config
+from vllm.v1.kv_cache_interface import (
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    KVCacheSpec,
+    KVCacheTensor,
+    UniformTypeKVCacheSpecs,
+)
 
+from agentcache.engine.cpu_cache.connector import TierConnector, TierObstacle
+from agentcache.engine.cpu_cache.options import make_transfer_config
 from agentcache.engine.rpc.snapshot import make_snapshot
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.engine.segments.obstacles import Obstacle
-from agentcache.engine.tier.obstacles import TierObstacle
-from agentcache.engine.tier.options import make_transfer_config
+from agentcache.engine.vllm.offload import KVConnectorRole, SimpleCPUOffloadConnector
 from agentcache.errors import InputError
 
 # What stands in the way of the tier alone.
@@ -88,6 +98,31 @@ def test_what_nobody_asked_for_is_no_obstacle(
     assert scheduler.tier is None
     assert read_label(scheduler, "tier_obstacle") == "none"
     assert not [line for line in vllm_log.messages if "not steered" in line]
+
+
+@pytest.mark.parametrize("specs", [[FULL], [FULL, replace(FULL, head_size=64)], [FULL, WINDOW]])
+def test_a_worker_chooses_as_the_scheduler_does(tiny_model_path: str, specs: list[KVCacheSpec]) -> None:
+    """Of layers whose pages differ the scheduler knows one, and each worker all of its own."""
+    config = make_offloading(tiny_model_path).vllm_config
+    names = [f"layer {number}" for number in range(len(specs))]
+    tensors = [KVCacheTensor(64 * FULL.page_size_bytes, [name], 0, FULL.page_size_bytes) for name in names]
+    layers = dict(zip(names, specs, strict=True))
+    of_one_kind = WINDOW not in specs
+    groups = (
+        [KVCacheGroupSpec(names, UniformTypeKVCacheSpecs(FULL.block_size, layers))]
+        if of_one_kind
+        else [KVCacheGroupSpec([name], spec) for name, spec in layers.items()]
+    )
+    own = KVCacheConfig(64, tensors, groups)
+    seen = generate_scheduler_kv_cache_config([own])
+    chosen = {type(TierConnector(config, KVConnectorRole.SCHEDULER, each)) for each in (own, seen)}
+    assert chosen == {TierConnector if of_one_kind else SimpleCPUOffloadConnector}
+
+
+def test_vllms_own_is_refused_on_its_cpu_backend(tiny_model_path: str) -> None:
+    scheduler = make_offloading(tiny_model_path, **OWN[TierObstacle.KV_EVENTS])
+    with pytest.raises(InputError, match=r"^--kv-offloading-size: vLLM's SimpleCPUOffloadConnector does not run "):
+        TierConnector(scheduler.vllm_config, KVConnectorRole.WORKER, scheduler.kv_cache_config)
 
 
 def test_the_documented_obstacles_are_all_there_are() -> None:

@@ -11,8 +11,8 @@ from transformers import MambaConfig, MistralConfig
 from vllm.engine.arg_utils import EngineArgs
 
 from agentcache.engine.constants import SCHEDULER_CLASS
+from agentcache.engine.cpu_cache.options import is_left_to_vllm
 from agentcache.engine.front_end import watch_engine_arguments
-from agentcache.engine.tier.options import is_left_to_vllm
 from agentcache.errors import InputError
 
 MISTRAL = MistralConfig(

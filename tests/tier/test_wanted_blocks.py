@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from vllm.v1.core.kv_cache_utils import BlockHash, KVCacheBlock, make_block_hash_with_group_id
 
+from agentcache.engine.cpu_cache.fetch_plan import NEITHER, ON_GPU, ON_HOST, FetchCosts, plan_fetch
+from agentcache.engine.cpu_cache.fetching import Fetching
+from agentcache.engine.cpu_cache.link import Link
 from agentcache.engine.segments.cached_blocks import CachedBlockMap, WatchedBlockMap
 from agentcache.engine.segments.plan import SegmentCosts
-from agentcache.engine.tier.fetch_plan import NEITHER, ON_GPU, ON_HOST, FetchCosts, Link, plan_fetch
-from agentcache.engine.tier.fetching import Fetching
 from agentcache.policy.cost import RecomputeCost
 
 BLOCKS = 12
@@ -41,11 +42,11 @@ def find_slowly(on_host: WatchedBlockMap, on_gpu: WatchedBlockMap, limit: int) -
 def test_wanted_blocks_are_those_of_the_caches_now(changes: list[tuple[bool, bool, int]], limit: int) -> None:
     on_host, on_gpu = WatchedBlockMap(), WatchedBlockMap()
     finder = SimpleNamespace(limit_of=lambda _: limit, block_size=COSTS.block_size)
-    filler = SimpleNamespace(finder=finder, gaps_left=lambda _: MAX_GAPS)
+    filler = SimpleNamespace(finder=finder, gaps_left=lambda _: MAX_GAPS, costs=COSTS)
     host = SimpleNamespace(map=on_host)
-    parts: dict[str, Any] = {"pool": None, "queue": None, "storing": None, "usefulness": None}
-    parts["count_running"] = lambda: RUNNING
-    fetching = Fetching(host=cast(Any, host), filler=cast(Any, filler), costs=COSTS, link=LINK, **parts)
+    scheduler = SimpleNamespace(kv_cache_manager=SimpleNamespace(block_pool=None), running=[None] * RUNNING)
+    parts: dict[str, Any] = {"queue": None, "storing": None, "host": host, "filler": filler}
+    fetching = Fetching(cast(Any, scheduler), link=LINK, **parts)
     request = cast(Any, _Request())
     watched = on_gpu.watchers["waits"] = CachedBlockMap([KEYS], on_gpu)
     for is_on_host, comes, index in changes:

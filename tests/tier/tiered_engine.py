@@ -10,7 +10,7 @@ from crowd import BLOCKS
 from live_engine import BLOCK, LiveEngine
 from vllm.distributed.kv_transfer import ensure_kv_transfer_shutdown
 
-from agentcache.engine.tier.options import make_transfer_config
+from agentcache.engine.cpu_cache.options import make_transfer_config
 
 # Of the tiny model, in float32: two layers of two heads of 32, keys and values.
 BLOCK_BYTES = 2 * 2 * 2 * 32 * 4 * BLOCK

@@ -20,9 +20,9 @@ from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
 from agentcache.engine.constants import SCHEDULER_CLASS
+from agentcache.engine.cpu_cache.options import make_transfer_config
 from agentcache.engine.scheduler import AgentScheduler
-from agentcache.engine.tier.options import make_transfer_config
-from agentcache.engine.tier.worker import CopiesDone
+from agentcache.engine.vllm.copies import CopiesDone
 
 # What no row may read.
 WRONG = [-1] * BLOCK_SIZE
@@ -127,8 +127,7 @@ class TieredScheduler(LoneScheduler):
         done = [copy for copy in self.copies if not copy.left]
         self.copies = [copy for copy in self.copies if copy.left]
         counts = CopiesDone(
-            {copy.number: 1 for copy in done if copy.is_store},
-            {copy.number: 1 for copy in done if not copy.is_store},
+            {copy.number: 1 for copy in done},
             failed={copy.number for copy in done if copy.fails},
             seconds={copy.number: 0.5 for copy in done if not copy.fails},
         )

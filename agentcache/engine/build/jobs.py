@@ -9,6 +9,7 @@ from agentcache._evictor import Evictor, PinnedEvictor
 from agentcache.config import AgentCacheConfig, is_on
 from agentcache.engine.blocks.evictor_inputs import RequestCost, TurnCost
 from agentcache.engine.blocks.pins import Pins
+from agentcache.engine.cpu_cache.tier import Tier
 from agentcache.engine.jobs.duration_store import DurationStore, find_file
 from agentcache.engine.jobs.finish_classes import ReuseFactors
 from agentcache.engine.jobs.prompt_change import TurnTokens
@@ -17,7 +18,6 @@ from agentcache.engine.order.admission import AdmissionControl
 from agentcache.engine.order.load_control import LoadControl
 from agentcache.engine.parts import Observers
 from agentcache.engine.replies.parser_choice import make_reader
-from agentcache.engine.tier.tier import Tier
 from agentcache.engine.vllm.config import VllmConfig
 from agentcache.engine.vllm.offload import KVConnectorBase_V1
 from agentcache.engine.vllm.types import KVCacheBlock, Request

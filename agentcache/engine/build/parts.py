@@ -14,6 +14,8 @@ from agentcache.engine.blocks.evictor_inputs import build_inputs
 from agentcache.engine.blocks.frees import DescribedFrees, Frees
 from agentcache.engine.blocks.lru_comparison import make_comparison
 from agentcache.engine.build.jobs import JobsBuild
+from agentcache.engine.cpu_cache.setup import find_tier
+from agentcache.engine.cpu_cache.tier import Tier
 from agentcache.engine.jobs.misses import MissLog
 from agentcache.engine.jobs.tracker import JobTracker
 from agentcache.engine.order.chunking import StepLimit
@@ -27,8 +29,6 @@ from agentcache.engine.segments.gap_filler import GapFiller
 from agentcache.engine.segments.obstacles import Reason
 from agentcache.engine.segments.plan import SegmentCosts
 from agentcache.engine.segments.scheduler import MultiSegmentScheduler, find_engine_obstacle
-from agentcache.engine.tier.setup import find_tier
-from agentcache.engine.tier.tier import Tier
 from agentcache.engine.vllm.base import init_logger
 from agentcache.engine.vllm.types import KVCacheBlock, Request, SchedulingPolicy
 from agentcache.policy.inputs import EvictorInputs
@@ -78,7 +78,7 @@ class Build:
         self._note_evicted = note_evicted
         self._clock = clock
         self._manager = scheduler.kv_cache_manager
-        self._tier_setup, self._tier_obstacle = find_tier(scheduler, config, policy)
+        self._tier_setup, self._tier_obstacle = find_tier(scheduler, config)
         scheduler.steers_tier = self._tier_setup is not None
         has_segments = is_on(config.segments.enabled, policy.segments)
         self._obstacle = find_engine_obstacle(scheduler) if has_segments else None

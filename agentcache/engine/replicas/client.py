@@ -13,12 +13,13 @@ from agentcache.config import AgentCacheConfig, is_on
 from agentcache.config_reader import read_config
 from agentcache.engine.blocks.evictor_inputs import find_cost_model
 from agentcache.engine.constants import RELEASE_METHOD
+from agentcache.engine.cpu_cache.link import find_speeds
+from agentcache.engine.cpu_cache.options import count_host_tokens
 from agentcache.engine.replicas.job_places import JobPlaces
 from agentcache.engine.replicas.placement_process import START_WAIT_S, Meeting, PlacementProcess, SharedPlacement
 from agentcache.engine.replicas.placer import Placer
 from agentcache.engine.replicas.rejoining import Rejoining
-from agentcache.engine.tier.link_costs import find_speeds
-from agentcache.engine.tier.size import count_host_tokens, count_token_bytes
+from agentcache.engine.token_bytes import count_token_bytes
 from agentcache.engine.vllm.base import init_logger
 from agentcache.engine.vllm.config import VllmConfig
 from agentcache.engine.vllm.engine import AsyncMPClient, DPLBAsyncMPClient, core_client

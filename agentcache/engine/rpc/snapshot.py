@@ -9,10 +9,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from agentcache._evictor import Evictor, PinnedEvictor
 from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.blocks.lru_comparison import LruComparison
+from agentcache.engine.cpu_cache.tier import Tier
 from agentcache.engine.jobs.views import HistogramCounts, RuntimeCounts
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.engine.segments.scheduler import find_engine_obstacle
-from agentcache.engine.tier.tier import Tier
 from agentcache.engine.vllm.engine import EngineCoreProc
 
 # The method of the engine core that answers with a snapshot.

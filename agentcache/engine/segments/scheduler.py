@@ -14,12 +14,14 @@ from agentcache.engine.segments.layer_rule import find_rule_obstacle, make_rule
 from agentcache.engine.segments.obstacles import Obstacle
 from agentcache.engine.segments.plan import SegmentCosts
 from agentcache.engine.vllm.base import init_logger
+from agentcache.engine.vllm.config import VllmConfig
 from agentcache.engine.vllm.patches import replace
 from agentcache.engine.vllm.scheduler import VllmScheduler
 from agentcache.engine.vllm.types import (
     EngineCoreOutputs,
     KVCacheBlock,
     KVCacheBlocks,
+    KVCacheConfig,
     KVCacheManager,
     ModelRunnerOutput,
     Request,
@@ -211,25 +213,29 @@ class MultiSegmentScheduler(VllmScheduler):
             super().finish_requests(names, RequestStatus.FINISHED_ABORTED)
 
 
-def find_engine_obstacle(scheduler: MultiSegmentScheduler, *, ignore_connector: bool = False) -> Obstacle | None:
-    """Find why this engine cannot have gaps; None if it can. `ignore_connector`: as if it had no KV connector."""
-    obstacles = {
-        Obstacle.PREFIX_CACHING_OFF: not scheduler.kv_cache_manager.enable_caching,
-        Obstacle.DRAFTER: _draft_method(scheduler) not in (None, "ngram"),
-        Obstacle.KV_CONNECTOR: scheduler.has_foreign_connector and not ignore_connector,
-        Obstacle.ROUTED_EXPERTS: scheduler.aux_output_connector is not None,
-        Obstacle.DUAL_BATCH_OVERLAP: scheduler.parallel_config.use_ubatching,
-        Obstacle.CONTEXT_PARALLEL: scheduler.dcp_world_size * scheduler.pcp_world_size > 1,
-    }
-    found = next((obstacle for obstacle, holds in obstacles.items() if holds), None)
-    found = found or find_rule_obstacle(scheduler.kv_cache_config)
+def find_engine_obstacle(scheduler: MultiSegmentScheduler) -> Obstacle | None:
+    """Find why this engine cannot have gaps; None if it can."""
+    foreign = scheduler.has_foreign_connector
+    found = find_config_obstacle(scheduler.vllm_config, scheduler.kv_cache_config, has_connector=foreign)
     # Last: it is also the mark of several sizes of blocks.
     return found or (Obstacle.HASH_SIZE if scheduler.hash_block_size != scheduler.block_size else None)
 
 
-def _draft_method(scheduler: MultiSegmentScheduler) -> str | None:
-    speculative = scheduler.vllm_config.speculative_config
-    return None if speculative is None else speculative.method
+def find_config_obstacle(
+    vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, *, has_connector: bool = False
+) -> Obstacle | None:
+    """Find what in the options or the layers rules out gaps. `has_connector`: one that brings blocks by itself."""
+    parallel, speculative = vllm_config.parallel_config, vllm_config.speculative_config
+    obstacles = {
+        Obstacle.PREFIX_CACHING_OFF: not vllm_config.cache_config.enable_prefix_caching,
+        Obstacle.DRAFTER: speculative is not None and speculative.method != "ngram",
+        Obstacle.KV_CONNECTOR: has_connector,
+        Obstacle.ROUTED_EXPERTS: vllm_config.aux_output_config.enabled,
+        Obstacle.DUAL_BATCH_OVERLAP: parallel.use_ubatching,
+        Obstacle.CONTEXT_PARALLEL: parallel.decode_context_parallel_size * parallel.prefill_context_parallel_size > 1,
+    }
+    found = next((obstacle for obstacle, holds in obstacles.items() if holds), None)
+    return found or find_rule_obstacle(kv_cache_config)
 
 
 def _count_gaps_as_computed(

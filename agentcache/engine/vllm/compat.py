@@ -24,7 +24,6 @@ from agentcache.engine.vllm.internals import (
     SERVER_ATTRIBUTES,
     SERVER_SIGNATURES,
     SIGNATURES,
-    TIER_ATTRIBUTES,
     TIER_SIGNATURES,
 )
 from agentcache.errors import CompatibilityError, in_one_line
@@ -106,7 +105,6 @@ def check_server() -> None:
 def check_tier() -> None:
     """Raise CompatibilityError, naming what differs, when the installed vLLM's host cache cannot be steered."""
     check_signatures(TIER_SIGNATURES)
-    check_attributes(TIER_ATTRIBUTES)
 
 
 @cache

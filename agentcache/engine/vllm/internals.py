@@ -17,9 +17,8 @@ ASYNC_METHODS = {"__init__", "_update_after_schedule", "_update_request_with_out
 
 _MANAGER = "vllm.v1.core.kv_cache_manager:KVCacheManager"
 _SCHEDULER = "vllm.v1.core.sched.scheduler:Scheduler"
-_TIER_WORKER = "vllm.v1.simple_kv_offload.worker:SimpleCPUOffloadWorker"
-_COPY_BACKEND = "vllm.v1.simple_kv_offload.copy_backend:DmaCopyBackend"
-_TIER_CONNECTOR = "vllm.distributed.kv_transfer.kv_connector.v1.simple_cpu_offload_connector:SimpleCPUOffloadConnector"
+_CONNECTOR = "vllm.distributed.kv_transfer.kv_connector.v1.base:KVConnectorBase_V1"
+_COPIES = "vllm.v1.simple_kv_offload.cuda_mem_ops"
 
 # What we call or replace, with the leading parameters that we pass or take. By name: the version is looked at first.
 SIGNATURES: dict[str, tuple[str, ...]] = {
@@ -50,11 +49,7 @@ SIGNATURES: dict[str, tuple[str, ...]] = {
         "block_hashes",
         "max_cache_hit_length",
     ),
-    "vllm.distributed.kv_transfer.kv_connector.v1.base:KVConnectorBase_V1.get_external_cache_hit_sources": (
-        "self",
-        "request",
-        "num_external_tokens",
-    ),
+    f"{_CONNECTOR}.get_external_cache_hit_sources": ("self", "request", "num_external_tokens"),
     f"{_MANAGER}.allocate_slots": ("self", "request", "num_new_tokens"),
     f"{_MANAGER}.evict_blocks": ("self", "block_ids"),
     f"{_MANAGER}.get_computed_blocks": ("self", "request"),
@@ -167,51 +162,20 @@ PARSER_SIGNATURES: dict[str, tuple[str, ...]] = {
     "vllm.parser:Parser.parse": ("self", "model_output", "request", "enable_auto_tools", "model_output_token_ids"),
     "vllm.v1.request:Request.get_finished_reason": ("self",),
 }
-# The same for engines with a CPU cache.
+# The same for engines with a CPU cache. Of a connector what vLLM would leave out without a word.
 TIER_SIGNATURES: dict[str, tuple[str, ...]] = {
     "vllm.v1.core.block_pool:BlockPool._insert_block_hash": ("self", "block_hash_with_group_id", "block", "num_tokens"),
-    f"{_TIER_WORKER}._init_cpu_mode": ("self", "unique_gpu_caches", "total_bytes_per_block", "device"),
-    f"{_TIER_WORKER}.get_finished": ("self", "finished_req_ids"),
-    f"{_TIER_WORKER}.build_connector_worker_meta": ("self",),
-    f"{_TIER_WORKER}.register_kv_caches": ("self", "kv_caches"),
-    f"{_COPY_BACKEND}.init": ("self", "gpu_caches", "cpu_caches", "device", "load_stream", "store_stream"),
-    # In this order its thread gets them.
-    f"{_COPY_BACKEND}.launch_copy": (
-        "self",
-        "src_blocks",
-        "dst_blocks",
-        "is_store",
-        "event_idx",
-        "events_list",
-        "wait_event",
-    ),
-    f"{_COPY_BACKEND}._copy_loop": ("q", "device", "load_stream", "store_stream"),
-    f"{_COPY_BACKEND}.shutdown": ("self",),
-    f"{_TIER_CONNECTOR}.get_num_new_matched_tokens": ("self", "request", "num_computed_tokens"),
-    f"{_TIER_CONNECTOR}.build_connector_meta": ("self", "scheduler_output"),
-    f"{_TIER_CONNECTOR}.update_connector_output": ("self", "connector_output"),
-    f"{_TIER_CONNECTOR}.has_pending_push_work": ("self",),
-    f"{_TIER_CONNECTOR}.reset_cache": ("self",),
-    f"{_TIER_CONNECTOR}.get_handshake_metadata": ("self",),
-    f"{_TIER_CONNECTOR}.set_xfer_handshake_metadata_pp_aware": ("self", "metadata"),
+    f"{_CONNECTOR}.register_kv_caches": ("self", "kv_caches"),
+    f"{_CONNECTOR}.build_connector_worker_meta": ("self",),
+    f"{_CONNECTOR}.update_connector_output": ("self", "connector_output"),
+    f"{_CONNECTOR}.has_pending_push_work": ("self",),
+    f"{_CONNECTOR}.reset_cache": ("self",),
+    f"{_CONNECTOR}.get_handshake_metadata": ("self",),
+    f"{_CONNECTOR}.set_xfer_handshake_metadata_pp_aware": ("self", "metadata"),
+    f"{_COPIES}:build_params": ("src_caches", "dst_caches", "stream", "src_access_order"),
+    f"{_COPIES}:copy_blocks": ("src_block_ids", "dst_block_ids", "params"),
+    f"{_COPIES}:pin_tensor": ("tensor",),
     "vllm.utils.cpu_resource_utils:get_cgroup_memory_limit": (),
-}
-TIER_ATTRIBUTES: dict[str, tuple[str, ...]] = {
-    _TIER_WORKER: (
-        "_backend",
-        "_completed_store_events",
-        "_connector_metadata",
-        "_load_events",
-        "_load_hwm",
-        "_pending_load_event_indices",
-        "_pending_store_event_indices",
-        "_store_events",
-        "_store_hwm",
-        "cpu_kv_caches",
-        "gpu_kv_caches",
-    ),
-    _TIER_CONNECTOR: ("scheduler_manager", "worker_handler"),
-    _COPY_BACKEND: ("_thread",),
 }
 SERVER_ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "vllm.v1.engine.core_client:DPLBAsyncMPClient": ("client_count", "core_engines", "reqs_in_flight"),
@@ -243,6 +207,5 @@ def private_names() -> set[str]:
     """Collect every private attribute and method of vLLM's that agentcache uses."""
     signatures = (*SIGNATURES, *SERVER_SIGNATURES, *PARSER_SIGNATURES, *TIER_SIGNATURES)
     methods = (name.rpartition(".")[2] for name in signatures)
-    attributes = (*ATTRIBUTES.values(), *TIER_ATTRIBUTES.values())
-    names = {POSITION_SLOT, *methods, *chain.from_iterable(attributes)}
+    names = {POSITION_SLOT, *methods, *chain.from_iterable(ATTRIBUTES.values())}
     return {name for name in names if name.startswith("_") and not name.startswith("__")}

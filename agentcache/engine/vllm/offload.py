@@ -1,4 +1,4 @@
-"""vLLM's KV connectors, and its CPU cache, of which ours is made."""
+"""vLLM's KV connectors, and of its own CPU cache what is left to it and what copies blocks."""
 
 from __future__ import annotations
 
@@ -8,16 +8,24 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorMetadata,
     KVConnectorRole,
     KVConnectorWorkerMetadata,
+    SupportsHMA,
 )
 from vllm.distributed.kv_transfer.kv_connector.v1.simple_cpu_offload_connector import SimpleCPUOffloadConnector
-from vllm.v1.simple_kv_offload.copy_backend import DmaCopyBackend
-from vllm.v1.simple_kv_offload.cuda_mem_ops import BatchMemcpyParams, build_params, copy_blocks, pin_tensor
+from vllm.utils.platform_utils import is_pin_memory_available
+from vllm.v1.simple_kv_offload.cuda_mem_ops import (
+    CU_MEMCPY_SRC_ACCESS_ORDER_ANY,
+    CU_MEMCPY_SRC_ACCESS_ORDER_STREAM,
+    BatchMemcpyParams,
+    build_params,
+    copy_blocks,
+    pin_tensor,
+)
 from vllm.v1.simple_kv_offload.metadata import SimpleCPUOffloadMetadata, SimpleCPUOffloadWorkerMetadata
-from vllm.v1.simple_kv_offload.worker import SimpleCPUOffloadWorker
 
 __all__ = [
+    "CU_MEMCPY_SRC_ACCESS_ORDER_ANY",
+    "CU_MEMCPY_SRC_ACCESS_ORDER_STREAM",
     "BatchMemcpyParams",
-    "DmaCopyBackend",
     "KVConnectorBase_V1",
     "KVConnectorHandshakeMetadata",
     "KVConnectorMetadata",
@@ -25,9 +33,10 @@ __all__ = [
     "KVConnectorWorkerMetadata",
     "SimpleCPUOffloadConnector",
     "SimpleCPUOffloadMetadata",
-    "SimpleCPUOffloadWorker",
     "SimpleCPUOffloadWorkerMetadata",
+    "SupportsHMA",
     "build_params",
     "copy_blocks",
+    "is_pin_memory_available",
     "pin_tensor",
 ]

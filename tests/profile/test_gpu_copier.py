@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from agentcache.engine.tier import gpu_copier
-from agentcache.engine.tier.gpu_copier import GpuCopier
+from agentcache.profile import gpu_copier
+from agentcache.profile.gpu_copier import GpuCopier
 
 BLOCKS = 16
 LAYOUT = {"pieces": 3, "piece_bytes": 8}

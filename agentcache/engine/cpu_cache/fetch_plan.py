@@ -14,23 +14,15 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
 
+from agentcache.engine.cpu_cache.link import Link
 from agentcache.engine.segments.plan import Interval, SegmentCosts
 
 # What a block is found as: on the GPU, maybe in the CPU cache too; there alone; in neither.
 NEITHER, ON_GPU, ON_HOST = range(3)
 _RUNS = re.compile(rb"\x00+|\x01+|\x02+")
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """Between the CPU cache and the GPU: seconds until a copy begins, and seconds of each block."""
-
-    latency_s: float
-    block_s: float
 
 
 class FetchCosts(NamedTuple):

@@ -1,4 +1,4 @@
-"""What a copy between the host's memory and the GPU costs: the user's knobs, else a profile's, else what is assumed."""
+"""What a copy between the CPU cache and the GPU costs: by the user's knobs, else a profile, else what is assumed."""
 
 from __future__ import annotations
 
@@ -6,10 +6,17 @@ from dataclasses import dataclass
 
 from agentcache.config import AgentCacheConfig
 from agentcache.engine.blocks.evictor_inputs import find_profile
-from agentcache.engine.tier.fetch_plan import Link
 from agentcache.engine.vllm.config import VllmConfig
 from agentcache.engine.vllm.types import Scheduler
 from agentcache.policy.link_profile import ASSUMED_LINK, LinkSpeed, LinkSpeeds
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One direction: seconds until a copy begins, and seconds of each block."""
+
+    latency_s: float
+    block_s: float
 
 
 @dataclass(frozen=True, slots=True)

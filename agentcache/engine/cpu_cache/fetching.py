@@ -6,7 +6,7 @@ been away: it hits it as a prefix or behind a gap. Until then it waits, and lets
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -14,15 +14,14 @@ from typing import NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
 
 from agentcache.engine.blocks.block_queue import BlockQueue
+from agentcache.engine.cpu_cache.fetch_plan import ON_GPU, ON_HOST, FetchCosts, plan_fetch
+from agentcache.engine.cpu_cache.host_cache import HostCache
+from agentcache.engine.cpu_cache.link import Link
+from agentcache.engine.cpu_cache.storing import Storing
 from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP, CachedBlockMap
 from agentcache.engine.segments.fill_request import find_inputs
 from agentcache.engine.segments.gap_filler import GapFiller
-from agentcache.engine.segments.plan import SegmentCosts
-from agentcache.engine.tier.fetch_plan import ON_GPU, ON_HOST, FetchCosts, Link, plan_fetch
-from agentcache.engine.tier.host_cache import HostCache
-from agentcache.engine.tier.storing import Storing
-from agentcache.engine.tier.usefulness import Usefulness
-from agentcache.engine.vllm.types import BlockHashWithGroupId, BlockPool, KVCacheBlock, Request
+from agentcache.engine.vllm.types import BlockHashWithGroupId, KVCacheBlock, Request, Scheduler
 
 # A fetch waits no longer for others' blocks to be stored.
 _MOST_STEPS = 4
@@ -65,29 +64,24 @@ class Fetching:
 
     def __init__(
         self,
-        *,
-        pool: BlockPool,
+        scheduler: Scheduler,
         queue: BlockQueue,
         host: HostCache,
+        *,
         filler: GapFiller,
         storing: Storing,
-        usefulness: Usefulness,
-        costs: SegmentCosts,
         link: Link,
-        count_running: Callable[[], int],
     ) -> None:
-        """`count_running` counts the requests that stand still while another is computed."""
+        """`queue` is that of the GPU's cache. What `filler` would compute in gaps is fetched where that costs less."""
+        self._scheduler = scheduler
         self._storing = storing
-        self._usefulness = usefulness
         # How many steps each request has waited for blocks that may be lost.
         self._postponed: WeakKeyDictionary[Request, int] = WeakKeyDictionary()
-        self._pool = pool
+        self._pool = scheduler.kv_cache_manager.block_pool
         self._queue = queue
         self._host = host
         self._filler = filler
-        self._costs = costs
         self._link = link
-        self._count_running = count_running
         # Requests for which a fetch failed: they compute what they lack.
         self._failed: WeakSet[Request] = WeakSet()
         # Blocks under way to the GPU.
@@ -135,7 +129,7 @@ class Fetching:
         for use, group in groupby(zip(reversed(uses), reversed(fetch.blocks), strict=True), key=itemgetter(0)):
             with self._queue.free_with(use.context, use.freed_s):
                 self._pool.free_blocks([block for _, block in group])
-        self._usefulness.note_fetched(use.context.finish_class for use in uses)
+        self._storing.usefulness.note_fetched(use.context.finish_class for use in uses)
         self._host.end_reading(fetch.sources)
 
     def fail(self, fetch: Fetch) -> None:
@@ -176,8 +170,8 @@ class Fetching:
         places = self._find_places(on_gpu)[:limit]
         if ON_HOST not in places:
             return []
-        # Both keep the request waiting.
-        costs = FetchCosts(self._costs, self._link, compute_price=1 + self._count_running())
+        # Both keep the request waiting; those that run stand still while it is computed.
+        costs = FetchCosts(self._filler.costs, self._link, compute_price=1 + len(self._scheduler.running))
         inputs = find_inputs(request, self._filler.finder.block_size)
         plan = plan_fetch(places, costs, self._filler.gaps_left(request), inputs)
         return [index for run in plan for index in range(*run)]

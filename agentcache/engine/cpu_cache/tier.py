@@ -3,29 +3,91 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
+from agentcache.engine.cpu_cache.copies import Copies
+from agentcache.engine.cpu_cache.fetching import Fetch, Fetching
+from agentcache.engine.cpu_cache.host_cache import HostCache
+from agentcache.engine.cpu_cache.link import find_block_bytes
+from agentcache.engine.cpu_cache.store_choice import find_filled
+from agentcache.engine.cpu_cache.storing import Storing
+from agentcache.engine.histogram import Histogram
+from agentcache.engine.jobs.views import HistogramCounts
 from agentcache.engine.parts import Observers, Part
 from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP, CachedBlockMap
 from agentcache.engine.segments.fill_request import find_obstacle
 from agentcache.engine.segments.gap_filler import GapFiller
-from agentcache.engine.tier.copies import Copies
-from agentcache.engine.tier.fetching import Fetch, Fetching
-from agentcache.engine.tier.host_cache import HostCache
-from agentcache.engine.tier.prefill_gate import PrefillGate
-from agentcache.engine.tier.storing import Storing
-from agentcache.engine.tier.waits import FetchWaits
-from agentcache.engine.tier.worker import CopiesDone, TierMetadata
+from agentcache.engine.segments.scheduler import MultiSegmentScheduler
 from agentcache.engine.vllm.base import cdiv, init_logger
+from agentcache.engine.vllm.copies import CopiesDone, CopyOrders
 from agentcache.engine.vllm.types import KVCacheBlock, Request, SchedulerOutput
-from agentcache.engine.waits import WaitReason
 from agentcache.errors import IntegrityError
 from agentcache.policy.return_price import ReturnPrice
 
 logger = init_logger("vllm.agentcache")
 
+_BOUNDS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 # So long what is on its way to the GPU may take the link. What a request wants beyond that comes in parts.
 _MOST_FETCHES_S = 0.1
+# So long prefills wait at a stretch. Three steps of decodes and the copies beside them take about as long.
+_MOST_GATED_S = 0.1
+
+
+class FetchWaits:
+    """How long requests wait: from when one is first held back to when its blocks are there, or it needs none."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        # By the request's id.
+        self._since: dict[str, float] = {}
+        self._seconds = Histogram(_BOUNDS_S)
+
+    def begin(self, request_id: str) -> None:
+        """Note that the request is held back. It may be so already."""
+        if request_id not in self._since:
+            self._since[request_id] = self._clock()
+
+    def end(self, request_ids: Iterable[str]) -> None:
+        """Note that these requests, if they are held back, are so no more."""
+        for request_id in request_ids:
+            if (since_s := self._since.pop(request_id, None)) is not None:
+                self._seconds.add(self._clock() - since_s)
+
+    def clear(self) -> None:
+        """Forget the waits that have not ended."""
+        self._since.clear()
+
+    def view(self) -> HistogramCounts:
+        """View the seconds of all waits that have ended."""
+        return self._seconds.view()
+
+
+class PrefillGate:
+    """Closed while the blocks that go next are not stored, but not for long.
+
+    What a long request leaves at its end is thousands of blocks, none of them stored, and a prefill takes hundreds a
+    step. A copy counts some steps after it began. Steps of decodes alone are short, and a block takes many times as
+    long to compute as to copy.
+    """
+
+    def __init__(self, can_lose: Callable[[int], bool], clock: Callable[[], float]) -> None:
+        """`can_lose` tells whether the next so many blocks are stored or not worth it, and has them stored if not."""
+        self._can_lose = can_lose
+        self._clock = clock
+        self._closed_s: float | None = None
+
+    def end_wait(self) -> None:
+        """Note a step that no prefill waits for: the next one waits anew."""
+        self._closed_s = None
+
+    def is_open(self, blocks: int) -> bool:
+        """Tell whether this step may take so many blocks."""
+        if self._can_lose(blocks):
+            self.end_wait()
+            return True
+        if self._closed_s is None:
+            self._closed_s = self._clock()
+        return self._clock() - self._closed_s >= _MOST_GATED_S
 
 
 class Tier(Part):
@@ -33,26 +95,19 @@ class Tier(Part):
 
     def __init__(
         self,
+        scheduler: MultiSegmentScheduler,
         *,
         host: HostCache,
         storing: Storing,
         fetching: Fetching,
         filler: GapFiller,
         price: ReturnPrice,
-        block_size: int,
-        block_bytes: int,
-        workers: int,
-        find_filled: Callable[[SchedulerOutput], set[int]],
-        note_wait: Callable[[Request, WaitReason], None],
         observers: Observers,
         clock: Callable[[], float],
     ) -> None:
         """Join the caches: `storing` chooses what is copied to `host`, `fetching` what is copied back.
 
-        `filler` holds blocks of waiting requests, `price` is told what was fetched. A block has `block_size` tokens.
-        For one, `block_bytes` are copied by all of vLLM's `workers` together, who must have made a copy before it
-        counts. `find_filled` finds the blocks that a step fills, by their ids; `note_wait` notes why a request waits.
-        `clock` gives seconds.
+        `filler` holds blocks of waiting requests, `price` is told what was fetched. `clock` gives seconds.
         """
         self.host = host
         self.storing = storing
@@ -64,15 +119,15 @@ class Tier(Part):
         """Seconds that copies to the CPU cache took, of all workers together."""
         self.fetch_s = 0.0
         """The same of copies back."""
-        self._block_size = block_size
-        self.block_bytes = block_bytes
+        workers = scheduler.parallel_config.world_size
+        self.block_bytes = int(find_block_bytes(scheduler)) * workers
+        """What all workers together copy for a block."""
         self.waits = FetchWaits(clock)
         self._waits_guard = observers.guard("fetch_waits", self.waits.clear)
         self._gate = PrefillGate(storing.can_lose, clock)
+        self._scheduler = scheduler
         self._filler = filler
         self._price = price
-        self._find_filled = find_filled
-        self._note_wait = note_wait
         self.copies = Copies(workers, most_fetched=max(1, int(_MOST_FETCHES_S / fetching.block_s)))
 
     @property
@@ -92,7 +147,7 @@ class Tier(Part):
         """
         if self._must_wait(request):
             self._waits_guard.tell(self.waits.begin, request.request_id)
-            self._note_wait(request, "fetch")
+            self._scheduler.note_wait(request, "fetch")
             self._filler.holds.ahead.add(request.request_id)
             return True
         self.forget(request)
@@ -108,7 +163,7 @@ class Tier(Part):
         if not decodes or not has_prefill:
             self._gate.end_wait()
             return tokens
-        return tokens if self._gate.is_open(cdiv(tokens, self._block_size)) else 0
+        return tokens if self._gate.is_open(cdiv(tokens, self._scheduler.block_size)) else 0
 
     def admitted(self, request: Request, hit_tokens: int, filled: Collection[int]) -> None:  # noqa: ARG002
         """Note that the request runs: the GPU keeps its blocks until it ends."""
@@ -147,7 +202,7 @@ class Tier(Part):
         """Tell whether the engine must go on although no request is left: to end copies, or to look for some."""
         return self.is_copying or self.storing.looks.is_awaited
 
-    def begin_copies(self, step: SchedulerOutput) -> TierMetadata:
+    def begin_copies(self, step: SchedulerOutput) -> CopyOrders:
         """Tell the workers what to copy beside the step that has just been scheduled.
 
         Raises:
@@ -155,8 +210,10 @@ class Tier(Part):
         """
         idle = not step.total_num_scheduled_tokens
         store = self.storing.begin(idle=idle)
-        if store is not None and not self._find_filled(step).isdisjoint(block.block_id for block in store.blocks):
-            raise IntegrityError("a block is to be stored beside the step that computes it")
+        if store is not None:
+            filled = find_filled(self._scheduler, step)
+            if not filled.isdisjoint(block.block_id for block in store.blocks):
+                raise IntegrityError("a block is to be stored beside the step that computes it")
         return self.copies.begin(store)
 
     def end_copies(self, done: CopiesDone) -> None:

@@ -1,6 +1,6 @@
 """What is copied to the CPU cache: the blocks that the GPU evicts next, before they are lost.
 
-While that memory has empty blocks, what is fresh is copied as well (`fresh_blocks.py`).
+While that memory has empty blocks, what is fresh is copied as well (`FreshBlocks`).
 
 Nothing is held while it is copied. When the GPU takes a block for other tokens meanwhile, the map of cached blocks
 reports it, and its copy is thrown away. What is copied was free when the step was scheduled: only a later step can
@@ -14,18 +14,24 @@ from dataclasses import dataclass
 
 from agentcache._evictor import FreeContext
 from agentcache.engine.blocks.block_queue import BlockQueue
+from agentcache.engine.cpu_cache.host_cache import UNKNOWN_USE, HostCache, LastUse, StoredBlock
+from agentcache.engine.cpu_cache.store_choice import ComputedBlocks, FreshBlocks, LookTimes, Usefulness
 from agentcache.engine.jobs.evicted_blocks import Loss
+from agentcache.engine.jobs.losses import Losses
 from agentcache.engine.parts import Observers
 from agentcache.engine.segments.cached_blocks import WatchedBlockMap, watched_map_of
-from agentcache.engine.tier.fresh_blocks import FreshBlocks
-from agentcache.engine.tier.host_cache import UNKNOWN_USE, HostCache, LastUse, StoredBlock
-from agentcache.engine.tier.look_times import LookTimes
-from agentcache.engine.tier.losses import Losses
-from agentcache.engine.tier.usefulness import Usefulness
-from agentcache.engine.vllm.types import BlockHashWithGroupId, BlockPool, KVCacheBlock
+from agentcache.engine.vllm.base import cdiv
+from agentcache.engine.vllm.types import BlockHashWithGroupId, KVCacheBlock, Scheduler
 
 # While a block is copied it goes last: its loss can be avoided, however little it is worth.
 _COPYING_S = 1e3
+# Steps whose new tokens take blocks that are copied already: a copy is known to have been made some three steps after
+# it was asked for, and until it is needed both caches have the block. Of 2, 4 and 8, simulated on closed loops
+# (docs/results/host-memory-choices.md#fewer-copies-ahead).
+_STEPS_AHEAD = 4
+# Steps whose new tokens take as many victims as are copied beside one
+# (docs/results/host-memory-choices.md#bounded-copies).
+_STEPS_AT_ONCE = 2
 
 
 @dataclass(slots=True)
@@ -57,27 +63,28 @@ class Store:
 
 
 class Storing:
-    """Keeps the next `margin` victims of the GPU's cache copied, which are as many as a few steps take.
+    """Keeps the next victims of the GPU's cache copied, as many as a few steps take.
 
-    At most `most` of them are copied beside a step, those that go first: copies of one step end together, and the GPU
-    takes blocks meanwhile.
+    Fewer are copied beside a step, those that go first: copies of one step end together, and the GPU takes blocks
+    meanwhile.
     """
 
     def __init__(
         self,
-        pool: BlockPool,
+        scheduler: Scheduler,
         queue: BlockQueue,
         host: HostCache,
         usefulness: Usefulness,
-        fresh: FreshBlocks,
         *,
-        margin: int,
-        most: int,
         fetch_s: float,
         compute_s: float,
         observers: Observers,
         clock: Callable[[], float],
     ) -> None:
+        """`queue` is that of the GPU's cache. A block takes `fetch_s` to come back, and `compute_s` to compute."""
+        pool = scheduler.kv_cache_manager.block_pool
+        step = cdiv(scheduler.max_num_scheduled_tokens, scheduler.block_size)
+        self._margin, self._most = _STEPS_AHEAD * step, _STEPS_AT_ONCE * step
         self._fetch_s = fetch_s
         self._compute_s = compute_s
         host.watch_losses(self._note_lost_copies)
@@ -85,12 +92,10 @@ class Storing:
         self._losses_guard = observers.guard("losses", self.losses.clear)
         self.stats = StoreStats()
         self.usefulness = usefulness
-        self._fresh = fresh
+        self._fresh = FreshBlocks(host, pool, ComputedBlocks(scheduler))
         self._pool = pool
         self._queue = queue
         self._host = host
-        self._margin = margin
-        self._most = most
         self._clock = clock
         # By the block's id on the GPU.
         self._last_uses: list[LastUse] = [UNKNOWN_USE] * len(pool.blocks)

@@ -3,13 +3,44 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from agentcache.engine.tier.copy_reports import CopyReports
-from agentcache.engine.tier.fetching import Fetch
-from agentcache.engine.tier.storing import Store
-from agentcache.engine.tier.worker import CopiesDone, TierMetadata
+from agentcache.engine.cpu_cache.fetching import Fetch
+from agentcache.engine.cpu_cache.storing import Store
+from agentcache.engine.vllm.copies import CopiesDone, CopyOrders
+
+
+class CopyReports:
+    """Adds up what workers report: a copy has ended when it has at all of them, and failed if it has at any."""
+
+    def __init__(self, workers: int) -> None:
+        """Take how many workers make each copy. They do not end it in the same step."""
+        self._workers = workers
+        self._ended: Counter[int] = Counter()
+        self._failed: set[int] = set()
+        self._seconds: dict[int, float] = {}
+
+    def add(self, done: CopiesDone) -> Mapping[int, float | None]:
+        """Add what was reported since the last call.
+
+        Returns:
+            By the number of each copy that has ended by it, the seconds that it took, of all workers; None: it failed.
+        """
+        self._failed |= done.failed
+        for number, seconds in done.seconds.items():
+            self._seconds[number] = self._seconds.get(number, 0.0) + seconds
+        self._ended.update(done.ended)
+        return {number: self._take(number) for number in done.ended if self._ended[number] == self._workers}
+
+    def _take(self, number: int) -> float | None:
+        del self._ended[number]
+        seconds = self._seconds.pop(number, 0.0)
+        if number not in self._failed:
+            return seconds
+        self._failed.discard(number)
+        return None
 
 
 class EndedCopies(NamedTuple):
@@ -61,10 +92,10 @@ class Copies:
         self._link_full = self._link_full or bool(under_way and under_way + blocks > self.most_fetched)
         return self._link_full
 
-    def begin(self, store: Store | None) -> TierMetadata:
+    def begin(self, store: Store | None) -> CopyOrders:
         """Begin the store and what was added, beside the step that has just been scheduled."""
         self._link_full = False
-        metadata = TierMetadata()
+        metadata = CopyOrders()
         if store is not None:
             metadata.store_event = number = next(self._numbers)
             self.stores[number] = store
@@ -80,8 +111,8 @@ class Copies:
 
     def end(self, done: CopiesDone) -> EndedCopies:
         """Take over what workers report since the last call."""
-        stores, fetches = self._reports.add(done)
+        ended = self._reports.add(done)
         return EndedCopies(
-            [(self.stores.pop(number), seconds) for number, seconds in stores.items()],
-            [(self._fetches.pop(number), seconds) for number, seconds in fetches.items()],
+            [(self.stores.pop(number), seconds) for number, seconds in ended.items() if number in self.stores],
+            [(self._fetches.pop(number), seconds) for number, seconds in ended.items() if number in self._fetches],
         )

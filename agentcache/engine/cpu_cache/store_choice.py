@@ -1,0 +1,208 @@
+"""What may be stored beside a step: which blocks are worth a copy, when to look at victims, and what is fresh."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Collection, Iterable
+
+from agentcache.engine.blocks.block_queue import BlockQueue
+from agentcache.engine.cpu_cache.host_cache import HostCache
+from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP, watched_map_of
+from agentcache.engine.vllm.types import BlockHashWithGroupId, BlockPool, KVCacheBlock, Scheduler, SchedulerOutput
+
+# What is assumed of a class before any of its copies was fetched or lost.
+_PRIOR_LOST, _PRIOR_FETCHED = 200, 200
+# After so many blocks all that was seen counts for half, so that a class which was given up is tried again.
+_WINDOW = 50_000
+# Even where nothing is evicted the order changes as time goes by.
+_LOOK_AGAIN_S = 0.5
+
+
+class Usefulness:
+    """Counts how many stored blocks were fetched before they were lost, by finish class (`FreeContext.finish_class`).
+
+    A copy that is still in the CPU cache counts for nothing: its job may be about to come back. Contexts are stored
+    by the thousand blocks; counted at once, every class would be given up at its first ones.
+    """
+
+    def __init__(self, least_share: float) -> None:
+        """Take the share of fetched blocks under which the copies of a class cost more than they save."""
+        self.least_share = least_share
+        self._lost: Counter[int] = Counter()
+        self._fetched: Counter[int] = Counter()
+        self._seen = 0
+
+    def is_useful(self, finish_class: int) -> bool:
+        """Tell whether blocks of this class are worth a copy."""
+        fetched = _PRIOR_FETCHED + self._fetched[finish_class]
+        return fetched >= self.least_share * (fetched + _PRIOR_LOST + self._lost[finish_class])
+
+    def note_avoided(self, blocks: int) -> None:
+        """Note blocks that were not copied: time goes on."""
+        self._seen += blocks
+        if self._seen >= _WINDOW:
+            self._seen = 0
+            for counts in (self._lost, self._fetched):
+                for finish_class in counts:
+                    counts[finish_class] //= 2
+
+    def note_lost(self, finish_classes: Iterable[int]) -> None:
+        """Note the classes of blocks that the CPU cache alone had, and evicted."""
+        self._note(self._lost, finish_classes)
+
+    def note_fetched(self, finish_classes: Iterable[int]) -> None:
+        """Note the classes of blocks that were fetched."""
+        self._note(self._fetched, finish_classes)
+
+    def _note(self, counts: Counter[int], finish_classes: Iterable[int]) -> None:
+        before = counts.total()
+        counts.update(finish_classes)
+        self.note_avoided(counts.total() - before)
+
+
+class LookTimes:
+    """Knows when to look at the GPU's next victims: a look walks through all of them, and most steps change few."""
+
+    def __init__(self, queue: BlockQueue, clock: Callable[[], float]) -> None:
+        self._queue = queue
+        self._clock = clock
+        self._begun_s = -_LOOK_AGAIN_S
+        self._evicted = 0
+        self._wanted = 0
+        self.is_awaited = False
+        """Whether blocks were freed since the last look."""
+        self.has_more = False
+        """The last look found more than a step may copy."""
+
+    def want(self, victims: int) -> None:
+        """Ask for so many victims more than usual."""
+        self._wanted = max(self._wanted, victims)
+
+    def is_due(self, margin: int, *, idle: bool) -> bool:
+        """Tell whether so many blocks went, or so much time, that others of the next `margin` are victims now.
+
+        While the engine is idle time evicts nothing. It looks once at what requests have left: with copies that outlast
+        the time to the next look, and more victims than the CPU cache has room for, it would copy for ever.
+        """
+        if self._wanted or self.has_more:
+            return True
+        if self.is_awaited if idle else self._clock() - self._begun_s >= _LOOK_AGAIN_S:
+            return True
+        return self._queue.evictions["capacity"].blocks - self._evicted >= margin // 4
+
+    def begin(self) -> int:
+        """Note that a look begins. Return how many victims more than usual are asked for."""
+        self._begun_s, self._evicted = self._clock(), self._queue.evictions["capacity"].blocks
+        wanted, self._wanted = self._wanted, 0
+        self.is_awaited = self.has_more = False
+        return wanted
+
+
+class ComputedBlocks:
+    """Gives each full block of each running request once, when it is computed. O(running requests) a step."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        # By the request's id, how many of its blocks were given.
+        self._given: dict[str, int] = {}
+
+    def take(self) -> list[KVCacheBlock]:
+        """Return what was computed before the step that has just been scheduled, and was not given before.
+
+        A request that this step has admitted gives nothing: what it hits may be computed in this very step, as part of
+        another request.
+        """
+        given: dict[str, int] = {}
+        new: list[KVCacheBlock] = []
+        for request in self._scheduler.running:
+            name = request.request_id
+            if (before := self._given.get(name)) is None:
+                given[name] = 0
+                continue
+            given[name] = computed = request.num_computed_tokens // self._scheduler.block_size
+            if computed > before:
+                blocks = self._scheduler.kv_cache_manager.get_blocks(name).blocks[KV_CACHE_GROUP]
+                new += blocks[before:computed]
+        self._given = given
+        return new
+
+
+class FreshBlocks:
+    """Blocks of the GPU that requests left or computed of late, in that order, while the CPU cache has room.
+
+    They stand in the map of cached blocks, which drops a block when the GPU takes it: the next owner's hash stands on
+    it as soon as the next step is scheduled, and its KV comes with that step. Once the CPU cache is full such copies
+    are the first to go there, as the GPU still has the blocks.
+    """
+
+    def __init__(self, host: HostCache, pool: BlockPool, computed: ComputedBlocks) -> None:
+        """Take the GPU's `pool`."""
+        self._host = host
+        self._pool = pool
+        self._computed = computed
+
+    @property
+    def _blocks(self) -> OrderedDict[int, KVCacheBlock]:
+        # A reset makes a new map.
+        return watched_map_of(self._pool).fresh
+
+    def note_left(self, blocks: Iterable[KVCacheBlock]) -> None:
+        """Note that a request leaves these."""
+        if self._host.room > 0:
+            # A block without a hash may get one later, with other KV.
+            self._blocks.update((block.block_id, block) for block in blocks if block.block_hash is not None)
+
+    def take_computed(self) -> list[KVCacheBlock]:
+        """Take up what running requests have computed: what they leave may be evicted in the step in which they end.
+
+        Returns:
+            Those blocks.
+        """
+        computed = self._computed.take()
+        if self._host.room <= 0:
+            return []
+        holds = self._host.map.holds
+        new = [block for block in computed if block.block_hash is not None and not holds(block.block_hash)]
+        self.note_left(new)
+        return new
+
+    def add_to(
+        self,
+        chosen: dict[BlockHashWithGroupId, KVCacheBlock],
+        margin: int,
+        under_way: Collection[BlockHashWithGroupId],
+        is_useful: Callable[[KVCacheBlock], bool],
+    ) -> None:
+        """Add fresh blocks to `chosen` while the CPU cache has room, up to `margin`: they displace nothing there.
+
+        None is added that is `under_way`, or of which a copy would not be `is_useful`.
+        """
+        holds, blocks = self._host.map.holds, self._blocks
+        most = min(margin, self._host.room)
+        while blocks and len(chosen) < most:
+            _, block = blocks.popitem(last=False)
+            key = block.block_hash
+            if key is None or key in under_way or holds(key) or not is_useful(block):
+                continue
+            chosen.setdefault(key, block)
+        if self._host.room <= 0:
+            self.clear()
+
+    def clear(self) -> None:
+        """Forget all of them."""
+        self._blocks.clear()
+
+
+def find_filled(scheduler: Scheduler, step: SchedulerOutput) -> set[int]:
+    """Find the blocks that a step which has just been scheduled fills, by their ids: they must not be stored yet.
+
+    Their hashes stand on them by now, their KV comes with the step. O(rows of the step + blocks that it fills).
+    """
+    filled: set[int] = set()
+    size, get_blocks = scheduler.block_size, scheduler.kv_cache_manager.get_blocks
+    for name, tokens in step.num_scheduled_tokens.items():
+        computed = scheduler.requests[name].num_computed_tokens
+        first, end = computed // size, (computed + tokens) // size
+        if first < end:
+            filled.update(block.block_id for block in get_blocks(name).blocks[KV_CACHE_GROUP][first:end])
+    return filled

@@ -1,0 +1,67 @@
+"""What the scheduler and the workers tell each other of copies between the GPU and the CPU cache."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from agentcache.engine.vllm.offload import (
+    KVConnectorHandshakeMetadata,
+    KVConnectorMetadata,
+    KVConnectorWorkerMetadata,
+)
+
+
+@dataclass
+class CopyOrders(KVConnectorMetadata):
+    """Asks the workers for the copies of a step: one to the GPU, one from it, or neither.
+
+    Each has a number of its own, -1 where there is none. The fields have the names of vLLM's
+    `SimpleCPUOffloadMetadata`, so a simulation reads either.
+    """
+
+    load_event: int = -1
+    load_cpu_blocks: list[int] = field(default_factory=list)
+    load_gpu_blocks: list[int] = field(default_factory=list)
+    store_event: int = -1
+    store_gpu_blocks: list[int] = field(default_factory=list)
+    store_cpu_blocks: list[int] = field(default_factory=list)
+
+
+@dataclass
+class HostBlocks(KVConnectorHandshakeMetadata):
+    """Tells the scheduler how many blocks a worker has room for in the CPU cache."""
+
+    count: int
+
+
+@dataclass
+class CopiesDone(KVConnectorWorkerMetadata):
+    """Tells the scheduler of copies that have ended: by a copy's number, at how many workers.
+
+    `failed` are the numbers of those that failed at any worker, `seconds` has how long the others took, added up.
+    """
+
+    ended: dict[int, int] = field(default_factory=dict)
+    failed: set[int] = field(default_factory=set)
+    seconds: dict[int, float] = field(default_factory=dict)
+
+    def note(self, number: int, seconds: float | None) -> None:
+        """Note that a copy has ended at one worker, after so many seconds; None: it failed."""
+        self.ended[number] = 1
+        if seconds is None:
+            self.failed.add(number)
+        else:
+            self.seconds[number] = seconds
+
+    def aggregate(self, other: KVConnectorWorkerMetadata) -> CopiesDone:
+        """Add up what two workers report."""
+        assert isinstance(other, CopiesDone)
+        return CopiesDone(
+            dict(Counter(self.ended) + Counter(other.ended)),
+            self.failed | other.failed,
+            {
+                number: self.seconds.get(number, 0.0) + other.seconds.get(number, 0.0)
+                for number in self.seconds.keys() | other.seconds.keys()
+            },
+        )
