@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -14,7 +15,12 @@ SOURCES = sorted(
     for path in (ROOT / folder).rglob("*")
     if path.suffix in {".py", ".pyi", ".hpp", ".cpp"}
 )
+PYTHON = [path for path in SOURCES if path.suffix == ".py"]
 RIDDLES = re.compile(r"\b(whoever|nobody|what is lost|who waits|for want of|(is|are|was) told of)\b", re.IGNORECASE)
+
+
+# How a module's docstring may not begin: it says what the module does.
+QUESTIONS = re.compile(r"(What|Which|How|Why|Where|Whose|Who|When|Whether|Under which|From which)\b")
 
 
 def find_riddles(text: str) -> list[str]:
@@ -36,3 +42,9 @@ def test_sources_speak_plainly(folder: str) -> None:
         if path.relative_to(ROOT).parts[0] == folder and (riddles := find_riddles(path.read_text(encoding="utf-8")))
     }
     assert found == {}
+
+
+def test_modules_begin_with_what_they_do() -> None:
+    """The first sentence of a module is a verb's, no question's."""
+    modules = {path: ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "" for path in PYTHON}
+    assert [str(path.relative_to(ROOT)) for path, text in modules.items() if QUESTIONS.match(text)] == []

@@ -1,4 +1,4 @@
-"""Which HTTP request is in progress: what it tells of itself beside what vLLM reads of it."""
+"""Holds what the HTTP request in progress tells of itself beside what vLLM reads of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may use our routes: where the server has API keys, who gives one of them, and elsewhere all who reach it."""
+"""Guards our routes: where the server has API keys a request needs one; elsewhere all may ask."""
 
 from __future__ import annotations
 

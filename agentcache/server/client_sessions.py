@@ -1,4 +1,4 @@
-"""Under which names clients send their sessions: in headers, in the body, or in what their own protocol has for it."""
+"""Reads the names that clients give their sessions: in headers, in the body, or in their own protocol."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of a request's blocks are fetched from the CPU cache: the others are computed, in front or in gaps.
+"""Chooses which of a request's blocks are fetched from the CPU cache: the others are computed, in front or in gaps.
 
 A request's full blocks, and what the caches have of them:
 

@@ -1,4 +1,4 @@
-"""What is copied back to the GPU: the blocks that a waiting request lacks there and has in the CPU cache.
+"""Copies back to the GPU the blocks that a queued request lacks there and has in the CPU cache.
 
 A fetched block becomes a block of the GPU's prefix cache like any other, so the request is admitted as if it had never
 been away: it hits it as a prefix or behind a gap. Until then it waits, and lets others pass.

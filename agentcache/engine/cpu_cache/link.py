@@ -1,4 +1,4 @@
-"""What a copy between the CPU cache and the GPU costs: by the user's knobs, else a profile, else what is assumed."""
+"""Prices copies between the CPU cache and the GPU: by the user's knobs, else a profile, else what is assumed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the CPU cache is put together for an engine."""
+"""Makes the CPU cache's parts for an engine."""
 
 from __future__ import annotations
 

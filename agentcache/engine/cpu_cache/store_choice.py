@@ -1,4 +1,4 @@
-"""What may be stored beside a step: which blocks are worth a copy, when to look at victims, and what is fresh."""
+"""Chooses what may be stored beside a step: blocks worth a copy, fresh ones too, and when to look at victims."""
 
 from __future__ import annotations
 

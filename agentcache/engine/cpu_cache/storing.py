@@ -1,4 +1,4 @@
-"""What is copied to the CPU cache: the blocks that the GPU evicts next, before they are lost.
+"""Copies to the CPU cache the blocks that the GPU evicts next.
 
 While that memory has empty blocks, what is fresh is copied as well (`FreshBlocks`).
 

@@ -1,4 +1,4 @@
-"""How blocks were lost, for those who ask why a prompt was computed again. Decides nothing; O(1) a block."""
+"""Notes how blocks were evicted from both caches, to explain why a prompt was computed again. O(1) a block."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a reply is dictated, and the tool calls that it stands for, as a request carries them."""
+"""Carries the tool calls that a forced reply stands for in a request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What vLLM's tool parsers log of a reply that they cannot read: one line, not a traceback each time it is read.
+"""Shortens what vLLM's tool parsers log of a reply that they cannot read: one line, not a traceback each time.
 
 Models write broken calls every now and then. The API server's parser says so; ours in the engine core reads the same
 reply again and has nothing to add.

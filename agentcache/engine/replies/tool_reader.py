@@ -1,4 +1,4 @@
-"""Which tools a finished reply calls, read in the engine core with the parser of vLLM's API server."""
+"""Reads which tools a finished reply calls, in the engine core, with the parser of vLLM's API server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the scheduler counts, as plain values that can leave the engine's process."""
+"""Copies what the scheduler counts to plain values that can leave the engine's process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the scheduler and the workers tell each other of copies between the GPU and the CPU cache."""
+"""Carries orders and reports of copies between the scheduler and the workers of the CPU cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What vLLM's workers know of a model, and its logits processors."""
+"""Gives what vLLM's workers know of a model, and its logits processors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What vLLM's scheduler works on: requests, KV blocks and their hashes, steps and their outputs."""
+"""Gives what vLLM's scheduler works on: requests, KV blocks and their hashes, steps and their outputs."""
 
 from __future__ import annotations
 
