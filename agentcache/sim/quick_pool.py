@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from agentcache.engine.scheduler import AgentScheduler
+from agentcache.engine.segments.cache_manager import SteeredCacheManager, Steering, steer
 from agentcache.engine.segments.cached_blocks import BlockKeys, WatchedBlockMap, take_blocks
 from agentcache.engine.segments.layer_rule import has_full_attention_alone
 from agentcache.engine.vllm.patches import replace
@@ -18,7 +19,6 @@ from agentcache.engine.vllm.types import (
     BlockPool,
     KVCacheBlock,
     KVCacheBlocks,
-    KVCacheManager,
     Request,
     RequestStatus,
 )
@@ -26,19 +26,15 @@ from agentcache.engine.vllm.types import (
 _GROUP = 0
 
 
-class QuickPool:
-    """The methods that take the place of those of `pool`."""
+class QuickPool(BlockPool):
+    """Has the state of vLLM's own pool, whose class it takes, and the keys of requests' blocks."""
 
-    def __init__(self, pool: BlockPool, keys: BlockKeys) -> None:
-        self._pool = pool
-        self._keys = keys
-        self._cache_full_blocks = pool.cache_full_blocks
-        self._get_new_blocks = pool.get_new_blocks
+    keys: BlockKeys
 
     def find_hits(self, request: Request, limit: int) -> list[KVCacheBlock]:
         """Find the cached blocks that the request begins with, at most `limit`."""
-        cache = self._pool.cached_block_hash_to_block
-        keys = self._keys.find(request)[_GROUP][:limit]
+        cache = self.cached_block_hash_to_block
+        keys = self.keys.find(request)[_GROUP][:limit]
         missing = bytes(map(cache._cache.__contains__, keys)).find(0)
         return take_blocks(cache, keys if missing < 0 else keys[:missing])
 
@@ -53,19 +49,19 @@ class QuickPool:
         block_mask: list[bool] | None = None,
     ) -> None:
         """Register full blocks of a request."""
-        if block_mask is not None or self._pool.enable_kv_cache_events:
-            self._cache_full_blocks(
+        if block_mask is not None or self.enable_kv_cache_events:
+            super().cache_full_blocks(
                 request, blocks, num_cached_blocks, num_full_blocks, block_size, kv_cache_group_id, block_mask
             )
             return
-        pool, cache = self._pool, self._pool.cached_block_hash_to_block
-        held, others = cache._cache, pool.cached_block_hashes_by_block
-        keys = self._keys.find(request)[_GROUP]
+        cache = self.cached_block_hash_to_block
+        held, others = cache._cache, self.cached_block_hashes_by_block
+        keys = self.keys.find(request)[_GROUP]
         new = []
         for index in range(num_cached_blocks, num_full_blocks):
             block, key = blocks[index], keys[index]
             if key in held or block._block_hash is not None or block.is_null or block.block_id in others:
-                self._cache_full_blocks(request, blocks, index, index + 1, block_size, kv_cache_group_id)
+                super().cache_full_blocks(request, blocks, index, index + 1, block_size, kv_cache_group_id)
                 continue
             block._block_hash = key
             block._block_hash_num_tokens = (index + 1) * block_size
@@ -76,13 +72,13 @@ class QuickPool:
 
     def get_new_blocks(self, num_blocks: int) -> list[KVCacheBlock]:
         """Take blocks from the free ones; what was in them is lost."""
-        pool, cache = self._pool, self._pool.cached_block_hash_to_block
+        cache = self.cached_block_hash_to_block
         watched = cache if isinstance(cache, WatchedBlockMap) else None
-        if num_blocks > pool.get_num_free_blocks() or pool._reuse_watchers:
-            return self._get_new_blocks(num_blocks)
-        held, others = cache._cache, pool.cached_block_hashes_by_block
+        if num_blocks > self.get_num_free_blocks() or self._reuse_watchers:
+            return super().get_new_blocks(num_blocks)
+        held, others = cache._cache, self.cached_block_hashes_by_block
         copying, fresh = (watched.copying, watched.fresh) if watched else ({}, {})
-        taken: list[KVCacheBlock] = pool.free_block_queue.popleft_n(num_blocks)
+        taken: list[KVCacheBlock] = self.free_block_queue.popleft_n(num_blocks)
         lost: list[BlockHashWithGroupId] = []
         for block in taken:
             assert block.ref_cnt == 0
@@ -94,13 +90,47 @@ class QuickPool:
                 lost.append(key)
                 copying.pop(block.block_id, None)
                 fresh.pop(block.block_id, None)
-                if pool.enable_kv_cache_events:
-                    pool._emit_block_removed_events([key])
+                if self.enable_kv_cache_events:
+                    self._emit_block_removed_events([key])
             elif key is not None or block.block_id in others:
-                pool._maybe_evict_cached_block(block)
+                self._maybe_evict_cached_block(block)
         if watched:
             watched.tell(lost)
         return taken
+
+
+class QuickCacheManager(SteeredCacheManager):
+    """Looks up and allocates with fewer calls, in a pool that is a `QuickPool`, where all layers keep all tokens."""
+
+    def get_computed_blocks(self, request: Request, *limit: int | None) -> tuple[KVCacheBlocks, int, int]:
+        """Find the cached blocks that a request begins with."""
+        if self.steering.filler is not None or not self.prefix_cache_lookup_enabled(request):
+            return super().get_computed_blocks(request, *limit)
+        assert isinstance(self.block_pool, QuickPool)
+        (group,) = self.coordinator.single_type_managers
+        most = next((tokens for tokens in limit if tokens is not None), request.num_tokens - 1)
+        found = self.block_pool.find_hits(request, most // group.block_size)
+        return self.create_kv_cache_blocks((found,)), len(found) * group.block_size, 0
+
+    def allocate_slots(self, request: Request, num_new_tokens: int, *args: Any, **kwargs: Any) -> KVCacheBlocks | None:
+        """Leave out what is only looked for: most tokens of replies begin no block, and fill none."""
+        (group,) = self.coordinator.single_type_managers
+        name = request.request_id
+        cached = group.num_cached_block.get(name)
+        if (
+            cached is None
+            or args
+            or request.status != RequestStatus.RUNNING
+            or not num_new_tokens
+            or any(kwargs.values())
+            or name in group._partial_hit_reqs
+        ):
+            return super().allocate_slots(request, num_new_tokens, *args, **kwargs)
+        tokens = request.num_computed_tokens + num_new_tokens
+        full_blocks = min(tokens, request.num_tokens) // group.block_size
+        if tokens > len(group.req_to_blocks[name]) * group.block_size or full_blocks > cached:
+            return super().allocate_slots(request, num_new_tokens, *args, **kwargs)
+        return self.empty_kv_cache_blocks
 
 
 def quicken(scheduler: AgentScheduler) -> BlockKeys | None:
@@ -119,51 +149,8 @@ def quicken(scheduler: AgentScheduler) -> BlockKeys | None:
     ):
         return None
     keys = BlockKeys() if scheduler.gap_filler is None else scheduler.gap_filler.finder.keys
-    quick = QuickPool(pool, keys)
-    replace(pool, "cache_full_blocks", quick.cache_full_blocks)
-    replace(pool, "get_new_blocks", quick.get_new_blocks)
-    _allocate_quickly(manager, scheduler.block_size)
-    if scheduler.gap_filler is None:
-        _look_up_quickly(manager, quick, scheduler.block_size)
+    replace(pool, "__class__", QuickPool)
+    assert isinstance(pool, QuickPool)
+    pool.keys = keys
+    steer(manager, manager.steering if isinstance(manager, SteeredCacheManager) else Steering(), QuickCacheManager)
     return keys
-
-
-def _look_up_quickly(manager: KVCacheManager, quick: QuickPool, block_size: int) -> None:
-    get_computed_blocks = manager.get_computed_blocks
-
-    def find_computed_blocks(
-        request: Request, max_cache_hit_length: int | None = None
-    ) -> tuple[KVCacheBlocks, int, int]:
-        if not manager.prefix_cache_lookup_enabled(request):
-            return get_computed_blocks(request)
-        most = request.num_tokens - 1 if max_cache_hit_length is None else max_cache_hit_length
-        found = quick.find_hits(request, most // block_size)
-        return manager.create_kv_cache_blocks((found,)), len(found) * block_size, 0
-
-    replace(manager, "get_computed_blocks", find_computed_blocks)
-
-
-def _allocate_quickly(manager: KVCacheManager, block_size: int) -> None:
-    """Leave out what is only looked for: most tokens of replies begin no block, and fill none."""
-    allocate = manager.allocate_slots
-    (group,) = manager.coordinator.single_type_managers
-
-    def allocate_slots(request: Request, num_new_tokens: int, *args: Any, **options: Any) -> KVCacheBlocks | None:
-        name = request.request_id
-        cached = group.num_cached_block.get(name)
-        if (
-            cached is None
-            or args
-            or request.status != RequestStatus.RUNNING
-            or not num_new_tokens
-            or any(options.values())
-            or name in group._partial_hit_reqs
-        ):
-            return allocate(request, num_new_tokens, *args, **options)
-        tokens = request.num_computed_tokens + num_new_tokens
-        full_blocks = min(tokens, request.num_tokens) // block_size
-        if tokens > len(group.req_to_blocks[name]) * block_size or full_blocks > cached:
-            return allocate(request, num_new_tokens, *args, **options)
-        return manager.empty_kv_cache_blocks
-
-    replace(manager, "allocate_slots", allocate_slots)

@@ -26,10 +26,12 @@ from agentcache.engine.replicas.client import PlacingClient, make_placing_client
 from agentcache.engine.replies.forced_reply import ForcedReplyProcessor
 from agentcache.engine.rpc.core_calls import answer_front_ends
 from agentcache.engine.scheduler import AgentScheduler
+from agentcache.engine.segments.cache_manager import SteeredCacheManager
 from agentcache.engine.segments.cached_blocks import WatchedBlockMap
 from agentcache.engine.segments.filling_queue import FillingQueue
 from agentcache.engine.vllm.compat import check_vllm
 from agentcache.engine.vllm.connector import CopyingConnector
+from agentcache.sim.quick_pool import QuickCacheManager, QuickPool
 
 OURS = (
     AgentScheduler,
@@ -39,6 +41,9 @@ OURS = (
     ForcedReplyProcessor,
     TierConnector,
     PlacingClient,
+    QuickCacheManager,
+    QuickPool,
+    SteeredCacheManager,
     SteeredConnector,
 )
 BY_PLACE = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)

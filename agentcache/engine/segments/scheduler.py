@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from itertools import chain
 from typing import Any
 
@@ -15,14 +15,11 @@ from agentcache.engine.segments.obstacles import Obstacle
 from agentcache.engine.segments.plan import SegmentCosts
 from agentcache.engine.vllm.base import init_logger
 from agentcache.engine.vllm.config import VllmConfig
-from agentcache.engine.vllm.patches import replace
 from agentcache.engine.vllm.scheduler import VllmScheduler
 from agentcache.engine.vllm.types import (
     EngineCoreOutputs,
     KVCacheBlock,
-    KVCacheBlocks,
     KVCacheConfig,
-    KVCacheManager,
     ModelRunnerOutput,
     Request,
     RequestStatus,
@@ -65,15 +62,12 @@ class MultiSegmentScheduler(VllmScheduler):
         """Reuse cached blocks behind gaps from now on."""
         self.gap_filler = filler
         self.waiting = FillingQueue(self.waiting, filler)
-        _count_gaps_as_computed(self.kv_cache_manager, filler, self._register_row)
         if self.enable_kv_cache_events:
             logger.warning(
                 "KV events are on and gaps are filled: of a prompt the first blocks are evicted before the last, so a "
                 "router that matches prefixes by these events takes this engine for cold. With such a router set "
                 "--agentcache segments.enabled=false (docs/replicas.md)."
             )
-        else:
-            _look_up_once(self.kv_cache_manager, filler)
 
     def fills_gaps_of(self, request: Request) -> bool:
         """Tell whether a later request with the same tokens can reuse cached blocks of this one behind a gap."""
@@ -198,7 +192,8 @@ class MultiSegmentScheduler(VllmScheduler):
             return filler.held[1]
         return self.find_wait(request)
 
-    def _register_row(self, request: Request) -> None:
+    def register_fill(self, request: Request) -> None:
+        """Note a fill request that runs."""
         self.requests[request.request_id] = request
         # The step may have no room to look at that one.
         self.note_wait(self.client_request_of(request), "fill")
@@ -236,41 +231,6 @@ def find_config_obstacle(
     }
     found = next((obstacle for obstacle, holds in obstacles.items() if holds), None)
     return found or find_rule_obstacle(kv_cache_config)
-
-
-def _count_gaps_as_computed(
-    manager: KVCacheManager, filler: GapFiller, register_row: Callable[[Request], None]
-) -> None:
-    """Record every admission here: that of a fill request nowhere else, that of others without what was brought."""
-    record = manager.record_prefix_cache_stats
-
-    def record_admission(request: Request, num_hits: int) -> None:
-        brought = filler.admit(request, num_hits)
-        if brought is None:
-            register_row(request)
-            return
-        stats = request.prefill_stats
-        if any(brought) and stats is not None and request.num_preemptions == 0:
-            local = stats.num_local_cached_tokens - sum(brought)
-            stats.set(stats.num_prompt_tokens, local, stats.num_external_cached_tokens + brought.fetched)
-        record(request, num_hits - sum(brought))
-
-    replace(manager, "record_prefix_cache_stats", record_admission)
-
-
-def _look_up_once(manager: KVCacheManager, filler: GapFiller) -> None:
-    """Schedule with the blocks that were looked up to plan a fill request, in place of a second look-up."""
-    get_computed_blocks: Callable[..., tuple[KVCacheBlocks, int, int]] = manager.get_computed_blocks
-
-    def get_known_blocks(request: Request, max_cache_hit_length: int | None = None) -> tuple[KVCacheBlocks, int, int]:
-        if max_cache_hit_length is not None:
-            # vLLM 0.33, to return routed experts: such engines fill no gaps.
-            return get_computed_blocks(request, max_cache_hit_length)
-        if (prefix := filler.find_prefix(request)) is None:
-            return get_computed_blocks(request)
-        return manager.create_kv_cache_blocks(prefix.groups), prefix.tokens, prefix.boundary
-
-    replace(manager, "get_computed_blocks", get_known_blocks)
 
 
 def _drop_outputs(by_client: dict[int, EngineCoreOutputs], names: set[str]) -> None:

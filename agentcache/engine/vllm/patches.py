@@ -9,26 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import wraps
 from inspect import Parameter, getattr_static, ismodule, isroutine, signature
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import vllm
 
 from agentcache.errors import CompatibilityError
-
-if TYPE_CHECKING:
-    from agentcache.engine.vllm.types import KVCacheManager, Request
 
 # "Class.attribute" or "module.Class" of vLLM's: why it is replaced.
 REPLACED = {
     # In the engine core, of one scheduler's objects.
     "BlockPool.free_block_queue": "an evictor chooses the victims",
     "BlockPool.cached_block_hash_to_block": "waiting requests are told which of their blocks come and go",
-    "BlockPool.cache_full_blocks": "simulations do the same with fewer calls",
-    "BlockPool.get_new_blocks": "simulations do the same with fewer calls",
+    "BlockPool.__class__": "simulations do the same with fewer calls",
+    "KVCacheManager.__class__": "requests that lack room get held blocks first; filled gaps count as computed",
     "KVCacheCoordinator.remove_skipped_blocks": "windows and states that a request has left behind go first",
-    "KVCacheManager.allocate_slots": "we learn for whom; who lacks room gets held blocks, or the policy's choice goes",
-    "KVCacheManager.record_prefix_cache_stats": "gaps that fill requests computed count as computed, not as cached",
-    "KVCacheManager.get_computed_blocks": "what was looked up for a fill request is known; simulations look up quickly",
     # In processes that take requests, once their engine names agentcache.
     "EngineArgs.from_cli_args": "the engine learns the server's tool-call parser",
     "EngineArgs.create_engine_config": "engines that name agentcache get the rest of this list",
@@ -82,32 +76,3 @@ def wrap_method(owner: type, name: str, make: Callable[[Any], Callable[..., Any]
     made = wraps(original)(make(original))
     is_static = isinstance(getattr_static(owner, name), staticmethod)
     replace(owner, name, staticmethod(made) if is_static else made)
-
-
-def wrap_allocate_slots(
-    manager: KVCacheManager,
-    begin: Callable[[Request], None],
-    make_room: Callable[[Request], bool],
-    give_up: Callable[[Request], None],
-) -> None:
-    """Look for room before vLLM preempts for a request that finds no blocks.
-
-    Args:
-        manager: Whose allocations are meant.
-        begin: Called before anything is allocated.
-        make_room: Called when there is no room. Whether it is worth another try.
-        give_up: Called when there is still none: vLLM preempts next.
-    """
-    allocate = manager.allocate_slots
-
-    @wraps(allocate)
-    def allocate_or_make_room(request: Request, *args: Any, **kwargs: Any) -> Any:
-        begin(request)
-        blocks = allocate(request, *args, **kwargs)
-        if blocks is None and make_room(request):
-            blocks = allocate(request, *args, **kwargs)
-        if blocks is None:
-            give_up(request)
-        return blocks
-
-    replace(manager, "allocate_slots", allocate_or_make_room)
