@@ -96,7 +96,7 @@ def make_run(folder: Path) -> Path:
         (["--policy", "fifo"], "--policy fifo: unknown; choose from vllm, lru"),
         (["--policy", "lru"], "--policy: the same policy is given twice; give each once"),
         (["--policy", "belady-cost"], "--policy belady-cost: only for simulate; a server does not know"),
-        (["--turns", "3"], "--turns: only for conversation"),
+        (["--dispersion", "3"], "--dispersion: only for bfcl_multi_turn"),
         (["--max-gap", "3"], "--max-gap: only for agent_traces"),
         (["--base-url", "http://127.0.0.1:1/v1"], "--base-url: the server has its own policy, cache and options"),
         (["--seed", "-1"], "--seed -1: give 0 or more"),
@@ -113,8 +113,8 @@ def test_bad_options_are_refused(refuse: Refuse, tmp_path: Path, options: list[s
     [
         (["chat", "--model", "tiny", "--policy", "lru"], "workload chat: unknown; choose from bfcl"),
         (
-            ["mooncake:no-such-file", "--model", "tiny", "--policy", "lru"],
-            "workload mooncake: there is no no-such-file",
+            ["recording:no-such-file", "--model", "tiny", "--policy", "lru"],
+            "workload recording: there is no no-such-file",
         ),
         (["bfcl", "--policy", "lru"], "replay: give --model and --policy, or --base-url"),
         (["bfcl", "--model", "tiny"], "replay: give --model and --policy, or --base-url"),
@@ -302,11 +302,11 @@ def test_runs_of_other_jobs_have_no_headline(tmp_path: Path, capfd: pytest.Captu
     shown = capfd.readouterr().out
     assert "two: lru finished the mean job as fast as one: lru" in shown
     assert "The runs differ" not in shown
-    write_run_record(two, RECORD.model_copy(update={"workload": "mooncake", "seed": 1}))
+    write_run_record(two, RECORD.model_copy(update={"workload": "recording", "seed": 1}))
     assert main(["report", str(one), str(two), "--out", out]) == 0
     shown = capfd.readouterr().out
     assert "finished the mean job" not in shown + (tmp_path / "both" / "report.md").read_text()
-    assert "The runs differ in workload: bfcl, mooncake.\nThe runs differ in seed: 0, 1.\n" in shown
+    assert "The runs differ in workload: bfcl, recording.\nThe runs differ in seed: 0, 1.\n" in shown
 
 
 def test_bad_folders_of_a_report_are_refused(refuse: Refuse, tmp_path: Path) -> None:

@@ -129,25 +129,3 @@ def check_enough(jobs: int | None, available: int, path: Path) -> None:
         raise InputError(f"{path}: no job is within --max-context; raise it or lower --scale")
     if jobs is not None and jobs > available:
         raise InputError(f"--jobs {jobs}: {path} gives {available} with these options; give 1 to {available}")
-
-
-@dataclass(frozen=True, slots=True)
-class BlockScale:
-    """Sizes in tokens after scaling, such that a prompt keeps its number of blocks: both sizes change by one ratio."""
-
-    recorded_tokens: int
-    block_tokens: int
-
-    @classmethod
-    def of(cls, recorded_tokens: int, scale: float) -> BlockScale:
-        """Make the scale for blocks of `recorded_tokens`."""
-        return cls(recorded_tokens, max(1, round(recorded_tokens * scale)))
-
-    def prompt_tokens(self, recorded: int) -> int:
-        """Scale a prompt's tokens, upwards."""
-        # Upwards, so that a block that holds a token goes on holding one.
-        return max(1, -(-recorded * self.block_tokens // self.recorded_tokens))
-
-    def reply_tokens(self, recorded: int) -> int:
-        """Scale a reply's tokens, to the nearest number, at least 1."""
-        return max(1, round(recorded * self.block_tokens / self.recorded_tokens))

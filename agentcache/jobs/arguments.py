@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_session_arguments(jobs: argparse._ArgumentGroup) -> None:
     jobs.add_argument(
-        "--max-context", type=int, metavar="N", help="agent_traces, mooncake: end a session before it exceeds N tokens"
+        "--max-context", type=int, metavar="N", help="agent_traces, recording: end a session before it exceeds N tokens"
     )
     jobs.add_argument(
         "--max-gap",
@@ -49,19 +49,6 @@ def _add_session_arguments(jobs: argparse._ArgumentGroup) -> None:
         type=float,
         metavar="R",
         help="rate of sessions over the rate of turns in a session" + _defaults("dispersion"),
-    )
-    jobs.add_argument("--turns", type=int, metavar="N", help="turns of a session" + _defaults("turns"))
-    jobs.add_argument(
-        "--least-turns",
-        type=int,
-        metavar="N",
-        help="let each session have from N to --turns turns, at random (default: all have --turns)",
-    )
-    jobs.add_argument(
-        "--reply-tokens",
-        type=int,
-        metavar="N",
-        help="lengthen replies that have fewer tokens" + _defaults("reply_tokens"),
     )
 
 

@@ -18,15 +18,10 @@ from workloads.arrivals import draw_arrivals
 from workloads.bfcl.multi_turn import load_shapes
 from workloads.bfcl.result_file import count_entries, read_result_file
 from workloads.bfcl.web_search import PAIRING_NOTE, build_jobs
-from workloads.conversation import sessions as conversation
-from workloads.lmcache import sessions as lmcache
 from workloads.loaded import LoadedJobs
-from workloads.mooncake import trace as mooncake
+from workloads.pacing import Pace, user_pause
 from workloads.recording import sessions as recording
 from workloads.tool_latency import parse_tool_latency
-from workloads.trajectories.pacing import Pace, user_pause
-from workloads.trajectories.tau_bench import load_runs
-from workloads.trajectories.webdancer import load_trajectories
 
 DEFAULT_JOBS = 24
 _RESULTS_NOTE = "Tool times are drawn from a distribution: BFCL result files record none."
@@ -65,12 +60,7 @@ def load_jobs(settings: JobSettings, tokenizer: Tokenizer) -> LoadedRun:
     load = {
         "bfcl": _load_bfcl,
         "agent_traces": _load_traces,
-        "conversation": _load_chats,
-        "mooncake": _load_requests,
         "bfcl_multi_turn": _load_shapes,
-        "tau_bench": _load_tau_bench,
-        "webdancer": _load_webdancer,
-        "lmcache": _load_lmcache,
         "recording": _load_recording,
     }
     loaded = load[settings.kind](settings, tokenizer, settings.options())
@@ -183,25 +173,6 @@ def _load_shapes(settings: JobSettings, tokenizer: Tokenizer, options: dict[str,
     return load_shapes(settings.path, jobs=settings.jobs, encode=tokenizer.encode, pace=_pace(settings, options))
 
 
-def _load_tau_bench(settings: JobSettings, _: Tokenizer, options: dict[str, Any]) -> LoadedJobs:
-    return load_runs(settings.path, jobs=settings.jobs, pace=_pace(settings, options))
-
-
-def _load_webdancer(settings: JobSettings, _: Tokenizer, options: dict[str, Any]) -> LoadedJobs:
-    return load_trajectories(settings.path, jobs=settings.jobs, pace=_pace(settings, options))
-
-
-def _load_lmcache(settings: JobSettings, tokenizer: Tokenizer, options: dict[str, Any]) -> LoadedJobs:
-    return lmcache.load_sessions(
-        settings.path,
-        jobs=settings.jobs,
-        arrivals=_arrivals(settings, options),
-        max_gap_s=options["max_gap_s"],
-        encode=tokenizer.encode,
-        seed=settings.seed,
-    )
-
-
 def _load_traces(settings: JobSettings, _: Tokenizer, options: dict[str, Any]) -> LoadedJobs:
     return agent_traces.load_sessions(
         settings.path,
@@ -210,32 +181,6 @@ def _load_traces(settings: JobSettings, _: Tokenizer, options: dict[str, Any]) -
         scale=options["scale"],
         max_context=options["max_context"],
         max_gap_s=options["max_gap_s"],
-    )
-
-
-def _load_chats(settings: JobSettings, tokenizer: Tokenizer, options: dict[str, Any]) -> LoadedJobs:
-    return conversation.load_sessions(
-        settings.path,
-        jobs=settings.jobs,
-        rate=options["rate"],
-        cv=options["cv"],
-        dispersion=options["dispersion"],
-        turns=options["turns"],
-        least_turns=options["least_turns"],
-        reply_tokens=options["reply_tokens"],
-        encode=tokenizer.encode,
-        scale=options["scale"],
-        seed=settings.seed,
-    )
-
-
-def _load_requests(settings: JobSettings, _: Tokenizer, options: dict[str, Any]) -> LoadedJobs:
-    return mooncake.load_requests(
-        settings.path,
-        jobs=settings.jobs,
-        rate=options["rate"],
-        scale=options["scale"],
-        max_context=options["max_context"],
     )
 
 

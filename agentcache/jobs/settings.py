@@ -21,9 +21,6 @@ _LEAST = {
     "jobs": 1,
     "max_context": 1,
     "max_gap_s": 0,
-    "turns": 1,
-    "least_turns": 1,
-    "reply_tokens": 1,
     "concurrency": 1,
     "warm_up": 0,
 }
@@ -49,16 +46,6 @@ class Workload:
     size_flag: str = "--scale"
     path: str = ""
 
-
-# Of recorded chats, which have no times. A user pauses as in a conversation.
-_CHAT_OPTIONS: Mapping[str, Option] = {
-    "jobs": None,
-    "rate": 0.5,
-    "arrival": "poisson",
-    "cv": 0.25,
-    "dispersion": 5.0,
-    "tool_latency": "bfcl",
-}
 
 WORKLOADS: dict[str, Workload] = {
     "bfcl": Workload(
@@ -87,40 +74,11 @@ WORKLOADS: dict[str, Workload] = {
         size_flag="--max-context",
         path="a folder of trace files, or one of them",
     ),
-    "conversation": Workload(
-        "questions about long documents",
-        {
-            "jobs": None,
-            "rate": 0.2,
-            "cv": 0.25,
-            "scale": 1.0,
-            "dispersion": 5.0,
-            "turns": 8,
-            "least_turns": None,
-            "reply_tokens": None,
-        },
-        path="a file of documents",
-    ),
-    "mooncake": Workload(
-        "a trace of single requests",
-        {"jobs": None, "rate": None, "scale": 1.0, "max_context": None},
-        size_flag="--max-context",
-        path="a Mooncake trace file",
-    ),
     "bfcl_multi_turn": Workload(
-        "BFCL v4 multi-turn, of recorded shapes", _CHAT_OPTIONS, size_flag="", path="a file of recorded shapes"
-    ),
-    "tau_bench": Workload(
-        "recorded agents of tau-bench and their users", _CHAT_OPTIONS, size_flag="", path="a result file of tau-bench"
-    ),
-    "webdancer": Workload(
-        "recorded web searches of WebDancer", _CHAT_OPTIONS, size_flag="", path="a file of trajectories"
-    ),
-    "lmcache": Workload(
-        "agents that LMCache recorded",
-        {"jobs": None, "rate": 0.5, "arrival": "poisson", "cv": 1.0, "max_gap_s": 60.0},
+        "BFCL v4 multi-turn, of recorded shapes",
+        {"jobs": None, "rate": 0.5, "arrival": "poisson", "cv": 0.25, "dispersion": 5.0, "tool_latency": "bfcl"},
         size_flag="",
-        path="a folder of *.jsonl, or one of them",
+        path="a file of recorded shapes",
     ),
     "recording": Workload(
         "your own traffic, as serve --record wrote it, or spans of OpenTelemetry",
@@ -129,6 +87,9 @@ WORKLOADS: dict[str, Workload] = {
         path="a recording",
     ),
 }
+
+# Traces of others, which come in as recordings.
+CONVERTED = ("conversation", "mooncake", "tau_bench", "webdancer", "lmcache")
 
 # A closed loop has no arrivals. Its defaults are AgentX's, which docs/closed-loop.md compares.
 _CLOSED_LOOPS: dict[str, Workload] = {
@@ -167,15 +128,18 @@ class JobSettings:
     max_context: int | None = None
     max_gap_s: float | None = None
     dispersion: float | None = None
-    turns: int | None = None
-    least_turns: int | None = None
-    reply_tokens: int | None = None
     concurrency: int | None = None
     duration_s: float | None = None
     warm_up: int | None = None
 
     def check(self) -> None:
         """Raise InputError, which names the flag, for an option that cannot work. The path must exist."""
+        if self.kind in CONVERTED:
+            source = self.workload.partition(":")[2] or "PATH"
+            raise InputError(
+                f"workload {self.kind}: make a recording of it in a checkout of agentcache, with `python "
+                f"benchmarks/convert.py {self.kind} {source} --out FILE.jsonl`, and give recording:FILE.jsonl"
+            )
         if self.kind not in WORKLOADS:
             choices = ", ".join(map(write_usage, WORKLOADS))
             raise InputError(f"workload {self.kind}: unknown; choose from {choices}{suggest(self.kind, WORKLOADS)}")
@@ -218,7 +182,7 @@ class JobSettings:
         """Whether the seed decides about jobs or their times; else all seeds give the same."""
         if self.kind == "agent_traces" and self.concurrency is None:
             return self.options()["arrival"] in ("poisson", "gamma")
-        return self.kind not in ("mooncake", "recording")
+        return self.kind != "recording"
 
     @property
     def title(self) -> str:

@@ -245,10 +245,10 @@ def test_sessions_without_text_are_replayed(server: FakeServer, tmp_path: Path) 
     assert any("The recording has no text" in note for note in record.notes)
 
 
-def test_a_broken_line_of_a_trace_is_named_and_leaves_nothing(server: FakeServer, tmp_path: Path) -> None:
-    path = make_requests(tmp_path / "trace.jsonl", (1, 2), (1, 3))
-    path.write_text(path.read_text() + "{\n")
-    assert refusal(server, tmp_path / "out", workload=f"mooncake:{path}").startswith(f"{path}:3: ")
+def test_a_broken_trace_is_named_and_leaves_nothing(server: FakeServer, tmp_path: Path) -> None:
+    path = tmp_path / "trace_1.json"
+    path.write_text("{")
+    assert refusal(server, tmp_path / "out", workload=f"agent_traces:{path}").startswith(f"{path}: ")
 
 
 def test_broken_lines_of_a_recording_are_told(server: FakeServer, tmp_path: Path) -> None:
@@ -260,12 +260,12 @@ def test_broken_lines_of_a_recording_are_told(server: FakeServer, tmp_path: Path
 
 
 def test_a_context_above_the_limit_names_the_flag_that_cuts_it(server: FakeServer, tmp_path: Path) -> None:
-    path = make_requests(tmp_path / "trace.jsonl", (1, 2), (1, 3, 4))
+    path = make_requests(tmp_path / "trace.jsonl", (1, 2), tuple(range(120)))
     server.models = {"data": [{"id": MODEL, "max_model_len": 1100}]}
-    text = refusal(server, tmp_path / "out", workload=f"mooncake:{path}")
-    needs = f"mooncake:{path}: job request-2 needs 1543 tokens, the model takes 1100"
+    text = refusal(server, tmp_path / "out", workload=f"recording:{path}")
+    needs = f"recording:{path}: job 1-request-2 needs 1207 tokens, the model takes 1100"
     assert text == f"{needs}; give --max-context 1100 or less"
-    assert run(server, tmp_path / "out", workload=f"mooncake:{path}", max_context=1100, rate=9.0)[1].finished == 1
+    assert run(server, tmp_path / "out", workload=f"recording:{path}", max_context=1100)[1].finished == 1
 
 
 def test_seeds_run_one_after_another_into_folders_of_their_own(server: FakeServer, tmp_path: Path) -> None:

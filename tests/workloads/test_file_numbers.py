@@ -17,11 +17,7 @@ from tool_runtime.learning.durations_file import load_durations
 from workloads.agent_traces.trace_file import read_trace
 from workloads.bfcl.multi_turn_shapes import read_shapes
 from workloads.bfcl.result_file import read_result_file
-from workloads.conversation.documents import read_threads
-from workloads.lmcache.sessions import load_sessions
-from workloads.mooncake.trace import load_requests
 from workloads.recording.reader import read_recording
-from workloads.trajectories.tau_bench import load_runs
 
 Read = Callable[[Path], object]
 HUGE = 2**62
@@ -38,10 +34,6 @@ def _span(**counts: int) -> str:
     attributes.append({"key": "gen_ai.operation.name", "value": {"stringValue": "chat"}})
     span = {"traceId": "t", "startTimeUnixNano": "1", "endTimeUnixNano": "2", "attributes": attributes}
     return json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]})
-
-
-def _mooncake(**changes: Any) -> str:
-    return json.dumps({"timestamp": 0, "input_length": 10, "output_length": 5, "hash_ids": [1], **changes})
 
 
 def _trace(**changes: Any) -> str:
@@ -65,19 +57,11 @@ def _shape(tokens: int, *characters: int) -> str:
     return json.dumps({"model": "m", "id": "multi_turn_base_0", "turns": [{"steps": [step]}]})
 
 
-def _read_requests(path: Path) -> object:
-    return load_requests(path, jobs=None, rate=None, scale=1.0, max_context=None)
-
-
 def _read_results(path: Path) -> object:
     return read_result_file(path, jobs=None, tool_latency=lambda _: 0.0, arrivals=[0.0], seed=0)
 
 
-def _read_lmcache(path: Path) -> object:
-    return load_sessions(path, jobs=None, arrivals=lambda n: [0.0] * n, max_gap_s=1.0, encode=lambda _: [1], seed=0)
-
-
-RECORDED, MOONCAKE = (read_recording, _recorded), (_read_requests, _mooncake)
+RECORDED = (read_recording, _recorded)
 TRACE = (read_trace, _trace)
 
 
@@ -91,9 +75,6 @@ TRACE = (read_trace, _trace)
         (RECORDED, {"header": {"block_tokens": HUGE}}, ":1: recording: block_tokens: "),
         ((read_recording, _span), {"gen_ai.usage.input_tokens": HUGE}, ":1: gen_ai.usage.input_tokens: is 46116"),
         ((read_recording, _span), {"gen_ai.usage.output_tokens": 10**8}, ":1: gen_ai.usage.output_tokens: is 1000"),
-        (MOONCAKE, {"output_length": HUGE}, ":1: output_length: "),
-        (MOONCAKE, {"timestamp": 1e308}, ":1: timestamp: "),
-        (MOONCAKE, {"hash_ids": [2**64]}, ":1: hash_ids[0]: "),
         (TRACE, {"out": HUGE}, ": requests[0].out: "),
         (TRACE, {"api_time": 1e308}, ": requests[0].api_time: "),
         (TRACE, {"block_size": HUGE}, ": block_size: "),
@@ -129,13 +110,6 @@ def test_one_span_too_large_costs_no_other(tmp_path: Path) -> None:
     assert recording.broken[0].endswith("is 4611686018427387904, not a whole number from 1 to 10000000")
 
 
-def test_times_of_lmcache_are_those_of_a_clock(tmp_path: Path) -> None:
-    path = tmp_path / "f.jsonl"
-    path.write_text(json.dumps({"timestamp": 10**400, "input": "a", "output": "b", "session_id": "s"}))
-    with pytest.raises(InputError, match=r"f\.jsonl:1: timestamp: "):
-        _read_lmcache(path)
-
-
 @pytest.mark.parametrize("end", ["0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59"])
 def test_a_start_at_the_end_of_time_is_refused(end: str, tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
@@ -154,10 +128,8 @@ _DIGITS = "1" * 5000
     [
         (_read_results, _DEEP),
         (_read_results, f'{{"id": {_DIGITS}}}'),
-        (lambda path: read_threads(path, 1.0), _DEEP),
-        (lambda path: load_runs(path, jobs=None, pace=None), _DEEP),  # type: ignore[arg-type]
     ],
-    ids=["results", "digits", "documents", "runs"],
+    ids=["results", "digits"],
 )
 def test_json_of_too_many_levels_or_digits_is_refused(read: Read, text: str, tmp_path: Path) -> None:
     path = tmp_path / "f.jsonl"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from workloads.agent_traces.block_numbers import BlockNumbers, Thread
 from workloads.agent_traces.tally import Tally
 from workloads.agent_traces.timeline import Step, Wait, measure_waits, order_steps
 from workloads.agent_traces.trace_file import SubAgent, Trace, find_traces, read_trace
-from workloads.loaded import BlockScale, LoadedJobs, check_enough, check_options
+from workloads.loaded import LoadedJobs, check_enough, check_options
 
 # The recording does not name the tools.
 _CALL = ToolCall("tool", "{}")
@@ -47,6 +47,28 @@ def load_sessions(
         notes=tuple(tally.describe(scale=scale, max_context=max_context, max_gap_s=max_gap_s)),
         shared_blocks=loader.shared_blocks,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class BlockScale:
+    """Sizes in tokens after scaling, such that a prompt keeps its number of blocks: both sizes change by one ratio."""
+
+    recorded_tokens: int
+    block_tokens: int
+
+    @classmethod
+    def of(cls, recorded_tokens: int, scale: float) -> BlockScale:
+        """Make the scale for blocks of `recorded_tokens`."""
+        return cls(recorded_tokens, max(1, round(recorded_tokens * scale)))
+
+    def prompt_tokens(self, recorded: int) -> int:
+        """Scale a prompt's tokens, upwards."""
+        # Upwards, so that a block that holds a token goes on holding one.
+        return max(1, -(-recorded * self.block_tokens // self.recorded_tokens))
+
+    def reply_tokens(self, recorded: int) -> int:
+        """Scale a reply's tokens, to the nearest number, at least 1."""
+        return max(1, round(recorded * self.block_tokens / self.recorded_tokens))
 
 
 class _Loader:

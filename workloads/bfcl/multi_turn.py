@@ -14,7 +14,7 @@ from workloads.bfcl.multi_turn_tasks import Task, find_task
 from workloads.bfcl.tool_calls import write_call_text
 from workloads.filler import Encode, write_filler
 from workloads.loaded import LoadedJobs, draw_recordings
-from workloads.trajectories.pacing import Pace, describe_pace, pace_jobs
+from workloads.pacing import Pace, describe_pace, pace_jobs
 
 _RECORDED_NOTE = (
     "Questions and tools are BFCL v4 multi-turn's own; tools per step and the sizes of replies and results are "

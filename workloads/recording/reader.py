@@ -123,7 +123,8 @@ def _read_header(path: Path) -> Header:
     head = first.get("recording") if isinstance(first, dict) else None
     if not isinstance(head, dict):
         raise InputError(
-            f"{place}: recording: is missing; `agentcache serve --record` writes it (a Mooncake trace: mooncake:PATH)"
+            f"{place}: recording: is missing; `agentcache serve --record` writes it, and `python "
+            "benchmarks/convert.py` makes a recording of traces of others"
         )
     if head.get("version") != VERSION:
         raise InputError(

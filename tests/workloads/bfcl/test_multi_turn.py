@@ -8,7 +8,7 @@ from agentcache.errors import InputError
 from tool_runtime.agent.job import ToolCall
 from workloads.bfcl.multi_turn import load_shapes
 from workloads.bfcl.multi_turn_tasks import find_task
-from workloads.trajectories.pacing import Pace
+from workloads.pacing import Pace
 
 
 def step(*tools, results=None, tokens=80):

@@ -3,10 +3,10 @@ from __future__ import annotations
 import json
 
 import pytest
+from converters.webdancer import read_trajectories
 from made_pace import make_pace
 
 from agentcache.errors import InputError
-from workloads.trajectories.webdancer import load_trajectories
 
 TOOL = {"name_for_human": "s", "name_for_model": "search", "description_for_model": "Searches.", "parameters": {}}
 CALL = '<tool_call>\n{"name": "search", "arguments": {"query": ["été"]}}\n</tool_call>'
@@ -27,11 +27,11 @@ def load(folder, entries):
     path = folder / "data.jsonl"
     texts = (one if isinstance(one, str) else json.dumps(one) for one in entries)
     path.write_text("".join(text + "\n" for text in texts), encoding="utf-8")
-    return load_trajectories(path, jobs=None, pace=make_pace())
+    return read_trajectories(path, jobs=None, pace=make_pace())
 
 
 def test_tags_become_calls_and_results(tmp_path):
-    [job] = load(tmp_path, ["", GOOD]).jobs
+    [job] = load(tmp_path, ["", GOOD])
     assert job.id == "trajectory-2"
     assert [tool["function"]["name"] for tool in job.tools] == ["search"]
     searched, answered = job.turns
@@ -42,7 +42,7 @@ def test_tags_become_calls_and_results(tmp_path):
 
 
 def test_a_reply_may_call_several_tools_or_none(tmp_path):
-    [job] = load(tmp_path, [entry(CALL, RESULT, "Which one?", "The first.", "Ann")]).jobs
+    [job] = load(tmp_path, [entry(CALL, RESULT, "Which one?", "The first.", "Ann")])
     assert [turn.pause_s for turn in job.turns] == [0.0, 7.0, 0.0]
     assert job.turns[1].said == ({"role": "user", "content": "The first."},)
 

@@ -5,11 +5,11 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from converters.conversation import read_conversations
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcache.errors import InputError
-from workloads.conversation.sessions import load_sessions
 
 
 def _write(folder, *questions):
@@ -36,7 +36,7 @@ def _load(
     scale=1.0,
     seed=0,
 ):
-    return load_sessions(
+    return read_conversations(
         path,
         jobs=jobs,
         rate=rate,
@@ -56,7 +56,7 @@ def _asked(job):
 
 
 def test_a_session_is_a_document_then_a_question_a_turn(tmp_path):
-    first, second = _load(_write(tmp_path, 3)).jobs
+    first, second = _load(_write(tmp_path, 3))
     assert first.messages == ({"role": "user", "content": "document 0\n\nq0.0?"},)
     assert _asked(first) == ["document 0\n\nq0.0?", "q0.1?"]
     assert [turn.content for turn in first.turns] == ["a0.0", "a0.1"]
@@ -65,7 +65,7 @@ def test_a_session_is_a_document_then_a_question_a_turn(tmp_path):
 
 
 def test_sessions_of_one_document_stand_apart(tmp_path):
-    jobs = _load(_write(tmp_path, 4, 3, 1)).jobs
+    jobs = _load(_write(tmp_path, 4, 3, 1))
     assert [_asked(job)[0] for job in jobs] == [
         "document 0\n\nq0.0?",
         "document 1\n\nq1.0?",
@@ -78,21 +78,21 @@ def test_sessions_of_one_document_stand_apart(tmp_path):
 @given(questions=st.lists(st.integers(1, 9), min_size=1, max_size=4), turns=st.integers(1, 5))
 def test_every_question_is_asked_once_and_begins_one_session(tmp_path_factory, questions, turns):
     path = _write(tmp_path_factory.mktemp("data"), *questions)
-    once = _load(path, turns=turns).jobs
+    once = _load(path, turns=turns)
     answers = Counter(turn.content for job in once for turn in job.turns)
     assert len(answers) == sum(questions)
     assert {*answers.values()} == {1}
-    every = _load(path, jobs=sum(questions), turns=turns).jobs
+    every = _load(path, jobs=sum(questions), turns=turns)
     assert len({job.messages[0]["content"] for job in every}) == sum(questions)
     assert max(len(job.turns) for job in every) <= turns
-    assert every[: len(once)] == _load(path, jobs=len(once), turns=turns).jobs
+    assert every[: len(once)] == _load(path, jobs=len(once), turns=turns)
 
 
 @given(tokens=st.integers(1, 400), seed=st.integers(0, 9))
 def test_short_replies_go_on_up_to_the_tokens(tmp_path_factory, tokens, seed):
     path = _write(tmp_path_factory.mktemp("data"), 3, 2)
     recorded, longer = (_load(path, turns=3, reply_tokens=most, seed=seed) for most in (None, tokens))
-    for job, long_job in zip(recorded.jobs, longer.jobs, strict=True):
+    for job, long_job in zip(recorded, longer, strict=True):
         assert _asked(job) == _asked(long_job)
         assert (job.arrival_s, [turn.pause_s for turn in job.turns]) == (
             long_job.arrival_s,
@@ -101,24 +101,12 @@ def test_short_replies_go_on_up_to_the_tokens(tmp_path_factory, tokens, seed):
         for turn, long_turn in zip(job.turns, long_job.turns, strict=True):
             assert long_turn.content.startswith(turn.content)
             assert len(long_turn.content.split()) == pytest.approx(max(1, tokens), rel=0.01, abs=2)
-    assert longer.jobs[:1] == _load(path, jobs=1, turns=3, reply_tokens=tokens, seed=seed).jobs
-    assert "go on with text of ours" in longer.notes[0]
+    assert longer[:1] == _load(path, jobs=1, turns=3, reply_tokens=tokens, seed=seed)
 
 
-def test_repeated_sessions_are_told(tmp_path):
-    path = _write(tmp_path, 3)
-    assert len(_load(path).notes) == 2
-    assert "2 conversations that ask each question once; 1 more" in _load(path, jobs=3).notes[-1]
+def test_more_conversations_than_questions_are_refused(tmp_path):
     with pytest.raises(InputError, match=r"--jobs 4: .* gives 3"):
-        _load(path, jobs=4)
-
-
-def test_what_is_not_recorded_is_told(tmp_path):
-    path = _write(tmp_path, 3)
-    _, drawn, cut = _load(path, rate=0.5, dispersion=5.0, cv=0.25, scale=0.5).notes
-    assert drawn.startswith("Arrivals and pauses (mean 10 s) are drawn")
-    assert "coefficient of variation of 0.25, not recorded" in drawn
-    assert cut == "Documents are cut to their first 50% of characters."
+        _load(_write(tmp_path, 3), jobs=4)
 
 
 def test_longbench_turns_bring_their_documents(tmp_path):
@@ -126,15 +114,14 @@ def test_longbench_turns_bring_their_documents(tmp_path):
     entries = [{"input": "", "context": f"news {number}", "answers": [f"a{number}"]} for number in range(3)]
     path.write_text("".join(json.dumps(entry) + "\n" for entry in entries), encoding="utf-8")
     loaded = _load(path)
-    assert [[question.split("\n\n")[0] for question in _asked(job)] for job in loaded.jobs] == [
+    assert [[question.split("\n\n")[0] for question in _asked(job)] for job in loaded] == [
         ["news 0", "news 1"],
         ["news 2"],
     ]
-    assert "which is ours" in loaded.notes[1]
 
 
 def test_arrivals_and_pauses_have_the_asked_means_and_cv(tmp_path):
-    jobs = _load(_write(tmp_path, *[8] * 500), rate=0.5, cv=0.25, dispersion=10.0, turns=8).jobs
+    jobs = _load(_write(tmp_path, *[8] * 500), rate=0.5, cv=0.25, dispersion=10.0, turns=8)
     gaps = np.diff([job.arrival_s for job in jobs])
     pauses = np.array([turn.pause_s for job in jobs for turn in job.turns[:-1]])
     assert gaps.mean() == pytest.approx(2, rel=0.05)
@@ -146,25 +133,20 @@ def test_arrivals_and_pauses_have_the_asked_means_and_cv(tmp_path):
 def test_conversations_end_after_some_of_their_turns(tmp_path):
     path = _write(tmp_path, *[6] * 200)
     whole, some = _load(path, turns=6), _load(path, turns=6, least_turns=3)
-    lengths = [len(job.turns) for job in some.jobs]
+    lengths = [len(job.turns) for job in some]
     assert {3, 4, 5, 6} == set(lengths)
     assert np.mean(lengths) == pytest.approx(4.5, abs=0.3)
-    for job, full in zip(some.jobs, whole.jobs, strict=True):
+    for job, full in zip(some, whole, strict=True):
         assert job.messages == full.messages
         assert [turn.content for turn in job.turns] == [turn.content for turn in full.turns[: len(job.turns)]]
 
 
 def test_only_the_seed_changes_the_times(tmp_path):
     path = _write(tmp_path, 4, 4)
-    assert _load(path, seed=1).jobs == _load(path, seed=1).jobs
-    one, two = _load(path, seed=1).jobs[0], _load(path, seed=2).jobs[0]
+    assert _load(path, seed=1) == _load(path, seed=1)
+    one, two = _load(path, seed=1)[0], _load(path, seed=2)[0]
     assert one.turns[0].pause_s != two.turns[0].pause_s
     assert one.messages == two.messages
-
-
-def test_the_note_has_the_mean_sizes(tmp_path):
-    # Document of 2 words, then q a q a: prompts of 3 and 5.
-    assert "a prompt has 4 tokens on average" in _load(_write(tmp_path, 2)).notes[0]
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,9 @@ from __future__ import annotations
 import json
 
 import pytest
+from converters.documents import SUMMARIZE, Exchange, Thread, read_threads
 
 from agentcache.errors import InputError
-from workloads.conversation.documents import SUMMARIZE, Exchange, Thread, read_threads
 
 
 def _loogle(document="A long text.", pairs=(("Who?", "Ann"),), **fields):
@@ -73,8 +73,9 @@ def test_a_bad_line_is_named_by_number_and_field(tmp_path, entry, problem):
     assert "\n" not in str(caught.value)
 
 
-def test_text_that_is_not_json_is_named_by_its_line(tmp_path):
+@pytest.mark.parametrize("text", ["{broken", "[" * 100_000], ids=["broken", "deep"])
+def test_text_that_is_not_json_is_named_by_its_line(tmp_path, text):
     path = tmp_path / "data.jsonl"
-    path.write_text("\n{broken\n", encoding="utf-8")
+    path.write_text(f"\n{text}\n", encoding="utf-8")
     with pytest.raises(InputError, match=r"data\.jsonl:2: is not a JSON object"):
         read_threads(path, 1.0)

@@ -1,29 +1,23 @@
-"""Conversations about long documents, paced as the AsymCache paper paces them, as jobs."""
+"""Reads LooGLE and LongBench as conversations about long documents, paced as the AsymCache paper paces them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
 
 from agentcache.errors import InputError
+from converters.documents import Exchange, Thread, read_threads
 from tool_runtime.agent.job import Job, Message, Turn
 from workloads.arrivals import draw_arrivals
-from workloads.conversation.documents import SUMMARIZE, Exchange, Thread, read_threads
 from workloads.filler import Encode, write_filler
-from workloads.loaded import LoadedJobs, check_enough, check_options
+from workloads.loaded import check_enough, check_options
 
 # AsymCache, section "Workloads".
 PAPER_CV = 0.25
-
-_REPEATS_NOTE = (
-    "The file gives {once} conversations that ask each question once; {further} more ask its questions again, each "
-    "from another one on. Those that begin with the same document share it as their prefix."
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +26,7 @@ class _Session:
     exchanges: Sequence[Exchange]
 
 
-def load_sessions(
+def read_conversations(
     path: Path,
     *,
     jobs: int | None,
@@ -45,7 +39,7 @@ def load_sessions(
     encode: Encode,
     scale: float,
     seed: int,
-) -> LoadedJobs:
+) -> list[Job]:
     """Load `jobs` conversations of at most `turns` questions each; None asks every question of the file once.
 
     First turns come as a Gamma process of `rate` a second with coefficient of variation `cv`. The pauses behind the
@@ -56,7 +50,7 @@ def load_sessions(
     Job n is the same for every `jobs` above n. Raises InputError.
     """
     _check(jobs, scale, turns, least_turns, dispersion)
-    sessions, once = _choose_sessions(path, jobs, scale, turns)
+    sessions = _choose_sessions(path, jobs, scale, turns)
     count = len(sessions)
     arrivals = draw_arrivals("gamma", count, rate, cv, seed)
     built = []
@@ -68,8 +62,7 @@ def load_sessions(
         if reply_tokens is not None:
             sessions[number] = _lengthen_replies(sessions[number], reply_tokens, encode, rng)
         built.append(_build_job(number, sessions[number], arrivals[number], pauses_s.tolist()))
-    said = _describe_data(sessions, encode, reply_tokens)
-    return LoadedJobs(built, (*said, *_describe_drawn(cv, dispersion / rate, once, count - once, scale)))
+    return built
 
 
 def _check(jobs: int | None, scale: float, turns: int, least_turns: int | None, dispersion: float) -> None:
@@ -84,13 +77,12 @@ def _check(jobs: int | None, scale: float, turns: int, least_turns: int | None, 
         raise InputError(f"--dispersion {dispersion:g}: give a number above 0")
 
 
-def _choose_sessions(path: Path, jobs: int | None, scale: float, turns: int) -> tuple[list[_Session], int]:
-    """Choose one for each of the `jobs`. Return also how many ask each question of the file once: the first ones."""
+def _choose_sessions(path: Path, jobs: int | None, scale: float, turns: int) -> list[_Session]:
+    """Choose one for each of the `jobs`. The first ones ask each question of the file once."""
     threads = read_threads(path, scale)
     rounds = [list(_open_sessions(threads, turns, offset)) for offset in range(turns)]
     check_enough(jobs, sum(map(len, rounds)), path)
-    once = len(rounds[0])
-    return list(islice(chain.from_iterable(rounds), once if jobs is None else jobs)), once
+    return list(islice(chain.from_iterable(rounds), len(rounds[0]) if jobs is None else jobs))
 
 
 def _open_sessions(threads: Sequence[Thread], turns: int, offset: int) -> Iterator[_Session]:
@@ -132,40 +124,3 @@ def _build_job(number: int, session: _Session, arrival_s: float, pauses_s: Seque
     return Job(
         f"session-{number}", (_write_message(first, session.opening),), turns=(*turns, last), arrival_s=arrival_s
     )
-
-
-def _describe_drawn(cv: float, mean_pause_s: float, once: int, further: int, scale: float) -> Iterator[str]:
-    """Describe what is not the data set's. `once` conversations ask each of its questions, `further` ask some again."""
-    yield (
-        f"Arrivals and pauses (mean {mean_pause_s:g} s) are drawn from Gamma distributions with a coefficient of "
-        f"variation of {cv:g}, not recorded."
-    )
-    if further > 0:
-        yield _REPEATS_NOTE.format(once=once, further=further)
-    if scale != 1:
-        yield f"Documents are cut to their first {scale:.0%} of characters."
-
-
-def _describe_data(sessions: Sequence[_Session], encode: Encode, reply_tokens: int | None) -> Iterator[str]:
-    count = cache(lambda text: len(encode(text)) if text else 0)
-    prompts = replies = requests = 0
-    for session in sessions:
-        context = count(session.opening)
-        for exchange in session.exchanges:
-            context += count(exchange.document) + count(exchange.question)
-            prompts += context
-            replies += count(exchange.answer)
-            context += count(exchange.answer)
-            requests += 1
-    yield (
-        f"{len(sessions)} conversations, {requests} requests: documents, questions and answers are the data set's; "
-        f"a prompt has {prompts / requests:.0f} tokens on average, without the chat template, and a reply "
-        f"{replies / requests:.0f}, "
-        + (
-            "as short as the recorded answers are."
-            if reply_tokens is None
-            else f"because shorter answers go on with text of ours up to {reply_tokens} tokens."
-        )
-    )
-    if any(exchange.question == SUMMARIZE for session in sessions for exchange in session.exchanges):
-        yield f'Entries without a question are asked "{SUMMARIZE}", which is ours.'

@@ -17,15 +17,11 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from converters.chat import Call, ChatMessage, Function, ToolName, read_chat
 from tool_runtime.agent.job import Job
-from workloads.loaded import LoadedJobs, Record, draw_recordings, parse_record, read_lines
-from workloads.trajectories.chat import Call, ChatMessage, Function, ToolName, read_chat
-from workloads.trajectories.pacing import Pace, describe_pace, pace_jobs
+from workloads.loaded import Record, draw_recordings, parse_record, read_lines
+from workloads.pacing import Pace, pace_jobs
 
-_RECORDED_NOTE = (
-    "WebDancer trajectories: all messages, calls and results are recorded. Tools are declared as recorded, besides "
-    "their description in the recorded question."
-)
 _RESULT = re.compile(r"\s*<tool_response>\n?(.*?)\n?</tool_response>\s*", re.DOTALL)
 _CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 
@@ -57,8 +53,8 @@ class _Trajectory(Record):
     tag: Any = None
 
 
-def load_trajectories(path: Path, *, jobs: int | None, pace: Pace) -> LoadedJobs:
-    """Load `jobs` trajectories, all for None, drawn by the seed, each a job with its text named after its line.
+def read_trajectories(path: Path, *, jobs: int | None, pace: Pace) -> list[Job]:
+    """Read `jobs` trajectories, all for None, drawn by the seed, each a job with its text named after its line.
 
     Tool times are drawn. Raises InputError with path:line, the field and the message's number.
     """
@@ -66,8 +62,7 @@ def load_trajectories(path: Path, *, jobs: int | None, pace: Pace) -> LoadedJobs
         _read_trajectory(line, parse_record(_Trajectory, text, f"{path}:{line}"), f"{path}:{line}")
         for line, text in read_lines(path)
     ]
-    paced = pace_jobs(draw_recordings(recorded, jobs, path, pace.seed), pace)
-    return LoadedJobs(paced, (_RECORDED_NOTE, describe_pace(paced)))
+    return pace_jobs(draw_recordings(recorded, jobs, path, pace.seed), pace)
 
 
 def _read_trajectory(line: int, recorded: _Trajectory, place: str) -> Job:

@@ -5,8 +5,8 @@ import pytest
 from made_pace import make_pace
 
 from tool_runtime.agent.job import Job, ToolCall, ToolResult, Turn
+from workloads.pacing import Pace, describe_pace, pace_jobs, user_pause
 from workloads.tool_latency import parse_tool_latency
-from workloads.trajectories.pacing import Pace, describe_pace, pace_jobs, user_pause
 
 USER = {"role": "user", "content": "Hello"}
 CALL = ToolCall("look", "{}")

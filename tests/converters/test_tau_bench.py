@@ -3,10 +3,10 @@ from __future__ import annotations
 import json
 
 import pytest
+from converters.tau_bench import read_runs
 from made_pace import make_pace
 
 from agentcache.errors import InputError
-from workloads.trajectories.tau_bench import load_runs
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "book", "arguments": '{"seat": 4}'}}
 CHAT = (
@@ -28,11 +28,11 @@ def run(task=0, trial=0, chat=CHAT, **fields):
 def load(folder, entries, *, jobs=None, seed=0):
     path = folder / "runs.json"
     path.write_text(entries if isinstance(entries, str) else json.dumps(entries), encoding="utf-8")
-    return load_runs(path, jobs=jobs, pace=make_pace(seed=seed))
+    return read_runs(path, jobs=jobs, pace=make_pace(seed=seed))
 
 
 def test_a_run_is_a_job_with_tools_and_a_user(tmp_path):
-    [job] = load(tmp_path, [run(3, 1)]).jobs
+    [job] = load(tmp_path, [run(3, 1)])
     assert job.id == "task-3-trial-1"
     assert [tool["function"]["name"] for tool in job.tools] == ["book"]
     assert [(turn.content, turn.pause_s) for turn in job.turns] == [("", 0.0), ("Booked. More?", 7.0), ("Bye.", 0.0)]
@@ -41,23 +41,24 @@ def test_a_run_is_a_job_with_tools_and_a_user(tmp_path):
 
 
 def test_all_jobs_begin_with_the_same_tools(tmp_path):
-    jobs = load(tmp_path, [run(0), run(1, chat=[*CHAT[:2], {"role": "assistant", "content": "No."}])]).jobs
+    jobs = load(tmp_path, [run(0), run(1, chat=[*CHAT[:2], {"role": "assistant", "content": "No."}])])
     assert jobs[0].tools == jobs[1].tools
     assert jobs[0].messages == jobs[1].messages
 
 
 def test_the_seed_draws_runs_without_repeating_one(tmp_path):
     runs = [run(task) for task in range(20)]
-    drawn = {seed: [job.id for job in load(tmp_path, runs, seed=seed).jobs] for seed in (0, 1)}
+    drawn = {seed: [job.id for job in load(tmp_path, runs, seed=seed)] for seed in (0, 1)}
     assert drawn[0] != drawn[1]
     assert set(drawn[0]) == set(drawn[1]) == {f"task-{task}-trial-0" for task in range(20)}
-    assert [job.id for job in load(tmp_path, runs, jobs=4).jobs] == drawn[0][:4]
+    assert [job.id for job in load(tmp_path, runs, jobs=4)] == drawn[0][:4]
 
 
 @pytest.mark.parametrize(
     ("entries", "problem"),
     [
         ("{", "Invalid JSON"),
+        ("[" * 100_000, "Invalid JSON"),
         ("{}", "Input should be a valid array"),
         ([], "holds no entries"),
         ([run(), {**run(), "trial": -1}], r"\[1\].trial: .*greater than or equal to 0"),
@@ -80,4 +81,4 @@ def test_more_jobs_than_runs_and_packed_files_are_refused(tmp_path):
         load(tmp_path, [run(0), run(1)], jobs=3)
     for name, problem in (("gone.json", "cannot be read"), ("packed.json.zst", "unpack it first")):
         with pytest.raises(InputError, match=problem):
-            load_runs(tmp_path / name, jobs=None, pace=make_pace())
+            read_runs(tmp_path / name, jobs=None, pace=make_pace())

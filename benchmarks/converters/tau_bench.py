@@ -12,16 +12,11 @@ from typing import Any
 from pydantic import Field, RootModel
 
 from agentcache.errors import InputError
+from converters.chat import ChatMessage, declare_tools, read_chat
 from tool_runtime.agent.job import Job
 from tool_runtime.bounds import Count
-from workloads.loaded import LoadedJobs, Record, draw_recordings, parse_record, read_whole
-from workloads.trajectories.chat import ChatMessage, declare_tools, read_chat
-from workloads.trajectories.pacing import Pace, describe_pace, pace_jobs
-
-_RECORDED_NOTE = (
-    "tau-bench runs: all messages, calls and results are recorded. Tools are declared by the names that the file's "
-    "runs call, for their descriptions were not recorded."
-)
+from workloads.loaded import Record, draw_recordings, parse_record, read_whole
+from workloads.pacing import Pace, pace_jobs
 
 
 class _Run(Record):
@@ -36,15 +31,15 @@ class _File(RootModel[list[_Run]]):
     pass
 
 
-def load_runs(path: Path, *, jobs: int | None, pace: Pace) -> LoadedJobs:
-    """Load `jobs` runs, all for None, drawn by the seed, each a job with its text; one turn a reply of the agent.
+def read_runs(path: Path, *, jobs: int | None, pace: Pace) -> list[Job]:
+    """Read `jobs` runs, all for None, drawn by the seed, each a job with its text; one turn a reply of the agent.
 
-    Tool times are drawn. The agent waits for the simulated user as a conversation does for its user: the pauses are
+    Tools are declared by the names that the file's runs call, for their descriptions were not recorded. Tool times are
+    drawn. The agent waits for the simulated user as a conversation does for its user: the pauses are
     drawn by the same law. Raises InputError that names the file, the run's index and the field.
     """
     drawn = draw_recordings(_read_runs(path), jobs, path, pace.seed)
-    paced = pace_jobs(drawn, pace)
-    return LoadedJobs(paced, (_RECORDED_NOTE, describe_pace(paced)))
+    return pace_jobs(drawn, pace)
 
 
 def _read_runs(path: Path) -> list[Job]:

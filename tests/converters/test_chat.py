@@ -3,12 +3,12 @@ from __future__ import annotations
 import json
 
 import pytest
+from converters.chat import ChatMessage, declare_tools, read_chat
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcache.errors import InputError
 from tool_runtime.agent.job import ToolCall, ToolResult, Turn
-from workloads.trajectories.chat import ChatMessage, declare_tools, read_chat
 
 
 def message(role, content="", calls=()):
