@@ -14,8 +14,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from converters import lmcache, mooncake
+from converters.bfcl_multi_turn import read_jobs
+from converters.bfcl_results import read_results
 from converters.chat_sessions import tokenize
 from converters.conversation import PAPER_CV, read_conversations
+from converters.pace import Pace, user_pause
 from converters.recorded import write_sessions
 from converters.tau_bench import read_runs
 from converters.webdancer import read_trajectories
@@ -25,9 +28,15 @@ from agentcache.jobs.tokenizer import LocalTokenizer
 from agentcache.models.catalog import SHAPE_PREFIX, resolve_model
 from agentcache.sim.settings import DEFAULT_MODEL
 from tool_runtime.agent.job import Job
-from workloads.arrivals import draw_arrivals
-from workloads.pacing import Pace, user_pause
-from workloads.tool_latency import parse_tool_latency
+from workloads.pacing import draw_arrivals, parse_tool_latency
+
+# Of chats without times, what reads them.
+READERS: dict[str, tuple[Callable[..., list[Job]], str]] = {
+    "bfcl_multi_turn": (read_jobs, "recorded shapes of BFCL multi-turn jobs"),
+    "tau_bench": (read_runs, "a result file of tau-bench"),
+    "webdancer": (read_trajectories, "a file of trajectories"),
+    "bfcl_results": (read_results, "an official result file of BFCL web search"),
+}
 
 
 def convert(arguments: Sequence[str]) -> None:
@@ -45,7 +54,7 @@ def convert_lmcache(options: argparse.Namespace) -> None:
         options.path,
         options.out,
         jobs=options.jobs,
-        arrivals=lambda count: draw_arrivals("poisson", count, options.rate, 1.0, options.seed),
+        arrivals=lambda count: draw_arrivals("poisson", count, options.rate, options.seed),
         max_gap_s=options.max_gap,
         encode=load_tokenizer(options.model).encode,
         seed=options.seed,
@@ -70,15 +79,18 @@ def convert_conversation(options: argparse.Namespace) -> None:
 
 
 def convert_chats(options: argparse.Namespace) -> None:
-    read: Callable[..., list[Job]] = {"tau_bench": read_runs, "webdancer": read_trajectories}[options.kind]
+    read = READERS[options.kind][0]
     pace = Pace(
-        arrivals=lambda count: draw_arrivals("poisson", count, options.rate, PAPER_CV, options.seed),
+        arrivals=lambda count: draw_arrivals("poisson", count, options.rate, options.seed),
         tool=parse_tool_latency(options.tool_latency),
         user=user_pause(options.dispersion / options.rate, PAPER_CV),
         seed=options.seed,
     )
-    jobs = read(options.path, jobs=options.jobs, pace=pace)
-    write_sessions(options.out, tokenize(jobs, load_tokenizer(options.model)), kind=options.kind)
+    tokenizer = load_tokenizer(options.model)
+    # Shapes have sizes instead of text.
+    more = {"encode": tokenizer.encode} if options.kind == "bfcl_multi_turn" else {}
+    jobs = read(options.path, jobs=options.jobs, pace=pace, **more)
+    write_sessions(options.out, tokenize(jobs, tokenizer), kind=options.kind)
 
 
 def load_tokenizer(model: str) -> LocalTokenizer:
@@ -101,7 +113,7 @@ def build_parser() -> argparse.ArgumentParser:
     one.add_argument("--turns", type=int, default=8, help="most questions of a conversation (default 8)")
     one.add_argument("--least-turns", type=int, metavar="N", help="draw the number of turns from N to --turns")
     one.add_argument("--reply-tokens", type=int, metavar="N", help="lengthen replies that have fewer tokens")
-    for kind, summary in (("tau_bench", "a result file of tau-bench"), ("webdancer", "a file of trajectories")):
+    for kind, (_, summary) in READERS.items():
         one = _add(kinds, kind, convert_chats, summary)
         _add_drawn(one, rate=0.5)
         _add_dispersion(one)

@@ -59,7 +59,7 @@ class Case:
         pause = {"dispersion": USER_PAUSE_S * rate} if self.pauses else {}
         source = self.source.format(data=data)
         if not self.converted:
-            return JobSettings(workload=source, jobs=self.jobs, rate=rate, seed=seed, **self.options, **pause)
+            return JobSettings(workload=source, jobs=self.jobs, rate=rate, seed=seed, **self.options)
         recording = out / self.folder / f"rate{rate:g}-seed{seed}.jsonl"
         recording.parent.mkdir(parents=True, exist_ok=True)
         words = {"jobs": self.jobs, "rate": rate, "seed": seed, "out": recording, **pause}
@@ -75,7 +75,7 @@ class Case:
 
 CASES = (
     Case("BFCL web search", "bfcl", 40, {}),
-    Case("BFCL multi-turn", "bfcl_multi_turn:{data}/bfcl_multi_turn.jsonl", 30, {}, pauses=True),
+    Case("BFCL multi-turn", "{data}/bfcl_multi_turn.jsonl", 30, {}, pauses=True, converted="bfcl_multi_turn"),
     Case("tau-bench", "{data}/taubench.json", 60, {}, pauses=True, converted="tau_bench"),
     Case("WebDancer", "{data}/webdancer.jsonl", 40, {}, pauses=True, converted="webdancer"),
     Case("Magentic-One", "{data}/magagent", 12, {}, converted="lmcache"),

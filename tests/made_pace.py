@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workloads.pacing import Pace
+from converters.pace import Pace
 
 
 def make_pace(tool_s=2.0, user_s=7.0, seed=0):

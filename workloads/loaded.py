@@ -1,20 +1,18 @@
-"""What the loaders of recorded files share: how they read and refuse, how they scale sizes, and what they give."""
+"""Reads and refuses recorded files for all loaders, and holds the jobs that they give."""
 
 from __future__ import annotations
 
-import json
 import math
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from agentcache.errors import InputError, in_one_line
-from tool_runtime.agent.job import Job, ToolCall
+from tool_runtime.agent.job import Job
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +36,6 @@ class Record(BaseModel):
 
 
 RecordT = TypeVar("RecordT", bound=BaseModel)
-_RecordingT = TypeVar("_RecordingT")
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -89,30 +86,6 @@ def parse_record(kind: type[RecordT], text: bytes, place: str, tags: Collection[
             # Of a file of lines: `place` has the number.
             what = re.sub(r" at line \d+ column \d+$", "", what)
         raise InputError(f"{place}: {field.removeprefix('.') + ': ' if field else ''}{what}") from None
-
-
-def check_arguments(call: ToolCall, place: str) -> None:
-    """Raise InputError if the arguments are no JSON object, which chat templates and tools need."""
-    try:
-        arguments = json.loads(call.arguments or "{}")
-    except (ValueError, RecursionError):
-        arguments = None
-    if not isinstance(arguments, dict):
-        raise InputError(f"{place}: the arguments of {call.name} are no JSON object; take the entry out")
-
-
-def draw_recordings(recordings: Sequence[_RecordingT], jobs: int | None, path: Path, seed: int) -> list[_RecordingT]:
-    """Draw `jobs` of a file's recordings, each at most once; all for None, in an order that the seed gives.
-
-    Raises InputError if there are fewer. The first n are the same for every `jobs` above n.
-    """
-    check_options(jobs, 1.0)
-    if not recordings:
-        raise InputError(f"{path}: holds no entries")
-    if jobs is not None and jobs > len(recordings):
-        raise InputError(f"--jobs {jobs}: {path} has {len(recordings)} recordings; give 1 to {len(recordings)}")
-    order = np.random.default_rng(seed).permutation(len(recordings))
-    return [recordings[place] for place in order[:jobs]]
 
 
 def check_options(jobs: int | None, scale: float) -> None:

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from agentcache.errors import InputError
 from tool_runtime.agent.job import Job, Message, ToolCall, ToolResult, Turn
-from workloads.loaded import Record, check_arguments
+from workloads.loaded import Record
 
 # OpenAI's rule.
 ToolName = Annotated[str, Field(pattern="^[a-zA-Z0-9_-]{1,64}$")]
@@ -57,6 +57,16 @@ def read_chat(job_id: str, chat: Sequence[ChatMessage], place: str, tools: Seque
     opening = tuple(map(_as_message, chat[: replies[0]]))
     last = chat[replies[-1]]
     return Job(job_id, opening, tuple(tools), (*turns, Turn((last.content or "") + _write_calls(last))))
+
+
+def check_arguments(call: ToolCall, place: str) -> None:
+    """Raise InputError if the arguments are no JSON object, which chat templates and tools need."""
+    try:
+        arguments = json.loads(call.arguments or "{}")
+    except (ValueError, RecursionError):
+        arguments = None
+    if not isinstance(arguments, dict):
+        raise InputError(f"{place}: the arguments of {call.name} are no JSON object; take the entry out")
 
 
 def declare_tools(names: Iterable[str]) -> tuple[dict[str, Any], ...]:

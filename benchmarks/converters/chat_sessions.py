@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from agentcache.jobs.recorded_job import TextJob, record_text
+from agentcache.jobs.recorded_job import PromptWriter, TextJob, record_text
 from agentcache.jobs.tokenizer import Tokenizer
-from agentcache.sim.prompts import PromptWriter
 from converters.recorded import Request, Session
 from tool_runtime.agent.job import Job
 

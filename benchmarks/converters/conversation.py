@@ -12,7 +12,6 @@ import numpy as np
 from agentcache.errors import InputError
 from converters.documents import Exchange, Thread, read_threads
 from tool_runtime.agent.job import Job, Message, Turn
-from workloads.arrivals import draw_arrivals
 from workloads.filler import Encode, write_filler
 from workloads.loaded import check_enough, check_options
 
@@ -49,10 +48,12 @@ def read_conversations(
     they have as many, within 1 %: recorded answers are far shorter than what the paper's models wrote.
     Job n is the same for every `jobs` above n. Raises InputError.
     """
-    _check(jobs, scale, turns, least_turns, dispersion)
+    _check(jobs, scale, turns, least_turns)
+    _check_times(dispersion=dispersion, rate=rate, cv=cv)
     sessions = _choose_sessions(path, jobs, scale, turns)
     count = len(sessions)
-    arrivals = draw_arrivals("gamma", count, rate, cv, seed)
+    gaps = np.random.default_rng(seed).gamma(1 / cv**2, cv**2 / rate, count - 1)
+    arrivals = [0.0, *np.cumsum(gaps).tolist()]
     built = []
     for number, job_seed in enumerate(np.random.SeedSequence(seed).spawn(count)):
         rng = np.random.default_rng(job_seed)
@@ -65,7 +66,7 @@ def read_conversations(
     return built
 
 
-def _check(jobs: int | None, scale: float, turns: int, least_turns: int | None, dispersion: float) -> None:
+def _check(jobs: int | None, scale: float, turns: int, least_turns: int | None) -> None:
     check_options(jobs, scale)
     if scale > 1:
         raise InputError(f"--scale {scale:g}: give at most 1, documents can only be cut")
@@ -73,8 +74,12 @@ def _check(jobs: int | None, scale: float, turns: int, least_turns: int | None, 
         raise InputError(f"--turns {turns}: give at least 1")
     if least_turns is not None and not 1 <= least_turns <= turns:
         raise InputError(f"--least-turns {least_turns}: give from 1 to --turns, {turns}")
-    if not 0 < dispersion < float("inf"):
-        raise InputError(f"--dispersion {dispersion:g}: give a number above 0")
+
+
+def _check_times(**values: float) -> None:
+    for name, value in values.items():
+        if not 0 < value < float("inf"):
+            raise InputError(f"--{name} {value:g}: give a number above 0")
 
 
 def _choose_sessions(path: Path, jobs: int | None, scale: float, turns: int) -> list[_Session]:

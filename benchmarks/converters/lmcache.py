@@ -13,10 +13,10 @@ from pathlib import Path
 from pydantic import Field
 
 from agentcache.errors import InputError
-from converters.recorded import Request, Session, write_sessions
+from converters.recorded import Request, Session, draw_recordings, write_sessions
 from tool_runtime.bounds import Microseconds
 from workloads.filler import Encode
-from workloads.loaded import Record, draw_recordings, parse_record, read_lines, refuse_compressed
+from workloads.loaded import Record, parse_record, read_lines, refuse_compressed
 
 _MICROSECONDS = 1e-6
 # The trace does not name the tools.

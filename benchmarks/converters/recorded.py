@@ -1,4 +1,7 @@
-"""Writes requests as a recording (docs/recording.md), whose blocks are equal where all text up to their end is."""
+"""Writes requests as a recording (docs/recording.md), whose blocks are equal where all text up to their end is.
+
+It also draws the sessions that are written, where not all are wanted.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from typing import TypeVar
 
+import numpy as np
+
+from agentcache.errors import InputError
+from workloads.loaded import check_options
 from workloads.recording.line import VERSION, Header, Line
 
 # vLLM's, and so what a cache can tell apart.
 BLOCK_TOKENS = 16
+
+
+_RecordingT = TypeVar("_RecordingT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,3 +107,17 @@ def _list_lines(session: Session, blocks: _Blocks) -> Iterator[Line]:
             end="calls" if request.called else "answer",
         )
         came_s += request.wait_s
+
+
+def draw_recordings(recordings: Sequence[_RecordingT], jobs: int | None, path: Path, seed: int) -> list[_RecordingT]:
+    """Draw `jobs` of a file's recordings, each at most once; all for None, in an order that the seed gives.
+
+    Raises InputError if there are fewer. The first n are the same for every `jobs` above n.
+    """
+    check_options(jobs, 1.0)
+    if not recordings:
+        raise InputError(f"{path}: holds no entries")
+    if jobs is not None and jobs > len(recordings):
+        raise InputError(f"--jobs {jobs}: {path} has {len(recordings)} recordings; give 1 to {len(recordings)}")
+    order = np.random.default_rng(seed).permutation(len(recordings))
+    return [recordings[place] for place in order[:jobs]]

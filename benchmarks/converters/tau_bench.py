@@ -13,10 +13,11 @@ from pydantic import Field, RootModel
 
 from agentcache.errors import InputError
 from converters.chat import ChatMessage, declare_tools, read_chat
+from converters.pace import Pace, pace_jobs
+from converters.recorded import draw_recordings
 from tool_runtime.agent.job import Job
 from tool_runtime.bounds import Count
-from workloads.loaded import Record, draw_recordings, parse_record, read_whole
-from workloads.pacing import Pace, pace_jobs
+from workloads.loaded import Record, parse_record, read_whole
 
 
 class _Run(Record):

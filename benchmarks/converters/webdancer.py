@@ -18,9 +18,10 @@ from typing import Any, Literal
 from pydantic import Field
 
 from converters.chat import Call, ChatMessage, Function, ToolName, read_chat
+from converters.pace import Pace, pace_jobs
+from converters.recorded import draw_recordings
 from tool_runtime.agent.job import Job
-from workloads.loaded import Record, draw_recordings, parse_record, read_lines
-from workloads.pacing import Pace, pace_jobs
+from workloads.loaded import Record, parse_record, read_lines
 
 _RESULT = re.compile(r"\s*<tool_response>\n?(.*?)\n?</tool_response>\s*", re.DOTALL)
 _CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)

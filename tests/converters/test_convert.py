@@ -15,11 +15,10 @@ from made_command import make_settings
 from made_job import CharacterTokenizer
 
 from agentcache.errors import InputError
-from agentcache.jobs.recorded_job import record_text
+from agentcache.jobs.recorded_job import PromptWriter, record_text
 from agentcache.report.events import read_events
 from agentcache.report.policy_run import group_by_policy
 from agentcache.sim.command import simulate
-from agentcache.sim.prompts import PromptWriter
 from tool_runtime.agent.job import Job, ToolCall, ToolResult, Turn
 from workloads.recording.reader import read_recording
 
@@ -27,6 +26,13 @@ pytestmark = pytest.mark.usefixtures("without_plots")
 
 _CALL = {"type": "function", "function": {"name": "book", "arguments": "{}"}}
 _TEXT_CALL = '<tool_call>{"name": "search", "arguments": {}}</tool_call>'
+
+
+def _make_shapes(path: Path) -> None:
+    calling = {"tools": ["ls"], "tool_result_chars": [40], "output_tokens": 30}
+    answer = {"tools": [], "tool_result_chars": [], "output_tokens": 20}
+    turns = [{"steps": [calling, answer]}, {"steps": [answer]}]
+    _write(path, *({"model": model, "id": "multi_turn_base_0", "turns": turns} for model in "ab"))
 
 
 def _make_runs(path: Path) -> None:
@@ -81,6 +87,7 @@ def _write(path: Path, *entries: dict[str, Any]) -> None:
 MADE: dict[str, tuple[Callable[[Path], None], int, int, int]] = {
     "mooncake": (_make_singles, 6, 6, 0),
     "conversation": (_make_documents, 2, 6, 0),
+    "bfcl_multi_turn": (_make_shapes, 2, 6, 2),
     "tau_bench": (_make_runs, 2, 6, 2),
     "webdancer": (_make_trajectories, 2, 6, 2),
     "lmcache": (_make_requests, 2, 6, 4),

@@ -19,7 +19,7 @@ def refusal(**fields: Any) -> str:
 @pytest.mark.parametrize(
     ("workload", "text"),
     [
-        ("chat", "workload chat: unknown; choose from bfcl, agent_traces:PATH, bfcl_multi_turn:PATH, recording:PATH"),
+        ("chat", "workload chat: unknown; choose from bfcl, agent_traces:PATH, recording:PATH"),
         ("chat:here", "workload chat: unknown; choose from bfcl"),
         ("bfcl:here", "workload bfcl:here: bfcl takes no path; leave it out"),
         ("recording", "workload recording: needs a path, recording:PATH: a recording"),
@@ -40,23 +40,20 @@ def test_a_trace_of_others_is_answered_with_the_command(kind: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "given", "text"),
     [
-        ("agent_traces", {"results": Path("x")}, "--results: only for bfcl"),
+        ("recording", {"tool_latency": "2"}, "--tool-latency: only for bfcl"),
         ("recording", {"arrival": "even"}, "--arrival: only for bfcl, agent_traces"),
         ("bfcl", {"max_gap_s": 3.0}, "--max-gap: only for agent_traces"),
         ("bfcl", {"max_context": 9}, "--max-context: only for agent_traces, recording"),
-        ("bfcl", {"dispersion": 9.0}, "--dispersion: only for bfcl_multi_turn"),
         ("bfcl", {"seed": -1}, "--seed -1: give 0 or more"),
         ("bfcl", {"jobs": 0}, "--jobs 0: give at least 1"),
         ("bfcl", {"rate": 0.0}, "--rate 0: give a number above 0, jobs per second"),
         ("bfcl", {"rate": float("nan")}, "--rate nan: give a number above 0"),
-        ("bfcl", {"cv": -1.0}, "--cv -1: give a number above 0"),
         ("agent_traces", {"scale": float("inf")}, "--scale inf: give a number above 0"),
         ("recording", {"max_context": 0}, "--max-context 0: give at least 1"),
         ("agent_traces", {"max_gap_s": -0.5}, "--max-gap -0.5: give at least 0"),
-        ("bfcl_multi_turn", {"dispersion": 0.0}, "--dispersion 0: give a number above 0"),
-        ("bfcl_multi_turn", {"tool_latency": "soon"}, "--tool-latency soon: 'soon' is not a number"),
-        ("bfcl_multi_turn", {"scale": 0.5}, "--scale: only for bfcl, agent_traces"),
-        ("recording", {"tool_latency": "1"}, "--tool-latency: only for bfcl, bfcl_multi_turn"),
+        ("bfcl", {"tool_latency": "soon"}, "--tool-latency soon: 'soon' is not a number"),
+        ("recording", {"scale": 0.5}, "--scale: only for bfcl, agent_traces"),
+        ("recording", {"tool_latency": "1"}, "--tool-latency: only for bfcl"),
     ],
 )
 def test_options_that_cannot_work_are_refused_by_their_flag(

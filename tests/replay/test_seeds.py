@@ -25,7 +25,6 @@ FIXED = [
 DRAWN = [
     ("agent_traces:t", {"arrival": "poisson"}),
     ("agent_traces:t", {"concurrency": 4}),
-    ("bfcl_multi_turn:t", {}),
     ("bfcl", {}),
 ]
 

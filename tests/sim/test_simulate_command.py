@@ -15,7 +15,7 @@ from vllm.config import VllmConfig
 from agentcache.config import AgentCacheConfig
 from agentcache.engine.blocks.evictor_inputs import build_inputs
 from agentcache.errors import InputError
-from agentcache.policy.inputs import EvictorInputs
+from agentcache.policy.registry import EvictorInputs
 from agentcache.report.content import HTML_FILE, MARKDOWN_FILE, SUMMARY_FILE
 from agentcache.report.events import EVENTS_FILE, RUN_FILE, JobEvent, read_events, read_run_record
 from agentcache.report.policy_run import PolicyRun, group_by_policy
@@ -23,7 +23,7 @@ from agentcache.report.summary import Summary
 from agentcache.run.display import ReplayDisplay
 from agentcache.sim import command
 from agentcache.sim.command import simulate
-from agentcache.sim.front_end import MEASURED_FRONT_END
+from agentcache.sim.delays import MEASURED_FRONT_END
 
 pytestmark = pytest.mark.usefixtures("without_plots")
 

@@ -15,8 +15,6 @@ from agentcache.policy.cost import read_profile
 from agentcache.policy.presets import find_cost_profile
 from tool_runtime.learning.durations_file import load_durations
 from workloads.agent_traces.trace_file import read_trace
-from workloads.bfcl.multi_turn_shapes import read_shapes
-from workloads.bfcl.result_file import read_result_file
 from workloads.recording.reader import read_recording
 
 Read = Callable[[Path], object]
@@ -52,15 +50,6 @@ def _trace(**changes: Any) -> str:
     return json.dumps({**trace, **of_trace, "requests": [{**request, **changes}]})
 
 
-def _shape(tokens: int, *characters: int) -> str:
-    step = {"tools": ["look"] * len(characters), "tool_result_chars": characters, "output_tokens": tokens}
-    return json.dumps({"model": "m", "id": "multi_turn_base_0", "turns": [{"steps": [step]}]})
-
-
-def _read_results(path: Path) -> object:
-    return read_result_file(path, jobs=None, tool_latency=lambda _: 0.0, arrivals=[0.0], seed=0)
-
-
 RECORDED = (read_recording, _recorded)
 TRACE = (read_trace, _trace)
 
@@ -79,7 +68,6 @@ TRACE = (read_trace, _trace)
         (TRACE, {"api_time": 1e308}, ": requests[0].api_time: "),
         (TRACE, {"block_size": HUGE}, ": block_size: "),
         (TRACE, {"system_tokens": HUGE}, ": system_tokens: "),
-        ((read_shapes, _shape), {"tokens": HUGE}, ":1: turns[0].steps[0].output_tokens: "),
     ],
 )
 def test_a_number_too_large_is_refused_by_file_and_field(
@@ -91,15 +79,6 @@ def test_a_number_too_large_is_refused_by_file_and_field(
         read(path)
     assert f"{path}{place}" in str(error.value)
     assert len(str(error.value)) < len(str(path)) + 400
-
-
-def test_sizes_of_one_job_are_bounded_together(tmp_path: Path) -> None:
-    path = tmp_path / "shapes.jsonl"
-    path.write_text(_shape(9_000_000, 900_000))
-    assert len(read_shapes(path)) == 1
-    path.write_text(_shape(9_000_000, 900_000, 900_000))
-    with pytest.raises(InputError, match=r"shapes\.jsonl:1: turns: .* are 10800000 together; a job may have 10000000"):
-        read_shapes(path)
 
 
 def test_one_span_too_large_costs_no_other(tmp_path: Path) -> None:
@@ -117,49 +96,6 @@ def test_a_start_at_the_end_of_time_is_refused(end: str, tmp_path: Path) -> None
     (tmp_path / "r-rank1.jsonl").write_text(_recorded(header={"started_at": end}))
     with pytest.raises(InputError, match=r"r-rank1\.jsonl:1: recording\.started_at: is"):
         read_recording(path)
-
-
-_DEEP = "[" * 100_000
-_DIGITS = "1" * 5000
-
-
-@pytest.mark.parametrize(
-    ("read", "text"),
-    [
-        (_read_results, _DEEP),
-        (_read_results, f'{{"id": {_DIGITS}}}'),
-    ],
-    ids=["results", "digits"],
-)
-def test_json_of_too_many_levels_or_digits_is_refused(read: Read, text: str, tmp_path: Path) -> None:
-    path = tmp_path / "f.jsonl"
-    path.write_text(text)
-    with pytest.raises(InputError, match=r"f\.jsonl"):
-        read(path)
-
-
-@pytest.mark.parametrize("step", ["step_²", f"step_{_DIGITS}"], ids=["superscript", "digits"])
-def test_a_step_has_a_number_in_digits(step: str, tmp_path: Path) -> None:
-    path = tmp_path / "f.jsonl"
-    log = [{"begin_of_turn_query": [{"role": "user", "content": "a"}], step: []}]
-    path.write_text(json.dumps({"id": "web_search_1", "inference_log": log}))
-    with pytest.raises(InputError, match=r"f\.jsonl:1: no step_0"):
-        _read_results(path)
-
-
-def test_arguments_and_results_of_any_depth_are_read(tmp_path: Path) -> None:
-    path = tmp_path / "f.jsonl"
-    for arguments, result in (("{}", _DEEP), ("{}", _DIGITS), (_DEEP, "")):
-        call = {"role": "assistant", "content": [{"look": arguments}]}
-        answer = [{"role": "assistant", "content": "done"}]
-        query = [{"role": "user", "content": "a"}]
-        log = {"begin_of_turn_query": query, "step_0": [call, {"role": "tool", "content": result}], "step_1": answer}
-        path.write_text(json.dumps({"id": "web_search_1", "inference_log": [log]}))
-        if arguments == "{}":
-            assert _read_results(path)
-        else:
-            with pytest.raises(InputError, match=r"f\.jsonl:1: step_0: the arguments of look are no JSON object"):
-                _read_results(path)
 
 
 def test_a_profile_of_a_cache_too_large_is_refused(tmp_path: Path) -> None:

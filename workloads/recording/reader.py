@@ -11,10 +11,8 @@ from typing import Any
 
 from agentcache.errors import InputError
 from workloads.loaded import parse_record, read_lines
-from workloads.recording.files import find_first, list_files
-from workloads.recording.line import VERSION, Header, Line
-from workloads.recording.span_lines import ASSUMPTION, read_traced
-from workloads.recording.spans import TOP
+from workloads.recording.line import VERSION, Header, Line, find_first, list_files
+from workloads.recording.spans import ASSUMPTION, TOP, read_traced
 
 # Broken lines that a note names.
 _NAMED = 3

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from converters.pace import Pace, pace_jobs, user_pause
 from made_pace import make_pace
 
 from tool_runtime.agent.job import Job, ToolCall, ToolResult, Turn
-from workloads.pacing import Pace, describe_pace, pace_jobs, user_pause
-from workloads.tool_latency import parse_tool_latency
+from workloads.pacing import parse_tool_latency
 
 USER = {"role": "user", "content": "Hello"}
 CALL = ToolCall("look", "{}")
@@ -38,9 +38,3 @@ def test_pauses_have_their_mean_and_variation():
     drawn = [pause(rng) for _ in range(4000)]
     assert np.mean(drawn) == pytest.approx(10, rel=0.02)
     assert np.std(drawn) / np.mean(drawn) == pytest.approx(0.25, rel=0.05)
-
-
-def test_the_note_counts_what_was_drawn():
-    assert "the 2 tool calls" in describe_pace([JOB])
-    assert "the 1 pauses of users" in describe_pace([JOB])
-    assert "pauses" not in describe_pace([Job("alone", (USER,), turns=(Turn("x"),))])

@@ -1,4 +1,4 @@
-"""Official BFCL result files: JSON lines, an entry each, with the log of every step.
+"""Reads official BFCL result files: JSON lines, an entry each, with the log of every step.
 
 Only what function-calling handlers write for web_search is replayed. `inference_log` holds a dict per user turn:
 
@@ -12,36 +12,25 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from agentcache.errors import InputError
+from converters.chat import check_arguments
+from converters.pace import Pace, pace_jobs
 from tool_runtime.agent.job import Job, Message, ToolCall, ToolResult, Turn
 from workloads.bfcl.dataset import read_system_message, read_tools
-from workloads.loaded import check_arguments
-from workloads.tool_latency import ToolLatency
 
 _QUERY = "begin_of_turn_query"
 _STEP = re.compile("step_[0-9]{1,9}")
 
 
-def count_entries(path: Path) -> int:
-    """Count the jobs that the file can give, at least one. Raises InputError when it cannot be read or has none."""
-    count = sum(1 for _ in _read_lines(path))
-    if not count:
-        raise InputError(f"{path}: holds no entries")
-    return count
+def read_results(path: Path, *, jobs: int | None, pace: Pace) -> list[Job]:
+    """Read the first `jobs` entries, all for None, with their messages, calls and results.
 
-
-def read_result_file(
-    path: Path, *, jobs: int | None, tool_latency: ToolLatency, arrivals: Sequence[float], seed: int
-) -> list[Job]:
-    """Read the first `jobs` entries, all for None, with their messages, calls and results; one arrival time each.
-
-    Tool times are drawn, for the files hold none. Raises InputError with path:line where an entry cannot be replayed.
+    Arrivals and tool times are drawn, for the files hold none. Raises InputError with path:line where an entry cannot
+    be replayed.
     """
     lines = list(_read_lines(path))
     if not lines:
@@ -49,22 +38,21 @@ def read_result_file(
     if jobs is not None and not 1 <= jobs <= len(lines):
         raise InputError(f"--jobs {jobs}: {path} holds {len(lines)} entries; give 1 to {len(lines)}")
     chosen = lines[:jobs]
-    seeds = np.random.SeedSequence(seed).spawn(len(chosen))
     tools = read_tools()
     line_of_id: dict[str, int] = {}
     read = []
-    for (number, line), arrival_s, job_seed in zip(chosen, arrivals, seeds, strict=True):
+    for number, line in chosen:
         try:
             entry = _parse_entry(line)
             job_id, user_turn = entry["id"], _find_user_turn(entry)
             messages = _read_messages(user_turn)
-            turns = tuple(_read_turns(user_turn, tool_latency, np.random.default_rng(job_seed)))
+            turns = tuple(_read_turns(user_turn))
         except InputError as error:
             raise InputError(f"{path}:{number}: {error}") from None
         if line_of_id.setdefault(job_id, number) != number:
             raise InputError(f"{path}:{number}: id {job_id} again, after line {line_of_id[job_id]}; take one out")
-        read.append(Job(job_id, messages, tools, turns, arrival_s))
-    return read
+        read.append(Job(job_id, messages, tools, turns))
+    return pace_jobs(read, pace)
 
 
 def _read_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -125,13 +113,13 @@ def _read_message(message: Any) -> Message:
     return {"role": role, "content": _join_text(message.get("content"), _QUERY)}
 
 
-def _read_turns(user_turn: Mapping[str, Any], tool_latency: ToolLatency, rng: np.random.Generator) -> Iterator[Turn]:
+def _read_turns(user_turn: Mapping[str, Any]) -> Iterator[Turn]:
     names = [name for name in user_turn if _STEP.fullmatch(name)]
     if not names:
         raise InputError("no step_0: the entry has no replies")
     names.sort(key=lambda name: int(name.removeprefix("step_")))
     for name in names[:-1]:
-        yield _read_step(name, *_read_log(name, user_turn[name]), tool_latency, rng)
+        yield _read_step(name, *_read_log(name, user_turn[name]))
     content, _ = _read_log(names[-1], user_turn[names[-1]])
     # The official loop also ends at its step limit and at calls that it cannot decode. No request came after
     # these, so they are an answer: its text.
@@ -150,9 +138,7 @@ def _read_log(name: str, log: Any) -> tuple[Any, list[str]]:
     ]
 
 
-def _read_step(
-    name: str, content: Any, results: list[str], tool_latency: ToolLatency, rng: np.random.Generator
-) -> Turn:
+def _read_step(name: str, content: Any, results: list[str]) -> Turn:
     if not _has_calls(content):
         problem = "calls as text (the file of a prompting handler)" if results else "text, yet steps follow"
         raise InputError(f"{name}: {problem}; only files of function-calling handlers (-FC) are replayed")
@@ -165,7 +151,7 @@ def _read_step(
         raise InputError(f"{name}: {len(calls)} calls but {len(results)} results")
     for call in calls:
         check_arguments(call, name)
-    outcomes = [ToolResult(result, tool_latency(rng), _find_error(result)) for result in results]
+    outcomes = [ToolResult(result, 0.0, _find_error(result)) for result in results]
     return Turn("", tuple(calls), tuple(outcomes))
 
 

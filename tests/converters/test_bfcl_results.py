@@ -3,12 +3,12 @@ from __future__ import annotations
 import json
 
 import pytest
+from converters.bfcl_results import read_results
+from made_pace import make_pace
 
 from agentcache.errors import InputError
 from tool_runtime.agent.job import ToolCall, ToolResult, Turn
 from workloads.bfcl.dataset import read_system_message, read_tools
-from workloads.bfcl.result_file import count_entries, read_result_file
-from workloads.tool_latency import parse_tool_latency
 
 QUERY = [{"role": "developer", "content": "Answer in this form."}, {"role": "user", "content": "Who grows tea?"}]
 
@@ -46,9 +46,8 @@ def write(tmp_path, *lines):
     return path
 
 
-def read(path, jobs=None, count=1, latency="1.5", seed=0):
-    arrivals = [float(number) for number in range(count)]
-    return read_result_file(path, jobs=jobs, tool_latency=parse_tool_latency(latency), arrivals=arrivals, seed=seed)
+def read(path, jobs=None):
+    return read_results(path, jobs=jobs, pace=make_pace(tool_s=1.5))
 
 
 def test_an_entry_keeps_its_messages_calls_and_results(tmp_path):
@@ -104,16 +103,13 @@ def test_calls_that_no_request_followed_end_the_job_as_text(tmp_path):
     assert job.turns[-1] == Turn(json.dumps(calls))
 
 
-def test_the_first_jobs_are_taken_and_times_repeat_with_the_seed(tmp_path):
+def test_the_first_jobs_are_taken(tmp_path):
     path = write(tmp_path, *(make_entry(f"web_search_base_{n}") for n in range(3)), "")
-    assert count_entries(path) == 3
-    jobs = read(path, jobs=2, count=2, latency="bfcl")
+    jobs = read(path, jobs=2)
     assert [(job.id, job.arrival_s) for job in jobs] == [("web_search_base_0", 0.0), ("web_search_base_1", 1.0)]
-    assert jobs == read(path, jobs=2, count=2, latency="bfcl")
-    assert jobs != read(path, jobs=2, count=2, latency="bfcl", seed=1)
-    assert jobs == read(path, count=3, latency="bfcl")[:2]
+    assert jobs == read(path)[:2]
     with pytest.raises(InputError, match=r"--jobs 4: .* holds 3 entries"):
-        read(path, jobs=4, count=4)
+        read(path, jobs=4)
 
 
 PROMPTING_STEP = make_step("[search_engine_query(keywords='tea')]", "[]")
@@ -143,7 +139,7 @@ SEARCH = [{"search_engine_query": "{}"}]
 def test_a_broken_entry_is_named_by_line(tmp_path, line, problem):
     path = write(tmp_path, make_entry(), line)
     with pytest.raises(InputError) as caught:
-        read(path, count=2)
+        read(path)
     assert str(caught.value).startswith(f"{path}:2: ")
     assert problem in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -154,3 +150,39 @@ def test_a_missing_or_empty_file_is_refused(tmp_path):
         read(tmp_path / "none.json")
     with pytest.raises(InputError, match="holds no entries"):
         read(write(tmp_path))
+
+
+_DEEP = "[" * 100_000
+_DIGITS = "1" * 5000
+
+
+@pytest.mark.parametrize("text", [_DEEP, f'{{"id": {_DIGITS}}}'], ids=["levels", "digits"])
+def test_json_of_too_many_levels_or_digits_is_refused(text, tmp_path):
+    path = tmp_path / "f.jsonl"
+    path.write_text(text)
+    with pytest.raises(InputError, match=r"f\.jsonl"):
+        read(path)
+
+
+@pytest.mark.parametrize("step", ["step_²", f"step_{_DIGITS}"], ids=["superscript", "digits"])
+def test_a_step_has_a_number_in_digits(step, tmp_path):
+    path = tmp_path / "f.jsonl"
+    log = [{"begin_of_turn_query": [{"role": "user", "content": "a"}], step: []}]
+    path.write_text(json.dumps({"id": "web_search_1", "inference_log": log}))
+    with pytest.raises(InputError, match=r"f\.jsonl:1: no step_0"):
+        read(path)
+
+
+def test_arguments_and_results_of_any_depth_are_read(tmp_path):
+    path = tmp_path / "f.jsonl"
+    for arguments, result in (("{}", _DEEP), ("{}", _DIGITS), (_DEEP, "")):
+        call = {"role": "assistant", "content": [{"look": arguments}]}
+        answer = [{"role": "assistant", "content": "done"}]
+        query = [{"role": "user", "content": "a"}]
+        log = {"begin_of_turn_query": query, "step_0": [call, {"role": "tool", "content": result}], "step_1": answer}
+        path.write_text(json.dumps({"id": "web_search_1", "inference_log": [log]}))
+        if arguments == "{}":
+            assert read(path)
+        else:
+            with pytest.raises(InputError, match=r"f\.jsonl:1: step_0: the arguments of look are no JSON object"):
+                read(path)

@@ -1,4 +1,4 @@
-"""Recorded shapes of multi-turn jobs, read from a file of the user: tools per reply and sizes, but no text.
+"""Reads recorded shapes of multi-turn jobs from a file of the user: tools per reply and sizes, but no text.
 
 A file has a JSON line a recorded job: its `model` and `id`, and for every turn of the user the steps of the agent.
 Such shapes can be taken from the results in github.com/bbrowning/bfcl-vllm-results (gpt-oss served by vLLM).

@@ -1,35 +1,68 @@
-"""BFCL v4 multi-turn jobs, made of the benchmark's questions and tools and of recorded shapes."""
+"""Makes BFCL v4 multi-turn jobs of the benchmark's tasks (questions and tools) and of recorded shapes."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from agentcache.errors import InputError
+from converters.bfcl_shapes import Shape, Step, read_shapes
+from converters.pace import Pace, pace_jobs
+from converters.recorded import draw_recordings
 from tool_runtime.agent.job import Job, Message, ToolCall, ToolResult, Turn
-from workloads.bfcl.multi_turn_shapes import Shape, Step, read_shapes
-from workloads.bfcl.multi_turn_tasks import Task, find_task
-from workloads.bfcl.tool_calls import write_call_text
+from workloads.bfcl.dataset import read_constant, read_entries, read_tool_documents
+from workloads.bfcl.web_search import write_call_text
 from workloads.filler import Encode, write_filler
-from workloads.loaded import LoadedJobs, draw_recordings
-from workloads.pacing import Pace, describe_pace, pace_jobs
 
-_RECORDED_NOTE = (
-    "Questions and tools are BFCL v4 multi-turn's own; tools per step and the sizes of replies and results are "
-    "recorded, {failed} recorded jobs failed and are left out. Arguments and filler text are ours. A reply stays in "
-    "the context whole, with its thinking, and all tools of a task are declared from its start."
-)
+_ID = re.compile(r"multi_turn_(?:base|long_context|miss_func|miss_param)(?=_\d+$)")
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """`questions` has a message of the user for each turn of the user."""
+
+    questions: tuple[str, ...]
+    tools: tuple[Mapping[str, Any], ...]
+
+
+def find_task(task_id: str) -> Task | None:
+    """Find a task by its id, "multi_turn_base_0"; None if there is none. Raises InputError without bfcl-eval."""
+    category = _ID.match(task_id)
+    entry = _read_category(category[0]).get(task_id) if category else None
+    if entry is None:
+        return None
+    questions = (" ".join(message["content"] for message in turn) for turn in entry["question"])
+    documents = read_constant("executable_backend_config", "MULTI_TURN_FUNC_DOC_FILE_MAPPING")
+    tools = (tool for name in entry["involved_classes"] for tool in read_tool_documents(documents[name]))
+    return Task(tuple(question or _read_hint() for question in questions), tuple(tools))
+
+
+@cache
+def _read_category(category: str) -> dict[str, dict[str, Any]]:
+    return {entry["id"]: entry for entry in read_entries(f"data/BFCL_v4_{category}.json")}
+
+
+def _read_hint() -> str:
+    """Read what the benchmark says in a turn in which it only adds tools that were missing."""
+    return str(read_constant("default_prompts", "DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_FC"))
+
+
 # Of results, which are JSON: their tokens were not recorded.
 _CHARACTERS_PER_TOKEN = 4
 
 
-def load_shapes(path: Path, *, jobs: int | None, encode: Encode, pace: Pace) -> LoadedJobs:
-    """Load `jobs` of the recorded jobs, all for None, drawn by the seed.
+def read_jobs(path: Path, *, jobs: int | None, encode: Encode, pace: Pace) -> list[Job]:
+    """Read `jobs` of the recorded jobs but for those that failed, all for None, drawn by the seed.
 
     Replies have the recorded number of tokens, of `encode`; results the recorded number of characters, at four a
-    token. Tool times are drawn, and the pauses of users as those of conversations are. Raises InputError with
+    token. A reply stays in the context whole, with its thinking, and all tools of a task are declared from its start.
+    Tool times are drawn, and the pauses of users as those of conversations are. Raises InputError with
     path:line and the field.
     """
     shapes = read_shapes(path)
@@ -40,9 +73,7 @@ def load_shapes(path: Path, *, jobs: int | None, encode: Encode, pace: Pace) -> 
         Job(shape.job_id, (_ask(task, 0),), task.tools, _Writer(encode, seed).write(shape, task))
         for (shape, task), seed in zip(drawn, seeds, strict=True)
     ]
-    paced = pace_jobs(built, pace)
-    note = _RECORDED_NOTE.format(failed=len(shapes) - len(recorded))
-    return LoadedJobs(paced, (note, describe_pace(paced)))
+    return pace_jobs(built, pace)
 
 
 def _find_task(shape: Shape, place: str) -> Task:

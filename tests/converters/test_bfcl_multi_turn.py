@@ -3,12 +3,13 @@ from __future__ import annotations
 import json
 
 import pytest
+from converters.bfcl_multi_turn import find_task, read_jobs
+from converters.bfcl_shapes import read_shapes
+from converters.pace import Pace
+from made_encode import encode
 
 from agentcache.errors import InputError
 from tool_runtime.agent.job import ToolCall
-from workloads.bfcl.multi_turn import load_shapes
-from workloads.bfcl.multi_turn_tasks import find_task
-from workloads.pacing import Pace
 
 
 def step(*tools, results=None, tokens=80):
@@ -24,15 +25,15 @@ def shape(*turns, task="multi_turn_base_0", **fields):
 GOOD = shape([step("ls", "pwd"), step()], [step("cd"), step(tokens=120)])
 
 
-def load(folder, encode, *entries, jobs=None):
+def load(folder, *entries, jobs=None):
     path = folder / "shapes.jsonl"
     path.write_text("".join(json.dumps(entry) + "\n" for entry in entries), encoding="utf-8")
     pace = Pace(lambda count: [0.0] * count, lambda _rng: 2.0, lambda _rng: 7.0, seed=0)
-    return load_shapes(path, jobs=jobs, encode=encode, pace=pace)
+    return read_jobs(path, jobs=jobs, encode=encode, pace=pace)
 
 
-def test_a_shape_gets_the_questions_and_tools_of_its_task(tmp_path, encode):
-    [job] = load(tmp_path, encode, GOOD).jobs
+def test_a_shape_gets_the_questions_and_tools_of_its_task(tmp_path):
+    [job] = load(tmp_path, GOOD)
     task = find_task("multi_turn_base_0")
     assert job.id == "multi_turn_base_0-m"
     assert [message["content"] for message in job.messages] == [task.questions[0]]
@@ -42,8 +43,8 @@ def test_a_shape_gets_the_questions_and_tools_of_its_task(tmp_path, encode):
     assert job.turns[1].said == ({"role": "user", "content": task.questions[1]},)
 
 
-def test_replies_and_results_have_their_recorded_sizes(tmp_path, encode):
-    [job] = load(tmp_path, encode, GOOD).jobs
+def test_replies_and_results_have_their_recorded_sizes(tmp_path):
+    [job] = load(tmp_path, GOOD)
     assert len(encode(job.turns[1].content)) == pytest.approx(80, abs=2)
     assert len(encode(job.turns[3].content)) == pytest.approx(120, abs=2)
     assert len(encode(job.turns[0].content)) < 60  # its calls are part of the 80
@@ -51,25 +52,23 @@ def test_replies_and_results_have_their_recorded_sizes(tmp_path, encode):
     assert sizes == pytest.approx([10, 10, 10], abs=2)
 
 
-def test_a_name_loses_the_tags_behind_it(tmp_path, encode):
-    [job] = load(tmp_path, encode, shape([step("ls<|channel|>json", "??"), step()])).jobs
+def test_a_name_loses_the_tags_behind_it(tmp_path):
+    [job] = load(tmp_path, shape([step("ls<|channel|>json", "??"), step()]))
     assert job.turns[0].tool_calls == (ToolCall("ls", "{}"), ToolCall("unknown", "{}"))
 
 
-def test_calls_that_were_never_run_are_text(tmp_path, encode):
+def test_calls_that_were_never_run_are_text(tmp_path):
     unread = [step("mv", results=[])]
-    [job] = load(tmp_path, encode, shape(unread, [step("ls")])).jobs
+    [job] = load(tmp_path, shape(unread, [step("ls")]))
     assert [turn.tool_calls for turn in job.turns] == [(), ()]
     assert [bool(turn.said) for turn in job.turns] == [True, False]
 
 
-def test_failed_recordings_are_left_out_and_counted(tmp_path, encode):
+def test_failed_recordings_are_left_out(tmp_path):
     failed = {"model": "m", "id": "multi_turn_base_2", "error": True}
-    loaded = load(tmp_path, encode, failed, GOOD)
-    assert [job.id for job in loaded.jobs] == ["multi_turn_base_0-m"]
-    assert "1 recorded jobs failed" in loaded.notes[0]
+    assert [job.id for job in load(tmp_path, failed, GOOD)] == ["multi_turn_base_0-m"]
     with pytest.raises(InputError, match="holds no entries"):
-        load(tmp_path, encode, failed)
+        load(tmp_path, failed)
 
 
 def test_a_turn_without_a_question_has_the_hint_of_new_tools():
@@ -85,6 +84,7 @@ def test_a_turn_without_a_question_has_the_hint_of_new_tools():
         ({"model": "m"}, "id: Field required"),
         ({"model": "m", "id": "multi_turn_base_0"}, "turns: holds none"),
         (shape([]), r"turns\[0\]\.steps: .*at least 1 item"),
+        (shape([step(tokens=2**62)]), r"turns\[0\]\.steps\[0\]\.output_tokens: "),
         (shape([step(tokens=0)]), r"turns\[0\]\.steps\[0\]\.output_tokens: .*greater than or equal to 1"),
         (shape([step(), step()]), r"turns\[0\]\.steps\[0\]: calls no tool, yet steps follow"),
         (shape([step("a", "b", results=[1])]), r"turns\[0\]\.steps\[0\]: 2 tools but 1 results"),
@@ -94,7 +94,16 @@ def test_a_turn_without_a_question_has_the_hint_of_new_tools():
         (GOOD, "id: multi_turn_base_0 of m again, after line 1"),
     ],
 )
-def test_a_bad_line_is_named_by_number_and_field(tmp_path, encode, entry, problem):
+def test_a_bad_line_is_named_by_number_and_field(tmp_path, entry, problem):
     with pytest.raises(InputError, match=rf"shapes\.jsonl:2: {problem}") as caught:
-        load(tmp_path, encode, GOOD, entry)
+        load(tmp_path, GOOD, entry)
     assert "\n" not in str(caught.value)
+
+
+def test_sizes_of_one_job_are_bounded_together(tmp_path):
+    path = tmp_path / "shapes.jsonl"
+    path.write_text(json.dumps(shape([step("a", results=[900_000], tokens=9_000_000)])))
+    assert len(read_shapes(path)) == 1
+    path.write_text(json.dumps(shape([step("a", "b", results=[900_000, 900_000], tokens=9_000_000)])))
+    with pytest.raises(InputError, match=r"shapes\.jsonl:1: turns: .* are 10800000 together; a job may have 10000000"):
+        read_shapes(path)
