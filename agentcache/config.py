@@ -1,4 +1,4 @@
-"""Every knob of the engine plug-in, as it stands in vLLM's `additional_config["agentcache"]`.
+"""Declares every knob of the engine plug-in, as it stands in vLLM's `additional_config["agentcache"]`.
 
 Each knob says where its default comes from:
 
@@ -25,10 +25,9 @@ from typing import Self
 from pydantic import BaseModel, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
-from agentcache.knob_field import COUNT, MOST, NOT_NEGATIVE, POSITIVE, SHARE, KnobGroup, knob_field
 from agentcache.policy.presets import GPUS
 from agentcache.policy.registry import DEFAULT_POLICY, find_policy, with_evictor
-from agentcache.tuning import Tuning
+from agentcache.tuning import COUNT, MOST, NOT_NEGATIVE, POSITIVE, SHARE, KnobGroup, Tuning, knob_field
 
 _BY_POLICY = "not tuned: the policy's (agentcache/policy/registry.py)"
 _OPT_IN = "not tuned: off unless asked for"

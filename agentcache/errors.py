@@ -1,4 +1,4 @@
-"""Every exception that agentcache raises on purpose.
+"""Defines every exception that agentcache raises on purpose, and the exit statuses of the command.
 
 AgentCacheError
 ├── InputError          what the user gave cannot work; the text is one line that says what to do
@@ -8,6 +8,10 @@ AgentCacheError
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from typing import Final
 
 
 class AgentCacheError(Exception):
@@ -33,3 +37,20 @@ class IntegrityError(AgentCacheError):
 def in_one_line(error: BaseException | str) -> str:
     """Put the text of somebody else's error, which may have line breaks, into one line."""
     return " ".join(str(error).split())
+
+
+USAGE_ERROR: Final = 2
+"""What the user gave cannot work; one line on stderr says why."""
+INTERRUPTED: Final = 130
+"""Ctrl-C ended it, as shells count signals; what was done by then is kept."""
+TERMINATED: Final = 143
+"""SIGTERM ended it before it served, as shells count signals."""
+
+
+def suggest(name: str, known: Iterable[str], renamed: Mapping[str, str] = {}) -> str:
+    """Return "; did you mean X?" for the closest known name, or nothing where none is close.
+
+    `renamed` has the new names of old ones, which may be closest too.
+    """
+    close = get_close_matches(name, [*known, *renamed], n=1)
+    return f"; did you mean {renamed.get(close[0], close[0])}?" if close else ""

@@ -1,4 +1,4 @@
-"""argparse with errors of one line, which name what was probably meant."""
+"""Parses options by argparse, with errors of one line that name the option that was probably meant."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import argparse
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
-from agentcache.closest_name import suggest
-from agentcache.errors import InputError
+from agentcache.errors import InputError, suggest
 
 
 class OptionParser(argparse.ArgumentParser):

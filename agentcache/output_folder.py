@@ -1,4 +1,4 @@
-"""Whether a command can write to the folder that --out names, and may."""
+"""Checks that a command can write to the folder that --out names, and that it may."""
 
 from __future__ import annotations
 

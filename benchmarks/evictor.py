@@ -32,7 +32,7 @@ from agentcache._evictor import (
     ReturnTimeEvictor,
 )
 from agentcache.engine.blocks.block_queue import BlockQueue
-from agentcache.policy.inputs import Learning
+from agentcache.policy.registry import Learning
 
 BLOCK_TOKENS = 16
 BATCHES = 50

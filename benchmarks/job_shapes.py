@@ -9,10 +9,10 @@ from itertools import pairwise
 import numpy as np
 
 from agentcache.jobs.loader import load_jobs
+from agentcache.jobs.recorded_job import PromptWriter
 from agentcache.jobs.settings import JobSettings
 from agentcache.jobs.tokenizer import LocalTokenizer
 from agentcache.models.catalog import SHAPE_PREFIX, resolve_model
-from agentcache.sim.prompts import PromptWriter
 from agentcache.sim.settings import DEFAULT_BLOCK_SIZE, DEFAULT_MODEL
 
 

@@ -14,8 +14,8 @@ from collections import defaultdict
 from pathlib import Path
 from statistics import mean
 
-from agentcache.report.front_plot import plot_front
 from agentcache.report.lane_points import LanePoint
+from agentcache.report.plots import plot_front
 from agentcache.report.summary import PolicySummary, Summary
 
 DOTS_PER_INCH = 110

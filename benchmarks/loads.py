@@ -21,7 +21,7 @@ from rich.table import Table
 
 from agentcache.jobs.recorded_job import RecordedJob
 from agentcache.jobs.settings import JobSettings
-from workloads.arrivals import draw_arrivals
+from workloads.pacing import draw_arrivals
 
 POLICIES = ("vllm", "agentcache")
 # Below this share seeds differ by more than policies do.
@@ -36,7 +36,7 @@ def measure(seed: int, rates: Sequence[float], jobs: int, kv_tokens: int) -> lis
 
 def arrive(jobs: Sequence[RecordedJob], rate: float, seed: int) -> list[RecordedJob]:
     """Return the same jobs, arriving at this rate."""
-    arrivals = draw_arrivals("poisson", len(jobs), rate, 1.0, seed)
+    arrivals = draw_arrivals("poisson", len(jobs), rate, seed)
     return [replace(one, job=replace(one.job, arrival_s=at_s)) for one, at_s in zip(jobs, arrivals, strict=True)]
 
 

@@ -14,7 +14,7 @@ from agentcache.jobs.settings import JobSettings
 from agentcache.report.events import EVENTS_FILE, read_events
 from agentcache.report.policy_run import group_by_policy
 from agentcache.report.summary import PolicySummary, summarize_policy
-from agentcache.run.output import divert_output
+from agentcache.run.folder import divert_output
 from agentcache.sim.command import Simulation
 from agentcache.sim.settings import DEFAULT_GPU, DEFAULT_MODEL, SimulationSettings
 

@@ -14,10 +14,9 @@ from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
-from agentcache.report.front_plot import plot_front
 from agentcache.report.lane_points import LanePoint
-from agentcache.report.summary import PolicySummary
-from agentcache.report.throughput import Throughput
+from agentcache.report.plots import plot_front
+from agentcache.report.summary import PolicySummary, Throughput
 
 DOTS_PER_INCH = 110
 

@@ -108,7 +108,9 @@ def floor_s(timing: Timing, shape: Shape, flops_s: float) -> float:
     rows = [row for step in timing.steps for row in step.rows]
     products = 2 * shape.geometry.active_parameters * sum(row.query for row in rows)
     logits = 2 * shape.hidden * shape.vocabulary * len(rows)
-    attention = 4 * shape.layers * shape.heads * shape.head_dim * sum(row.pairs for row in rows)
+    attention = (
+        4 * shape.fields["num_hidden_layers"] * shape.heads * shape.fields["head_dim"] * sum(row.pairs for row in rows)
+    )
     return (products + logits + attention) / flops_s
 
 

@@ -16,8 +16,8 @@ from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT
 from agentcache.engine.replies.forced_calls import write_forced_calls
 from agentcache.models.catalog import resolve_model
 from agentcache.sim.clock import VirtualClock
+from agentcache.sim.delays import make_link
 from agentcache.sim.engine_shape import EngineShape, build_scheduler
-from agentcache.sim.host_link import make_link
 from agentcache.sim.known_hashes import choose_hash
 from tool_runtime.agent.job import ToolCall
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from convert import convert
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.console import Console
@@ -24,7 +25,7 @@ from summaries import measure
 
 RATE = 0.02
 DISPERSION = 5
-WORKLOAD = ("--jobs", "50", "--turns", "6", "--rate", str(RATE), "--dispersion", str(DISPERSION))
+CONVERSATIONS = ("--jobs", "50", "--turns", "6", "--rate", str(RATE), "--dispersion", str(DISPERSION))
 ENGINE = ("--model", "llama-3.1-8b", "--gpu", "h20", "--kv-tokens", "487744")
 # The 99th percentile of the pauses: Gamma gaps with a CV of 0.25 have it at 1.67 times their mean.
 P99_PAUSE_S = round(1.67 * DISPERSION / RATE)
@@ -58,11 +59,11 @@ def name_setting(setting: Mapping[str, float]) -> str:
     return "-".join(f"{value:g}" for value in setting.values())
 
 
-def run_arm(data: str, setting: Mapping[str, float] | None, seed: int, out: Path) -> dict[str, Any]:
+def run_arm(setting: Mapping[str, float] | None, seed: int, out: Path) -> dict[str, Any]:
     """Return the figures of `asymcache` with a setting, or of BASE with None."""
     policy = BASE if setting is None else "asymcache"
     knobs = [] if setting is None else [f"{knob}={value:g}" for knob, value in setting.items()]
-    words = ["simulate", f"conversation:{data}", *WORKLOAD, *ENGINE, "--seed", str(seed), "--policy", policy]
+    words = ["simulate", f"recording:{out / f'seed-{seed}.jsonl'}", *ENGINE, "--policy", policy]
     for knob in knobs:
         words += ["--agentcache", knob]
     folder = out / (BASE if setting is None else name_setting(setting)) / f"seed-{seed}"
@@ -117,9 +118,13 @@ def main() -> None:
     parser.add_argument("--plot", type=Path, required=True, metavar="FILE.png")
     parser.add_argument("--at-once", type=int, default=2, metavar="N", help="runs side by side (default 2)")
     arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    for seed in arguments.seeds:
+        to = ("--seed", str(seed), "--out", str(arguments.out / f"seed-{seed}.jsonl"))
+        convert(["conversation", arguments.data, *CONVERSATIONS, *to])
     arms = [(setting, seed) for setting in (None, *list_settings()) for seed in arguments.seeds]
     with ThreadPoolExecutor(arguments.at_once) as pool:
-        runs = pool.map(lambda arm: run_arm(arguments.data, arm[0], arm[1], arguments.out), arms)
+        runs = pool.map(lambda arm: run_arm(arm[0], arm[1], arguments.out), arms)
         results = list(track(runs, "parameters", len(arms), console=Console(stderr=True)))
     by_name: dict[str, list[dict[str, Any]]] = {}
     for (setting, _), figures in zip(arms, results, strict=True):

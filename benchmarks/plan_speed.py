@@ -23,8 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from agentcache.plan.cell import Cell
-from agentcache.plan.settings import PlanSettings
+from agentcache.plan.settings import Cell, PlanSettings
 from agentcache.plan.stretch import find_busiest
 from agentcache.plan.worker import Worker
 from workloads.recording.line import VERSION

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 from compare import find_interval, read_seeds
+from convert import convert
 from job_shapes import measure_shape, show
 from loads import arrive
 from mean_latency import LoadedSimulation
@@ -41,19 +42,31 @@ USER_PAUSE_S = 2.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Case:
-    """A workload with its number of jobs. `options` are fields of JobSettings."""
+    """A workload with its number of jobs. `options` are fields of JobSettings.
+
+    `converted` names a kind of trace of which `convert.py` makes a recording in `folder`, by the load and the seed.
+    """
 
     title: str
     source: str
     jobs: int
     options: Mapping[str, Any]
     pauses: bool = False
+    converted: str = ""
 
-    def settings(self, data: Path, rate: float, seed: int) -> JobSettings:
+    def settings(self, data: Path, out: Path, rate: float, seed: int) -> JobSettings:
         # A pause of a user is `dispersion / rate` seconds: the same at every rate.
         pause = {"dispersion": USER_PAUSE_S * rate} if self.pauses else {}
         source = self.source.format(data=data)
-        return JobSettings(workload=source, jobs=self.jobs, rate=rate, seed=seed, **self.options, **pause)
+        if not self.converted:
+            return JobSettings(workload=source, jobs=self.jobs, rate=rate, seed=seed, **self.options)
+        recording = out / self.folder / f"rate{rate:g}-seed{seed}.jsonl"
+        recording.parent.mkdir(parents=True, exist_ok=True)
+        words = {"jobs": self.jobs, "rate": rate, "seed": seed, "out": recording, **pause}
+        convert(
+            [self.converted, source, *(word for name, value in words.items() for word in (f"--{name}", str(value)))]
+        )
+        return JobSettings(workload=f"recording:{recording}", seed=seed)
 
     @property
     def folder(self) -> str:
@@ -62,11 +75,11 @@ class Case:
 
 CASES = (
     Case("BFCL web search", "bfcl", 40, {}),
-    Case("BFCL multi-turn", "bfcl_multi_turn:{data}/bfcl_multi_turn.jsonl", 30, {}, pauses=True),
-    Case("tau-bench", "tau_bench:{data}/taubench.json", 60, {}, pauses=True),
-    Case("WebDancer", "webdancer:{data}/webdancer.jsonl", 40, {}, pauses=True),
-    Case("Magentic-One", "lmcache:{data}/magagent", 12, {}),
-    Case("mini-swe-agent", "lmcache:{data}/miniswe", 11, {}),
+    Case("BFCL multi-turn", "{data}/bfcl_multi_turn.jsonl", 30, {}, pauses=True, converted="bfcl_multi_turn"),
+    Case("tau-bench", "{data}/taubench.json", 60, {}, pauses=True, converted="tau_bench"),
+    Case("WebDancer", "{data}/webdancer.jsonl", 40, {}, pauses=True, converted="webdancer"),
+    Case("Magentic-One", "{data}/magagent", 12, {}, converted="lmcache"),
+    Case("mini-swe-agent", "{data}/miniswe", 11, {}, converted="lmcache"),
     Case("Claude Code", "agent_traces:{data}/traces", 16, {"max_context": 65536, "arrival": "poisson"}),
 )
 
@@ -83,9 +96,9 @@ class Choice:
     sizes: tuple[str, ...]
 
 
-def choose(case: Case, data: Path) -> Choice:
+def choose(case: Case, data: Path, out: Path) -> Choice:
     """Apply the rule. The rates are halved, as a higher one loses more."""
-    settings = [case.settings(data, 1.0, seed) for seed in CHOICE_SEEDS]
+    settings = [case.settings(data, out, 1.0, seed) for seed in CHOICE_SEEDS]
     shape = measure_shape(settings)
     working_set = float(np.mean(shape.working_sets))
     kv_tokens = int(np.ceil(max(SHARE * working_set, *shape.ends) / 1000)) * 1000
@@ -111,7 +124,7 @@ def choose(case: Case, data: Path) -> Choice:
 def read_choice(case: Case, data: Path, out: Path) -> Choice:
     path = out / case.folder / "choice.json"
     if not path.exists():
-        chosen = choose(case, data)
+        chosen = choose(case, data, out)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(asdict(chosen)))
     return Choice(**json.loads(path.read_text()))
@@ -126,7 +139,7 @@ def measure(case: Case, choice: Choice, data: Path, out: Path, seeds: Sequence[i
     for seed in seeds:
         path = out / case.folder / f"cache{choice.kv_tokens}-rate{choice.rate:g}-seed{seed}.json"
         if not path.exists():
-            simulation = LoadedSimulation(case.settings(data, choice.rate, seed), POLICIES, choice.kv_tokens)
+            simulation = LoadedSimulation(case.settings(data, out, choice.rate, seed), POLICIES, choice.kv_tokens)
             path.write_text(json.dumps({name: one.model_dump() for name, one in simulation.run().items()}))
         stored = json.loads(path.read_text())
         found.update({(name, seed): PolicySummary.model_validate(one) for name, one in stored.items()})

@@ -23,6 +23,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from convert import convert
 from matplotlib.figure import Figure
 from rich.console import Console
 from rich.progress import track
@@ -52,11 +53,15 @@ SWEEPS: dict[str, dict[str, tuple[float, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One command, and what its rows are labelled with. `suffix` is put behind its policies' names."""
+    """One command, and what its rows are labelled with. `suffix` is put behind its policies' names.
+
+    With `converted`, arguments of `convert.py`, the command takes the recording that these make.
+    """
 
     labels: Mapping[str, object]
     arguments: tuple[str, ...]
     suffix: str = ""
+    converted: tuple[str, ...] = ()
 
     @property
     def folder(self) -> str:
@@ -111,12 +116,12 @@ def list_end_to_end(data: Sequence[str], rates: Mapping[str, Sequence[float]]) -
         for rate in rates[model]:
             labels = {"data": Path(path).stem, "model": model, "dispersion": dispersion, "sessions/s": rate}
             target = ("--model", model, "--gpu", "h20", "--tensor-parallel-size", str(gpus))
-            load = ("--kv-tokens", str(tokens), "--rate", str(rate), "--dispersion", str(ratio), *CONVERSATION)
-            run = (f"conversation:{path}", *target, *load)
-            yield Case(labels, (*run, *_policies("lru", "max-score", "pensieve", "asymcache")))
+            run = (*target, "--kv-tokens", str(tokens))
+            load = ("conversation", path, "--rate", str(rate), "--dispersion", str(ratio), *CONVERSATION)
+            yield Case(labels, (*run, *_policies("lru", "max-score", "pensieve", "asymcache")), converted=load)
             # The 99th percentile of Gamma gaps with CV 0.25 is 1.67 times their mean.
             lifespan = ("--agentcache", f"lifespan_s={1.67 * ratio / rate:.0f}")
-            yield Case(labels, (*run, *_policies("asymcache"), *lifespan), " L=P99")
+            yield Case(labels, (*run, *_policies("asymcache"), *lifespan), " L=P99", load)
             # With less load there are never as many decodes that chunks would shrink.
             if rate in rates[model][-2:]:
                 yield Case(
@@ -153,7 +158,12 @@ LINES = {
 
 def run_case(case: Case, out: Path) -> dict[str, Any]:
     """The figures of each policy. Raises RuntimeError with what the command said if it failed."""
-    return measure(["simulate", *case.arguments], out / case.folder)
+    if not case.converted:
+        return measure(["simulate", *case.arguments], out / case.folder)
+    recording = out / f"{case.folder}.jsonl"
+    out.mkdir(parents=True, exist_ok=True)
+    convert([*case.converted, "--out", str(recording)])
+    return measure(["simulate", f"recording:{recording}", *case.arguments], out / case.folder)
 
 
 def write_table(cases: Sequence[Case], results: Sequence[Mapping[str, Any]]) -> str:

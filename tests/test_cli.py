@@ -96,7 +96,6 @@ def make_run(folder: Path) -> Path:
         (["--policy", "fifo"], "--policy fifo: unknown; choose from vllm, lru"),
         (["--policy", "lru"], "--policy: the same policy is given twice; give each once"),
         (["--policy", "belady-cost"], "--policy belady-cost: only for simulate; a server does not know"),
-        (["--turns", "3"], "--turns: only for conversation"),
         (["--max-gap", "3"], "--max-gap: only for agent_traces"),
         (["--base-url", "http://127.0.0.1:1/v1"], "--base-url: the server has its own policy, cache and options"),
         (["--seed", "-1"], "--seed -1: give 0 or more"),
@@ -113,8 +112,8 @@ def test_bad_options_are_refused(refuse: Refuse, tmp_path: Path, options: list[s
     [
         (["chat", "--model", "tiny", "--policy", "lru"], "workload chat: unknown; choose from bfcl"),
         (
-            ["mooncake:no-such-file", "--model", "tiny", "--policy", "lru"],
-            "workload mooncake: there is no no-such-file",
+            ["recording:no-such-file", "--model", "tiny", "--policy", "lru"],
+            "workload recording: there is no no-such-file",
         ),
         (["bfcl", "--policy", "lru"], "replay: give --model and --policy, or --base-url"),
         (["bfcl", "--model", "tiny"], "replay: give --model and --policy, or --base-url"),
@@ -163,11 +162,9 @@ def test_a_file_as_the_folder_is_refused(refuse: Refuse, tmp_path: Path) -> None
         (["--scale", "nan"], "--scale nan: give a number above 0"),
         (["--rate", "0"], "--rate 0: give a number above 0"),
         (["--rate", "nan"], "--rate nan: give a number above 0"),
-        (["--arrival", "gamma", "--cv", "-1"], "--cv -1: give a number above 0"),
         (["--jobs", "0"], "--jobs 0: give at least 1"),
         (["--tool-latency", "soon"], "--tool-latency soon: 'soon' is not a number"),
         (["--tool-latency", "lognormal:1"], "--tool-latency lognormal:1: not a known form"),
-        (["--results", "no-such-file"], "no-such-file: cannot be read"),
         (["--", "--no-such-option", "3"], "unrecognized arguments: --no-such-option"),
         (["--", "--dtype", "quadruple"], "argument --dtype: invalid choice"),
         (["--", "--scheduler-cls", "my.Scheduler"], "--scheduler-cls my.Scheduler: agentcache brings its own"),
@@ -200,26 +197,12 @@ def test_a_model_that_nobody_has_is_refused(
     assert text.startswith("model no-such-owner/model: there is no such folder, and the hub's cache does not have it")
 
 
-@pytest.mark.usefixtures("_quiet_vllm")
-def test_a_broken_line_of_a_result_file_is_named_by_its_number(refuse: Refuse, tmp_path: Path) -> None:
-    turn = {
-        "begin_of_turn_query": [{"role": "user", "content": "Who grows tea?"}],
-        "step_0": [{"role": "assistant", "content": "India."}],
-    }
-    path = tmp_path / "result.json"
-    path.write_text(json.dumps({"id": "web_search_0", "inference_log": [turn]}) + '\n{"id": "web_search_1", "infer\n')
-    text = refuse("replay", "bfcl", "--model=tiny", "--policy=lru", "--results", path, "--out", tmp_path / "out")
-    assert text.startswith(f"{path}:2: not JSON")
-
-
 SEVEN_JOBS = JobSettings(
     workload="bfcl",
     seed=9,
-    results=Path("a file"),
     jobs=7,
     rate=2.0,
-    arrival="gamma",
-    cv=3.0,
+    arrival="even",
     scale=0.5,
     tool_latency="1",
 )
@@ -236,15 +219,14 @@ def test_options_reach_the_replay_and_its_status_comes_back(
 
     monkeypatch.setattr("agentcache.replay.command.replay_all", replay_all)
     monkeypatch.chdir(tmp_path)
-    Path("a file").write_text("{}")
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     typed = ["replay", "bfcl", "--model=tiny", "--policy=vllm", "--policy=lru", "--kv-tokens=4096", "--jobs=7"]
-    typed += ["--rate=2", "--arrival=gamma", "--cv=3", "--scale=0.5", "--tool-latency=1", "--seed=9"]
-    typed += ["--request-timeout=5", "--results=a file", f"--out={tmp_path}", "--overwrite", "--", "--dtype", "half"]
+    typed += ["--rate=2", "--arrival=even", "--scale=0.5", "--tool-latency=1", "--seed=9"]
+    typed += ["--request-timeout=5", f"--out={tmp_path}", "--overwrite", "--", "--dtype", "half"]
     assert main(typed) == 130
     assert taken == [
         ReplaySettings(
-            command=f"agentcache {' '.join(typed)}".replace("--results=a file", "'--results=a file'"),
+            command=f"agentcache {' '.join(typed)}",
             jobs=SEVEN_JOBS,
             out=tmp_path,
             overwrite=True,
@@ -302,11 +284,11 @@ def test_runs_of_other_jobs_have_no_headline(tmp_path: Path, capfd: pytest.Captu
     shown = capfd.readouterr().out
     assert "two: lru finished the mean job as fast as one: lru" in shown
     assert "The runs differ" not in shown
-    write_run_record(two, RECORD.model_copy(update={"workload": "mooncake", "seed": 1}))
+    write_run_record(two, RECORD.model_copy(update={"workload": "recording", "seed": 1}))
     assert main(["report", str(one), str(two), "--out", out]) == 0
     shown = capfd.readouterr().out
     assert "finished the mean job" not in shown + (tmp_path / "both" / "report.md").read_text()
-    assert "The runs differ in workload: bfcl, mooncake.\nThe runs differ in seed: 0, 1.\n" in shown
+    assert "The runs differ in workload: bfcl, recording.\nThe runs differ in seed: 0, 1.\n" in shown
 
 
 def test_bad_folders_of_a_report_are_refused(refuse: Refuse, tmp_path: Path) -> None:

@@ -43,7 +43,6 @@ REFUSED = [
     ([*REPLAY, "--out=/proc/out"], "--out /proc/out: cannot be written"),
     ([*REPLAY, "--out=out", "--policy=fifo"], "--policy fifo: unknown"),
     ([*REPLAY, "--out=out", "--tool-latency=soon"], "--tool-latency soon: "),
-    ([*REPLAY, "--out=out", "--results=nowhere"], "nowhere: cannot be read"),
     (["replay", "chat", *REPLAY[2:], "--out=out"], "workload chat: unknown"),
     ([*SIMULATE, "--policy=fifo", "--out=out"], "--policy fifo: unknown"),
     ([*SIMULATE, "--policy=lru", "--out=/proc/out"], "--out /proc/out: cannot be written"),

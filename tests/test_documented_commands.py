@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agentcache.cli.options import build_parser
-from agentcache.jobs.arguments import lead_with_workload
+from agentcache.jobs.settings import lead_with_workload
 
 ROOT = Path(__file__).parents[1]
 # May be left out.

@@ -34,7 +34,7 @@ def refuse(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         (["plan", "x", "--tagret=3"], "plan: unrecognized arguments: --tagret=3", "--target"),
         (["plan", "x", "--oout=a/folder/far/down"], "plan: unrecognized arguments: --oout=a/folder", "--out"),
         (["replay", "bfcl", "--out=x", "more", "--ratee=1"], "replay: unrecognized arguments: more --ratee", "--rate"),
-        (["replay", "bfcl", "--out=x", "--arrival=gama"], "replay: argument --arrival: invalid choice", "gamma"),
+        (["replay", "bfcl", "--out=x", "--arrival=poison"], "replay: argument --arrival: invalid choice", "poisson"),
         (["simulate", "bfcl", "--out=x", "--policy=lru", "--routing=stiky"], "--routing stiky: choose from", "sticky"),
     ],
 )

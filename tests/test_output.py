@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agentcache.run.output import divert_output
+from agentcache.run.folder import divert_output
 
 
 def write_natively(text: str) -> None:
@@ -53,7 +53,7 @@ def test_what_python_holds_back_lands_where_it_was_written(tmp_path: Path) -> No
     script = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from agentcache.run.output import divert_output\n"
+        "from agentcache.run.folder import divert_output\n"
         "sys.stdout.write('before\\n')\n"
         "with divert_output(Path(sys.argv[1])) as terminal:\n"
         "    sys.stdout.write('inside\\n')\n"

@@ -1,4 +1,4 @@
-"""How large the numbers in files may be: what is read is multiplied, added up, and allocated."""
+"""Bounds the numbers in files, which are multiplied, added up, and allocated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Readable text of a wanted length in tokens, for sizes that were recorded without their text."""
+"""Writes readable text of a wanted length in tokens, for sizes that were recorded without their text."""
 
 from __future__ import annotations
 

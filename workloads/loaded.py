@@ -1,20 +1,18 @@
-"""What the loaders of recorded files share: how they read and refuse, how they scale sizes, and what they give."""
+"""Reads and refuses recorded files for all loaders, and holds the jobs that they give."""
 
 from __future__ import annotations
 
-import json
 import math
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from agentcache.errors import InputError, in_one_line
-from tool_runtime.agent.job import Job, ToolCall
+from tool_runtime.agent.job import Job
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +36,6 @@ class Record(BaseModel):
 
 
 RecordT = TypeVar("RecordT", bound=BaseModel)
-_RecordingT = TypeVar("_RecordingT")
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -91,30 +88,6 @@ def parse_record(kind: type[RecordT], text: bytes, place: str, tags: Collection[
         raise InputError(f"{place}: {field.removeprefix('.') + ': ' if field else ''}{what}") from None
 
 
-def check_arguments(call: ToolCall, place: str) -> None:
-    """Raise InputError if the arguments are no JSON object, which chat templates and tools need."""
-    try:
-        arguments = json.loads(call.arguments or "{}")
-    except (ValueError, RecursionError):
-        arguments = None
-    if not isinstance(arguments, dict):
-        raise InputError(f"{place}: the arguments of {call.name} are no JSON object; take the entry out")
-
-
-def draw_recordings(recordings: Sequence[_RecordingT], jobs: int | None, path: Path, seed: int) -> list[_RecordingT]:
-    """Draw `jobs` of a file's recordings, each at most once; all for None, in an order that the seed gives.
-
-    Raises InputError if there are fewer. The first n are the same for every `jobs` above n.
-    """
-    check_options(jobs, 1.0)
-    if not recordings:
-        raise InputError(f"{path}: holds no entries")
-    if jobs is not None and jobs > len(recordings):
-        raise InputError(f"--jobs {jobs}: {path} has {len(recordings)} recordings; give 1 to {len(recordings)}")
-    order = np.random.default_rng(seed).permutation(len(recordings))
-    return [recordings[place] for place in order[:jobs]]
-
-
 def check_options(jobs: int | None, scale: float) -> None:
     """Raise InputError for what no loader can do."""
     if jobs is not None and jobs < 1:
@@ -129,25 +102,3 @@ def check_enough(jobs: int | None, available: int, path: Path) -> None:
         raise InputError(f"{path}: no job is within --max-context; raise it or lower --scale")
     if jobs is not None and jobs > available:
         raise InputError(f"--jobs {jobs}: {path} gives {available} with these options; give 1 to {available}")
-
-
-@dataclass(frozen=True, slots=True)
-class BlockScale:
-    """Sizes in tokens after scaling, such that a prompt keeps its number of blocks: both sizes change by one ratio."""
-
-    recorded_tokens: int
-    block_tokens: int
-
-    @classmethod
-    def of(cls, recorded_tokens: int, scale: float) -> BlockScale:
-        """Make the scale for blocks of `recorded_tokens`."""
-        return cls(recorded_tokens, max(1, round(recorded_tokens * scale)))
-
-    def prompt_tokens(self, recorded: int) -> int:
-        """Scale a prompt's tokens, upwards."""
-        # Upwards, so that a block that holds a token goes on holding one.
-        return max(1, -(-recorded * self.block_tokens // self.recorded_tokens))
-
-    def reply_tokens(self, recorded: int) -> int:
-        """Scale a reply's tokens, to the nearest number, at least 1."""
-        return max(1, round(recorded * self.block_tokens / self.recorded_tokens))

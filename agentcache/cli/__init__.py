@@ -1,4 +1,4 @@
-"""The command line: serve, replay, simulate, plan, profile, report, doctor, knobs."""
+"""Gives the command line: serve, replay, simulate, plan, profile, report, doctor, knobs."""
 
 from agentcache.cli.command import main
 

@@ -1,4 +1,4 @@
-"""What each command does with its options: it checks them first, and loads what takes long last."""
+"""Runs each command with its options: checks them first, and loads what takes long last."""
 
 from __future__ import annotations
 
@@ -14,16 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from agentcache.cli.options import build_parser
 from agentcache.config_reader import PLACE, read_knobs
-from agentcache.errors import AgentCacheError, InputError
-from agentcache.exit_status import INTERRUPTED, USAGE_ERROR
-from agentcache.jobs.arguments import lead_with_workload, read_jobs
+from agentcache.errors import INTERRUPTED, USAGE_ERROR, AgentCacheError, InputError
+from agentcache.jobs.settings import lead_with_workload, read_jobs
 from agentcache.models.catalog import check_servable
 from agentcache.plan.settings import PlanSettings
 from agentcache.policy.registry import find_policy
 from agentcache.profile.settings import read_settings as read_profile_settings
 from agentcache.replay.settings import ReplaySettings, list_seeds, read_headers
-from agentcache.run.checks import refuse_clairvoyant
-from agentcache.run.lane_runs import RunSettings, list_lanes
+from agentcache.run.checks import RunSettings, list_lanes, refuse_clairvoyant
 from agentcache.sim.settings import SimulationSettings
 
 if TYPE_CHECKING:
@@ -251,9 +249,9 @@ def _doctor(options: argparse.Namespace) -> int:
 
 
 def _knobs(options: argparse.Namespace) -> int:
-    from agentcache.knobs import list_knobs
+    from agentcache.config_reader import describe_knobs
 
-    sys.stdout.write("".join(f"{knob}\n" for knob in list_knobs(options.name)))
+    sys.stdout.write("".join(f"{knob}\n" for knob in describe_knobs(options.name)))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""The options of each command."""
+"""Declares the options of each command."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from agentcache import __version__
-from agentcache.jobs.arguments import add_arguments as add_job_arguments
+from agentcache.jobs.settings import add_arguments as add_job_arguments
 from agentcache.option_parser import OptionParser
 from agentcache.plan.settings import DEFAULT_REQUESTS
 from agentcache.policy.registry import DEFAULT_POLICY, POLICIES

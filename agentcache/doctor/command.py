@@ -1,4 +1,4 @@
-"""`agentcache doctor`: reads a server's own counts over HTTP, and prints findings."""
+"""Runs `agentcache doctor`: reads a server's own counts over HTTP, and prints findings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server's counts say of its clients and of itself: plain values in, findings out."""
+"""Finds in a server's counts what is wrong with its clients or its settings: plain values in, findings out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server's turns waited for until they ran: seconds a turn, by reason."""
+"""Reads what a server's turns waited for until they ran: seconds a turn, by reason."""
 
 from __future__ import annotations
 

@@ -19,8 +19,7 @@ from agentcache.engine.cpu_cache.options import steer_offloading
 from agentcache.engine.vllm.compat import check_vllm, installed_version
 from agentcache.engine.vllm.config import EngineArgs, VllmConfig
 from agentcache.engine.vllm.patches import replace
-from agentcache.errors import CompatibilityError, in_one_line
-from agentcache.exit_status import TERMINATED
+from agentcache.errors import TERMINATED, CompatibilityError, in_one_line
 
 _API_SERVER = "vllm.entrypoints.launchers.api_server.entry"
 

@@ -1,4 +1,4 @@
-"""A closed loop: a fixed number of lanes, each of which begins the next session when its last has ended."""
+"""Runs a closed loop: a fixed number of lanes, each of which begins the next session when its last has ended."""
 
 from __future__ import annotations
 

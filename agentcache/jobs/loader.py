@@ -14,22 +14,12 @@ from agentcache.jobs.settings import JobSettings
 from agentcache.jobs.tokenizer import Tokenizer
 from workloads.agent_traces import sessions as agent_traces
 from workloads.agent_traces.plays import SessionPlays
-from workloads.arrivals import draw_arrivals
-from workloads.bfcl.multi_turn import load_shapes
-from workloads.bfcl.result_file import count_entries, read_result_file
 from workloads.bfcl.web_search import PAIRING_NOTE, build_jobs
-from workloads.conversation import sessions as conversation
-from workloads.lmcache import sessions as lmcache
 from workloads.loaded import LoadedJobs
-from workloads.mooncake import trace as mooncake
+from workloads.pacing import draw_arrivals, parse_tool_latency
 from workloads.recording import sessions as recording
-from workloads.tool_latency import parse_tool_latency
-from workloads.trajectories.pacing import Pace, user_pause
-from workloads.trajectories.tau_bench import load_runs
-from workloads.trajectories.webdancer import load_trajectories
 
 DEFAULT_JOBS = 24
-_RESULTS_NOTE = "Tool times are drawn from a distribution: BFCL result files record none."
 _TOKENS_NOTE = (
     "The recording has no text: every block of it stands as tokens that were drawn for it, equal where the recorded "
     "blocks are equal."
@@ -65,12 +55,6 @@ def load_jobs(settings: JobSettings, tokenizer: Tokenizer) -> LoadedRun:
     load = {
         "bfcl": _load_bfcl,
         "agent_traces": _load_traces,
-        "conversation": _load_chats,
-        "mooncake": _load_requests,
-        "bfcl_multi_turn": _load_shapes,
-        "tau_bench": _load_tau_bench,
-        "webdancer": _load_webdancer,
-        "lmcache": _load_lmcache,
         "recording": _load_recording,
     }
     loaded = load[settings.kind](settings, tokenizer, settings.options())
@@ -143,63 +127,32 @@ def check_fit(
         limits = f"the model takes {max_tokens}" + (f" and the cache holds {most}" if most < max_tokens else "")
         # Not --max-context, which may not have been given.
         place = flag if flag == "--scale" else settings.workload
-        remedy = {"": "leave it out", "--scale": "give a smaller one"}.get(flag, f"give {flag} {most} or less")
+        remedy = "give a smaller one" if flag == "--scale" else f"give {flag} {most} or less"
         raise InputError(f"{place}: job {name} needs {tokens} tokens, {limits}; {remedy}")
     if cache_tokens is not None and tokens > cache_tokens:
         raise InputError(
             f"--kv-tokens: job {name} needs {tokens} tokens, the cache holds {cache_tokens}; "
-            f"give at least {tokens}, or {f'a smaller {flag}' if flag else 'leave the job out'}"
+            f"give at least {tokens}, or a smaller {flag}"
         )
 
 
 def describe_jobs(settings: JobSettings, jobs: Sequence[RecordedJob]) -> dict[str, str | int | float | bool | None]:
     """Describe what determined the jobs, for the record of the run."""
-    options = {name: value for name, value in settings.options().items() if name not in ("jobs", "results")}
+    options = {name: value for name, value in settings.options().items() if name != "jobs"}
     return {**options, "longest_job_tokens": max(recorded.tokens for recorded in jobs)}  # type: ignore[dict-item]
 
 
 def _load_bfcl(settings: JobSettings, tokenizer: Tokenizer, options: dict[str, Any]) -> LoadedJobs:
-    latency = parse_tool_latency(options["tool_latency"])
-    arrivals = _arrivals(settings, options)
-    if settings.results is not None:
-        count = settings.jobs or count_entries(settings.results)
-        jobs = read_result_file(
-            settings.results, jobs=settings.jobs, tool_latency=latency, arrivals=arrivals(count), seed=settings.seed
-        )
-        return LoadedJobs(jobs, (_RESULTS_NOTE,))
     count = settings.jobs or DEFAULT_JOBS
     jobs = build_jobs(
         count,
         encode=tokenizer.encode,
         scale=options["scale"],
-        tool_latency=latency,
-        arrivals=arrivals(count),
+        tool_latency=parse_tool_latency(options["tool_latency"]),
+        arrivals=_arrivals(settings, options)(count),
         seed=settings.seed,
     )
     return LoadedJobs(jobs, (PAIRING_NOTE,))
-
-
-def _load_shapes(settings: JobSettings, tokenizer: Tokenizer, options: dict[str, Any]) -> LoadedJobs:
-    return load_shapes(settings.path, jobs=settings.jobs, encode=tokenizer.encode, pace=_pace(settings, options))
-
-
-def _load_tau_bench(settings: JobSettings, _: Tokenizer, options: dict[str, Any]) -> LoadedJobs:
-    return load_runs(settings.path, jobs=settings.jobs, pace=_pace(settings, options))
-
-
-def _load_webdancer(settings: JobSettings, _: Tokenizer, options: dict[str, Any]) -> LoadedJobs:
-    return load_trajectories(settings.path, jobs=settings.jobs, pace=_pace(settings, options))
-
-
-def _load_lmcache(settings: JobSettings, tokenizer: Tokenizer, options: dict[str, Any]) -> LoadedJobs:
-    return lmcache.load_sessions(
-        settings.path,
-        jobs=settings.jobs,
-        arrivals=_arrivals(settings, options),
-        max_gap_s=options["max_gap_s"],
-        encode=tokenizer.encode,
-        seed=settings.seed,
-    )
 
 
 def _load_traces(settings: JobSettings, _: Tokenizer, options: dict[str, Any]) -> LoadedJobs:
@@ -213,47 +166,12 @@ def _load_traces(settings: JobSettings, _: Tokenizer, options: dict[str, Any]) -
     )
 
 
-def _load_chats(settings: JobSettings, tokenizer: Tokenizer, options: dict[str, Any]) -> LoadedJobs:
-    return conversation.load_sessions(
-        settings.path,
-        jobs=settings.jobs,
-        rate=options["rate"],
-        cv=options["cv"],
-        dispersion=options["dispersion"],
-        turns=options["turns"],
-        least_turns=options["least_turns"],
-        reply_tokens=options["reply_tokens"],
-        encode=tokenizer.encode,
-        scale=options["scale"],
-        seed=settings.seed,
-    )
-
-
-def _load_requests(settings: JobSettings, _: Tokenizer, options: dict[str, Any]) -> LoadedJobs:
-    return mooncake.load_requests(
-        settings.path,
-        jobs=settings.jobs,
-        rate=options["rate"],
-        scale=options["scale"],
-        max_context=options["max_context"],
-    )
-
-
 def _load_recording(settings: JobSettings, _: Tokenizer, options: dict[str, Any]) -> LoadedJobs:
     return recording.load_sessions(
         settings.path, jobs=settings.jobs, max_context=options["max_context"], max_gap_s=options["max_gap_s"]
     )
 
 
-def _pace(settings: JobSettings, options: dict[str, Any]) -> Pace:
-    return Pace(
-        arrivals=_arrivals(settings, options),
-        tool=parse_tool_latency(options["tool_latency"]),
-        user=user_pause(options["dispersion"] / options["rate"], options["cv"]),
-        seed=settings.seed,
-    )
-
-
 def _arrivals(settings: JobSettings, options: dict[str, Any]) -> Callable[[int], list[float]]:
     """Return a function from a number of jobs to their arrival times."""
-    return lambda count: draw_arrivals(options["arrival"], count, options["rate"], options["cv"], settings.seed)
+    return lambda count: draw_arrivals(options["arrival"], count, options["rate"], settings.seed)

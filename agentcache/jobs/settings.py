@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from agentcache.closest_name import suggest
-from agentcache.errors import InputError
-from workloads.arrivals import ArrivalKind
-from workloads.bfcl.result_file import count_entries
+from agentcache.errors import InputError, suggest
 from workloads.bfcl.web_search import MAX_SCALE
-from workloads.tool_latency import parse_tool_latency
+from workloads.pacing import ArrivalKind, parse_tool_latency
 
 Option = str | int | float | Path | None
 
@@ -21,18 +19,13 @@ _LEAST = {
     "jobs": 1,
     "max_context": 1,
     "max_gap_s": 0,
-    "turns": 1,
-    "least_turns": 1,
-    "reply_tokens": 1,
     "concurrency": 1,
     "warm_up": 0,
 }
 _ABOVE_ZERO = {
     "duration_s": "the seconds to measure",
     "rate": "jobs per second",
-    "cv": "the coefficient of variation of the gaps",
     "scale": "the factor on the recorded sizes",
-    "dispersion": "the rate of sessions over the rate of turns in a session",
 }
 
 
@@ -40,8 +33,7 @@ _ABOVE_ZERO = {
 class Workload:
     """`options` maps the options that it takes, by their names in JobSettings, to their defaults.
 
-    `path` says what follows the colon, empty if nothing does. `size_flag` names the option that makes jobs smaller,
-    empty where sizes are always as recorded.
+    `path` says what follows the colon, empty if nothing does. `size_flag` names the option that makes jobs smaller.
     """
 
     summary: str
@@ -50,25 +42,13 @@ class Workload:
     path: str = ""
 
 
-# Of recorded chats, which have no times. A user pauses as in a conversation.
-_CHAT_OPTIONS: Mapping[str, Option] = {
-    "jobs": None,
-    "rate": 0.5,
-    "arrival": "poisson",
-    "cv": 0.25,
-    "dispersion": 5.0,
-    "tool_latency": "bfcl",
-}
-
 WORKLOADS: dict[str, Workload] = {
     "bfcl": Workload(
         "BFCL v4 web search",
         {
             "jobs": None,
-            "results": None,
             "rate": 0.5,
             "arrival": "poisson",
-            "cv": 1.0,
             "scale": 1.0,
             "tool_latency": "bfcl",
         },
@@ -79,48 +59,12 @@ WORKLOADS: dict[str, Workload] = {
             "jobs": None,
             "rate": 0.2,
             "arrival": "even",
-            "cv": 1.0,
             "scale": 1.0,
             "max_context": None,
             "max_gap_s": 60.0,
         },
         size_flag="--max-context",
         path="a folder of trace files, or one of them",
-    ),
-    "conversation": Workload(
-        "questions about long documents",
-        {
-            "jobs": None,
-            "rate": 0.2,
-            "cv": 0.25,
-            "scale": 1.0,
-            "dispersion": 5.0,
-            "turns": 8,
-            "least_turns": None,
-            "reply_tokens": None,
-        },
-        path="a file of documents",
-    ),
-    "mooncake": Workload(
-        "a trace of single requests",
-        {"jobs": None, "rate": None, "scale": 1.0, "max_context": None},
-        size_flag="--max-context",
-        path="a Mooncake trace file",
-    ),
-    "bfcl_multi_turn": Workload(
-        "BFCL v4 multi-turn, of recorded shapes", _CHAT_OPTIONS, size_flag="", path="a file of recorded shapes"
-    ),
-    "tau_bench": Workload(
-        "recorded agents of tau-bench and their users", _CHAT_OPTIONS, size_flag="", path="a result file of tau-bench"
-    ),
-    "webdancer": Workload(
-        "recorded web searches of WebDancer", _CHAT_OPTIONS, size_flag="", path="a file of trajectories"
-    ),
-    "lmcache": Workload(
-        "agents that LMCache recorded",
-        {"jobs": None, "rate": 0.5, "arrival": "poisson", "cv": 1.0, "max_gap_s": 60.0},
-        size_flag="",
-        path="a folder of *.jsonl, or one of them",
     ),
     "recording": Workload(
         "your own traffic, as serve --record wrote it, or spans of OpenTelemetry",
@@ -129,6 +73,9 @@ WORKLOADS: dict[str, Workload] = {
         path="a recording",
     ),
 }
+
+# Traces of others, which come in as recordings.
+CONVERTED = ("conversation", "mooncake", "bfcl_multi_turn", "tau_bench", "webdancer", "lmcache")
 
 # A closed loop has no arrivals. Its defaults are AgentX's, which docs/closed-loop.md compares.
 _CLOSED_LOOPS: dict[str, Workload] = {
@@ -158,24 +105,24 @@ class JobSettings:
     workload: str
     seed: int = 0
     jobs: int | None = None
-    results: Path | None = None
     rate: float | None = None
     arrival: ArrivalKind | None = None
-    cv: float | None = None
     scale: float | None = None
     tool_latency: str | None = None
     max_context: int | None = None
     max_gap_s: float | None = None
-    dispersion: float | None = None
-    turns: int | None = None
-    least_turns: int | None = None
-    reply_tokens: int | None = None
     concurrency: int | None = None
     duration_s: float | None = None
     warm_up: int | None = None
 
     def check(self) -> None:
         """Raise InputError, which names the flag, for an option that cannot work. The path must exist."""
+        if self.kind in CONVERTED:
+            source = self.workload.partition(":")[2] or "PATH"
+            raise InputError(
+                f"workload {self.kind}: make a recording of it in a checkout of agentcache, with `python "
+                f"benchmarks/convert.py {self.kind} {source} --out FILE.jsonl`, and give recording:FILE.jsonl"
+            )
         if self.kind not in WORKLOADS:
             choices = ", ".join(map(write_usage, WORKLOADS))
             raise InputError(f"workload {self.kind}: unknown; choose from {choices}{suggest(self.kind, WORKLOADS)}")
@@ -217,13 +164,8 @@ class JobSettings:
     def is_drawn(self) -> bool:
         """Whether the seed decides about jobs or their times; else all seeds give the same."""
         if self.kind == "agent_traces" and self.concurrency is None:
-            return self.options()["arrival"] in ("poisson", "gamma")
-        return self.kind not in ("mooncake", "recording")
-
-    @property
-    def title(self) -> str:
-        """The workload's name in reports."""
-        return self.workload if self.results is None else f"{self.workload} --results {self.results}"
+            return self.options()["arrival"] == "poisson"
+        return self.kind != "recording"
 
     def _check_path(self) -> None:
         _, colon, path = self.workload.partition(":")
@@ -253,9 +195,7 @@ class JobSettings:
         return f"only for {', '.join(takers)}"
 
     def _check_bfcl(self) -> None:
-        if self.results is not None:
-            count_entries(self.results)
-        elif self.scale is not None and self.scale > MAX_SCALE:
+        if self.scale is not None and self.scale > MAX_SCALE:
             raise InputError(f"--scale {self.scale:g}: give a number above 0 and up to {MAX_SCALE}")
 
 
@@ -265,3 +205,74 @@ _OPTIONS = tuple(each.name for each in fields(JobSettings) if each.name not in (
 def write_usage(kind: str) -> str:
     """Return the argument that selects the workload."""
     return f"{kind}:PATH" if WORKLOADS[kind].path else kind
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the workload and the options of its jobs, by the names of JobSettings."""
+    usage = "; ".join(f"{write_usage(kind)}: {workload.summary}" for kind, workload in WORKLOADS.items())
+    parser.add_argument("workload", metavar="WORKLOAD", help=usage)
+    jobs = parser.add_argument_group("jobs")
+    jobs.add_argument("--jobs", type=int, help="how many (default: 24 of bfcl, all that a file has)")
+    jobs.add_argument("--rate", type=float, help="jobs per second" + _defaults("rate"))
+    jobs.add_argument("--arrival", choices=get_args(ArrivalKind), help="pattern of arrivals" + _defaults("arrival"))
+    jobs.add_argument("--scale", type=float, help="factor on the recorded sizes, in tokens (default 1)")
+    jobs.add_argument("--seed", type=int, default=0, help="of jobs, arrivals, tool times and engine (default 0)")
+    jobs.add_argument(
+        "--tool-latency",
+        help="where a recording has none: seconds, lognormal:MEAN,SD, exponential:MEAN or tracelab, Claude Code's, "
+        "mostly short and some of minutes (default bfcl: mean 1.9 s, deviation 2.1 s)",
+    )
+    _add_session_arguments(jobs)
+    _add_lane_arguments(jobs)
+
+
+def _add_session_arguments(jobs: argparse._ArgumentGroup) -> None:
+    jobs.add_argument(
+        "--max-context", type=int, metavar="N", help="agent_traces, recording: end a session before it exceeds N tokens"
+    )
+    jobs.add_argument(
+        "--max-gap",
+        type=float,
+        metavar="S",
+        dest="max_gap_s",
+        help="longest pause within a session" + _defaults("max_gap_s"),
+    )
+
+
+def _add_lane_arguments(jobs: argparse._ArgumentGroup) -> None:
+    jobs.add_argument(
+        "--concurrency",
+        type=int,
+        nargs="+",
+        metavar="N",
+        help="agent_traces: a closed loop of N lanes, each of which begins a session when its last has ended; "
+        "several numbers run one after another, into --out/lanes-N",
+    )
+    jobs.add_argument(
+        "--duration", type=float, metavar="S", dest="duration_s", help="seconds to measure such a loop (default 1800)"
+    )
+    jobs.add_argument(
+        "--warm-up", type=int, metavar="N", help="requests of each lane after the first, before that (default 10)"
+    )
+
+
+def read_jobs(options: argparse.Namespace) -> JobSettings:
+    """Read what `add_arguments` added; of several numbers of lanes the first."""
+    given = {each.name: getattr(options, each.name) for each in fields(JobSettings)}
+    lanes = options.concurrency
+    return JobSettings(**{**given, "concurrency": lanes[0] if lanes else None})
+
+
+def lead_with_workload(arguments: Sequence[str]) -> list[str]:
+    """Move a workload that follows a list of numbers to the front: argparse would take it for one of them."""
+    for place, word in enumerate(arguments[1:], 1):
+        if word.partition(":")[0] in WORKLOADS and arguments[place - 1].isdecimal():
+            return [arguments[0], word, *arguments[1:place], *arguments[place + 1 :]]
+    return list(arguments)
+
+
+def _defaults(option: str) -> str:
+    """Collect what the workloads take for an option that is not given."""
+    taken = {kind: workload.options[option] for kind, workload in WORKLOADS.items() if option in workload.options}
+    values = (f"{kind}: {'as recorded' if value is None else value}" for kind, value in taken.items())
+    return f" ({', '.join(values)})"

@@ -1,4 +1,4 @@
-"""From what the user types as MODEL to a folder that vLLM can load, and the options it needs."""
+"""Finds for what the user types as MODEL a folder, or a model on the hub, that vLLM can load, and its options."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from agentcache.errors import InputError
-from agentcache.models.published import PublishedShape
-from agentcache.models.shapes import SHAPES, SMALL, Shape
+from agentcache.errors import InputError, in_one_line
+from agentcache.models.published import Shape
+from agentcache.models.shapes import SHAPES, SMALL
 
 SHAPE_PREFIX = "shape:"
 # How no name on a hub begins.
@@ -84,7 +84,7 @@ def resolve_model(name: str) -> Model:
     return Model(name)
 
 
-def _make_once(name: str, shape: Shape | PublishedShape, write_weights: Callable[[Path], None] | None) -> Path:
+def _make_once(name: str, shape: Shape, write_weights: Callable[[Path], None] | None) -> Path:
     """Make the model's folder in the cache on first use and return it; safe when several processes do so at once."""
     folder = _cache_folder() / f"{name}-{_hash_recipe(shape)}"
     if folder.is_dir():
@@ -117,7 +117,7 @@ def _cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "agentcache" / "models"
 
 
-def _hash_recipe(shape: Shape | PublishedShape) -> str:
+def _hash_recipe(shape: Shape) -> str:
     """Hash anything that the model is made of, so that no stale folder is ever used."""
     sources = sorted(path for path in Path(__file__).parent.iterdir() if path.is_file())
     versions = [platform.python_version(), *map(importlib.metadata.version, _TOOLS)]
@@ -127,7 +127,7 @@ def _hash_recipe(shape: Shape | PublishedShape) -> str:
     return recipe.hexdigest()[:12]
 
 
-def _write_config(folder: Path, shape: Shape | PublishedShape) -> None:
+def _write_config(folder: Path, shape: Shape) -> None:
     from transformers import AutoConfig
 
     from agentcache.models.tokenizer import train_tokenizer
@@ -149,3 +149,41 @@ def _write_weights(folder: Path) -> None:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         LlamaForCausalLM(config).save_pretrained(folder)
+
+
+# One of them is what vLLM reads a model's configuration from.
+_CONFIGS = ("config.json", "params.json")
+
+
+def check_hub(name: str, *, revision: str | None = None, token: str | bool | None = None) -> None:
+    """Raise InputError for a name that is no path here and that neither the hub nor its cache has.
+
+    One question without a second try: transformers and vLLM ask for half a minute. Any other answer is theirs to judge.
+    """
+    if "://" in name or Path(name).exists() or os.environ.get("VLLM_USE_MODELSCOPE", "0").lower() in ("1", "true"):
+        return
+    from huggingface_hub import constants, errors, get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
+
+    remedy = "give a folder that holds the model's files, or a name that the hub has"
+    try:
+        if any(try_to_load_from_cache(name, config, revision=revision) for config in _CONFIGS):
+            return
+        get_hf_file_metadata(hf_hub_url(name, _CONFIGS[0], revision=revision), token=token)
+    except errors.HFValidationError as error:
+        raise InputError(f"model {name}: there is no such folder; {remedy}") from error
+    except errors.GatedRepoError as error:
+        page = f"{constants.ENDPOINT}/{name}"
+        raise InputError(f"model {name}: its owner grants access at {page}; then set HF_TOKEN") from error
+    except errors.RepositoryNotFoundError as error:
+        missing = f"there is no such folder, and {constants.ENDPOINT} has no such model"
+        raise InputError(f"model {name}: {missing}; {remedy}; for a private one set HF_TOKEN") from error
+    except errors.RevisionNotFoundError as error:
+        raise InputError(f"--revision {revision}: {constants.ENDPOINT}/{name} has none of that name") from error
+    except errors.HfHubHTTPError:
+        return
+    # The former is that of the HTTP library, which is another one in other versions.
+    except (errors.HTTPError, errors.OfflineModeIsEnabled) as error:  # type: ignore[attr-defined]
+        missing = "there is no such folder, and the hub's cache does not have it"
+        raise InputError(
+            f"model {name}: {missing}, nor does {constants.ENDPOINT} answer ({in_one_line(error)}); {remedy}"
+        ) from error

@@ -1,4 +1,4 @@
-"""The fields of a model's config. What cannot be read is answered in one line that names the field."""
+"""Reads the fields of a model's config; one that cannot be read is refused in one line that names it."""
 
 from __future__ import annotations
 
@@ -70,3 +70,8 @@ class ConfigFields:
     def refuse(self, what: str) -> InputError:
         """Make the error."""
         return InputError(f"the model's config ({type(self.config).__name__}) {what}")
+
+
+def shares_cache(layer: ConfigFields) -> bool:
+    """Tell whether it reads the keys and values of a layer before it and has none of its own, as in Gemma-3n and 4."""
+    return layer.index >= layer.layers - (layer.find_number("num_kv_shared_layers") or 0)

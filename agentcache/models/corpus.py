@@ -1,4 +1,4 @@
-"""English text that is on every machine: the language reference that ships inside Python.
+"""Reads English text that is on every machine: the language reference that ships inside Python.
 
 The tokenizer is trained on it and filler text is made of it, so nothing has to be downloaded.
 """

@@ -1,4 +1,4 @@
-"""Geometries of published models beside the Llamas: what their config.json says, as far as it decides memory and speed.
+"""Describes a model's shape, and lists published ones beside the Llamas by what their config.json says.
 
 Numbers that no cache and no step depends on (rope, norms, dropout) keep the defaults of the config's class.
 """
@@ -18,7 +18,7 @@ _NEMOTRON_LAYERS = {"M": "mamba", "-": "mlp", "*": "attention"}
 
 
 @dataclass(frozen=True)
-class PublishedShape:
+class Shape:
     """`fields` are of the config's class, named by `model_type`. `source`: whose config.json they are from."""
 
     architecture: str
@@ -69,8 +69,9 @@ class PublishedShape:
         return {"architectures": [self.architecture], **self.fields, **special, "dtype": dtype}
 
 
-def _publish(architecture: str, model_type: str, source: str, **fields: Any) -> PublishedShape:
-    return PublishedShape(architecture, model_type, source, MappingProxyType(fields))
+def make_shape(architecture: str, model_type: str, source: str, **fields: Any) -> Shape:
+    """Make a shape of the fields that its config sets."""
+    return Shape(architecture, model_type, source, MappingProxyType(fields))
 
 
 def _repeat(pattern: tuple[str, ...], layers: int) -> list[str]:
@@ -92,8 +93,8 @@ def _as_one_sparse_layer(*, layers: int, width: int) -> dict[str, Any]:
     }
 
 
-def _make_gpt_oss(source: str, layers: int, experts: int) -> PublishedShape:
-    return _publish(
+def _make_gpt_oss(source: str, layers: int, experts: int) -> Shape:
+    return make_shape(
         "GptOssForCausalLM",
         "gpt_oss",
         source,
@@ -112,8 +113,8 @@ def _make_gpt_oss(source: str, layers: int, experts: int) -> PublishedShape:
     )
 
 
-def _make_deepseek(source: str, *, heads: int, experts: int, dense: int, vocabulary: int) -> PublishedShape:
-    return _publish(
+def _make_deepseek(source: str, *, heads: int, experts: int, dense: int, vocabulary: int) -> Shape:
+    return make_shape(
         "DeepseekV3ForCausalLM",
         "deepseek_v3",
         source,
@@ -138,7 +139,7 @@ def _make_deepseek(source: str, *, heads: int, experts: int, dense: int, vocabul
 
 
 PUBLISHED = {
-    "qwen3-30b-a3b": _publish(
+    "qwen3-30b-a3b": make_shape(
         "Qwen3MoeForCausalLM",
         "qwen3_moe",
         "Qwen/Qwen3-30B-A3B-Instruct-2507",
@@ -154,7 +155,7 @@ PUBLISHED = {
         vocab_size=151_936,
         max_position_embeddings=262_144,
     ),
-    "qwen3-next-80b-a3b": _publish(
+    "qwen3-next-80b-a3b": make_shape(
         "Qwen3NextForCausalLM",
         "qwen3_next",
         "Qwen/Qwen3-Next-80B-A3B-Instruct",
@@ -177,7 +178,7 @@ PUBLISHED = {
         vocab_size=151_936,
         max_position_embeddings=262_144,
     ),
-    "qwen3.5-9b": _publish(
+    "qwen3.5-9b": make_shape(
         "Qwen3NextForCausalLM",
         "qwen3_next",
         "Qwen/Qwen3.5-9B",
@@ -201,7 +202,7 @@ PUBLISHED = {
     ),
     "gpt-oss-20b": _make_gpt_oss("openai/gpt-oss-20b", layers=24, experts=32),
     "gpt-oss-120b": _make_gpt_oss("openai/gpt-oss-120b", layers=36, experts=128),
-    "gemma-3-12b": _publish(
+    "gemma-3-12b": make_shape(
         "Gemma3ForCausalLM",
         "gemma3_text",
         "google/gemma-3-12b-it",
@@ -218,7 +219,7 @@ PUBLISHED = {
         vocab_size=262_208,
         max_position_embeddings=131_072,
     ),
-    "glm-4.5-air": _publish(
+    "glm-4.5-air": make_shape(
         "Glm4MoeForCausalLM",
         "glm4_moe",
         "zai-org/GLM-4.5-Air",
@@ -236,7 +237,7 @@ PUBLISHED = {
         vocab_size=151_552,
         max_position_embeddings=131_072,
     ),
-    "minimax-m2": _publish(
+    "minimax-m2": make_shape(
         "MiniMaxM2ForCausalLM",
         "minimax_m2",
         "MiniMaxAI/MiniMax-M2",
@@ -254,7 +255,7 @@ PUBLISHED = {
     # Their configs name 163,840 and 131,072 tokens with yarn; the shorter is what both are trained for.
     "deepseek-v3": _make_deepseek("deepseek-ai/DeepSeek-V3", heads=128, experts=256, dense=3, vocabulary=129_280),
     "kimi-k2": _make_deepseek("moonshotai/Kimi-K2-Instruct", heads=64, experts=384, dense=1, vocabulary=163_840),
-    "deepseek-v2-lite": _publish(
+    "deepseek-v2-lite": make_shape(
         "DeepseekV2ForCausalLM",
         "deepseek_v2",
         "deepseek-ai/DeepSeek-V2-Lite-Chat",
@@ -279,7 +280,7 @@ PUBLISHED = {
         # Published with 163,840 by yarn; it is trained for fewer.
         max_position_embeddings=32_768,
     ),
-    "nemotron-h-8b": _publish(
+    "nemotron-h-8b": make_shape(
         "NemotronHForCausalLM",
         "nemotron_h",
         "nvidia/Nemotron-H-8B-Base-8K",
@@ -300,7 +301,7 @@ PUBLISHED = {
         # Published with 8,192, which is too little for agents: its larger sisters have 131,072.
         max_position_embeddings=131_072,
     ),
-    "llama-4-scout": _publish(
+    "llama-4-scout": make_shape(
         "Llama4ForCausalLM",
         "llama4_text",
         "meta-llama/Llama-4-Scout-17B-16E-Instruct",

@@ -1,4 +1,4 @@
-"""The tokenizer of the models that the project makes: byte-level BPE, ChatML turns, Hermes tool calls."""
+"""Trains the tokenizer of the models that the project makes: byte-level BPE, ChatML turns, Hermes tool calls."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""`agentcache plan`: what other policies and caches would have made of recorded traffic, simulated in parallel."""
+"""Simulates in parallel what other policies and caches would have made of recorded traffic: `agentcache plan`."""

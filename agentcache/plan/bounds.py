@@ -1,4 +1,4 @@
-"""What caches can hit at most, by arithmetic over recorded blocks: one without end, and one whose evictor foresees all.
+"""Bounds what caches can hit, by arithmetic over recorded blocks: one without end, and one with a clairvoyant evictor.
 
 Requests are taken to come one at a time, in the recorded order. docs/belady-cost.md says what that bounds, and why.
 """

@@ -1,4 +1,4 @@
-"""`agentcache plan`: read a recording, simulate policies and caches side by side, show a table and write a page."""
+"""Runs `agentcache plan`: reads a recording, simulates policies and caches side by side, writes a table and a page."""
 
 from __future__ import annotations
 
@@ -8,19 +8,15 @@ from pathlib import Path
 
 from rich.console import Console
 
-from agentcache.exit_status import INTERRUPTED
-from agentcache.plan.cell import Cell
-from agentcache.plan.headline import write_headline
-from agentcache.plan.known_error import KNOWN_ERROR
-from agentcache.plan.page import Plan, list_fewest, write_page
-from agentcache.plan.routing import choose_routing
-from agentcache.plan.settings import PLAN_FILE, PlanSettings
+from agentcache.errors import INTERRUPTED
+from agentcache.plan.page import Plan, list_fewest, write_headline, write_page
+from agentcache.plan.settings import PLAN_FILE, Cell, PlanSettings
 from agentcache.plan.stretch import Stretch, find_busiest, find_longest, load_stretch
 from agentcache.plan.sweep import Pool, Sweep, WorkerEndedError, find_fewest
-from agentcache.plan.table import LEGEND, terminal_table
-from agentcache.plan.worker import Worker
+from agentcache.plan.table import KNOWN_ERROR, LEGEND, terminal_table
+from agentcache.plan.worker import Worker, choose_routing
 from agentcache.run.checks import CLAIRVOYANT
-from agentcache.run.output import divert_output
+from agentcache.run.folder import divert_output
 from agentcache.sim.costs import find_costs
 from workloads.loaded import LoadedJobs
 from workloads.recording.reader import read_recording

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from agentcache.plan.cell import Cell, Outcome
+from agentcache.plan.settings import Cell, Outcome
 from agentcache.report.figure import (
     GREY,
     add_legend,

@@ -1,4 +1,4 @@
-"""What `agentcache plan` is to answer, as the user gave it."""
+"""Holds and checks the options of `agentcache plan`, and describes its points: a policy, caches, engines, outcome."""
 
 from __future__ import annotations
 
@@ -12,10 +12,58 @@ from typing import Any
 from agentcache.config_reader import CONFIG_KEY, read_config
 from agentcache.errors import InputError
 from agentcache.output_folder import check_free
-from agentcache.plan.cell import Cell
 from agentcache.run.checks import CLAIRVOYANT, check_kv_tokens, check_policies
 from agentcache.sim.costs import find_costs, find_room
 from agentcache.sim.settings import DEFAULT_BLOCK_SIZE, check_routing
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """`kv_tokens` and `cpu_tokens` are those of one engine, of which `engines` share the traffic."""
+
+    policy: str
+    kv_tokens: int
+    cpu_tokens: int = 0
+    engines: int = 1
+
+    @property
+    def all_tokens(self) -> int:
+        """The tokens of all of its caches together."""
+        return (self.kv_tokens + self.cpu_tokens) * self.engines
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a simulation of a cell gave; rates are shares of all prompt tokens. None: no job came to its end.
+
+    Job latency goes from the first request to the last reply, without the pauses of people. Beside the hits stand two
+    bounds of them: `clairvoyant_hits` in one cache as large as all of the cell's, `endless_hits` in one without end.
+    """
+
+    cell: Cell
+    jobs: int
+    mean_s: float | None
+    p90_s: float | None
+    ttft_p99_s: float | None
+    hit_rate: float
+    clairvoyant_hits: float
+    endless_hits: float
+    problem: str | None = None
+
+
+def describe_cell(cell: Cell) -> str:
+    """Name a cell in a line."""
+    host = f" + {cell.cpu_tokens:,} in the CPU cache" if cell.cpu_tokens else ""
+    engines = f", {cell.engines} engines" if cell.engines > 1 else ""
+    return f"{cell.policy}, {cell.kv_tokens:,} tokens{host}{engines}"
+
+
+def describe_caches(cell: Cell) -> str:
+    """Say how large the caches are, and how many engines have such: what rivals have alike."""
+    host = f", and {cell.cpu_tokens:,} in the CPU cache" if cell.cpu_tokens else ""
+    engines = f", in each of {cell.engines} engines" if cell.engines > 1 else ""
+    return f"{cell.kv_tokens:,} tokens{host}{engines}"
+
 
 PLAN_FILE = "plan.html"
 DEFAULT_POLICIES = ("vllm", "agentcache")

@@ -1,4 +1,4 @@
-"""The part of a recording that is simulated: where most requests came in the shortest time, and what of that fits."""
+"""Chooses the part of a recording that is simulated: where most requests came in the shortest time."""
 
 from __future__ import annotations
 

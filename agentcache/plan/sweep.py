@@ -13,8 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from agentcache.errors import InputError
-from agentcache.plan.cell import Cell, Outcome, describe_cell
-from agentcache.plan.settings import PlanSettings
+from agentcache.plan.settings import Cell, Outcome, PlanSettings, describe_cell
 from agentcache.plan.worker import run_cell, start_worker
 from tool_runtime.agent.job import Job
 

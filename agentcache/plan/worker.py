@@ -12,14 +12,15 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
+from agentcache.config_reader import CONFIG_KEY, read_config
+from agentcache.engine.replicas.client import keeps_jobs_home
 from agentcache.errors import AgentCacheError, InputError
 from agentcache.jobs.context_job import ContextJob, ContextWriter, find_ordinary_tokens
+from agentcache.jobs.recorded_job import PromptWriter
 from agentcache.jobs.tokenizer import LocalTokenizer
 from agentcache.models.catalog import resolve_model
 from agentcache.plan.bounds import Reuse, find_reuse
-from agentcache.plan.cell import Cell, Outcome
-from agentcache.plan.routing import choose_routing
-from agentcache.plan.settings import PlanSettings
+from agentcache.plan.settings import Cell, Outcome, PlanSettings
 from agentcache.report.events import Event, JobEvent, RequestEvent
 from agentcache.run.checks import CLAIRVOYANT
 from agentcache.run.display import ReplayDisplay
@@ -27,12 +28,13 @@ from agentcache.sim.costs import find_costs, name_costs, name_dtype
 from agentcache.sim.engine_shape import EngineShape, make_config
 from agentcache.sim.engines import make_engines
 from agentcache.sim.known_hashes import MadeHashes
-from agentcache.sim.prompts import PromptWriter
 from agentcache.sim.routing import make_routing
 from agentcache.sim.runner import SimulationRunner
 from agentcache.sim.settings import (
     DEFAULT_MAX_NUM_BATCHED_TOKENS,
     DEFAULT_MAX_NUM_SEQS,
+    DEFAULT_ROUTING,
+    VLLM_ROUTING,
     name_model,
 )
 from tool_runtime.agent.job import Job
@@ -166,3 +168,11 @@ def run_cell(cell: Cell) -> Outcome:
     # The engine is a circle, with all of its blocks.
     gc.collect()
     return outcome
+
+
+def choose_routing(settings: PlanSettings, policy: str) -> str:
+    """Return the routing that the user names, else the one that a server with this policy has."""
+    if settings.routing is not None:
+        return settings.routing
+    config = read_config({CONFIG_KEY: {**settings.knobs, "policy": policy}})
+    return DEFAULT_ROUTING if keeps_jobs_home(config) else VLLM_ROUTING

@@ -1,1 +1,1 @@
-"""Which cache block goes next. Pure decisions: no vLLM, no torch, no clock of its own."""
+"""Decides which cache block is evicted next: pure decisions, without vLLM, torch or a clock of its own."""

@@ -1,4 +1,4 @@
-"""What prefill costs, and so what losing a cached block costs: the latency model, its fit, and the fit as a file.
+"""Prices prefill, and so the eviction of a cached block: the latency model, its fit, and the fit as a file.
 
 A prompt is four runs of tokens, in order: l1 cached, q1 computed, l2 cached, q2 computed; its prefill takes
 k1·l1 + k2·q1 + k3·l2 + k4·q2 + k5·(l1+q1)² + k6·q2·(l1+q1+l2+q2) + intercept seconds.

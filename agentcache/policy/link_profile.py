@@ -1,4 +1,4 @@
-"""How fast KV is copied between the host's memory and a GPU: as it is assumed, and as a profile has it measured."""
+"""Holds how fast KV is copied between the host's memory and a GPU: as assumed, and as a profile has it measured."""
 
 from __future__ import annotations
 

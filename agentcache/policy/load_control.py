@@ -1,4 +1,4 @@
-"""Load control: jobs that together want more than the caches hold take turns, as processes do in too small a memory.
+"""Decides which turns wait while jobs want more than the caches hold, and predicts how much evicted KV will be lost.
 
 Without it each that comes back takes the room of others, which then come back to less: all compute large parts of their
 contexts again, for ever (thrashing). With it those that still have theirs go on, and those that lost theirs wait.
@@ -7,6 +7,7 @@ contexts again, for ever (thrashing). With it those that still have theirs go on
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 # No client is to give up: openai's and anthropic's wait for 600 s, and a prefill is still to come.
 MOST_S = 450.0
@@ -36,3 +37,31 @@ def find_longest_wait(
     if not jobs or tokens <= room:
         return 0.0
     return min(MOST_S, share * min(ALL_S, tokens / block_tokens * block_s(tokens / jobs / 2)))
+
+
+class LossRange(NamedTuple):
+    """Nothing is lost while jobs want `fits` times the room, all of what is evicted once they want `full` times.
+
+    Contexts grow and jobs come; on the other hand not all come back.
+    """
+
+    fits: float
+    full: float
+
+
+# Chosen by simulations of BFCL's seeds 1, 2 and 10, of 0.6 to 1.0, 0.7 to 1.1 and 0.8 to 1.2
+# (docs/results/host-memory-waits.md#what-juniors-wait-for).
+BESIDE_TIER = LossRange(0.7, 1.1)
+# Chosen on seeds 0 to 5 and 289, of 0.7 to 1.0 and 1.1, 0.9 to 1.2 and 1.0 to 1.2 (docs/results/families.md#chosen).
+WITHOUT_TIER = LossRange(1.0, 1.2)
+
+
+def foresee_loss(wanted: float, room: float, losses: LossRange) -> float:
+    """Return the share of evicted KV that will be lost before its job is back, from 0 to 1.
+
+    Args:
+        wanted: The tokens that the jobs under way will come back for.
+        room: Those that the GPU's cache and the CPU cache, if it is used, hold together.
+        losses: How often they may want that room.
+    """
+    return min(1.0, max(0.0, (wanted / room - losses.fits) / (losses.full - losses.fits)))

@@ -1,4 +1,4 @@
-"""What steps and prefills take on the GPUs we know: as measured where there is a profile, else from data sheets."""
+"""Finds what steps and prefills take on known GPUs: as measured where there is a profile, else from data sheets."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import itertools
 from dataclasses import dataclass
 from pathlib import Path
 
-from agentcache.closest_name import suggest
-from agentcache.errors import InputError
+from agentcache.errors import InputError, suggest
 from agentcache.models.geometry import AttentionLayers, Geometry
-from agentcache.models.published import PublishedShape
-from agentcache.models.shapes import SHAPES, SMALL, Shape
+from agentcache.models.published import Shape
+from agentcache.models.shapes import SHAPES, SMALL
 from agentcache.policy.cost import (
     CostProfile,
     FittedCostModel,
@@ -83,13 +82,13 @@ GPUS = {
     "cpu": Gpu(0.125e12, 20e9, 10e9, 8e9, 1.6e-3, dtype="float32"),
 }
 # Which GPUs each model has a preset for. A data-sheet number for the dtype is what decides.
-PRESETS: dict[str, tuple[Shape | PublishedShape, tuple[str, ...]]] = {
+PRESETS: dict[str, tuple[Shape, tuple[str, ...]]] = {
     **{name: (shape, ("h20", "h100", "h200")) for name, shape in SHAPES.items()},
     **{name: (shape, ("cpu",)) for name, shape in SMALL.items()},
 }
 
 
-def count_parameters(shape: Shape | PublishedShape) -> int:
+def count_parameters(shape: Shape) -> int:
     """Count the whole model: layers, embeddings, output head, last norm."""
     tables = 1 if shape.tied_embeddings else 2
     return shape.geometry.layer_parameters + tables * shape.vocabulary * shape.hidden + shape.hidden
@@ -229,7 +228,7 @@ def _predict_batch(step_cost: StepCost, l1: int, q1: int, l2: int, q2: int) -> P
     return PrefillBatch(l1, q1, l2, q2, step_cost.step_s(rows))
 
 
-def _find_preset(model: str, gpu: str) -> tuple[Shape | PublishedShape, Gpu]:
+def _find_preset(model: str, gpu: str) -> tuple[Shape, Gpu]:
     shape, gpus = PRESETS.get(model, (None, ()))
     missing = f"no preset for model {model} on gpu {gpu}"
     if shape is None:
@@ -239,7 +238,7 @@ def _find_preset(model: str, gpu: str) -> tuple[Shape | PublishedShape, Gpu]:
     return shape, GPUS[gpu]
 
 
-def _check_split(model: str, shape: Shape | PublishedShape, gpu: str, hardware: Gpu, ranks: int) -> None:
+def _check_split(model: str, shape: Shape, gpu: str, hardware: Gpu, ranks: int) -> None:
     if ranks < 1 or shape.heads % ranks:
         raise InputError(f"tensor_parallel_size {ranks}: must divide the {shape.heads} attention heads of {model}")
     weights = count_parameters(shape) * DTYPE_BYTES[hardware.dtype]

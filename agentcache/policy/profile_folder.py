@@ -1,4 +1,4 @@
-"""Which profile is meant: the file that the user names, or the one of a folder that fits."""
+"""Picks the profile that is meant: the file that the user names, or the one of a folder that fits."""
 
 from __future__ import annotations
 

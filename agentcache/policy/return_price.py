@@ -1,4 +1,4 @@
-"""What it costs that a job's KV was evicted, where some of it is kept in the CPU cache and the rest computed."""
+"""Prices the eviction of a job's KV where some of it is kept in the CPU cache and the rest is recomputed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the agent runtime does under a policy, as plain values that the registry composes."""
+"""Describes what the agent runtime does under a policy, as plain values that the registry composes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A step cost fitted to measured steps, by least squares over relative errors with coefficients that are not negative.
+"""Fits a step cost to measured steps, by least squares over relative errors with coefficients not below 0.
 
 Relative, because a decode step of 5 ms matters to a simulation as much as a prefill step of 500 ms.
 """

@@ -1,4 +1,4 @@
-"""vLLM in this process with our scheduler, one request or batch at a time, for measuring."""
+"""Runs vLLM in this process with our scheduler, one request or batch at a time, for measuring."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`agentcache profile`: measure, fit, save."""
+"""Runs `agentcache profile`: measures, fits, saves."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from agentcache.engine.blocks.evictor_inputs import make_profile_key
 from agentcache.engine.vllm.base import current_platform
 from agentcache.engine.vllm.compat import check_vllm, installed_version
 from agentcache.engine.vllm.config import VllmConfig
-from agentcache.errors import AgentCacheError, InputError
-from agentcache.exit_status import INTERRUPTED
+from agentcache.errors import INTERRUPTED, AgentCacheError, InputError
 from agentcache.models.geometry import read_geometry
 from agentcache.output_folder import check_free
 from agentcache.policy.cost import (
@@ -40,7 +39,7 @@ from agentcache.profile.measurer import Measurer, Sample
 from agentcache.profile.plot import plot_fits
 from agentcache.profile.points import Limits, Point, PointSource
 from agentcache.profile.settings import ProfileSettings
-from agentcache.run.output import divert_output
+from agentcache.run.folder import divert_output
 
 ENGINE_LOG = "profile.log"
 _LONGEST_GPU, _LONGEST_CPU = 65_536, 8_192

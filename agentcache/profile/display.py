@@ -1,4 +1,4 @@
-"""What the user sees: a bar while it measures, then how well the fits hold."""
+"""Shows a bar while `agentcache profile` measures, then how well the fits hold."""
 
 from __future__ import annotations
 

@@ -7,16 +7,35 @@ from datetime import date
 from pathlib import Path
 
 from rich.console import Console
+from rich.table import Table
 
 from agentcache.engine.vllm.base import current_platform
 from agentcache.engine.vllm.compat import installed_version
 from agentcache.engine.vllm.config import VllmConfig
 from agentcache.errors import InputError
 from agentcache.policy.link_profile import LinkProfile
-from agentcache.profile.link_display import print_link
-from agentcache.profile.link_fit import FittedLink, fit_link
-from agentcache.profile.link_layout import LinkLayout, find_layout
-from agentcache.profile.link_process import run_link_process
+from agentcache.profile.link_process import LinkLayout, find_layout, run_link_process
+from agentcache.profile.link_rows import FittedLink, fit_link, predict_s
+
+
+def print_link(console: Console, link: FittedLink) -> None:
+    """Print the rows in gigabytes a second, each way, and what is fitted to them."""
+    table = Table(title=f"host's memory: GB/s, blocks of {link.rows[0].bytes:,} bytes", title_justify="left")
+    for column in ("blocks", "fetch", "store", "both ways, each", "beside products", "products slower"):
+        table.add_column(column, justify="right")
+    for row in link.rows:
+        rates = (f"{row.gb_s(seconds):.1f}" for seconds in (row.fetch_s, row.store_s, row.both_s, row.beside_s))
+        table.add_row(f"{row.blocks:,}", *rates, f"{row.slowdown:.2f} times")
+    console.print(table)
+    fetch, store = link.speeds.fetch, link.speeds.store
+    measured = {"fetch": (fetch, [row.fetch_s for row in link.rows]), "store": (store, [r.store_s for r in link.rows])}
+    for name, (speed, times) in measured.items():
+        pairs = zip(link.rows, times, strict=True)
+        off = max(abs(predict_s(speed, row) / seconds - 1) for row, seconds in pairs)
+        console.print(
+            f"{name}: {1e3 * speed.latency_s:.2f} ms and {speed.gb_s:.1f} GB/s, off by at most {100 * off:.0f} %"
+        )
+    console.print(f"both ways at once, each keeps {100 * link.speeds.both_share:.0f} % of that")
 
 
 @dataclass(frozen=True, slots=True)

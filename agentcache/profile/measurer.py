@@ -1,8 +1,10 @@
-"""Runs points on an engine: what was computed in which step, and how long each took."""
+"""Runs points on an engine, and records what each step computed and how long it took."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 import numpy as np
 
@@ -12,7 +14,24 @@ from agentcache.policy.step_cost import Row
 from agentcache.policy.step_fit import MeasuredStep
 from agentcache.profile.bench_engine import BenchEngine, Timing
 from agentcache.profile.points import BatchPoint, Limits, Point, PrefillPoint
-from agentcache.profile.series import SERIES_STEPS, average_series
+
+# The launches of the first two may still run behind those of another kind; after the last comes another kind again.
+_LEAD, _TRAIL = 2, 1
+_AVERAGED = 4
+SERIES_STEPS = _LEAD + _AVERAGED + _TRAIL
+
+
+def average_series(steps: Sequence[MeasuredStep], belongs: Callable[[MeasuredStep], bool]) -> MeasuredStep:
+    """Average the inner steps of a series into one step; `steps` are all that ran, in order.
+
+    Raises IntegrityError when too few that belong followed each other; `SERIES_STEPS` are enough.
+    """
+    kinds = [belongs(step) for step in steps]
+    inner = [steps[i] for i in range(_LEAD, len(steps) - _TRAIL) if all(kinds[i - _LEAD : i + _TRAIL + 1])]
+    if not inner:
+        raise IntegrityError(f"of {len(steps)} steps, {sum(kinds)} had the rows asked for, and too few in a row")
+    return MeasuredStep(inner[len(inner) // 2].rows, fmean(step.seconds for step in inner))
+
 
 # Any id that the model and its tokenizer know will do.
 _TOKEN_IDS = 4096

@@ -1,4 +1,4 @@
-"""Predicted against measured seconds, and the link's speed by the blocks that are copied."""
+"""Plots predicted against measured seconds, and the link's speed by the blocks that are copied."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from agentcache.policy.cost import FittedCostModel
 from agentcache.policy.link_profile import LinkSpeed
 from agentcache.policy.step_fit import FittedStepCost, MeasuredStep
-from agentcache.profile.link_fit import FittedLink, predict_s
+from agentcache.profile.link_rows import FittedLink, predict_s
 from agentcache.report.figure import GREY, count_format, create_figure, in_style, pick_mark
 
 _HEIGHT_IN = 5.2

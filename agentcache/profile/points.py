@@ -1,4 +1,4 @@
-"""What to measure: sizes drawn over several orders of magnitude, so that no term of a cost model is left open."""
+"""Draws the sizes to measure, over several orders of magnitude, so that no term of a cost model is left open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `agentcache profile` is asked for."""
+"""Holds and checks the options of `agentcache profile`."""
 
 from __future__ import annotations
 

@@ -13,8 +13,7 @@ from pathlib import Path
 from rich.console import Console
 
 from agentcache.config_reader import list_knobs
-from agentcache.errors import ServerError
-from agentcache.exit_status import INTERRUPTED
+from agentcache.errors import INTERRUPTED, ServerError
 from agentcache.jobs.lanes import Lanes
 from agentcache.jobs.loader import LoadedRun, check_fit, describe_jobs, load_all
 from agentcache.replay.backends import Backend, EmbeddedBackend, ExternalBackend
@@ -24,8 +23,7 @@ from agentcache.report.builder import write_report
 from agentcache.report.events import EventWriter, PolicyEvent, RunRecord
 from agentcache.report.summary import Summary
 from agentcache.run.display import ReplayDisplay
-from agentcache.run.folder import ENGINE_LOG, begin_run, find_versions
-from agentcache.run.output import divert_output
+from agentcache.run.folder import ENGINE_LOG, begin_run, divert_output, find_versions
 
 
 def replay(settings: ReplaySettings) -> tuple[int, Summary]:
@@ -66,7 +64,7 @@ def _begin(settings: ReplaySettings, backend: Backend, loaded: LoadedRun) -> Non
     record = RunRecord(
         command=settings.command,
         started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        workload=settings.jobs.title,
+        workload=settings.jobs.workload,
         model=backend.model,
         device=backend.device,
         seed=settings.jobs.seed,

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from agentcache.engine.constants import REPLY_ARGUMENT
 from agentcache.errors import InputError, ServerError, in_one_line
-from agentcache.jobs.recorded_reply import ReplyEncoder
+from agentcache.jobs.recorded_job import ReplyEncoder
 from agentcache.jobs.tokenizer import ServerTokenizer
 from tool_runtime.agent.job import Turn
 

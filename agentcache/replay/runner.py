@@ -15,15 +15,14 @@ from agentcache.jobs.context_job import ContextJob
 from agentcache.jobs.lanes import IDLE_CAP_S, Lanes
 from agentcache.jobs.recorded_job import RecordedJob
 from agentcache.replay.endpoint import Endpoint
-from agentcache.replay.lane_waits import LaneWaits
-from agentcache.replay.recorded_tools import Sleep, recorded_tools
+from agentcache.replay.lane_waits import LaneWaits, Sleep, recorded_tools
 from agentcache.report.events import MEASURED, EventWriter
 from agentcache.run.display import ReplayDisplay
 from agentcache.run.recorder import JobRecorder
-from tool_runtime.agent.agent_loop import AgentLoop
+from tool_runtime.agent.agent_loop import AgentLoop, TraceLoop
 from tool_runtime.agent.executor import ToolExecutor
 from tool_runtime.agent.job import ToolCall
-from tool_runtime.agent.trace_loop import TraceLoop
+from tool_runtime.agent.model_client import ModelClient
 
 # A tool takes the time that was recorded or drawn; this only ends a sleep that went wrong.
 _TOOL_TIMEOUT_S = 3600.0
@@ -137,30 +136,27 @@ class ReplayRunner:
         recorder: JobRecorder,
         sleep: Sleep,
     ) -> AgentLoop | TraceLoop:
-        job, model = recorded.job, self._endpoint.model
+        job = recorded.job
+        model = ModelClient(
+            client, self._endpoint.model, clock=self._clock, sleep=sleep, session_prefix=self._session_prefix
+        )
         executor = ToolExecutor(recorded_tools(job, sleep), timeout_s=_TOOL_TIMEOUT_S, clock=self._clock)
         if isinstance(recorded, ContextJob):
             return TraceLoop(
-                client,
                 model,
                 executor,
                 write_prompt=recorded.prompt,
-                clock=self._clock,
                 observer=recorder,
                 sleep=sleep,
-                session_prefix=self._session_prefix,
                 request_options=lambda turn: _request_options(
                     recorded.reply(turn), "max_tokens", calls=job.turns[turn].tool_calls
                 ),
             )
         return AgentLoop(
-            client,
             model,
             executor,
-            clock=self._clock,
             observer=recorder,
             sleep=sleep,
-            session_prefix=self._session_prefix,
             request_options=lambda turn: _request_options(recorded.reply(turn), "max_completion_tokens"),
             max_tool_steps=len(job.turns) - 1,
         )

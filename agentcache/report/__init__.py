@@ -1,1 +1,1 @@
-"""From the events of a run to its figures: summary, table, plots, Markdown and HTML."""
+"""Makes figures of the events of a run: summary, table, plots, Markdown and HTML."""

@@ -1,4 +1,4 @@
-"""From the folder of a run, or of several, to `summary.json`, `report.md` and `report.html`."""
+"""Writes `summary.json`, `report.md` and `report.html` from the folder of a run, or of several."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a report says, in words and rows: the same for Markdown and HTML."""
+"""Writes what a report says, in words and rows: the same for Markdown and HTML."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from agentcache.report.events import EVENTS_FILE, MEASURED, RUN_FILE, RunRecord
-from agentcache.report.headline import write_headline
 from agentcache.report.lane_points import OF_LANES, LanePoint, describe_front, join_numbers, list_lines
 from agentcache.report.policy_run import PolicyRun
 from agentcache.report.summary import PolicySummary, Summary
-from agentcache.report.table import NO_DATA, format_number
+from agentcache.report.table import NO_DATA, format_number, write_headline
 
 SUMMARY_FILE = "summary.json"
 MARKDOWN_FILE = "report.md"

@@ -1,4 +1,4 @@
-"""The record of a run: `run.json`, what was run, and `events.jsonl`, one line per request, tool call, job and policy.
+"""Records a run: `run.json` says what was run, `events.jsonl` has a line per request, tool call, job and policy.
 
 All times are seconds since the policy's run began, on one monotonic clock. Lines are written as things end, so
 a run that breaks leaves every finished request behind.

@@ -1,4 +1,4 @@
-"""How every plot looks: size, palette, legend; and a figure as SVG that can stand inside an HTML page."""
+"""Sets how every plot looks (size, palette, legend), and renders figures as SVG that an HTML page can hold."""
 
 from __future__ import annotations
 

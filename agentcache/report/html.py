@@ -1,4 +1,4 @@
-"""`report.html`: one page that needs nothing else, with the table of policies, the plots and what was run."""
+"""Writes `report.html`: one page that needs nothing else, with the table of policies, the plots and what was run."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from matplotlib.figure import Figure
 from agentcache.report import content
 from agentcache.report.content import Report
 from agentcache.report.figure import render_svg
-from agentcache.report.front_plot import plot_front
 from agentcache.report.lane_points import LanePoint, build_point_rows, point_headers
-from agentcache.report.plots import plot_hit_rate, plot_latency_cdf, plot_ttft
+from agentcache.report.plots import plot_front, plot_hit_rate, plot_latency_cdf, plot_ttft
 from agentcache.report.policy_run import PolicyRun
 from agentcache.report.swim_lanes import plot_swim_lanes
 from agentcache.report.table import build_rows, caption

@@ -1,4 +1,4 @@
-"""Closed loops under rising load: a point for each policy and number of lanes, and which of them are on the front."""
+"""Compares closed loops under rising load: a point for each policy and number of lanes, and the front among them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from agentcache.report.events import RunRecord
-from agentcache.report.summary import PolicySummary
+from agentcache.report.summary import PolicySummary, Throughput
 from agentcache.report.table import NO_DATA
-from agentcache.report.throughput import Throughput
 
 # Runs that differ in these are not on one line. `jobs` of a closed loop are its lanes.
 _OF_LINES = ("workload", "model", "device", "seed", "cache_tokens")

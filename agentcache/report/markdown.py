@@ -1,4 +1,4 @@
-"""`report.md`: what was run, the table of policies, notes and failures, without plots."""
+"""Writes `report.md`: what was run, the table of policies, notes and failures, without plots."""
 
 from __future__ import annotations
 

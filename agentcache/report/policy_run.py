@@ -1,4 +1,4 @@
-"""What one policy's run left behind: its events, sorted by kind."""
+"""Sorts the events of one policy's run by their kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Swim lanes: a lane for each job, cut into waiting, prefill, decode and tools, a panel for each policy."""
+"""Plots swim lanes: a lane for each job, cut into waiting, prefill, decode and tools, a panel for each policy."""
 
 from __future__ import annotations
 

@@ -11,10 +11,9 @@ from rich.text import Text
 
 from agentcache.report.content import HTML_FILE, Report, differences, headline
 from agentcache.report.events import RunRecord
-from agentcache.report.headline import write_headline
 from agentcache.report.lane_points import LanePoint, build_point_rows, point_headers
 from agentcache.report.summary import Summary
-from agentcache.report.table import terminal_table
+from agentcache.report.table import terminal_table, write_headline
 
 _NAME_WIDTH = 22
 

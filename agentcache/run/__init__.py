@@ -1,1 +1,1 @@
-"""Shared by replays and simulations: checks of options, the run's folder, progress, and the record of a job."""
+"""Holds what replays and simulations share: checks of options, the run's folder, progress, the record of a job."""

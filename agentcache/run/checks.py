@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import Field, replace
 from pathlib import Path
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from agentcache.errors import InputError
+from agentcache.jobs.settings import JobSettings
 from agentcache.output_folder import check_free
 from agentcache.policy.registry import find_policy
 from agentcache.report.events import EVENTS_FILE, RUN_FILE
@@ -47,3 +50,39 @@ def check_kv_tokens(tokens: int) -> None:
 def check_out(out: Path, overwrite: bool) -> None:
     """Raise InputError if the run's folder cannot be made, or holds another run that is to be kept."""
     check_free(out, (RUN_FILE, EVENTS_FILE), "run", overwrite=overwrite)
+
+
+class RunSettings(Protocol):
+    """What the settings of a replay and of a simulation have in common here."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    @property
+    def jobs(self) -> JobSettings:
+        """The jobs to run."""
+        ...
+
+    @property
+    def out(self) -> Path:
+        """The folder of the run."""
+        ...
+
+
+_Settings = TypeVar("_Settings", bound=RunSettings)
+
+
+def list_lanes(settings: _Settings, lanes: Sequence[int] | None) -> list[_Settings]:
+    """Return the same run with each number of lanes, in folders of their own; one number keeps --out itself.
+
+    Raises InputError for a number that is named twice, and where --out holds a run that the common report would hide.
+    """
+    if lanes is None or len(lanes) < 2:
+        return [settings]
+    if len(set(lanes)) < len(lanes):
+        raise InputError(f"--concurrency {' '.join(map(str, lanes))}: name each once")
+    if (settings.out / RUN_FILE).exists():
+        raise InputError(f"--out {settings.out}: holds a run itself; give another folder for several numbers of lanes")
+    return [
+        replace(settings, jobs=replace(settings.jobs, concurrency=each), out=settings.out / f"lanes-{each}")
+        for each in lanes
+    ]

@@ -1,10 +1,15 @@
-"""Prepares the folder of a run before the first event."""
+"""Prepares the folder of a run before the first event, and diverts what libraries print to its log."""
 
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import platform
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 from agentcache import __version__
 from agentcache.report.content import HTML_FILE, MARKDOWN_FILE, SUMMARY_FILE
@@ -36,3 +41,25 @@ def find_versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return versions
+
+
+@contextmanager
+def divert_output(log: Path) -> Iterator[TextIO]:
+    """Send stdout and stderr of this process, and of every process it starts, to `log`; yield the former stdout.
+
+    By file descriptor, because the engine's processes and its native code know nothing of `sys.stdout`.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    former = [os.dup(1), os.dup(2)]
+    with log.open("ab") as file, os.fdopen(os.dup(former[0]), "w", encoding="utf-8") as terminal:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+        try:
+            yield terminal
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            for target, descriptor in enumerate(former, start=1):
+                os.dup2(descriptor, target)
+                os.close(descriptor)

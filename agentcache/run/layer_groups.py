@@ -20,10 +20,9 @@ from agentcache.engine.vllm.types import (
     MLAAttentionSpec,
     SlidingWindowSpec,
 )
-from agentcache.models.config_fields import ConfigFields
+from agentcache.models.config_fields import ConfigFields, shares_cache
 from agentcache.models.geometry import is_attention, read_geometry, read_layer_types
 from agentcache.models.recurrent_layers import RECURRENT
-from agentcache.models.shared_cache import shares_cache
 
 # FlashAttention's pages are multiples of it. A page is made as long as a recurrent state, which is padded to it.
 _PAGE_TOKENS = 16

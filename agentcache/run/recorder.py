@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from agentcache.jobs.context_job import ContextJob
 from agentcache.jobs.lanes import Lanes
-from agentcache.jobs.recorded_job import RecordedJob
-from agentcache.jobs.recorded_reply import find_divergence
+from agentcache.jobs.recorded_job import RecordedJob, find_divergence
 from agentcache.report.events import EventSink, JobEvent, RequestEvent, ToolCallEvent
 from tool_runtime.agent.agent_loop import JobOutcome
 from tool_runtime.agent.executor import ExecutedCall

@@ -11,7 +11,6 @@ from typing import Any, NoReturn
 
 from pydantic import ValidationError
 
-from agentcache.closest_name import suggest
 from agentcache.config import AgentCacheConfig
 from agentcache.config_reader import CONFIG_KEY, read_config
 from agentcache.engine.constants import FORCED_REPLY_PROCESSOR, SCHEDULER_CLASS
@@ -22,9 +21,8 @@ from agentcache.engine.vllm.compat import find_moved
 from agentcache.engine.vllm.config import AsyncEngineArgs, VllmConfig
 from agentcache.engine.vllm.engine import UsageContext
 from agentcache.engine.vllm.parsers import ReasoningParserManager, ToolParserManager
-from agentcache.errors import InputError, in_one_line
-from agentcache.models.catalog import resolve_model
-from agentcache.models.hub import check_hub
+from agentcache.errors import InputError, in_one_line, suggest
+from agentcache.models.catalog import check_hub, resolve_model
 from agentcache.option_parser import OptionParser
 from agentcache.server.config_file import check_config_file
 

@@ -14,9 +14,8 @@ from typing import Any
 from agentcache.engine.start_cause import hear_cause
 from agentcache.engine.vllm.base import configure_logging_from_args
 from agentcache.engine.vllm.serving import ServeSubcommand, create_server_socket, create_server_unix_socket
-from agentcache.errors import InputError
-from agentcache.exit_status import INTERRUPTED
-from agentcache.run.output import divert_output
+from agentcache.errors import INTERRUPTED, InputError
+from agentcache.run.folder import divert_output
 from agentcache.server.arguments import build_arguments, make_engine_config
 from agentcache.server.plugin_choice import choose_plugins
 

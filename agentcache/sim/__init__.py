@@ -1,1 +1,1 @@
-"""The real scheduler under a virtual clock: policies compared on a GPU that is only a model of one."""
+"""Runs vLLM's own scheduler under a virtual clock: policies compared on a GPU that is only a model of one."""

@@ -1,4 +1,4 @@
-"""`belady-cost`: eviction by someone who knows what comes. It shows what is left to gain, and cannot serve.
+"""Evicts for `belady-cost`, which knows the future: it shows what is left to gain, and cannot serve.
 
 Knowledge: which requests contain a block, for certain; when the next request of each job comes, for certain as soon as
 the reply before it is complete; when later ones come, by an estimate (`agentcache.sim.future`).
@@ -22,7 +22,8 @@ hits as well; `docs/belady-cost.md` says by how much we saw one do so.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise, takewhile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,8 +36,12 @@ from agentcache.engine.blocks.frees import DescribedFrees
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.engine.vllm.types import get_block_hash
 from agentcache.errors import IntegrityError
+from agentcache.jobs.recorded_job import PromptWriter, RecordedJob
 from agentcache.policy.cost import RecomputeCost
-from agentcache.sim.future import NO_PATTERN, FutureUses
+from agentcache.policy.presets import Row
+from agentcache.sim.costs import StepModel
+from agentcache.sim.engine import SimulatedEngine
+from agentcache.sim.future import NO_PATTERN, FutureJob, FutureUses, hash_prompts
 
 # A request that is due already waits in the engine: its blocks are worth more than any others.
 _SOONEST_S = 1e-3
@@ -184,3 +189,31 @@ def evict_by_future(
     frees = scheduler.frees
     assert isinstance(frees, DescribedFrees)
     scheduler.block_queue = frees.queue = replace_queue(pool, evictor, clock)
+
+
+def make_clairvoyant(
+    engine: SimulatedEngine, jobs: Sequence[RecordedJob], prompts: PromptWriter, gpu: StepModel
+) -> FutureUses:
+    """Let the engine, which has seen no request, evict by the future of these jobs; the runner must tell it on."""
+    future = FutureUses([_foresee(recorded, engine, prompts, gpu) for recorded in jobs])
+    scheduler = engine.scheduler
+    evict_by_future(scheduler, future, engine.clock.now, segments=scheduler.gap_filler is not None)
+    return future
+
+
+def _foresee(recorded: RecordedJob, engine: SimulatedEngine, prompts: PromptWriter, gpu: StepModel) -> FutureJob:
+    hashes = list(hash_prompts(prompts.write(recorded), engine.block_size, engine.hash_block))
+    return FutureJob(recorded.job.id, hashes, list(_estimate_gaps(recorded, hashes, engine.block_size, gpu)))
+
+
+def _estimate_gaps(
+    recorded: RecordedJob, prompts: Sequence[Sequence[bytes]], block_size: int, gpu: StepModel
+) -> Iterator[float]:
+    """Estimate the seconds from each request to the next if it were alone and hit all that the one before it left."""
+    for number, (before, prompt) in enumerate(pairwise([[], *prompts[:-1]])):
+        turn = recorded.job.turns[number]
+        hit = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, prompt, strict=False)))
+        tokens, computed = len(prompt) * block_size, max(1, (len(prompt) - hit) * block_size)
+        prefill_s = gpu.step_s([Row(computed, tokens - computed)])
+        decode_s = (len(recorded.reply(number)) - 1) * gpu.step_s([Row(1, tokens)])
+        yield prefill_s + decode_s + max((result.duration_s for result in turn.results), default=0.0) + turn.pause_s

@@ -1,4 +1,4 @@
-"""`agentcache simulate`: check, prepare, run each policy under a virtual clock, report."""
+"""Runs `agentcache simulate`: checks, prepares, runs each policy under a virtual clock, reports."""
 
 from __future__ import annotations
 
@@ -11,23 +11,21 @@ from pathlib import Path
 from rich.console import Console
 
 from agentcache.config_reader import list_knobs
-from agentcache.exit_status import INTERRUPTED
+from agentcache.errors import INTERRUPTED
 from agentcache.jobs.loader import LoadedRun, check_fit, describe_jobs, load_run
+from agentcache.jobs.recorded_job import PromptWriter
 from agentcache.jobs.tokenizer import LocalTokenizer
 from agentcache.models.catalog import resolve_model
 from agentcache.report.builder import write_report
 from agentcache.report.events import EventWriter, PolicyEvent, RunRecord
 from agentcache.report.summary import Summary
 from agentcache.run.display import ReplayDisplay
-from agentcache.run.folder import ENGINE_LOG, begin_run, find_versions
-from agentcache.run.output import divert_output
-from agentcache.sim.costs import find_costs, name_costs, name_dtype
+from agentcache.run.folder import ENGINE_LOG, begin_run, divert_output, find_versions
+from agentcache.sim.costs import StepModel, find_costs, name_costs, name_dtype
+from agentcache.sim.delays import MEASURED_FRONT_END, FrontEnd
 from agentcache.sim.engine import SimulatedEngine
 from agentcache.sim.engine_shape import EngineShape, make_config
 from agentcache.sim.engines import make_engines
-from agentcache.sim.front_end import MEASURED_FRONT_END, FrontEnd
-from agentcache.sim.gpu import StepModel
-from agentcache.sim.prompts import PromptWriter
 from agentcache.sim.routing import make_routing
 from agentcache.sim.runner import SimulationRunner
 from agentcache.sim.settings import SimulationSettings
@@ -184,7 +182,7 @@ def _begin(settings: SimulationSettings, simulation: Simulation) -> None:
     record = RunRecord(
         command=settings.command,
         started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        workload=settings.jobs.title,
+        workload=settings.jobs.workload,
         model=settings.model,
         device=f"simulated {_device(settings.gpu)} ({kind} cost model)",
         seed=settings.jobs.seed,

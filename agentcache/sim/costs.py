@@ -1,13 +1,15 @@
-"""What steps take in a simulation: as a profile of one's own says, else as the presets do."""
+"""Finds what a simulated GPU takes for a step: by a profile that the user gives, else by the presets."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol
 
 from agentcache.errors import InputError
 from agentcache.models.catalog import short_name
 from agentcache.policy.cost import CostProfile
-from agentcache.policy.presets import PRESETS, estimate_kv_tokens, find_cost_profile, find_step_cost
+from agentcache.policy.presets import PRESETS, Row, estimate_kv_tokens, find_cost_profile, find_step_cost
 from agentcache.policy.profile_folder import Wanted, pick_profile
 from agentcache.policy.step_cost import StepCost
 
@@ -62,3 +64,11 @@ def _find_own(model: str, gpu: str, ranks: int, path: Path) -> tuple[Path, CostP
             f"{own.key.tensor_parallel_size}, or another profile"
         )
     return file, own
+
+
+class StepModel(Protocol):
+    """A GPU with a model on it."""
+
+    def step_s(self, rows: Sequence[Row]) -> float:
+        """Return the seconds of one forward pass over a batch of prefill chunks and decodes; 0 without rows."""
+        ...

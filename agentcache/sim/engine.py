@@ -25,10 +25,9 @@ from agentcache.engine.vllm.types import (
 )
 from agentcache.policy.presets import Row
 from agentcache.sim.clock import VirtualClock
-from agentcache.sim.decision_time import time_decisions
+from agentcache.sim.costs import StepModel
+from agentcache.sim.delays import make_link, time_decisions
 from agentcache.sim.engine_shape import EngineShape, build_scheduler
-from agentcache.sim.gpu import StepModel
-from agentcache.sim.host_link import make_link
 from agentcache.sim.known_hashes import KnownHashes, MadeHashes, choose_hash
 from agentcache.sim.quick_pool import quicken
 from tool_runtime.agent.job import ToolCall

@@ -1,18 +1,17 @@
-"""The engines of one simulated run, under a clock of their own; the clairvoyant policy is told what will come."""
+"""Makes the engines of one simulated run, under one clock; the clairvoyant policy gets the future as well."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agentcache.jobs.recorded_job import RecordedJob
+from agentcache.jobs.recorded_job import PromptWriter, RecordedJob
 from agentcache.run.checks import CLAIRVOYANT, refuse_two_caches
-from agentcache.sim.clairvoyance import make_clairvoyant
+from agentcache.sim.belady import make_clairvoyant
 from agentcache.sim.clock import VirtualClock
+from agentcache.sim.costs import StepModel
 from agentcache.sim.engine import SimulatedEngine
 from agentcache.sim.engine_shape import EngineShape
-from agentcache.sim.gpu import StepModel
 from agentcache.sim.known_hashes import MadeHashes
-from agentcache.sim.prompts import PromptWriter
 from agentcache.sim.runner import Future
 
 

@@ -1,4 +1,4 @@
-"""What comes: which requests will use each block of the cache, and when.
+"""Foresees which requests will use each block of the cache, and when.
 
 The recordings tell which request contains which block. When a request is sent depends on what the policy does: as far
 as that is certain the runner tells it (`due`). What lies behind is an estimate: the last known time, and for each

@@ -1,4 +1,4 @@
-"""Block hashes that need not be computed again: a session's next request begins as its last, in any simulation."""
+"""Keeps block hashes, so that a session's next request, which begins as its last, computes few anew."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of several simulated engines gets a request: as vLLM and routers choose, and as agentcache does."""
+"""Routes requests to one of several simulated engines: as vLLM and routers choose, and as agentcache does."""
 
 from __future__ import annotations
 
@@ -8,12 +8,43 @@ from hashlib import blake2b
 from typing import NamedTuple, Protocol
 
 from agentcache.engine.cpu_cache.link import find_links
-from agentcache.policy.replicas.chain import Chain
-from agentcache.policy.replicas.engine_load import PrefillCost
-from agentcache.policy.replicas.host_memory import HostMemory
+from agentcache.policy.replicas.chain import Chain, KnownBlocks
+from agentcache.policy.replicas.engine_load import HostMemory, PrefillCost
 from agentcache.policy.replicas.placement import Placement, SpillRule
 from agentcache.sim.engine import SimulatedEngine
-from agentcache.sim.left_behind import LeftBehind
+
+
+class LeftBehind:
+    """Judges what an engine has by what was sent there, as the placement of an API server does."""
+
+    def __init__(self, engines: Sequence[SimulatedEngine]) -> None:
+        first = engines[0]
+        self._block_tokens = first.block_size
+        kept_blocks = (first.cache_tokens + first.host_tokens) // first.block_size
+        self._known = [KnownBlocks(kept_blocks) for _ in engines]
+        # Engines of jobs, and of requests under way.
+        self._homes: dict[str, int] = {}
+        self._open: dict[str, tuple[int, Chain]] = {}
+
+    def send(self, request: str, prompt: Sequence[int], job: str, engine: int) -> int:
+        """Note a request, and return the tokens of its prompt at the engine that its job leaves; 0 if it stays."""
+        chain = Chain(prompt, self._block_tokens)
+        home = self._homes.get(job, engine)
+        left_blocks = 0 if home == engine else self._known[home].count_hits(chain.hashes)
+        self._homes[job] = engine
+        self._known[engine].use(chain.hashes)
+        self._open[request] = engine, chain
+        return left_blocks * self._block_tokens
+
+    def finished(self, request: str, reply: Sequence[int]) -> None:
+        """Note that the engine has a request's reply as well."""
+        engine, chain = self._open.pop(request)
+        chain.extend(reply)
+        self._known[engine].use(chain.hashes)
+
+    def ended(self, job: str) -> None:
+        """Forget a job that is over."""
+        self._homes.pop(job, None)
 
 
 class Choice(NamedTuple):

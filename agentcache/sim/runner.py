@@ -1,4 +1,4 @@
-"""The jobs of one policy as discrete events: arrivals, steps of the engine, tools that end."""
+"""Runs the jobs of one policy as discrete events: arrivals, steps of the engine, tools that end."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from typing import Protocol
 
 from agentcache.errors import IntegrityError
 from agentcache.jobs.lanes import IDLE_CAP_S, Lanes
-from agentcache.jobs.recorded_job import RecordedJob
+from agentcache.jobs.recorded_job import PromptWriter, RecordedJob
 from agentcache.report.events import MEASURED, EventSink
 from agentcache.run.display import ReplayDisplay
 from agentcache.run.recorder import JobRecorder
+from agentcache.sim.clock import Action, Timeline
+from agentcache.sim.delays import FrontEnd
 from agentcache.sim.engine import RequestTimes, SimulatedEngine, StepOutcome
-from agentcache.sim.front_end import FrontEnd
-from agentcache.sim.prompts import PromptWriter
 from agentcache.sim.routing import OneEngine, Routing
-from agentcache.sim.timeline import Action, Timeline
 from tool_runtime.agent.agent_loop import JobOutcome
 from tool_runtime.agent.executor import ExecutedCall
 from tool_runtime.agent.job import ToolCall, ToolResult

@@ -1,4 +1,4 @@
-"""What a simulation is to do, as the user gave it."""
+"""Holds and checks the options of `agentcache simulate`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agentcache.closest_name import suggest
 from agentcache.config_reader import CONFIG_KEY, read_config
-from agentcache.errors import InputError
+from agentcache.errors import InputError, suggest
 from agentcache.jobs.settings import JobSettings
 from agentcache.models.catalog import SHAPE_PREFIX
 from agentcache.models.shapes import SMALL

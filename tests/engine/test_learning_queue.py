@@ -11,7 +11,7 @@ from vllm.v1.core.kv_cache_utils import KVCacheBlock
 
 from agentcache._evictor import FreeContext, ReturnTimeEvictor
 from agentcache.engine.blocks.block_queue import BlockQueue
-from agentcache.policy.inputs import Learning
+from agentcache.policy.registry import Learning
 
 
 def make_learning_queue() -> tuple[BlockQueue, list[KVCacheBlock], ReturnTimeEvictor]:

@@ -11,7 +11,7 @@ from sizes import pick_size
 
 from agentcache.engine.build import parts
 from agentcache.policy.cost import RecomputeCost
-from agentcache.policy.inputs import EvictorInputs
+from agentcache.policy.registry import EvictorInputs
 
 # Requests that fetch took from each other for ever, where each did not keep what it had fetched.
 STOOD_STILL = (43, 128)

@@ -29,8 +29,7 @@ from agentcache.engine.replicas.placement_process import SharedPlacement
 from agentcache.engine.replicas.placer import Placer
 from agentcache.engine.replicas.rejoining import Rejoining
 from agentcache.policy.cost import RecomputeCost
-from agentcache.policy.replicas.engine_load import PrefillCost
-from agentcache.policy.replicas.host_memory import HostMemory
+from agentcache.policy.replicas.engine_load import HostMemory, PrefillCost
 from agentcache.policy.replicas.job_homes import JobHome
 from agentcache.policy.replicas.placement import Placed
 

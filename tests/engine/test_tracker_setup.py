@@ -17,9 +17,8 @@ from agentcache.engine.build.jobs import JobsBuild
 from agentcache.engine.jobs.job_finder import generates_text
 from agentcache.engine.jobs.tracker import JobTracker
 from agentcache.policy.cost import RecomputeCost
-from agentcache.policy.frequency import Frequency
-from agentcache.policy.inputs import EvictorInputs, Learning
-from agentcache.policy.lifespan import LambdaBounds
+from agentcache.policy.lifespan import Frequency, LambdaBounds
+from agentcache.policy.registry import EvictorInputs, Learning
 from agentcache.policy.runtime_policy import Order, RuntimePolicy
 from tool_runtime.learning.durations import Ended
 from tool_runtime.learning.durations_file import load_durations

@@ -16,7 +16,7 @@ import pytest
 from background_server import BLOCK, KEY, SharedServer
 from forced_turns import Exchange, dictate
 
-from agentcache.jobs.recorded_reply import ReplyEncoder
+from agentcache.jobs.recorded_job import ReplyEncoder
 from agentcache.jobs.tokenizer import LocalTokenizer
 from tool_runtime.agent.job import ToolCall, Turn
 

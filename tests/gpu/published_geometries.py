@@ -15,7 +15,7 @@ from family_checks import DRAFTS, FEW_TOKENS, Family
 from random_weights import LOAD_FORMAT
 from transformers import AutoConfig
 
-from agentcache.models.published import PUBLISHED, PublishedShape
+from agentcache.models.published import PUBLISHED, Shape
 from agentcache.policy.presets import count_parameters
 
 # Qwen3-Next has one layer with attention among four.
@@ -53,7 +53,7 @@ FAMILIES = {
 }
 
 
-def shorten(name: str) -> PublishedShape:
+def shorten(name: str) -> Shape:
     """Return the published shape with its first layers alone."""
     shape, layers = PUBLISHED[name], LAYERS[name]
     fields: dict[str, Any] = {**shape.fields, "num_hidden_layers": layers}
@@ -62,7 +62,7 @@ def shorten(name: str) -> PublishedShape:
     return replace(shape, fields=MappingProxyType(fields))
 
 
-def write_config(shape: PublishedShape, folder: Path) -> str:
+def write_config(shape: Shape, folder: Path) -> str:
     """Write a model without weights and tokenizer; its tokens have no meaning, so that no reply ends early."""
     fields = {"architectures": [shape.architecture], **shape.fields, "eos_token_id": None, "dtype": "bfloat16"}
     AutoConfig.for_model(shape.model_type, **fields).save_pretrained(folder)

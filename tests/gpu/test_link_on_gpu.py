@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agentcache.profile.link_fit import fit_link
-from agentcache.profile.link_layout import LinkLayout
-from agentcache.profile.link_process import run_link_process
+from agentcache.profile.link_process import LinkLayout, run_link_process
+from agentcache.profile.link_rows import fit_link
 
 
 def test_copies_take_time_in_proportion_to_their_bytes(tmp_path: Path) -> None:

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from agentcache.plan.cell import Cell, Outcome
 from agentcache.plan.command import plan
 from agentcache.plan.page import Plan, write_page
-from agentcache.plan.settings import PlanSettings
+from agentcache.plan.settings import Cell, Outcome, PlanSettings
 from agentcache.plan.worker import Worker
 
 

@@ -14,7 +14,7 @@ from made_plan import plan_settings
 from recorded_lines import make_line, write_recording
 
 from agentcache.plan.bounds import Reuse, find_reuse
-from agentcache.plan.cell import Cell
+from agentcache.plan.settings import Cell
 from agentcache.plan.worker import Worker
 from tool_runtime.agent.job import Context, Job, Turn
 from workloads.recording.reader import read_recording

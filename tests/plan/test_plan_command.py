@@ -12,9 +12,11 @@ from made_plan import plan_settings
 
 from agentcache.cli import main
 from agentcache.errors import InputError
-from agentcache.plan.cell import Cell, Outcome
 from agentcache.plan.command import plan
-from agentcache.plan.known_error import (
+from agentcache.plan.page import Plan
+from agentcache.plan.settings import Cell, Outcome
+from agentcache.plan.sweep import Pool, WorkerEndedError, find_fewest, order_starts
+from agentcache.plan.table import (
     CONTINUUM,
     CONTINUUM_TTFT_PAIRS,
     CONTINUUM_TTFT_SHARE,
@@ -26,8 +28,6 @@ from agentcache.plan.known_error import (
     TTFT_PAIRS,
     TTFT_SHARE,
 )
-from agentcache.plan.page import Plan
-from agentcache.plan.sweep import Pool, WorkerEndedError, find_fewest, order_starts
 from agentcache.plan.worker import Worker
 from workloads.recording.reader import read_recording
 from workloads.recording.sessions import build_jobs

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from agentcache.plan.cell import Cell, Outcome
-from agentcache.plan.headline import write_headline
+from agentcache.plan.page import write_headline
+from agentcache.plan.settings import Cell, Outcome
 
 
 def outcome(policy: str, mean_s: float | None, hits: float = 0.4, **caches: int) -> Outcome:

@@ -7,9 +7,8 @@ import io
 import pytest
 from rich.console import Console
 
-from agentcache.plan.cell import Cell, Outcome
-from agentcache.plan.known_error import HIT_POINTS, P90_SHARE, find_ttft_share
-from agentcache.plan.table import HEADINGS, group_rows, terminal_table
+from agentcache.plan.settings import Cell, Outcome
+from agentcache.plan.table import HEADINGS, HIT_POINTS, P90_SHARE, find_ttft_share, group_rows, terminal_table
 
 NAMES = ("vllm", "agentcache", "continuum-code")
 LONGEST = "agentcache-interactive"

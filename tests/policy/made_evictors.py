@@ -17,7 +17,7 @@ from agentcache._evictor import (
     PinnedEvictor,
     ReturnTimeEvictor,
 )
-from agentcache.policy.inputs import Learning
+from agentcache.policy.registry import Learning
 
 # Lifespan 10 s, reuse probability 0.5, slope ratio 40.
 FREQUENCY: dict[str, Any] = {"alpha_s": 10 / math.log(2), "beta_s": 10 / math.log(2) / 40, "tau0_s": 9.75}

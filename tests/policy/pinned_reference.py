@@ -11,7 +11,7 @@ from made_evictors import COST, FREQUENCY
 from return_time_reference import ReturnTimeReference
 
 from agentcache._evictor import AsymCacheEvictor, Evictor, FreeContext, LruEvictor, PinnedEvictor, ReturnTimeEvictor
-from agentcache.policy.inputs import Learning
+from agentcache.policy.registry import Learning
 
 NUM_BLOCKS = 24
 # So little weight on the prior that what was learnt wrongly shows.

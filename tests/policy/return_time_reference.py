@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from agentcache._evictor import SHARED_CLASS, FreeContext
-from agentcache.policy.inputs import Learning
+from agentcache.policy.registry import Learning
 
 # Four to each doubling, from 1/64 s on.
 EDGES_S = [0.0, *(2.0**exponent * (1 + quarter / 4) for exponent in range(-6, 20) for quarter in range(4)), 2.0**20]

@@ -11,8 +11,7 @@ from made_evictors import COST, EVICTORS, FREQUENCY, SIZED, MakeEvictor
 from sizes import pick_size
 
 from agentcache._evictor import AsymCacheEvictor, AsymCacheLinearEvictor, FreeContext, LruEvictor
-from agentcache.policy.frequency import Frequency
-from agentcache.policy.lifespan import LambdaController
+from agentcache.policy.lifespan import Frequency, LambdaController
 
 SETTINGS = settings(max_examples=pick_size(20, 60), stateful_step_count=30, deadline=None)
 

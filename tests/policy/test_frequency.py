@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcache.errors import InputError
-from agentcache.policy.frequency import Frequency
+from agentcache.policy.lifespan import Frequency
 
 lifespans = st.floats(1e-2, 1e5)
 probabilities = st.floats(0.01, 0.99)

@@ -12,7 +12,7 @@ from return_time_reference import ReturnTimeReference
 from sizes import pick_size
 
 from agentcache._evictor import FreeContext, ReturnTimeEvictor
-from agentcache.policy.inputs import Learning
+from agentcache.policy.registry import Learning
 
 # Enough groups for bounds to be kept where a block is taken at a time.
 GROUPS = 150

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcache.errors import InputError
-from agentcache.policy.frequency import Frequency
 from agentcache.policy.lifespan import (
+    Frequency,
     LambdaBounds,
     LambdaController,
     LifespanEstimator,

@@ -12,8 +12,7 @@ from pinned_reference import INNER, NUM_BLOCKS, pin_around
 
 from agentcache import _evictor
 from agentcache._evictor import AsymCacheEvictor, Evictor, FreeContext, LruEvictor, PinnedEvictor
-from agentcache.policy.frequency import Frequency
-from agentcache.policy.lifespan import LambdaController
+from agentcache.policy.lifespan import Frequency, LambdaController
 
 
 @pytest.mark.parametrize(("cheapest_first", "victims"), [(False, [5, 3, 6, 4, 2, 1, 0]), (True, [5, 3, 4, 6, 1, 2, 0])])

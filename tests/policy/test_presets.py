@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcache.errors import InputError
-from agentcache.models.published import PublishedShape
-from agentcache.models.shapes import SHAPES, Shape
+from agentcache.models.shapes import SHAPES
 from agentcache.policy import presets
 from agentcache.policy.presets import (
     GPUS,
@@ -28,7 +27,7 @@ from agentcache.policy.presets import (
     find_step_cost,
 )
 
-MEASURABLE = {model: pair for model, pair in PRESETS.items() if isinstance(pair[0], Shape)}
+MEASURABLE = {model: pair for model, pair in PRESETS.items() if pair[0].model_type == "llama"}
 PAIRS = [(model, gpu, 8 if "70b" in model else 1) for model, (_, gpus) in MEASURABLE.items() for gpu in gpus]
 each_preset = pytest.mark.parametrize(("model", "gpu", "ranks"), PAIRS)
 COST = StepCost(
@@ -236,7 +235,7 @@ def test_a_missing_preset_is_answered_with_what_exists(model: str, gpu: str, rem
         find_cost_profile(model, gpu)
 
 
-PUBLISHED = [name for name, shape in SHAPES.items() if isinstance(shape, PublishedShape)]
+PUBLISHED = [name for name, shape in SHAPES.items() if shape.model_type != "llama"]
 
 
 @pytest.mark.parametrize("model", PUBLISHED)

@@ -18,10 +18,16 @@ from agentcache._evictor import (
 )
 from agentcache.errors import InputError
 from agentcache.policy.cost import RecomputeCost
-from agentcache.policy.frequency import Frequency
-from agentcache.policy.inputs import EvictorInputs, Learning
-from agentcache.policy.lifespan import LambdaBounds
-from agentcache.policy.registry import DEFAULT_POLICY, POLICIES, Policy, find_policy, with_evictor
+from agentcache.policy.lifespan import Frequency, LambdaBounds
+from agentcache.policy.registry import (
+    DEFAULT_POLICY,
+    POLICIES,
+    EvictorInputs,
+    Learning,
+    Policy,
+    find_policy,
+    with_evictor,
+)
 from agentcache.policy.runtime_policy import PinRank, PinWait, RuntimePolicy, Ttl, Victim
 
 INPUTS = EvictorInputs(

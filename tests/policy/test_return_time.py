@@ -21,7 +21,7 @@ from return_time_reference import ReturnTimeReference
 from sizes import pick_size
 
 from agentcache._evictor import SHARED_CLASS, FreeContext, ReturnTimeEvictor
-from agentcache.policy.inputs import Learning
+from agentcache.policy.registry import Learning
 
 YEAR_S = 365 * 24 * 3600.0
 NUM_BLOCKS = 24

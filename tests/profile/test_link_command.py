@@ -28,10 +28,8 @@ from agentcache.policy.step_fit import MeasuredStep
 from agentcache.profile import command, link, link_process
 from agentcache.profile.command import Measured
 from agentcache.profile.link import measure_link
-from agentcache.profile.link_fit import fit_link
-from agentcache.profile.link_layout import LinkLayout, find_layout
-from agentcache.profile.link_process import run_link_process
-from agentcache.profile.link_rows import LinkRow, read_rows
+from agentcache.profile.link_process import LinkLayout, find_layout, run_link_process
+from agentcache.profile.link_rows import LinkRow, fit_link, read_rows
 from agentcache.profile.plot import _draw_link
 from agentcache.profile.settings import ProfileSettings
 

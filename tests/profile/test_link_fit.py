@@ -13,9 +13,8 @@ from agentcache.engine.cpu_cache.link import Link, Links
 from agentcache.engine.vllm.copies import CopyOrders
 from agentcache.errors import InputError
 from agentcache.policy.link_profile import ASSUMED_LINK, LinkSpeed
-from agentcache.profile.link_fit import fit_link, predict_s
-from agentcache.profile.link_rows import LinkRow
-from agentcache.sim.host_link import HostLink
+from agentcache.profile.link_rows import LinkRow, fit_link, predict_s
+from agentcache.sim.delays import HostLink
 
 BLOCK_BYTES = 2**21
 COUNTS = (1, 16, 64, 256, 1024, 4096)

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agentcache.profile.link_fit import fit_link
-from agentcache.profile.link_rows import LinkRow, LinkTimer, choose_counts, read_rows, write_rows
+from agentcache.profile.link_rows import LinkRow, LinkTimer, choose_counts, fit_link, read_rows, write_rows
 
 BLOCK_BYTES = 10**6
 LATENCY_S, FETCH_S, STORE_S, PRODUCTS_S = 0.5, 0.25, 0.375, 8.0

@@ -12,7 +12,7 @@ import pytest
 from agentcache.errors import IntegrityError
 from agentcache.policy.step_cost import Row
 from agentcache.policy.step_fit import MeasuredStep
-from agentcache.profile.series import SERIES_STEPS, average_series
+from agentcache.profile.measurer import SERIES_STEPS, average_series
 from agentcache.profile.step_log import StepLog
 
 

@@ -102,7 +102,14 @@ class FakeServer:
         rest = {"index": 0, "text": "...", "finish_reason": "length", "token_ids": reply[: body["max_tokens"]]}
         chunks = [{"choices": [first]}, {"choices": [rest]}, {"choices": [], "usage": self._usage(job, prompt, reply)}]
         events = [f"data: {json.dumps(_envelope(**chunk))}\n\n" for chunk in chunks]
-        return StreamingResponse(iter([*events, "data: [DONE]\n\n"]), media_type="text/event-stream")
+        return StreamingResponse(self._stream_tokens(job, events), media_type="text/event-stream")
+
+    async def _stream_tokens(self, job: str, events: list[str]) -> AsyncIterator[str]:
+        yield events[0]
+        if job in self.stalled_jobs:
+            await asyncio.Event().wait()
+        for event in (*events[1:], "data: [DONE]\n\n"):
+            yield event
 
     async def _stream(self, job: str, prompt: list[int], reply: list[int]) -> AsyncIterator[str]:
         yield _event({"role": "assistant", "content": ""}, prompt_token_ids=prompt)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
+
+from recorded_lines import make_line, write_recording
 
 from agentcache.jobs.settings import JobSettings
 from agentcache.replay.settings import ReplaySettings
@@ -31,10 +32,12 @@ def make_settings(out: Path, **changes: Any) -> ReplaySettings:
     return ReplaySettings(out=out, jobs=JobSettings(**{**defaults, **given}), **{**_DEFAULTS, **changes})
 
 
-def make_entry(number: int, arguments: str = '{"keywords": "tea"}') -> str:
-    """A line of an official BFCL result file: a search, its result, and the answer."""
-    call = [{"role": "assistant", "content": [{"search_engine_query": arguments}]}, {"role": "tool", "content": "[]"}]
-    answer = [{"role": "assistant", "content": "{'answer': 'India', 'context': 'none'}"}]
-    query = [{"role": "system", "content": "Answer."}, {"role": "user", "content": "Who grows tea?"}]
-    turn = {"begin_of_turn_query": query, "step_0": call, "step_1": answer}
-    return json.dumps({"id": f"web_search_{number}", "result": [[]], "inference_log": [turn]}) + "\n"
+def make_sessions(path: Path, *numbers: int) -> str:
+    """The workload of a recording with these sessions, each of which calls a tool and then answers."""
+    lines = []
+    for place, number in enumerate(numbers):
+        ids = [100 * number + block for block in range(6)]
+        session = {"session": f"search_{number}"}
+        lines.append(make_line(10 * place, 25, 5, ids[:3], called=["look"], end="calls", **session))
+        lines.append(make_line(10 * place + 150, 45, 15, ids, **session))
+    return f"recording:{write_recording(path, *sorted(lines, key=lambda line: line['timestamp']))}"

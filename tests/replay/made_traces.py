@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from recorded_lines import make_line, write_recording
+
 BLOCK = 64
 
 
@@ -31,10 +33,9 @@ def make_trace(path: Path, *prompts: tuple[int, ...], output: int = 20, wait_s: 
 
 
 def make_requests(path: Path, *prompts: tuple[int, ...]) -> Path:
-    """A Mooncake trace of requests, one a second, in whole blocks of 512 tokens."""
+    """A recording of requests, each of a session of its own, one a second, in whole blocks of 10 tokens."""
     lines = [
-        {"timestamp": 1000 * number, "input_length": 512 * len(blocks), "output_length": 7, "hash_ids": list(blocks)}
+        make_line(1000 * number, 10 * len(blocks), 7, list(blocks), session=f"request-{number + 1}")
         for number, blocks in enumerate(prompts)
     ]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return path
+    return write_recording(path, *lines)

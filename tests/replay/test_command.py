@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from fake_server import MODEL, FakeServer, job_of
-from made_settings import make_entry, make_settings
+from made_settings import make_sessions, make_settings
 from made_traces import make_requests, make_trace
 from recorded_lines import make_line, write_recording
 
@@ -59,12 +59,6 @@ def refusal(server: FakeServer, out: Path, **changes: Any) -> str:
     return text
 
 
-def results(folder: Path, *lines: str) -> Path:
-    path = folder / "BFCL_v4_web_search_result.json"
-    path.write_text("".join(lines))
-    return path
-
-
 def test_a_replay_against_a_server_from_end_to_end(
     server: FakeServer, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -96,21 +90,17 @@ def test_runs_against_one_server_share_no_session(server: FakeServer, tmp_path: 
     assert not seen[0] & seen[1]
 
 
-def test_a_recorded_benchmark_run_is_replayed_as_it_was(server: FakeServer, tmp_path: Path) -> None:
-    path = results(tmp_path, *map(make_entry, range(3)))
-    status, figures = run(server, tmp_path / "out", results=path, jobs=2)
+def test_recorded_sessions_are_replayed_as_they_were(server: FakeServer, tmp_path: Path) -> None:
+    workload = make_sessions(tmp_path / "r.jsonl", 0, 1, 2)
+    status, figures = run(server, tmp_path / "out", workload=workload, jobs=2)
     assert (status, figures.jobs, figures.turns) == (0, 2, 4)
-    assert [job.job for job in sorted(read(tmp_path / "out").jobs, key=lambda job: job.job)] == [
-        "web_search_0",
-        "web_search_1",
-    ]
-    assert read_run_record(tmp_path / "out").workload == f"bfcl --results {path}"
+    assert sorted(job.job for job in read(tmp_path / "out").jobs) == ["0-search_0", "1-search_1"]
+    assert read_run_record(tmp_path / "out").workload == workload
 
 
 def test_a_failing_job_gives_status_1_and_still_a_report(server: FakeServer, tmp_path: Path) -> None:
-    server.refused_jobs.add("web_search_1")
-    path = results(tmp_path, *map(make_entry, range(3)))
-    status, figures = run(server, tmp_path / "out", results=path)
+    server.refused_jobs.add("1-search_1")
+    status, figures = run(server, tmp_path / "out", workload=make_sessions(tmp_path / "r.jsonl", 0, 1, 2))
     assert (status, figures.finished, figures.failed) == (1, 2, 1)
     assert "the engine is on fire" in (tmp_path / "out" / MARKDOWN_FILE).read_text()
 
@@ -126,15 +116,14 @@ def test_an_interrupted_run_keeps_what_came_before(
         os.kill(os.getpid(), signal.SIGINT)
 
     def stall(body: Mapping[str, Any]) -> None:
-        if job_of(body) == "web_search_1" and len(body["messages"]) > 2:
-            server.stalled_jobs.add("web_search_1")
+        if job_of(body) == "1-search_1" and len(body["prompt"]) > 25:
+            server.stalled_jobs.add("1-search_1")
             threading.Thread(target=interrupt_when_a_job_is_done).start()
 
     server.on_request = stall
-    server.stalled_jobs.add("web_search_2")
+    server.stalled_jobs.add("2-search_2")
     before = signal.getsignal(signal.SIGINT)
-    path = results(tmp_path, *map(make_entry, range(3)))
-    status, figures = run(server, out, results=path)
+    status, figures = run(server, out, workload=make_sessions(tmp_path / "r.jsonl", 0, 1, 2))
     assert status == 130
     assert (figures.jobs, figures.finished, figures.interrupted) == (2, 1, 1)
     assert read(out).end is None
@@ -169,11 +158,11 @@ def test_a_server_that_hides_cached_tokens_has_no_hit_rate(server: FakeServer, t
 
 def test_a_run_in_the_way_is_replaced_whole(server: FakeServer, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    run(server, out, results=results(tmp_path, *map(make_entry, range(3))))
+    run(server, out, workload=make_sessions(tmp_path / "three.jsonl", 0, 1, 2))
     (out / ENGINE_LOG).write_text("of the old run\n")
-    _, figures = run(server, out, results=results(tmp_path, make_entry(7)), jobs=None, overwrite=True)
+    _, figures = run(server, out, workload=make_sessions(tmp_path / "one.jsonl", 7), overwrite=True)
     assert figures.jobs == 1
-    assert {event.job for event in read(out).requests} == {"web_search_7"}
+    assert {event.job for event in read(out).requests} == {"0-search_7"}
     assert read_run_record(out).jobs == 1
     assert "of the old run" not in (out / ENGINE_LOG).read_text()
 
@@ -183,31 +172,9 @@ def test_a_run_is_kept_when_its_replacement_cannot_begin(server: FakeServer, tmp
     out.mkdir()
     for name in FILES:
         (out / name).write_text("of the old run\n")
-    refusal(server, out, overwrite=True, results=results(tmp_path, "{\n"))
+    (tmp_path / "r.jsonl").write_text("{\n")
+    refusal(server, out, overwrite=True, workload=f"recording:{tmp_path / 'r.jsonl'}")
     assert {path.name: path.read_text() for path in out.iterdir()} == dict.fromkeys(FILES, "of the old run\n")
-
-
-@pytest.mark.parametrize(
-    ("lines", "text"),
-    [
-        ((make_entry(0), "{\n"), ":2: not JSON"),
-        ((make_entry(0), make_entry(1), make_entry(0)), ":3: id web_search_0 again, after line 1"),
-        ((make_entry(0, arguments='{"keywords": '),), ":1: "),
-        ((make_entry(0), make_entry(1, arguments="[1]")), ":2: "),
-        ((), ": holds no entries"),
-    ],
-    ids=["a line cut off", "an id twice", "arguments that are no JSON", "arguments that are a list", "nothing in it"],
-)
-def test_a_bad_result_file_is_refused_with_its_line(
-    server: FakeServer, tmp_path: Path, lines: tuple[str, ...], text: str
-) -> None:
-    path = results(tmp_path, *lines)
-    assert refusal(server, tmp_path / "out", results=path, jobs=None).startswith(f"{path}{text}")
-
-
-def test_a_missing_result_file_is_refused(server: FakeServer, tmp_path: Path) -> None:
-    path = tmp_path / "none.json"
-    assert refusal(server, tmp_path / "out", results=path).startswith(f"{path}: cannot be read")
 
 
 def test_a_job_that_exceeds_the_servers_context_is_refused(server: FakeServer, tmp_path: Path) -> None:
@@ -245,10 +212,10 @@ def test_sessions_without_text_are_replayed(server: FakeServer, tmp_path: Path) 
     assert any("The recording has no text" in note for note in record.notes)
 
 
-def test_a_broken_line_of_a_trace_is_named_and_leaves_nothing(server: FakeServer, tmp_path: Path) -> None:
-    path = make_requests(tmp_path / "trace.jsonl", (1, 2), (1, 3))
-    path.write_text(path.read_text() + "{\n")
-    assert refusal(server, tmp_path / "out", workload=f"mooncake:{path}").startswith(f"{path}:3: ")
+def test_a_broken_trace_is_named_and_leaves_nothing(server: FakeServer, tmp_path: Path) -> None:
+    path = tmp_path / "trace_1.json"
+    path.write_text("{")
+    assert refusal(server, tmp_path / "out", workload=f"agent_traces:{path}").startswith(f"{path}: ")
 
 
 def test_broken_lines_of_a_recording_are_told(server: FakeServer, tmp_path: Path) -> None:
@@ -260,12 +227,12 @@ def test_broken_lines_of_a_recording_are_told(server: FakeServer, tmp_path: Path
 
 
 def test_a_context_above_the_limit_names_the_flag_that_cuts_it(server: FakeServer, tmp_path: Path) -> None:
-    path = make_requests(tmp_path / "trace.jsonl", (1, 2), (1, 3, 4))
+    path = make_requests(tmp_path / "trace.jsonl", (1, 2), tuple(range(120)))
     server.models = {"data": [{"id": MODEL, "max_model_len": 1100}]}
-    text = refusal(server, tmp_path / "out", workload=f"mooncake:{path}")
-    needs = f"mooncake:{path}: job request-2 needs 1543 tokens, the model takes 1100"
+    text = refusal(server, tmp_path / "out", workload=f"recording:{path}")
+    needs = f"recording:{path}: job 1-request-2 needs 1207 tokens, the model takes 1100"
     assert text == f"{needs}; give --max-context 1100 or less"
-    assert run(server, tmp_path / "out", workload=f"mooncake:{path}", max_context=1100, rate=9.0)[1].finished == 1
+    assert run(server, tmp_path / "out", workload=f"recording:{path}", max_context=1100)[1].finished == 1
 
 
 def test_seeds_run_one_after_another_into_folders_of_their_own(server: FakeServer, tmp_path: Path) -> None:

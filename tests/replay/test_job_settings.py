@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from agentcache.errors import InputError
-from agentcache.jobs.settings import WORKLOADS, JobSettings
+from agentcache.jobs.settings import CONVERTED, WORKLOADS, JobSettings
 
 
 def refusal(**fields: Any) -> str:
@@ -19,12 +19,11 @@ def refusal(**fields: Any) -> str:
 @pytest.mark.parametrize(
     ("workload", "text"),
     [
-        ("chat", "workload chat: unknown; choose from bfcl, agent_traces:PATH, conversation:PATH, mooncake:PATH"),
+        ("chat", "workload chat: unknown; choose from bfcl, agent_traces:PATH, recording:PATH"),
         ("chat:here", "workload chat: unknown; choose from bfcl"),
         ("bfcl:here", "workload bfcl:here: bfcl takes no path; leave it out"),
-        ("mooncake", "workload mooncake: needs a path, mooncake:PATH: a Mooncake trace file"),
-        ("mooncake:", "workload mooncake: needs a path, mooncake:PATH"),
-        ("tau_bench", "workload tau_bench: needs a path, tau_bench:PATH: a result file of tau-bench"),
+        ("recording", "workload recording: needs a path, recording:PATH: a recording"),
+        ("recording:", "workload recording: needs a path, recording:PATH"),
         ("agent_traces:no/such", "workload agent_traces: there is no no/such; give a folder of trace files"),
     ],
 )
@@ -32,29 +31,29 @@ def test_a_workload_is_a_known_name_with_the_path_that_it_needs(workload: str, t
     assert refusal(workload=workload).startswith(text)
 
 
+@pytest.mark.parametrize("kind", CONVERTED)
+def test_a_trace_of_others_is_answered_with_the_command(kind: str) -> None:
+    assert f"with `python benchmarks/convert.py {kind} a/b --out FILE.jsonl`" in refusal(workload=f"{kind}:a/b")
+    assert f"convert.py {kind} PATH " in refusal(workload=kind)
+
+
 @pytest.mark.parametrize(
     ("kind", "given", "text"),
     [
-        ("agent_traces", {"results": Path("x")}, "--results: only for bfcl"),
-        ("conversation", {"tool_latency": "1"}, "--tool-latency: only for bfcl"),
-        ("conversation", {"arrival": "even"}, "--arrival: only for bfcl, agent_traces"),
-        ("mooncake", {"turns": 3}, "--turns: only for conversation"),
-        ("mooncake", {"max_gap_s": 3.0}, "--max-gap: only for agent_traces"),
-        ("bfcl", {"max_context": 9}, "--max-context: only for agent_traces, mooncake"),
-        ("bfcl", {"dispersion": 9.0}, "--dispersion: only for conversation"),
+        ("recording", {"tool_latency": "2"}, "--tool-latency: only for bfcl"),
+        ("recording", {"arrival": "even"}, "--arrival: only for bfcl, agent_traces"),
+        ("bfcl", {"max_gap_s": 3.0}, "--max-gap: only for agent_traces"),
+        ("bfcl", {"max_context": 9}, "--max-context: only for agent_traces, recording"),
         ("bfcl", {"seed": -1}, "--seed -1: give 0 or more"),
         ("bfcl", {"jobs": 0}, "--jobs 0: give at least 1"),
         ("bfcl", {"rate": 0.0}, "--rate 0: give a number above 0, jobs per second"),
         ("bfcl", {"rate": float("nan")}, "--rate nan: give a number above 0"),
-        ("bfcl", {"cv": -1.0}, "--cv -1: give a number above 0"),
-        ("mooncake", {"scale": float("inf")}, "--scale inf: give a number above 0"),
-        ("mooncake", {"max_context": 0}, "--max-context 0: give at least 1"),
+        ("agent_traces", {"scale": float("inf")}, "--scale inf: give a number above 0"),
+        ("recording", {"max_context": 0}, "--max-context 0: give at least 1"),
         ("agent_traces", {"max_gap_s": -0.5}, "--max-gap -0.5: give at least 0"),
-        ("conversation", {"dispersion": 0.0}, "--dispersion 0: give a number above 0"),
-        ("conversation", {"turns": 0}, "--turns 0: give at least 1"),
-        ("tau_bench", {"tool_latency": "soon"}, "--tool-latency soon: 'soon' is not a number"),
-        ("webdancer", {"scale": 0.5}, "--scale: only for bfcl, agent_traces, conversation, mooncake"),
-        ("lmcache", {"tool_latency": "1"}, "--tool-latency: only for bfcl, bfcl_multi_turn, tau_bench, webdancer"),
+        ("bfcl", {"tool_latency": "soon"}, "--tool-latency soon: 'soon' is not a number"),
+        ("recording", {"scale": 0.5}, "--scale: only for bfcl, agent_traces"),
+        ("recording", {"tool_latency": "1"}, "--tool-latency: only for bfcl"),
     ],
 )
 def test_options_that_cannot_work_are_refused_by_their_flag(

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from agentcache.errors import InputError
-from agentcache.jobs.recorded_reply import ReplyEncoder, assistant_message, count_tokens, find_divergence
+from agentcache.jobs.recorded_job import ReplyEncoder, assistant_message, count_tokens, find_divergence
 from agentcache.jobs.tokenizer import LocalTokenizer
 from agentcache.models.catalog import resolve_model
 from tool_runtime.agent.job import Job, Message, ToolCall, ToolResult, Turn
 from workloads.bfcl.web_search import build_jobs
-from workloads.tool_latency import parse_tool_latency
+from workloads.pacing import parse_tool_latency
 
 CALLS = (
     ToolCall("search_engine_query", '{"keywords":   "tea \\"leaf\\"", "max_results": 3}'),

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from made_job import make_job, make_turn
 
-from agentcache.replay.recorded_tools import recorded_tools
+from agentcache.replay.lane_waits import recorded_tools
 from tool_runtime.agent.executor import ExecutedCall, ToolExecutor
 from tool_runtime.agent.job import Job, ToolCall, ToolResult, Turn
 

@@ -143,25 +143,6 @@ def base_url(shared_server: SharedServer, monkeypatch: pytest.MonkeyPatch) -> st
     return f"{shared_server.url}/v1"
 
 
-def test_result_file_is_replayed(base_url: str, tmp_path: Path) -> None:
-    log = {
-        "begin_of_turn_query": [{"role": "user", "content": "Who won?"}],
-        "step_0": [
-            {"role": "assistant", "content": [{"search_engine_query": '{"keywords": "who wön"}'}]},
-            {"role": "tool", "content": '[{"title": "Ada", "href": "x", "body": "Ada \\"won\\"."}]'},
-        ],
-        "step_1": [{"role": "assistant", "content": "{'answer': 'Ada', 'context': '<b>she</b> did'}"}],
-    }
-    results = tmp_path / "BFCL_v4_web_search_base_result.json"
-    results.write_text(json.dumps({"id": "web_search_base_0", "result": [], "inference_log": [log]}) + "\n")
-    out = tmp_path / "out"
-    options = ["--results", str(results), "--tool-latency", "0.1", "--arrival", "at-once"]
-    assert main(["replay", "bfcl", "--base-url", base_url, *options, "--out", str(out)]) == 0
-    first, second = requests_of(out)["server"]
-    assert second.diverged_at is None
-    assert second.prompt_tokens > first.prompt_tokens + first.output_tokens
-
-
 def test_sessions_without_text_are_replayed_token_by_token(base_url: str, tmp_path: Path) -> None:
     for number in range(2):
         make_trace(tmp_path / f"trace_{number}.json", (1, 2), (1, 2, 3, 4), (1, 2, 8), (1,))

@@ -21,8 +21,8 @@ from agentcache.jobs.settings import JobSettings
 from agentcache.replay import command
 from agentcache.report.content import HTML_FILE, MARKDOWN_FILE, SUMMARY_FILE
 from agentcache.report.events import RUN_FILE, read_events, read_run_record
+from agentcache.run.checks import list_lanes
 from agentcache.run.folder import ENGINE_LOG
-from agentcache.run.lane_runs import list_lanes
 from tool_runtime.agent.job import Context
 
 pytestmark = pytest.mark.usefixtures("without_plots")

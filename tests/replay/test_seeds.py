@@ -20,13 +20,11 @@ from agentcache.replay.settings import list_seeds
 FIXED = [
     ("agent_traces", {}, "; give one, or --arrival poisson"),
     ("agent_traces", {"arrival": "at-once"}, "; give one, or --arrival poisson"),
-    ("mooncake", {}, "; give one"),
     ("recording", {}, "; give one"),
 ]
 DRAWN = [
     ("agent_traces:t", {"arrival": "poisson"}),
     ("agent_traces:t", {"concurrency": 4}),
-    ("lmcache:t", {}),
     ("bfcl", {}),
 ]
 

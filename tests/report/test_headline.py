@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from test_table import EMPTY
 
-from agentcache.report.headline import write_headline
 from agentcache.report.summary import Distribution, PolicySummary
+from agentcache.report.table import write_headline
 
 
 def make(mean: float | None, recomputed: int | None = None) -> PolicySummary:

@@ -14,9 +14,9 @@ from rich.text import Text
 from agentcache.report.builder import read_report, write_report
 from agentcache.report.events import Event, PolicyEvent
 from agentcache.report.figure import render_svg
-from agentcache.report.front_plot import plot_front
 from agentcache.report.html import render_html
 from agentcache.report.lane_points import LanePoint, describe_front, find_front, join_numbers, make_points
+from agentcache.report.plots import plot_front
 from agentcache.report.policy_run import group_by_policy
 from agentcache.report.summary import PolicySummary, summarize_policy
 from agentcache.report.terminal import points_table

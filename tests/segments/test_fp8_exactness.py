@@ -32,7 +32,7 @@ class Pair(NamedTuple):
 @pytest.fixture(scope="module")
 def pair(tiny_model_path: str) -> Pair:
     try:
-        _get_attn_isa(torch.float32, BLOCK, TINY.head_dim, "fp8")
+        _get_attn_isa(torch.float32, BLOCK, TINY.fields["head_dim"], "fp8")
     except NotImplementedError as reason:
         pytest.skip(str(reason))
     cold = LiveEngine(tiny_model_path, scheduler=None, enable_prefix_caching=False, **FP8)
@@ -41,11 +41,11 @@ def pair(tiny_model_path: str) -> Pair:
 
 def test_the_cache_holds_a_byte_a_number(pair: Pair) -> None:
     """Both engines' caches, and what is said of a size of the CPU cache."""
-    numbers = 2 * TINY.kv_heads * TINY.head_dim
+    numbers = 2 * TINY.fields["num_key_value_heads"] * TINY.fields["head_dim"]
     for engine in pair:
         (group,) = engine.scheduler.kv_cache_config.kv_cache_groups
         assert group.kv_cache_spec.page_size_bytes == BLOCK * numbers
-        assert count_layer_bytes(engine.vllm_config, TINY.kv_heads) == numbers
+        assert count_layer_bytes(engine.vllm_config, TINY.fields["num_key_value_heads"]) == numbers
 
 
 @pytest.mark.parametrize("gap", [[0], [3, 4, 5], [2, 3, 9, 18]], ids=["first", "one long", "several"])

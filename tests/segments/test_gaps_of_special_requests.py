@@ -29,13 +29,12 @@ def make_adapter(folder: Path, number: int) -> LoRARequest:
     folder.mkdir()
     generator = torch.Generator().manual_seed(number)
     tensors = {}
-    for layer in range(TINY.layers):
+    width = TINY.fields["num_key_value_heads"] * TINY.fields["head_dim"]
+    for layer in range(TINY.fields["num_hidden_layers"]):
         for part in ("k_proj", "v_proj"):
             name = f"base_model.model.model.layers.{layer}.self_attn.{part}"
             tensors[f"{name}.lora_A.weight"] = torch.randn(RANK, TINY.hidden, generator=generator) * 0.3
-            tensors[f"{name}.lora_B.weight"] = (
-                torch.randn(TINY.kv_heads * TINY.head_dim, RANK, generator=generator) * 0.3
-            )
+            tensors[f"{name}.lora_B.weight"] = torch.randn(width, RANK, generator=generator) * 0.3
     save_file(tensors, folder / "adapter_model.safetensors")
     config = {
         "peft_type": "LORA",

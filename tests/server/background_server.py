@@ -21,7 +21,7 @@ from openai import OpenAI
 
 from agentcache.config import AgentCacheConfig
 from agentcache.config_reader import CONFIG_KEY
-from agentcache.run.output import divert_output
+from agentcache.run.folder import divert_output
 from agentcache.server.arguments import build_arguments
 from agentcache.server.embedded import EmbeddedServer, run_embedded_server
 

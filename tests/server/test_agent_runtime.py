@@ -15,7 +15,7 @@ from openai import OpenAI
 from openai.types.chat import ChatCompletion
 
 from agentcache.engine.constants import REPLY_ARGUMENT
-from agentcache.jobs.recorded_reply import ReplyEncoder
+from agentcache.jobs.recorded_job import ReplyEncoder
 from agentcache.jobs.tokenizer import LocalTokenizer
 from agentcache.server import live_report, snapshot_reader
 from tool_runtime.agent.job import ToolCall, Turn

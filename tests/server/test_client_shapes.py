@@ -13,7 +13,7 @@ from background_server import AUTHORIZED, SharedServer
 from client_doors import ANSWER, Body
 
 from agentcache.engine.constants import REPLY_ARGUMENT
-from agentcache.jobs.recorded_reply import ReplyEncoder
+from agentcache.jobs.recorded_job import ReplyEncoder
 from agentcache.jobs.tokenizer import LocalTokenizer
 from tool_runtime.agent.job import ToolCall, Turn
 

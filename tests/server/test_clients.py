@@ -18,7 +18,7 @@ from openai import AsyncOpenAI
 
 from agentcache.cli import main
 from agentcache.engine.constants import REPLY_ARGUMENT
-from agentcache.jobs.recorded_reply import ReplyEncoder
+from agentcache.jobs.recorded_job import ReplyEncoder
 from agentcache.jobs.tokenizer import LocalTokenizer
 from agentcache.server import snapshot_reader
 from tool_runtime.agent.job import Turn

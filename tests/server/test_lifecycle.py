@@ -23,7 +23,7 @@ from wheel_install import without_checkout
 
 from agentcache.cli import main
 from agentcache.engine.constants import REPLY_ARGUMENT
-from agentcache.jobs.recorded_reply import ReplyEncoder
+from agentcache.jobs.recorded_job import ReplyEncoder
 from agentcache.jobs.tokenizer import LocalTokenizer
 from tool_runtime.agent.job import Turn
 from tool_runtime.learning.durations_file import load_durations

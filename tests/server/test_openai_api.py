@@ -12,7 +12,7 @@ from openai import BadRequestError, OpenAI
 from openai.types.chat import ChatCompletion
 
 from agentcache.engine.constants import REPLY_ARGUMENT, ROLES_ARGUMENT
-from agentcache.jobs.recorded_reply import ReplyEncoder
+from agentcache.jobs.recorded_job import ReplyEncoder
 from agentcache.jobs.tokenizer import LocalTokenizer
 from agentcache.models.catalog import resolve_model
 from tool_runtime.agent.job import ToolCall, Turn

@@ -22,7 +22,7 @@ from told_snapshot import PATH
 from wheel_install import without_checkout
 
 from agentcache.engine.constants import FORCED_REPLY_PROCESSOR, REPLY_ARGUMENT, SCHEDULER_CLASS
-from agentcache.jobs.recorded_reply import ReplyEncoder
+from agentcache.jobs.recorded_job import ReplyEncoder
 from agentcache.jobs.tokenizer import LocalTokenizer
 from agentcache.models.catalog import resolve_model
 from tool_runtime.agent.job import ToolCall, Turn

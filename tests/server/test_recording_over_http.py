@@ -10,7 +10,7 @@ import pytest
 from background_server import BLOCK, BLOCKS, SharedServer
 
 from agentcache.engine.constants import REPLY_ARGUMENT
-from agentcache.jobs.recorded_reply import ReplyEncoder
+from agentcache.jobs.recorded_job import ReplyEncoder
 from agentcache.jobs.settings import JobSettings
 from agentcache.jobs.tokenizer import LocalTokenizer
 from agentcache.sim.command import simulate

@@ -13,7 +13,7 @@ from background_server import AUTHORIZED, KEY, SharedServer
 
 from agentcache.cli import main
 from agentcache.engine.constants import REPLY_ARGUMENT
-from agentcache.jobs.recorded_reply import ReplyEncoder
+from agentcache.jobs.recorded_job import ReplyEncoder
 from agentcache.jobs.tokenizer import LocalTokenizer
 from agentcache.server import live_report, snapshot_reader
 from tool_runtime.agent.job import Turn

@@ -19,7 +19,7 @@ import loaded_once
 import pytest
 from background_server import ONE_PROCESS, OPTIONS
 
-from workloads.recording.files import name_file
+from workloads.recording.line import name_file
 from workloads.recording.reader import read_recording
 from workloads.recording.sessions import build_jobs
 

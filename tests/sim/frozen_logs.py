@@ -27,7 +27,7 @@ from vllm.v1.request import Request
 
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.jobs.loader import load_run
-from agentcache.jobs.recorded_job import TextJob
+from agentcache.jobs.recorded_job import PromptWriter, TextJob
 from agentcache.jobs.settings import JobSettings
 from agentcache.jobs.tokenizer import LocalTokenizer
 from agentcache.models.catalog import resolve_model
@@ -35,11 +35,10 @@ from agentcache.policy.presets import find_step_cost
 from agentcache.report.events import Event
 from agentcache.run.display import ReplayDisplay
 from agentcache.sim.clock import VirtualClock
+from agentcache.sim.delays import MEASURED_FRONT_END
 from agentcache.sim.engine import SimulatedEngine
 from agentcache.sim.engine_shape import EngineShape
-from agentcache.sim.front_end import MEASURED_FRONT_END
 from agentcache.sim.known_hashes import MadeHashes
-from agentcache.sim.prompts import PromptWriter
 from agentcache.sim.runner import SimulationRunner
 
 LOGS = ("evictions", "admissions", "preemptions", "stores", "fetches")

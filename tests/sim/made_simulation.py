@@ -9,18 +9,17 @@ from typing import Any
 
 from rich.console import Console
 
-from agentcache.jobs.recorded_job import RecordedJob, TextJob, record_text
+from agentcache.jobs.recorded_job import PromptWriter, RecordedJob, TextJob, record_text
 from agentcache.jobs.tokenizer import LocalTokenizer
 from agentcache.policy.presets import Row
 from agentcache.report.events import EventWriter, read_events
 from agentcache.report.policy_run import PolicyRun, group_by_policy
 from agentcache.run.display import ReplayDisplay
 from agentcache.sim.clock import VirtualClock
+from agentcache.sim.costs import StepModel
+from agentcache.sim.delays import FrontEnd
 from agentcache.sim.engine import SimulatedEngine
 from agentcache.sim.engine_shape import EngineShape
-from agentcache.sim.front_end import FrontEnd
-from agentcache.sim.gpu import StepModel
-from agentcache.sim.prompts import PromptWriter
 from agentcache.sim.runner import Future, SimulationRunner
 from tool_runtime.agent.job import Job, ToolCall, ToolResult, Turn
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from made_simulation import ConstantGpu, make_engine, make_turn, record
 from sizes import pick_size
 
+from agentcache.jobs.recorded_job import PromptWriter
 from agentcache.jobs.tokenizer import LocalTokenizer
-from agentcache.sim.clairvoyance import make_clairvoyant
+from agentcache.sim.belady import make_clairvoyant
 from agentcache.sim.future import NO_PATTERN, FutureJob, FutureUses, hash_prompts
-from agentcache.sim.prompts import PromptWriter
 
 BLOCK = 16
 # A prompt of up to six blocks of which each has one of two contents: chains that part and meet again in other jobs.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from made_simulation import ConstantGpu, make_engine
 
-from agentcache.sim.decision_time import SCANS, Scan
+from agentcache.sim.delays import SCANS, Scan
 from agentcache.sim.engine import SimulatedEngine
 
 BLOCK = 16

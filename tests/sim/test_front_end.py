@@ -6,7 +6,7 @@ import pytest
 from made_simulation import ConstantGpu, make_turn, record, run_jobs
 
 from agentcache.jobs.tokenizer import LocalTokenizer
-from agentcache.sim.front_end import MEASURED_FRONT_END, FrontEnd
+from agentcache.sim.delays import MEASURED_FRONT_END, FrontEnd
 
 
 def test_delays_grow_with_the_prompt_and_the_requests_beside() -> None:

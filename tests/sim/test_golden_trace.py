@@ -14,6 +14,7 @@ from rich.console import Console
 from sizes import IS_THOROUGH
 
 from agentcache.jobs.context_job import ContextJob, ContextWriter
+from agentcache.jobs.recorded_job import PromptWriter
 from agentcache.jobs.tokenizer import LocalTokenizer
 from agentcache.policy.presets import find_step_cost
 from agentcache.policy.registry import POLICIES
@@ -21,8 +22,7 @@ from agentcache.report.events import EventWriter, read_events
 from agentcache.report.policy_run import group_by_policy
 from agentcache.run.checks import CLAIRVOYANT
 from agentcache.run.display import ReplayDisplay
-from agentcache.sim.clairvoyance import make_clairvoyant
-from agentcache.sim.prompts import PromptWriter
+from agentcache.sim.belady import make_clairvoyant
 from agentcache.sim.runner import SimulationRunner
 from tool_runtime.agent.job import Context, Job, ToolCall, ToolResult, Turn
 

@@ -8,10 +8,8 @@ from made_simulation import make_turn, record
 
 from agentcache.errors import InputError
 from agentcache.jobs.loader import load_jobs
-from agentcache.jobs.recorded_job import TextJob
-from agentcache.jobs.recorded_reply import assistant_message
+from agentcache.jobs.recorded_job import PromptWriter, TextJob, assistant_message, tool_messages
 from agentcache.jobs.tokenizer import LocalTokenizer
-from agentcache.sim.prompts import PromptWriter, tool_messages
 
 
 @pytest.fixture(scope="module")

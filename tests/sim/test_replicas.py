@@ -16,8 +16,7 @@ from agentcache.report.policy_run import group_by_policy
 from agentcache.report.summary import PolicySummary
 from agentcache.sim.command import simulate
 from agentcache.sim.engine import SimulatedEngine
-from agentcache.sim.left_behind import LeftBehind
-from agentcache.sim.routing import ByCost, make_routing
+from agentcache.sim.routing import ByCost, LeftBehind, make_routing
 
 BLOCK = 16
 

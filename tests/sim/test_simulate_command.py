@@ -15,7 +15,7 @@ from vllm.config import VllmConfig
 from agentcache.config import AgentCacheConfig
 from agentcache.engine.blocks.evictor_inputs import build_inputs
 from agentcache.errors import InputError
-from agentcache.policy.inputs import EvictorInputs
+from agentcache.policy.registry import EvictorInputs
 from agentcache.report.content import HTML_FILE, MARKDOWN_FILE, SUMMARY_FILE
 from agentcache.report.events import EVENTS_FILE, RUN_FILE, JobEvent, read_events, read_run_record
 from agentcache.report.policy_run import PolicyRun, group_by_policy
@@ -23,7 +23,7 @@ from agentcache.report.summary import Summary
 from agentcache.run.display import ReplayDisplay
 from agentcache.sim import command
 from agentcache.sim.command import simulate
-from agentcache.sim.front_end import MEASURED_FRONT_END
+from agentcache.sim.delays import MEASURED_FRONT_END
 
 pytestmark = pytest.mark.usefixtures("without_plots")
 
@@ -265,9 +265,10 @@ def test_who_knows_the_future_computes_least_and_twice_the_same(tmp_path: Path) 
 
 
 def test_a_session_beyond_the_cache_names_the_flag_that_cuts_it(tmp_path: Path) -> None:
-    path = make_requests(tmp_path / "trace.jsonl", (1, 2), (1, 3, 4))
-    with pytest.raises(InputError, match=r"--kv-tokens: job request-2 needs 1543 tokens.*, or a smaller --max-context"):
-        simulate(make_settings(tmp_path / "out", workload=f"mooncake:{path}", kv_tokens=1100))
+    path = make_requests(tmp_path / "trace.jsonl", (1, 2), tuple(range(120)))
+    needs = r"--kv-tokens: job 1-request-2 needs 1207 tokens.*, or a smaller --max-context"
+    with pytest.raises(InputError, match=needs):
+        simulate(make_settings(tmp_path / "out", workload=f"recording:{path}", kv_tokens=1100))
     assert not (tmp_path / "out").exists()
 
 
@@ -279,18 +280,18 @@ def test_a_session_beyond_the_cache_names_the_flag_that_cuts_it(tmp_path: Path) 
     ],
 )
 def test_a_session_beyond_the_model_is_told_the_lower_limit(kv_tokens: int, limits: str, tmp_path: Path) -> None:
-    path = make_requests(tmp_path / "trace.jsonl", (1, 2), tuple(range(300)))
+    path = make_requests(tmp_path / "trace.jsonl", (1, 2), tuple(range(15_000)))
     with pytest.raises(InputError) as caught:
-        simulate(make_settings(tmp_path / "out", workload=f"mooncake:{path}", kv_tokens=kv_tokens))
-    assert re.fullmatch(rf"mooncake:\S+: job request-2 needs \d+ tokens, {limits}", str(caught.value))
+        simulate(make_settings(tmp_path / "out", workload=f"recording:{path}", kv_tokens=kv_tokens))
+    assert re.fullmatch(rf"recording:\S+: job 1-request-2 needs \d+ tokens, {limits}", str(caught.value))
 
 
 def test_a_broken_trace_leaves_nothing(tmp_path: Path) -> None:
-    path = make_requests(tmp_path / "trace.jsonl", (1, 2))
-    path.write_text(path.read_text() + '{"timestamp": 3}\n')
+    path = tmp_path / "trace_1.json"
+    path.write_text("{")
     with pytest.raises(InputError) as caught:
-        simulate(make_settings(tmp_path / "out", workload=f"mooncake:{path}", kv_tokens=2000))
-    assert str(caught.value).startswith(f"{path}:2: ")
+        simulate(make_settings(tmp_path / "out", workload=f"agent_traces:{path}", kv_tokens=2000))
+    assert str(caught.value).startswith(f"{path}: ")
     assert list(tmp_path.iterdir()) == [path]
 
 

@@ -12,7 +12,7 @@ from agentcache.cli import main
 from agentcache.report.content import MARKDOWN_FILE
 from agentcache.report.events import EVENTS_FILE, read_run_record
 from agentcache.report.summary import Summary
-from agentcache.run.lane_runs import list_lanes
+from agentcache.run.checks import list_lanes
 from agentcache.sim.command import simulate, simulate_all
 from agentcache.sim.settings import SimulationSettings
 

@@ -11,8 +11,7 @@ from agentcache.errors import IntegrityError
 from agentcache.jobs.context_job import ContextJob, ContextWriter
 from agentcache.jobs.tokenizer import LocalTokenizer
 from agentcache.sim import runner
-from agentcache.sim.clock import VirtualClock
-from agentcache.sim.timeline import Timeline
+from agentcache.sim.clock import Timeline, VirtualClock
 from tool_runtime.agent.job import Context, Job, ToolCall, ToolResult, Turn
 
 

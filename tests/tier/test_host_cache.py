@@ -13,7 +13,7 @@ from vllm.v1.core.kv_cache_utils import BlockHash, make_block_hash_with_group_id
 
 from agentcache._evictor import AsymCacheEvictor, Evictor, FreeContext, LruEvictor, ReturnTimeEvictor
 from agentcache.engine.cpu_cache.host_cache import HostCache, LastUse, StoredBlock
-from agentcache.policy.inputs import Learning
+from agentcache.policy.registry import Learning
 
 
 def make_host(blocks: int = 5, evictor: Evictor | None = None, useless: Container[int] = ()) -> HostCache:

@@ -9,10 +9,9 @@ import pytest
 from fake_vllm import FakeClock, FakeVllm, calls, says
 
 from tool_runtime.agent.agent_loop import AgentLoop, JobOutcome, no_options
-from tool_runtime.agent.executor import ExecutedCall, ToolExecutor
+from tool_runtime.agent.executor import ExecutedCall, Tool, ToolExecutor, ToolRegistry
 from tool_runtime.agent.job import Job, Message, ToolCall, ToolResult, Turn
-from tool_runtime.agent.model_client import RequestOutcome
-from tool_runtime.agent.tools import Tool, ToolRegistry
+from tool_runtime.agent.model_client import ModelClient, RequestOutcome
 
 QUESTION = {"role": "user", "content": "What is 1 + 2, plus 3?"}
 
@@ -47,15 +46,15 @@ def loop_on(
     clock: FakeClock | None = None,
     observer: Record | None = None,
     request_options: Callable[[int], Mapping[str, Any]] = no_options,
+    *,
+    max_retries: int = 2,
     **limits: int,
 ) -> AgentLoop:
     clock = clock or FakeClock()
     executor = ToolExecutor(registry, timeout_s=20.0, clock=clock)
     return AgentLoop(
-        server.client(),
-        "m",
+        ModelClient(server.client(), "m", clock=clock, sleep=clock.sleep, max_retries=max_retries),
         executor,
-        clock=clock,
         sleep=clock.sleep,
         observer=observer,
         request_options=request_options,

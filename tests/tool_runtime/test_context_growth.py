@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tool_runtime.learning.context_growth import AHEAD_TURNS, ContextGrowth
+from tool_runtime.learning.runtime import AHEAD_TURNS, ContextGrowth
 
 PROMPTS = st.lists(st.integers(1, 10_000), max_size=1200)
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tool_runtime.learning.correction import correction_factor
 from tool_runtime.learning.durations import Durations, Ended, GapHistory
+from tool_runtime.learning.runtime import correction_factor
 from tool_runtime.learning.tool_key import HUMAN, ToolKey
 
 BASH = ToolKey("bash")

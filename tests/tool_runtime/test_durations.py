@@ -72,8 +72,6 @@ def test_without_a_prior_the_curve_is_the_empirical_one(seconds: list[float]) ->
     for t_s in [*seconds, 0.5, 50.0]:
         share = sum(each > t_s for each in seconds) / len(seconds)
         assert curve.survival(t_s) == pytest.approx(share, abs=1e-6)
-        held = sum(min(each, t_s) for each in seconds) / len(seconds)
-        assert curve.expected_hold(t_s) == pytest.approx(held, rel=1e-6, abs=1e-6)
     for q in (0.1, 0.5, 0.9):
         expected = sorted(seconds)[math.ceil(q * len(seconds) - 1e-9) - 1]
         assert curve.quantile(q - 1e-6) == expected
@@ -111,12 +109,6 @@ def test_a_curve_is_a_distribution(
     long_s = short_s + more_s
     assert 1 >= curve.survival(short_s) >= curve.survival(long_s) >= 0
     assert 0 <= curve.returned_within(short_s, age_s) <= curve.returned_within(long_s, age_s) + 1e-12 <= 1 + 1e-9
-    assert curve.expected_hold(short_s, age_s) <= short_s + 1e-6
-    assert curve.expected_hold(short_s, age_s) <= curve.expected_hold(long_s, age_s) + 1e-6
-    # The gap's length is its age and what is left, which is independent of when one asks.
-    left = curve.survival(age_s)
-    whole = curve.expected_hold(age_s) + left * curve.expected_hold(short_s, age_s)
-    assert whole == pytest.approx(curve.expected_hold(age_s + short_s), rel=1e-6, abs=1e-6)
 
 
 def test_the_hazard_falls_with_age_for_what_is_mostly_short() -> None:

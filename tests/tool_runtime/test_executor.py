@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 from fake_vllm import FakeClock
 
-from tool_runtime.agent.executor import ExecutedCall, ToolExecutor
+from tool_runtime.agent.executor import ExecutedCall, Tool, ToolExecutor, ToolRegistry
 from tool_runtime.agent.job import ToolCall
-from tool_runtime.agent.tools import Tool, ToolRegistry
 
 # Long enough never to be reached in a test that passes.
 AMPLE_S = 20.0

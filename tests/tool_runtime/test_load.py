@@ -7,7 +7,7 @@ from hand_clock import Clock
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tool_runtime.learning.load import Load
+from tool_runtime.learning.runtime import Load
 
 HALF_LIFE_S = 60.0
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tool_runtime.learning.durations import Durations, Ended
-from tool_runtime.learning.shared_durations import find_siblings, merge_states
+from tool_runtime.learning.durations_file import find_siblings, merge_states
 from tool_runtime.learning.tool_key import HUMAN, ToolKey
 
 KEYS = (ToolKey("bash"), ToolKey("bash", "make"), ToolKey("search"), HUMAN)

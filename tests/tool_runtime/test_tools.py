@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tool_runtime.agent.tools import Tool, ToolFunction, ToolRegistry
+from tool_runtime.agent.executor import Tool, ToolFunction, ToolRegistry
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 

@@ -9,12 +9,10 @@ import httpx2
 import pytest
 from fake_vllm import FakeClock, FakeVllm, completes
 
-from tool_runtime.agent.agent_loop import JobOutcome
-from tool_runtime.agent.executor import ExecutedCall, ToolExecutor
+from tool_runtime.agent.agent_loop import JobOutcome, TraceLoop
+from tool_runtime.agent.executor import ExecutedCall, Tool, ToolExecutor, ToolRegistry
 from tool_runtime.agent.job import Context, Job, ToolCall, ToolResult, Turn
 from tool_runtime.agent.model_client import ModelClient, RequestOutcome
-from tool_runtime.agent.tools import Tool, ToolRegistry
-from tool_runtime.agent.trace_loop import TraceLoop
 
 CONTEXT = Context((1,), 16, 3, 2)
 
@@ -55,11 +53,9 @@ def run(
     registry = ToolRegistry()
     registry.add(Tool("wait", "", {"type": "object"}, lambda: clock.advance(longest_s)))
     loop = TraceLoop(
-        server.client(),
-        "m",
+        ModelClient(server.client(), "m", clock=clock, sleep=clock.sleep),
         ToolExecutor(registry, timeout_s=10.0, clock=clock),
         write_prompt=lambda turn: [turn] * 3,
-        clock=clock,
         observer=record,
         sleep=clock.sleep,
         request_options=options,

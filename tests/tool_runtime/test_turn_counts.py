@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tool_runtime.learning.turn_counts import TurnCounts
+from tool_runtime.learning.job_entry import TurnCounts
 
 JOBS = st.integers(0, 9)
 

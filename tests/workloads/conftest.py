@@ -1,17 +1,16 @@
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 
 import pytest
+from made_encode import encode
 
 Encode = Callable[[str], Sequence[int]]
 
 
-@pytest.fixture(scope="session")
-def encode() -> Encode:
-    """A stand-in for a tokenizer: a token per piece of at most four letters and per other character."""
-    return lambda text: [len(piece) for piece in re.findall(r" ?[A-Za-z0-9]{1,4}|.", text, flags=re.DOTALL)]
+@pytest.fixture(scope="session", name="encode")
+def stand_in() -> Encode:
+    return encode
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from agentcache.errors import InputError
-from workloads.tool_latency import parse_tool_latency
+from workloads.pacing import parse_tool_latency
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,1 @@
-"""What an agent runs: a loop between the model and its tools, the executor of tool calls, and the client."""
+"""Runs agents: a loop between the model and its tools, the executor of tool calls, and the client."""

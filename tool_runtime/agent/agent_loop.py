@@ -1,13 +1,12 @@
-"""The loop between model, tools and human: ask, run the calls of the reply, wait for what is said, ask again."""
+"""Loops between model, tools and human: asks, runs the calls of the reply, waits for what is said, asks again."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, Protocol
-
-from openai import AsyncOpenAI
 
 from tool_runtime.agent.executor import ExecutedCall, ToolExecutor
 from tool_runtime.agent.job import Job, Message, Turn
@@ -51,28 +50,21 @@ class AgentLoop:
     """Does jobs with one model and one set of tools.
 
     `request_options` gives, for a turn (from 0), further fields of the request body: sampling parameters, vLLM's
-    own fields. The job's id, behind `session_prefix`, goes along as the session. Requests time out as `client` is set
-    to, per read. A job goes on while replies call tools, or where its recording has something said behind a turn.
+    own fields. A job goes on while replies call tools, or where its recording has something said behind a turn.
     After `max_tool_steps` such turns the model is asked once more, and then no more.
     """
 
     def __init__(
         self,
-        client: AsyncOpenAI,
-        model: str,
+        model: ModelClient,
         executor: ToolExecutor,
         *,
-        clock: Callable[[], float],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         observer: LoopObserver | None = None,
         request_options: Callable[[int], Mapping[str, Any]] = no_options,
         max_tool_steps: int = 20,
-        max_retries: int = 2,
-        session_prefix: str = "",
     ) -> None:
-        self._model = ModelClient(
-            client, model, clock=clock, sleep=sleep, max_retries=max_retries, session_prefix=session_prefix
-        )
+        self._model = model
         self._executor = executor
         self._sleep = sleep
         self._observer = observer
@@ -140,3 +132,59 @@ def _assistant_message(reply: Reply) -> Message:
 
 def _tool_message(executed: ExecutedCall) -> Message:
     return {"role": "tool", "tool_call_id": executed.call.id, "content": executed.result.content}
+
+
+class TraceLoop:
+    """Sends every turn of a recording without text, at the recorded pace, whatever the replies are.
+
+    `write_prompt` gives the token ids that a turn (from 0) is asked with, `request_options` further fields of its
+    request body.
+    """
+
+    def __init__(
+        self,
+        model: ModelClient,
+        executor: ToolExecutor,
+        *,
+        write_prompt: Callable[[int], Sequence[int]],
+        observer: LoopObserver,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        request_options: Callable[[int], Mapping[str, Any]] = no_options,
+    ) -> None:
+        self._model = model
+        self._executor = executor
+        self._sleep = sleep
+        self._observer = observer
+        self._write_prompt = write_prompt
+        self._request_options = request_options
+
+    async def run(self, job: Job) -> JobOutcome:
+        """Run a job. A failed request ends it and makes a failed outcome. Raises ValueError for a job without turns."""
+        if not job.turns:
+            raise ValueError(f"job {job.id} has no turns to follow")
+        requests: list[RequestOutcome] = []
+        for number in range(len(job.turns)):
+            if number:
+                await self._pass_time(job, number - 1)
+            requests.append(await self._ask(job, number))
+            if requests[-1].error is not None:
+                break
+        error = requests[-1].error
+        return JobOutcome(
+            job_id=job.id,
+            started_s=requests[0].sent_s,
+            finished_s=requests[-1].finished_s,
+            turns=job.turns[: len(requests) - (error is not None)],
+            status="finished" if error is None else "failed",
+            error=error,
+        )
+
+    async def _ask(self, job: Job, turn: int) -> RequestOutcome:
+        _, request = await self._model.complete(job.id, turn, self._write_prompt(turn), self._request_options(turn))
+        self._observer.request_ended(request)
+        return request
+
+    async def _pass_time(self, job: Job, number: int) -> None:
+        turn = job.turns[number]
+        await self._executor.run(turn.tool_calls, on_end=partial(self._observer.tool_call_ended, job.id, number))
+        await self._sleep(turn.pause_s)

@@ -1,4 +1,4 @@
-"""What an agent does: a job is turns, a turn is one reply of the model and the tool calls it asked for."""
+"""Describes what an agent does: a job is turns, a turn is one reply of the model and the tool calls it asked for."""
 
 from __future__ import annotations
 

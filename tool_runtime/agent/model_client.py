@@ -1,4 +1,4 @@
-"""One request to the model: sent, read, timed, and tried again while nothing has come of it."""
+"""Sends a request to the model, reads and times its reply, and retries while no token has come."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class ModelClient:
         *,
         clock: Callable[[], float],
         sleep: Callable[[float], Awaitable[None]],
-        max_retries: int,
+        max_retries: int = 2,
         session_prefix: str = "",
     ) -> None:
         # The client's own retries are invisible and would count as latency of the server.

@@ -1,4 +1,4 @@
-"""A streamed reply put together: chunks of the chat API or of the completions API in, one reply out."""
+"""Puts a streamed reply together: chunks of the chat API or of the completions API in, one reply out."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What the engine learns of agents: jobs and their gaps, how long tools take, how long a turn is worth keeping."""
+"""Learns of agents: their jobs and gaps, how long tools take, how long to keep a turn's KV."""

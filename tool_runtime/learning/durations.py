@@ -1,4 +1,4 @@
-"""What is known of the gaps behind turns: records per command, per tool and over all tools, and one of humans."""
+"""Learns the gaps behind turns: in records per command, per tool and over all tools, and one of humans."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from threading import Lock
 
 import numpy as np
 
-from tool_runtime.learning.gap_record import GapRecord
-from tool_runtime.learning.survival import Floats, SurvivalCurve, log_logistic, shrunk_curve
+from tool_runtime.learning.survival import Floats, GapRecord, SurvivalCurve, log_logistic, shrunk_curve
 from tool_runtime.learning.tool_key import HUMAN, ToolKey
 
 # The record over all tools; no model can call a tool of this name, for it is longer than a tool's name may be.

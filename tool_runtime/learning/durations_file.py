@@ -1,4 +1,4 @@
-"""Duration records on disk, so that a restart forgets nothing.
+"""Saves duration records, so that a restart forgets nothing, and merges those of several engines.
 
 A damaged file is moved aside, and serving goes on. Files of anything else are left alone.
 """
@@ -9,7 +9,7 @@ import os
 import re
 import stat
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Annotated, Literal
@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tool_runtime.bounds import Seconds
 from tool_runtime.learning.durations import RecordState
-from tool_runtime.learning.gap_record import MAX_COUNT, MAX_TOTAL_S
+from tool_runtime.learning.survival import MAX_COUNT, MAX_TOTAL_S
 from tool_runtime.learning.tool_key import ToolKey
 
 MAX_FILE_BYTES = 64 * 2**20
@@ -161,3 +161,34 @@ def _replace_file(path: Path, content: bytes) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+# Files of engines that are no more are read as well; their knowledge is as good.
+MAX_FILES = 64
+
+
+def find_siblings(path: Path) -> list[Path]:
+    """Find the other engines' files beside this one: PATH, and PATH.RANK for each rank but the first; at most 64."""
+    rank = path.suffix[1:]
+    base = path.with_suffix("") if rank.isascii() and rank.isdigit() else path
+    ranked = [each for each in base.parent.glob(f"{base.name}.*") if each.suffix[1:].isdigit()]
+    return sorted({base, *ranked} - {path})[:MAX_FILES]
+
+
+def read_siblings(path: Path) -> list[RecordState]:
+    """Read what the other engines have saved, as one; a file that is missing or damaged tells nothing."""
+    return merge_states([read_states(each) for each in find_siblings(path)])
+
+
+def merge_states(dumps: Iterable[Sequence[RecordState]]) -> list[RecordState]:
+    """Merge dumps of several engines: counts and sums are added, samples put in order of age, the oldest first."""
+    merged: dict[ToolKey, RecordState] = {}
+    for state in (state for dump in dumps for state in dump):
+        known = merged.pop(state.key, RecordState(state.key, 0, 0.0, ()))
+        merged[state.key] = RecordState(
+            state.key,
+            min(known.count + state.count, MAX_COUNT),
+            min(known.total_s + state.total_s, MAX_TOTAL_S),
+            tuple(sorted((*known.samples, *state.samples), key=lambda sample: -sample[1])),
+        )
+    return list(merged.values())

@@ -1,4 +1,4 @@
-"""The jobs that are under way: which session has how many turns, what runs, and what it is waiting for."""
+"""Keeps the jobs under way: the turns of each session, its running requests, and what it waits for."""
 
 from __future__ import annotations
 
@@ -9,10 +9,30 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from itertools import count, islice, takewhile
 
-from tool_runtime.learning.job_entry import Departed, Departure, Gap, JobEntry, PendingTurn
-from tool_runtime.learning.steady_clock import SteadyClock
+from tool_runtime.learning.job_entry import MOST_AWAY_S, Departed, Departure, Gap, JobEntry, PendingTurn, TurnCounts
 from tool_runtime.learning.tool_key import ELSEWHERE, ToolKey, turn_key
-from tool_runtime.learning.turn_counts import MOST_AWAY_S, TurnCounts
+
+
+class SteadyClock:
+    """A clock that goes on from where it was when the one below jumps back. `resets` counts the jumps."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._offset_s = 0.0
+        self._last_s = self._now_s = clock()
+        self.resets = 0
+
+    def now_s(self) -> float:
+        """Return the time in seconds, never less than before."""
+        reading_s = self._clock()
+        if reading_s < self._last_s:
+            self.resets += 1
+            self._offset_s += self._last_s - reading_s
+        self._last_s = reading_s
+        # Rounding in the offset must not turn time back either.
+        self._now_s = max(self._now_s, reading_s + self._offset_s)
+        return self._now_s
+
 
 MAX_ID = 64
 MAX_PENDING = 64

@@ -1,21 +1,124 @@
-"""What an engine asks and tells while agents' requests come and go: jobs, what their gaps taught, how long to wait.
+"""Learns from agents' requests as they come and go, and decides how long to keep what a turn left.
 
-Plain values in, decisions out; the engine carries them out.
+Plain values in, decisions out; the engine carries them out. Besides gaps it learns how busy the engine is, and how fast
+contexts grow.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from tool_runtime.learning.context_growth import ContextGrowth
-from tool_runtime.learning.correction import correction_factor
-from tool_runtime.learning.durations import Durations, Ended
+from tool_runtime.learning.durations import Durations, Ended, GapHistory
 from tool_runtime.learning.job_entry import Departed, Gap, PendingTurn
 from tool_runtime.learning.job_table import MAX_EXPIRED, JobTable, Parent
-from tool_runtime.learning.load import Load
 from tool_runtime.learning.tool_key import ToolKey
 from tool_runtime.learning.ttl import RELEASE, Hold, Situation, TtlEstimator, memoryfulness
+
+# Assumed; not tuned. AsymCache (Applications, Agentic Workload) has such a factor and gives no number.
+DEFAULT_BOUND = 8.0
+
+
+def correction_factor(
+    history: GapHistory, lifespan_s: float | None, reference: float, bound: float = DEFAULT_BOUND
+) -> float:
+    """Return the chance that this turn's job returns within `lifespan_s` seconds, over `reference`, that of any turn.
+
+    After a tool call that chance comes from the tool's record, after a final answer from the human one; `history` is
+    one or the other. `lifespan_s` and `reference` are where the evictor's frequency turns. Between 1 / bound and bound;
+    exactly 1, which changes nothing, where no gap was observed yet or there is no lifespan.
+    """
+    if not 0 < reference <= 1:
+        raise ValueError(f"reference {reference}: must be a probability above 0")
+    if not 1 <= bound < math.inf:
+        raise ValueError(f"bound {bound}: must be at least 1 and finite")
+    if lifespan_s is None or history.evidence <= 0:
+        return 1.0
+    return min(max(history.curve.returned_within(lifespan_s) / reference, 1 / bound), bound)
+
+
+# How far the growth is looked ahead, about what jobs that have not come far still have before them.
+AHEAD_TURNS = 5
+# The latest turns that count. Before anything is known a context is taken to double in those turns; a guess that
+# weighs as much as so many turns.
+_TURN_WINDOW = 1000
+_PRIOR, _PRIOR_TURNS = 1 / AHEAD_TURNS, 8
+
+
+class ContextGrowth:
+    """Learns from every turn, whatever its agent: what one agent's jobs add would take longer to learn."""
+
+    def __init__(self) -> None:
+        # Tokens of a turn's prompt, and by how many the prompt of its job's next turn was longer.
+        self._turns: deque[tuple[int, int]] = deque(maxlen=_TURN_WINDOW)
+        self._prompts = self._added = 0
+
+    def note_turn(self, prompt_tokens: int, next_prompt_tokens: int) -> None:
+        """Note two turns of a job, one after the other, by the tokens of their prompts.
+
+        Shorter than the one before is the prompt of another thread, or of a context that was cut: neither tells.
+        """
+        if not 0 < prompt_tokens <= next_prompt_tokens:
+            return
+        if len(self._turns) == _TURN_WINDOW:
+            prompt, added = self._turns[0]
+            self._prompts -= prompt
+            self._added -= added
+        turn = prompt_tokens, next_prompt_tokens - prompt_tokens
+        self._turns.append(turn)
+        self._prompts += turn[0]
+        self._added += turn[1]
+
+    @property
+    def ratio(self) -> float:
+        """The tokens that a job is still to add to a prompt in `AHEAD_TURNS` turns, as a multiple of the prompt's."""
+        known = len(self._turns)
+        seen = self._added / self._prompts if known else 0.0
+        return AHEAD_TURNS * (known * seen + _PRIOR_TURNS * _PRIOR) / (known + _PRIOR_TURNS)
+
+
+# Means are over the latest admissions, and rates over about the last minute. Both are assumed, none is tuned;
+# Continuum publishes no window for its T.
+_ADMISSION_WINDOW = 256
+_HALF_LIFE_S = 60.0
+
+
+class Load:
+    """All is 0 before anything was observed. Times are seconds on `clock`."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._evicted_waits_s: deque[float] = deque(maxlen=_ADMISSION_WINDOW)
+        self._rebuilt_s = 0.0
+        self._updated_s = clock()
+
+    def admitted(self, wait_s: float, rebuilt_s: float) -> None:
+        """Note a request admitted after `wait_s`; `rebuilt_s` of its prefill is for KV that its job had before."""
+        if rebuilt_s > 0:
+            self._evicted_waits_s.append(max(wait_s, 0.0))
+        self._rebuilt_s = self._fade() + rebuilt_s
+
+    @property
+    def evicted_wait_s(self) -> float:
+        """The mean wait of the latest admissions that found less than their job had left (Continuum's T)."""
+        return sum(self._evicted_waits_s) / len(self._evicted_waits_s) if self._evicted_waits_s else 0.0
+
+    def price(self, share: float, *, queued: bool) -> float:
+        """Return the seconds of the engine's work lost for each second for which this share of the cache is kept.
+
+        What is rebuilt, in seconds of prefill per second, is what a whole cache more would save; so a share of it
+        costs that share. While requests are `queued`, the share would hold some of them, so it costs that share of
+        the engine's work as well. It is 0 where nothing has to be rebuilt or to wait: the cache is not short.
+        """
+        return share * (self._fade() * math.log(2) / _HALF_LIFE_S + float(queued))
+
+    def _fade(self) -> float:
+        now_s = self._clock()
+        self._rebuilt_s *= math.exp2(-max(now_s - self._updated_s, 0.0) / _HALF_LIFE_S)
+        self._updated_s = max(now_s, self._updated_s)
+        return self._rebuilt_s
+
 
 # Finished jobs of which Continuum's memoryfulness is computed; independent implementations take as many.
 _JOB_WINDOW = 256

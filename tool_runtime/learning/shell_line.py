@@ -1,4 +1,4 @@
-"""A shell command line split into the commands that it really runs."""
+"""Splits a shell command line into the commands that it really runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a gap between two turns is filed under: the tools called and, where it matters, what they were told to do."""
+"""Names what a gap between two turns is filed under: the tools called and, where it matters, their commands."""
 
 from __future__ import annotations
 

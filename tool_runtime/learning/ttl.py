@@ -1,4 +1,4 @@
-"""How long to keep a job's KV cache after a turn: three estimators behind one contract.
+"""Decides how long to keep a job's KV cache after a turn: three estimators behind one contract.
 
 With X the gap until the job's next request, P(τ) = P(X ≤ τ), and all terms in seconds of latency:
 

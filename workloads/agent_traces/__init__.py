@@ -1,1 +1,1 @@
-"""Recorded sessions of coding agents, known by the hashes of their blocks."""
+"""Loads recorded sessions of coding agents, known by the hashes of their blocks."""

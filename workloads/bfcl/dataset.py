@@ -1,4 +1,4 @@
-"""BFCL v4 web_search as the benchmark publishes it: questions, system message and tools, from bfcl-eval's own files.
+"""Reads BFCL v4 web_search as the benchmark publishes it: questions, system message and tools, from bfcl-eval's files.
 
 The package is read, never run: its loaders import the SDKs of a dozen vendors.
 """

@@ -1,18 +1,128 @@
-"""BFCL v4 web_search jobs made of the benchmark's questions and of recorded shapes."""
+"""Makes BFCL v4 web_search jobs of the benchmark's questions and of recorded shapes."""
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Sequence
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
 
 from agentcache.errors import InputError
 from tool_runtime.agent.job import Job, ToolCall, ToolResult, Turn
-from workloads.bfcl.dataset import Question, read_questions, read_system_message, read_tools
-from workloads.bfcl.shapes import Shape, Step, read_shapes
-from workloads.bfcl.tool_calls import write_call, write_call_text, write_result
+from workloads.bfcl.dataset import FETCH_TOOL, SEARCH_TOOL, Question, read_questions, read_system_message, read_tools
 from workloads.filler import Encode, write_filler
-from workloads.tool_latency import ToolLatency
+from workloads.pacing import ToolLatency
+
+_MAX_HITS = 10
+# Below this a search gives fewer hits: a hit of a recorded search has about 100 tokens.
+_MIN_TOKENS_PER_HIT = 60
+_MIN_KEYWORD_LETTERS = 4
+
+
+def write_call(tool: str, question: str, rng: np.random.Generator) -> ToolCall:
+    """Write a call of the tool with shape letter `tool`, with arguments from the question's words."""
+    words = re.findall(r"[A-Za-z0-9]+", question)
+    keywords = [word for word in words if len(word) >= _MIN_KEYWORD_LETTERS] or words
+    wanted = min(len(keywords), int(rng.integers(3, 7)))
+    start = int(rng.integers(len(keywords) - wanted + 1))
+    phrase = keywords[start : start + wanted]
+    if tool == "s":
+        return ToolCall(SEARCH_TOOL, json.dumps({"keywords": " ".join(phrase)}))
+    url = _make_url("-".join(phrase[:3]).lower(), rng)
+    return ToolCall(FETCH_TOOL, json.dumps({"url": url, "mode": "truncate"}))
+
+
+def write_call_text(call: ToolCall) -> str:
+    """Write the call as a model with Hermes tool calls does: what its tokens are counted on."""
+    return f'<tool_call>\n{{"name": {json.dumps(call.name)}, "arguments": {call.arguments}}}\n</tool_call>'
+
+
+def write_result(call: ToolCall, tokens: int, encode: Encode, rng: np.random.Generator) -> str:
+    """Write the JSON text that `call` gives back, of about `tokens` tokens; the form without text if that is longer."""
+    if call.name == FETCH_TOOL:
+
+        def wrap(text: str) -> str:
+            return json.dumps({"content": text})
+    else:
+        heads = _make_heads(call, min(_MAX_HITS, tokens // _MIN_TOKENS_PER_HIT), rng)
+
+        def wrap(text: str) -> str:
+            bodies = _split_words(text, len(heads))
+            return json.dumps([{**head, "body": body} for head, body in zip(heads, bodies, strict=True)])
+
+    return wrap(write_filler(tokens, encode, rng, wrap))
+
+
+def _make_heads(call: ToolCall, hits: int, rng: np.random.Generator) -> list[dict[str, str]]:
+    """Make title and address of each hit; one hit with neither where even a single full one is too long."""
+    keywords: list[str] = json.loads(call.arguments)["keywords"].split()
+    heads = []
+    for _ in range(hits):
+        title = [keywords[pick] for pick in rng.permutation(len(keywords))[:4]]
+        heads.append({"title": " ".join(title), "href": _make_url("-".join(title).lower(), rng)})
+    return heads or [{"title": "", "href": ""}]
+
+
+def _make_url(slug: str, rng: np.random.Generator) -> str:
+    return f"https://example.org/{slug}/{rng.integers(1000)}"
+
+
+def _split_words(text: str, parts: int) -> list[str]:
+    """Split the text into consecutive pieces of nearly the same number of words."""
+    words = text.split(" ")
+    bounds = [len(words) * part // parts for part in range(parts + 1)]
+    return [" ".join(words[start:end]) for start, end in pairwise(bounds)]
+
+
+_SHAPES = Path(__file__).with_name("shapes.json")
+
+Tokens = Annotated[int, Field(ge=1)]
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Step(_Record):
+    """A reply that called tools. `tools` has a letter per call, "s" search and "f" fetch; results are of all calls."""
+
+    tools: str = Field(pattern="^[sf]+$")
+    output_tokens: Tokens
+    result_tokens: Tokens
+
+
+class Shape(_Record):
+    """One recorded job: its steps with tool calls, then an answer of `answer_tokens`."""
+
+    model: str
+    file: str
+    id: str
+    steps: tuple[Step, ...] = Field(min_length=1)
+    answer_tokens: Tokens
+
+
+class ShapeFile(_Record):
+    """`shapes.json`: the shapes and, in words, their source, licence and meaning."""
+
+    what: str
+    source: str
+    licence: str
+    how: str
+    left_out: str
+    shapes: tuple[Shape, ...] = Field(min_length=1)
+
+
+@cache
+def read_shapes() -> tuple[Shape, ...]:
+    """Read the recorded sizes that come with the package."""
+    return ShapeFile.model_validate_json(_SHAPES.read_text(encoding="utf-8")).shapes
+
 
 PAIRING_NOTE = (
     "Questions, system message and tools are BFCL v4 web_search's own, tools per step and sizes are recorded; which "

@@ -11,10 +11,8 @@ from typing import Any
 
 from agentcache.errors import InputError
 from workloads.loaded import parse_record, read_lines
-from workloads.recording.files import find_first, list_files
-from workloads.recording.line import VERSION, Header, Line
-from workloads.recording.span_lines import ASSUMPTION, read_traced
-from workloads.recording.spans import TOP
+from workloads.recording.line import VERSION, Header, Line, find_first, list_files
+from workloads.recording.spans import ASSUMPTION, TOP, read_traced
 
 # Broken lines that a note names.
 _NAMED = 3
@@ -123,7 +121,8 @@ def _read_header(path: Path) -> Header:
     head = first.get("recording") if isinstance(first, dict) else None
     if not isinstance(head, dict):
         raise InputError(
-            f"{place}: recording: is missing; `agentcache serve --record` writes it (a Mooncake trace: mooncake:PATH)"
+            f"{place}: recording: is missing; `agentcache serve --record` writes it, and `python "
+            "benchmarks/convert.py` makes a recording of traces of others"
         )
     if head.get("version") != VERSION:
         raise InputError(

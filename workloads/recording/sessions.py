@@ -1,17 +1,88 @@
-"""Recorded requests as jobs: a thread is a job, a request a turn, and waits are as recorded, or shorter."""
+"""Makes jobs of recorded requests: those that follow each other are a thread, a thread is a job, a request a turn.
+
+Waits are as recorded, or shorter.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise, takewhile
 from pathlib import Path
 
 from tool_runtime.agent.job import Context, Job, ToolCall, ToolResult, Turn
 from workloads.loaded import LoadedJobs, check_enough, check_options
 from workloads.recording.line import Line
 from workloads.recording.reader import Recording, read_recording
-from workloads.recording.threads import Thread, find_threads
+
+
+@dataclass(slots=True)
+class Thread:
+    """Requests one after the other. Sub-agents that run beside their session's others have threads of their own."""
+
+    session: str | None
+    requests: list[Line] = field(default_factory=list)
+
+    @property
+    def ended_ms(self) -> float:
+        """When its latest reply was complete."""
+        return self.requests[-1].timestamp + self.requests[-1].latency_ms
+
+
+def find_threads(requests: Iterable[Line], block_tokens: int) -> list[Thread]:
+    """Find the threads, in the order of their beginnings. `requests` are in the order in which they came.
+
+    A request goes on from the thread of its session that is idle and whose blocks it repeats furthest. One without a
+    session goes on from the thread whose last full block it repeats.
+    """
+    finder = _Finder(block_tokens)
+    for request in requests:
+        finder.add(request)
+    return finder.threads
+
+
+class _Finder:
+    def __init__(self, block_tokens: int) -> None:
+        self.threads: list[Thread] = []
+        self._block_tokens = block_tokens
+        self._of_session: dict[str, list[Thread]] = {}
+        self._by_end: dict[int, Thread] = {}
+
+    def add(self, request: Line) -> None:
+        thread = self._find_nameless(request) if request.session is None else self._find_named(request)
+        if thread is None:
+            thread = Thread(request.session)
+            self.threads.append(thread)
+            if request.session is not None:
+                self._of_session.setdefault(request.session, []).append(thread)
+        thread.requests.append(request)
+        full = list_full_blocks(request, self._block_tokens)
+        if request.session is None and full:
+            self._by_end[full[-1]] = thread
+
+    def _find_named(self, request: Line) -> Thread | None:
+        assert request.session is not None
+        idle = [thread for thread in self._of_session.get(request.session, ()) if thread.ended_ms <= request.timestamp]
+        return max(idle, key=lambda thread: _rank(thread, request), default=None)
+
+    def _find_nameless(self, request: Line) -> Thread | None:
+        for block in reversed(request.hash_ids[: request.input_length // self._block_tokens]):
+            thread = self._by_end.get(block)
+            if thread is not None and thread.ended_ms <= request.timestamp:
+                return thread
+        return None
+
+
+def list_full_blocks(request: Line, block_tokens: int) -> Sequence[int]:
+    """List the blocks that prompt and reply fill, from the first on."""
+    return [*request.hash_ids, *request.reply_ids][: (request.input_length + request.output_length) // block_tokens]
+
+
+def _rank(thread: Thread, request: Line) -> tuple[int, float]:
+    latest = thread.requests[-1]
+    known = zip([*latest.hash_ids, *latest.reply_ids], request.hash_ids, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], known)), thread.ended_ms
+
 
 _RECORDED_NOTE = (
     "Sizes, times, sessions and the equality of {}-token blocks are recorded, the text is not. What follows a reply "

@@ -16,9 +16,7 @@ from agentcache.models.catalog import short_name
 from agentcache.models.geometry import read_geometry
 from agentcache.models.shapes import SHAPES
 from agentcache.policy.cost import CostModel, CostProfile, ProfileKey
-from agentcache.policy.frequency import Frequency
-from agentcache.policy.inputs import EvictorInputs, Learning
-from agentcache.policy.lifespan import LambdaBounds
+from agentcache.policy.lifespan import Frequency, LambdaBounds
 from agentcache.policy.presets import (
     GPUS,
     estimate_cost_model,
@@ -27,6 +25,7 @@ from agentcache.policy.presets import (
     match_gpu,
 )
 from agentcache.policy.profile_folder import Wanted, pick_profile
+from agentcache.policy.registry import EvictorInputs, Learning
 from agentcache.policy.return_price import BlockPrice
 from agentcache.policy.step_cost import StepCost
 

@@ -21,13 +21,11 @@ from agentcache.engine.replies.parser_choice import make_reader
 from agentcache.engine.vllm.config import VllmConfig
 from agentcache.engine.vllm.offload import KVConnectorBase_V1
 from agentcache.engine.vllm.types import KVCacheBlock, Request
-from agentcache.policy.foreseen_loss import BESIDE_TIER, WITHOUT_TIER, foresee_loss
-from agentcache.policy.inputs import EvictorInputs
-from agentcache.policy.load_control import find_longest_wait
+from agentcache.policy.load_control import BESIDE_TIER, WITHOUT_TIER, find_longest_wait, foresee_loss
+from agentcache.policy.registry import EvictorInputs
 from agentcache.policy.return_price import ReturnPrice
 from agentcache.policy.runtime_policy import Order, RuntimePolicy
-from tool_runtime.learning.context_growth import AHEAD_TURNS
-from tool_runtime.learning.runtime import AgentRuntime
+from tool_runtime.learning.runtime import AHEAD_TURNS, AgentRuntime
 from tool_runtime.learning.ttl import ContinuumCode, ContinuumPaper, HazardTtl, TtlEstimator
 
 # What jobs want is counted up to so many times what the caches hold: more changes nothing.

@@ -31,8 +31,7 @@ from agentcache.engine.segments.plan import SegmentCosts
 from agentcache.engine.segments.scheduler import MultiSegmentScheduler, find_engine_obstacle
 from agentcache.engine.vllm.base import init_logger
 from agentcache.engine.vllm.types import KVCacheBlock, Request, SchedulingPolicy
-from agentcache.policy.inputs import EvictorInputs
-from agentcache.policy.registry import Policy
+from agentcache.policy.registry import EvictorInputs, Policy
 from agentcache.policy.return_price import ReturnPrice
 from agentcache.policy.runtime_policy import RuntimePolicy
 

@@ -22,7 +22,7 @@ from agentcache.engine.segments.obstacles import Reason
 from agentcache.engine.segments.scheduler import MultiSegmentScheduler
 from agentcache.engine.vllm.connector import CopyingConnector
 from agentcache.policy.cost import RecomputeCost
-from agentcache.policy.inputs import EvictorInputs
+from agentcache.policy.registry import EvictorInputs
 from agentcache.policy.return_price import ReturnPrice
 
 # Copies are made beside the steps: a second of the link counts for so much of one of the GPU's. Where all of it counts,

@@ -15,8 +15,14 @@ from agentcache.config_reader import CONFIG_KEY
 from agentcache.engine.vllm.base import init_logger
 from agentcache.errors import InputError
 from tool_runtime.learning.durations import Durations
-from tool_runtime.learning.durations_file import ForeignFileError, check_file, load_durations, save_durations
-from tool_runtime.learning.shared_durations import find_siblings, read_siblings
+from tool_runtime.learning.durations_file import (
+    ForeignFileError,
+    check_file,
+    find_siblings,
+    load_durations,
+    read_siblings,
+    save_durations,
+)
 
 logger = init_logger("vllm.agentcache")
 

@@ -25,8 +25,7 @@ from agentcache.engine.vllm.types import EngineCoreOutputs, Request, RequestStat
 from agentcache.errors import InputError
 from agentcache.models.catalog import short_name
 from tool_runtime.learning.tool_key import ToolKey
-from workloads.recording.files import name_file
-from workloads.recording.line import VERSION, End, Header
+from workloads.recording.line import VERSION, End, Header, name_file
 
 _MEGABYTE = 10**6
 

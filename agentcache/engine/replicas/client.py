@@ -27,8 +27,7 @@ from agentcache.engine.vllm.patches import replace
 from agentcache.engine.vllm.types import EngineCoreOutputs, EngineCoreRequest
 from agentcache.errors import InputError, ServerError, in_one_line
 from agentcache.policy.registry import find_policy
-from agentcache.policy.replicas.engine_load import PrefillCost
-from agentcache.policy.replicas.host_memory import HostMemory
+from agentcache.policy.replicas.engine_load import HostMemory, PrefillCost
 from agentcache.policy.replicas.placement import SpillRule
 
 logger = init_logger("vllm.agentcache")

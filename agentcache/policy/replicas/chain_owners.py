@@ -1,4 +1,4 @@
-"""Which session a request goes on from, told by the tokens of its prompt when the client does not say."""
+"""Finds the session that a request goes on from, by the tokens of its prompt, when the client does not say."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What waits and lives at one engine, as far as the requests sent to it tell."""
+"""Estimates what waits and runs at one engine, by the requests sent to it, and how far its CPU cache reaches."""
 
 from __future__ import annotations
 
@@ -75,3 +75,18 @@ class EngineLoad:
         self._queued.clear()
         self._jobs.clear()
         self.queued_s, self.live_tokens = 0.0, 0
+
+
+@dataclass(frozen=True, slots=True)
+class HostMemory:
+    """A CPU cache for `tokens` tokens, each of which is back on the GPU after `load_s` seconds.
+
+    It takes what the GPU's cache evicts. Without tokens there is none.
+    """
+
+    tokens: int = 0
+    load_s: float = 0.0
+
+    def lost_share(self, cache_tokens: int) -> float:
+        """Return which share is computed again of what a full cache of the GPU, of so many tokens, evicts."""
+        return cache_tokens / (cache_tokens + self.tokens)

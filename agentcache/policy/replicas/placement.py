@@ -6,13 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from agentcache.policy.replicas.chain import Chain
+from agentcache.policy.replicas.chain import Chain, KnownBlocks
 from agentcache.policy.replicas.chain_owners import ChainOwners
-from agentcache.policy.replicas.engine_load import EngineLoad, PrefillCost
-from agentcache.policy.replicas.host_memory import HostMemory
-from agentcache.policy.replicas.job_homes import JobHome, JobHomes
-from agentcache.policy.replicas.known_blocks import KnownBlocks
-from agentcache.policy.replicas.live_jobs import LiveJobs
+from agentcache.policy.replicas.engine_load import EngineLoad, HostMemory, PrefillCost
+from agentcache.policy.replicas.job_homes import JobHome, JobHomes, LiveJobs
 
 Reason = Literal["new", "home", "cheaper", "engine closed"]
 

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from agentcache.policy.cost import RecomputeCost
 from agentcache.policy.replicas.chain import Chain
-from agentcache.policy.replicas.engine_load import PrefillCost
-from agentcache.policy.replicas.host_memory import HostMemory
+from agentcache.policy.replicas.engine_load import HostMemory, PrefillCost
 from agentcache.policy.replicas.placement import Placed, Placement, SpillRule
 
 BLOCK = 4

@@ -3,8 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcache.policy.replicas.chain import Chain
-from agentcache.policy.replicas.known_blocks import KnownBlocks
+from agentcache.policy.replicas.chain import Chain, KnownBlocks
 
 BLOCK = 4
 # Few tokens, so that prompts share beginnings.

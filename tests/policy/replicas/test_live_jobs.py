@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from agentcache.policy.replicas.live_jobs import LiveJobs
+from agentcache.policy.replicas.job_homes import LiveJobs
 
 
 def test_what_follows_answers_is_learnt_anew() -> None:

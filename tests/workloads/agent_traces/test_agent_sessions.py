@@ -9,8 +9,7 @@ from made_trace import BLOCK, make_request, make_sub_agent, make_trace, write_tr
 
 from agentcache.errors import InputError
 from tool_runtime.agent.job import ToolCall, ToolResult
-from workloads.agent_traces.sessions import load_sessions
-from workloads.loaded import BlockScale
+from workloads.agent_traces.sessions import BlockScale, load_sessions
 
 
 def _load(path, *, jobs=None, scale=1.0, max_context=None, max_gap_s=60.0):

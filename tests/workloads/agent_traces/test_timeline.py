@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 from made_trace import make_request, make_sub_agent, make_trace
 
-from workloads.agent_traces.timeline import measure_waits, order_steps
-from workloads.agent_traces.trace_file import Trace
+from workloads.agent_traces.trace_file import Trace, measure_waits, order_steps
 
 
 def _order(*requests):

@@ -53,7 +53,7 @@ def test_no_vendor_sdk_is_imported():
     program = (
         "import sys\n"
         "from workloads.bfcl.dataset import read_questions, read_system_message, read_tools\n"
-        "import workloads.bfcl.web_search, workloads.bfcl.result_file\n"
+        "import workloads.bfcl.web_search\n"
         "read_questions(), read_system_message(), read_tools()\n"
         "print('\\n'.join(sys.modules))"
     )

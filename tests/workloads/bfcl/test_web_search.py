@@ -10,10 +10,8 @@ from sizes import pick_size
 from agentcache.errors import InputError
 from workloads.bfcl import web_search
 from workloads.bfcl.dataset import read_questions, read_tools
-from workloads.bfcl.shapes import Shape, Step, read_shapes
-from workloads.bfcl.tool_calls import write_call_text
-from workloads.bfcl.web_search import build_jobs
-from workloads.tool_latency import parse_tool_latency
+from workloads.bfcl.web_search import Shape, Step, build_jobs, read_shapes, write_call_text
+from workloads.pacing import parse_tool_latency
 
 # A reply, or result, below this may be longer than wanted: the bare call or JSON form has about as many tokens.
 BARE_FORM_TOKENS = 100

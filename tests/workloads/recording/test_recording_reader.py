@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from recorded_lines import BLOCK, HEADER, make_line, write_recording
 
 from agentcache.errors import InputError
-from workloads.recording.files import name_file
-from workloads.recording.line import Line
+from workloads.recording.line import Line, name_file
 from workloads.recording.reader import read_recording
 from workloads.recording.sessions import build_jobs, load_sessions
 

@@ -11,10 +11,8 @@ from hypothesis import strategies as st
 
 from agentcache.errors import InputError
 from workloads.recording.reader import Recording, read_recording
-from workloads.recording.sessions import load_sessions
-from workloads.recording.span_lines import _Tracer
-from workloads.recording.spans import ModelCall, _read_attributes
-from workloads.recording.threads import list_full_blocks
+from workloads.recording.sessions import list_full_blocks, load_sessions
+from workloads.recording.spans import ModelCall, _read_attributes, _Tracer
 
 BLOCK = 512
 

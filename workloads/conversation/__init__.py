@@ -1,1 +1,0 @@
-"""Conversations about long documents, of LooGLE and LongBench."""

@@ -1,1 +1,0 @@
-"""LMCache's traces of agents, requests with their text and time."""

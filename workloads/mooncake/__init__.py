@@ -1,1 +1,0 @@
-"""Mooncake's request traces, each request a job of one turn."""

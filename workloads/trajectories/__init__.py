@@ -1,1 +1,0 @@
-"""Recorded conversations of agents with their tools and users, as text: tau-bench and WebDancer."""
