@@ -16,13 +16,12 @@ from agentcache.config_reader import read_config
 from agentcache.engine.blocks.checkpoints import keep_checkpoints
 from agentcache.engine.blocks.lru_comparison import LruComparison
 from agentcache.engine.blocks.references import check_references, count_in_tables
-from agentcache.engine.build.parts import Build
 from agentcache.engine.jobs.job_finder import generates_text
 from agentcache.engine.parts import Observers
 from agentcache.engine.policy_choice import choose_policy
-from agentcache.engine.segments.cache_manager import Steering, steer
 from agentcache.engine.segments.cached_blocks import CachedBlockMap
 from agentcache.engine.segments.scheduler import MultiSegmentScheduler
+from agentcache.engine.setup.parts import Build
 from agentcache.engine.vllm.config import VllmConfig
 from agentcache.engine.vllm.garbage import spare_core
 from agentcache.engine.vllm.types import (
@@ -84,15 +83,7 @@ class AgentScheduler(MultiSegmentScheduler):
         self.frees, self.step_limit, self.hooks = parts.frees, parts.step_limit, parts.hooks
         self._stop_strings = parts.stop_strings
         if self.hooks.make_room or self.hooks.choose_victim:
-            steering = Steering(
-                begin=self._note_taker,
-                make_room=self._make_room,
-                give_up=self._choose_victim,
-                filler=self.gap_filler,
-                register_fill=self.register_fill,
-                looks_up_once=not self.enable_kv_cache_events,
-            )
-            steer(self.kv_cache_manager, steering)
+            self.steer_cache(self._note_taker, self._make_room, self._choose_victim)
 
     @property
     def comparison(self) -> LruComparison | None:

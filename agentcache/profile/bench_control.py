@@ -1,4 +1,4 @@
-"""What measurements, and no server, do to an engine in their own process: they change its cache and its knobs."""
+"""Changes an engine's cache and knobs in its own process, for measurements; no server does that."""
 
 from __future__ import annotations
 

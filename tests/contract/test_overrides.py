@@ -93,7 +93,7 @@ def test_every_replacement_fits_or_a_server_fails() -> None:
     check_vllm()
 
 
-def test_clients_are_made_of_the_module_s_class_or_jobs_leave_home(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clients_are_of_the_module_s_class_or_jobs_leave_home(monkeypatch: pytest.MonkeyPatch) -> None:
     made = object()
     monkeypatch.setattr(core_client, "DPLBAsyncMPClient", lambda *_, **__: made)
     parallel = SimpleNamespace(data_parallel_size=2, data_parallel_external_lb=False)

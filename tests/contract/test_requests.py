@@ -92,7 +92,7 @@ def test_a_body_names_its_session_or_jobs_are_not_found() -> None:
         "scale_out.token_in_token_out.api_router",
     ],
 )
-def test_routes_with_json_depend_on_one_check_or_bodies_are_unread(module: str) -> None:
+def test_json_routes_depend_on_one_check_or_bodies_are_unread(module: str) -> None:
     routes = [route for route in import_module(f"vllm.entrypoints.{module}").router.routes if "POST" in route.methods]
     asking = [route for route in routes if route.body_field is not None]
     assert asking

@@ -10,9 +10,9 @@ from vllm.usage.usage_lib import UsageContext
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from agentcache._evictor import LruEvictor, ReturnTimeEvictor
-from agentcache.engine.build import parts
 from agentcache.engine.constants import SCHEDULER_CLASS
 from agentcache.engine.plugin import register
+from agentcache.engine.setup import parts
 from agentcache.engine.vllm.compat import find_moved
 
 NUM_BLOCKS = 40

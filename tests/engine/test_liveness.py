@@ -9,7 +9,7 @@ import pytest
 from live_jobs import Case, LiveRun, draw_case, make_live
 from sizes import pick_size
 
-from agentcache.engine.build import parts
+from agentcache.engine.setup import parts
 from agentcache.policy.cost import RecomputeCost
 from agentcache.policy.registry import EvictorInputs
 

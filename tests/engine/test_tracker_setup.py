@@ -13,9 +13,9 @@ from vllm.v1.request import Request
 
 from agentcache._evictor import Evictor, FreeContext, LruEvictor, PinnedEvictor
 from agentcache.config import AgentCacheConfig
-from agentcache.engine.build.jobs import JobsBuild
 from agentcache.engine.jobs.job_finder import generates_text
 from agentcache.engine.jobs.tracker import JobTracker
+from agentcache.engine.setup.jobs import JobsBuild
 from agentcache.policy.cost import RecomputeCost
 from agentcache.policy.lifespan import Frequency, LambdaBounds
 from agentcache.policy.registry import EvictorInputs, Learning

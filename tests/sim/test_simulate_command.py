@@ -122,7 +122,7 @@ def test_policy_is_told_of_the_simulated_gpu(tmp_path: Path, monkeypatch: pytest
         seen.append((config.gpu, config.lifespan_s, vllm_config.parallel_config.tensor_parallel_size))
         return build_inputs(vllm_config, config, *sizes, fills_gaps=fills_gaps)
 
-    monkeypatch.setattr("agentcache.engine.build.parts.build_inputs", spy)
+    monkeypatch.setattr("agentcache.engine.setup.parts.build_inputs", spy)
     knobs = {"lifespan_s": 7.0}
     settings = make_settings(
         tmp_path, policies=("asymcache",), gpu="h20", tensor_parallel_size=2, knobs=knobs, jobs=1, scale=0.02

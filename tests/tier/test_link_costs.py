@@ -12,9 +12,9 @@ from tiered_scheduler import make_tiered
 from vllm.config import VllmConfig
 
 from agentcache.config_reader import read_config
-from agentcache.engine.build import parts
 from agentcache.engine.constants import SCHEDULER_CLASS
 from agentcache.engine.cpu_cache.link import find_links, find_speeds
+from agentcache.engine.setup import parts
 from agentcache.errors import InputError
 from agentcache.models.catalog import resolve_model
 from agentcache.policy import presets

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from itertools import chain
 from typing import Any
 
+from agentcache.engine.segments.cache_manager import Steering, steer
 from agentcache.engine.segments.cached_blocks import CachedBlockMap, HitFinder
 from agentcache.engine.segments.fill_request import find_obstacle
 from agentcache.engine.segments.filling_queue import FillingQueue
@@ -68,6 +69,16 @@ class MultiSegmentScheduler(VllmScheduler):
                 "router that matches prefixes by these events takes this engine for cold. With such a router set "
                 "--agentcache segments.enabled=false (docs/replicas.md)."
             )
+
+    def steer_cache(
+        self, begin: Callable[[Request], None], make_room: Callable[[Request], bool], give_up: Callable[[Request], None]
+    ) -> None:
+        """Have vLLM's cache manager call these (see `Steering`), and count filled gaps as computed."""
+        looks_up_once = not self.enable_kv_cache_events
+        steer(
+            self.kv_cache_manager,
+            Steering(begin, make_room, give_up, self.gap_filler, self._register_fill, looks_up_once=looks_up_once),
+        )
 
     def fills_gaps_of(self, request: Request) -> bool:
         """Tell whether a later request with the same tokens can reuse cached blocks of this one behind a gap."""
@@ -192,7 +203,7 @@ class MultiSegmentScheduler(VllmScheduler):
             return filler.held[1]
         return self.find_wait(request)
 
-    def register_fill(self, request: Request) -> None:
+    def _register_fill(self, request: Request) -> None:
         """Note a fill request that runs."""
         self.requests[request.request_id] = request
         # The step may have no room to look at that one.

@@ -13,8 +13,6 @@ from agentcache.engine.blocks.checkpoints import Checkpoints, has_checkpoints
 from agentcache.engine.blocks.evictor_inputs import build_inputs
 from agentcache.engine.blocks.frees import DescribedFrees, Frees
 from agentcache.engine.blocks.lru_comparison import make_comparison
-from agentcache.engine.build.jobs import JobsBuild
-from agentcache.engine.cpu_cache.setup import find_tier
 from agentcache.engine.cpu_cache.tier import Tier
 from agentcache.engine.jobs.misses import MissLog
 from agentcache.engine.jobs.tracker import JobTracker
@@ -29,6 +27,8 @@ from agentcache.engine.segments.gap_filler import GapFiller
 from agentcache.engine.segments.obstacles import Reason
 from agentcache.engine.segments.plan import SegmentCosts
 from agentcache.engine.segments.scheduler import MultiSegmentScheduler, find_engine_obstacle
+from agentcache.engine.setup.cpu_cache import find_tier
+from agentcache.engine.setup.jobs import JobsBuild
 from agentcache.engine.vllm.base import init_logger
 from agentcache.engine.vllm.types import KVCacheBlock, Request, SchedulingPolicy
 from agentcache.policy.registry import EvictorInputs, Policy
