@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import vllm
+from vllm.engine.arg_utils import EngineArgs
 from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue
 
@@ -124,17 +125,17 @@ def test_a_new_method_of_the_queue_is_reported(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_replacement_takes_all_that_vllm_may_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    def get_new_blocks(_self: BlockPool, num_blocks: int, *, is_urgent: bool = False) -> list[object]:
-        return [num_blocks, is_urgent]
+    def create_engine_config(_self: EngineArgs, context: int, *, is_urgent: bool = False) -> list[object]:
+        return [context, is_urgent]
 
-    monkeypatch.setattr(BlockPool, "get_new_blocks", get_new_blocks)
-    replace(object.__new__(BlockPool), "get_new_blocks", lambda count, *, is_urgent: [count, is_urgent])
-    replace(object.__new__(BlockPool), "get_new_blocks", lambda *args, **options: [args, options])
+    monkeypatch.setattr(EngineArgs, "create_engine_config", create_engine_config)
+    replace(object.__new__(EngineArgs), "create_engine_config", lambda count, *, is_urgent: [count, is_urgent])
+    replace(object.__new__(EngineArgs), "create_engine_config", lambda *args, **options: [args, options])
     with pytest.raises(CompatibilityError) as caught:
-        replace(object.__new__(BlockPool), "get_new_blocks", lambda count: [count])
+        replace(object.__new__(EngineArgs), "create_engine_config", lambda count: [count])
     assert str(caught.value) == (
-        f"vLLM {vllm.__version__}: BlockPool.get_new_blocks takes (num_blocks, is_urgent), agentcache's does not: "
-        "got an unexpected keyword argument 'is_urgent'"
+        f"vLLM {vllm.__version__}: EngineArgs.create_engine_config takes (context, is_urgent), agentcache's does "
+        "not: got an unexpected keyword argument 'is_urgent'"
     )
 
 
