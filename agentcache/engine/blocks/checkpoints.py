@@ -90,13 +90,17 @@ class Checkpoints(Part):
         self._beginnings: OrderedDict[BlockHash, None] = OrderedDict()
         # Of running requests: what vLLM has freed last of each group, which the last checkpoint may need still.
         self._held: dict[str, list[KVCacheBlock]] = {}
-        coordinator = manager.coordinator
+        self._supersede_skipped(is_fill_request)
+
+    def _supersede_skipped(self, is_fill_request: Callable[[str], bool]) -> None:
+        """Have what a running request skips, such as blocks behind its window, go before all else."""
+        coordinator = self._manager.coordinator
         remove_skipped_blocks = coordinator.remove_skipped_blocks
 
         def supersede_skipped_blocks(
             request_id: str, processed_computed_tokens: int, num_prompt_tokens: int | None = None
         ) -> None:
-            with queue.free_with(SUPERSEDED), queue.note_freed() as freed:
+            with self._queue.free_with(SUPERSEDED), self._queue.note_freed() as freed:
                 remove_skipped_blocks(request_id, processed_computed_tokens, num_prompt_tokens)
             if freed and not is_fill_request(request_id):
                 self._hold(request_id, freed, processed_computed_tokens)
