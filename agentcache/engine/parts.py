@@ -20,20 +20,17 @@ job table, learnt durations. An error there must be seen, not served with.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
+from agentcache.engine.vllm.base import init_logger
 from agentcache.engine.vllm.types import EngineCoreOutputs, KVCacheBlock, Request
 from agentcache.engine.waits import WaitReason
 
 if TYPE_CHECKING:
     from agentcache.engine.segments.cached_blocks import CachedBlockMap
-import os
-from collections.abc import Callable
-from typing import ParamSpec, TypeVar
-
-from agentcache.engine.vllm.base import init_logger
 
 
 class Part:

@@ -114,12 +114,13 @@ class AgentScheduler(MultiSegmentScheduler):
         output = super().schedule(throttle_prefills)
         for new in output.scheduled_new_reqs:
             if not self.is_fill_request(new.req_id):
+                request, filled = self.requests[new.req_id], self.filled_blocks_of(new.req_id)
                 for note in self.hooks.admitted:
-                    note(self.requests[new.req_id], new.num_computed_tokens, self.filled_blocks_of(new.req_id))
+                    note(request, new.num_computed_tokens, filled)
         return output
 
     def _limit_step(self) -> None:
-        limit = self.step_limit.find(self.running, sum(self.get_request_counts()))
+        limit = self.step_limit.find(self.running, self.get_request_counts)
         self.max_num_scheduled_tokens = limit or self.max_num_scheduled_tokens
 
     def find_wait(self, request: Request) -> WaitReason | None:

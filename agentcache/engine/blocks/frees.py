@@ -52,11 +52,6 @@ class Frees(Part):
     def drain(self, processed_step: int) -> None:
         """Free what waits for this step or one before."""
 
-    @property
-    def deferred(self) -> int:
-        """The number of blocks that wait for a step."""
-        return 0
-
 
 class DescribedFrees(Frees):
     """Gives each block to the evictor with its context.

@@ -63,7 +63,7 @@ class Store:
 
 
 class Storing:
-    """Keeps the next victims of the GPU's cache copied, as many as a few steps take.
+    """Copies the blocks that the GPU's cache will evict next, enough for the next few steps.
 
     Fewer are copied beside a step, those that go first: copies of one step end together, and the GPU takes blocks
     meanwhile.

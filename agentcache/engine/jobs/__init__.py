@@ -1,4 +1,4 @@
-"""Follows jobs: whose turn a request is, what its job left, and what became of it.
+"""Tracks jobs: which job a request belongs to, which blocks its last turn left, and where those blocks went.
 
 `tracker.py` keeps the books. `job_finder.py` finds the job of a request, by its name (`names.py`) or by the tokens
 that it repeats: `prefix_matcher.py` compares it with the chains in `turn_chains.py`, `told_prompt.py` with what the

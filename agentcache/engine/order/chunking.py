@@ -38,11 +38,16 @@ class StepLimit:
         self._step_tokens = step_tokens
         self._gate = gate
 
-    def find(self, running: Sequence[Request], requests: int) -> int | None:
-        """Find the most tokens of the next step, of the engine's `requests`; None leaves the limit as it is."""
+    def find(self, running: Sequence[Request], count_requests: Callable[[], tuple[int, int]]) -> int | None:
+        """Find the most tokens of the next step; None leaves the limit as it is.
+
+        `count_requests` counts those that run and those that wait.
+        """
         if self.tuning is None:
             self.budget = None
             return None
         decodes = sum(not request.is_prefill_chunk for request in running)
-        self.budget = self._gate(prefill_budget(self.tuning, decodes, self._step_tokens), decodes, requests)
+        self.budget = self._gate(
+            prefill_budget(self.tuning, decodes, self._step_tokens), decodes, sum(count_requests())
+        )
         return decodes + self.budget

@@ -54,7 +54,8 @@ class SteeredCacheManager(KVCacheManager):
     def get_computed_blocks(self, request: Request, *limit: int | None) -> tuple[KVCacheBlocks, int, int]:
         """Find the cached blocks that a request begins with. vLLM 0.33 gives the most tokens, None for any."""
         # With returned routed experts there is a limit: such engines fill no gaps.
-        filler = self.steering.filler if self.steering.looks_up_once and not any(limit) else None
+        is_limited = any(tokens is not None for tokens in limit)
+        filler = self.steering.filler if self.steering.looks_up_once and not is_limited else None
         if filler is None or (prefix := filler.find_prefix(request)) is None:
             return super().get_computed_blocks(request, *limit)
         return self.create_kv_cache_blocks(prefix.groups), prefix.tokens, prefix.boundary

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 
 from agentcache._evictor import Evictor, PinnedEvictor
 from agentcache.config import AgentCacheConfig, is_on
@@ -32,7 +33,7 @@ from tool_runtime.learning.ttl import ContinuumCode, ContinuumPaper, HazardTtl, 
 _ROOMS = 4
 
 
-@dataclass(slots=True)
+@dataclass
 class JobsBuild:
     """`clock` gives seconds. `hash_block_size` is that of a request's block hashes, None where it is `block_size`.
 
@@ -57,7 +58,7 @@ class JobsBuild:
 
     def add_pins(self, evictor: Evictor) -> Evictor:
         """Return the evictor to use in place of the given one: it knows pins if the policy has any."""
-        if not is_on(self.config.pins.enabled, self._policy().ttl != "none" or self._policy().protect_waiting):
+        if not is_on(self.config.pins.enabled, self._policy.ttl != "none" or self._policy.protect_waiting):
             return evictor
         # A pin under pressure keeps a prefix, unless gaps can be filled.
         pinned = PinnedEvictor(evictor, num_blocks=self.inputs.num_blocks, cheapest_first=self.inputs.fills_gaps)
@@ -66,7 +67,7 @@ class JobsBuild:
 
     def make(self, evictor: Evictor, tier: Tier | None = None) -> JobTracker:
         """Make the tracker. `evictor` is the one in use, `tier` the CPU cache where one is steered."""
-        config, inputs, runtime_policy, pins = self.config, self.inputs, self._policy(), self._pins
+        config, inputs, runtime_policy, pins = self.config, self.inputs, self._policy, self._pins
         runtime = AgentRuntime(
             clock=self.clock,
             estimator=self._make_estimator(runtime_policy),
@@ -94,7 +95,7 @@ class JobsBuild:
     def _make_admission(self, runtime: AgentRuntime, tier: Tier | None) -> AdmissionControl:
         price, recompute_cost = self.price, self.inputs.recompute_cost
         return AdmissionControl(
-            self._policy(),
+            self._policy,
             self._pins,
             num_blocks=self.inputs.num_blocks,
             block_size=self.block_size,
@@ -114,14 +115,14 @@ class JobsBuild:
 
         Each job under way is taken to come back for its latest prompt, and for what one more turn adds to that.
         """
-        if self.price is None and self._policy().kept_order is None:
+        if self.price is None and self._policy.kept_order is None:
             return lambda: 1.0
         room = self._room
         losses = WITHOUT_TIER if self.price is None else BESIDE_TIER
         return lambda: foresee_loss(self._count_wanted(runtime), room, losses)
 
     def _make_load_control(self, runtime: AgentRuntime, tier: Tier | None) -> LoadControl:
-        order = self._policy().order
+        order = self._policy.order
         share = 0.0 if order is None else order.load_control
         jobs, room = runtime.jobs.turn_counts, self._room
 
@@ -152,6 +153,7 @@ class JobsBuild:
         """The tokens that the caches hold together."""
         return self.inputs.num_blocks * self.block_size * (1.0 if self.price is None else 1 + self.price.size_ratio)
 
+    @cached_property
     def _policy(self) -> RuntimePolicy:
         """Return the policy's settings with what the knobs say."""
         runtime_policy, order = self.runtime_policy, self.config.order
