@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from vllm.v1.core.kv_cache_utils import BlockHash, KVCacheBlock, make_block_hash_with_group_id
 
-from agentcache.engine.cpu_cache.fetch_plan import NEITHER, ON_GPU, ON_HOST, FetchCosts, plan_fetch
+from agentcache.engine.cpu_cache.fetch_plan import FetchCosts, plan_fetch
 from agentcache.engine.cpu_cache.fetching import Fetching
 from agentcache.engine.cpu_cache.link import Link
 from agentcache.engine.segments.cached_blocks import CachedBlockMap, WatchedBlockMap
@@ -30,8 +30,10 @@ class _Request:
 
 def find_slowly(on_host: WatchedBlockMap, on_gpu: WatchedBlockMap, limit: int) -> list[int]:
     """Find what is worth fetching, by where each block is."""
-    places = bytes(ON_GPU if on_gpu.holds(key) else ON_HOST if on_host.holds(key) else NEITHER for key in KEYS)
-    plan = plan_fetch(places[:limit], FetchCosts(COSTS, LINK, compute_price=1 + RUNNING), MAX_GAPS)
+    cached = bytes(map(on_gpu.holds, KEYS))
+    here = bytes(on_host.holds(key) and not on_gpu.holds(key) for key in KEYS)
+    costs = FetchCosts(COSTS, LINK, compute_price=1 + RUNNING)
+    plan = plan_fetch(cached[:limit], here[:limit], costs, MAX_GAPS)
     return [index for run in plan for index in range(*run)]
 
 

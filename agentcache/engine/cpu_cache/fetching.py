@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from operator import itemgetter
+from operator import gt, itemgetter
 from typing import NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
 
 from agentcache.engine.blocks.block_queue import BlockQueue
-from agentcache.engine.cpu_cache.fetch_plan import ON_GPU, ON_HOST, FetchCosts, plan_fetch
+from agentcache.engine.cpu_cache.fetch_plan import FetchCosts, plan_fetch
 from agentcache.engine.cpu_cache.host_cache import HostCache
 from agentcache.engine.cpu_cache.link import Link
 from agentcache.engine.cpu_cache.storing import Storing
@@ -150,7 +150,7 @@ class Fetching:
 
     def count_here(self, request: Request) -> int:
         """Count the request's blocks that are in the CPU cache alone."""
-        return self._find_places(self._filler.finder.map(request)).count(ON_HOST)
+        return self._find_here(self._filler.finder.map(request)).count(1)
 
     def find_wanted(self, request: Request, on_gpu: CachedBlockMap) -> list[int]:
         """Find the blocks that are in the CPU cache alone and worth fetching, by their index."""
@@ -167,19 +167,17 @@ class Fetching:
         return found.wanted
 
     def _find_wanted(self, request: Request, on_gpu: CachedBlockMap, limit: int) -> list[int]:
-        places = self._find_places(on_gpu)[:limit]
-        if ON_HOST not in places:
+        on_host = self._find_here(on_gpu)[:limit]
+        if 1 not in on_host:
             return []
         # Both keep the request waiting; those that run stand still while it is computed.
         costs = FetchCosts(self._filler.costs, self._link, compute_price=1 + len(self._scheduler.running))
         inputs = find_inputs(request, self._filler.finder.block_size)
-        plan = plan_fetch(places, costs, self._filler.gaps_left(request), inputs)
+        cached = bytes(on_gpu.cached[KV_CACHE_GROUP][:limit])
+        plan = plan_fetch(cached, on_host, costs, self._filler.gaps_left(request), inputs)
         return [index for run in plan for index in range(*run)]
 
-    def _find_places(self, on_gpu: CachedBlockMap) -> bytes:
-        """Find where each block of the request can be read, all at once for speed."""
-        keys = on_gpu.keys[KV_CACHE_GROUP]
-        on_host = int.from_bytes(bytes(map(self._host.map.holds, keys)))
-        cached = int.from_bytes(on_gpu.cached[KV_CACHE_GROUP])
-        places = ON_GPU * cached + ON_HOST * ((on_host | cached) ^ cached)
-        return places.to_bytes(len(keys))
+    def _find_here(self, on_gpu: CachedBlockMap) -> bytes:
+        """Find which blocks of the request are in the CPU cache alone: 1 where one is."""
+        keys, cached = on_gpu.keys[KV_CACHE_GROUP], on_gpu.cached[KV_CACHE_GROUP]
+        return bytes(map(gt, map(self._host.map.holds, keys), cached))

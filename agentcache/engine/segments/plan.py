@@ -12,7 +12,7 @@ the code `islands` are the cached segments behind the prefix.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -66,13 +66,16 @@ class SegmentCosts:
 def find_hits(cached: bytes | bytearray, limit: int) -> Hits:
     """Find the runs of blocks i with `cached[i]` 1; blocks from `limit` on must be computed anyway."""
     prefix = _find(cached, 0, 0, limit)
-    islands = []
-    start = _find(cached, 1, prefix, limit)
+    return Hits(prefix, tuple(find_runs(cached, prefix, limit)))
+
+
+def find_runs(marked: bytes | bytearray, start: int, limit: int) -> Iterator[Interval]:
+    """Find the runs of blocks i with `marked[i]` 1, from `start` to `limit` - 1."""
+    start = _find(marked, 1, start, limit)
     while start < limit:
-        end = _find(cached, 0, start, limit)
-        islands.append(Interval(start, end))
-        start = _find(cached, 1, end, limit)
-    return Hits(prefix, tuple(islands))
+        end = _find(marked, 0, start, limit)
+        yield Interval(start, end)
+        start = _find(marked, 1, end, limit)
 
 
 def begin_outside(hits: Hits, inputs: Sequence[Interval]) -> Hits:
