@@ -9,7 +9,6 @@ in it turns it off, and the engine serves on. Nothing that the engine decides fo
 - `prompt_changes` and `change_text` (`jobs/prompt_change.py`): what a client has changed. If it fails, prompts are
   expected to repeat replies, as those of a new client.
 - `job_stats` (`jobs/stats.py`): turns, counts and views of jobs.
-- `fetch_waits` (`cpu_cache/tier.py`): how long requests wait for fetches.
 - `lru_comparison` (`blocks/lru_comparison.py`): what a shadow LRU would have hit.
 - `recording` (`record/`): lines of a recording, and the thread that writes them.
 - `snapshot` (`rpc/snapshot.py`): what is read for metrics.

@@ -68,6 +68,11 @@ def _against_lru(get: Callable[[ComparisonCounts], float]) -> GetSamples:
     return lambda one: [((), get(one.comparison))] if one.comparison is not None else ()
 
 
+def _count_fetch_waits(one: EngineSnapshot) -> Histogram | None:
+    waits = one.runtime.waits.get("fetch") if one.tier is not None and one.runtime is not None else None
+    return None if waits is None else convert(waits)
+
+
 _CACHE_METRICS = (
     counter(
         "fill_tokens_total",
@@ -157,8 +162,8 @@ _TIER_METRICS = (
     ),
     histogram(
         "fetch_wait_seconds",
-        "Seconds that requests waited for blocks from the CPU cache.",
-        lambda one: convert(one.tier.fetch_wait_s) if one.tier is not None else None,
+        "Seconds that turns waited for blocks from the CPU cache; old name of turn_wait_seconds for reason fetch.",
+        _count_fetch_waits,
     ),
     counter("host_evicted_blocks_total", "Blocks lost from the CPU cache.", _of_tier(lambda tier: tier.evicted)),
 )

@@ -88,10 +88,11 @@ def make_tiered_engine(engine: int = 0) -> EngineSnapshot:
         **{"total": 100, "used": 80, "stored": 60, "overwritten": 2, "avoided": 3, "fetched": 40, "evicted": 5},
         block_bytes=1024,
         **{"failed_stores": 7, "failed_fetches": 6, "store_s": 0.5, "fetch_s": 0.25},
-        fetch_wait_s=HistogramCounts(bounds=(0.1, 1.0), buckets=(3, 4), count=5, total=4.5),
     )
     runtime = make_runtime(
-        hits={"gpu": 7_000, "host": 500}, evicted_from={"evicted": 240, "never chosen": 96, "not worth a copy": 64}
+        hits={"gpu": 7_000, "host": 500},
+        evicted_from={"evicted": 240, "never chosen": 96, "not worth a copy": 64},
+        waits={"fetch": HistogramCounts(bounds=(0.1, 1.0), buckets=(3, 4), count=5, total=4.5)},
     )
     return make_engine(engine, tier=tier, runtime=runtime)
 

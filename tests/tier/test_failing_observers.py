@@ -15,7 +15,6 @@ from vllm.v1.engine.core import EngineCoreProc
 
 from agentcache.engine.blocks.lru_comparison import LruComparison
 from agentcache.engine.constants import EXPIRED_METHOD, JOB_METHOD, JOBS_METHOD, RELEASE_METHOD
-from agentcache.engine.cpu_cache.tier import FetchWaits
 from agentcache.engine.jobs import tracker as tracker_module
 from agentcache.engine.jobs.losses import Losses
 from agentcache.engine.jobs.misses import MissLog
@@ -38,7 +37,6 @@ CALLS: dict[str, list[tuple[Any, str]]] = {
         for name in ("add_turn", "begin", "add_gap", "end", "take_expired", "count", "view_ended", "session_of")
     ],
     "losses": [(Losses, name) for name in ("note_use", "note_taken", "note_not_copied", "find")],
-    "fetch_waits": [(FetchWaits, name) for name in ("begin", "end")],
     "lru_comparison": [(LruComparison, name) for name in ("admitted", "ended", "reset")],
     "recording": [
         *((RequestRecorder, name) for name in ("admitted", "arrived", "stepped", "ended", "close")),

@@ -54,21 +54,19 @@ def find_slowly(picture: str, costs: FetchCosts, max_gaps: int) -> str:
     return "".join("f" if index in fetched and saved_s > 0 else place for index, place in enumerate(picture))
 
 
-@given(
-    st.text("gh.", max_size=12),
-    # In fractions of two: sums are exact, in whatever order.
-    st.integers(0, 8).map(lambda eighths: eighths / 8),
-    st.integers(0, 16),
-    st.integers(0, 3),
-    st.integers(0, 5),
-    st.integers(0, 8),
-    st.integers(1, 3),
-    st.integers(0, 4),
+# In eighths: sums are exact, in whatever order.
+COSTS = st.builds(
+    make_costs,
+    slope_s=st.integers(0, 8).map(lambda eighths: eighths / 8),
+    base_s=st.integers(0, 16).map(float),
+    row_s=st.integers(0, 3).map(float),
+    latency_s=st.integers(0, 5).map(float),
+    fetch_s=st.integers(0, 8).map(float),
 )
-def test_the_plan_is_that_of_a_slow_search(
-    picture: str, slope_s: float, base_s: int, row_s: int, latency_s: int, fetch_s: int, price: int, max_gaps: int
-) -> None:
-    costs = make_costs(slope_s=slope_s, base_s=base_s, row_s=row_s, latency_s=latency_s, fetch_s=fetch_s)
+
+
+@given(st.text("gh.", max_size=12), COSTS, st.integers(1, 3), st.integers(0, 4))
+def test_the_plan_is_that_of_a_slow_search(picture: str, costs: FetchCosts, price: int, max_gaps: int) -> None:
     costs = costs._replace(compute_price=float(price))
     assert find_plan(picture, costs, max_gaps) == find_slowly(picture, costs, max_gaps)
 

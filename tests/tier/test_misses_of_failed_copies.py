@@ -78,8 +78,8 @@ def test_a_failed_fetch_sends_its_request_to_compute(tiny_model_path: str) -> No
     assert tier.fetched_blocks == 0
     assert tier.failed_fetches == WHOLE // BLOCK_SIZE, "it was tried once"
     assert tier.host.used_blocks == held
-    assert tier.waits.view().count == 1
     (job,) = lone.scheduler.tracker.view_session("mine")
+    assert job.turns[1].waits["fetch"] > 0
     assert job.turns[1].hits == {"gpu": 0, "host": 0}
     assert job.turns[1].evicted_from == {"not fetched": WHOLE}
     assert lone.pool.get_num_free_blocks() == lone.pool.num_gpu_blocks - 1

@@ -320,7 +320,7 @@ def test_fetches_that_fill_the_link_begin_one_after_another(tiny_model_path: str
     assert ran == ["job-0/1", "job-1/1", "job-2/1"]
 
 
-def test_a_large_fetch_comes_in_parts_within_one_wait(tiny_model_path: str) -> None:
+def test_a_large_fetch_comes_in_parts(tiny_model_path: str) -> None:
     lone = make_tiered(tiny_model_path, blocks=64, host_blocks=400)
     prompt = make_tokens(0, 18 * BLOCK_SIZE)
     ask(lone, "mine/0", prompt)
@@ -329,7 +329,7 @@ def test_a_large_fetch_comes_in_parts_within_one_wait(tiny_model_path: str) -> N
     lone.pace = 0.3
     tier = lone.scheduler.tier
     tier.copies.most_fetched = 7
-    waits, fetched = tier.waits.view().count, tier.fetched_blocks
+    fetched = tier.fetched_blocks
     ask(lone, "mine/1", prompt + make_tokens(1, 5))
     parts: dict[int, int] = {}
     while not lone.idle:
@@ -337,7 +337,6 @@ def test_a_large_fetch_comes_in_parts_within_one_wait(tiny_model_path: str) -> N
         parts.update((number, len(fetch.blocks)) for number, fetch in tier.copies._fetches.items())
     assert list(parts.values()) == [7, 7, 4]
     assert tier.fetched_blocks - fetched == 18
-    assert tier.waits.view().count - waits == 1
 
 
 def lose_to_fetches(model_path: str, most: int) -> int:

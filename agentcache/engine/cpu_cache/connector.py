@@ -104,8 +104,7 @@ class SteeredConnector(CopyingConnector):
             self._tier.end_copies(done)
 
     def request_finished(self, request: Request, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:  # noqa: ARG002
-        """Let the request's blocks be freed."""
-        self._tier.forget(request)
+        """Let the request's blocks be freed: copies hold what they need."""
         return False, None
 
     def has_pending_push_work(self) -> bool:

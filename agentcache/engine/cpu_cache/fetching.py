@@ -29,16 +29,12 @@ _MOST_STEPS = 4
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Copies for requests, from the host's `sources` to the GPU's `blocks`. `keys` are those of both.
-
-    `lack_more` are those of the requests that will fetch more when these have come.
-    """
+    """Copies for requests, from the host's `sources` to the GPU's `blocks`. `keys` are those of both."""
 
     request_ids: frozenset[str]
     sources: Sequence[KVCacheBlock]
     blocks: Sequence[KVCacheBlock]
     keys: Sequence[BlockHashWithGroupId]
-    lack_more: frozenset[str]
 
     @classmethod
     def join(cls, fetches: Sequence[Fetch]) -> Fetch:
@@ -48,7 +44,6 @@ class Fetch:
             [block for fetch in fetches for block in fetch.sources],
             [block for fetch in fetches for block in fetch.blocks],
             [key for fetch in fetches for key in fetch.keys],
-            frozenset().union(*(fetch.lack_more for fetch in fetches)),
         )
 
 
@@ -116,8 +111,7 @@ class Fetching:
         self._coming.update(keys)
         places = [(index, KV_CACHE_GROUP) for index in part]
         self._filler.holds.hold(request, dict(zip(places, blocks, strict=True)), fetched=True)
-        waiting = frozenset([request.request_id])
-        return Fetch(waiting, sources, blocks, keys, waiting if len(part) < len(new) else frozenset())
+        return Fetch(frozenset([request.request_id]), sources, blocks, keys)
 
     def end(self, fetch: Fetch) -> None:
         """Make what has come part of the GPU's prefix cache, to be evicted like what the same turn has left there."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from agentcache.engine.cpu_cache.copies import Copies
 from agentcache.engine.cpu_cache.fetching import Fetch, Fetching
@@ -11,9 +11,7 @@ from agentcache.engine.cpu_cache.host_cache import HostCache
 from agentcache.engine.cpu_cache.link import find_block_bytes
 from agentcache.engine.cpu_cache.store_choice import find_filled
 from agentcache.engine.cpu_cache.storing import Storing
-from agentcache.engine.histogram import Histogram
-from agentcache.engine.jobs.views import HistogramCounts
-from agentcache.engine.parts import Observers, Part
+from agentcache.engine.parts import Part
 from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP, CachedBlockMap
 from agentcache.engine.segments.fill_request import find_obstacle
 from agentcache.engine.segments.gap_filler import GapFiller
@@ -26,40 +24,10 @@ from agentcache.policy.return_price import ReturnPrice
 
 logger = init_logger("vllm.agentcache")
 
-_BOUNDS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 # So long what is on its way to the GPU may take the link. What a request wants beyond that comes in parts.
 _MOST_FETCHES_S = 0.1
 # So long prefills wait at a stretch. Three steps of decodes and the copies beside them take about as long.
 _MOST_GATED_S = 0.1
-
-
-class FetchWaits:
-    """How long requests wait: from when one is first held back to when its blocks are there, or it needs none."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        # By the request's id.
-        self._since: dict[str, float] = {}
-        self._seconds = Histogram(_BOUNDS_S)
-
-    def begin(self, request_id: str) -> None:
-        """Note that the request is held back. It may be so already."""
-        if request_id not in self._since:
-            self._since[request_id] = self._clock()
-
-    def end(self, request_ids: Iterable[str]) -> None:
-        """Note that these requests, if they are held back, are so no more."""
-        for request_id in request_ids:
-            if (since_s := self._since.pop(request_id, None)) is not None:
-                self._seconds.add(self._clock() - since_s)
-
-    def clear(self) -> None:
-        """Forget the waits that have not ended."""
-        self._since.clear()
-
-    def view(self) -> HistogramCounts:
-        """View the seconds of all waits that have ended."""
-        return self._seconds.view()
 
 
 class PrefillGate:
@@ -102,7 +70,6 @@ class Tier(Part):
         fetching: Fetching,
         filler: GapFiller,
         price: ReturnPrice,
-        observers: Observers,
         clock: Callable[[], float],
     ) -> None:
         """Join the caches: `storing` chooses what is copied to `host`, `fetching` what is copied back.
@@ -122,8 +89,6 @@ class Tier(Part):
         workers = scheduler.parallel_config.world_size
         self.block_bytes = int(find_block_bytes(scheduler)) * workers
         """What all workers together copy for a block."""
-        self.waits = FetchWaits(clock)
-        self._waits_guard = observers.guard("fetch_waits", self.waits.clear)
         self._gate = PrefillGate(storing.can_lose, clock)
         self._scheduler = scheduler
         self._filler = filler
@@ -145,13 +110,11 @@ class Tier(Part):
 
         A request without room is not made to wait: it waits for room, in its place.
         """
-        if self._must_wait(request):
-            self._waits_guard.tell(self.waits.begin, request.request_id)
-            self._scheduler.note_wait(request, "fetch")
-            self._filler.holds.ahead.add(request.request_id)
-            return True
-        self.forget(request)
-        return False
+        if not self._must_wait(request):
+            return False
+        self._scheduler.note_wait(request, "fetch")
+        self._filler.holds.ahead.add(request.request_id)
+        return True
 
     def limit_prefill(self, tokens: int, decodes: int, requests: int) -> int:
         """Limit the prompt tokens of a step in which so many of the engine's requests decode.
@@ -168,10 +131,6 @@ class Tier(Part):
     def admitted(self, request: Request, hit_tokens: int, filled: Collection[int]) -> None:  # noqa: ARG002
         """Note that the request runs: the GPU keeps its blocks until it ends."""
         self.host.note_hits(self._filler.finder.keys.find(request)[KV_CACHE_GROUP])
-
-    def forget(self, request: Request) -> None:
-        """Note that the request waits no more for what is fetched."""
-        self._waits_guard.tell(self.waits.end, [request.request_id])
 
     def _must_wait(self, request: Request) -> bool:
         is_fill = request.request_id in self._filler.rows or self._filler.is_planned(request)
@@ -234,7 +193,6 @@ class Tier(Part):
 
     def _end_fetch(self, fetch: Fetch) -> None:
         self.fetching.end(fetch)
-        self._waits_guard.tell(self.waits.end, fetch.request_ids - fetch.lack_more)
         self.storing.inherit(fetch.blocks, map(self.host.last_use_of, fetch.sources))
         self.fetched_blocks += len(fetch.blocks)
         self._price.note_kept(len(fetch.blocks))

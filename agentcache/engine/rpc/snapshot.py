@@ -10,7 +10,7 @@ from agentcache._evictor import Evictor, PinnedEvictor
 from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.blocks.lru_comparison import LruComparison
 from agentcache.engine.cpu_cache.tier import Tier
-from agentcache.engine.jobs.views import HistogramCounts, RuntimeCounts
+from agentcache.engine.jobs.views import RuntimeCounts
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.engine.segments.scheduler import find_engine_obstacle
 from agentcache.engine.vllm.engine import EngineCoreProc
@@ -54,7 +54,6 @@ class TierCounts(_Counts):
     block_bytes: int = Field(description="of one block, on all GPUs of the engine together")
     store_s: float = Field(default=0.0, description="seconds that copies from the GPUs took which were made, summed")
     fetch_s: float = Field(default=0.0, description="seconds that copies to the GPUs took which were made, summed")
-    fetch_wait_s: HistogramCounts = Field(description="seconds that requests waited for fetches; one may wait twice")
 
 
 class ComparisonCounts(_Counts):
@@ -186,7 +185,6 @@ def _count_tier(tier: Tier) -> TierCounts:
         block_bytes=tier.block_bytes,
         store_s=tier.store_s,
         fetch_s=tier.fetch_s,
-        fetch_wait_s=tier.waits.view(),
     )
 
 

@@ -87,7 +87,6 @@ class TierSetup:
             fetching=fetching,
             filler=filler,
             price=price,
-            observers=observers,
             clock=clock,
         )
         scheduler.connector = SteeredConnector(scheduler.vllm_config, scheduler.kv_cache_config, tier)
