@@ -70,8 +70,8 @@ def describe(engine: LiveEngine) -> Served:
     )
 
 
-def ask_alone(engine: LiveEngine, requests: Requests) -> list[Reply]:
-    return [engine.ask(prompt, length, **TOLD) for prompt, length in requests]
+def ask_alone(engine: LiveEngine, requests: Requests, sampling: Sampling | None = None) -> list[Reply]:
+    return [engine.ask(prompt, length, **TOLD | (sampling or {})) for prompt, length in requests]
 
 
 def ask_together(engine: LiveEngine, requests: Requests, sampling: Sampling | None = None) -> list[Reply]:

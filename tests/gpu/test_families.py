@@ -42,7 +42,7 @@ def starting(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         for name in sorted(wanted):
             family = FAMILIES[name]
             path = make_gpu_model(family.model, tmp_path_factory.mktemp(family.model))
-            pairs[name] = stack.enter_context(start_pair(path, **family.engine_options))
+            pairs[name] = stack.enter_context(start_pair(path, sampling=family.sampling, **family.engine_options))
         yield pairs
 
 

@@ -35,7 +35,7 @@ def waves(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     def start(name: str) -> AbstractContextManager[Starting]:
         family = FAMILIES[name]
         path = write_config(shorten(family.model), tmp_path_factory.mktemp(family.model))
-        return start_pair(path, family.scale, **find_options(family))
+        return start_pair(path, family.scale, family.sampling, **find_options(family))
 
     with Waves(plan_waves(sizes, torch.cuda.mem_get_info()[0] / 2**30 - SPARE_GIB), start) as waves:
         yield waves
@@ -59,8 +59,8 @@ def test_the_engine_of_published_layers_is_as_served(published: str, pair: Pair)
     check_served(pair)
     served = pair.engine.call(describe)
     assert served.has_full_graphs
-    # vLLM does not with drafts by ngram.
-    assert served.schedules_ahead != FAMILIES[published].has_drafts
+    # vLLM 0.32 does not with drafts by ngram.
+    assert served.schedules_ahead or FAMILIES[published].has_drafts
 
 
 @of_each
