@@ -117,7 +117,7 @@ test-thorough: types tests
 # then real engines, then a simulation that ends as on the release that `make setup` installs (docs/new-vllm.md).
 VLLM ?= 0.33
 OTHER := $(VENV)/vllm-$(VLLM)
-ON_OTHER := tests/contract tests/engine tests/segments tests/tier \
+ON_OTHER := tests/contract tests/engine tests/front_end tests/segments tests/tier \
   tests/sim/test_frozen.py tests/sim/test_golden_trace.py tests/sim/test_quick_pool.py
 ENGINES_ON_OTHER := tests/segments/test_gap_exactness.py tests/segments/test_job_exactness.py \
   tests/tier/test_tier_exactness.py tests/server/test_openai_api.py

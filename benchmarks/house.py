@@ -24,6 +24,7 @@ from agentcache.config import AgentCacheConfig, iterate_knobs
 ROOT = Path(agentcache.__file__).parents[1]
 PRODUCT = ("agentcache", "tool_runtime", "workloads")
 ENGINE = ROOT / "agentcache/engine"
+FRONT_END = ROOT / "agentcache/front_end"
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -132,11 +133,12 @@ def count_none_tests() -> Figure:
 
 
 def count_late_slots() -> Figure:
-    slots = {slot for path in list_modules(ENGINE) for slot in find_placeholders(path)}
-    found = {name for path in list_modules(ENGINE) for name in find_filled(path) if name in slots}
+    modules = list_modules(ENGINE, FRONT_END)
+    slots = {slot for path in modules for slot in find_placeholders(path)}
+    found = {name for path in modules for name in find_filled(path) if name in slots}
     rule = (
-        "attributes that an __init__ in engine/ sets to None, a lambda or a function of its module, and that engine/ "
-        "sets from outside the object, or by a method that does nothing else; equal names count once"
+        "attributes that an __init__ in engine/ or front_end/ sets to None, a lambda or a function of its module, and "
+        "that these set from outside the object, or by a method that does nothing else; equal names count once"
     )
     return Figure("slots filled after construction", len(found), rule, tuple(sorted(found)))
 
@@ -213,6 +215,7 @@ def count_all() -> Iterator[Figure]:
     yield count_replaced()
     yield count_internals()
     yield Figure("lines of engine/", count_lines(list_modules(ENGINE)), "lines of agentcache/engine/**/*.py")
+    yield Figure("lines of front_end/", count_lines(list_modules(FRONT_END)), "lines of agentcache/front_end/**/*.py")
     yield Figure("lines of the product", count_lines(list_product()), "lines of **/*.py of the three packages")
     yield Figure("lines of scheduler.py", count_lines([ENGINE / "scheduler.py"]), "lines")
     yield count_none_tests()

@@ -13,7 +13,7 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 
 from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT
-from agentcache.engine.replies.forced_calls import write_forced_calls
+from agentcache.engine.marks import write_forced_calls
 from agentcache.models.catalog import resolve_model
 from agentcache.sim.clock import VirtualClock
 from agentcache.sim.delays import make_link

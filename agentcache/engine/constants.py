@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+# As vLLM's variable VLLM_PLUGINS names us.
+PLUGIN = "agentcache"
+
 # vLLM's `scheduler_cls`.
 SCHEDULER_CLASS = "agentcache.engine.scheduler.AgentScheduler"
 
@@ -22,10 +25,11 @@ TOOLS_DECLARED_ARGUMENT = "agentcache_tools_declared"
 # Beside it where a reply has to call tools, which many parsers expect in another form: true, or the one tool's name.
 TOOL_CHOICE_ARGUMENT = "agentcache_tool_choice"
 
-# In a request's extra arguments, set by our API server: the roles of the prompt's messages, a letter each (ROLES).
+# In a request's extra arguments, set by our API server: the roles of the prompt's messages, a letter each
+# (`told_prompt.ROLES`).
 ROLES_ARGUMENT = "agentcache_roles"
 
-# Beside it: digests of what the prompt asks, and of what the last reply in it was asked (`questions.py`).
+# Beside it: digests of what the prompt asks, and of what the last reply in it was asked (`told_prompt.Questions`).
 QUESTIONS_ARGUMENT = "agentcache_questions"
 
 # Beside it where the client says which of its session's agents asks: that one's id.
@@ -34,19 +38,16 @@ AGENT_ARGUMENT = "agentcache_agent"
 # Beside it where a response goes on from another: that one's id.
 CONTINUES_ARGUMENT = "agentcache_continues"
 
-# Beside it: digests of what the client sent (agentcache/engine/jobs/sent_digests.py).
+# Beside it: digests of what the client sent (agentcache/front_end/sent_digests.py).
 SENT_ARGUMENT = "agentcache_sent"
 
 # In a request's extra arguments, set by our API server where its job has moved: how many tokens of its prompt are
 # probably cached at the engine that the job has left.
 LEFT_ARGUMENT = "agentcache_left_tokens"
 
-# The attribute of vLLM's engine arguments with the live report's address.
-REPORT_URL = "agentcache_report_url"
-
-# The environment variable that tells it to the engine, whose process has the environment of the server's. Not in
-# additional_config, which goes into the key of compiled code: with each port the model would be compiled anew. And
-# vLLM's configuration takes no attribute of ours: it refuses to copy one.
+# The environment variable that tells the engine, whose process has the environment of the server's, the live report's
+# address. Not in additional_config, which goes into the key of compiled code: with each port the model would be
+# compiled anew. And vLLM's configuration takes no attribute of ours: it refuses to copy one.
 REPORT_URL_VARIABLE = "AGENTCACHE_REPORT_URL"
 
 # In the id of a fill request, between the id of the request that it is for and a number.

@@ -1,55 +1,61 @@
-"""Marks requests for the engine core in ways that no client can: what it cannot see in tokens.
+"""Reads what the engine core gets of a request in its extra arguments: our front end's marks, and a dictated reply.
 
-The core reads them in the request's extra arguments, among what the client has sent; what a client sends under our
-names is refused.
+Front ends other than Python's let clients send any.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from copy import copy
-from typing import Any
+import json
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
-from agentcache.engine.constants import ANSWER_MARK, CALLS_ARGUMENT, FILL_MARK, REPLY_ARGUMENT
-from agentcache.engine.replies.ended_reply import EndedReply
-from agentcache.engine.vllm.base import VLLMValidationError
-from agentcache.engine.vllm.patches import ADDED_PREFIX
-from agentcache.engine.vllm.types import Request, SamplingParams
+from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT
+from tool_runtime.agent.job import ToolCall
+from tool_runtime.learning.tool_key import ToolKey, tool_keys
 
-# Clients may send these; `forced_reply.py` says when.
-_OF_CLIENTS = frozenset((REPLY_ARGUMENT, CALLS_ARGUMENT))
-_SHOWN = 64
-
-
-def join_marks(params: SamplingParams, marks: Mapping[str, Any]) -> SamplingParams:
-    """Return a copy of the parameters with marks among the extra arguments, as the engine core reads them."""
-    joined = copy(params)
-    joined.extra_args = {**(params.extra_args or {}), **marks}
-    return joined
+if TYPE_CHECKING:
+    from agentcache.engine.replies.ended_reply import EndedReply
+    from agentcache.engine.vllm.types import Request, SamplingParams
 
 
 def read_mark(request: Request | EndedReply, name: str) -> Any:
-    """Read a mark in the engine core, None if there is none. Front ends other than Python's let clients send any."""
-    arguments = request.sampling_params and request.sampling_params.extra_args
-    return arguments.get(name) if arguments else None
+    """Read a mark; None if there is none."""
+    return _read(request.sampling_params, name)
 
 
-def refuse_marks(arguments: Mapping[str, Any] | None) -> None:
-    """Raise what the server answers as a 400 for extra arguments that have a name of ours."""
-    for name in arguments or ():
-        if name.startswith(ADDED_PREFIX) and name not in _OF_CLIENTS:
-            shown = name[:_SHOWN]
-            raise VLLMValidationError(
-                f"{shown}: the server keeps arguments that begin with {ADDED_PREFIX} for itself; leave it out",
-                parameter=shown,
-            )
+def find_forced_reply(params: SamplingParams | None) -> Any:
+    """Find the value of REPLY_ARGUMENT; None where the model is to reply.
+
+    Whether a client may dictate is checked by this when its request comes in, so what is dictated with a reply is
+    read by nothing else.
+    """
+    return _read(params, REPLY_ARGUMENT)
 
 
-def refuse_id(request_id: str) -> None:
-    """Raise what the server answers as a 400 for an id that could be taken for one of ours."""
-    for ours in (FILL_MARK, ANSWER_MARK):
-        if ours in request_id:
-            raise VLLMValidationError(
-                f"request_id (X-Request-Id): the server keeps {ours} for ids of its own; leave it out",
-                parameter="request_id",
-            )
+def find_forced_calls(params: SamplingParams | None) -> Any:
+    """Find the value of CALLS_ARGUMENT; None where no reply is dictated with it."""
+    return _read(params, CALLS_ARGUMENT) if find_forced_reply(params) is not None else None
+
+
+def _read(params: SamplingParams | None, name: str) -> Any:
+    return ((params and params.extra_args) or {}).get(name)
+
+
+def write_forced_calls(calls: Iterable[ToolCall]) -> str:
+    """Write the calls as JSON text."""
+    return json.dumps([[call.name, call.arguments] for call in calls])
+
+
+def read_forced_calls(text: object) -> list[ToolKey] | None:
+    """Read CALLS_ARGUMENT, JSON text `[[tool, arguments as JSON text], ...]`; None when it is not that."""
+    try:
+        calls = json.loads(text) if isinstance(text, str) else None
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(calls, list) or not all(map(_is_call, calls)):
+        return None
+    return tool_keys((name, arguments) for name, arguments in calls)
+
+
+def _is_call(call: object) -> bool:
+    return isinstance(call, list) and len(call) == 2 and all(isinstance(part, str) for part in call)

@@ -13,8 +13,8 @@ import numpy as np
 from rich.console import Console
 
 from agentcache.config_reader import CONFIG_KEY, read_config
-from agentcache.engine.replicas.client import keeps_jobs_home
 from agentcache.errors import AgentCacheError, InputError
+from agentcache.front_end.placing_client import keeps_jobs_home
 from agentcache.jobs.context_job import ContextJob, ContextWriter, find_ordinary_tokens
 from agentcache.jobs.recorded_job import PromptWriter
 from agentcache.jobs.tokenizer import LocalTokenizer

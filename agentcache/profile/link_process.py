@@ -12,9 +12,9 @@ from pathlib import Path
 
 import torch
 
-from agentcache.engine.token_bytes import count_layer_bytes
 from agentcache.engine.vllm.config import VllmConfig
 from agentcache.errors import InputError
+from agentcache.front_end.token_bytes import count_layer_bytes
 from agentcache.models.geometry import read_geometry
 from agentcache.profile.gpu_copier import GpuCopier
 from agentcache.profile.link_rows import LinkRow, LinkTimer, choose_counts, read_rows, write_rows

@@ -10,7 +10,7 @@ from typing import Any
 from openai import AsyncOpenAI, Timeout
 
 from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT
-from agentcache.engine.replies.forced_calls import write_forced_calls
+from agentcache.engine.marks import write_forced_calls
 from agentcache.jobs.context_job import ContextJob
 from agentcache.jobs.lanes import IDLE_CAP_S, Lanes
 from agentcache.jobs.recorded_job import RecordedJob

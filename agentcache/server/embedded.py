@@ -14,13 +14,13 @@ from typing import Any
 import uvicorn
 
 from agentcache.config_reader import CONFIG_KEY
-from agentcache.engine.replicas.client import place_requests
 from agentcache.engine.rpc.policy_switch import USE_POLICY_METHOD
 from agentcache.engine.start_cause import hear_cause
 from agentcache.engine.vllm.config import VllmConfig
 from agentcache.engine.vllm.engine import AsyncLLMEngine
 from agentcache.engine.vllm.serving import NoSignalServer, build_app, build_async_engine_client, init_app_state
 from agentcache.errors import ServerError, in_one_line
+from agentcache.front_end.placing_client import place_requests
 from agentcache.server.job_reader import JobReader
 from agentcache.server.plugin_choice import choose_plugins
 from agentcache.server.snapshot_reader import SnapshotReader

@@ -12,9 +12,6 @@ from fastapi.routing import APIRoute
 from starlette.datastructures import State
 
 from agentcache.config_reader import read_config
-from agentcache.engine.jobs.sent_digests import note_excluded_tools
-from agentcache.engine.prompt_marks import mark_prompts
-from agentcache.engine.replicas.client import place_requests, shares_engines
 from agentcache.engine.replies.parser_log import shorten_parser_errors
 from agentcache.engine.rpc.snapshot import SNAPSHOT_METHOD
 from agentcache.engine.scheduler import AgentScheduler
@@ -24,6 +21,9 @@ from agentcache.engine.vllm.config import VllmConfig
 from agentcache.engine.vllm.engine import AsyncLLMEngine, EngineClient
 from agentcache.engine.vllm.serving import SupportedTask, validate_json_request
 from agentcache.errors import CompatibilityError
+from agentcache.front_end.placing_client import place_requests, shares_engines
+from agentcache.front_end.request_marks import mark_requests
+from agentcache.front_end.sent_digests import note_excluded_tools
 from agentcache.server.access import describe_open_text, guard_routes
 from agentcache.server.draining import drain_before_shutdown
 from agentcache.server.job_reader import JobReader, watch_expiry
@@ -47,7 +47,7 @@ class AgentCacheEndpoints:
     def attach_router(self, app: FastAPI) -> None:
         """Add our routes and middleware to vLLM's server. Raises CompatibilityError if they do not fit."""
         check_server()
-        mark_prompts()
+        mark_requests()
         app.dependency_overrides[validate_json_request] = read_body
         app.include_router(router)
         app.include_router(page_router)

@@ -11,9 +11,9 @@ from typing import Any
 from agentcache.engine.constants import EXPIRED_METHOD, JOB_METHOD, JOBS_METHOD, RELEASE_METHOD
 from agentcache.engine.jobs.stats import MAX_TURNS
 from agentcache.engine.jobs.views import JobView
-from agentcache.engine.replicas.placer import Placer
 from agentcache.engine.vllm.base import init_logger
 from agentcache.errors import ServerError, in_one_line
+from agentcache.front_end.placer import Placer
 from agentcache.policy.replicas.job_homes import JobHome
 from agentcache.server.change_text import Decode, write_all, write_latest
 from agentcache.server.session_router import SessionRouter

@@ -13,7 +13,7 @@ from pathlib import Path
 from fastapi import APIRouter, Response
 from fastapi.responses import HTMLResponse
 
-from agentcache.engine.report_address import LIVE_PATH
+from agentcache.front_end.server_options import LIVE_PATH
 from agentcache.report.html import find_template
 
 _FOLDER = Path(__file__).parent

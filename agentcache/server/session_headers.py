@@ -14,11 +14,10 @@ from starlette.datastructures import Headers, State
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from agentcache.engine.asking import asking
-from agentcache.engine.marks import refuse_marks
 from agentcache.engine.vllm.base import VLLMValidationError, init_logger
 from agentcache.engine.vllm.serving import validate_json_request
 from agentcache.errors import in_one_line
+from agentcache.front_end.request_marks import asking, refuse_marks
 from agentcache.server.access import needs_key
 from agentcache.server.client_sessions import (
     SESSION_HEADER,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from agentcache.engine.blocks.evictor_inputs import find_cost_model
 from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT
 from agentcache.engine.jobs.misses import MissLog
-from agentcache.engine.replies.forced_calls import write_forced_calls
+from agentcache.engine.marks import write_forced_calls
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.engine.vllm.types import (
     BlockHash,

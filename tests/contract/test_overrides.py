@@ -19,10 +19,7 @@ from vllm.v1.engine.core import EngineCoreProc
 from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.constants import SCHEDULER_CLASS
 from agentcache.engine.cpu_cache.connector import SteeredConnector, TierConnector
-from agentcache.engine.front_end import watch_engine_arguments
 from agentcache.engine.order.job_queue import JobQueue
-from agentcache.engine.prompt_marks import mark_prompts
-from agentcache.engine.replicas.client import PlacingClient, make_placing_clients
 from agentcache.engine.replies.forced_reply import ForcedReplyProcessor
 from agentcache.engine.rpc.core_calls import answer_front_ends
 from agentcache.engine.scheduler import AgentScheduler
@@ -31,6 +28,9 @@ from agentcache.engine.segments.cached_blocks import WatchedBlockMap
 from agentcache.engine.segments.filling_queue import FillingQueue
 from agentcache.engine.vllm.compat import check_vllm
 from agentcache.engine.vllm.connector import CopyingConnector
+from agentcache.front_end.hooks import watch_engine_arguments
+from agentcache.front_end.placing_client import PlacingClient, make_placing_clients
+from agentcache.front_end.request_marks import mark_requests
 from agentcache.sim.quick_pool import QuickCacheManager, QuickPool
 
 OURS = (
@@ -84,7 +84,7 @@ def test_every_replacement_fits_or_a_server_fails() -> None:
     # Each compares what it replaces with vLLM's own, once a process.
     for put_in_place in (
         answer_front_ends,
-        mark_prompts,
+        mark_requests,
         make_placing_clients,
         watch_engine_arguments,
     ):

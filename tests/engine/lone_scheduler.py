@@ -25,7 +25,7 @@ from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
 from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT
-from agentcache.engine.replies.forced_calls import write_forced_calls
+from agentcache.engine.marks import write_forced_calls
 from tool_runtime.agent.job import ToolCall
 
 BLOCK_SIZE = 16

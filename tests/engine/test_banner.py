@@ -11,9 +11,9 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from agentcache._evictor import LruEvictor, ReturnTimeEvictor
 from agentcache.engine.constants import SCHEDULER_CLASS
-from agentcache.engine.plugin import register
 from agentcache.engine.setup import parts
 from agentcache.engine.vllm.compat import find_moved
+from agentcache.front_end.plugin import register
 
 NUM_BLOCKS = 40
 URL = "http://127.0.0.1:8123/agentcache/report"

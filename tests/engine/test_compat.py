@@ -12,12 +12,12 @@ from vllm.engine.arg_utils import EngineArgs
 from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue
 
-from agentcache.engine.prompt_marks import mark_prompts
 from agentcache.engine.vllm import compat
 from agentcache.engine.vllm.compat import check_signature, check_vllm, find_moved, supported_range
 from agentcache.engine.vllm.internals import MOVED
 from agentcache.engine.vllm.patches import replace
 from agentcache.errors import CompatibilityError
+from agentcache.front_end.request_marks import mark_requests
 
 ROOT = Path(__file__).parents[2]
 
@@ -47,7 +47,7 @@ def test_installed_vllm_fits() -> None:
 
 
 def test_it_still_fits_with_our_plugin_in_it() -> None:
-    mark_prompts()
+    mark_requests()
     check_vllm()
 
 

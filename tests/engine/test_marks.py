@@ -1,9 +1,8 @@
-"""What our front end tells the engine core cannot be told by a client, and what is told wrongly ends nothing."""
+"""A front end other than Python's may send the engine core any marks: what is told wrongly ends nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from inspect import unwrap
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -11,170 +10,23 @@ from lone_scheduler import BLOCK_SIZE, LoneScheduler, make_config, make_schedule
 from told_requests import END
 from tracked_requests import BLOCK, Tracked
 from vllm import SamplingParams
-from vllm.entrypoints.generate.base.serving import GenerateBaseServing
-from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
-from vllm.entrypoints.openai.completion.protocol import CompletionRequest
-from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
-from vllm.exceptions import VLLMValidationError
-from vllm.inputs.engine import tokens_input
-from vllm.v1.engine import EngineCoreRequest
-from vllm.v1.engine.input_processor import InputProcessor
+from vllm.v1.request import Request
 
-from agentcache.engine import constants
 from agentcache.engine.constants import (
-    ANSWER_MARK,
+    AGENT_ARGUMENT,
     CALLS_ARGUMENT,
     CONTINUES_ARGUMENT,
     FILL_MARK,
     LEFT_ARGUMENT,
+    QUESTIONS_ARGUMENT,
     REPLY_ARGUMENT,
     ROLES_ARGUMENT,
     SCHEDULER_CLASS,
     TOOL_CHOICE_ARGUMENT,
     TOOLS_DECLARED_ARGUMENT,
 )
-from agentcache.engine.jobs.told_prompt import read_left, read_predecessor, read_roles
-from agentcache.engine.prompt_marks import mark_prompts
-from agentcache.engine.vllm.compat import check_server
+from agentcache.engine.jobs.told_prompt import read_agent, read_left, read_predecessor, read_questions, read_roles
 from agentcache.policy.runtime_policy import RuntimePolicy
-
-OURS = sorted({value for name, value in vars(constants).items() if name.endswith("_ARGUMENT")})
-# Those that a client may send where the operator allows it.
-DICTATED = {REPLY_ARGUMENT, CALLS_ARGUMENT}
-REQUESTS = {
-    ChatCompletionRequest: {"messages": [{"role": "user", "content": "?"}]},
-    CompletionRequest: {"prompt": [1]},
-    ResponsesRequest: {"input": "?"},
-}
-
-
-TOOL = {"type": "function", "function": {"name": "weather"}}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _guarding() -> Iterator[None]:
-    # A server in this process may have wrapped them, once for all.
-    was_on = bool(mark_prompts.cache_info().currsize)
-    with pytest.MonkeyPatch.context() as patch:
-        for owner, name in ((GenerateBaseServing, "_get_session_id"), (InputProcessor, "process_inputs")):
-            found = unwrap(getattr(owner, name))
-            patch.setattr(owner, name, staticmethod(found) if owner is GenerateBaseServing else found)
-        mark_prompts.cache_clear()
-        mark_prompts()
-        yield
-        if not was_on:
-            mark_prompts.cache_clear()
-
-
-@pytest.fixture(scope="module")
-def processor(tiny_model_path: str) -> InputProcessor:
-    return InputProcessor(make_config(tiny_model_path, None))
-
-
-def make_chat(**options: Any) -> ChatCompletionRequest:
-    return ChatCompletionRequest.model_validate({**REQUESTS[ChatCompletionRequest], **options})
-
-
-def process(
-    processor: InputProcessor, params: SamplingParams, request_id: str = "a", session: str | None = None
-) -> EngineCoreRequest:
-    return processor.process_inputs(request_id, tokens_input([1, 2, 3]), params, ("generate",), session_id=session)
-
-
-def send(processor: InputProcessor, request: Any) -> EngineCoreRequest:
-    """What vLLM's handler of a valid request does, and the input processor behind it."""
-    session = GenerateBaseServing._get_session_id(request, None)
-    return process(processor, request.to_sampling_params(9, {}), session=session)
-
-
-# At the door.
-
-
-@pytest.mark.parametrize(
-    "name", [*OURS, "agentcache_of_a_later_version", f"agentcache_{'x' * 10**6}"], ids=lambda name: name[:40]
-)
-def test_an_argument_with_a_name_of_ours_is_refused(processor: InputProcessor, name: str) -> None:
-    with pytest.raises(VLLMValidationError, match=f"^{name[:64]}: ") as caught:
-        process(processor, SamplingParams(extra_args={"theirs": 1, name: "z"}))
-    assert len(str(caught.value)) < 250
-
-
-@pytest.mark.parametrize("name", [name for name in OURS if name not in DICTATED])
-@pytest.mark.parametrize("request_class", REQUESTS)
-def test_it_is_refused_before_a_stream_begins(request_class: Any, name: str) -> None:
-    body = {**REQUESTS[request_class], "stream": True}
-    request = request_class.model_validate({**body, "vllm_xargs": {name: "z"}})
-    with pytest.raises(VLLMValidationError, match=f"^{name}: "):
-        GenerateBaseServing._get_session_id(request, None)
-    other = request_class.model_validate({**body, "vllm_xargs": {"theirs": 1}})
-    assert not GenerateBaseServing._get_session_id(other, None)
-
-
-def test_calls_without_a_reply_are_dictated_nowhere(processor: InputProcessor) -> None:
-    for reply in ({}, {REPLY_ARGUMENT: None}):
-        with pytest.raises(VLLMValidationError, match=r"^agentcache_.*--forced-replies"):
-            process(processor, SamplingParams(extra_args={CALLS_ARGUMENT: "[]", **reply}))
-
-
-@pytest.mark.parametrize("request_id", [f"a{FILL_MARK}1", f"a{ANSWER_MARK}", f"{FILL_MARK}{ANSWER_MARK}"])
-def test_an_id_that_looks_like_one_of_ours_is_refused(processor: InputProcessor, request_id: str) -> None:
-    with pytest.raises(VLLMValidationError, match="request_id"):
-        process(processor, SamplingParams(), request_id)
-
-
-@pytest.mark.parametrize("arguments", [None, {"theirs": [1, 2]}])
-def test_marks_join_the_clients_arguments_in_the_core_alone(
-    processor: InputProcessor, arguments: dict[str, Any] | None
-) -> None:
-    request = make_chat(tools=[TOOL], vllm_xargs=arguments)
-    # The same request may make several for the engine.
-    for _ in range(2):
-        params = send(processor, request).sampling_params
-        assert params is not None
-        told = dict(params.extra_args or {})
-        assert (told.pop(ROLES_ARGUMENT), told.pop(TOOLS_DECLARED_ARGUMENT)) == ("u", ["weather"])
-        assert {name: value for name, value in told.items() if name not in OURS} == (arguments or {})
-        assert request.vllm_xargs == arguments
-        assert request.to_sampling_params(9, {}).extra_args == arguments
-
-
-@pytest.mark.parametrize("session", [None, "mine"])
-def test_the_engine_gets_the_session_alone(processor: InputProcessor, session: str | None) -> None:
-    for request in (make_chat(session_id=session), CompletionRequest(prompt=[1], session_id=session)):
-        assert (type(send(processor, request).session_id), send(processor, request).session_id) == (
-            type(session),
-            session,
-        )
-    assert process(processor, SamplingParams(), session="given").session_id == "given"
-
-
-def test_each_chat_of_a_batch_has_its_own_marks(processor: InputProcessor) -> None:
-    """Their handler finds all sessions before the first of them is processed."""
-    chats = [make_chat(tools=tools) for tools in ([TOOL], None)]
-    sessions = [GenerateBaseServing._get_session_id(chat, None) for chat in chats]
-    made = [process(processor, SamplingParams(), session=session).sampling_params for session in sessions]
-    assert [TOOLS_DECLARED_ARGUMENT in (params.extra_args or {}) for params in made if params] == [True, False]
-
-
-def test_a_beam_search_is_not_marked(processor: InputProcessor) -> None:
-    session = GenerateBaseServing._get_session_id(make_chat(use_beam_search=True, session_id="mine"), None)
-    params = process(processor, SamplingParams(), session=session).sampling_params
-    assert params is not None
-    assert not params.extra_args
-
-
-def test_marking_twice_wraps_once() -> None:
-    once = GenerateBaseServing._get_session_id
-    mark_prompts()
-    assert GenerateBaseServing._get_session_id is once
-
-
-def test_the_check_of_the_server_passes_with_it() -> None:
-    check_server.cache_clear()
-    check_server()
-
-
-# In the core, which a front end other than Python's may send anything.
 
 WRONG: list[Mapping[str, Any]] = [
     {ROLES_ARGUMENT: "z"},
@@ -211,6 +63,13 @@ def test_a_mark_of_a_wrong_kind_is_no_mark(marks: dict[str, Any]) -> None:
     assert (read_roles(request), read_left(request), read_predecessor(request)) == ("", 0, None)
     (view,) = tracked.tracker.view_session("s")
     assert [turn.status for turn in view.turns] == ["finished", "finished"]
+
+
+@pytest.mark.parametrize("told", [None, 7, "ab", ["a"], [["a"], "b"], {"a": 1}])
+def test_questions_of_another_shape_are_none(told: object) -> None:
+    request = Request("a", [1], SamplingParams(extra_args={QUESTIONS_ARGUMENT: told, AGENT_ARGUMENT: told}), None)
+    assert read_questions(request).asked is None
+    assert read_agent(request) == (told if isinstance(told, str) else None)
 
 
 def test_blocks_are_taken_for_the_request_that_asks(tiny_model_path: str) -> None:

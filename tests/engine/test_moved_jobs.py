@@ -13,8 +13,8 @@ from agentcache.engine.jobs.misses import explain_misses
 from agentcache.engine.jobs.told_prompt import read_left
 from agentcache.engine.jobs.turn_chains import Overlap
 from agentcache.engine.jobs.views import TurnView
-from agentcache.engine.replicas.job_places import JobPlaces
-from agentcache.engine.replicas.placer import Placer
+from agentcache.front_end.placement_process import JobPlaces
+from agentcache.front_end.placer import Placer
 from agentcache.policy.cost import RecomputeCost
 from agentcache.policy.replicas.engine_load import PrefillCost
 

@@ -16,7 +16,7 @@ from agentcache.engine.constants import (
     ROLES_ARGUMENT,
     SENT_ARGUMENT,
 )
-from agentcache.engine.jobs.questions import find_questions
+from agentcache.front_end.descriptions import find_questions
 
 # What ends each message.
 END = 3

@@ -23,10 +23,10 @@ from agentcache.engine.jobs.finish_classes import ReuseFactors
 from agentcache.engine.jobs.misses import MissLog
 from agentcache.engine.jobs.prompt_change import TurnTokens
 from agentcache.engine.jobs.tracker import JobTracker
+from agentcache.engine.marks import write_forced_calls
 from agentcache.engine.order.admission import AdmissionControl
 from agentcache.engine.order.load_control import LoadControl
 from agentcache.engine.parts import Observers
-from agentcache.engine.replies.forced_calls import write_forced_calls
 from agentcache.policy.cost import RecomputeCost
 from agentcache.policy.runtime_policy import RuntimePolicy
 from tool_runtime.agent.job import ToolCall

@@ -26,7 +26,7 @@ from vllm.v1.request import Request
 
 from agentcache.config import AgentCacheConfig
 from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT, SCHEDULER_CLASS
-from agentcache.engine.replies.forced_calls import write_forced_calls
+from agentcache.engine.marks import write_forced_calls
 from agentcache.engine.rpc import policy_switch
 from agentcache.engine.scheduler import AgentScheduler
 from tool_runtime.agent.job import ToolCall

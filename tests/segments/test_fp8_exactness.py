@@ -14,7 +14,7 @@ from crowd import BLOCKS, Crowd, assert_equal_to_cold, assert_eventful, note_pre
 from live_engine import BLOCK, LiveEngine, assert_same, make_prompt
 from vllm.v1.attention.backends.cpu_attn import _get_attn_isa
 
-from agentcache.engine.token_bytes import count_layer_bytes
+from agentcache.front_end.token_bytes import count_layer_bytes
 from agentcache.models.shapes import TINY
 
 pytestmark = pytest.mark.engine

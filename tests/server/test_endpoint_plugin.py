@@ -27,11 +27,11 @@ from vllm.plugins.endpoint_plugins.interface import EndpointPlugin
 from vllm.tool_parsers import ToolParserManager
 
 from agentcache.engine.constants import RELEASE_METHOD, SCHEDULER_CLASS
-from agentcache.engine.report_address import LIVE_PATH
 from agentcache.engine.rpc.snapshot import SNAPSHOT_METHOD
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.engine.vllm.compat import check_server
 from agentcache.errors import CompatibilityError
+from agentcache.front_end.server_options import LIVE_PATH
 from agentcache.server.access import GUARDED
 from agentcache.server.endpoint_plugin import AgentCacheEndpoints
 from agentcache.server.job_reader import JobReader

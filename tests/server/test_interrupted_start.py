@@ -19,7 +19,7 @@ from vllm.entrypoints.launchers.api_server import entry
 from vllm.utils.network_utils import zmq_socket_ctx
 
 from agentcache.engine.constants import SCHEDULER_CLASS
-from agentcache.engine.front_end import leave_at_sigterm
+from agentcache.front_end.hooks import leave_at_sigterm
 from agentcache.server import command
 
 

@@ -26,9 +26,8 @@ from vllm.exceptions import VLLMValidationError
 from vllm.inputs.engine import tokens_input
 from vllm.v1.engine.input_processor import InputProcessor
 
-from agentcache.engine.asking import asking
 from agentcache.engine.constants import RELEASE_METHOD, ROLES_ARGUMENT
-from agentcache.engine.prompt_marks import mark_prompts
+from agentcache.front_end.request_marks import asking, mark_requests
 from agentcache.server.client_sessions import MAX_SESSION_CHARACTERS, SESSION_HEADER, bound_session
 from agentcache.server.job_reader import JobReader
 from agentcache.server.session_headers import SessionHeaders, read_body
@@ -158,15 +157,15 @@ def test_the_agent_is_known_while_its_request_is_served(headers: dict[str, str],
 
 @pytest.fixture(autouse=True)
 def _watching(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    was_on = bool(mark_prompts.cache_info().currsize)
+    was_on = bool(mark_requests.cache_info().currsize)
     for owner, name in ((GenerateBaseServing, "_get_session_id"), (InputProcessor, "process_inputs")):
         found = unwrap(getattr(owner, name))
         monkeypatch.setattr(owner, name, staticmethod(found) if owner is GenerateBaseServing else found)
-    mark_prompts.cache_clear()
-    mark_prompts()
+    mark_requests.cache_clear()
+    mark_requests()
     yield
     if not was_on:
-        mark_prompts.cache_clear()
+        mark_requests.cache_clear()
 
 
 @pytest.mark.parametrize("name", ["X-Session-ID", "session-id"])

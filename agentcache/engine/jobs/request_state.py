@@ -9,9 +9,9 @@ from typing import Literal
 
 from agentcache.engine.jobs.turn_chains import Overlap
 from agentcache.engine.jobs.views import ChangeView, HitPlace, LossCause, LossView, MissReason, TurnView
+from agentcache.engine.marks import find_forced_calls
 from agentcache.engine.order.job_queue import QueuePriority
 from agentcache.engine.replies.ended_reply import is_handed_over
-from agentcache.engine.replies.forced_calls import find_forced_calls
 from agentcache.engine.vllm.types import Request, RequestStatus
 from agentcache.engine.waits import WaitReason, Waits
 from tool_runtime.learning.tool_key import ToolKey

@@ -5,11 +5,9 @@ The engine core cannot see in tokens whose messages a prompt is made of.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice, takewhile
-from typing import Any, Literal, NamedTuple
+from itertools import takewhile
+from typing import Literal, NamedTuple
 
-from agentcache.engine.asking import asking
 from agentcache.engine.constants import (
     AGENT_ARGUMENT,
     CONTINUES_ARGUMENT,
@@ -18,23 +16,30 @@ from agentcache.engine.constants import (
     ROLES_ARGUMENT,
     SENT_ARGUMENT,
 )
-from agentcache.engine.jobs.names import shorten
-from agentcache.engine.jobs.questions import MAX_PIECES, Questions, find_questions
-from agentcache.engine.jobs.sent_digests import MAX_MESSAGES, digest_chat, digest_response
 from agentcache.engine.jobs.views import ChangeCause
-from agentcache.engine.marks import join_marks, read_mark
-from agentcache.engine.vllm.requests import ChatCompletionRequest, ResponsesRequest
-from agentcache.engine.vllm.types import EngineCoreRequest, Request
+from agentcache.engine.marks import read_mark
+from agentcache.engine.vllm.types import Request
 
 ROLES = {"s": "system", "u": "user", "a": "assistant", "t": "tool"}
-_LETTERS = {"system": "s", "developer": "s", "user": "u", "assistant": "a", "tool": "t", "function": "t"}
-_MAX_MESSAGES = 4096
+# Of so many messages, and no more, the front end tells who wrote them and what they say.
+MAX_MESSAGES = 4096
+
+
+class Questions(NamedTuple):
+    """Digests of what a prompt asks, and of what the last reply in it was asked; None where there is no such message.
+
+    They are of all messages of people and results of tools up to there. System messages and replies are left out:
+    clients and templates write them anew. A reply that ends the prompt was begun by the client and answers nothing.
+    """
+
+    asked: str | None = None
+    answered: str | None = None
 
 
 def read_roles(request: Request) -> str:
     """Read the letters of the prompt's messages; empty if the API server did not send them."""
     roles = read_mark(request, ROLES_ARGUMENT)
-    is_told = isinstance(roles, str) and len(roles) <= _MAX_MESSAGES and ROLES.keys() >= set(roles)
+    is_told = isinstance(roles, str) and len(roles) <= MAX_MESSAGES and ROLES.keys() >= set(roles)
     return roles if is_told else ""
 
 
@@ -67,68 +72,10 @@ def read_predecessor(request: Request) -> str | None:
     return response if isinstance(response, str) else None
 
 
-def tell_left(request: EngineCoreRequest, tokens: int) -> None:
-    """Tell a moved job's new engine how many tokens of this prompt its old one has cached."""
-    if request.sampling_params is not None and tokens:
-        # The samples of one request share theirs, and only the first of them moves the job.
-        request.sampling_params = join_marks(request.sampling_params, {LEFT_ARGUMENT: tokens})
-
-
 def read_left(request: Request) -> int:
     """Read how many tokens of the prompt the engine that the job has just left has cached; 0 if it has left none."""
     tokens = read_mark(request, LEFT_ARGUMENT)
     return tokens if type(tokens) is int and tokens > 0 else 0
-
-
-def describe_chat(chat: ChatCompletionRequest) -> dict[str, Any]:
-    """Build the marks that tell the engine of a chat's messages."""
-    asked = asking.get()
-    return {**_describe(chat.messages), **digest_chat(chat, None if asked is None else asked.message)}
-
-
-def describe_response(response: ResponsesRequest) -> dict[str, Any]:
-    """Build the marks that tell the engine of a response's input."""
-    if response.previous_response_id:
-        # The server puts the messages before those of the request.
-        continues = {CONTINUES_ARGUMENT: response.previous_response_id}
-        return {**continues, **_name_agent(), **digest_response(response)}
-    given = response.input
-    items = [{"role": "user", "content": given}] if isinstance(given, str) else given
-    instructions = [{"role": "system"}] if response.instructions else []
-    return {**_describe([*instructions, *items]), **digest_response(response)}
-
-
-def _describe(items: Iterable[Any]) -> dict[str, Any]:
-    """Build the marks that describe messages, or the items of a response, to the engine."""
-    messages = list(islice(_find_messages(items), MAX_PIECES + 1))
-    return {
-        ROLES_ARGUMENT: "".join(letter for letter, _ in messages[:_MAX_MESSAGES]),
-        QUESTIONS_ARGUMENT: list(find_questions(messages)),
-        **_name_agent(),
-    }
-
-
-def _name_agent() -> dict[str, str]:
-    asked = asking.get()
-    return {} if asked is None or asked.agent is None else {AGENT_ARGUMENT: shorten(asked.agent)}
-
-
-def _find_messages(items: Iterable[Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the letter and content of each message. A response's reasoning, text and calls in a row are one reply."""
-    was_part = False
-    for item in items:
-        values: Any = item if isinstance(item, Mapping) else vars(item)
-        role, kind = values.get("role"), str(values.get("type", ""))
-        if isinstance(role, str) and kind in ("", "message", "None") and role != "assistant":
-            was_part = False
-            yield _LETTERS.get(role, "u"), values.get("content")
-        elif kind.endswith("_output"):
-            was_part = False
-            yield "t", values.get("output")
-        else:
-            if not (was_part and kind):
-                yield "a", None
-            was_part = bool(kind)
 
 
 _MESSAGE = 9
@@ -136,7 +83,7 @@ _TOOL, _NAME = 16, 8
 
 
 class SentPrompt(NamedTuple):
-    """As digests, in the forms of `sent_digests`; `messages` None where no API server told any of them.
+    """As digests, in the forms of `front_end/sent_digests.py`; `messages` None where no API server told any of them.
 
     `adapter` is the name and path of the LoRA adapter. With `continues` the server puts what it has stored between the
     first message, the instructions, and the others.

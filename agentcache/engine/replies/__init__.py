@@ -1,6 +1,5 @@
-"""Replies: which tools they call, how they end, and replies that a client forces.
+"""Replies in the engine core: which tools they call, how they end, and those that a client forces.
 
-In the engine core: `tool_reader.py` (with vLLM's own parser, found by `parser_choice.py`, its errors kept short by
-`parser_log.py`), `ended_reply.py`, and `forced_calls.py` for forced replies without text. In processes that take
-requests `forced_reply.py`; on the V1 model runner its logits processor too.
+`tool_reader.py` reads with vLLM's own parser, whose errors `parser_log.py` keeps short; `ended_reply.py` tells how a
+reply ended; `forced_reply.py` has the V1 model runner sample a recorded one.
 """

@@ -1,4 +1,4 @@
-"""Reads which tools a finished reply calls, in the engine core, with the parser of vLLM's API server."""
+"""Reads which tools a finished reply calls, in the engine core, with the tool-call parser of its API server."""
 
 from __future__ import annotations
 
@@ -6,15 +6,21 @@ import weakref
 from functools import cache
 from typing import Any
 
-from agentcache.engine.constants import TOOL_CHOICE_ARGUMENT, TOOLS_DECLARED_ARGUMENT
-from agentcache.engine.marks import read_mark
+from agentcache.config import RuntimeConfig
+from agentcache.config_reader import CONFIG_KEY
+from agentcache.engine.constants import PLUGIN, TOOL_CHOICE_ARGUMENT, TOOLS_DECLARED_ARGUMENT
+from agentcache.engine.marks import find_forced_calls, read_forced_calls, read_mark
 from agentcache.engine.replies.ended_reply import EndedReply, is_handed_over
-from agentcache.engine.replies.forced_calls import find_forced_calls, read_forced_calls
 from agentcache.engine.replies.parser_log import reading_again, shorten_parser_errors
-from agentcache.engine.vllm.base import init_logger
+from agentcache.engine.vllm.base import envs, init_logger
 from agentcache.engine.vllm.compat import check_tool_parsers
 from agentcache.engine.vllm.config import VllmConfig
-from agentcache.engine.vllm.parsers import cached_tokenizer_from_config
+from agentcache.engine.vllm.parsers import ParserManager, ToolParserManager, cached_tokenizer_from_config
+from agentcache.engine.vllm.requests import (
+    ChatCompletionNamedFunction,
+    ChatCompletionNamedToolChoiceParam,
+    ChatCompletionRequest,
+)
 from agentcache.engine.vllm.types import FinishReason, Request
 from agentcache.errors import InputError, in_one_line
 from tool_runtime.learning.tool_key import ELSEWHERE, UNDECLARED, ToolKey, key_name, tool_keys
@@ -35,8 +41,6 @@ class ToolReader:
     def __init__(self, vllm_config: VllmConfig, parser_name: str) -> None:
         """Load the parser. Raises InputError when vLLM has no such one, or it cannot work with the tokenizer."""
         check_tool_parsers()
-        from agentcache.engine.vllm.parsers import ToolParserManager
-
         known = ToolParserManager.list_registered()
         if parser_name not in known:
             raise InputError(f"runtime.tool_parser: {parser_name} is unknown; choose from {', '.join(known)}")
@@ -72,8 +76,6 @@ class ToolReader:
         return tool_keys((call.name, call.arguments) for call in calls)
 
     def _find_parser(self, name: str, reasoning_parser: str) -> Any:
-        from agentcache.engine.vllm.parsers import ParserManager
-
         self._is_harmony = self._model.hf_config.model_type == "gpt_oss"
         try:
             return ParserManager.get_parser(
@@ -117,22 +119,17 @@ class ToolReader:
 
 def _ask_as(request: Request | EndedReply) -> Any:
     """Return what a parser looks at of the client's chat request: whether it had to call tools, or a certain one."""
-    from agentcache.engine.vllm.serving import protocol
-
     choice: Any = read_mark(request, TOOL_CHOICE_ARGUMENT)
     if not isinstance(choice, str):
         return _make_request("required" if choice is True else "auto")
-    function = protocol.ChatCompletionNamedFunction(name=choice)
-    choice = protocol.ChatCompletionNamedToolChoiceParam(function=function)
+    choice = ChatCompletionNamedToolChoiceParam(function=ChatCompletionNamedFunction(name=choice))
     return _make_request("auto").model_copy(update={"tool_choice": choice})
 
 
 @cache
 def _make_request(choice: str) -> Any:
     """Make it once: its sixty defaults take five times as long as reading a reply. Parsers leave it as it is."""
-    from agentcache.engine.vllm.serving import protocol
-
-    return protocol.ChatCompletionRequest.model_construct(messages=[], tools=None, tool_choice=choice)
+    return ChatCompletionRequest.model_construct(messages=[], tools=None, tool_choice=choice)
 
 
 def calls_of(request: Request | EndedReply, reader: ToolReader | None) -> list[ToolKey]:
@@ -156,3 +153,28 @@ def calls_of(request: Request | EndedReply, reader: ToolReader | None) -> list[T
         return calls
     known = {key_name(name) for name in declared if isinstance(name, str)}
     return [call if call.tool in known else UNDECLARED for call in calls]
+
+
+def make_reader(vllm_config: VllmConfig, runtime: RuntimeConfig) -> ToolReader | None:
+    """Make the reader; None where replies are not to be read, or, with a warning, where no parser is given."""
+    obstacle = _find_obstacle(runtime)
+    if obstacle is not None:
+        logger.warning("Tool calls are not read, so nothing is kept while tools run: %s", obstacle)
+    return None if runtime.tool_parser is None else ToolReader(vllm_config, runtime.tool_parser)
+
+
+def _find_obstacle(runtime: RuntimeConfig) -> str | None:
+    """Find why the front end has not told what it has to tell, and what to do."""
+    is_said = "tool_parser" in runtime.model_fields_set
+    if is_said and runtime.tool_parser is None:
+        return None
+    if envs.VLLM_PLUGINS is not None and PLUGIN not in envs.VLLM_PLUGINS:
+        return f"VLLM_PLUGINS is set and does not name {PLUGIN}; add it."
+    if envs.VLLM_USE_RUST_FRONTEND:
+        return "vLLM's Rust front end does not tell which tools a request declares; unset VLLM_USE_RUST_FRONTEND."
+    if is_said:
+        return None
+    return (
+        "the engine was not started by vLLM's server command; give it the name of the server's tool-call parser, "
+        f'as in additional_config={{"{CONFIG_KEY}": {{"runtime": {{"tool_parser": "hermes"}}}}}}, or null.'
+    )

@@ -18,7 +18,7 @@ from agentcache.engine.jobs.tracker import JobTracker
 from agentcache.engine.order.admission import AdmissionControl
 from agentcache.engine.order.load_control import LoadControl
 from agentcache.engine.parts import Observers
-from agentcache.engine.replies.parser_choice import make_reader
+from agentcache.engine.replies.tool_reader import make_reader
 from agentcache.engine.vllm.config import VllmConfig
 from agentcache.engine.vllm.offload import KVConnectorBase_V1
 from agentcache.engine.vllm.types import KVCacheBlock, Request

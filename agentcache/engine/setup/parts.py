@@ -22,7 +22,7 @@ from agentcache.engine.parts import Hooks, Observers
 from agentcache.engine.policy_choice import find_cost_obstacle, speaks_for_server, write_banner
 from agentcache.engine.record.recorder import make_recorder
 from agentcache.engine.replies.ended_reply import StopStrings
-from agentcache.engine.replies.parser_choice import make_reader
+from agentcache.engine.replies.tool_reader import make_reader
 from agentcache.engine.segments.gap_filler import GapFiller
 from agentcache.engine.segments.obstacles import Reason
 from agentcache.engine.segments.plan import SegmentCosts

@@ -16,18 +16,17 @@ from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, EngineCoreReques
 from agentcache.config import AgentCacheConfig
 from agentcache.config_reader import CONFIG_KEY, read_config
 from agentcache.engine.constants import ANSWER_MARK, RELEASE_METHOD, SCHEDULER_CLASS
-from agentcache.engine.replicas import client as replicas_client
-from agentcache.engine.replicas.client import (
+from agentcache.front_end import placing_client
+from agentcache.front_end.placement_process import JobPlaces
+from agentcache.front_end.placer import Placer
+from agentcache.front_end.placing_client import (
     PlacingClient,
     _make_release,
     _plan_placement,
     keeps_jobs_home,
     place_requests,
 )
-from agentcache.engine.replicas.job_places import JobPlaces
-from agentcache.engine.replicas.placement_process import SharedPlacement
-from agentcache.engine.replicas.placer import Placer
-from agentcache.engine.replicas.rejoining import Rejoining
+from agentcache.front_end.shared_placement import Rejoining, SharedPlacement
 from agentcache.policy.cost import RecomputeCost
 from agentcache.policy.replicas.engine_load import HostMemory, PrefillCost
 from agentcache.policy.replicas.job_homes import JobHome
@@ -281,7 +280,7 @@ def test_vllm_balances_until_the_placement_is_back() -> None:
 
 def test_each_policy_of_a_run_gets_a_placer_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     placement = partial(JobPlaces, 2, capacity_tokens=4000, prefill_cost=COST)
-    monkeypatch.setattr(replicas_client, "_plan_placement", lambda *_: placement)
+    monkeypatch.setattr(placing_client, "_plan_placement", lambda *_: placement)
     client = make_client(None)
 
     def go_on_with(policy: str) -> Placer | None:

@@ -12,8 +12,8 @@ from vllm.engine.arg_utils import EngineArgs
 
 from agentcache.engine.constants import SCHEDULER_CLASS
 from agentcache.engine.cpu_cache.options import is_left_to_vllm
-from agentcache.engine.front_end import watch_engine_arguments
 from agentcache.errors import InputError
+from agentcache.front_end.hooks import watch_engine_arguments
 
 MISTRAL = MistralConfig(
     sliding_window=64, num_hidden_layers=2, max_position_embeddings=8192, architectures=["MistralForCausalLM"]

@@ -12,14 +12,14 @@ from vllm.config import VllmConfig
 from vllm.engine.arg_utils import EngineArgs
 
 from agentcache.engine.constants import SCHEDULER_CLASS
-from agentcache.engine.cpu_cache import options
-from agentcache.engine.front_end import watch_engine_arguments
+from agentcache.front_end import offloading
+from agentcache.front_end.hooks import watch_engine_arguments
 
 
 def act_as_on_gpu(monkeypatch: pytest.MonkeyPatch, shared_memory: str = "/nowhere") -> None:
     """Have the option looked at as on a GPU. What this machine's shared memory has room for counts for nothing."""
-    monkeypatch.setattr(options, "current_platform", SimpleNamespace(is_cpu=lambda: False, is_rocm=lambda: False))
-    monkeypatch.setattr(options, "_SHARED_MEMORY", shared_memory)
+    monkeypatch.setattr(offloading, "current_platform", SimpleNamespace(is_cpu=lambda: False, is_rocm=lambda: False))
+    monkeypatch.setattr(offloading, "_SHARED_MEMORY", shared_memory)
 
 
 def save(config: PretrainedConfig, folder: Path) -> str:

@@ -13,15 +13,18 @@ from collections.abc import Mapping
 from functools import cache, wraps
 from typing import Any
 
+from agentcache.config import AgentCacheConfig
 from agentcache.config_reader import CONFIG_KEY, read_config
-from agentcache.engine.constants import REPORT_URL, SCHEDULER_CLASS
-from agentcache.engine.cpu_cache.options import steer_offloading
+from agentcache.engine.constants import SCHEDULER_CLASS
 from agentcache.engine.vllm.compat import check_vllm, installed_version
 from agentcache.engine.vllm.config import EngineArgs, VllmConfig
 from agentcache.engine.vllm.patches import replace
 from agentcache.errors import TERMINATED, CompatibilityError, in_one_line
+from agentcache.front_end.offloading import steer_offloading
 
 _API_SERVER = "vllm.entrypoints.launchers.api_server.entry"
+# The attribute of vLLM's engine arguments with the live report's address.
+_REPORT_URL = "agentcache_report_url"
 
 
 @cache
@@ -35,11 +38,10 @@ def watch_engine_arguments() -> None:
         engine_args: EngineArgs = from_cli_args(cls, args)
         if _names_agentcache(engine_args):
             prepare_front_end()
-            from agentcache.engine.replies.parser_choice import tell_parser
-            from agentcache.engine.report_address import find_report_url
+            from agentcache.front_end.server_options import find_report_url, tell_parser
 
             engine_args.additional_config = tell_parser(engine_args.additional_config, args)
-            replace(engine_args, REPORT_URL, find_report_url(args))
+            replace(engine_args, _REPORT_URL, find_report_url(args))
         return engine_args
 
     @wraps(create_engine_config)
@@ -48,14 +50,14 @@ def watch_engine_arguments() -> None:
             return create_engine_config(self, *args, **kwargs)
         prepare_front_end()
         leave_at_sigterm()
-        from agentcache.engine.report_address import tell_report_url
+        from agentcache.front_end.server_options import tell_report_url
 
         config: VllmConfig = create_engine_config(self, *args, **kwargs)
         # Servers of embeddings load no routes of ours.
         is_generating = config.model_config.runner_type == "generate"
-        tell_report_url(getattr(self, REPORT_URL, None) if is_generating else None)
-        _check_knobs(config)
+        tell_report_url(getattr(self, _REPORT_URL, None) if is_generating else None)
         ours = read_config(config.additional_config)
+        _check_knobs(config, ours)
         steer_offloading(config, ours, is_connector_given=self.kv_transfer_config is not None)
         return config
 
@@ -70,7 +72,7 @@ def _names_agentcache(engine_args: EngineArgs) -> bool:
     return SCHEDULER_CLASS in {scheduler, *names} or (isinstance(config, Mapping) and CONFIG_KEY in config)
 
 
-def _check_knobs(config: VllmConfig) -> None:
+def _check_knobs(config: VllmConfig, ours: AgentCacheConfig) -> None:
     """Raise InputError for what the engine core would refuse after the model is loaded."""
     from agentcache.engine.blocks.evictor_inputs import load_own_profile
     from agentcache.engine.jobs.duration_store import check_files
@@ -78,7 +80,6 @@ def _check_knobs(config: VllmConfig) -> None:
     parallel = config.parallel_config
     # The engines of this machine.
     ranks = range(parallel.data_parallel_rank, parallel.data_parallel_rank + parallel.data_parallel_size_local)
-    ours = read_config(config.additional_config)
     check_files(ours.runtime, ranks)
     load_own_profile(config, ours)
 
@@ -91,13 +92,13 @@ def prepare_front_end() -> None:
     check_vllm()
     try:
         import agentcache.engine.scheduler  # noqa: F401
-        from agentcache.engine.prompt_marks import mark_prompts
-        from agentcache.engine.replicas.client import make_placing_clients
+        from agentcache.front_end.placing_client import make_placing_clients
+        from agentcache.front_end.request_marks import mark_requests
     except ImportError as error:
         if not (error.name or "").startswith("vllm"):
             raise
         raise CompatibilityError(f"vLLM {installed_version()}: {in_one_line(error)}") from error
-    mark_prompts()
+    mark_requests()
     make_placing_clients()
 
 

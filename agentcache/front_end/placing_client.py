@@ -14,18 +14,17 @@ from agentcache.config_reader import read_config
 from agentcache.engine.blocks.evictor_inputs import find_cost_model
 from agentcache.engine.constants import RELEASE_METHOD
 from agentcache.engine.cpu_cache.link import find_speeds
-from agentcache.engine.cpu_cache.options import count_host_tokens
-from agentcache.engine.replicas.job_places import JobPlaces
-from agentcache.engine.replicas.placement_process import START_WAIT_S, Meeting, PlacementProcess, SharedPlacement
-from agentcache.engine.replicas.placer import Placer
-from agentcache.engine.replicas.rejoining import Rejoining
-from agentcache.engine.token_bytes import count_token_bytes
 from agentcache.engine.vllm.base import init_logger
 from agentcache.engine.vllm.config import VllmConfig
 from agentcache.engine.vllm.engine import AsyncMPClient, DPLBAsyncMPClient, core_client
 from agentcache.engine.vllm.patches import replace
 from agentcache.engine.vllm.types import EngineCoreOutputs, EngineCoreRequest
 from agentcache.errors import InputError, ServerError, in_one_line
+from agentcache.front_end.offloading import count_host_tokens
+from agentcache.front_end.placement_process import JobPlaces, Meeting
+from agentcache.front_end.placer import Placer
+from agentcache.front_end.shared_placement import START_WAIT_S, PlacementProcess, Rejoining, SharedPlacement
+from agentcache.front_end.token_bytes import count_token_bytes
 from agentcache.policy.registry import find_policy
 from agentcache.policy.replicas.engine_load import HostMemory, PrefillCost
 from agentcache.policy.replicas.placement import SpillRule

@@ -16,13 +16,13 @@ from vllm.utils.import_utils import resolve_obj_by_qualname
 from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue
 from vllm.v1.core.sched import request_queue
 
-from agentcache.engine import plugin
 from agentcache.engine.constants import SCHEDULER_CLASS
-from agentcache.engine.front_end import watch_engine_arguments
-from agentcache.engine.plugin import register
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.engine.vllm.compat import check_vllm
 from agentcache.errors import CompatibilityError, InputError
+from agentcache.front_end import plugin
+from agentcache.front_end.hooks import watch_engine_arguments
+from agentcache.front_end.plugin import register
 
 OTHER_RELEASE = (
     "vLLM 0.34.0 is installed; agentcache needs 0.32.x or 0.33.x: pip install 'vllm>=0.32,<0.34', "
@@ -36,7 +36,7 @@ from vllm.engine.arg_utils import EngineArgs
 from vllm.plugins import load_general_plugins
 from vllm.v1.engine.core import EngineCoreProc
 from vllm.v1.engine.input_processor import InputProcessor
-assert "agentcache.engine.plugin" not in sys.modules
+assert "agentcache.front_end.plugin" not in sys.modules
 model, folder, *changes = sys.argv[1:]
 for number, change in enumerate(changes):
     child = os.fork()
@@ -51,7 +51,7 @@ exec(change)
 load_general_plugins()
 load_general_plugins()
 config = EngineArgs(model=model).create_engine_config()
-print("loaded:", "agentcache.engine.plugin" in sys.modules, "agentcache.engine.scheduler" in sys.modules)
+print("loaded:", "agentcache.front_end.plugin" in sys.modules, "agentcache.engine.scheduler" in sys.modules)
 print("config:", config.scheduler_config.scheduler_cls, config.additional_config)
 print("changed:", hasattr(InputProcessor.process_inputs, "__wrapped__"), hasattr(EngineCoreProc, "agentcache_snapshot"))
 """

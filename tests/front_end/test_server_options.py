@@ -1,23 +1,20 @@
+"""What the engine is told of its server's options."""
+
 from __future__ import annotations
 
 import json
-import logging
 from argparse import Namespace
 from typing import Any
 
 import pytest
-from lone_scheduler import make_config
-from vllm.config import VllmConfig
 from vllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-from agentcache.config import RuntimeConfig
-from agentcache.config_reader import read_config
 from agentcache.engine.constants import SCHEDULER_CLASS
-from agentcache.engine.plugin import register
-from agentcache.engine.replies.parser_choice import make_reader, tell_parser
 from agentcache.engine.vllm.compat import find_moved
 from agentcache.errors import InputError
+from agentcache.front_end.plugin import register
+from agentcache.front_end.server_options import find_report_url, tell_parser
 
 HERMES = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
 
@@ -74,55 +71,48 @@ def test_a_misspelt_knob_is_named_before_anything_is_loaded() -> None:
         tell({"agentcache": {"polcy": "lru"}}, tool_call_parser="hermes")
 
 
-def read_runtime(**knobs: object) -> RuntimeConfig:
-    return read_config({"agentcache": {"runtime": knobs}}).runtime
-
-
-UNREAD = "Tool calls are not read, so nothing is kept while tools run: "
-UNNAMED = f"{UNREAD}VLLM_PLUGINS is set and does not name agentcache; add it."
-
-
-@pytest.fixture
-def small_config(tiny_model_path: str) -> VllmConfig:
-    return make_config(tiny_model_path, None)
+SERVER = {
+    "headless": False,
+    "api_server_count": 1,
+    "uds": None,
+    "host": None,
+    "port": 8000,
+    "ssl_certfile": None,
+    "root_path": "/here",
+    "api_key": None,
+}
 
 
 @pytest.mark.parametrize(
-    ("plugins", "knobs", "warning"),
+    ("changes", "key", "url"),
     [
-        (None, {"tool_parser": "hermes"}, ""),
-        ("other,agentcache", {"tool_parser": "hermes"}, ""),
-        ("other", {"tool_parser": "hermes"}, UNNAMED),
-        ("", {}, UNNAMED),
-        # Nothing is to be read.
-        (None, {"tool_parser": None}, ""),
-        ("other", {"tool_parser": None}, ""),
-        (None, {}, 'as in additional_config={"agentcache": {"runtime": {"tool_parser": "hermes"}}}, or null.'),
+        ({}, None, "http://127.0.0.1:8000/here/agentcache/report"),
+        ({"api_key": ["k"]}, None, "http://127.0.0.1:8000/here/agentcache-live"),
+        ({}, "k", "http://127.0.0.1:8000/here/agentcache-live"),
+        ({"host": "::1", "ssl_certfile": "x"}, None, "https://[::1]:8000/here/agentcache/report"),
+        ({"uds": "socket"}, "k", None),
+        # Known when the server has one.
+        ({"port": 0}, None, None),
+        ({"headless": True}, None, None),
+        ({"api_server_count": None}, None, "http://127.0.0.1:8000/here/agentcache/report"),
+        ({"api_server_count": 0}, None, None),
     ],
 )
-def test_who_cannot_know_the_calls_is_told_what_to_set(
-    small_config: VllmConfig,
-    vllm_log: pytest.LogCaptureFixture,
-    plugins: str | None,
-    knobs: dict[str, Any],
-    warning: str,
+def test_a_browser_is_sent_where_it_can_give_the_key(
+    changes: dict[str, Any], key: str | None, url: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    vllm_log.clear()
-    with pytest.MonkeyPatch.context() as environment:
-        environment.delenv("VLLM_PLUGINS", raising=False)
-        if plugins is not None:
-            environment.setenv("VLLM_PLUGINS", plugins)
-        reader = make_reader(small_config, read_runtime(**knobs))
-    assert (reader is not None) == (knobs.get("tool_parser") is not None)
-    told = [record.getMessage() for record in vllm_log.records if record.levelno == logging.WARNING]
-    assert len(told) == bool(warning)
-    assert all(line.startswith(UNREAD) and line.endswith(warning) for line in told)
+    monkeypatch.setenv("VLLM_PLUGINS", "theirs,agentcache")
+    monkeypatch.setenv("VLLM_API_KEY", key or "")
+    assert find_report_url(Namespace(**SERVER | changes)) == url
 
 
-def test_a_front_end_in_rust_tells_of_no_tools(
-    small_config: VllmConfig, monkeypatch: pytest.MonkeyPatch, vllm_log: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.delenv("VLLM_PLUGINS", raising=False)
+def test_only_a_server_with_our_routes_has_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_PLUGINS", "agentcache")
+    # Another command's, as of vLLM's run-batch.
+    assert find_report_url(Namespace(host=None, port=8000)) is None
+    assert find_report_url(Namespace(**SERVER)) is not None
     monkeypatch.setenv("VLLM_USE_RUST_FRONTEND", "1")
-    make_reader(small_config, read_runtime(tool_parser="hermes"))
-    assert f"{UNREAD}vLLM's Rust front end does not tell which tools a request declares" in vllm_log.text
+    assert find_report_url(Namespace(**SERVER)) is None
+    monkeypatch.delenv("VLLM_USE_RUST_FRONTEND")
+    monkeypatch.delenv("VLLM_PLUGINS")
+    assert find_report_url(Namespace(**SERVER)) is None

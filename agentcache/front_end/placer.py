@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable, Collection
 from typing import NamedTuple, TypeVar
 
-from agentcache.engine.constants import ANSWER_MARK
+from agentcache.engine.constants import ANSWER_MARK, LEFT_ARGUMENT
 from agentcache.engine.jobs.names import job_name, shorten
-from agentcache.engine.jobs.told_prompt import tell_left
-from agentcache.engine.replicas.job_places import JobPlaces
-from agentcache.engine.replicas.placement_process import SharedPlacement
 from agentcache.engine.vllm.types import EngineCoreOutputs, EngineCoreRequest
 from agentcache.errors import ServerError
+from agentcache.front_end.placement_process import JobPlaces
+from agentcache.front_end.request_marks import join_marks
+from agentcache.front_end.shared_placement import SharedPlacement
 from agentcache.policy.replicas.chain import Chain
 from agentcache.policy.replicas.job_homes import JobHome
 
@@ -86,7 +86,7 @@ class Placer:
         if placed.moved_from is not None:
             # Without a session the engine, too, names a job after its first request.
             self._release(placed.moved_from, session or placed.job, request.cache_salt)
-            tell_left(request, placed.left_tokens)
+            _tell_left(request, placed.left_tokens)
         return placed.engine
 
     def _note(self, outputs: EngineCoreOutputs) -> None:
@@ -110,3 +110,10 @@ class Placer:
             return homes
         home = self.placement.find(job)
         return [] if home is None else [home]
+
+
+def _tell_left(request: EngineCoreRequest, tokens: int) -> None:
+    """Tell a moved job's new engine how many tokens of this prompt its old one has cached."""
+    if request.sampling_params is not None and tokens:
+        # The samples of one request share theirs, and only the first of them moves the job.
+        request.sampling_params = join_marks(request.sampling_params, {LEFT_ARGUMENT: tokens})

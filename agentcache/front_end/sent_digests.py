@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 
 from agentcache.engine.constants import SENT_ARGUMENT
+from agentcache.engine.jobs.told_prompt import MAX_MESSAGES
 from agentcache.engine.vllm.requests import ChatCompletionRequest, ResponsesRequest
 
-MAX_MESSAGES = 4096
 MAX_TOOLS = 512
 # Parts of messages, tools, and bytes of each of the two. More would hold up the API server.
 _MAX_PARTS = 4096

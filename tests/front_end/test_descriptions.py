@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,16 +11,14 @@ from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionReque
 from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 from vllm.v1.request import Request
 
-from agentcache.engine.asking import asking
 from agentcache.engine.constants import (
-    AGENT_ARGUMENT,
     CONTINUES_ARGUMENT,
     QUESTIONS_ARGUMENT,
     ROLES_ARGUMENT,
     SENT_ARGUMENT,
 )
-from agentcache.engine.jobs.questions import Questions, find_questions
-from agentcache.engine.jobs.told_prompt import describe_chat, describe_response, read_agent, read_questions
+from agentcache.engine.jobs.told_prompt import Questions, read_questions
+from agentcache.front_end.descriptions import describe_chat, describe_response, find_questions
 
 CALL = {"type": "function_call", "call_id": "1", "name": "weather", "arguments": "{}"}
 RESULT = {"type": "function_call_output", "call_id": "1", "output": "rain"}
@@ -133,19 +130,3 @@ def test_no_more_messages_are_read_than_told() -> None:
 
     assert find_questions(messages()) == Questions()
     assert read < 10_000
-
-
-@pytest.mark.parametrize("told", [None, 7, "ab", ["a"], [["a"], "b"], {"a": 1}])
-def test_questions_of_another_shape_are_none(told: object) -> None:
-    request = Request("a", [1], SamplingParams(extra_args={QUESTIONS_ARGUMENT: told, AGENT_ARGUMENT: told}), None)
-    assert read_questions(request).asked is None
-    assert read_agent(request) == (told if isinstance(told, str) else None)
-
-
-def test_the_agent_that_asks_is_told() -> None:
-    assert read_agent(tell_chat(ASKED)) is None
-    token = asking.set(SimpleNamespace(agent="x" * 1000, message=None))  # type: ignore[arg-type]
-    agent = read_agent(tell_chat(ASKED))
-    asking.reset(token)
-    assert (agent or "").startswith("sha256:")
-    assert read_agent(tell_chat(ASKED)) is None

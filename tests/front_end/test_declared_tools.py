@@ -9,8 +9,9 @@ from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder
 
 from agentcache.engine.constants import TOOL_CHOICE_ARGUMENT, TOOLS_DECLARED_ARGUMENT
-from agentcache.engine.marks import join_marks
-from agentcache.engine.prompt_marks import MAX_TOOLS, describe_tools
+from agentcache.front_end.descriptions import describe_tools
+from agentcache.front_end.request_marks import join_marks
+from agentcache.front_end.sent_digests import MAX_TOOLS
 from tool_runtime.learning.tool_key import key_name
 
 WEATHER = {"name": "weather", "parameters": {"type": "object", "properties": {}}}

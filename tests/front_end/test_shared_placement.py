@@ -16,17 +16,10 @@ from typing import Any
 import pytest
 from hand_clock import Clock
 
-from agentcache.engine.replicas import placement_process
-from agentcache.engine.replicas.job_places import JobPlaces
-from agentcache.engine.replicas.placement_process import (
-    Meeting,
-    PlacementProcess,
-    SharedPlacement,
-    connect,
-    start_process,
-)
-from agentcache.engine.replicas.rejoining import Rejoining
 from agentcache.errors import ServerError
+from agentcache.front_end import placement_process, shared_placement
+from agentcache.front_end.placement_process import JobPlaces, Meeting
+from agentcache.front_end.shared_placement import PlacementProcess, Rejoining, SharedPlacement, connect, start_process
 from agentcache.policy.cost import RecomputeCost
 from agentcache.policy.replicas.chain import Chain
 from agentcache.policy.replicas.engine_load import PrefillCost
@@ -105,7 +98,7 @@ def test_a_process_that_ends_is_started_again(tmp_path: Path, monkeypatch: pytes
         started.append(start_process(*given))
         return started[-1]
 
-    monkeypatch.setattr(placement_process, "start_process", start)
+    monkeypatch.setattr(shared_placement, "start_process", start)
     first, other, clock = (
         PlacementProcess(Meeting(str(path), b"k"), MAKE),
         PlacementProcess(Meeting(str(path), b"k")),
@@ -159,7 +152,7 @@ def test_servers_that_end_later_are_answered(tmp_path: Path) -> None:
 
 
 def test_a_late_answer_is_not_taken_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placement_process, "ANSWER_WAIT_S", 0.0)
+    monkeypatch.setattr(shared_placement, "ANSWER_WAIT_S", 0.0)
     ours, process = Pipe()
     server = share(ours)
     with pytest.raises(ServerError, match="did not answer within 0 s"):
@@ -171,3 +164,62 @@ def test_a_late_answer_is_not_taken_for_the_next(monkeypatch: pytest.MonkeyPatch
 
 def test_what_is_sent_can_be_sent() -> None:
     assert isinstance(pickle.loads(pickle.dumps(MAKE))(), JobPlaces)
+
+
+class Process:
+    """Counts tries to reach it, all in vain while it `is_down`."""
+
+    def __init__(self) -> None:
+        self.is_down = True
+        self.tries = 0
+
+    def join(self) -> Connection:
+        self.tries += 1
+        if self.is_down:
+            raise ServerError("it is down")
+        return Pipe()[0]
+
+
+def find_tries(rejoining: Rejoining, process: Process, clock: Clock, seconds: int) -> list[int]:
+    """After how many seconds of asking each quarter of a second it was tried."""
+    found = []
+    for quarter in range(4 * seconds):
+        before = process.tries
+        rejoining.take()
+        if process.tries > before:
+            found.append(quarter // 4)
+        clock.now_s += 0.25
+    return found
+
+
+def test_tries_come_at_twice_the_time_up_to_a_minute() -> None:
+    process, clock = Process(), Clock()
+    rejoining = Rejoining(process.join, clock=clock, run=lambda work: work())
+    rejoining.note_loss()
+    assert find_tries(rejoining, process, clock, 200) == [1, 3, 7, 15, 31, 63, 123, 183]
+
+
+def test_a_connection_that_lasts_begins_the_count_anew() -> None:
+    process, clock = Process(), Clock()
+    rejoining = Rejoining(process.join, clock=clock, run=lambda work: work())
+    rejoining.note_loss()
+    find_tries(rejoining, process, clock, 10)
+    process.is_down = False
+    for lasts_s, next_s in ((59.0, 16), (60.0, 1)):
+        while rejoining.take() is None:
+            clock.now_s += 1.0
+        clock.now_s += lasts_s
+        rejoining.note_loss()
+        process.is_down = True
+        assert find_tries(rejoining, process, clock, next_s + 1) == [next_s]
+        process.is_down = False
+
+
+def test_no_second_try_begins_beside_one() -> None:
+    process, clock = Process(), Clock()
+    waiting = []
+    rejoining = Rejoining(process.join, clock=clock, run=waiting.append)
+    rejoining.note_loss()
+    clock.now_s += 500.0
+    assert [rejoining.take() for _ in range(3)] == [None] * 3
+    assert len(waiting) == 1

@@ -1,32 +1,26 @@
-"""One placement for all API servers of a host, in a process of its own.
-
-A job's turns come to any of them, so that what is known of jobs must be in one place. No vLLM here: it starts in half a
-second.
-"""
+"""The placement that all API servers of a host share, as one of them reaches it: asks its process, and starts it."""
 
 from __future__ import annotations
 
-import logging
 import pickle
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection
-from functools import partial
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Connection, Listener
-from threading import Lock, Thread
-from typing import Any, NamedTuple
+from multiprocessing.connection import Client, Connection
+from threading import Thread
+from typing import Any
 
-from agentcache.engine.replicas.job_places import JobPlaces
-from agentcache.engine.replicas.rejoining import Rejoining
+from agentcache.engine.vllm.base import init_logger
 from agentcache.errors import ServerError
+from agentcache.front_end import placement_process
+from agentcache.front_end.placement_process import JobPlaces, Meeting
 from agentcache.policy.replicas.chain import Chain
 from agentcache.policy.replicas.job_homes import JobHome
 from agentcache.policy.replicas.placement import Placed
 
-# vLLM's, without its modules.
-logger = logging.getLogger("vllm.agentcache")
+logger = init_logger("vllm.agentcache")
 
 # Others wait for the first API server, which starts the process.
 START_WAIT_S = 60.0
@@ -34,14 +28,8 @@ _RETRY_S = 0.05
 # An answer takes a millisecond; where all cores are busy, a second and more. Nothing else of the API server goes on
 # meanwhile, but that comes once: an API server that has waited in vain asks no more until a new connection answers.
 ANSWER_WAIT_S = 5.0
-_MODULE = "agentcache.engine.replicas.placement_process"
-
-
-class Meeting(NamedTuple):
-    """Where API servers find the process: a socket's address, and the key that both sides must have."""
-
-    address: str
-    key: bytes
+FIRST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 60.0
 
 
 def start_process(meeting: Meeting, make: Callable[[], JobPlaces]) -> subprocess.Popen[bytes]:
@@ -49,7 +37,8 @@ def start_process(meeting: Meeting, make: Callable[[], JobPlaces]) -> subprocess
 
     API servers end one after another, and those that still run have questions.
     """
-    process = subprocess.Popen([sys.executable, "-m", _MODULE], stdin=subprocess.PIPE, start_new_session=True)
+    command = [sys.executable, "-m", placement_process.__name__]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
     assert process.stdin is not None
     pickle.dump((meeting, make), process.stdin)
     process.stdin.flush()
@@ -88,6 +77,64 @@ class PlacementProcess:
         except (AuthenticationError, EOFError, OSError) as error:
             raise ServerError("the process that chooses engines does not answer") from error
         return connection
+
+
+def _run_in_thread(work: Callable[[], None]) -> None:
+    Thread(target=work, name="agentcache-placement", daemon=True).start()
+
+
+class Rejoining:
+    """`join` connects anew, for as long as it takes, or raises ServerError. `run` has a try run beside the caller.
+
+    A try comes one second after a loss, and each further one after twice the time, up to a minute: so also where each
+    new connection is lost at once. One that has lasted for a minute begins the count anew.
+    """
+
+    def __init__(
+        self,
+        join: Callable[[], Connection],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        run: Callable[[Callable[[], None]], None] = _run_in_thread,
+    ) -> None:
+        self._join = join
+        self._clock = clock
+        self._run = run
+        self._is_trying = False
+        self._found: Connection | None = None
+        self._pause_s = FIRST_PAUSE_S
+        self._joined_s = self._next_s = clock()
+
+    def note_loss(self) -> None:
+        """Note that the connection is lost."""
+        if self._clock() - self._joined_s >= LONGEST_PAUSE_S:
+            self._pause_s = FIRST_PAUSE_S
+        self._wait()
+
+    def take(self) -> Connection | None:
+        """Return the new connection once there is one, else None; begin a try if one is due. Never waits."""
+        # First: what a try finds is there before it ends.
+        if self._is_trying:
+            return None
+        found, self._found = self._found, None
+        if found is not None:
+            self._joined_s = self._clock()
+        elif self._clock() >= self._next_s:
+            self._is_trying = True
+            self._run(self._try)
+        return found
+
+    def _try(self) -> None:
+        try:
+            self._found = self._join()
+        except ServerError:
+            self._wait()
+        finally:
+            self._is_trying = False
+
+    def _wait(self) -> None:
+        self._next_s = self._clock() + self._pause_s
+        self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
 
 
 class SharedPlacement:
@@ -171,50 +218,3 @@ class SharedPlacement:
         error = ServerError(f"the process that chooses engines {how}")
         logger.warning("agentcache: vLLM's balancer chooses engines until that is mended, which is tried: %s", error)
         return error
-
-
-def serve(listener: Listener, placement: JobPlaces) -> None:
-    """Answer every API server that connects, each in a thread of its own, one question at a time.
-
-    Each thread ends with its API server, and Python ends no process before its threads.
-    """
-    lock = Lock()
-    while True:
-        try:
-            connection = listener.accept()
-        except (AuthenticationError, EOFError, OSError):
-            continue  # Somebody without the key, or who went away.
-        Thread(target=partial(_answer, connection, placement, lock), daemon=False).start()
-
-
-def _answer(connection: Connection, placement: JobPlaces, lock: Lock) -> None:
-    placed: set[str] = set()
-    try:
-        while True:
-            wants_answer, method, values, named = connection.recv()
-            with lock:
-                result = getattr(placement, method)(*values, **named)
-            if method == "place":
-                placed.add(values[0])
-            elif method == "finished":
-                placed.discard(values[0])
-            if wants_answer:
-                connection.send(result)
-    except (EOFError, OSError):
-        # The API server has ended, or given up: it will tell nothing more of what it has placed here.
-        with lock:
-            for request in placed:
-                placement.finished(request, (), time.monotonic())
-
-
-def main() -> None:
-    """Read what to serve, and serve until the end of the input and of all connections."""
-    meeting, make = pickle.load(sys.stdin.buffer)
-    # Open until the process ends, or the thread that accepts would find it closed for ever.
-    listener = Listener(meeting.address, authkey=meeting.key)
-    Thread(target=partial(serve, listener, make()), daemon=True).start()
-    sys.stdin.buffer.read()
-
-
-if __name__ == "__main__":
-    main()

@@ -15,8 +15,8 @@ logger = logging.getLogger("vllm.agentcache")
 def register() -> None:
     """Watch for our engines. Raises nothing and loads next to nothing: at this time any engine may be starting."""
     try:
-        from agentcache.engine.front_end import watch_engine_arguments
         from agentcache.engine.vllm.compat import check_release
+        from agentcache.front_end.hooks import watch_engine_arguments
 
         watch_engine_arguments()
         check_release()

@@ -10,10 +10,10 @@ import pytest
 from offloading_config import act_as_on_gpu, make_config, save
 from transformers import DeepseekV2Config, Gemma3TextConfig, PretrainedConfig, Qwen3NextConfig
 
-from agentcache.engine.cpu_cache import options
-from agentcache.engine.cpu_cache.options import count_host_tokens
-from agentcache.engine.token_bytes import count_token_bytes
 from agentcache.errors import InputError
+from agentcache.front_end import offloading
+from agentcache.front_end.offloading import count_host_tokens
+from agentcache.front_end.token_bytes import count_token_bytes
 
 LATENT = DeepseekV2Config(
     num_hidden_layers=2,
@@ -91,7 +91,7 @@ def test_size_below_one_context_is_left_to_vllm(tiny_model_path: str) -> None:
 
 def limit_memory(monkeypatch: pytest.MonkeyPatch, machine_gib: int, container_gib: int | None) -> None:
     monkeypatch.setattr("os.sysconf", {"SC_PHYS_PAGES": machine_gib, "SC_PAGE_SIZE": 2**30}.__getitem__)
-    monkeypatch.setattr(options, "get_cgroup_memory_limit", lambda: container_gib and container_gib * 2**30)
+    monkeypatch.setattr(offloading, "get_cgroup_memory_limit", lambda: container_gib and container_gib * 2**30)
 
 
 @pytest.mark.parametrize(("container_gib", "owner"), [(8, "container has 8"), (99, "machine has 24")])

@@ -1,0 +1,138 @@
+"""Marks every request for the engine core, in ways that no client can, with what it cannot see in tokens.
+
+A request's handler finds the session, of the request that its client has sent; vLLM's input processor makes what the
+engine gets. From the one to the other vLLM hands the name of the session, and so the marks go with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from copy import copy
+from functools import cache
+from typing import Any, Protocol
+
+from agentcache.engine.constants import AGENT_ARGUMENT, ANSWER_MARK, CALLS_ARGUMENT, FILL_MARK, REPLY_ARGUMENT
+from agentcache.engine.jobs.names import shorten
+from agentcache.engine.vllm.base import VLLMValidationError
+from agentcache.engine.vllm.engine import InputProcessor
+from agentcache.engine.vllm.patches import ADDED_PREFIX, wrap_method
+from agentcache.engine.vllm.requests import ChatCompletionRequest, GenerateBaseServing, ResponsesRequest
+from agentcache.engine.vllm.types import EngineCoreRequest, SamplingParams
+from agentcache.front_end.descriptions import describe_chat, describe_response
+from agentcache.front_end.forced_replies import force_replies
+
+# Clients may send these; `forced_replies.py` says when.
+_OF_CLIENTS = frozenset((REPLY_ARGUMENT, CALLS_ARGUMENT))
+_SHOWN = 64
+Process = Callable[..., EngineCoreRequest]
+
+
+class HttpRequest(Protocol):
+    """What the API server's middleware knows of a request, beside what vLLM reads of it."""
+
+    # Which of its session's agents sends it, if its client says so.
+    agent: str | None
+    # The body of an Anthropic message, which vLLM makes a chat of; None in other requests.
+    message: Mapping[str, Any] | None
+
+    def name_session(self, request: Any, found: str | None) -> str | None:
+        """Return the session of one of vLLM's requests, of which vLLM has `found` this one."""
+
+    def read_session(self, found: str, tenant: str | None) -> str:
+        """Return the session that vLLM has `found` in the headers, for a tenant given by its cache salt."""
+
+
+# None where no request of our API server is in progress.
+asking: ContextVar[HttpRequest | None] = ContextVar("agentcache_asking", default=None)
+
+
+class MarkedSession(str):
+    """The name of a request's session, empty for none, with the marks of the request."""
+
+    marks: Mapping[str, Any]
+
+
+@cache
+def mark_requests() -> None:
+    """Give the core our marks of each request, and refuse what clients send under our names. May be called again."""
+    wrap_method(GenerateBaseServing, "_get_session_id", _mark)
+    wrap_method(InputProcessor, "process_inputs", lambda process: _join(force_replies(process)))
+
+
+def _mark(find_session: Callable[..., str | None]) -> Callable[..., MarkedSession]:
+    def get_session_id(request: Any, raw_request: Any) -> MarkedSession:
+        # A server that streams its answer has begun it before the input processor sees the request, with status 200.
+        refuse_marks(request.vllm_xargs)
+        found, asked = find_session(request, raw_request), asking.get()
+        session = MarkedSession((found if asked is None else asked.name_session(request, found)) or "")
+        session.marks = _describe(request, asked)
+        return session
+
+    return get_session_id
+
+
+def _describe(request: Any, asked: HttpRequest | None) -> dict[str, Any]:
+    # vLLM makes many requests of one token for a beam search.
+    if isinstance(request, ChatCompletionRequest) and not request.use_beam_search:
+        marks = describe_chat(request, None if asked is None else asked.message)
+    elif isinstance(request, ResponsesRequest):
+        marks = describe_response(request)
+    else:
+        return {}
+    if asked is not None and asked.agent is not None:
+        marks[AGENT_ARGUMENT] = shorten(asked.agent)
+    return marks
+
+
+def _join(process: Process) -> Process:
+    def process_inputs(
+        self: InputProcessor,
+        request_id: str,
+        prompt: Any,
+        params: Any,
+        *args: Any,
+        session_id: str | None = None,
+        **kwargs: Any,
+    ) -> EngineCoreRequest:
+        _refuse_id(request_id)
+        if isinstance(params, SamplingParams):
+            refuse_marks(params.extra_args)
+            if marks := getattr(session_id, "marks", None):
+                params = join_marks(params, marks)
+        request = process(self, request_id, prompt, params, *args, session_id=session_id, **kwargs)
+        if isinstance(session_id, MarkedSession):
+            request.session_id = str(session_id) or None
+        elif session_id and (asked := asking.get()) is not None:
+            request.session_id = asked.read_session(session_id, request.cache_salt)
+        return request
+
+    return process_inputs
+
+
+def join_marks(params: SamplingParams, marks: Mapping[str, Any]) -> SamplingParams:
+    """Return a copy of the parameters with marks among the extra arguments, as the engine core reads them."""
+    joined = copy(params)
+    joined.extra_args = {**(params.extra_args or {}), **marks}
+    return joined
+
+
+def refuse_marks(arguments: Mapping[str, Any] | None) -> None:
+    """Raise what the server answers as a 400 for extra arguments that have a name of ours."""
+    for name in arguments or ():
+        if name.startswith(ADDED_PREFIX) and name not in _OF_CLIENTS:
+            shown = name[:_SHOWN]
+            raise VLLMValidationError(
+                f"{shown}: the server keeps arguments that begin with {ADDED_PREFIX} for itself; leave it out",
+                parameter=shown,
+            )
+
+
+def _refuse_id(request_id: str) -> None:
+    """Raise what the server answers as a 400 for an id that could be taken for one of ours."""
+    for ours in (FILL_MARK, ANSWER_MARK):
+        if ours in request_id:
+            raise VLLMValidationError(
+                f"request_id (X-Request-Id): the server keeps {ours} for ids of its own; leave it out",
+                parameter="request_id",
+            )
