@@ -9,14 +9,15 @@ from __future__ import annotations
 import pickle
 import sys
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import partial
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, Listener
 from threading import Lock, Thread
 from typing import Any, NamedTuple
 
-from agentcache.engine.jobs.names import ReplyIds
+from agentcache.engine.jobs.names import ReplyIds, job_name
+from agentcache.policy.replicas.job_homes import JobHome
 from agentcache.policy.replicas.placement import Placement
 
 
@@ -35,13 +36,35 @@ class JobPlaces(Placement):
         super().__init__(engines, **settings)
         self._replied: ReplyIds[str] = ReplyIds()
 
-    def note_reply(self, request: str, tenant: str | None, job: str) -> None:
-        """Note that a request of the job has finished, under the id that the engine has for it."""
-        self._replied.note(request, tenant, job)
+    def finished(
+        self,
+        request: str,
+        reply: Sequence[int],
+        now_s: float,
+        *,
+        answered: bool = False,
+        replied: tuple[str, str | None, str] | None = None,
+    ) -> None:
+        """Note that a request is over. `replied`: the id that its engine has for it, its tenant and its job."""
+        super().finished(request, reply, now_s, answered=answered)
+        if replied is not None:
+            self._replied.note(*replied)
 
-    def find_replied(self, reply: str, tenants: Collection[str | None] | None) -> str | None:
-        """Find the job of a reply, by the id that its client has got, if it is one of these tenants', or of any."""
-        return self._replied.find(reply, tenants)
+    def find_homes(self, session: str, tenants: Collection[str | None] | None) -> list[JobHome]:
+        """Find homes as engines find jobs: by the session, and where none has this name, by the id of a reply.
+
+        None of all tenants is read as none for sessions: the tenants' names are not known here.
+        """
+        names = (job_name(session, tenant) for tenant in ((None,) if tenants is None else tenants))
+        homes = list(filter(None, map(self.find, names)))
+        if not homes and (job := self._replied.find(session, tenants)) is not None:
+            homes = list(filter(None, [self.find(job)]))
+        return homes
+
+    def end_session(self, session: str, tenants: Collection[str | None] | None) -> None:
+        """Forget the jobs that `find_homes` finds: they are over."""
+        for home in self.find_homes(session, tenants):
+            self.end_job(home.job)
 
 
 def serve(listener: Listener, placement: JobPlaces) -> None:

@@ -53,15 +53,12 @@ class Placer:
         self._ask(lambda: self._note(outputs))
 
     def end_session(self, session: str, tenants: Collection[str | None] | None) -> None:
-        """Forget the session's jobs of these tenants, or that of the reply which has `session` as its id.
-
-        None of all is read as none for sessions: the tenants' names are not known here.
-        """
-        self._ask(lambda: [self.placement.end_job(home.job) for home in self._find_all(session, tenants)])
+        """Forget the session's jobs of these tenants, or that of the reply which has `session` as its id."""
+        self._ask(lambda: self.placement.end_session(session, tenants))
 
     def find(self, session: str, tenants: Collection[str | None] | None) -> JobHome | None:
         """Find the home of the session's job, of the first tenant that has one, or of the job of the reply."""
-        return self._ask(lambda: next(iter(self._find_all(session, tenants)), None))
+        return self._ask(lambda: next(iter(self.placement.find_homes(session, tenants)), None))
 
     def _ask(self, ask: Callable[[], _Answer]) -> _Answer | None:
         try:
@@ -98,18 +95,8 @@ class Placer:
         finished = outputs.finished_requests or set()
         for request in finished:
             if (turn := self._turns.pop(request, None)) is not None:
-                answered = request + ANSWER_MARK in finished
-                self.placement.finished(turn.request, turn.reply, self._clock(), answered=answered)
-                self.placement.note_reply(request, turn.tenant, turn.job)
-
-    def _find_all(self, session: str, tenants: Collection[str | None] | None) -> list[JobHome]:
-        """Find homes as the engine finds jobs: by the session, and where none has this name, by a reply's id."""
-        names = (job_name(session, tenant) for tenant in ((None,) if tenants is None else tenants))
-        homes = [home for name in names if (home := self.placement.find(name)) is not None]
-        if homes or (job := self.placement.find_replied(session, tenants)) is None:
-            return homes
-        home = self.placement.find(job)
-        return [] if home is None else [home]
+                answered, replied = request + ANSWER_MARK in finished, (request, turn.tenant, turn.job)
+                self.placement.finished(turn.request, turn.reply, self._clock(), answered=answered, replied=replied)
 
 
 def _tell_left(request: EngineCoreRequest, tokens: int) -> None:

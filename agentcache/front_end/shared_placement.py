@@ -72,7 +72,7 @@ class PlacementProcess:
             wait_s = START_WAIT_S
         try:
             connection = connect(self._meeting, wait_s)
-            connection.send((True, "find", ("",), {}))
+            connection.send((True, "find_homes", ("", None), {}))
             connection.recv()
         except (AuthenticationError, EOFError, OSError) as error:
             raise ServerError("the process that chooses engines does not answer") from error
@@ -160,30 +160,21 @@ class SharedPlacement:
         """Note a request's first token, without an answer: nothing that a client does next depends on it."""
         self._tell("got_token", request)
 
-    def finished(self, request: str, reply: list[int], now_s: float, *, answered: bool = False) -> None:
+    def finished(self, request: str, reply: list[int], now_s: float, **told: Any) -> None:
         """Note that a request is over, with the tokens that it got.
 
         Return when all API servers see it: the client may send the job's next turn to any of them.
         """
-        self._ask("finished", request, reply, now_s, answered=answered)
+        self._ask("finished", request, reply, now_s, **told)
 
-    def end_job(self, job: str) -> bool:
-        """Forget a job that is over. Return False if it is not known."""
-        return bool(self._ask("end_job", job))
+    def find_homes(self, session: str, tenants: Collection[str | None] | None) -> list[JobHome]:
+        """Find where the session's jobs live, or that of a reply."""
+        homes: list[JobHome] = self._ask("find_homes", session, tenants)
+        return homes
 
-    def find(self, job: str) -> JobHome | None:
-        """Find a job's home."""
-        home: JobHome | None = self._ask("find", job)
-        return home
-
-    def note_reply(self, request: str, tenant: str | None, job: str) -> None:
-        """Note that a request of the job has finished. Return when all API servers see it."""
-        self._ask("note_reply", request, tenant, job)
-
-    def find_replied(self, reply: str, tenants: Collection[str | None] | None) -> str | None:
-        """Find the job of a reply."""
-        job: str | None = self._ask("find_replied", reply, tenants)
-        return job
+    def end_session(self, session: str, tenants: Collection[str | None] | None) -> None:
+        """Forget the session's jobs, which are over."""
+        self._ask("end_session", session, tenants)
 
     def _tell(self, method: str, *values: Any, **named: Any) -> None:
         try:

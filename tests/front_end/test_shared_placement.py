@@ -68,13 +68,13 @@ def test_two_servers_see_what_one_would(servers: list[SharedPlacement]) -> None:
             assert told == alone.place(request, Chain(tokens, BLOCK), float(turn), job=name)
             for placement in (server, alone):
                 placement.got_token(request)
-                placement.finished(request, [100 + job] * 8, turn + 0.5, answered=turn == 2)
-            assert server.find("job 1") == alone.find("job 1")
-    servers[0].note_reply("chatcmpl-a-1f", "tenant", "job 3")
-    assert servers[1].find_replied("chatcmpl-a", ["tenant"]) == "job 3"
-    assert servers[1].find_replied("chatcmpl-a", ["another"]) is None
-    assert servers[0].end_job("job 1") is alone.end_job("job 1") is True
-    assert servers[1].find("job 1") is None
+                replied = (f"chatcmpl-{request}-1f", "tenant", f"job {job}")
+                placement.finished(request, [100 + job] * 8, turn + 0.5, answered=turn == 2, replied=replied)
+            assert server.find_homes("job 1", None) == alone.find_homes("job 1", None)
+    assert [home.job for home in servers[1].find_homes("chatcmpl-3-2", ["tenant"])] == ["job 3"]
+    assert servers[1].find_homes("chatcmpl-3-2", ["another"]) == []
+    servers[0].end_session("job 1", None)
+    assert servers[1].find_homes("job 1", None) == []
 
 
 def test_a_server_with_another_key_is_sent_away(meeting: Meeting, process: Popen[bytes]) -> None:
@@ -108,17 +108,17 @@ def test_a_process_that_ends_is_started_again(tmp_path: Path, monkeypatch: pytes
         SharedPlacement(each.join(), BLOCK, Rejoining(each.join, clock=clock, run=lambda work: work()))
         for each in (first, other)
     ]
-    assert [server.find("nobody") for server in servers] == [None, None]
+    assert [server.find_homes("nobody", None) for server in servers] == [[], []]
     started[0].kill()
     started[0].wait(10)
     for how in ("is gone", "is not there"):
         for server in servers:
             with pytest.raises(ServerError, match=how):
-                server.find("nobody")
+                server.find_homes("nobody", None)
     clock.now_s += 1.0
     for server in servers:
         with pytest.raises(ServerError, match="is not there"):
-            server.find("nobody")
+            server.find_homes("nobody", None)
         assert server.place("1", Chain([1] * 8, BLOCK), 0.0, job="job").job == "job"
     assert len(started) == 2
     started[1].kill()
@@ -141,12 +141,12 @@ def test_servers_that_end_later_are_answered(tmp_path: Path) -> None:
     process = start_process(meeting, MAKE)
     connections = [connect(meeting) for _ in range(2)]
     first, last = map(share, connections)
-    assert first.find("nobody") is last.find("nobody") is None
+    assert first.find_homes("nobody", None) == last.find_homes("nobody", None) == []
     connections[0].close()
     assert process.stdin is not None
     process.stdin.close()
     for _ in range(3):
-        assert last.find("nobody") is None
+        assert last.find_homes("nobody", None) == []
     connections[1].close()
     assert process.wait(10) == 0
 
@@ -156,10 +156,10 @@ def test_a_late_answer_is_not_taken_for_the_next(monkeypatch: pytest.MonkeyPatch
     ours, process = Pipe()
     server = share(ours)
     with pytest.raises(ServerError, match="did not answer within 0 s"):
-        server.find("nobody")
-    assert process.recv() == (True, "find", ("nobody",), {})
+        server.find_homes("nobody", None)
+    assert process.recv() == (True, "find_homes", ("nobody", None), {})
     with pytest.raises(ServerError, match="is not there"):
-        server.find("somebody")
+        server.find_homes("somebody", None)
 
 
 def test_what_is_sent_can_be_sent() -> None:
