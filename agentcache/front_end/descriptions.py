@@ -20,10 +20,9 @@ from agentcache.engine.constants import (
 )
 from agentcache.engine.jobs.told_prompt import MAX_MESSAGES, Questions
 from agentcache.engine.vllm.requests import ChatCompletionRequest, ResponsesRequest
-from agentcache.front_end.sent_digests import MAX_TOOLS, digest_chat, digest_response
+from agentcache.front_end.sent_digests import LETTERS, MAX_TOOLS, digest_chat, digest_response
 from tool_runtime.learning.tool_key import key_name
 
-_LETTERS = {"system": "s", "developer": "s", "user": "u", "assistant": "a", "tool": "t", "function": "t"}
 # Of a digest: enough to tell the turns of one job apart.
 _DIGEST_BYTES = 8
 # Messages and their parts, and characters. To read more would hold up the API server.
@@ -65,7 +64,7 @@ def _find_messages(items: Iterable[Any]) -> Iterator[tuple[str, Any]]:
         role, kind = values.get("role"), str(values.get("type", ""))
         if isinstance(role, str) and kind in ("", "message", "None") and role != "assistant":
             was_part = False
-            yield _LETTERS.get(role, "u"), values.get("content")
+            yield LETTERS.get(role, "u"), values.get("content")
         elif kind.endswith("_output"):
             was_part = False
             yield "t", values.get("output")

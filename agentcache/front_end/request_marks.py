@@ -7,10 +7,9 @@ engine gets. From the one to the other vLLM hands the name of the session, and s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextvars import ContextVar
 from copy import copy
 from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
 from agentcache.engine.constants import AGENT_ARGUMENT, ANSWER_MARK, CALLS_ARGUMENT, FILL_MARK, REPLY_ARGUMENT
 from agentcache.engine.jobs.names import shorten
@@ -19,6 +18,7 @@ from agentcache.engine.vllm.engine import InputProcessor
 from agentcache.engine.vllm.patches import ADDED_PREFIX, wrap_method
 from agentcache.engine.vllm.requests import ChatCompletionRequest, GenerateBaseServing, ResponsesRequest
 from agentcache.engine.vllm.types import EngineCoreRequest, SamplingParams
+from agentcache.front_end.client_sessions import SessionRequest, asking
 from agentcache.front_end.descriptions import describe_chat, describe_response
 from agentcache.front_end.forced_replies import force_replies
 
@@ -26,25 +26,6 @@ from agentcache.front_end.forced_replies import force_replies
 _OF_CLIENTS = frozenset((REPLY_ARGUMENT, CALLS_ARGUMENT))
 _SHOWN = 64
 Process = Callable[..., EngineCoreRequest]
-
-
-class HttpRequest(Protocol):
-    """What the API server's middleware knows of a request, beside what vLLM reads of it."""
-
-    # Which of its session's agents sends it, if its client says so.
-    agent: str | None
-    # The body of an Anthropic message, which vLLM makes a chat of; None in other requests.
-    message: Mapping[str, Any] | None
-
-    def name_session(self, request: Any, found: str | None) -> str | None:
-        """Return the session of one of vLLM's requests, of which vLLM has `found` this one."""
-
-    def read_session(self, found: str, tenant: str | None) -> str:
-        """Return the session that vLLM has `found` in the headers, for a tenant given by its cache salt."""
-
-
-# None where no request of our API server is in progress.
-asking: ContextVar[HttpRequest | None] = ContextVar("agentcache_asking", default=None)
 
 
 class MarkedSession(str):
@@ -72,7 +53,7 @@ def _mark(find_session: Callable[..., str | None]) -> Callable[..., MarkedSessio
     return get_session_id
 
 
-def _describe(request: Any, asked: HttpRequest | None) -> dict[str, Any]:
+def _describe(request: Any, asked: SessionRequest | None) -> dict[str, Any]:
     # vLLM makes many requests of one token for a beam search.
     if isinstance(request, ChatCompletionRequest) and not request.use_beam_search:
         marks = describe_chat(request, None if asked is None else asked.message)

@@ -24,7 +24,7 @@ _MAX_PARTS = 4096
 _MAX_BYTES = 4 * 2**20
 _DIGEST_BYTES = 4
 # Of a chat's message or an item of a response: s(ystem), u(ser), t(ool), a(ssistant), r: the same with its reasoning.
-_LETTERS = {"system": "s", "developer": "s", "tool": "t", "function": "t", "assistant": "a"}
+LETTERS = {"system": "s", "developer": "s", "tool": "t", "function": "t", "assistant": "a"}
 # What a chat template is given beside messages and tools.
 _OPTIONS = ("chat_template", "chat_template_kwargs", "documents", "reasoning_effort", "reasoning")
 # vLLM's --exclude-tools-when-tool-choice-none, which no request tells.
@@ -99,7 +99,7 @@ def _find_letter(message: Mapping[str, Any]) -> str:
         return "r"
     if kind.endswith("_output") or (kinds and kinds <= {"tool_result"}):
         return "t"
-    return _LETTERS.get(str(role), "u") if role else "a"
+    return LETTERS.get(str(role), "u") if role else "a"
 
 
 def _find_shown(message: Mapping[str, Any]) -> Iterator[Any]:

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 from agentcache.engine.jobs.views import ChangeText, ChangeView, HistogramCounts, PinCounts, RuntimeCounts, ToolCounts
 from agentcache.engine.rpc.snapshot import ComparisonCounts, EngineSnapshot
+from agentcache.front_end.client_sessions import find_job_path
 from agentcache.report.content import MAX_LISTED, Listing
 from agentcache.report.table import NO_DATA, format_number
-from agentcache.server.client_sessions import find_job_path
 from agentcache.server.live_run import NamedJob
 
 _CHANGE_COLUMNS = ("Job", "Turn", "Token", "Message", "What changed")

@@ -19,7 +19,7 @@ from starlette.status import (
 
 from agentcache.engine.vllm.serving import create_error_response
 from agentcache.errors import ServerError
-from agentcache.server.client_sessions import MAX_SESSION_CHARACTERS, find_job_path, read_header
+from agentcache.front_end.client_sessions import MAX_SESSION_CHARACTERS, find_job_path, read_header
 from agentcache.server.job_reader import MAX_JOBS, JobReader, Tenants
 from agentcache.server.live_report import LiveReport
 from agentcache.server.metrics import render_metrics

@@ -1,33 +1,20 @@
-"""Finds the session of each HTTP request in all the ways in which clients name it, and releases it behind its last one.
-
-vLLM itself knows one header and a field of its own.
-"""
+"""Reads which session each HTTP request names, and releases the session behind its last one."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any
 
 from starlette.datastructures import Headers, State
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from agentcache.engine.vllm.base import VLLMValidationError, init_logger
+from agentcache.engine.vllm.base import init_logger
 from agentcache.engine.vllm.serving import validate_json_request
 from agentcache.errors import in_one_line
-from agentcache.front_end.request_marks import asking, refuse_marks
+from agentcache.front_end.client_sessions import SESSION_HEADER, SessionRequest, asking
+from agentcache.front_end.request_marks import refuse_marks
 from agentcache.server.access import needs_key
-from agentcache.server.client_sessions import (
-    SESSION_HEADER,
-    bound_session,
-    find_agent,
-    find_cache_key,
-    find_header,
-    find_user_session,
-    read_header,
-)
 from agentcache.server.job_reader import JobReader
 from agentcache.server.routes import answer_error
 
@@ -36,59 +23,6 @@ logger = init_logger("vllm.agentcache")
 # Only one of uvicorn's two parsers has a limit of its own.
 _MAX_HEADERS = 2**20
 DYNAMO_FINAL_HEADER = "x-dynamo-session-final"
-_MESSAGES = "/v1/messages"
-
-
-class SessionRequest:
-    """What an HTTP request tells of its session: by its headers, and by its body once that is read."""
-
-    def __init__(self, headers: Headers) -> None:
-        self.agent = find_agent(headers)
-        self.message: Mapping[str, Any] | None = None
-        # With the cache salts of their requests: the body has the salt, and may name another session than the headers.
-        self.found: set[tuple[str, str | None]] = set()
-        self.header = _find_session(headers)
-        self._session = read_header(self.header)
-        # In the body, where vLLM does not look: that of a message, and what counts where there is no other.
-        self._of_message: object = None
-        self._other: str | None = None
-
-    def read_body(self, body: Mapping[str, Any], path: str) -> None:
-        """Read the body, parsed and no more, of a request that goes to `path`."""
-        self._other = find_cache_key(body.get("prompt_cache_key"))
-        if path == _MESSAGES:
-            self.message = body
-            self._of_message = body.get("session_id")
-            self._other = find_user_session(body.get("metadata"))
-
-    def name_session(self, request: Any, found: str | None) -> str | None:
-        """Return and note the session of a valid request."""
-        if self._of_message is not None:
-            _check_text(self._of_message)
-        session = self._of_message or request.session_id or self._session or found or self._other
-        if not session:
-            return None
-        session = bound_session(_check_text(session))
-        self.found.add((session, request.cache_salt))
-        return session
-
-    def read_session(self, found: str, tenant: str | None) -> str:
-        """Return the session that vLLM has found in the headers, as text, and note it."""
-        session = self._session if found == self.header else found
-        self.found.add((session, tenant))
-        return session
-
-
-def _check_text(session: object) -> str:
-    """Raise what the server answers as a 400 for a session that is no text."""
-    if not isinstance(session, str):
-        raise VLLMValidationError("session_id: must be text", parameter="session_id")
-    try:
-        session.encode()
-    except UnicodeEncodeError:
-        # Half a surrogate pair, as JSON can spell it; it would not reach the engine.
-        raise VLLMValidationError("session_id: must be text that UTF-8 can encode", parameter="session_id") from None
-    return session
 
 
 async def read_body(request: Request) -> None:
@@ -103,7 +37,7 @@ async def read_body(request: Request) -> None:
     except (ValueError, RecursionError):
         # The route says so.
         return
-    if not isinstance(asked, SessionRequest) or not isinstance(body, dict):
+    if asked is None or not isinstance(body, dict):
         return
     asked.read_body(body, request.scope["route"].path)
     if isinstance(params := body.get("sampling_params"), dict) and isinstance(params.get("extra_args"), dict):
@@ -157,13 +91,6 @@ class SessionHeaders:
 async def _refuse_headers(scope: Scope, receive: Receive, send: Send) -> None:
     message = "The request's headers are larger than 1 MiB together; send a shorter X-Session-ID and fewer others."
     await answer_error(message, HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)(scope, receive, send)
-
-
-def _find_session(headers: Headers) -> str:
-    """Find the session as the header that vLLM reads is to have it, shortened if it is too long; empty for none."""
-    found = headers.get(SESSION_HEADER) or find_header(headers) or ""
-    session = read_header(found)
-    return found if (bounded := bound_session(session)) == session else bounded
 
 
 def _name_session(headers: list[tuple[bytes, bytes]], session: str) -> list[tuple[bytes, bytes]]:

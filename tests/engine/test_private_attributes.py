@@ -45,7 +45,8 @@ def find_foreign(tree: ast.Module) -> set[str]:
 
 
 def test_private_attributes_of_vllm_are_listed() -> None:
-    modules = [path for room in ("engine", "front_end", "server", "sim", "profile") for path in (PACKAGE / room).rglob("*.py")]
+    rooms = ("engine", "front_end", "server", "sim", "profile")
+    modules = [path for room in rooms for path in (PACKAGE / room).rglob("*.py")]
     assert len(modules) > 60
     foreign = {name: path.name for path in modules for name in find_foreign(ast.parse(path.read_text()))}
     ours = {name for name in foreign if name in OURS}

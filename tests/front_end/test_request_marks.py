@@ -30,7 +30,8 @@ from agentcache.engine.constants import (
     TOOLS_DECLARED_ARGUMENT,
 )
 from agentcache.engine.vllm.compat import check_server
-from agentcache.front_end.request_marks import asking, mark_requests
+from agentcache.front_end.client_sessions import asking
+from agentcache.front_end.request_marks import mark_requests
 
 OURS = sorted({value for name, value in vars(constants).items() if name.endswith("_ARGUMENT")})
 # Those that a client may send where the operator allows it.

@@ -14,7 +14,7 @@ import httpx
 import pytest
 from background_server import AUTHORIZED, KEY, SharedServer
 
-from agentcache.server.client_sessions import SESSION_HEADER
+from agentcache.front_end.client_sessions import SESSION_HEADER
 from workloads.recording.reader import read_recording
 
 VARIABLE = "AGENTCACHE_AIPERF"

@@ -27,8 +27,8 @@ from vllm.inputs.engine import tokens_input
 from vllm.v1.engine.input_processor import InputProcessor
 
 from agentcache.engine.constants import RELEASE_METHOD, ROLES_ARGUMENT
-from agentcache.front_end.request_marks import asking, mark_requests
-from agentcache.server.client_sessions import MAX_SESSION_CHARACTERS, SESSION_HEADER, bound_session
+from agentcache.front_end.client_sessions import MAX_SESSION_CHARACTERS, SESSION_HEADER, asking, bound_session
+from agentcache.front_end.request_marks import mark_requests
 from agentcache.server.job_reader import JobReader
 from agentcache.server.session_headers import SessionHeaders, read_body
 

@@ -7,38 +7,16 @@ reply again and has nothing to add.
 from __future__ import annotations
 
 import logging
-import threading
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 from agentcache.errors import in_one_line
 
 _LOGGERS = ("vllm.tool_parsers.", "vllm.parser.")
 
 
-class _OneLine(logging.Filter):
-    """Drops what a thread logs that has entered it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._here = threading.local()
-
-    def __enter__(self) -> None:
-        self._here.silent = True
-
-    def __exit__(self, *_: object) -> None:
-        self._here.silent = False
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        if getattr(self._here, "silent", False):
-            return False
-        error = record.exc_info[1] if record.exc_info else None
-        if error is not None:
-            record.msg = f"{record.getMessage()} {type(error).__name__}: {in_one_line(error)}"
-            record.args, record.exc_info = (), None
-        return True
-
-
-_FILTER = _OneLine()
+_is_silent: ContextVar[bool] = ContextVar("agentcache_parsers_are_silent", default=False)
 
 
 def shorten_parser_errors() -> None:
@@ -46,9 +24,23 @@ def shorten_parser_errors() -> None:
     # By name: a logger does not ask the filters of the loggers above it.
     for name in list(logging.root.manager.loggerDict):
         if name.startswith(_LOGGERS):
-            logging.getLogger(name).addFilter(_FILTER)
+            logging.getLogger(name).addFilter(pass_in_one_line)
 
 
-def reading_again() -> AbstractContextManager[None]:
+@contextmanager
+def reading_again() -> Iterator[None]:
     """Silence these parsers meanwhile, in this thread."""
-    return _FILTER
+    token = _is_silent.set(True)
+    try:
+        yield
+    finally:
+        _is_silent.reset(token)
+
+
+def pass_in_one_line(record: logging.LogRecord) -> bool:
+    """Filter one record, for `logging`: drop it in a thread that is reading again, else put its error into its line."""
+    error = record.exc_info[1] if record.exc_info else None
+    if error is not None:
+        record.msg = f"{record.getMessage()} {type(error).__name__}: {in_one_line(error)}"
+        record.args, record.exc_info = (), None
+    return not _is_silent.get()
