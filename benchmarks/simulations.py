@@ -156,10 +156,14 @@ LINES = {
 }
 
 
+CLAIRVOYANT = Path(__file__).with_name("clairvoyant.py")
+
+
 def run_case(case: Case, out: Path) -> dict[str, Any]:
     """The figures of each policy. Raises RuntimeError with what the command said if it failed."""
     if not case.converted:
-        return measure(["simulate", *case.arguments], out / case.folder)
+        program = (str(CLAIRVOYANT),) if "belady-cost" in case.policies else ("-m", "agentcache")
+        return measure(["simulate", *case.arguments], out / case.folder, program=program)
     recording = out / f"{case.folder}.jsonl"
     out.mkdir(parents=True, exist_ok=True)
     convert([*case.converted, "--out", str(recording)])

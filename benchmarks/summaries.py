@@ -12,11 +12,16 @@ from pathlib import Path
 from typing import Any
 
 
-def measure(arguments: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Return each policy's figures. Raises RuntimeError with what the command said if it failed."""
+def measure(
+    arguments: Sequence[str],
+    folder: Path,
+    environment: Mapping[str, str] | None = None,
+    program: Sequence[str] = ("-m", "agentcache"),
+) -> dict[str, Any]:
+    """Return each policy's figures; `program` is what Python runs. Raises RuntimeError with what the command said if it failed."""
     summary = folder / "summary.json"
     if not summary.exists():
-        command = [sys.executable, "-m", "agentcache", *arguments, "--out", str(folder), "--overwrite"]
+        command = [sys.executable, *program, *arguments, "--out", str(folder), "--overwrite"]
         done = subprocess.run(
             command, capture_output=True, text=True, check=False, env={**os.environ, **(environment or {})}
         )

@@ -95,7 +95,6 @@ def make_run(folder: Path) -> Path:
     [
         (["--policy", "fifo"], "--policy fifo: unknown; choose from vllm, lru"),
         (["--policy", "lru"], "--policy: the same policy is given twice; give each once"),
-        (["--policy", "belady-cost"], "--policy belady-cost: only for simulate; a server does not know"),
         (["--max-gap", "3"], "--max-gap: only for agent_traces"),
         (["--base-url", "http://127.0.0.1:1/v1"], "--base-url: the server has its own policy, cache and options"),
         (["--seed", "-1"], "--seed -1: give 0 or more"),
@@ -262,10 +261,6 @@ def test_ctrl_c_is_one_line(monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
     monkeypatch.setattr("agentcache.cli.command._check_vllm", lambda: signal.raise_signal(signal.SIGINT))
     assert main(["serve", "tiny"]) == 130
     assert capfd.readouterr() == ("", "agentcache: interrupted\n")
-
-
-def test_serve_cannot_know_the_future(refuse: Refuse) -> None:
-    assert refuse("serve", "tiny", "--policy", "belady-cost").startswith("--policy belady-cost: only for simulate")
 
 
 def test_a_report_is_made_again_and_runs_are_compared(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

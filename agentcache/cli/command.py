@@ -21,7 +21,7 @@ from agentcache.plan.settings import PlanSettings
 from agentcache.policy.registry import find_policy
 from agentcache.profile.settings import read_settings as read_profile_settings
 from agentcache.replay.settings import ReplaySettings, list_seeds, read_headers
-from agentcache.run.checks import RunSettings, list_lanes, refuse_clairvoyant
+from agentcache.run.checks import RunSettings, list_lanes
 from agentcache.sim.settings import SimulationSettings
 
 if TYPE_CHECKING:
@@ -81,7 +81,6 @@ def _split_at_dashes(arguments: list[str]) -> tuple[list[str], list[str]]:
 def _serve(options: argparse.Namespace, vllm_options: list[str], behind_dashes: list[str]) -> int:
     # What is wrong on its own is told at once: vLLM takes seconds to load.
     if options.policy is not None:
-        refuse_clairvoyant(options.policy)
         find_policy(options.policy)
     knobs = read_knobs([*options.agentcache, *_file_knobs(options)])
     check_servable(options.model)

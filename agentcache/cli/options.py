@@ -11,7 +11,6 @@ from agentcache.option_parser import OptionParser
 from agentcache.plan.settings import DEFAULT_REQUESTS
 from agentcache.policy.registry import DEFAULT_POLICY, POLICIES
 from agentcache.profile.settings import add_arguments as add_profile_arguments
-from agentcache.run.checks import CLAIRVOYANT
 from agentcache.sim.settings import (
     DEFAULT_BLOCK_SIZE,
     DEFAULT_GPU,
@@ -103,7 +102,7 @@ def _add_simulate(parser: argparse.ArgumentParser) -> None:
     target.add_argument("--model", default=DEFAULT_MODEL, help="llama-3.1-8b, llama-3.1-70b, tiny (default the first)")
     target.add_argument("--gpu", default=DEFAULT_GPU, help="h20, h100, h200; cpu for tiny (default h200)")
     target.add_argument("--tensor-parallel-size", type=int, default=1, metavar="N", help="GPUs per engine (default 1)")
-    target.add_argument("--policy", action="append", default=[], help=f"{_SEVERAL}; {CLAIRVOYANT}: clairvoyant")
+    target.add_argument("--policy", action="append", default=[], help=_SEVERAL)
     target.add_argument(
         "--kv-tokens", type=int, help="size of the KV cache in tokens (default what the GPU has room for)"
     )

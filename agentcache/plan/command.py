@@ -15,7 +15,6 @@ from agentcache.plan.stretch import Stretch, find_busiest, find_longest, load_st
 from agentcache.plan.sweep import Pool, Sweep, WorkerEndedError, find_fewest
 from agentcache.plan.table import KNOWN_ERROR, LEGEND, terminal_table
 from agentcache.plan.worker import Worker, choose_routing
-from agentcache.run.checks import CLAIRVOYANT
 from agentcache.run.folder import divert_output
 from agentcache.sim.costs import find_costs
 from workloads.loaded import LoadedJobs
@@ -127,7 +126,7 @@ def _make_plan(settings: PlanSettings, stretch: Stretch, notes: Sequence[str], s
 
 def _describe_routing(settings: PlanSettings, sweep: Sweep) -> dict[str, str]:
     """Say which engine got a request, where several were simulated."""
-    policies = dict.fromkeys(cell.policy for cell in sweep.cells if cell.engines > 1 and cell.policy != CLAIRVOYANT)
+    policies = dict.fromkeys(cell.policy for cell in sweep.cells if cell.engines > 1)
     routings = [f"{policy}: {choose_routing(settings, policy)}" for policy in policies]
     return {"routing": "; ".join(routings)} if routings else {}
 

@@ -12,7 +12,7 @@ from typing import Any
 from agentcache.config_reader import CONFIG_KEY, read_config
 from agentcache.errors import InputError
 from agentcache.output_folder import check_free
-from agentcache.run.checks import CLAIRVOYANT, check_kv_tokens, check_policies
+from agentcache.run.checks import check_kv_tokens, check_policies
 from agentcache.sim.costs import find_costs, find_room
 from agentcache.sim.settings import DEFAULT_BLOCK_SIZE, check_routing
 
@@ -142,8 +142,6 @@ class PlanSettings:
             return
         if not (math.isfinite(self.target_s) and self.target_s > 0):
             raise InputError(f"--target {self.target_s:g}: give a mean job latency in seconds, above 0")
-        if CLAIRVOYANT in self.policies:
-            raise InputError(f"--target {self.target_s:g}: {CLAIRVOYANT} knows the future of one engine; leave one out")
         if (most := self.max_gpus // self.tensor_parallel_size) < 1:
             raise InputError(
                 f"--max-gpus {self.max_gpus}: an engine has {self.tensor_parallel_size}; give at least as many, or "

@@ -13,7 +13,7 @@ import numpy as np
 from rich.console import Console
 
 from agentcache.config_reader import CONFIG_KEY, read_config
-from agentcache.errors import AgentCacheError, InputError
+from agentcache.errors import AgentCacheError
 from agentcache.front_end.placing_client import keeps_jobs_home
 from agentcache.jobs.context_job import ContextJob, ContextWriter, find_ordinary_tokens
 from agentcache.jobs.recorded_job import PromptWriter
@@ -22,11 +22,11 @@ from agentcache.models.catalog import resolve_model
 from agentcache.plan.bounds import Reuse, find_reuse
 from agentcache.plan.settings import Cell, Outcome, PlanSettings
 from agentcache.report.events import Event, JobEvent, RequestEvent
-from agentcache.run.checks import CLAIRVOYANT
 from agentcache.run.display import ReplayDisplay
+from agentcache.sim.clock import VirtualClock
 from agentcache.sim.costs import find_costs, name_costs, name_dtype
+from agentcache.sim.engine import SimulatedEngine
 from agentcache.sim.engine_shape import EngineShape, make_config
-from agentcache.sim.engines import make_engines
 from agentcache.sim.known_hashes import MadeHashes
 from agentcache.sim.routing import make_routing
 from agentcache.sim.runner import SimulationRunner
@@ -90,17 +90,10 @@ class Worker:
         return summarise(cell, self._jobs, events.requests, events.jobs, self._reuse)
 
     def _simulate(self, cell: Cell, events: _Events) -> None:
-        if cell.policy == CLAIRVOYANT and cell.engines > 1:
-            raise InputError(f"{CLAIRVOYANT} knows the future of one engine alone")
-        engines, future = make_engines(
-            cell.policy,
-            self._shape(cell),
-            self._gpu,
-            self._jobs,
-            self._prompts,
-            count=cell.engines,
-            hashes=self._hashes,
-        )
+        shape, clock = self._shape(cell), VirtualClock()
+        engines = [
+            SimulatedEngine(shape, cell.policy, self._gpu, clock, hashes=self._hashes) for _ in range(cell.engines)
+        ]
         routing = make_routing(choose_routing(self._settings, cell.policy), engines) if cell.engines > 1 else None
         with Path(os.devnull).open("w") as nowhere:
             runner = SimulationRunner(
@@ -109,7 +102,6 @@ class Worker:
                 prompts=self._prompts,
                 writer=events,
                 display=ReplayDisplay(cell.policy, len(self._jobs), Console(file=nowhere)),
-                future=future,
                 routing=routing,
                 checks_tokens=False,
             )

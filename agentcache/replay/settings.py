@@ -12,7 +12,7 @@ from agentcache.config_reader import CONFIG_KEY, read_config
 from agentcache.errors import InputError
 from agentcache.jobs.settings import JobSettings
 from agentcache.models.catalog import check_servable
-from agentcache.run.checks import check_kv_tokens, check_out, check_policies, refuse_clairvoyant
+from agentcache.run.checks import check_kv_tokens, check_out, check_policies
 
 # RFC 9110: a token.
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -43,8 +43,6 @@ class ReplaySettings:
     def check(self) -> None:
         """Raise InputError for settings that cannot work, before anything is loaded."""
         self.jobs.check()
-        for name in self.policies:
-            refuse_clairvoyant(name)
         check_policies(self.policies)
         if self.base_url is None and not (self.model and self.policies):
             raise InputError("replay: give --model and --policy, or --base-url of a server that runs already")

@@ -13,30 +13,11 @@ from agentcache.output_folder import check_free
 from agentcache.policy.registry import find_policy
 from agentcache.report.events import EVENTS_FILE, RUN_FILE
 
-# It needs to know the future, which only a simulation does.
-CLAIRVOYANT = "belady-cost"
-
-
-def refuse_clairvoyant(policy: str | None) -> None:
-    """Raise InputError for the policy that no server can follow."""
-    if policy == CLAIRVOYANT:
-        raise InputError(f"--policy {policy}: only for simulate; a server does not know which requests will come")
-
-
-def refuse_two_caches(policies: Sequence[str], cpu_tokens: int) -> None:
-    """Raise InputError for a CPU cache beside the policy that knows the future of one cache."""
-    if cpu_tokens > 0 and CLAIRVOYANT in policies:
-        raise InputError(
-            f"--cpu-tokens {cpu_tokens}: {CLAIRVOYANT} knows one cache; leave it out, or run it alone with --kv-tokens "
-            "as large as both"
-        )
-
 
 def check_policies(names: Sequence[str]) -> None:
     """Raise InputError for an unknown policy, or one given twice."""
     for name in names:
-        if name != CLAIRVOYANT:
-            find_policy(name)
+        find_policy(name)
     if len(set(names)) < len(names):
         raise InputError("--policy: the same policy is given twice; give each once")
 

@@ -21,13 +21,13 @@ from agentcache.report.events import EventWriter, PolicyEvent, RunRecord
 from agentcache.report.summary import Summary
 from agentcache.run.display import ReplayDisplay
 from agentcache.run.folder import ENGINE_LOG, begin_run, divert_output, find_versions
+from agentcache.sim.clock import VirtualClock
 from agentcache.sim.costs import StepModel, find_costs, name_costs, name_dtype
 from agentcache.sim.delays import MEASURED_FRONT_END, FrontEnd
 from agentcache.sim.engine import SimulatedEngine
 from agentcache.sim.engine_shape import EngineShape, make_config
-from agentcache.sim.engines import make_engines
 from agentcache.sim.routing import make_routing
-from agentcache.sim.runner import SimulationRunner
+from agentcache.sim.runner import Future, SimulationRunner
 from agentcache.sim.settings import SimulationSettings
 
 _GPU_NOTE = (
@@ -81,12 +81,12 @@ class Simulation:
         tokenizer = LocalTokenizer(path)
         self.loaded = load_run(settings.jobs, tokenizer)
         self.jobs = self.loaded.jobs
-        self._prompts = PromptWriter(tokenizer)
+        self.prompts = PromptWriter(tokenizer)
         # The waits of a recording are from engine to engine: the way to the client and back is in them.
         self._front_end = FrontEnd() if settings.jobs.kind == "recording" else MEASURED_FRONT_END
         costs = settings.model, settings.gpu, settings.tensor_parallel_size, settings.profile
-        self._gpu: StepModel = find_costs(*costs)[0]
-        self._shape = EngineShape(
+        self.gpu: StepModel = find_costs(*costs)[0]
+        self.shape = EngineShape(
             model_path=path,
             cache_tokens=settings.cache_tokens,
             block_size=settings.block_size,
@@ -101,7 +101,7 @@ class Simulation:
             # The policy's costs are those of the GPU that is simulated, not of the one at hand.
             knobs={**settings.knobs, **name_costs(*costs)},
         )
-        max_tokens = make_config(self._shape, "lru").model_config.max_model_len
+        max_tokens = make_config(self.shape, "lru").model_config.max_model_len
         check_fit(self.jobs, settings.jobs, cache_tokens=settings.cache_tokens, max_tokens=max_tokens)
 
     def run(self, console: Console) -> int:
@@ -115,17 +115,23 @@ class Simulation:
                 return INTERRUPTED
         return 0
 
+    def make_engines(self, policy: str) -> tuple[list[SimulatedEngine], Future | None]:
+        """Make a run's engines, under one clock, and what hears of requests that are certain to come: nothing here.
+
+        Raises InputError for what vLLM refuses.
+        """
+        clock = VirtualClock()
+        return [SimulatedEngine(self.shape, policy, self.gpu, clock) for _ in range(self._replicas)], None
+
     def _run_policy(self, policy: str, writer: EventWriter, console: Console) -> PolicyEvent:
         lanes = self.loaded.loop.begin() if self.loaded.loop else None
         with ReplayDisplay(policy, None if lanes else len(self.jobs), console) as display:
-            engines, future = make_engines(
-                policy, self._shape, self._gpu, self.jobs, self._prompts, count=self._replicas
-            )
+            engines, future = self.make_engines(policy)
             display.engine_ready(None)
             runner = SimulationRunner(
                 policy,
                 engines,
-                prompts=self._prompts,
+                prompts=self.prompts,
                 writer=writer,
                 display=display,
                 future=future,
@@ -150,7 +156,7 @@ class Simulation:
             waits_s=_add_waits(engines),
             prefill_s=sum(engine.prefill_s for engine in engines),
             busy_s=tuple(engine.busy_s for engine in engines),
-            gpus=self._shape.tensor_parallel_size * self._replicas,
+            gpus=self.shape.tensor_parallel_size * self._replicas,
             window_s=lanes.window_s if lanes else None,
         )
 

@@ -13,7 +13,7 @@ from agentcache.jobs.settings import JobSettings
 from agentcache.models.catalog import SHAPE_PREFIX
 from agentcache.models.shapes import SMALL
 from agentcache.policy.presets import PRESETS
-from agentcache.run.checks import CLAIRVOYANT, check_kv_tokens, check_out, check_policies, refuse_two_caches
+from agentcache.run.checks import check_kv_tokens, check_out, check_policies
 from agentcache.sim.costs import find_costs, find_room
 
 DEFAULT_MODEL = "llama-3.1-8b"
@@ -61,8 +61,6 @@ class SimulationSettings:
             raise InputError("simulate: give at least one --policy")
         self.jobs.check()
         check_policies(self.policies)
-        if CLAIRVOYANT in self.policies and self.jobs.concurrency is not None:
-            raise InputError(f"--policy {CLAIRVOYANT}: not with --concurrency, where what comes depends on the policy")
         check_out(self.out, self.overwrite)
         find_costs(self.model, self.gpu, self.tensor_parallel_size, self.profile)
         read_config({CONFIG_KEY: self.knobs})
@@ -76,9 +74,6 @@ class SimulationSettings:
                 raise InputError(f"{flag} {value}: give at least 1")
         check_kv_tokens(self.cache_tokens if self.kv_tokens is None else self.kv_tokens)
         check_routing(self.routing)
-        if self.replicas > 1 and CLAIRVOYANT in self.policies:
-            raise InputError(f"--replicas {self.replicas}: {CLAIRVOYANT} knows the future of one engine; leave one out")
-        refuse_two_caches(self.policies, self.cpu_tokens)
         if self.cpu_tokens < 0:
             raise InputError(f"--cpu-tokens {self.cpu_tokens}: give 0 or more")
         if 0 < self.cpu_tokens < self.block_size * 2:

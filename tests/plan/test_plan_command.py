@@ -13,7 +13,6 @@ from made_plan import plan_settings
 from agentcache.cli import main
 from agentcache.errors import InputError
 from agentcache.plan.command import plan
-from agentcache.plan.page import Plan
 from agentcache.plan.settings import Cell, Outcome
 from agentcache.plan.sweep import Pool, WorkerEndedError, find_fewest, order_starts
 from agentcache.plan.table import (
@@ -74,20 +73,6 @@ def test_what_saves_time_changes_no_outcome(
     assert len(replaced) == 2
     assert found[0].mean_s is not None
     assert 0 < found[0].hit_rate < found[0].endless_hits
-
-
-def test_a_clairvoyant_has_no_figures_beside_a_cpu_cache(
-    recording: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    plans: list[Plan] = []
-    monkeypatch.setattr("agentcache.plan.command.write_page", lambda made, _: plans.append(made))
-    sizes = {"kv_tokens": (7_000,), "cpu_tokens": (0, 7_000)}
-    assert plan(plan_settings(recording, tmp_path, policies=("vllm", "belady-cost"), **sizes)) == 0
-    assert capsys.readouterr().out.count("belady-cost") >= 2
-    outcomes = {(each.cell.policy, each.cell.cpu_tokens): each for each in plans[0].outcomes}
-    assert outcomes["vllm", 0].hit_rate < outcomes["belady-cost", 0].hit_rate <= plans[0].outcomes[0].endless_hits
-    assert [key for key, each in outcomes.items() if each.problem] == [("belady-cost", 7_000)]
-    assert "belady-cost knows one cache" in (outcomes["belady-cost", 7_000].problem or "")
 
 
 def test_hits_stay_below_those_of_an_endless_cache(recording: Path, tmp_path: Path) -> None:
@@ -245,7 +230,6 @@ def test_the_fewest_engines_are_found(needed: int, most: int, found: int | None)
         ({"replicas": (-1,)}, "--replicas -1: give 1 to 64 engines"),
         ({"replicas": (65,)}, "--replicas 65: give 1 to 64 engines"),
         ({"routing": "nearest"}, "--routing nearest: choose from agentcache, least-loaded, sticky, hash"),
-        ({"target_s": 1.0, "policies": ("belady-cost",)}, "--target 1: belady-cost knows the future of one engine"),
         ({"target_s": 1.0, "max_gpus": 100}, "--max-gpus 100: that is 100 engines, and at most 64 are simulated"),
         ({"target_s": 1.0, "max_gpus": 1, "tensor_parallel_size": 2}, "--max-gpus 1: an engine has 2; give at least"),
         ({"requests": 0}, "--requests 0: give at least 1"),

@@ -59,12 +59,3 @@ def test_rows_of_a_search_stand_by_engines(recording: Path, tmp_path: Path) -> N
         (engines, policy) for engines in (1, 2) for policy in ("lru", "vllm")
     ]
     assert made.fewest == {"lru": None, "vllm": None}
-
-
-def test_a_clairvoyant_has_no_figures_of_several_engines(recording: Path, tmp_path: Path) -> None:
-    policies = ("lru", "belady-cost")
-    made = make_plan(plan_settings(recording, tmp_path, policies=policies, kv_tokens=(7_000,), replicas=(1, 2)))
-    assert [each.mean_s is None for each in made.outcomes] == [False, False, False, True]
-    assert made.outcomes[1].hit_rate > made.outcomes[0].hit_rate
-    page = (tmp_path / "plan.html").read_text()
-    assert "belady-cost, 6,992 tokens, 2 engines: belady-cost knows the future of one engine alone" in page

@@ -96,16 +96,16 @@ def test_a_terminal_shows_each_row_in_one_line(width: int) -> None:
     worst = (99.9, 199.0, 61.5, 0.706)
     outcomes = [
         *(make_outcome(name, worst) for name in (*NAMES, LONGEST)),
-        make_outcome("belady-cost", (None, None, None, 0.0), problem="one engine alone"),
+        make_outcome("asymcache", (None, None, None, 0.0), problem="one engine alone"),
         make_outcome(LONGEST, worst, cell=Cell(LONGEST, 500_000, 250_000, 16)),
     ]
     shown = io.StringIO()
     Console(width=width, file=shown).print(terminal_table(outcomes, width))
     lines = [line.rstrip() for line in shown.getvalue().splitlines()]
     head, rows = lines[:-8], lines[-8:]
-    assert [line.split()[0] for line in rows] == ["Cache", *NAMES, LONGEST, "belady-cost", "Cache", LONGEST]
+    assert [line.split()[0] for line in rows] == ["Cache", *NAMES, LONGEST, "asymcache", "Cache", LONGEST]
     assert rows[0] == "Cache of 500,000 tokens"
-    assert rows[5].split() == ["belady-cost", "–", "–", "–", "–", "79.0", "81.0"]
+    assert rows[5].split() == ["asymcache", "–", "–", "–", "–", "79.0", "81.0"]
     assert rows[6] == "Cache of 500,000 tokens, and 250,000 in the CPU cache, in each of 16 engines"
     assert rows[7].split()[:3] == [LONGEST, "99.9", "±14"]
     assert all(word in " ".join(head) for heading in HEADINGS for word in heading.split())

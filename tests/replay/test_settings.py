@@ -44,10 +44,6 @@ def test_what_can_work_is_accepted_and_touches_nothing(tmp_path: Path, settings:
         (EXTERNAL | {"kv_tokens": 4096}, "--base-url: the server has its own policy, cache and options; leave"),
         (EXTERNAL | {"engine_options": ("--dtype",)}, "--base-url: the server has its own policy, cache and options"),
         (
-            EMBEDDED | {"policies": ("lru", "belady-cost")},
-            "--policy belady-cost: only for simulate; a server does not know",
-        ),
-        (
             EMBEDDED | {"tokenizer": "tiny"},
             "--tokenizer tiny: goes with --base-url; an engine here has its model's own",
         ),

@@ -7,7 +7,6 @@ import pytest
 from made_command import make_settings
 from made_traces import make_trace
 
-from agentcache.errors import InputError
 from agentcache.report.content import MARKDOWN_FILE
 from agentcache.report.events import MEASURED, read_events, read_run_record
 from agentcache.report.policy_run import PolicyRun, group_by_policy
@@ -104,8 +103,3 @@ def test_where_all_wait_the_next_request_comes_in_10_s(tmp_path: Path) -> None:
     gaps = [after - before for before, after in pairwise(times)]
     assert max(gaps) == pytest.approx(10.0, abs=2.0)
     assert len(run.requests) > 5
-
-
-def test_a_clairvoyant_policy_cannot_run_in_a_loop(traces: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="--policy belady-cost: not with --concurrency"):
-        loop(traces, tmp_path / "out", policies=("belady-cost",))

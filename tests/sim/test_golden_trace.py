@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from belady import make_clairvoyant
+from clairvoyant import NAME as CLAIRVOYANT
 from eviction_log import EvictionLog
 from made_simulation import make_engine
 from rich.console import Console
@@ -20,9 +22,7 @@ from agentcache.policy.presets import find_step_cost
 from agentcache.policy.registry import POLICIES
 from agentcache.report.events import EventWriter, read_events
 from agentcache.report.policy_run import group_by_policy
-from agentcache.run.checks import CLAIRVOYANT
 from agentcache.run.display import ReplayDisplay
-from agentcache.sim.belady import make_clairvoyant
 from agentcache.sim.runner import SimulationRunner
 from tool_runtime.agent.job import Context, Job, ToolCall, ToolResult, Turn
 

@@ -137,7 +137,6 @@ def test_vllm_s_balancer_minds_a_full_cache(tiny_model_path: str) -> None:
     [
         ({"replicas": 0}, "--replicas 0: give at least 1"),
         ({"routing": "random"}, "--routing random: choose from agentcache, least-loaded, sticky, hash"),
-        ({"policies": ("belady-cost",)}, "--replicas 2: belady-cost knows the future of one engine"),
     ],
 )
 def test_what_cannot_be_simulated_is_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:

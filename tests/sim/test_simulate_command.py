@@ -250,19 +250,6 @@ def test_sessions_without_text_from_end_to_end(tmp_path: Path) -> None:
     assert read_run_record(out).workload == workload
 
 
-def test_who_knows_the_future_computes_least_and_twice_the_same(tmp_path: Path) -> None:
-    workload = make_sessions(tmp_path / "traces")
-    settings = {"workload": workload, "arrival": "at-once", "kv_tokens": 2000, "policies": ("belady-cost", "lru")}
-    _, summary = simulate(make_settings(tmp_path / "out", **settings))
-    clairvoyant, lru = (summary.policies[name] for name in ("belady-cost", "lru"))
-    assert clairvoyant.finished == 6
-    assert clairvoyant.recomputed_tokens is not None
-    assert lru.recomputed_tokens is not None
-    assert clairvoyant.recomputed_tokens < lru.recomputed_tokens
-    simulate(make_settings(tmp_path / "again", **settings))
-    assert (tmp_path / "again" / EVENTS_FILE).read_bytes() == (tmp_path / "out" / EVENTS_FILE).read_bytes()
-
-
 def test_a_session_beyond_the_cache_names_the_flag_that_cuts_it(tmp_path: Path) -> None:
     path = make_requests(tmp_path / "trace.jsonl", (1, 2), tuple(range(120)))
     needs = r"--kv-tokens: job 1-request-2 needs 1207 tokens.*, or a smaller --max-context"
@@ -292,12 +279,6 @@ def test_a_broken_trace_leaves_nothing(tmp_path: Path) -> None:
         simulate(make_settings(tmp_path / "out", workload=f"agent_traces:{path}", kv_tokens=2000))
     assert str(caught.value).startswith(f"{path}: ")
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_clairvoyant_is_not_given_a_cpu_cache(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"--cpu-tokens 14000: belady-cost knows one cache; .* --kv-tokens as large"):
-        simulate(make_settings(tmp_path / "out", policies=("belady-cost",), cpu_tokens=14_000))
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_two_caches_split_the_hit_rate(tmp_path: Path) -> None:

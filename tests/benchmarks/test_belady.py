@@ -3,7 +3,9 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
+from belady import BeladyEvictor
 from evictor_conformance import NUM_BLOCKS, EvictorConformance
+from future_uses import FutureJob, FutureUses
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
@@ -12,8 +14,6 @@ from sizes import pick_size
 from agentcache._evictor import Evictor, LruEvictor
 from agentcache.errors import IntegrityError
 from agentcache.policy.cost import RecomputeCost
-from agentcache.sim.belady import BeladyEvictor
-from agentcache.sim.future import FutureJob, FutureUses
 
 LOSS = RecomputeCost(slope_s=1e-8, base_s=1e-4, floor_s=1e-9)
 FOREVER = float("inf")

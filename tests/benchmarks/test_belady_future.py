@@ -4,6 +4,8 @@ import math
 from collections.abc import Sequence
 
 import pytest
+from belady import make_clairvoyant
+from future_uses import NO_PATTERN, FutureJob, FutureUses, hash_prompts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_simulation import ConstantGpu, make_engine, make_turn, record
@@ -11,8 +13,6 @@ from sizes import pick_size
 
 from agentcache.jobs.recorded_job import PromptWriter
 from agentcache.jobs.tokenizer import LocalTokenizer
-from agentcache.sim.belady import make_clairvoyant
-from agentcache.sim.future import NO_PATTERN, FutureJob, FutureUses, hash_prompts
 
 BLOCK = 16
 # A prompt of up to six blocks of which each has one of two contents: chains that part and meet again in other jobs.

@@ -1,7 +1,7 @@
 """Evicts for `belady-cost`, which knows the future: it shows what is left to gain, and cannot serve.
 
 Knowledge: which requests contain a block, for certain; when the next request of each job comes, for certain as soon as
-the reply before it is complete; when later ones come, by an estimate (`agentcache.sim.future`).
+the reply before it is complete; when later ones come, by an estimate (`future_uses.py`).
 
 With prefix hits a block is worth nothing without the blocks before it, and a request that uses a block uses those, too.
 The block whose next use is furthest goes first; of the blocks that the same request uses next, the last of its prompt.
@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise, takewhile
 
 import numpy as np
+from future_uses import NO_PATTERN, FutureJob, FutureUses, hash_prompts
 from numpy.typing import NDArray
 
 from agentcache._evictor import UNKNOWN_REQUEST, FreeContext, PythonEvictor
@@ -41,7 +42,6 @@ from agentcache.policy.cost import RecomputeCost
 from agentcache.policy.presets import Row
 from agentcache.sim.costs import StepModel
 from agentcache.sim.engine import SimulatedEngine
-from agentcache.sim.future import NO_PATTERN, FutureJob, FutureUses, hash_prompts
 
 # A request that is due already waits in the engine: its blocks are worth more than any others.
 _SOONEST_S = 1e-3
