@@ -12,8 +12,9 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import get_args
 
-from converters import lmcache, mooncake
+from converters import agent_traces, lmcache, mooncake
 from converters.bfcl_multi_turn import read_jobs
 from converters.bfcl_results import read_results
 from converters.chat_sessions import tokenize
@@ -28,7 +29,7 @@ from agentcache.jobs.tokenizer import LocalTokenizer
 from agentcache.models.catalog import SHAPE_PREFIX, resolve_model
 from agentcache.sim.settings import DEFAULT_MODEL
 from tool_runtime.agent.job import Job
-from workloads.pacing import draw_arrivals, parse_tool_latency
+from workloads.pacing import ArrivalKind, draw_arrivals, parse_tool_latency
 
 # Of chats without times, what reads them.
 READERS: dict[str, tuple[Callable[..., list[Job]], str]] = {
@@ -47,6 +48,18 @@ def convert(arguments: Sequence[str]) -> None:
 
 def convert_mooncake(options: argparse.Namespace) -> None:
     mooncake.convert(options.path, options.out, jobs=options.jobs, rate=options.rate, max_context=options.max_context)
+
+
+def convert_agent_traces(options: argparse.Namespace) -> None:
+    agent_traces.convert(
+        options.path,
+        options.out,
+        jobs=options.jobs,
+        arrivals=lambda count: draw_arrivals(options.arrival, count, options.rate, options.seed),
+        scale=options.scale,
+        max_context=options.max_context,
+        max_gap_s=options.max_gap,
+    )
 
 
 def convert_lmcache(options: argparse.Namespace) -> None:
@@ -103,9 +116,16 @@ def build_parser() -> argparse.ArgumentParser:
     one = _add(kinds, "mooncake", convert_mooncake, "a trace of single requests")
     one.add_argument("--rate", type=float, help="requests per second (default: as recorded)")
     one.add_argument("--max-context", type=int, metavar="N", help="leave out requests of more than N tokens")
+    text = "sessions of coding agents without text: a folder of trace_*.json, or one of them"
+    one = _add(kinds, "agent_traces", convert_agent_traces, text)
+    _add_paced(one, rate=0.2)
+    one.add_argument("--arrival", choices=get_args(ArrivalKind), default="even", help="of sessions (default even)")
+    one.add_argument("--scale", type=float, default=1.0, help="factor on all sizes, in tokens (default 1)")
+    one.add_argument("--max-context", type=int, metavar="N", help="end a session before it exceeds N tokens")
+    _add_max_gap(one)
     one = _add(kinds, "lmcache", convert_lmcache, "agents that LMCache recorded: a folder of *.jsonl, or one of them")
     _add_drawn(one, rate=0.5)
-    one.add_argument("--max-gap", type=float, default=60.0, metavar="S", help="longest wait (default 60)")
+    _add_max_gap(one)
     one = _add(kinds, "conversation", convert_conversation, "questions about documents of LooGLE or LongBench")
     _add_drawn(one, rate=0.2)
     _add_dispersion(one)
@@ -135,9 +155,17 @@ def _add(
     return parser
 
 
-def _add_drawn(parser: argparse.ArgumentParser, rate: float) -> None:
+def _add_paced(parser: argparse.ArgumentParser, rate: float) -> None:
     parser.add_argument("--rate", type=float, default=rate, help=f"jobs per second (default {rate})")
-    parser.add_argument("--seed", type=int, default=0, help="of jobs, arrivals and times (default 0)")
+    parser.add_argument("--seed", type=int, default=0, help="of what is drawn: jobs, arrivals, times (default 0)")
+
+
+def _add_max_gap(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--max-gap", type=float, default=60.0, metavar="S", help="longest wait (default 60)")
+
+
+def _add_drawn(parser: argparse.ArgumentParser, rate: float) -> None:
+    _add_paced(parser, rate)
     parser.add_argument("--model", default=SHAPE_PREFIX + DEFAULT_MODEL, help="whose tokenizer (default %(default)s)")
 
 

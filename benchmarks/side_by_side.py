@@ -16,7 +16,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,27 +42,28 @@ USER_PAUSE_S = 2.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Case:
-    """A workload with its number of jobs. `options` are fields of JobSettings.
+    """A workload with its number of jobs.
 
-    `converted` names a kind of trace of which `convert.py` makes a recording in `folder`, by the load and the seed.
+    `converted` names a kind of trace of which `convert.py` makes a recording in `folder`, by the load, the seed and
+    further `options`.
     """
 
     title: str
     source: str
     jobs: int
-    options: Mapping[str, Any]
     pauses: bool = False
     converted: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     def settings(self, data: Path, out: Path, rate: float, seed: int) -> JobSettings:
         # A pause of a user is `dispersion / rate` seconds: the same at every rate.
         pause = {"dispersion": USER_PAUSE_S * rate} if self.pauses else {}
         source = self.source.format(data=data)
         if not self.converted:
-            return JobSettings(workload=source, jobs=self.jobs, rate=rate, seed=seed, **self.options)
+            return JobSettings(workload=source, jobs=self.jobs, rate=rate, seed=seed)
         recording = out / self.folder / f"rate{rate:g}-seed{seed}.jsonl"
         recording.parent.mkdir(parents=True, exist_ok=True)
-        words = {"jobs": self.jobs, "rate": rate, "seed": seed, "out": recording, **pause}
+        words = {"jobs": self.jobs, "rate": rate, "seed": seed, "out": recording, **pause, **self.options}
         convert(
             [self.converted, source, *(word for name, value in words.items() for word in (f"--{name}", str(value)))]
         )
@@ -74,13 +75,19 @@ class Case:
 
 
 CASES = (
-    Case("BFCL web search", "bfcl", 40, {}),
-    Case("BFCL multi-turn", "{data}/bfcl_multi_turn.jsonl", 30, {}, pauses=True, converted="bfcl_multi_turn"),
-    Case("tau-bench", "{data}/taubench.json", 60, {}, pauses=True, converted="tau_bench"),
-    Case("WebDancer", "{data}/webdancer.jsonl", 40, {}, pauses=True, converted="webdancer"),
-    Case("Magentic-One", "{data}/magagent", 12, {}, converted="lmcache"),
-    Case("mini-swe-agent", "{data}/miniswe", 11, {}, converted="lmcache"),
-    Case("Claude Code", "agent_traces:{data}/traces", 16, {"max_context": 65536, "arrival": "poisson"}),
+    Case("BFCL web search", "bfcl", 40),
+    Case("BFCL multi-turn", "{data}/bfcl_multi_turn.jsonl", 30, pauses=True, converted="bfcl_multi_turn"),
+    Case("tau-bench", "{data}/taubench.json", 60, pauses=True, converted="tau_bench"),
+    Case("WebDancer", "{data}/webdancer.jsonl", 40, pauses=True, converted="webdancer"),
+    Case("Magentic-One", "{data}/magagent", 12, converted="lmcache"),
+    Case("mini-swe-agent", "{data}/miniswe", 11, converted="lmcache"),
+    Case(
+        "Claude Code",
+        "{data}/traces",
+        16,
+        converted="agent_traces",
+        options={"max-context": 65536, "arrival": "poisson"},
+    ),
 )
 
 

@@ -30,7 +30,8 @@ from rich.progress import track
 from summaries import measure
 
 CLAUDE_CODE_SIZES = (200_000, 400_000, 800_000)
-CLAUDE_CODE = ("--jobs", "32", "--max-context", "65536", "--model", "llama-3.1-8b", "--gpu", "h200", "--seed", "0")
+CLAUDE_CODE = ("--jobs", "32", "--max-context", "65536")
+LLAMA_H200 = ("--model", "llama-3.1-8b", "--gpu", "h200", "--seed", "0")
 # About the paper's 300 requests.
 CONVERSATION = ("--jobs", "50", "--turns", "6", "--seed", "0")
 # Of the paper's Table 1: GPUs and tokens of cache for each model.
@@ -55,13 +56,13 @@ SWEEPS: dict[str, dict[str, tuple[float, ...]]] = {
 class Case:
     """One command, and what its rows are labelled with. `suffix` is put behind its policies' names.
 
-    With `converted`, arguments of `convert.py`, the command takes the recording that these make.
+    It takes the recording that `converted`, arguments of `convert.py`, make.
     """
 
     labels: Mapping[str, object]
+    converted: tuple[str, ...]
     arguments: tuple[str, ...]
     suffix: str = ""
-    converted: tuple[str, ...] = ()
 
     @property
     def folder(self) -> str:
@@ -77,26 +78,29 @@ def _policies(*names: str) -> tuple[str, ...]:
     return tuple(word for name in names for word in ("--policy", name))
 
 
+def _list_sessions(data: Sequence[str]) -> tuple[str, ...]:
+    return ("agent_traces", data[0], *CLAUDE_CODE)
+
+
 def list_claude_code(data: Sequence[str]) -> Iterator[Case]:
     for tokens in CLAUDE_CODE_SIZES:
         labels = {"cache": f"{tokens // 1000}k"}
-        run = (f"agent_traces:{data[0]}", *CLAUDE_CODE, "--kv-tokens", str(tokens))
-        yield Case(labels, (*run, *_policies("lru", "max-score", "pensieve", "asymcache", "belady-cost")))
-        yield Case(
-            labels, (*run, *_policies("asymcache", "pensieve"), "--agentcache", "segments.enabled=false"), " −segments"
-        )
-        yield Case(
-            labels, (*run, *_policies("lru", "belady-cost"), "--agentcache", "segments.enabled=true"), " +segments"
-        )
+        run = (*LLAMA_H200, "--kv-tokens", str(tokens))
+        sessions = _list_sessions(data)
+        off, on = (("--agentcache", f"segments.enabled={value}") for value in ("false", "true"))
+        policies = _policies("lru", "max-score", "pensieve", "asymcache", "belady-cost")
+        yield Case(labels, sessions, (*run, *policies))
+        yield Case(labels, sessions, (*run, *_policies("asymcache", "pensieve"), *off), " −segments")
+        yield Case(labels, sessions, (*run, *_policies("lru", "belady-cost"), *on), " +segments")
 
 
 def list_lifespan_window(data: Sequence[str]) -> Iterator[Case]:
-    run = (f"agent_traces:{data[0]}", *CLAUDE_CODE, "--kv-tokens", "400000", *_policies("asymcache"))
+    run, sessions = (*LLAMA_H200, "--kv-tokens", "400000", *_policies("asymcache")), _list_sessions(data)
     # Within 1e6 λ hardly moves; the default lets it go wherever the window's mean says.
     for limit in ("1e6", "1e300"):
         for window in (10, 100, 1_000, 10_000):
             knobs = ("--agentcache", f"tuning.lifespan_window={window}", "--agentcache", f"tuning.lambda_limit={limit}")
-            yield Case({"λ limit": limit, "window": window}, (*run, *knobs))
+            yield Case({"λ limit": limit, "window": window}, sessions, (*run, *knobs))
 
 
 def list_sensitivity(data: Sequence[str]) -> Iterator[Case]:
@@ -107,8 +111,8 @@ def list_sensitivity(data: Sequence[str]) -> Iterator[Case]:
     }
     for knob, settings in values.items():
         for value in settings:
-            run = (f"agent_traces:{data[0]}", *CLAUDE_CODE, "--kv-tokens", "400000", *_policies("asymcache"))
-            yield Case({"knob": knob, "value": value}, (*run, "--agentcache", f"{knob}={value}"))
+            run = (*LLAMA_H200, "--kv-tokens", "400000", *_policies("asymcache"), "--agentcache", f"{knob}={value}")
+            yield Case({"knob": knob, "value": value}, _list_sessions(data), run)
 
 
 def list_end_to_end(data: Sequence[str], rates: Mapping[str, Sequence[float]]) -> Iterator[Case]:
@@ -118,15 +122,14 @@ def list_end_to_end(data: Sequence[str], rates: Mapping[str, Sequence[float]]) -
             target = ("--model", model, "--gpu", "h20", "--tensor-parallel-size", str(gpus))
             run = (*target, "--kv-tokens", str(tokens))
             load = ("conversation", path, "--rate", str(rate), "--dispersion", str(ratio), *CONVERSATION)
-            yield Case(labels, (*run, *_policies("lru", "max-score", "pensieve", "asymcache")), converted=load)
+            yield Case(labels, load, (*run, *_policies("lru", "max-score", "pensieve", "asymcache")))
             # The 99th percentile of Gamma gaps with CV 0.25 is 1.67 times their mean.
             lifespan = ("--agentcache", f"lifespan_s={1.67 * ratio / rate:.0f}")
-            yield Case(labels, (*run, *_policies("asymcache"), *lifespan), " L=P99", load)
+            yield Case(labels, load, (*run, *_policies("asymcache"), *lifespan), " L=P99")
             # With less load there are never as many decodes that chunks would shrink.
             if rate in rates[model][-2:]:
-                yield Case(
-                    labels, (*run, *_policies("asymcache"), "--agentcache", "chunking.enabled=false"), " −chunking"
-                )
+                chunking = ("--agentcache", "chunking.enabled=false")
+                yield Case(labels, load, (*run, *_policies("asymcache"), *chunking), " −chunking")
 
 
 TABLES: dict[str, Callable[[Sequence[str]], Iterator[Case]]] = {
@@ -147,6 +150,9 @@ COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
     "job P90 (s)": lambda one: f"{one['job_latency_s']['p90']:.1f}",
 }
 
+# The command with one more policy.
+CLAIRVOYANT = Path(__file__).with_name("clairvoyant.py")
+
 # What --by-load shows.
 BY_LOAD = ("TTFT mean (s)", "TPOT mean (ms)", "block hits (%)", "request hits (%)")
 LINES = {
@@ -156,18 +162,13 @@ LINES = {
 }
 
 
-CLAIRVOYANT = Path(__file__).with_name("clairvoyant.py")
-
-
 def run_case(case: Case, out: Path) -> dict[str, Any]:
     """The figures of each policy. Raises RuntimeError with what the command said if it failed."""
-    if not case.converted:
-        program = (str(CLAIRVOYANT),) if "belady-cost" in case.policies else ("-m", "agentcache")
-        return measure(["simulate", *case.arguments], out / case.folder, program=program)
     recording = out / f"{case.folder}.jsonl"
     out.mkdir(parents=True, exist_ok=True)
     convert([*case.converted, "--out", str(recording)])
-    return measure(["simulate", f"recording:{recording}", *case.arguments], out / case.folder)
+    program = (str(CLAIRVOYANT),) if "belady-cost" in case.policies else ("-m", "agentcache")
+    return measure(["simulate", f"recording:{recording}", *case.arguments], out / case.folder, program=program)
 
 
 def write_table(cases: Sequence[Case], results: Sequence[Mapping[str, Any]]) -> str:

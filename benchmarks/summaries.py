@@ -18,7 +18,10 @@ def measure(
     environment: Mapping[str, str] | None = None,
     program: Sequence[str] = ("-m", "agentcache"),
 ) -> dict[str, Any]:
-    """Return each policy's figures; `program` is what Python runs. Raises RuntimeError with what the command said if it failed."""
+    """Return each policy's figures; `program` is what Python runs.
+
+    Raises RuntimeError with what the command said if it failed.
+    """
     summary = folder / "summary.json"
     if not summary.exists():
         command = [sys.executable, *program, *arguments, "--out", str(folder), "--overwrite"]

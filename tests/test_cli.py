@@ -95,7 +95,7 @@ def make_run(folder: Path) -> Path:
     [
         (["--policy", "fifo"], "--policy fifo: unknown; choose from vllm, lru"),
         (["--policy", "lru"], "--policy: the same policy is given twice; give each once"),
-        (["--max-gap", "3"], "--max-gap: only for agent_traces"),
+        (["--max-gap", "3"], "--max-gap: only for recording"),
         (["--base-url", "http://127.0.0.1:1/v1"], "--base-url: the server has its own policy, cache and options"),
         (["--seed", "-1"], "--seed -1: give 0 or more"),
         (["--kv-tokens", "0"], "--kv-tokens 0: give the number of tokens"),

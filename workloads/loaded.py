@@ -20,12 +20,10 @@ class LoadedJobs:
     """Jobs in order of arrival. `notes` are for the report: what is recorded, what is ours, what is left out.
 
     `losses` are those of the notes that say what could not be read, or was never recorded.
-    `shared_blocks` are those blocks of jobs without text that may be in any of them: the heads of their prompts.
     """
 
     jobs: list[Job]
     notes: tuple[str, ...]
-    shared_blocks: frozenset[int] = frozenset()
     losses: tuple[str, ...] = ()
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from agentcache.jobs.context_job import ContextJob, ContextWriter
 from tool_runtime.agent.job import Context
-from workloads.agent_traces.plays import SessionPlays
+from workloads.recording.plays import SessionPlays
 
 # While no request is under way, all that is planned is brought forward so that the next comes within this time.
 IDLE_CAP_S = 10.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,12 +12,11 @@ from agentcache.jobs.lanes import ClosedLoop, InfiniteCache
 from agentcache.jobs.recorded_job import RecordedJob, record_text
 from agentcache.jobs.settings import JobSettings
 from agentcache.jobs.tokenizer import Tokenizer
-from workloads.agent_traces import sessions as agent_traces
-from workloads.agent_traces.plays import SessionPlays
 from workloads.bfcl.web_search import PAIRING_NOTE, build_jobs
 from workloads.loaded import LoadedJobs
 from workloads.pacing import draw_arrivals, parse_tool_latency
 from workloads.recording import sessions as recording
+from workloads.recording.plays import SessionPlays, find_shared_blocks
 
 DEFAULT_JOBS = 24
 _TOKENS_NOTE = (
@@ -52,11 +51,7 @@ class LoadedRun:
 
 def load_jobs(settings: JobSettings, tokenizer: Tokenizer) -> LoadedRun:
     """Load the jobs, in order of arrival, and the notes that a report of them must carry. Raises InputError."""
-    load = {
-        "bfcl": _load_bfcl,
-        "agent_traces": _load_traces,
-        "recording": _load_recording,
-    }
+    load = {"bfcl": _load_bfcl, "recording": _load_recording}
     loaded = load[settings.kind](settings, tokenizer, settings.options())
     if loaded.jobs[0].turns[0].context is None:
         return LoadedRun([*record_text(loaded.jobs, tokenizer)], loaded.notes, losses=loaded.losses)
@@ -95,24 +90,17 @@ def load_all(runs: Sequence[JobSettings], tokenizer: Tokenizer, *, apart: bool) 
 
 
 def _load_closed_loop(settings: JobSettings, tokenizer: Tokenizer, options: dict[str, Any]) -> LoadedRun:
-    loaded = agent_traces.load_sessions(
-        settings.path,
-        jobs=settings.jobs,
-        arrivals=lambda count: [0.0] * count,
-        scale=options["scale"],
-        max_context=options["max_context"],
-        max_gap_s=options["max_gap_s"],
-    )
+    loaded = _load_recording(settings, tokenizer, options)
     writer = ContextWriter(find_ordinary_tokens(tokenizer))
     loop = ClosedLoop(
         sessions=[ContextJob(job, writer) for job in loaded.jobs],
-        plays=SessionPlays(loaded.jobs, loaded.shared_blocks, settings.seed),
+        plays=SessionPlays(loaded.jobs, find_shared_blocks(loaded.jobs), settings.seed),
         writer=writer,
         lanes=options["concurrency"],
         duration_s=options["duration_s"],
         warm_up=options["warm_up"],
     )
-    return LoadedRun(loop.sessions, (*loaded.notes, _TOKENS_NOTE, _LANES_NOTE), loop)
+    return LoadedRun(loop.sessions, (*loaded.notes, _TOKENS_NOTE, _LANES_NOTE), loop, loaded.losses)
 
 
 def check_fit(
@@ -149,29 +137,13 @@ def _load_bfcl(settings: JobSettings, tokenizer: Tokenizer, options: dict[str, A
         encode=tokenizer.encode,
         scale=options["scale"],
         tool_latency=parse_tool_latency(options["tool_latency"]),
-        arrivals=_arrivals(settings, options)(count),
+        arrivals=draw_arrivals(options["arrival"], count, options["rate"], settings.seed),
         seed=settings.seed,
     )
     return LoadedJobs(jobs, (PAIRING_NOTE,))
-
-
-def _load_traces(settings: JobSettings, _: Tokenizer, options: dict[str, Any]) -> LoadedJobs:
-    return agent_traces.load_sessions(
-        settings.path,
-        jobs=settings.jobs,
-        arrivals=_arrivals(settings, options),
-        scale=options["scale"],
-        max_context=options["max_context"],
-        max_gap_s=options["max_gap_s"],
-    )
 
 
 def _load_recording(settings: JobSettings, _: Tokenizer, options: dict[str, Any]) -> LoadedJobs:
     return recording.load_sessions(
         settings.path, jobs=settings.jobs, max_context=options["max_context"], max_gap_s=options["max_gap_s"]
     )
-
-
-def _arrivals(settings: JobSettings, options: dict[str, Any]) -> Callable[[int], list[float]]:
-    """Return a function from a number of jobs to their arrival times."""
-    return lambda count: draw_arrivals(options["arrival"], count, options["rate"], settings.seed)

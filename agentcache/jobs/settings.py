@@ -53,19 +53,6 @@ WORKLOADS: dict[str, Workload] = {
             "tool_latency": "bfcl",
         },
     ),
-    "agent_traces": Workload(
-        "recorded coding-agent sessions",
-        {
-            "jobs": None,
-            "rate": 0.2,
-            "arrival": "even",
-            "scale": 1.0,
-            "max_context": None,
-            "max_gap_s": 60.0,
-        },
-        size_flag="--max-context",
-        path="a folder of trace files, or one of them",
-    ),
     "recording": Workload(
         "your own traffic, as serve --record wrote it, or spans of OpenTelemetry",
         {"jobs": None, "max_context": None, "max_gap_s": None},
@@ -75,18 +62,17 @@ WORKLOADS: dict[str, Workload] = {
 }
 
 # Traces of others, which come in as recordings.
-CONVERTED = ("conversation", "mooncake", "bfcl_multi_turn", "tau_bench", "webdancer", "lmcache")
+CONVERTED = ("agent_traces", "conversation", "mooncake", "bfcl_multi_turn", "tau_bench", "webdancer", "lmcache")
 
 # A closed loop has no arrivals. Its defaults are AgentX's, which docs/closed-loop.md compares.
 _CLOSED_LOOPS: dict[str, Workload] = {
-    "agent_traces": replace(
-        WORKLOADS["agent_traces"],
+    "recording": replace(
+        WORKLOADS["recording"],
         options={
             "jobs": None,
             "concurrency": None,
             "duration_s": 1800.0,
             "warm_up": 10,
-            "scale": 1.0,
             "max_context": None,
             "max_gap_s": 300.0,
         },
@@ -163,9 +149,7 @@ class JobSettings:
     @property
     def is_drawn(self) -> bool:
         """Whether the seed decides about jobs or their times; else all seeds give the same."""
-        if self.kind == "agent_traces" and self.concurrency is None:
-            return self.options()["arrival"] == "poisson"
-        return self.kind != "recording"
+        return self.kind != "recording" or self.concurrency is not None
 
     def _check_path(self) -> None:
         _, colon, path = self.workload.partition(":")
@@ -186,8 +170,6 @@ class JobSettings:
             raise InputError(f"{flag} {value:g}: give a number above 0, {_ABOVE_ZERO[name]}")
 
     def _say_who_takes(self, name: str) -> str:
-        if name in WORKLOADS[self.kind].options:
-            return "not with --concurrency, where a session begins when another has ended; leave it out"
         if self.kind in _CLOSED_LOOPS and name in _CLOSED_LOOPS[self.kind].options:
             return "only with --concurrency"
         both = (*WORKLOADS.items(), *_CLOSED_LOOPS.items())
@@ -228,7 +210,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_session_arguments(jobs: argparse._ArgumentGroup) -> None:
     jobs.add_argument(
-        "--max-context", type=int, metavar="N", help="agent_traces, recording: end a session before it exceeds N tokens"
+        "--max-context", type=int, metavar="N", help="recording: end a session before it exceeds N tokens"
     )
     jobs.add_argument(
         "--max-gap",
@@ -245,7 +227,7 @@ def _add_lane_arguments(jobs: argparse._ArgumentGroup) -> None:
         type=int,
         nargs="+",
         metavar="N",
-        help="agent_traces: a closed loop of N lanes, each of which begins a session when its last has ended; "
+        help="recording: a closed loop of N lanes, each of which begins a session when its last has ended; "
         "several numbers run one after another, into --out/lanes-N",
     )
     jobs.add_argument(

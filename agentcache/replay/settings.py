@@ -82,10 +82,7 @@ def list_seeds(settings: ReplaySettings, seeds: Sequence[int]) -> list[ReplaySet
     if len(set(seeds)) < len(seeds):
         raise InputError(f"{flag}: name each once")
     if not settings.jobs.is_drawn:
-        drawn = ", or --arrival poisson" if settings.jobs.kind == "agent_traces" else ""
-        raise InputError(
-            f"{flag}: all seeds give {settings.jobs.kind} the same jobs at the same times; give one{drawn}"
-        )
+        raise InputError(f"{flag}: all seeds give {settings.jobs.kind} the same jobs at the same times; give one")
     names = settings.policies
     firsts = [number % len(names) if names else 0 for number in range(len(seeds))]
     return [

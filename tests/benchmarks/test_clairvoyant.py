@@ -22,8 +22,8 @@ def _known(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_who_knows_the_future_computes_least_and_twice_the_same(tmp_path: Path) -> None:
-    workload = make_sessions(tmp_path / "traces")
-    settings = {"workload": workload, "arrival": "at-once", "kv_tokens": 2000, "policies": (NAME, "lru")}
+    workload = make_sessions(tmp_path / "sessions.jsonl")
+    settings = {"workload": workload, "kv_tokens": 2000, "policies": (NAME, "lru")}
     _, summary = command.simulate(make_settings(tmp_path / "out", **settings))
     clairvoyant, lru = (summary.policies[name] for name in (NAME, "lru"))
     assert clairvoyant.finished == 6
@@ -42,8 +42,8 @@ def test_who_knows_the_future_computes_least_and_twice_the_same(tmp_path: Path) 
     ],
 )
 def test_a_future_that_cannot_be_known_is_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
-    workload = make_sessions(tmp_path / "traces")
-    settings = {"workload": workload, "arrival": "at-once", "kv_tokens": 2000, "policies": (NAME,), **changes}
+    workload = make_sessions(tmp_path / "sessions.jsonl")
+    settings = {"workload": workload, "kv_tokens": 2000, "policies": (NAME,), **changes}
     with pytest.raises(InputError) as caught:
         command.simulate(make_settings(tmp_path / "out", **settings))
     assert str(caught.value).startswith(message)

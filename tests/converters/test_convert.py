@@ -11,6 +11,7 @@ import pytest
 from convert import convert
 from converters.chat_sessions import tokenize
 from converters.recorded import write_sessions
+from made_agent_trace import make_request, make_trace, write_traces
 from made_command import make_settings
 from made_job import CharacterTokenizer
 
@@ -26,6 +27,12 @@ pytestmark = pytest.mark.usefixtures("without_plots")
 
 _CALL = {"type": "function", "function": {"name": "book", "arguments": "{}"}}
 _TEXT_CALL = '<tool_call>{"name": "search", "arguments": {}}</tool_call>'
+
+
+def _make_agent_traces(path: Path) -> None:
+    path.mkdir()
+    requests = [make_request(5 * turn, range(1 + turn), 9) for turn in range(3)]
+    write_traces(path, *[make_trace(requests, tool_tokens=64)] * 2)
 
 
 def _make_shapes(path: Path) -> None:
@@ -85,6 +92,7 @@ def _write(path: Path, *entries: dict[str, Any]) -> None:
 
 # A maker of a trace each, with its jobs, requests and tool calls.
 MADE: dict[str, tuple[Callable[[Path], None], int, int, int]] = {
+    "agent_traces": (_make_agent_traces, 2, 6, 4),
     "mooncake": (_make_singles, 6, 6, 0),
     "conversation": (_make_documents, 2, 6, 0),
     "bfcl_multi_turn": (_make_shapes, 2, 6, 2),

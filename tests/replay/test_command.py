@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from fake_server import MODEL, FakeServer, job_of
+from made_recordings import make_requests, make_session, write_sessions
 from made_settings import make_sessions, make_settings
-from made_traces import make_requests, make_trace
 from recorded_lines import make_line, write_recording
 
 from agentcache.errors import InputError, ServerError
@@ -201,21 +201,21 @@ def test_folders_made_on_the_way_are_taken_back(server: FakeServer, tmp_path: Pa
 
 def test_sessions_without_text_are_replayed(server: FakeServer, tmp_path: Path) -> None:
     server.metrics = METRICS
-    for number in range(2):
-        make_trace(tmp_path / f"trace_{number}.json", (1, 2), (1, 2, 3, 4), (1, 2, 8))
-    status, figures = run(server, tmp_path / "out", workload=f"agent_traces:{tmp_path}", rate=50.0)
+    made = (make_session(number, (1, 2), (1, 2, 3, 4), (1, 2, 8)) for number in range(2))
+    workload = f"recording:{write_sessions(tmp_path / 'r.jsonl', made)}"
+    status, figures = run(server, tmp_path / "out", workload=workload, max_gap_s=60.0)
     assert (status, figures.jobs, figures.finished, figures.turns, figures.diverged_prompts) == (0, 2, 2, 6, 0)
     assert figures.recomputed_tokens == 0
     record = read_run_record(tmp_path / "out")
-    assert record.workload == f"agent_traces:{tmp_path}"
-    assert (record.settings["arrival"], record.settings["max_gap_s"]) == ("even", 60.0)
+    assert record.workload == workload
+    assert (record.settings["max_context"], record.settings["max_gap_s"]) == (None, 60.0)
     assert any("The recording has no text" in note for note in record.notes)
 
 
-def test_a_broken_trace_is_named_and_leaves_nothing(server: FakeServer, tmp_path: Path) -> None:
-    path = tmp_path / "trace_1.json"
+def test_a_broken_recording_is_named_and_leaves_nothing(server: FakeServer, tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
     path.write_text("{")
-    assert refusal(server, tmp_path / "out", workload=f"agent_traces:{path}").startswith(f"{path}: ")
+    assert refusal(server, tmp_path / "out", workload=f"recording:{path}").startswith(f"{path}:1: ")
 
 
 def test_broken_lines_of_a_recording_are_told(server: FakeServer, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 from background_server import KEY, ONE_PROCESS, SharedServer
-from made_traces import make_trace
+from made_recordings import make_session, write_sessions
 
 from agentcache.cli import main
 from agentcache.report.events import EVENTS_FILE, JobEvent, PolicyEvent, RequestEvent, read_events
@@ -144,14 +144,13 @@ def base_url(shared_server: SharedServer, monkeypatch: pytest.MonkeyPatch) -> st
 
 
 def test_sessions_without_text_are_replayed_token_by_token(base_url: str, tmp_path: Path) -> None:
-    for number in range(2):
-        make_trace(tmp_path / f"trace_{number}.json", (1, 2), (1, 2, 3, 4), (1, 2, 8), (1,))
+    made = (make_session(number, (1, 2), (1, 2, 3, 4), (1, 2, 8), (1,)) for number in range(2))
     out = tmp_path / "out"
-    workload = f"agent_traces:{tmp_path}"
-    assert main(["replay", workload, "--base-url", base_url, "--rate", "0.5", "--out", str(out)]) == 0
+    workload = f"recording:{write_sessions(tmp_path / 'r.jsonl', made)}"
+    assert main(["replay", workload, "--base-url", base_url, "--out", str(out)]) == 0
     requests = requests_of(out)["server"]
     assert sorted((request.job, request.turn) for request in requests) == [
-        (f"trace_{number}", turn) for number in range(2) for turn in range(4)
+        (f"{number}-trace_000{number}", turn) for number in range(2) for turn in range(4)
     ]
     assert [request.diverged_at for request in requests] == [None] * 8
     # Nothing is evicted: what the turn before left is found again, in blocks of 32, and so is what its reply began.

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from fake_server import FakeServer
 from made_job import CharacterTokenizer
+from made_recordings import make_short_sessions
 from made_settings import make_settings
-from made_traces import make_trace
 
 from agentcache.cli import main
 from agentcache.errors import InputError
@@ -31,25 +31,20 @@ REPORT = {SUMMARY_FILE, MARKDOWN_FILE, HTML_FILE}
 
 
 @pytest.fixture
-def traces(tmp_path: Path) -> Path:
-    folder = tmp_path / "traces"
-    folder.mkdir()
-    for number in range(3):
-        prompts = [tuple(range(1, 3 + turn)) for turn in range(8 + number)]
-        make_trace(folder / f"trace_{number:04}.json", *prompts, output=3, wait_s=0.01)
-    return folder
+def sessions(tmp_path: Path) -> Path:
+    return make_short_sessions(tmp_path / "sessions.jsonl", (8, 9, 10))
 
 
-def replay(server: FakeServer, traces: Path, out: Path, *options: str) -> int:
-    jobs = ["--warm-up=1", f"agent_traces:{traces}"]
+def replay(server: FakeServer, sessions: Path, out: Path, *options: str) -> int:
+    jobs = ["--warm-up=1", f"recording:{sessions}"]
     return main(["replay", "--base-url", server.url, "--out", str(out), "--duration=0.4", *options, *jobs])
 
 
 def test_each_number_has_a_folder_and_all_have_one_report(
-    server: FakeServer, traces: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    server: FakeServer, sessions: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
-    assert replay(server, traces, out, "--concurrency", "1", "2") == 0
+    assert replay(server, sessions, out, "--concurrency", "1", "2") == 0
     assert [read_run_record(out / name).lanes for name in ("lanes-1", "lanes-2")] == [1, 2]
     # The log of the one server is in the first folder.
     assert {path.name for path in (out / "lanes-1").iterdir()} >= REPORT | {ENGINE_LOG}
@@ -65,7 +60,7 @@ def test_each_number_has_a_folder_and_all_have_one_report(
 
 
 def test_a_report_is_written_before_the_next_number_begins(
-    server: FakeServer, traces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: FakeServer, sessions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin, reported = command._begin, []
 
@@ -74,13 +69,13 @@ def test_a_report_is_written_before_the_next_number_begins(
         begin(*arguments)
 
     monkeypatch.setattr(command, "_begin", note_report)
-    assert replay(server, traces, tmp_path, "--concurrency", "1", "2") == 0
+    assert replay(server, sessions, tmp_path, "--concurrency", "1", "2") == 0
     assert reported == [False, True]
 
 
-def test_a_loop_finds_nothing_that_the_last_one_cached(server: FakeServer, traces: Path, tmp_path: Path) -> None:
+def test_a_loop_finds_nothing_that_the_last_one_cached(server: FakeServer, sessions: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    assert replay(server, traces, out, "--concurrency", "2", "1") == 0
+    assert replay(server, sessions, out, "--concurrency", "2", "1") == 0
     jobs: list[set[str]] = []
     for name in ("lanes-2", "lanes-1"):
         requests = [event for event in read_events(out / name) if event.type == "request"]
@@ -90,13 +85,13 @@ def test_a_loop_finds_nothing_that_the_last_one_cached(server: FakeServer, trace
     assert not jobs[0] & jobs[1]
 
 
-def test_one_number_is_a_run_of_its_own(server: FakeServer, traces: Path, tmp_path: Path) -> None:
+def test_one_number_is_a_run_of_its_own(server: FakeServer, sessions: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    assert replay(server, traces, out, "--concurrency", "1") == 0
+    assert replay(server, sessions, out, "--concurrency", "1") == 0
     assert read_run_record(out).lanes == 1
     assert "Throughput per GPU (tok/s)" in (out / MARKDOWN_FILE).read_text()
     assert not list(out.glob("lanes-*"))
-    settings = make_settings(out, workload=f"agent_traces:{traces}", concurrency=4)
+    settings = make_settings(out, workload=f"recording:{sessions}", concurrency=4)
     assert list_lanes(settings, [4]) == list_lanes(settings, ()) == [settings]
 
 
@@ -112,27 +107,27 @@ def test_one_number_is_a_run_of_its_own(server: FakeServer, traces: Path, tmp_pa
     ],
 )
 def test_bad_numbers_are_refused_in_one_line(
-    server: FakeServer, traces: Path, capfd: pytest.CaptureFixture[str], options: list[str], text: str
+    server: FakeServer, sessions: Path, capfd: pytest.CaptureFixture[str], options: list[str], text: str
 ) -> None:
-    out = traces.parent / "out"
-    assert replay(server, traces, out, *options) == 2
+    out = sessions.parent / "out"
+    assert replay(server, sessions, out, *options) == 2
     assert capfd.readouterr().err == f"agentcache: {text}\n"
     assert not out.exists()
 
 
 def test_a_number_that_was_run_already_is_kept(
-    server: FakeServer, traces: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    server: FakeServer, sessions: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
     kept = out / "lanes-2" / RUN_FILE
     kept.parent.mkdir(parents=True)
     kept.write_text("mine")
-    assert replay(server, traces, out, "--concurrency", "1", "2") == 2
+    assert replay(server, sessions, out, "--concurrency", "1", "2") == 2
     wanted = f"--out {kept.parent}: holds another run; give another folder, or --overwrite to replace it"
     assert capfd.readouterr().err == f"agentcache: {wanted}\n"
     assert kept.read_text() == "mine"
     assert list(out.iterdir()) == [kept.parent]
-    assert replay(server, traces, out, "--concurrency", "1", "2", "--overwrite") == 0
+    assert replay(server, sessions, out, "--concurrency", "1", "2", "--overwrite") == 0
     assert read_run_record(kept.parent).lanes == 2
 
 
@@ -143,8 +138,8 @@ def test_a_run_in_out_itself_is_not_hidden_by_a_report(tmp_path: Path) -> None:
         list_lanes(settings, [2, 4])
 
 
-def test_loops_of_one_recording_share_its_sessions(traces: Path) -> None:
-    settings = [JobSettings(workload=f"agent_traces:{traces}", concurrency=lanes) for lanes in (2, 3)]
+def test_loops_of_one_recording_share_its_sessions(sessions: Path) -> None:
+    settings = [JobSettings(workload=f"recording:{sessions}", concurrency=lanes) for lanes in (2, 3)]
     first, second = (loaded.loop for loaded in load_all(settings, CharacterTokenizer(), apart=False))
     assert first is not None
     assert second is not None
@@ -154,7 +149,7 @@ def test_loops_of_one_recording_share_its_sessions(traces: Path) -> None:
     assert first.begin().start() == second.begin().start()[:2]
 
 
-def test_an_interrupted_loop_says_what_it_served(server: FakeServer, traces: Path, tmp_path: Path) -> None:
+def test_an_interrupted_loop_says_what_it_served(server: FakeServer, sessions: Path, tmp_path: Path) -> None:
     out, asked = tmp_path / "out", 0
 
     def interrupt_late(_: Mapping[str, Any]) -> None:
@@ -165,7 +160,7 @@ def test_an_interrupted_loop_says_what_it_served(server: FakeServer, traces: Pat
             os.kill(os.getpid(), signal.SIGINT)
 
     server.on_request = interrupt_late
-    assert replay(server, traces, out, "--concurrency", "2", "--duration=3600") == 130
+    assert replay(server, sessions, out, "--concurrency", "2", "--duration=3600") == 130
     ended = next(event for event in read_events(out) if event.type == "policy")
     assert ended.broken_off
     assert ended.window_s is not None
@@ -176,9 +171,9 @@ def test_an_interrupted_loop_says_what_it_served(server: FakeServer, traces: Pat
 
 
 @pytest.mark.parametrize("apart", [True, False])
-def test_an_infinite_cache_outlives_a_run_where_the_server_does(traces: Path, apart: bool) -> None:
+def test_an_infinite_cache_outlives_a_run_where_the_server_does(sessions: Path, apart: bool) -> None:
     """What all sessions share is still there for the next number of lanes."""
-    settings = [JobSettings(workload=f"agent_traces:{traces}", concurrency=lanes) for lanes in (2, 3)]
+    settings = [JobSettings(workload=f"recording:{sessions}", concurrency=lanes) for lanes in (2, 3)]
     runs = load_all(settings, CharacterTokenizer(), apart=apart)
     first, second = (loaded.loop.begin().infinite_cache for loaded in runs if loaded.loop is not None)
     context = Context((1, 2), 16, 40, 3)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fake_server import MODEL, REPLY_ARGUMENT, FakeServer, encode
 from made_job import CharacterTokenizer, make_job, make_turn, record
-from made_traces import make_trace
+from made_recordings import make_session, make_short_sessions, write_sessions
 from rich.console import Console
 
 from agentcache.jobs.context_job import ContextJob, ContextWriter
@@ -240,10 +240,8 @@ def test_a_job_without_text_that_the_server_refuses_has_failed(server: FakeServe
 
 
 def test_lanes_take_sessions_until_the_time_is_over(server: FakeServer, tmp_path: Path) -> None:
-    for number in range(3):
-        prompts = [tuple(range(1, 3 + turn)) for turn in range(8 + number)]
-        make_trace(tmp_path / f"trace_{number:04}.json", *prompts, output=3, wait_s=0.01)
-    settings = JobSettings(workload=f"agent_traces:{tmp_path}", concurrency=2, duration_s=0.5, warm_up=1)
+    sessions = make_short_sessions(tmp_path / "r.jsonl", (8, 9, 10))
+    settings = JobSettings(workload=f"recording:{sessions}", concurrency=2, duration_s=0.5, warm_up=1)
     loop = load_run(settings, CharacterTokenizer()).loop
     assert loop is not None
     lanes = loop.begin()
@@ -259,21 +257,19 @@ def test_lanes_take_sessions_until_the_time_is_over(server: FakeServer, tmp_path
 
 
 def test_a_lane_whose_session_fails_takes_no_other(server: FakeServer, tmp_path: Path) -> None:
-    make_trace(tmp_path / "trace_0001.json", (1,), (1, 2))
-    settings = JobSettings(workload=f"agent_traces:{tmp_path}", concurrency=2, duration_s=60.0)
+    sessions = write_sessions(tmp_path / "r.jsonl", [make_session(1, (1,), (1, 2))])
+    settings = JobSettings(workload=f"recording:{sessions}", concurrency=2, duration_s=60.0)
     loop = load_run(settings, CharacterTokenizer()).loop
     assert loop is not None
-    server.refused_jobs = {"trace_0001", "trace_0001-again-1"}
+    server.refused_jobs = {"0-trace_0001", "0-trace_0001-again-1"}
     made = Run(server, tmp_path, 0)
     assert asyncio.run(made.runner.run_lanes(loop.begin())) == 2
 
 
 def test_lanes_that_all_wait_go_on_soon(server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agentcache.replay.runner.IDLE_CAP_S", 0.02)
-    for number in range(3):
-        prompts = [tuple(range(1, 3 + turn)) for turn in range(12)]
-        make_trace(tmp_path / f"trace_{number:04}.json", *prompts, output=3, wait_s=200.0)
-    settings = JobSettings(workload=f"agent_traces:{tmp_path}", concurrency=2, duration_s=0.5, warm_up=1)
+    sessions = make_short_sessions(tmp_path / "r.jsonl", (12, 12, 12), wait_s=200.0)
+    settings = JobSettings(workload=f"recording:{sessions}", concurrency=2, duration_s=0.5, warm_up=1)
     loop = load_run(settings, CharacterTokenizer()).loop
     assert loop is not None
     made = Run(server, tmp_path, 0)

@@ -6,6 +6,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from made_recordings import make_session, write_sessions
+
 from agentcache.jobs.settings import JobSettings
 from agentcache.sim.settings import SimulationSettings
 
@@ -25,3 +27,9 @@ def make_settings(out: Path, **changes: Any) -> SimulationSettings:
     given = {each.name: changes.pop(each.name) for each in fields(JobSettings) if each.name in changes}
     defaults = _JOBS if given.get("workload", "bfcl") == "bfcl" else {}
     return SimulationSettings(out=out, jobs=JobSettings(**{**defaults, **given}), **{**_DEFAULTS, **changes})
+
+
+def make_sessions(path: Path) -> str:
+    """Six of them, of which a cache of 2,000 tokens holds a few; each comes back to its blocks again and again."""
+    prompts = [tuple(range(length)) for length in range(2, 10)]
+    return f"recording:{write_sessions(path, (make_session(number, *prompts, wait_s=2.0) for number in range(6)))}"

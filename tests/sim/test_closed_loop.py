@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from made_command import make_settings
-from made_traces import make_trace
+from made_recordings import make_session, write_sessions
 
 from agentcache.report.content import MARKDOWN_FILE
 from agentcache.report.events import MEASURED, read_events, read_run_record
@@ -19,29 +19,27 @@ LANES = 3
 
 
 @pytest.fixture(scope="module")
-def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("traces")
-    for number in range(5):
-        prompts = [tuple(range(1, 20 + 10 * turn)) for turn in range(12 + number)]
-        make_trace(folder / f"trace_{number:04}.json", *prompts, output=60, wait_s=2.0 * number)
-    return folder
+def sessions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    turns = [[tuple(range(1, 20 + 10 * turn)) for turn in range(12 + number)] for number in range(5)]
+    made = (make_session(number, *prompts, output=60, wait_s=2.0 * number) for number, prompts in enumerate(turns))
+    return write_sessions(tmp_path_factory.mktemp("recorded") / "sessions.jsonl", made)
 
 
-def loop(traces: Path, out: Path, **changes: object) -> tuple[PolicyRun, Summary]:
+def loop(sessions: Path, out: Path, **changes: object) -> tuple[PolicyRun, Summary]:
     given = {"kv_tokens": 40_000, "concurrency": LANES, "duration_s": 60.0, "warm_up": 2, **changes}
-    status, summary = simulate(make_settings(out, workload=f"agent_traces:{traces}", **given))
+    status, summary = simulate(make_settings(out, workload=f"recording:{sessions}", **given))
     assert status == 0
     return group_by_policy(read_events(out))["lru"], summary
 
 
 @pytest.fixture(scope="module")
 def measured(
-    traces: Path,
+    sessions: Path,
     tmp_path_factory: pytest.TempPathFactory,
     without_plots: None,  # noqa: ARG001
 ) -> tuple[PolicyRun, Summary, Path]:
     out = tmp_path_factory.mktemp("loop") / "out"
-    return *loop(traces, out), out
+    return *loop(sessions, out), out
 
 
 def test_lanes_are_busy_with_one_session_each(measured: tuple[PolicyRun, Summary, Path]) -> None:
@@ -73,10 +71,10 @@ def test_figures_leave_the_warm_up_out(measured: tuple[PolicyRun, Summary, Path]
     assert (throughput.normalized_p50 or 0) < (throughput.interactivity_p50 or 0)
 
 
-def test_hits_are_shown_beside_an_infinite_cache(traces: Path, tmp_path: Path) -> None:
+def test_hits_are_shown_beside_an_infinite_cache(sessions: Path, tmp_path: Path) -> None:
     rates = {}
     for tokens in (20_000, 2_000_000):
-        _, summary = loop(traces, tmp_path / str(tokens), kv_tokens=tokens)
+        _, summary = loop(sessions, tmp_path / str(tokens), kv_tokens=tokens)
         figures = summary.policies["lru"]
         assert figures.throughput is not None
         rates[tokens] = (figures.token_hit_rate or 0.0, figures.throughput.infinite_hit_rate or 0.0)
@@ -97,8 +95,8 @@ def test_a_report_says_lanes_and_no_job_latency(measured: tuple[PolicyRun, Summa
 
 
 def test_where_all_wait_the_next_request_comes_in_10_s(tmp_path: Path) -> None:
-    make_trace(tmp_path / "trace_0001.json", *(tuple(range(1, 9 + turn)) for turn in range(40)), wait_s=200.0)
-    run, _ = loop(tmp_path, tmp_path / "out", concurrency=1)
+    session = make_session(1, *(tuple(range(1, 9 + turn)) for turn in range(40)), wait_s=200.0)
+    run, _ = loop(write_sessions(tmp_path / "r.jsonl", [session]), tmp_path / "out", concurrency=1)
     times = sorted(request.sent_s for request in run.requests)
     gaps = [after - before for before, after in pairwise(times)]
     assert max(gaps) == pytest.approx(10.0, abs=2.0)

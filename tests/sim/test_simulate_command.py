@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_command import make_settings
-from made_traces import make_requests, make_trace
+from made_command import make_sessions, make_settings
+from made_recordings import make_requests
 from vllm.config import VllmConfig
 
 from agentcache.config import AgentCacheConfig
@@ -228,19 +228,10 @@ def test_the_record_names_the_second_cache(tmp_path: Path) -> None:
     assert "tokens, and 40,000 in the CPU cache." in (tmp_path / "two" / MARKDOWN_FILE).read_text()
 
 
-def make_sessions(folder: Path) -> str:
-    """Six of them, of which a cache of 2,000 tokens holds a few; each comes back to its blocks again and again."""
-    folder.mkdir()
-    for number in range(6):
-        chain = range(100 * number, 100 * number + 9)
-        make_trace(folder / f"trace_{number}.json", *(tuple(chain[:length]) for length in range(2, 10)), wait_s=2.0)
-    return f"agent_traces:{folder}"
-
-
 def test_sessions_without_text_from_end_to_end(tmp_path: Path) -> None:
-    workload = make_sessions(tmp_path / "traces")
+    workload = make_sessions(tmp_path / "sessions.jsonl")
     out = tmp_path / "out"
-    settings = make_settings(out, workload=workload, arrival="at-once", kv_tokens=2000, policies=("vllm", "lru"))
+    settings = make_settings(out, workload=workload, kv_tokens=2000, policies=("vllm", "lru"))
     status, summary = simulate(settings)
     figures = summary.policies["lru"]
     assert (status, figures.finished, figures.turns, figures.diverged_prompts) == (0, 6, 48, 0)
@@ -272,12 +263,12 @@ def test_a_session_beyond_the_model_is_told_the_lower_limit(kv_tokens: int, limi
     assert re.fullmatch(rf"recording:\S+: job 1-request-2 needs \d+ tokens, {limits}", str(caught.value))
 
 
-def test_a_broken_trace_leaves_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "trace_1.json"
+def test_a_broken_recording_leaves_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
     path.write_text("{")
     with pytest.raises(InputError) as caught:
-        simulate(make_settings(tmp_path / "out", workload=f"agent_traces:{path}", kv_tokens=2000))
-    assert str(caught.value).startswith(f"{path}: ")
+        simulate(make_settings(tmp_path / "out", workload=f"recording:{path}", kv_tokens=2000))
+    assert str(caught.value).startswith(f"{path}:1: ")
     assert list(tmp_path.iterdir()) == [path]
 
 

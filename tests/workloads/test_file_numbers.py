@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from converters.agent_trace_file import read_trace
 from recorded_lines import HEADER, make_line
 
 from agentcache.errors import InputError
 from agentcache.policy.cost import read_profile
 from agentcache.policy.presets import find_cost_profile
 from tool_runtime.learning.durations_file import load_durations
-from workloads.agent_traces.trace_file import read_trace
 from workloads.recording.reader import read_recording
 
 Read = Callable[[Path], object]

@@ -89,6 +89,8 @@ _RECORDED_NOTE = (
     "comes as long after it as it did."
 )
 
+_NAMELESS = "nameless"
+
 
 def load_sessions(path: Path, *, jobs: int | None, max_context: int | None, max_gap_s: float | None) -> LoadedJobs:
     """Load the first `jobs` threads of a recording, all for None. Raises InputError for bad input."""
@@ -125,6 +127,12 @@ def build_jobs(
     return LoadedJobs(jobs, tuple(notes), losses=losses)
 
 
+def find_session(job: Job) -> str:
+    """Find the session of a job that `build_jobs` made; one without a session is its own."""
+    session = job.id.partition("-")[2]
+    return job.id if session == _NAMELESS else session
+
+
 def _cut(thread: Thread, max_context: int | None) -> Thread:
     fits = len(thread.requests)
     if max_context is not None:
@@ -143,7 +151,7 @@ class _Builder:
     def build(self, number: int) -> Job:
         requests = self.thread.requests
         return Job(
-            f"{number}-{self.thread.session or 'nameless'}",
+            f"{number}-{self.thread.session or _NAMELESS}",
             (),
             turns=tuple(self._build_turns(requests)),
             arrival_s=(requests[0].timestamp - self.first_ms) / 1000,

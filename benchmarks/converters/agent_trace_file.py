@@ -118,7 +118,6 @@ class Wait:
 
     seconds: float
     by_tool: bool
-    estimated: bool
 
 
 def order_steps(trace: Trace) -> list[Step]:
@@ -146,9 +145,9 @@ def _measure_wait(before: Step, after: Step, reply_time: Callable[[Request], flo
     by_tool = reply.stop in ("tool_use", "") or request.input_types == ["tool_result"]
     # After a reply whose time is not known, think_time starts at an earlier reply.
     if before.agent == after.agent and reply.api_time is not None and request.think_time is not None:
-        return Wait(request.think_time, by_tool, estimated=False)
+        return Wait(request.think_time, by_tool)
     took_s = reply_time(reply) if reply.api_time is None else reply.api_time
-    return Wait(max(0.0, after.start_s - before.start_s - took_s), by_tool, estimated=reply.api_time is None)
+    return Wait(max(0.0, after.start_s - before.start_s - took_s), by_tool)
 
 
 def _fit_reply_time(requests: Sequence[Request]) -> Callable[[Request], float]:

@@ -2,12 +2,11 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from converters.agent_blocks import BlockNumbers, Thread
+from converters.agent_trace_file import Request
 from hypothesis import given
 from hypothesis import strategies as st
-from made_trace import BLOCK, make_request
-
-from workloads.agent_traces.block_numbers import BlockNumbers, Thread
-from workloads.agent_traces.trace_file import Request
+from made_agent_trace import BLOCK, make_request
 
 
 def _thread(*requests, tool=0, system=0):

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
-from made_trace import make_request, make_trace, write_traces
 
 from tool_runtime.agent.job import Context, Job, ToolResult, Turn
-from workloads.agent_traces.plays import SessionPlays
-from workloads.agent_traces.sessions import load_sessions
+from workloads.recording.plays import SessionPlays, find_shared_blocks
 
 BLOCK = 16
 
@@ -88,16 +88,17 @@ def test_tools_of_the_warm_up_take_no_time() -> None:
     assert [turn.results[0].duration_s for turn in entered.turns[:4]] == [0.0, 5.0, 5.0, 5.0]
 
 
-def test_heads_of_equal_length_are_shared_blocks(tmp_path) -> None:
-    session = make_trace([make_request(0, [1, 2, 3])], tool_tokens=64, system_tokens=64)
-    loaded = load_sessions(
-        write_traces(tmp_path, session, session),
-        jobs=None,
-        arrivals=lambda count: [0.0] * count,
-        scale=1.0,
-        max_context=None,
-        max_gap_s=60.0,
-    )
-    first, second = map(blocks, loaded.jobs)
-    assert first & second == loaded.shared_blocks
-    assert len(loaded.shared_blocks) == 2
+def test_shared_blocks_are_those_of_several_sessions() -> None:
+    beside = replace(SESSIONS[0], id="9-0")
+    jobs = [replace(session, id=f"{number}-{number}") for number, session in enumerate(SESSIONS)]
+    assert find_shared_blocks([*jobs, beside]) == {0}
+    nameless = [replace(SESSIONS[0], id=f"{number}-nameless") for number in range(2)]
+    assert find_shared_blocks(nameless) == blocks(SESSIONS[0])
+
+
+def test_ids_of_any_size_are_renewed_within_their_bits() -> None:
+    turn = Turn(context=Context((7, 2**63 - 1), BLOCK, BLOCK + 1, 7))
+    plays = SessionPlays([Job("only", (), turns=(turn,))], {7}, 0)
+    played = [blocks(plays.play(number)) - {7} for number in range(50)]
+    assert len(set.union(*played)) == 50
+    assert all(0 <= block < 2**63 for each in played for block in each)

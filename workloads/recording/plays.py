@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from tool_runtime.agent.job import Context, Job, ToolResult, Turn
+from workloads.recording.sessions import find_session
 
 # The share of its turns that lies behind a session which is under way when a run begins.
 START_SHARES = (0.25, 0.75)
 # More than a run has: the rounds of the next copy are numbered behind them.
 _MOST_ROUNDS = 100_000
+# Ids have 63 bits. Multiples of the golden ratio's share of them lie far apart, so rounds do not meet.
+_IDS = 2**63
+_APART = 0x4F1BBCDCBFA53E0B
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,19 +28,17 @@ class MidwaySession:
 
 
 class SessionPlays:
-    """Plays of sessions, numbered from 0. Only `shared_blocks`, the heads of prompts, are the same in two plays.
+    """Plays of sessions, numbered from 0. Only `shared_blocks`, such as of system prompts, are the same in two plays.
 
-    So no play finds what an earlier one of the same session left in the cache, but for the head that all sessions with
-    its length share. Nor does a play of one `copy` find what those of another left.
+    So no play finds what an earlier one of the same session left in the cache, but for what other sessions share. Nor
+    does a play of one `copy` find what those of another left.
     """
 
     def __init__(self, sessions: Sequence[Job], shared_blocks: Collection[int], seed: int, copy: int = 0) -> None:
         self._sessions = sessions
-        self._shared = frozenset(shared_blocks)
+        self._shared = shared_blocks
         self._seed = seed
         self._copy = copy
-        blocks = (block for job in sessions for turn in job.turns for block in _context(turn).blocks)
-        self._numbers = max(blocks, default=-1) + 1
 
     def take_copy(self, copy: int) -> SessionPlays:
         """Return the plays of the same sessions, in the same order, as another copy."""
@@ -71,9 +73,20 @@ class SessionPlays:
         return MidwaySession(replace(job, turns=tuple(turns)), warm)
 
     def _renumber(self, context: Context, version: int) -> Context:
-        shift = self._numbers * version
-        blocks = (block if block in self._shared else block + shift for block in context.blocks)
+        shift = version * _APART
+        blocks = (block if block in self._shared else (block + shift) % _IDS for block in context.blocks)
         return replace(context, blocks=tuple(blocks))
+
+
+def find_shared_blocks(jobs: Iterable[Job]) -> set[int]:
+    """Find the blocks that several sessions have; jobs of one session may be its sub-agents."""
+    owners: dict[int, str] = {}
+    shared: set[int] = set()
+    for job in jobs:
+        session = find_session(job)
+        blocks = {block for turn in job.turns for block in _context(turn).blocks}
+        shared.update(block for block in blocks if owners.setdefault(block, session) != session)
+    return shared
 
 
 def _context(turn: Turn) -> Context:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, count
 
-from workloads.agent_traces.trace_file import Request
+from converters.agent_trace_file import Request
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,10 @@ from __future__ import annotations
 import json
 
 import pytest
-from made_trace import make_request, make_sub_agent, make_trace
+from converters.agent_trace_file import find_traces, read_trace
+from made_agent_trace import make_request, make_sub_agent, make_trace
 
 from agentcache.errors import InputError
-from workloads.agent_traces.trace_file import find_traces, read_trace
 
 
 def _write(tmp_path, trace):

@@ -1,9 +1,8 @@
 from __future__ import annotations
 
 import pytest
-from made_trace import make_request, make_sub_agent, make_trace
-
-from workloads.agent_traces.trace_file import Trace, measure_waits, order_steps
+from converters.agent_trace_file import Trace, measure_waits, order_steps
+from made_agent_trace import make_request, make_sub_agent, make_trace
 
 
 def _order(*requests):
@@ -12,7 +11,7 @@ def _order(*requests):
 
 def test_think_time_is_the_wait_before_its_own_request():
     steps = _order(make_request(0, [1], think_time=99.0), make_request(8, [1], think_time=4.0))
-    assert [(wait.seconds, wait.by_tool, wait.estimated) for wait in measure_waits(steps)] == [(4.0, True, False)]
+    assert [(wait.seconds, wait.by_tool) for wait in measure_waits(steps)] == [(4.0, True)]
 
 
 @pytest.mark.parametrize(
@@ -37,7 +36,6 @@ def test_a_think_time_after_an_unknown_reply_is_not_believed():
     last = measure_waits(steps)[-1]
     # Replies of 10 and 50 tokens took 1 s each, so one of 30 does.
     assert last.seconds == pytest.approx(60 - 20 - 1)
-    assert last.estimated
 
 
 def test_unknown_reply_times_lie_on_a_line_through_the_known():

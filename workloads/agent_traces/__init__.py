@@ -1,1 +1,0 @@
-"""Loads recorded sessions of coding agents, known by the hashes of their blocks."""
