@@ -8,8 +8,16 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any, NamedTuple
 
-from agentcache.engine.jobs.views import ChangeText, ChangeView, HistogramCounts, PinCounts, RuntimeCounts, ToolCounts
-from agentcache.engine.rpc.snapshot import ComparisonCounts, EngineSnapshot
+from agentcache.engine.observe.snapshot import EngineSnapshot
+from agentcache.engine.observe.views import (
+    ChangeText,
+    ChangeView,
+    ComparisonCounts,
+    Histogram,
+    PinCounts,
+    RuntimeCounts,
+    ToolCounts,
+)
 from agentcache.front_end.client_sessions import find_job_path
 from agentcache.report.content import MAX_LISTED, Listing
 from agentcache.report.table import NO_DATA, format_number
@@ -58,7 +66,7 @@ def _tiles_of_jobs(engines: Sequence[EngineSnapshot], runtimes: Sequence[Runtime
     )
 
 
-def _add_up(latencies: Sequence[HistogramCounts]) -> tuple[int, str]:
+def _add_up(latencies: Sequence[Histogram]) -> tuple[int, str]:
     """Return how many there are, and their mean."""
     count = sum(one.count for one in latencies)
     return count, f"{format_number(sum(one.total for one in latencies) / count)} s" if count else NO_DATA

@@ -8,7 +8,7 @@ from typing import get_args
 
 from matplotlib.figure import Figure
 
-from agentcache.engine.jobs.views import MissReason
+from agentcache.engine.observe.views import MissReason
 from agentcache.report.figure import (
     GREEN,
     GREY,

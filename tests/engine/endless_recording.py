@@ -7,9 +7,8 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from agentcache.engine.record.line_file import LineFile
-from agentcache.engine.record.line_writer import LineWriter
-from agentcache.engine.record.salted_line import EndedRequest, LineMaker
+from agentcache.engine.observe.record_line import EndedRequest, LineMaker
+from agentcache.engine.observe.record_writer import LineFile, LineWriter
 from workloads.recording.line import VERSION, Header
 
 FILES = 4

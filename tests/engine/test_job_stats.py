@@ -5,10 +5,9 @@ from typing import Any, Literal
 import pytest
 
 from agentcache.engine.blocks.pins import Pin
-from agentcache.engine.histogram import Histogram
-from agentcache.engine.jobs import stats
-from agentcache.engine.jobs.stats import JobStats, view_job
-from agentcache.engine.jobs.views import ToolCounts, TurnView
+from agentcache.engine.observe import stats
+from agentcache.engine.observe.stats import JobStats, view_job
+from agentcache.engine.observe.views import Histogram, ToolCounts, TurnView
 from tool_runtime.learning.job_entry import Departed, Departure, Gap, JobEntry, PendingTurn
 from tool_runtime.learning.tool_key import HUMAN, ToolKey
 

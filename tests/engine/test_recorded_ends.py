@@ -10,9 +10,9 @@ from vllm.v1.request import Request, RequestStatus
 
 from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT
 from agentcache.engine.marks import write_forced_calls
-from agentcache.engine.record.line_writer import FindCalls
-from agentcache.engine.record.recorder import RequestRecorder
-from agentcache.engine.record.salted_line import EndedRequest
+from agentcache.engine.observe.record_line import EndedRequest
+from agentcache.engine.observe.record_writer import FindCalls
+from agentcache.engine.observe.recorder import RequestRecorder
 
 STOPPED, FULL, GONE = (
     RequestStatus.FINISHED_STOPPED,

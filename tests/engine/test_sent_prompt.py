@@ -10,7 +10,7 @@ from tracked_requests import BLOCK, Tracked
 
 from agentcache.engine.constants import SENT_ARGUMENT
 from agentcache.engine.jobs.told_prompt import SentPrompt, find_message_change, find_tool_change, read_sent
-from agentcache.engine.jobs.views import ChangeView
+from agentcache.engine.observe.views import ChangeView
 
 SYSTEM, OTHER = ("s", [1] * 4 * BLOCK), ("s", [1] * BLOCK + [2] * 3 * BLOCK)
 ASKED, CALLED, RESULT = ("u", [5] * 20), ("a", [9] * 8), ("t", [7] * 9)

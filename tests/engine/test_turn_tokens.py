@@ -9,8 +9,8 @@ from tracked_requests import BLOCK, Tracked
 
 from agentcache.engine.constants import SCHEDULER_CLASS
 from agentcache.engine.jobs.bounded_table import ENTRY_BYTES
-from agentcache.engine.jobs.prompt_change import TurnTokens, cut_change
-from agentcache.engine.jobs.views import ChangeTokens, ChangeView
+from agentcache.engine.observe.prompt_change import TurnTokens, cut_change
+from agentcache.engine.observe.views import ChangeTokens, ChangeView
 
 SYSTEM = list(range(100, 100 + 8 * BLOCK))
 DATE = 5 * BLOCK + 2

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from agentcache.engine.jobs.names import ReplyIds, job_name, shorten
 from agentcache.engine.jobs.prefix_matcher import PrefixMatcher
 from agentcache.engine.jobs.told_prompt import has_history, read_predecessor
-from agentcache.engine.jobs.views import FoundBy
+from agentcache.engine.observe.views import FoundBy
 from agentcache.engine.vllm.base import init_logger
 from agentcache.engine.vllm.types import Request
 from agentcache.policy.replicas.chain_owners import ChainOwner

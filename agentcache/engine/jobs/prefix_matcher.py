@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from agentcache.engine.jobs.prompt_change import TurnTokens
 from agentcache.engine.jobs.request_state import reusable_hashes
 from agentcache.engine.jobs.told_prompt import has_history, read_agent, read_questions, read_roles, read_sent
 from agentcache.engine.jobs.turn_chains import Overlap, Prompt, PromptEnd, TurnChains, find_prompt_end
+from agentcache.engine.observe.prompt_change import TurnTokens
 from agentcache.engine.parts import Observers
 from agentcache.engine.vllm.types import Request
 from agentcache.policy.replicas.chain_owners import ChainOwner, ChainOwners

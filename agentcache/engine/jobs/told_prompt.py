@@ -16,8 +16,8 @@ from agentcache.engine.constants import (
     ROLES_ARGUMENT,
     SENT_ARGUMENT,
 )
-from agentcache.engine.jobs.views import ChangeCause
 from agentcache.engine.marks import read_mark
+from agentcache.engine.observe.views import ChangeCause
 from agentcache.engine.vllm.types import Request
 
 ROLES = {"s": "system", "u": "user", "a": "assistant", "t": "tool"}

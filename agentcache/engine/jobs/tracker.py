@@ -11,13 +11,13 @@ from agentcache.engine.constants import ANSWER_MARK
 from agentcache.engine.jobs.duration_store import DurationStore
 from agentcache.engine.jobs.finish_classes import OVER, PREEMPTED, UNKNOWN, FinishClasses, ReuseFactors
 from agentcache.engine.jobs.job_finder import JobFinder, is_search_step
-from agentcache.engine.jobs.misses import find_places
 from agentcache.engine.jobs.names import job_name, shorten, tenant_name
 from agentcache.engine.jobs.prefix_matcher import PrefixMatcher
-from agentcache.engine.jobs.prompt_change import PromptChanges, TurnTokens
-from agentcache.engine.jobs.request_state import RequestState, is_answer, is_whole, view_turn
-from agentcache.engine.jobs.stats import MAX_TURNS, JobStats, hide_takers, view_job
-from agentcache.engine.jobs.views import JobView, RuntimeCounts
+from agentcache.engine.jobs.request_state import RequestState, is_answer, is_whole
+from agentcache.engine.observe.misses import find_places
+from agentcache.engine.observe.prompt_change import PromptChanges, TurnTokens
+from agentcache.engine.observe.stats import MAX_TURNS, JobStats, hide_takers, view_job
+from agentcache.engine.observe.views import JobView, RuntimeCounts, TurnView
 from agentcache.engine.order.admission import AdmissionControl
 from agentcache.engine.order.job_queue import ORDINARY, QueuePriority, find_priority
 from agentcache.engine.order.load_control import LoadControl
@@ -117,10 +117,15 @@ class JobTracker(Part):
         overlap = self._prefixes.compare(continues, request)
         entry = self._entry_of(job)
         priority = find_priority(self._runtime_policy.order, entry.arrival_s, now_s, pinned=pinned)
-        turn = entry.turns + entry.failures + len(entry.running) - 1
-        state = RequestState(name, job, turn, now_s, priority, pinned, continues, overlap, entry.number)
-        state.left_s = now_s - gap.seconds if gap is not None else now_s
-        state.change, state.repeats_reply = self._changes_guard.ask((None, True), self._changes.find, request, overlap)
+        turn = TurnView(
+            turn=entry.turns + entry.failures + len(entry.running) - 1,
+            arrived_s=now_s,
+            prompt_tokens=request.num_prompt_tokens,
+            diverged_at=overlap.diverged_at,
+        )
+        left_s = now_s - gap.seconds if gap is not None else now_s
+        state = RequestState(name, job, turn, priority, pinned, continues, overlap, entry.number, left_s)
+        turn.change, state.repeats_reply = self._changes_guard.ask((None, True), self._changes.find, request, overlap)
         self._states[request.request_id] = state
         self._without_token.add(request.request_id)
         self._waiting.guard(request, state)
@@ -161,15 +166,13 @@ class JobTracker(Part):
     def admitted(self, request: Request, hit_tokens: int, filled: Collection[int]) -> None:  # noqa: ARG002
         """Note that the request holds its blocks and runs, for the first time or again."""
         state = self._states.get(request.request_id)
-        if state is None or state.scheduled_s is not None:
+        if state is None or state.has_run:
             return
-        state.scheduled_s = self.clock()
-        state.waited_s = state.waits.end(state.scheduled_s)
-        stats = request.prefill_stats
-        state.cached_tokens = stats.num_cached_tokens if stats is not None else 0
+        now_s, stats, turn = self.clock(), request.prefill_stats, state.turn
+        state.admit(now_s, stats)
         if stats is not None:
-            state.hits = self._places_guard.ask({}, find_places, self._connector, request, stats)
-        self.runtime.load.admitted(state.scheduled_s - state.arrived_s, self._turn_cost.of_lost(state))
+            turn.hits = self._places_guard.ask({}, find_places, self._connector, request, stats)
+        self.runtime.load.admitted(now_s - turn.arrived_s, self._turn_cost.of_lost(state))
         self._waiting.admitted(request, state)
         self._end_return(state)
 
@@ -196,7 +199,7 @@ class JobTracker(Part):
     def _note_first_tokens(self, names: Iterable[str]) -> None:
         for request_id in self._without_token.intersection(names):
             self._without_token.discard(request_id)
-            self._states[request_id].first_token_s = self.clock()
+            self._states[request_id].turn.first_token_s = self.clock()
 
     def on_free(
         self,
@@ -341,7 +344,7 @@ class JobTracker(Part):
         return entry
 
     def _show_turn(self, request: Request, state: RequestState, calls: Sequence[ToolKey]) -> None:
-        self.stats.add_turn(state.job, view_turn(request, state, calls, self.clock()))
+        self.stats.add_turn(state.job, state.end(request, calls, self.clock()))
 
     def _find_client_session(self, job: str) -> str | None:
         return self.stats_guard.ask(None, self.stats.session_of, job)
@@ -414,7 +417,7 @@ class JobTracker(Part):
             state.request,
             job=state.job,
             tenant=tenant_name(request.cache_salt),
-            turn=state.turn,
+            turn=state.turn.turn,
             blocks=blocks,
             decide=decide,
             rank=pin_rank(self._runtime_policy.pin_rank, self._entry_of(state.job).arrival_s),

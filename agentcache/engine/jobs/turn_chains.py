@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from agentcache.engine.jobs.bounded_table import BoundedTable, count_text_bytes
 from agentcache.engine.jobs.told_prompt import SentPrompt, has_reply
-from agentcache.engine.jobs.views import ChangeTokens
+from agentcache.engine.observe.views import ChangeTokens
 from agentcache.engine.vllm.types import Request
 from tool_runtime.learning.job_table import Parent
 

@@ -13,8 +13,8 @@ from agentcache.engine.blocks.pins import Pins
 from agentcache.engine.cpu_cache.tier import Tier
 from agentcache.engine.jobs.duration_store import DurationStore, find_file
 from agentcache.engine.jobs.finish_classes import ReuseFactors
-from agentcache.engine.jobs.prompt_change import TurnTokens
 from agentcache.engine.jobs.tracker import JobTracker
+from agentcache.engine.observe.prompt_change import TurnTokens
 from agentcache.engine.order.admission import AdmissionControl
 from agentcache.engine.order.load_control import LoadControl
 from agentcache.engine.parts import Observers

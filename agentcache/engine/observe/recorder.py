@@ -13,11 +13,9 @@ from agentcache.config_reader import CONFIG_KEY
 from agentcache.engine.jobs.job_finder import SearchSteps, is_search_step
 from agentcache.engine.jobs.names import job_name
 from agentcache.engine.jobs.request_state import is_made_up, is_whole
+from agentcache.engine.observe.record_line import EndedRequest, LineMaker, begin_recording
+from agentcache.engine.observe.record_writer import LineFile, LineWriter
 from agentcache.engine.parts import Part, request_ids
-from agentcache.engine.record.line_file import LineFile
-from agentcache.engine.record.line_writer import LineWriter
-from agentcache.engine.record.salted_line import EndedRequest, LineMaker
-from agentcache.engine.record.shared_start import begin_recording
 from agentcache.engine.replies.ended_reply import EndedReply
 from agentcache.engine.replies.tool_reader import MAX_TOKENS, ToolReader, calls_of
 from agentcache.engine.vllm.config import VllmConfig

@@ -21,7 +21,7 @@ from agentcache.engine.jobs.told_prompt import (
     read_sent,
 )
 from agentcache.engine.jobs.turn_chains import Overlap
-from agentcache.engine.jobs.views import ChangeCause, ChangeTokens, ChangeView
+from agentcache.engine.observe.views import ChangeCause, ChangeTokens, ChangeView
 from agentcache.engine.vllm.types import Request, SamplingParams
 
 # Enough for a date and a time of day in digits of a token each.
