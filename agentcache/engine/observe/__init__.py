@@ -1,4 +1,6 @@
-"""Explains and counts what happened to requests, and decides nothing. An error in one of these turns it off, by name:
+"""Explains and counts what happened to requests, and decides nothing.
+
+An error in one of these observers turns it off (`engine/parts.py`):
 
 - `misses` and `hit_places` (`misses.py`), with `losses` of two caches (`ledger.py`): why a prompt was not cached, and
   which cache supplied hits. They also count for the price of a return, which keeps what it has learnt if they fail.
