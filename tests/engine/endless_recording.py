@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from agentcache.engine.observe.record_line import EndedRequest, LineMaker
+from agentcache.engine.observe.record_line import LineMaker, RecordedRequest
 from agentcache.engine.observe.record_writer import LineFile, LineWriter
 from workloads.recording.line import VERSION, Header
 
@@ -38,8 +38,8 @@ def make_header(start: str) -> Header:
     )
 
 
-def make_request(number: int) -> EndedRequest:
-    return EndedRequest(
+def make_request(number: int) -> RecordedRequest:
+    return RecordedRequest(
         arrived_s=number,
         first_token_s=number + 0.5,
         ended_s=number + 1.0,

@@ -10,7 +10,7 @@ from vllm.v1.request import Request, RequestStatus
 
 from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT
 from agentcache.engine.marks import write_forced_calls
-from agentcache.engine.observe.record_line import EndedRequest
+from agentcache.engine.observe.record_line import RecordedRequest
 from agentcache.engine.observe.record_writer import FindCalls
 from agentcache.engine.observe.recorder import RequestRecorder
 
@@ -26,9 +26,9 @@ class Written:
     """In the place of the thread that writes."""
 
     def __init__(self) -> None:
-        self.requests: list[tuple[EndedRequest, FindCalls | None]] = []
+        self.requests: list[tuple[RecordedRequest, FindCalls | None]] = []
 
-    def write(self, request: EndedRequest, find_calls: FindCalls | None) -> None:
+    def write(self, request: RecordedRequest, find_calls: FindCalls | None) -> None:
         self.requests.append((request, find_calls))
 
 

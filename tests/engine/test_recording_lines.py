@@ -11,12 +11,12 @@ import pytest
 from endless_recording import make_header
 from vllm.config import VllmConfig
 
-from agentcache.engine.observe.record_line import EndedRequest, LineMaker, begin_recording
+from agentcache.engine.observe.record_line import LineMaker, RecordedRequest, begin_recording
 from agentcache.engine.observe.record_writer import LineFile
 from workloads.recording.line import Header, Line
 
 
-def _make(**changes: object) -> EndedRequest:
+def _make(**changes: object) -> RecordedRequest:
     request = {
         "arrived_s": 12.0,
         "first_token_s": 12.5,
@@ -30,10 +30,10 @@ def _make(**changes: object) -> EndedRequest:
         "end": "calls",
         "name": "request",
     }
-    return EndedRequest(**{**request, **changes})  # type: ignore[arg-type]
+    return RecordedRequest(**{**request, **changes})  # type: ignore[arg-type]
 
 
-def _read(maker: LineMaker, request: EndedRequest) -> dict[str, object]:
+def _read(maker: LineMaker, request: RecordedRequest) -> dict[str, object]:
     line = maker.make(request, 0, None)
     assert line.endswith(b"}\n")
     assert line.count(b"\n") == 1

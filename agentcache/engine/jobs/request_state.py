@@ -72,7 +72,7 @@ class RequestState:
         if turn.first_token_s is None and request.num_output_tokens:
             # The first was the last as well.
             turn.first_token_s = now_s
-        turn.finished_s, turn.status = now_s, _describe_status(request)
+        turn.finished_s, turn.status = now_s, describe_status(request)
         turn.output_tokens = request.num_output_tokens
         turn.tools = tuple(islice(dict.fromkeys(call.tool for call in calls), _MAX_TOOLS))
         return turn
@@ -110,7 +110,8 @@ def _is_recorded(request: Request) -> bool:
     return find_forced_calls(request.sampling_params) is not None
 
 
-def _describe_status(request: Request) -> Literal["finished", "cut off", "aborted", "failed"]:
+def describe_status(request: Request) -> Literal["finished", "cut off", "aborted", "failed"]:
+    """Describe how a request that is over has ended."""
     if is_whole(request):
         return "finished"
     if request.status in (RequestStatus.FINISHED_LENGTH_CAPPED, RequestStatus.FINISHED_REPETITION):

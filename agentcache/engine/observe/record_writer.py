@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from threading import Event, Thread
 
-from agentcache.engine.observe.record_line import EndedRequest, LineMaker
+from agentcache.engine.observe.record_line import LineMaker, RecordedRequest
 from agentcache.engine.vllm.base import init_logger
 from tool_runtime.learning.tool_key import ToolKey
 from workloads.recording.line import Header
@@ -145,7 +145,7 @@ class LineWriter:
         self._lines = lines
         self._header = header
         # Each with how many before it found no room.
-        self._waiting: deque[tuple[EndedRequest, FindCalls | None, int]] = deque()
+        self._waiting: deque[tuple[RecordedRequest, FindCalls | None, int]] = deque()
         self._without_room = 0
         self._goes_on = Event()
         self._is_closing = False
@@ -154,7 +154,7 @@ class LineWriter:
         self._thread = Thread(target=self._run, name="agentcache-record", daemon=True)
         self._thread.start()
 
-    def write(self, request: EndedRequest, find_calls: FindCalls | None = None) -> None:
+    def write(self, request: RecordedRequest, find_calls: FindCalls | None = None) -> None:
         """Have the request written soon, or count it as lost. Never waits.
 
         `find_calls` tells the calls of a whole reply, in the writer's thread. Raises the error that has ended it.
@@ -209,12 +209,12 @@ class LineWriter:
             while self._waiting:
                 unwritten = self._write(*self._waiting.popleft(), unwritten)
 
-    def _write(self, request: EndedRequest, find_calls: FindCalls | None, without_room: int, unwritten: int) -> int:
+    def _write(self, request: RecordedRequest, find_calls: FindCalls | None, without_room: int, unwritten: int) -> int:
         """Return how many requests up to this one are missing since the last that was written."""
         lost = unwritten + without_room
         header = self._header if self._file.begins_file else None
         if find_calls is not None and (calls := find_calls()):
-            request = request._replace(tools=[call.tool for call in calls], end="calls")
+            request.tools, request.end = [call.tool for call in calls], "calls"
         try:
             self._file.write(self._lines.make(request, lost, header))
         except OSError as error:
