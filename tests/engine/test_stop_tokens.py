@@ -26,7 +26,7 @@ def make_request(tokens: list[int], *, stops: int = 0, eos: int | None = EOS, ro
 
 
 def find_role(request: Request, at_token: int) -> str | None:
-    change, _ = PromptChanges(BLOCK).find(request, Overlap(at_token, at_token, BLOCK))
+    change, _ = PromptChanges(BLOCK, shows_text=False).find(request, Overlap(at_token, at_token, BLOCK), None)
     assert change is not None
     return change.role
 

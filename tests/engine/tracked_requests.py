@@ -24,7 +24,6 @@ from agentcache.engine.jobs.tracker import JobTracker
 from agentcache.engine.marks import write_forced_calls
 from agentcache.engine.observe.ledger import Ledger
 from agentcache.engine.observe.misses import MissLog
-from agentcache.engine.observe.prompt_change import TurnTokens
 from agentcache.engine.order.admission import AdmissionControl
 from agentcache.engine.order.load_control import LoadControl
 from agentcache.engine.parts import Observers
@@ -76,7 +75,7 @@ class Tracked:
     # For how long, in seconds, a turn waits that lost its context.
     longest_wait_s: float = 0.0
     store: DurationStore | None = None
-    turn_tokens: TurnTokens | None = None
+    shows_text: bool = False
     hash_block: int = BLOCK
     # The size of the GPU's cache.
     num_blocks: int = 100
@@ -112,7 +111,7 @@ class Tracked:
             tool_reader=None,
             count_waiting=lambda: self.waiting,
             store=self.store,
-            turn_tokens=self.turn_tokens,
+            shows_text=self.shows_text,
             connector=None,
             observers=Observers(),
             clock=self.clock,

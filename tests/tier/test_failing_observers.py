@@ -19,7 +19,7 @@ from agentcache.engine.observe import snapshot as snapshot_module
 from agentcache.engine.observe.ledger import Ledger
 from agentcache.engine.observe.lru_comparison import LruComparison
 from agentcache.engine.observe.misses import MissLog
-from agentcache.engine.observe.prompt_change import PromptChanges, TurnTokens
+from agentcache.engine.observe.prompt_change import PromptChanges
 from agentcache.engine.observe.record_line import LineMaker
 from agentcache.engine.observe.recorder import RequestRecorder
 from agentcache.engine.observe.snapshot import Snapshot, make_snapshot
@@ -29,8 +29,7 @@ from agentcache.engine.parts import RAISE
 # Of each observer the calls that the engine makes.
 CALLS: dict[str, list[tuple[Any, str]]] = {
     "misses": [(MissLog, name) for name in ("admitted", "evicted", "reset")],
-    "prompt_changes": [(PromptChanges, "find")],
-    "change_text": [(TurnTokens, name) for name in ("note", "take_change", "forget", "clear")],
+    "prompt_changes": [(PromptChanges, name) for name in ("find", "note", "forget", "clear")],
     "hit_places": [(tracker_module, "find_places")],
     "job_stats": [
         (JobStats, name)

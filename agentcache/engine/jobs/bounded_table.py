@@ -14,19 +14,13 @@ MAX_BYTES = 64 * 2**20
 Value = TypeVar("Value")
 
 
-def _note_nothing(_name: str) -> None:
-    pass
-
-
 class BoundedTable(Generic[Value]):
     """Entries by name; the oldest leave first. Clients decide how large each is, so bytes are counted."""
 
-    def __init__(self, max_bytes: int = MAX_BYTES, on_drop: Callable[[str], None] = _note_nothing) -> None:
-        """Call `on_drop` with the name of each entry that is about to make room for others."""
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self.num_bytes = 0
         """What all entries take, about."""
         self._max_bytes = max_bytes
-        self._on_drop = on_drop
         self._entries: OrderedDict[str, tuple[Value, int]] = OrderedDict()
 
     def __len__(self) -> int:
@@ -58,13 +52,11 @@ class BoundedTable(Generic[Value]):
             self._entries[name] = change(value), num_bytes
 
     def drop_oldest(self) -> None:
-        """Drop the oldest entry, of which `on_drop` is called."""
-        name = next(iter(self._entries))
-        self._on_drop(name)
-        self.pop(name)
+        """Drop the oldest entry."""
+        self.pop(next(iter(self._entries)))
 
     def clear(self) -> None:
-        """Drop all entries without a call of `on_drop`."""
+        """Drop all entries."""
         self._entries.clear()
         self.num_bytes = 0
 

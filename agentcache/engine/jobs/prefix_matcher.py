@@ -5,25 +5,18 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from agentcache.engine.jobs.request_state import reusable_hashes
-from agentcache.engine.jobs.told_prompt import has_history, read_agent, read_questions, read_roles, read_sent
+from agentcache.engine.jobs.told_prompt import has_history, read_agent, read_questions, read_roles
 from agentcache.engine.jobs.turn_chains import Overlap, Prompt, PromptEnd, TurnChains, find_prompt_end
-from agentcache.engine.observe.prompt_change import TurnTokens
-from agentcache.engine.parts import Observers
 from agentcache.engine.vllm.types import Request
 from agentcache.policy.replicas.chain_owners import ChainOwner, ChainOwners
 from tool_runtime.learning.job_table import Parent
 
 
 class PrefixMatcher:
-    """`block_size` is the tokens of one of a request's block hashes. Knows 20,000 chains and 1,024 turns at most.
+    """`block_size` is the tokens of one of a request's block hashes. Knows 20,000 chains and 1,024 turns at most."""
 
-    `tokens` keeps the tokens of turns, to show what changed; None where text is hidden. It is one of `observers`.
-    """
-
-    def __init__(self, block_size: int, tokens: TurnTokens | None, observers: Observers) -> None:
+    def __init__(self, block_size: int) -> None:
         self._block_size = block_size
-        self._tokens = tokens
-        self._text_guard = observers.guard("change_text", self._forget_tokens)
         self._owners = ChainOwners()
         self._chains = TurnChains(block_size)
 
@@ -48,12 +41,7 @@ class PrefixMatcher:
 
     def compare(self, continues: str | None, request: Request) -> Overlap:
         """Compare the prompt with the turn that it goes on from; once a turn."""
-        overlap = self._chains.compare(continues, reusable_hashes(request, self._block_size))
-        if self._tokens is None or continues is None:
-            return overlap
-        prompt, size = request.prompt_token_ids or (), self._block_size
-        text = self._text_guard.ask(None, self._tokens.take_change, continues, prompt, overlap.diverged_at, size)
-        return overlap._replace(text=text)
+        return self._chains.compare(continues, reusable_hashes(request, self._block_size))
 
     def count_messages(self, request: Request) -> int:
         """Count the tokens of the prompt up to the end of its last message, in full blocks."""
@@ -65,9 +53,7 @@ class PrefixMatcher:
         self._owners.note(hashes, prompt_tokens, self._block_size, session=job, request=turn)
         prompt = self._describe(request)
         end = self._note_prompt(request, prompt, job, turn)
-        self._chains.note(turn, prompt, reply=_find_reply(request), end=end, sent=read_sent(request))
-        if self._tokens is not None and request.prompt_token_ids is not None:
-            self._text_guard.tell(self._tokens.note, turn, job, request.all_token_ids)
+        self._chains.note(turn, prompt, reply=_find_reply(request), end=end)
 
     def note_cut(self, request: Request, job: str, turn: str) -> None:
         """Note that the request was cut off: its job may go on from the prompt."""
@@ -78,17 +64,10 @@ class PrefixMatcher:
     def forget(self, job: str) -> None:
         """Forget a job that is over."""
         self._owners.forget(job)
-        if self._tokens is not None:
-            self._text_guard.tell(self._tokens.forget, job)
 
     def reset(self) -> None:
         """Forget what was cached. Whose turn a prompt goes on from is known as before."""
         self._chains.reset()
-        if self._tokens is not None:
-            self._text_guard.tell(self._tokens.clear)
-
-    def _forget_tokens(self) -> None:
-        self._tokens = None
 
     def _describe(self, request: Request) -> Prompt:
         """Describe its prompt, and what the request has left by now."""

@@ -15,7 +15,7 @@ from agentcache.engine.jobs.names import job_name, shorten, tenant_name
 from agentcache.engine.jobs.prefix_matcher import PrefixMatcher
 from agentcache.engine.jobs.request_state import RequestState, is_answer, is_whole
 from agentcache.engine.observe.misses import find_places
-from agentcache.engine.observe.prompt_change import PromptChanges, TurnTokens
+from agentcache.engine.observe.prompt_change import PromptChanges
 from agentcache.engine.observe.stats import MAX_TURNS, JobStats, hide_takers, view_job
 from agentcache.engine.observe.views import JobView, RuntimeCounts, TurnView
 from agentcache.engine.order.admission import AdmissionControl
@@ -42,8 +42,8 @@ class JobTracker(Part):
     """Follows every request of a client. Costs O(blocks of the request) when it comes and when it ends.
 
     Each of a request's block hashes is of `hash_block_size` tokens. `pins` and `factors` None are of a policy without
-    them, `store` None of a server that forgets durations at its end, `turn_tokens` None of one that shows no text,
-    `connector` None of an engine whose KV is nowhere else. `observers` are those of the scheduler.
+    them, `store` None of a server that forgets durations at its end, `connector` None of an engine whose KV is nowhere
+    else. `shows_text`: tokens are kept to show what clients change. `observers` are those of the scheduler.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class JobTracker(Part):
         tool_reader: ToolReader | None,
         count_waiting: Callable[[], int],
         store: DurationStore | None,
-        turn_tokens: TurnTokens | None,
+        shows_text: bool,
         connector: KVConnectorBase_V1 | None,
         observers: Observers,
         clock: Callable[[], float],
@@ -79,9 +79,9 @@ class JobTracker(Part):
         self._store = store
         self._classes = FinishClasses()
         self._hash_block_size = hash_block_size
-        self._prefixes = PrefixMatcher(hash_block_size, turn_tokens, observers)
-        self._changes = PromptChanges(hash_block_size)
-        self._changes_guard = observers.guard("prompt_changes")
+        self._prefixes = PrefixMatcher(hash_block_size)
+        self._changes = PromptChanges(hash_block_size, shows_text=shows_text)
+        self._changes_guard = observers.guard("prompt_changes", self._changes.clear)
         self._places_guard = observers.guard("hit_places")
         self._finder = JobFinder(self._prefixes, runtime.jobs)
         self._states: dict[str, RequestState] = {}
@@ -125,7 +125,9 @@ class JobTracker(Part):
         )
         left_s = now_s - gap.seconds if gap is not None else now_s
         state = RequestState(name, job, turn, priority, pinned, continues, overlap, entry.number, left_s)
-        turn.change, state.repeats_reply = self._changes_guard.ask((None, True), self._changes.find, request, overlap)
+        turn.change, state.repeats_reply = self._changes_guard.ask(
+            (None, True), self._changes.find, request, overlap, continues
+        )
         self._states[request.request_id] = state
         self._without_token.add(request.request_id)
         self._waiting.guard(request, state)
@@ -263,6 +265,7 @@ class JobTracker(Part):
     def reset(self) -> None:
         """Forget what was cached: the prefix cache was reset. Whose turn a prompt goes on from is known as before."""
         self._prefixes.reset()
+        self._changes_guard.tell(self._changes.clear)
         if self.pins is not None:
             self.pins.reset()
 
@@ -279,6 +282,7 @@ class JobTracker(Part):
         for entry in jobs:
             if self.pins is not None:
                 self.pins.end_all(PinEnd.RELEASED, entry.session)
+            self._changes_guard.tell(self._changes.forget, tuple(entry.pending))
             self.runtime.jobs.end(entry.session)
         self._end_departed()
         return names
@@ -328,6 +332,7 @@ class JobTracker(Part):
             job = departed.job.session
             self.stats_guard.tell(self.stats.end, departed)
             self._prefixes.forget(job)
+            self._changes_guard.tell(self._changes.forget, departed.job.pending)
             if self.pins is not None:
                 self.pins.end_all(PinEnd.JOB_OVER, job)
 
@@ -388,6 +393,7 @@ class JobTracker(Part):
             self._prefixes.forget(state.job)
             return OVER, None
         self._prefixes.note(request, state.job, state.request)
+        self._changes_guard.tell(self._changes.note, request, state.request)
         return self._classes.number(pending.key), pending.key
 
     def _end_return(self, state: RequestState) -> None:
