@@ -13,11 +13,32 @@ from agentcache.engine.observe.views import TurnView
 from agentcache.engine.order.job_queue import QueuePriority
 from agentcache.engine.replies.ended_reply import is_handed_over
 from agentcache.engine.vllm.types import PrefillStats, Request, RequestStatus
-from agentcache.engine.waits import Waits
+from agentcache.engine.waits import WaitReason
 from tool_runtime.learning.tool_key import ToolKey
 
 # A reply, which a client may dictate, can call thousands.
 _MAX_TOOLS = 16
+# Shorter than a step.
+_LEAST_S = 0.001
+
+
+@dataclass(slots=True)
+class Waits:
+    """Seconds by reason of a request that waits since `since_s`. Until another reason is noted, time counts for one."""
+
+    since_s: float
+    reason: WaitReason = "batch full"
+    _seconds: dict[WaitReason, float] = field(default_factory=dict)
+
+    def note(self, reason: WaitReason, now_s: float) -> None:
+        """Note what holds the request from now on."""
+        self._seconds[self.reason] = self._seconds.get(self.reason, 0.0) + now_s - self.since_s
+        self.reason, self.since_s = reason, now_s
+
+    def end(self, now_s: float) -> dict[WaitReason, float]:
+        """Return the seconds by reason of a request that waits no more, without those that lasted less than a step."""
+        self.note(self.reason, now_s)
+        return {reason: round(seconds, 6) for reason, seconds in self._seconds.items() if seconds >= _LEAST_S}
 
 
 @dataclass(slots=True, eq=False)

@@ -278,7 +278,10 @@ class JobTracker(Part):
         # Those that end when nothing of them runs any more come last: another call ends more.
         jobs = sorted(self._find_jobs(session, tenants), key=lambda entry: entry.is_final)[:_MAX_JOBS_AT_ONCE]
         named = {entry.session for entry in self.runtime.jobs.find(session)}
-        names = [session if entry.session in named else self._find_client_session(entry.session) for entry in jobs]
+        names = [
+            session if entry.session in named else self.stats_guard.ask(None, self.stats.session_of, entry.session)
+            for entry in jobs
+        ]
         for entry in jobs:
             if self.pins is not None:
                 self.pins.end_all(PinEnd.RELEASED, entry.session)
@@ -348,12 +351,6 @@ class JobTracker(Part):
         assert entry is not None, "jobs with requests stay in the table"
         return entry
 
-    def _show_turn(self, request: Request, state: RequestState, calls: Sequence[ToolKey]) -> None:
-        self.stats.add_turn(state.job, state.end(request, calls, self.clock()))
-
-    def _find_client_session(self, job: str) -> str | None:
-        return self.stats_guard.ask(None, self.stats.session_of, job)
-
     def _forget_stats(self) -> None:
         self.stats = JobStats()
 
@@ -378,7 +375,7 @@ class JobTracker(Part):
         """Book the turn. Return its finish class and what its job waits for: None if it is over or was cut off."""
         whole = is_whole(request)
         calls = calls_of(request, self.tool_reader) if whole else []
-        self.stats_guard.tell(self._show_turn, request, state, calls)
+        self.stats_guard.tell(lambda: self.stats.add_turn(state.job, state.end(request, calls, self.clock())))
         self._finder.note(request, state.job, state.request)
         if not whole:
             self.runtime.failed(state.job, state.request)

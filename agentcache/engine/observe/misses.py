@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import get_args
+from itertools import takewhile
 
 from agentcache.engine.jobs.request_state import RequestState, reusable_hashes
 from agentcache.engine.jobs.told_prompt import read_left
@@ -67,26 +67,18 @@ def explain_misses(
     """
     # Blocks up to here were cached at one time: a hash stands for all tokens before it.
     known = max(max(evicted, default=-1) + 1, overlap.shared_tokens // block_size)
-    lost = _divide_lost([index for index in missed if index < known], evicted, reads_cache, all_remembered)
-    gone, behind, not_read = (blocks * block_size for blocks in lost)
-    rest = missed_tokens - gone - behind - not_read
-    changed = min(rest, overlap.abandoned_tokens)
+    first = min(evicted, default=known)
+    reasons: Counter[MissReason] = Counter()
+    for index in takewhile(lambda index: index < known, missed):
+        is_there = index not in evicted and (index > first or all_remembered)
+        reason: MissReason = ("behind a gap" if index > first else "not read") if is_there else "evicted"
+        reasons[reason if reads_cache else "not read"] += block_size
+    rest = missed_tokens - reasons.total()
+    reasons["changed"] = min(rest, overlap.abandoned_tokens)
     left = sum(known <= index < left_tokens // block_size for index in missed) * block_size
-    elsewhere = min(rest - changed, left)
-    counts = (rest - changed - elsewhere, changed, gone, behind, elsewhere, not_read)
-    return {reason: tokens for reason, tokens in zip(get_args(MissReason), counts, strict=True) if tokens}
-
-
-def _divide_lost(
-    lost: Sequence[int], evicted: Mapping[int, Eviction], reads_cache: bool, all_remembered: bool
-) -> tuple[int, int, int]:
-    """Count the blocks that were evicted, those behind them, and those that were there and could not be read."""
-    if not reads_cache:
-        return 0, 0, len(lost)
-    first = min(evicted, default=len(lost) and lost[-1] + 1)
-    behind = sum(index > first and index not in evicted for index in lost)
-    there = len(lost) - behind - len(evicted) if all_remembered else 0
-    return len(lost) - behind - there, behind, there
+    reasons["at another engine"] = min(rest - reasons["changed"], left)
+    reasons["new"] = missed_tokens - reasons.total()
+    return dict(+reasons)
 
 
 def view_losses(evicted: Mapping[int, Eviction], now_s: float, block_size: int) -> tuple[LossView, ...]:

@@ -16,9 +16,9 @@ from agentcache.engine.waits import WaitReason
 
 
 class View(BaseModel):
-    """Plain values: what the engine tells of itself."""
+    """Plain values that the engine tells of itself, as copies: counts go on while it runs."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid")
 
 
 MissReason = Literal["new", "changed", "evicted", "behind a gap", "at another engine", "not read"]
@@ -204,20 +204,14 @@ class Histogram:
         return replace(self)
 
 
-class _Counts(BaseModel):
-    """Counts go on while the engine runs; those that leave it are copies."""
-
-    model_config = ConfigDict(extra="forbid")
-
-
-class ToolCounts(_Counts):
+class ToolCounts(View):
     """Gaps behind turns that called this tool, until the job's next request."""
 
     gaps: int = 0
     seconds: float = 0.0
 
 
-class PinCounts(_Counts):
+class PinCounts(View):
     """Pins since the start of the engine, in blocks and seconds."""
 
     live: int = 0
@@ -228,7 +222,7 @@ class PinCounts(_Counts):
     held_s: float = Field(default=0.0, description="of ended pins, from beginning to end, summed")
 
 
-class ComparisonCounts(_Counts):
+class ComparisonCounts(View):
     """Requests admitted since the start, against a shadow LRU that was given the same at the same times."""
 
     prompt_tokens: int = 0
@@ -242,7 +236,7 @@ _LATENCY_BOUNDS_S = (1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600)
 _TURN_BOUNDS = (1, 2, 3, 5, 8, 12, 20, 30, 50, 100)
 
 
-class RuntimeCounts(_Counts):
+class RuntimeCounts(View):
     """Counts of the agent runtime, since the start."""
 
     jobs: int = Field(default=0, description="in the table now")
