@@ -28,7 +28,7 @@ def assert_nothing_is_left(lone: LoneScheduler) -> None:
         tracker.step()
     lone.scheduler.check_integrity()
     assert (len(tracker.pins), lone.scheduler.evictor.pinned, tracker.pins._by_owner) == (0, 0, {})
-    assert (tracker.stats.jobs, len(tracker.runtime.jobs), len(tracker._prefixes._owners)) == ({}, 0, 0)
+    assert (tracker.stats.jobs, len(tracker.runtime.jobs), len(tracker._finder._owners)) == ({}, 0, 0)
     assert tracker.pins.ended.total() == tracker.pins.began
 
 

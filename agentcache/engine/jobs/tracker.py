@@ -12,7 +12,6 @@ from agentcache.engine.jobs.duration_store import DurationStore
 from agentcache.engine.jobs.finish_classes import OVER, PREEMPTED, UNKNOWN, FinishClasses, ReuseFactors
 from agentcache.engine.jobs.job_finder import JobFinder, is_search_step
 from agentcache.engine.jobs.names import job_name, shorten, tenant_name
-from agentcache.engine.jobs.prefix_matcher import PrefixMatcher
 from agentcache.engine.jobs.request_state import RequestState, is_answer, is_whole
 from agentcache.engine.observe.misses import find_places
 from agentcache.engine.observe.prompt_change import PromptChanges
@@ -79,11 +78,10 @@ class JobTracker(Part):
         self._store = store
         self._classes = FinishClasses()
         self._hash_block_size = hash_block_size
-        self._prefixes = PrefixMatcher(hash_block_size)
         self._changes = PromptChanges(hash_block_size, shows_text=shows_text)
         self._changes_guard = observers.guard("prompt_changes", self._changes.clear)
         self._places_guard = observers.guard("hit_places")
-        self._finder = JobFinder(self._prefixes, runtime.jobs)
+        self._finder = JobFinder(hash_block_size, runtime.jobs)
         self._states: dict[str, RequestState] = {}
         self._without_token: set[str] = set()
         # Of the requests that ended in this step those whose replies were whole and called no tool.
@@ -114,7 +112,7 @@ class JobTracker(Part):
         self.stats_guard.tell(self.stats.begin, job, now_s, request.session_id)
         pinned = gap is not None and self._end_gap(gap)
         continues = gap.request if gap is not None else None
-        overlap = self._prefixes.compare(continues, request)
+        overlap = self._finder.compare(continues, request)
         entry = self._entry_of(job)
         priority = find_priority(self._runtime_policy.order, entry.arrival_s, now_s, pinned=pinned)
         turn = TurnView(
@@ -188,7 +186,7 @@ class JobTracker(Part):
         state = self._states.get(request.request_id)
         if state is None or state.repeats_reply:
             return None
-        return self._prefixes.count_messages(request)
+        return self._finder.count_messages(request)
 
     def stepped(self, outputs: Mapping[int, EngineCoreOutputs]) -> None:
         """Note which requests have their first token, and tell clients which replies were final answers."""
@@ -264,7 +262,7 @@ class JobTracker(Part):
 
     def reset(self) -> None:
         """Forget what was cached: the prefix cache was reset. Whose turn a prompt goes on from is known as before."""
-        self._prefixes.reset()
+        self._finder.reset()
         self._changes_guard.tell(self._changes.clear)
         if self.pins is not None:
             self.pins.reset()
@@ -334,7 +332,7 @@ class JobTracker(Part):
             self._may_expire = max(0, self._may_expire - (departed.cause is Departure.IDLE))
             job = departed.job.session
             self.stats_guard.tell(self.stats.end, departed)
-            self._prefixes.forget(job)
+            self._finder.forget(job)
             self._changes_guard.tell(self._changes.forget, departed.job.pending)
             if self.pins is not None:
                 self.pins.end_all(PinEnd.JOB_OVER, job)
@@ -376,10 +374,10 @@ class JobTracker(Part):
         whole = is_whole(request)
         calls = calls_of(request, self.tool_reader) if whole else []
         self.stats_guard.tell(lambda: self.stats.add_turn(state.job, state.end(request, calls, self.clock())))
-        self._finder.note(request, state.job, state.request)
+        self._finder.note_reply(request, state.job, state.request)
         if not whole:
             self.runtime.failed(state.job, state.request)
-            self._prefixes.note_cut(request, state.job, state.request)
+            self._finder.note_cut(request, state.job, state.request)
             return UNKNOWN, None
         if is_answer(request, calls):
             self._answered.add(request.request_id)
@@ -387,9 +385,9 @@ class JobTracker(Part):
         prompt = request.block_hashes[: prompt_tokens // self._hash_block_size]
         pending = self.runtime.finished(state.job, state.request, calls, prompt_tokens=prompt_tokens, prompt=prompt)
         if pending is None:
-            self._prefixes.forget(state.job)
+            self._finder.forget(state.job)
             return OVER, None
-        self._prefixes.note(request, state.job, state.request)
+        self._finder.note_turn(request, state.job, state.request)
         self._changes_guard.tell(self._changes.note, request, state.request)
         return self._classes.number(pending.key), pending.key
 
