@@ -21,7 +21,7 @@ SEARCH = ToolCall("search", "{}")
 def assert_nothing_is_left(lone: LoneScheduler) -> None:
     """Of requests; after an hour, of jobs."""
     tracker = lone.scheduler.tracker
-    assert (tracker._states, tracker._without_token, tracker.pins._guards) == ({}, set(), {})
+    assert (tracker.states, tracker._without_token, tracker.pins._guards) == ({}, set(), {})
     lone.scheduler.clock.now_s += 4000
     # So many jobs leave in a step.
     for _ in range(0, len(tracker.runtime.jobs) + 1, MAX_EXPIRED):

@@ -47,7 +47,7 @@ class Written:
 def test_ends_of_replies(status: RequestStatus, asked: dict[str, Any], end: str, may_call: bool) -> None:
     written: Any = Written()
     recorder = RequestRecorder(
-        written, hashes_per_block=1, tool_reader=None, reads_later=False, find_job=lambda _: None, clock=lambda: 1.0
+        written, hashes_per_block=1, tool_reader=None, reads_later=False, states={}, clock=lambda: 1.0
     )
     request = Request("a", [1, 2, 3], SamplingParams(max_tokens=2, **asked), None)
     recorder.arrived(request)

@@ -117,7 +117,7 @@ class Tracked:
             clock=self.clock,
         )
         ledger = Ledger(turn_cost.num_blocks, self.clock)
-        self.misses = MissLog(self.hash_block, ledger, self.clock, self.tracker.find_state, self.tracker.name_session)
+        self.misses = MissLog(self.hash_block, ledger, self.clock, self.tracker.states)
         self._hasher = get_request_block_hasher(self.hash_block, sha256)
 
     def ask(

@@ -67,7 +67,7 @@ def test_what_the_host_has_need_not_wait_for_its_turn(tiny_model_path: str, is_l
     ask(lone, "mine/1", PROMPT + make_tokens(9, 30))
     tracker = lone.scheduler.tracker
     tracker.step()
-    assert tracker.load_control.may_hold(tracker._states["mine/1"], tracker.clock()) is is_lost
+    assert tracker.load_control.may_hold(tracker.states["mine/1"], tracker.clock()) is is_lost
     lone.run_until_idle()
 
 

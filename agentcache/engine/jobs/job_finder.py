@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections import Counter, OrderedDict, deque
+from collections import OrderedDict, deque
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
@@ -89,8 +89,6 @@ class JobFinder:
     """
 
     def __init__(self, block_size: int, jobs: JobTable) -> None:
-        self.found: Counter[FoundBy] = Counter()
-        """How the jobs of requests were found."""
         self._block_size = block_size
         self._jobs = jobs
         self._owners = ChainOwners()
@@ -112,12 +110,6 @@ class JobFinder:
         entry = self._jobs.get(job)
         pending = entry.pending if entry is not None else ()
         return Family(job, session, self._find_parent(request, job, owner, pending), by)
-
-    def count(self, request: Request, by: FoundBy) -> None:
-        """Count how the job of a request that has come was found."""
-        self.found[by] += 1
-        if has_history(request):
-            self._watch(by)
 
     def note_reply(self, request: Request, job: str, turn: str) -> None:
         """Note that the request has finished, as this turn of the job: its client may go on by the reply's id."""
@@ -213,8 +205,10 @@ class JobFinder:
             self._owners.note_prompt(request.block_hashes[end.blocks - 1], end.tail, owner)
         return end
 
-    def _watch(self, by: FoundBy) -> None:
+    def watch(self, request: Request, by: FoundBy) -> None:
         """Warn once when most requests that hold an earlier reply were matched with no job."""
+        if not has_history(request):
+            return
         self._unmatched.append(by == "unmatched")
         unmatched = sum(self._unmatched)
         if self._has_warned or len(self._unmatched) < _WINDOW or 2 * unmatched <= _WINDOW:

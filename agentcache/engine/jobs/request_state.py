@@ -14,6 +14,7 @@ from agentcache.engine.order.job_queue import QueuePriority
 from agentcache.engine.replies.ended_reply import is_handed_over
 from agentcache.engine.vllm.types import PrefillStats, Request, RequestStatus
 from agentcache.engine.waits import WaitReason
+from tool_runtime.learning.job_entry import JobEntry
 from tool_runtime.learning.tool_key import ToolKey
 
 # A reply, which a client may dictate, can call thousands.
@@ -43,23 +44,22 @@ class Waits:
 
 @dataclass(slots=True, eq=False)
 class RequestState:
-    """`turn` is what is shown of it, `continues` the finished request that it goes on from, `overlap` what they share.
+    """`entry` is its job's, `turn` what is shown of it, `continues` the finished request that it goes on from.
 
-    `request` is the name under which its turn is remembered, `pinned` whether that turn had a live pin. `job_number` is
-    its job's in the table, `repeats_reply` whether the job's prompts are likely to have the replies before them.
-    `left_s` is when the turn that it goes on from ended. `kept_blocks` are those that it was to hit when it was looked
-    at last, of which others that ran had `used_blocks`; `lost_context`: most of its prompt was not cached any more, so
-    that load control may hold it, or has (`was_held`), and looks at it again at `look_again_s`.
+    `request` is the name under which its turn is remembered; `overlap` is what it shares with the turn before, `pinned`
+    whether that had a live pin, and `left_s` when that ended. `kept_blocks` are those that it was to hit when it was
+    looked at last, of which others that ran had `used_blocks`; `lost_context`: most of its prompt was not cached any
+    more, so that load control may hold it, or has (`was_held`), and looks at it again at `look_again_s`.
+    `repeats_reply`: the job's prompts are likely to have the replies before them.
     """
 
     request: str
-    job: str
+    entry: JobEntry
     turn: TurnView
     priority: QueuePriority
     pinned: bool
     continues: str | None
     overlap: Overlap
-    job_number: int
     left_s: float
     kept_blocks: int = 0
     used_blocks: int = 0
@@ -97,6 +97,16 @@ class RequestState:
         turn.output_tokens = request.num_output_tokens
         turn.tools = tuple(islice(dict.fromkeys(call.tool for call in calls), _MAX_TOOLS))
         return turn
+
+
+def begin_turn(request: Request, entry: JobEntry, overlap: Overlap, now_s: float) -> TurnView:
+    """Begin what is shown of the turn of a request that has just come."""
+    return TurnView(
+        turn=entry.turns + entry.failures + len(entry.running) - 1,
+        arrived_s=now_s,
+        prompt_tokens=request.num_prompt_tokens,
+        diverged_at=overlap.diverged_at,
+    )
 
 
 def reusable_hashes(request: Request, block_size: int) -> Sequence[bytes]:

@@ -12,11 +12,11 @@ from agentcache.engine.jobs.duration_store import DurationStore
 from agentcache.engine.jobs.finish_classes import OVER, PREEMPTED, UNKNOWN, FinishClasses, ReuseFactors
 from agentcache.engine.jobs.job_finder import JobFinder, is_search_step
 from agentcache.engine.jobs.names import job_name, shorten, tenant_name
-from agentcache.engine.jobs.request_state import RequestState, is_answer, is_whole
+from agentcache.engine.jobs.request_state import RequestState, begin_turn, is_answer, is_whole
 from agentcache.engine.observe.misses import find_places
 from agentcache.engine.observe.prompt_change import PromptChanges
 from agentcache.engine.observe.stats import MAX_TURNS, JobStats, hide_takers, view_job
-from agentcache.engine.observe.views import JobView, RuntimeCounts, TurnView
+from agentcache.engine.observe.views import JobView, RuntimeCounts
 from agentcache.engine.order.admission import AdmissionControl
 from agentcache.engine.order.job_queue import ORDINARY, QueuePriority, find_priority
 from agentcache.engine.order.load_control import LoadControl
@@ -82,7 +82,8 @@ class JobTracker(Part):
         self._changes_guard = observers.guard("prompt_changes", self._changes.clear)
         self._places_guard = observers.guard("hit_places")
         self._finder = JobFinder(hash_block_size, runtime.jobs)
-        self._states: dict[str, RequestState] = {}
+        self.states: dict[str, RequestState] = {}
+        """By the request's id, those that have come and not ended."""
         self._without_token: set[str] = set()
         # Of the requests that ended in this step those whose replies were whole and called no tool.
         self._answered: set[str] = set()
@@ -107,41 +108,28 @@ class JobTracker(Part):
             # It was not yet its turn to leave: so many leave in a step.
             self._end_departed()
             job, session, parent, found_by = self._finder.find(request)
-        self._finder.count(request, found_by)
+        self._finder.watch(request, found_by)
         gap = self.runtime.arrived(job, name, parent, client_session=session)
-        self.stats_guard.tell(self.stats.begin, job, now_s, request.session_id)
+        self.stats_guard.tell(self.stats.begin, job, now_s, found_by, request.session_id)
         pinned = gap is not None and self._end_gap(gap)
         continues = gap.request if gap is not None else None
         overlap = self._finder.compare(continues, request)
-        entry = self._entry_of(job)
+        entry = self.runtime.jobs.get(job)
+        assert entry is not None, "jobs with requests stay in the table"
         priority = find_priority(self._runtime_policy.order, entry.arrival_s, now_s, pinned=pinned)
-        turn = TurnView(
-            turn=entry.turns + entry.failures + len(entry.running) - 1,
-            arrived_s=now_s,
-            prompt_tokens=request.num_prompt_tokens,
-            diverged_at=overlap.diverged_at,
-        )
+        turn = begin_turn(request, entry, overlap, now_s)
         left_s = now_s - gap.seconds if gap is not None else now_s
-        state = RequestState(name, job, turn, priority, pinned, continues, overlap, entry.number, left_s)
+        state = RequestState(name, entry, turn, priority, pinned, continues, overlap, left_s)
         turn.change, state.repeats_reply = self._changes_guard.ask(
             (None, True), self._changes.find, request, overlap, continues
         )
-        self._states[request.request_id] = state
+        self.states[request.request_id] = state
         self._without_token.add(request.request_id)
         self._waiting.guard(request, state)
 
-    def find_state(self, request: Request) -> RequestState | None:
-        """Find the state of a job's request that has come and not ended."""
-        return self._states.get(request.request_id)
-
-    def job_of(self, request: Request) -> str | None:
-        """Return the job that a request is of which has come and not ended."""
-        state = self.find_state(request)
-        return None if state is None else state.job
-
     def priority_of(self, request: Request) -> QueuePriority:
         """Return where a request that comes now stands in the queue: by its arrival if it is of no job."""
-        state, now_s = self._states.get(request.request_id), self.clock()
+        state, now_s = self.states.get(request.request_id), self.clock()
         return state.priority if state is not None else QueuePriority(ORDINARY, now_s, now_s, by_arrival=True)
 
     @property
@@ -154,18 +142,18 @@ class JobTracker(Part):
 
         `available` blocks are free, or the request's already because a KV connector has loaded them.
         """
-        state = self._states.get(request.request_id)
+        state = self.states.get(request.request_id)
         return None if state is None else self._waiting.find_wait(request, state, available, self.clock())
 
     def note_wait(self, request: Request, reason: WaitReason) -> None:
         """Note what holds a request that has not run yet."""
-        state = self._states.get(request.request_id)
+        state = self.states.get(request.request_id)
         if state is not None and state.waits.reason != reason:
             state.waits.note(reason, self.clock())
 
     def admitted(self, request: Request, hit_tokens: int, filled: Collection[int]) -> None:  # noqa: ARG002
         """Note that the request holds its blocks and runs, for the first time or again."""
-        state = self._states.get(request.request_id)
+        state = self.states.get(request.request_id)
         if state is None or state.has_run:
             return
         now_s, stats, turn = self.clock(), request.prefill_stats, state.turn
@@ -178,12 +166,12 @@ class JobTracker(Part):
 
     def begins_job(self, request: Request) -> bool:
         """Tell whether the request goes on from no turn that is known."""
-        state = self._states.get(request.request_id)
+        state = self.states.get(request.request_id)
         return state is None or state.continues is None
 
     def find_return(self, request: Request) -> int | None:
         """Find the tokens of its prompt that the job will come back with, if not with the reply; None if with it."""
-        state = self._states.get(request.request_id)
+        state = self.states.get(request.request_id)
         if state is None or state.repeats_reply:
             return None
         return self._finder.count_messages(request)
@@ -199,7 +187,7 @@ class JobTracker(Part):
     def _note_first_tokens(self, names: Iterable[str]) -> None:
         for request_id in self._without_token.intersection(names):
             self._without_token.discard(request_id)
-            self._states[request_id].turn.first_token_s = self.clock()
+            self.states[request_id].turn.first_token_s = self.clock()
 
     def on_free(
         self,
@@ -218,11 +206,11 @@ class JobTracker(Part):
         """
         if not request.is_finished():
             # Its blocks are wanted again as soon as there is room.
-            state = self._states.get(request.request_id)
-            job = state.job_number if state is not None else 0
+            state = self.states.get(request.request_id)
+            job = state.entry.number if state is not None else 0
             return FreeContext(finish_class=PREEMPTED, job=job, prefix_only=prefix_only, whole=whole)
         self._end_departed()
-        state = self._states.pop(request.request_id, None)
+        state = self.states.pop(request.request_id, None)
         self._without_token.discard(request.request_id)
         if state is None:
             return FreeContext(prefix_only=prefix_only, whole=whole)
@@ -233,7 +221,7 @@ class JobTracker(Part):
         return FreeContext(
             finish_class=finish_class,
             factor=self._factors.find(key) if self._factors is not None and key is not None else 1.0,
-            job=state.job_number,
+            job=state.entry.number,
             prefix_only=prefix_only,
             whole=whole,
             pin=pin.number if pin is not None else None,
@@ -319,7 +307,7 @@ class JobTracker(Part):
     def count(self) -> RuntimeCounts:
         """Count everything since the start."""
         held_turns = self.load_control.held_turns
-        return self.stats.count(len(self.runtime.jobs), self.pins, self._finder.found, held_turns=held_turns)
+        return self.stats.count(len(self.runtime.jobs), self.pins, held_turns=held_turns)
 
     def check_integrity(self) -> None:
         """Raise when the job table or the pins contradict themselves."""
@@ -344,18 +332,8 @@ class JobTracker(Part):
         replied = None if jobs else self._finder.find_by_reply(session, tenants)
         return jobs if replied is None else [replied]
 
-    def _entry_of(self, job: str) -> JobEntry:
-        entry = self.runtime.jobs.get(job)
-        assert entry is not None, "jobs with requests stay in the table"
-        return entry
-
     def _forget_stats(self) -> None:
         self.stats = JobStats()
-
-    def name_session(self, request_id: str) -> str:
-        """Name the client's session of a request that has come and not ended; "" where it is no job's."""
-        state = self._states.get(request_id)
-        return self._entry_of(state.job).client_session if state is not None else ""
 
     def _view(self, entry: JobEntry, max_turns: int) -> JobView:
         record, now_s = self.stats.jobs[entry.session], self.clock()
@@ -371,23 +349,23 @@ class JobTracker(Part):
 
     def _finish_turn(self, request: Request, state: RequestState) -> tuple[int, ToolKey | None]:
         """Book the turn. Return its finish class and what its job waits for: None if it is over or was cut off."""
-        whole = is_whole(request)
+        job, whole = state.entry.session, is_whole(request)
         calls = calls_of(request, self.tool_reader) if whole else []
-        self.stats_guard.tell(lambda: self.stats.add_turn(state.job, state.end(request, calls, self.clock())))
-        self._finder.note_reply(request, state.job, state.request)
+        self.stats_guard.tell(lambda: self.stats.add_turn(job, state.end(request, calls, self.clock())))
+        self._finder.note_reply(request, job, state.request)
         if not whole:
-            self.runtime.failed(state.job, state.request)
-            self._finder.note_cut(request, state.job, state.request)
+            self.runtime.failed(job, state.request)
+            self._finder.note_cut(request, job, state.request)
             return UNKNOWN, None
         if is_answer(request, calls):
             self._answered.add(request.request_id)
         prompt_tokens = request.num_prompt_tokens
         prompt = request.block_hashes[: prompt_tokens // self._hash_block_size]
-        pending = self.runtime.finished(state.job, state.request, calls, prompt_tokens=prompt_tokens, prompt=prompt)
+        pending = self.runtime.finished(job, state.request, calls, prompt_tokens=prompt_tokens, prompt=prompt)
         if pending is None:
-            self._finder.forget(state.job)
+            self._finder.forget(job)
             return OVER, None
-        self._finder.note_turn(request, state.job, state.request)
+        self._finder.note_turn(request, job, state.request)
         self._changes_guard.tell(self._changes.note, request, state.request)
         return self._classes.number(pending.key), pending.key
 
@@ -416,15 +394,15 @@ class JobTracker(Part):
 
         pin = self.pins.begin(
             state.request,
-            job=state.job,
+            job=state.entry.session,
             tenant=tenant_name(request.cache_salt),
             turn=state.turn.turn,
             blocks=blocks,
             decide=decide,
-            rank=pin_rank(self._runtime_policy.pin_rank, self._entry_of(state.job).arrival_s),
+            rank=pin_rank(self._runtime_policy.pin_rank, state.entry.arrival_s),
         )
         if pin is not None:
-            self.stats_guard.tell(self.stats.add_pin, state.job, pin)
+            self.stats_guard.tell(self.stats.add_pin, state.entry.session, pin)
         return pin
 
 

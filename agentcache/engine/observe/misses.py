@@ -100,9 +100,8 @@ def view_losses(evicted: Mapping[int, Eviction], now_s: float, block_size: int) 
 class MissLog(Part):
     """`block_size` is that of a request's block hashes, `ledger` knows what was evicted; `clock` gives seconds.
 
-    `find_state` finds the state of a job's request that is in the engine, `name_session` names its session by its id;
-    "" where it is no job's. Where there is a CPU cache, `price` learns how many evicted blocks a request that was
-    admitted computes again.
+    `states` are those of jobs' requests that are in the engine, by their id. Where there is a CPU cache, `price` learns
+    how many evicted blocks a request that was admitted computes again.
     """
 
     def __init__(
@@ -110,28 +109,27 @@ class MissLog(Part):
         block_size: int,
         ledger: Ledger,
         clock: Callable[[], float],
-        find_state: Callable[[Request], RequestState | None],
-        name_session: Callable[[str], str],
+        states: Mapping[str, RequestState],
         *,
         price: ReturnPrice | None = None,
     ) -> None:
         self._block_size = block_size
         self._ledger = ledger
         self._clock = clock
-        self._find_state = find_state
-        self._name_session = name_session
+        self._states = states
         self._price = price
 
     def evicted(self, blocks: Sequence[KVCacheBlock], request_id: str) -> None:
         """Note blocks that are evicted for the client's request of this id, and still have their hashes."""
-        self._ledger.note_evicted(blocks, self._name_session(request_id))
+        state = self._states.get(request_id)
+        self._ledger.note_evicted(blocks, state.entry.client_session if state is not None else "")
 
     def admitted(self, request: Request, hit_tokens: int, filled: Collection[int]) -> None:  # noqa: ARG002
         """Tell of a job's request that runs for the first time what it missed and why. It computes these blocks now.
 
         `filled` are its blocks, by index, that fill requests have computed for it.
         """
-        state = self._find_state(request)
+        state = self._states.get(request.request_id)
         if state is None or state.has_run:
             return
         cached_tokens = request.prefill_stats.num_cached_tokens if request.prefill_stats is not None else 0

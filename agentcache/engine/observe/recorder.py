@@ -11,7 +11,7 @@ from agentcache.config import AgentCacheConfig
 from agentcache.config_reader import CONFIG_KEY
 from agentcache.engine.jobs.job_finder import SearchSteps, is_search_step
 from agentcache.engine.jobs.names import job_name
-from agentcache.engine.jobs.request_state import describe_status, is_made_up, is_whole
+from agentcache.engine.jobs.request_state import RequestState, describe_status, is_made_up, is_whole
 from agentcache.engine.observe.record_line import LineMaker, RecordedRequest, begin_recording
 from agentcache.engine.observe.record_writer import LineFile, LineWriter
 from agentcache.engine.parts import Part, request_ids
@@ -38,10 +38,10 @@ class RequestRecorder(Part):
         hashes_per_block: int,
         tool_reader: ToolReader | None,
         reads_later: bool,
-        find_job: Callable[[Request], str | None],
+        states: Mapping[str, RequestState],
         clock: Callable[[], float],
     ) -> None:
-        """`hashes_per_block` of vLLM's block hashes make one block of the recording. `find_job` gives a request's job.
+        """`hashes_per_block` of vLLM's hashes make one block of the recording. `states` are those of jobs' requests.
 
         `reads_later` has the writer's thread read which tools a reply calls; else it has been read when it ends.
         """
@@ -49,7 +49,7 @@ class RequestRecorder(Part):
         self._hashes_per_block = hashes_per_block
         self._tool_reader = tool_reader
         self._reads_later = reads_later
-        self._find_job = find_job
+        self._states = states
         self._clock = clock
         self._running: dict[str, RecordedRequest] = {}
         self._without_token: set[str] = set()
@@ -94,8 +94,9 @@ class RequestRecorder(Part):
 
     def _name_job(self, request: Request) -> str | None:
         """Name the job that the agent runtime takes the request for, else the one that its client names."""
-        job = self._find_job(request)
-        return job_name(request.session_id, request.cache_salt) if job is None and request.session_id else job
+        if (state := self._states.get(request.request_id)) is not None:
+            return state.entry.session
+        return job_name(request.session_id, request.cache_salt) if request.session_id else None
 
     def _find_calls(self, request: Request) -> Callable[[], Sequence[ToolKey]]:
         """Return what tells, in another thread, the calls of a whole reply."""
@@ -120,7 +121,7 @@ def make_recorder(
     hash_block_size: int,
     tool_reader: ToolReader | None,
     reads_later: bool,
-    find_job: Callable[[Request], str | None],
+    states: Mapping[str, RequestState],
     clock: Callable[[], float],
 ) -> RequestRecorder:
     """Make the recorder of `record.file`. Raises InputError for what cannot be recorded."""
@@ -149,7 +150,7 @@ def make_recorder(
         hashes_per_block=block_tokens // hash_block_size,
         tool_reader=tool_reader,
         reads_later=reads_later,
-        find_job=find_job,
+        states=states,
         clock=clock,
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from agentcache.engine.blocks.pins import Pin, Pins
@@ -65,8 +65,9 @@ class JobStats:
         self._latest: deque[tuple[JobRecord, TurnView]] = deque()
         self._expired: deque[str | None] = deque(maxlen=_MAX_EXPIRED)
 
-    def begin(self, job: str, now_s: float, session: str | None = None) -> None:
-        """Note the arrival of a request of a job, which may be a new one, and the session that its client names."""
+    def begin(self, job: str, now_s: float, by: FoundBy, session: str | None = None) -> None:
+        """Note the arrival of a request of a job, how that was found, and the session that its client names."""
+        self._counts.found_jobs[by] += 1
         record = self.jobs.setdefault(job, JobRecord(now_s))
         if session and len(session) <= _MAX_SESSION:
             record.session = session
@@ -146,11 +147,9 @@ class JobStats:
         if record.pins and record.pins[0].turn == turn.turn:
             record.pins.popleft()
 
-    def count(
-        self, jobs: int, pins: Pins | None, found: Mapping[FoundBy, int], *, held_turns: int = 0
-    ) -> RuntimeCounts:
-        """Return all counts. `jobs` are in the table now, `found` tells how the jobs of requests were found."""
-        now = {"jobs": jobs, "pins": _count_pins(pins), "found_jobs": dict(found), "held_turns": held_turns}
+    def count(self, jobs: int, pins: Pins | None, *, held_turns: int = 0) -> RuntimeCounts:
+        """Return all counts. `jobs` are in the table now."""
+        now = {"jobs": jobs, "pins": _count_pins(pins), "held_turns": held_turns}
         return self._counts.model_copy(deep=True, update=now)
 
     def view_ended(self, now_s: float, max_turns: int = MAX_TURNS) -> Iterator[JobView]:

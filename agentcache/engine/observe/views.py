@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, with_config
@@ -199,10 +199,6 @@ class Histogram:
         self.count += 1
         self.total += value
 
-    def view(self) -> Histogram:
-        """Copy the counts as they are now."""
-        return replace(self)
-
 
 class ToolCounts(View):
     """Gaps behind turns that called this tool, until the job's next request."""
@@ -264,7 +260,7 @@ class RuntimeCounts(View):
     changed_prompts: Counter[ChangeCause] = Field(
         default=Counter(), description="turns whose prompt left the last turn, by cause"
     )
-    found_jobs: dict[FoundBy, int] = Field(default={}, description="requests, by how their job was found")
+    found_jobs: Counter[FoundBy] = Field(default=Counter(), description="requests, by how their job was found")
     waits: dict[WaitReason, Histogram] = Field(
         default={}, description="seconds that turns waited, by what held them; of turns that it held for 1 ms or more"
     )

@@ -284,8 +284,7 @@ class Build:
             self._scheduler.hash_block_size,
             ledger,
             self._clock,
-            tracker.find_state,
-            tracker.name_session,
+            tracker.states,
             price=self._price,
         )
 
@@ -297,7 +296,7 @@ class Build:
             hash_block_size=self._scheduler.hash_block_size,
             tool_reader=make_reader(config, self._config.runtime) if tracker is None else tracker.tool_reader,
             reads_later=tracker is None,
-            find_job=(lambda _: None) if tracker is None else tracker.job_of,
+            states={} if tracker is None else tracker.states,
             clock=self._clock,
         )
         self._observers.watch("recording", recorder)
