@@ -14,7 +14,7 @@ from agentcache.engine.constants import SCHEDULER_CLASS
 from agentcache.engine.jobs.bounded_table import ENTRY_BYTES
 from agentcache.engine.jobs.turn_chains import Overlap
 from agentcache.engine.observe.prompt_change import PromptChanges, cut_change
-from agentcache.engine.observe.views import ChangeText, ChangeTokens, ChangeView
+from agentcache.engine.observe.views import ChangeText, ChangeView
 
 SYSTEM = list(range(100, 100 + 8 * BLOCK))
 DATE = 5 * BLOCK + 2
@@ -34,7 +34,7 @@ def test_the_tokens_around_a_change_are_told() -> None:
     change = change_date(Tracked(shows_text=True))
     assert change.at_token == DATE // BLOCK * BLOCK
     behind = [*SYSTEM[DATE + 1 :], END, *[5] * 20]
-    assert change.text == ChangeTokens(
+    assert change.text == ChangeText(
         at_token=DATE,
         before=tuple(SYSTEM[DATE - 16 : DATE]),
         was=(SYSTEM[DATE], *behind[:15]),
@@ -55,7 +55,7 @@ def test_a_reply_that_is_not_repeated_is_told() -> None:
     change = tracked.tracker.view_session("s")[0].turns[-1].change
     assert change is not None
     assert change.cause == "reply not repeated"
-    assert isinstance(change.text, ChangeTokens)
+    assert isinstance(change.text, ChangeText)
     assert change.text.was[-1] == reply[0]
     assert 9 in change.text.now
 
@@ -66,7 +66,7 @@ def ask_finished(name: str, tokens: Sequence[int]) -> Request:
     return request
 
 
-def find_text(changes: PromptChanges, turn: str) -> ChangeTokens | ChangeText | None:
+def find_text(changes: PromptChanges, turn: str) -> ChangeText | None:
     """What is kept of the turn, as a prompt tells that leaves it at its first token."""
     change, _ = changes.find(Tracked().ask("next", [0] * BLOCK), Overlap(0, 0, BLOCK), turn)
     assert change is not None

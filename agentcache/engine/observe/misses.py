@@ -5,7 +5,7 @@ Counts only: nothing is decided here.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import takewhile
 
@@ -83,17 +83,20 @@ def explain_misses(
 
 def view_losses(evicted: Mapping[int, Eviction], now_s: float, block_size: int) -> tuple[LossView, ...]:
     """View the evictions that cost most, at most three, the largest first. What was not fetched was not lost."""
-    tokens: Counter[tuple[HitPlace | None, str]] = Counter()
-    latest_s: dict[tuple[HitPlace | None, str], float] = {}
-    for eviction in evicted.values():
-        if eviction.cause == "not fetched":
-            continue
-        who = (None if eviction.cause is None else PLACE_OF[eviction.cause]), eviction.taker
-        tokens[who] += block_size
-        latest_s[who] = max(eviction.time_s, latest_s.get(who, eviction.time_s))
+    times_s: defaultdict[tuple[HitPlace | None, str], list[float]] = defaultdict(list)
+    for _, time_s, taker, cause in evicted.values():
+        if cause != "not fetched":
+            times_s[None if cause is None else PLACE_OF[cause], taker].append(time_s)
+    largest = sorted(times_s.items(), key=lambda lost: -len(lost[1]))[:_MAX_LOSSES]
     return tuple(
-        LossView(tokens=count, place=who[0], evicted_s=latest_s[who], ago_s=now_s - latest_s[who], taker=who[1] or None)
-        for who, count in tokens.most_common(_MAX_LOSSES)
+        LossView(
+            tokens=len(lost_s) * block_size,
+            place=place,
+            evicted_s=max(lost_s),
+            ago_s=now_s - max(lost_s),
+            taker=taker or None,
+        )
+        for (place, taker), lost_s in largest
     )
 
 

@@ -13,7 +13,7 @@ from agentcache.engine.jobs.bounded_table import MAX_BYTES, BoundedTable, count_
 from agentcache.engine.jobs.told_prompt import MAX_MESSAGES, ROLES, read_roles
 from agentcache.engine.jobs.turn_chains import Overlap
 from agentcache.engine.marks import read_mark
-from agentcache.engine.observe.views import ChangeCause, ChangeTokens, ChangeView
+from agentcache.engine.observe.views import ChangeCause, ChangeText, ChangeView
 from agentcache.engine.vllm.types import Request, SamplingParams
 
 # Characters of a message in a client's digests, of a tool, and of the tool's name.
@@ -108,7 +108,7 @@ class PromptChanges:
         return change, self._repeats_reply
 
 
-def cut_change(last: Sequence[int], prompt: Sequence[int], at_token: int, block_size: int) -> ChangeTokens | None:
+def cut_change(last: Sequence[int], prompt: Sequence[int], at_token: int, block_size: int) -> ChangeText | None:
     """Cut out the tokens around the place where the prompt leaves the last turn.
 
     Args:
@@ -126,7 +126,7 @@ def cut_change(last: Sequence[int], prompt: Sequence[int], at_token: int, block_
     if not last or (place == end and end != shorter):
         return None
     behind = slice(place, place + _TOKENS_AROUND)
-    return ChangeTokens(
+    return ChangeText(
         at_token=place,
         before=tuple(prompt[max(0, place - _TOKENS_AROUND) : place]),
         was=tuple(last[behind]),

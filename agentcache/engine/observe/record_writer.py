@@ -147,6 +147,8 @@ class LineWriter:
         # Each with how many before it found no room.
         self._waiting: deque[tuple[RecordedRequest, FindCalls | None, int]] = deque()
         self._without_room = 0
+        # So many up to the latest that the disk did not take.
+        self._unwritten = 0
         self._goes_on = Event()
         self._is_closing = False
         # What has ended the thread too early.
@@ -199,7 +201,6 @@ class LineWriter:
             self._file.close()
 
     def _write_all(self) -> None:
-        unwritten = 0
         is_last = False
         while not is_last:
             self._goes_on.wait(_LONGEST_WAIT_S)
@@ -207,18 +208,18 @@ class LineWriter:
             # Before the rest is taken: what comes before the end is written.
             is_last = self._is_closing
             while self._waiting:
-                unwritten = self._write(*self._waiting.popleft(), unwritten)
+                self._write(*self._waiting.popleft())
 
-    def _write(self, request: RecordedRequest, find_calls: FindCalls | None, without_room: int, unwritten: int) -> int:
-        """Return how many requests up to this one are missing since the last that was written."""
-        lost = unwritten + without_room
+    def _write(self, request: RecordedRequest, find_calls: FindCalls | None, without_room: int) -> None:
+        lost = self._unwritten + without_room
         header = self._header if self._file.begins_file else None
         if find_calls is not None and (calls := find_calls()):
             request.tools, request.end = [call.tool for call in calls], "calls"
         try:
             self._file.write(self._lines.make(request, lost, header))
         except OSError as error:
-            if not unwritten:
+            if not self._unwritten:
                 logger.warning("A request is missing in the recording: %s", error)
-            return lost + 1
-        return 0
+            self._unwritten = lost + 1
+        else:
+            self._unwritten = 0

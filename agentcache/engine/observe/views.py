@@ -55,25 +55,16 @@ ChangeCause = Literal[
 ]
 
 
-class ChangeTokens(View):
-    """The token ids around the first different token, `at_token`: before it, and what the last turn and this one have.
+class ChangeText(View):
+    """What stands around the first different token, `at_token`: before it, and what the last turn and this one have.
 
-    They leave the engine where text may be shown, and become `ChangeText` in the API server.
+    These are token ids, which leave the engine where text may be shown; the API server puts text in their place.
     """
 
     at_token: int
-    before: tuple[int, ...]
-    was: tuple[int, ...]
-    now: tuple[int, ...]
-
-
-class ChangeText(View):
-    """The same as text: without control characters, and short."""
-
-    at_token: int
-    before: str
-    was: str
-    now: str
+    before: tuple[int, ...] | str
+    was: tuple[int, ...] | str
+    now: tuple[int, ...] | str
 
 
 class ChangeView(View):
@@ -82,7 +73,7 @@ class ChangeView(View):
     at_token: int = Field(description="in whole blocks: the first different token is in the block that begins here")
     cause: ChangeCause
     role: str | None = Field(description="of the message that differs; None where that is not known")
-    text: ChangeTokens | ChangeText | None = Field(default=None, description="None unless runtime.show_text")
+    text: ChangeText | None = Field(default=None, description="None unless runtime.show_text")
 
 
 class LossView(View):
