@@ -6,16 +6,15 @@ import itertools
 from collections.abc import Sequence
 
 import pytest
-from hand_clock import Clock
+from evicted_blocks import make_block
 from hypothesis import given
 from hypothesis import strategies as st
 from told_requests import END, HEAD, answer, ask_told, message
 from tracked_requests import BLOCK, Tracked
-from vllm.v1.core.kv_cache_utils import BlockHash, KVCacheBlock, make_block_hash_with_group_id
 from vllm.v1.request import Request
 
 from agentcache.engine.jobs.turn_chains import Overlap
-from agentcache.engine.observe.ledger import Eviction, Ledger
+from agentcache.engine.observe.ledger import Eviction
 from agentcache.engine.observe.misses import explain_misses, find_missed
 from agentcache.engine.observe.views import TurnView
 
@@ -28,12 +27,6 @@ DATED = ("s", [2, *SYSTEM[1:]])
 def evict(tracked: Tracked, request: Request, blocks: Sequence[int], by: str) -> None:
     """Another request takes the room of these of a finished one's blocks."""
     tracked.misses.evicted([make_block(index, request.block_hashes[index]) for index in blocks], by)
-
-
-def make_block(index: int, block_hash: bytes) -> KVCacheBlock:
-    block = KVCacheBlock(index)
-    block.set_block_hash(make_block_hash_with_group_id(BlockHash(block_hash), 0), (index + 1) * BLOCK)
-    return block
 
 
 def last_turn(tracked: Tracked, session: str) -> TurnView:
@@ -202,28 +195,3 @@ def test_reasons_add_up_to_what_was_missed(
         else:
             assert reasons.get("evicted", 0) >= len(evicted) * BLOCK
     assert len(set(missed)) == len(missed)
-
-
-@given(
-    st.lists(st.tuples(st.booleans(), st.lists(st.integers(0, 12), max_size=6, unique=True)), max_size=30),
-    st.integers(1, 2),
-)
-def test_evicted_blocks_agree_with_a_list(steps: list[tuple[bool, list[int]]], num_blocks: int) -> None:
-    clock = Clock()
-    ledger, noted = Ledger(num_blocks, clock), list[tuple[float, list[int]]]()
-    gone = set[tuple[float, int]]()
-    hashes = [block.to_bytes(8, "big") + b"rest" for block in range(13)]
-    for is_eviction, blocks in steps:
-        clock.now_s += 1
-        if is_eviction:
-            ledger.note_evicted([make_block(block, hashes[block]) for block in blocks], "")
-            noted += [(clock.now_s, blocks)] if blocks else []
-            while sum(len(batch) for _, batch in noted) > 4 * num_blocks:
-                assert ledger.forgotten_s >= noted.pop(0)[0]
-            continue
-        latest = {block: at_s for at_s, batch in noted for block in batch}
-        expected = {block: at_s for block, at_s in latest.items() if block in blocks and (at_s, block) not in gone}
-        found = ledger.take(hashes, blocks)
-        assert {block: eviction.time_s for block, eviction in found.items()} == expected
-        # An older eviction of the same block does not come back.
-        gone |= {(at_s, block) for at_s, batch in noted for block in batch if block in blocks}
