@@ -13,7 +13,7 @@ LONG = "x" * 100_000
 
 
 def test_the_oldest_entries_leave_by_their_bytes() -> None:
-    table: BoundedTable[int] = BoundedTable(3 * ENTRY_BYTES + 100)
+    table: BoundedTable[int] = BoundedTable(9, 3 * ENTRY_BYTES + 100)
     for number, name in enumerate("abc"):
         table.put(name, number, 30)
     table.put("b", 5, 40)
@@ -22,6 +22,13 @@ def test_the_oldest_entries_leave_by_their_bytes() -> None:
     assert (table.get("a"), table.pop("c"), len(table)) == (None, 2, 2)
     table.put("too large", 7, 4 * ENTRY_BYTES)
     assert (len(table), table.num_bytes) == (0, 0)
+
+
+def test_the_oldest_entries_leave_by_their_number() -> None:
+    table: BoundedTable[int] = BoundedTable(2)
+    for number, name in enumerate("abac"):
+        table.put(name, number, 1)
+    assert [table.get(name) for name in "abc"] == [2, None, 3]
 
 
 def test_turns_with_huge_prompts_leave_their_table() -> None:

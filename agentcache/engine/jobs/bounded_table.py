@@ -15,11 +15,12 @@ Value = TypeVar("Value")
 
 
 class BoundedTable(Generic[Value]):
-    """Entries by name; the oldest leave first. Clients decide how large each is, so bytes are counted."""
+    """At most so many entries by name; the oldest leave first. Clients decide how large each is, so bytes count too."""
 
-    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(self, max_entries: int, max_bytes: int = MAX_BYTES) -> None:
         self.num_bytes = 0
         """What all entries take, about."""
+        self._max_entries = max_entries
         self._max_bytes = max_bytes
         self._entries: OrderedDict[str, tuple[Value, int]] = OrderedDict()
 
@@ -32,8 +33,8 @@ class BoundedTable(Generic[Value]):
         self.pop(name)
         self._entries[name] = value, num_bytes + ENTRY_BYTES
         self.num_bytes += num_bytes + ENTRY_BYTES
-        while self.num_bytes > self._max_bytes:
-            self.drop_oldest()
+        while self.num_bytes > self._max_bytes or len(self) > self._max_entries:
+            self.pop(next(iter(self._entries)))
 
     def get(self, name: str) -> Value | None:
         """Return an entry's value, None if there is none."""
@@ -50,10 +51,6 @@ class BoundedTable(Generic[Value]):
         """Replace each value by what `change` makes of it, which takes no more bytes."""
         for name, (value, num_bytes) in self._entries.items():
             self._entries[name] = change(value), num_bytes
-
-    def drop_oldest(self) -> None:
-        """Drop the oldest entry."""
-        self.pop(next(iter(self._entries)))
 
     def clear(self) -> None:
         """Drop all entries."""

@@ -17,6 +17,8 @@ from agentcache.engine.jobs.told_prompt import has_reply
 from agentcache.engine.vllm.types import Request
 from tool_runtime.learning.job_table import Parent
 
+# Of all jobs: those that ended last.
+MAX_TURNS = 1024
 # Templates begin a reply by its role, and some by an empty thought: no more tokens than this.
 _MAX_REPLY_HEAD = 32
 
@@ -124,10 +126,9 @@ _UNKNOWN = _Turn(None)
 class TurnChains:
     """The turns that ended last, by their request; each can be compared with once. They take 64 MB at most."""
 
-    def __init__(self, block_size: int, max_chains: int = 1024) -> None:
+    def __init__(self, block_size: int, max_turns: int = MAX_TURNS) -> None:
         self._block_size = block_size
-        self._max_chains = max_chains
-        self._turns: BoundedTable[_Turn] = BoundedTable()
+        self._turns: BoundedTable[_Turn] = BoundedTable(max_turns)
 
     def note(self, request: str, prompt: Prompt, *, reply: Sequence[int] = (), end: PromptEnd | None = None) -> None:
         """Remember a finished request by its prompt, with the full blocks of its reply; the oldest leaves a full table.
@@ -137,8 +138,6 @@ class TurnChains:
         said = _find_said(prompt.tokens, reply)
         turn = _Turn(_abbreviate(prompt.hashes), end, said, prompt.asked, prompt.agent)
         self._turns.put(request, turn, turn.num_bytes)
-        if len(self._turns) > self._max_chains:
-            self._turns.drop_oldest()
 
     def compare(self, request: str | None, hashes: Sequence[bytes]) -> Overlap:
         """Compare the blocks of a prompt with those of the finished request; (0, None) where that is not known."""

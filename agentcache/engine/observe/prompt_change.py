@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 from agentcache.engine.constants import CONTINUES_ARGUMENT, SENT_ARGUMENT
 from agentcache.engine.jobs.bounded_table import MAX_BYTES, BoundedTable, count_text_bytes
 from agentcache.engine.jobs.told_prompt import MAX_MESSAGES, ROLES, read_roles
-from agentcache.engine.jobs.turn_chains import Overlap
+from agentcache.engine.jobs.turn_chains import MAX_TURNS, Overlap
 from agentcache.engine.marks import read_mark
 from agentcache.engine.observe.views import ChangeCause, ChangeText, ChangeView
 from agentcache.engine.vllm.types import Request, SamplingParams
@@ -61,7 +61,7 @@ class PromptChanges:
     def __init__(self, block_size: int, *, shows_text: bool, max_bytes: int = MAX_BYTES) -> None:
         self._block_size = block_size
         self._shows_text = shows_text
-        self._turns: BoundedTable[tuple[SentPrompt, array[int]]] = BoundedTable(max_bytes)
+        self._turns: BoundedTable[tuple[SentPrompt, array[int]]] = BoundedTable(MAX_TURNS, max_bytes)
         # Of the job that came back last, where that could be told: a new job's client is most likely to do the same.
         self._repeats_reply = True
 
