@@ -9,14 +9,14 @@ from typing import NamedTuple
 
 from agentcache.engine.jobs.names import ReplyIds, job_name, shorten
 from agentcache.engine.jobs.request_state import reusable_hashes
-from agentcache.engine.jobs.told_prompt import (
+from agentcache.engine.jobs.turn_chains import Overlap, Prompt, PromptEnd, TurnChains, find_prompt_end
+from agentcache.engine.marks import (
     has_history,
     read_agent,
     read_predecessor,
     read_questions,
     read_roles,
 )
-from agentcache.engine.jobs.turn_chains import Overlap, Prompt, PromptEnd, TurnChains, find_prompt_end
 from agentcache.engine.observe.views import FoundBy
 from agentcache.engine.vllm.base import init_logger
 from agentcache.engine.vllm.types import Request

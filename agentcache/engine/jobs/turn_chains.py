@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentcache.engine.jobs.bounded_table import BoundedTable, count_text_bytes
-from agentcache.engine.jobs.told_prompt import has_reply
+from agentcache.engine.marks import has_reply
 from agentcache.engine.vllm.types import Request
 from tool_runtime.learning.job_table import Parent
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import takewhile
 
 from agentcache.engine.jobs.request_state import RequestState, reusable_hashes
-from agentcache.engine.jobs.told_prompt import read_left
 from agentcache.engine.jobs.turn_chains import Overlap
+from agentcache.engine.marks import read_left
 from agentcache.engine.observe.ledger import Eviction, Ledger
 from agentcache.engine.observe.views import PLACE_OF, HitPlace, LossView, MissReason
 from agentcache.engine.parts import Part

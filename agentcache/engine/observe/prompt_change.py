@@ -10,9 +10,8 @@ from typing import Literal, NamedTuple
 
 from agentcache.engine.constants import CONTINUES_ARGUMENT, SENT_ARGUMENT
 from agentcache.engine.jobs.bounded_table import MAX_BYTES, BoundedTable, count_text_bytes
-from agentcache.engine.jobs.told_prompt import MAX_MESSAGES, ROLES, read_roles
 from agentcache.engine.jobs.turn_chains import MAX_TURNS, Overlap
-from agentcache.engine.marks import read_mark
+from agentcache.engine.marks import MAX_MESSAGES, ROLES, read_mark, read_roles
 from agentcache.engine.observe.views import ChangeCause, ChangeText, ChangeView
 from agentcache.engine.vllm.types import Request, SamplingParams
 
