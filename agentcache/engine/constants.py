@@ -26,10 +26,10 @@ TOOLS_DECLARED_ARGUMENT = "agentcache_tools_declared"
 TOOL_CHOICE_ARGUMENT = "agentcache_tool_choice"
 
 # In a request's extra arguments, set by our API server: the roles of the prompt's messages, a letter each
-# (`told_prompt.ROLES`).
+# (`marks.ROLES`).
 ROLES_ARGUMENT = "agentcache_roles"
 
-# Beside it: digests of what the prompt asks, and of what the last reply in it was asked (`told_prompt.Questions`).
+# Beside it: digests of what the prompt asks, and of what the last reply in it was asked (`marks.Questions`).
 QUESTIONS_ARGUMENT = "agentcache_questions"
 
 # Beside it where the client says which of its session's agents asks: that one's id.

@@ -7,9 +7,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT
+from agentcache.engine.constants import (
+    AGENT_ARGUMENT,
+    CALLS_ARGUMENT,
+    CONTINUES_ARGUMENT,
+    LEFT_ARGUMENT,
+    QUESTIONS_ARGUMENT,
+    REPLY_ARGUMENT,
+    ROLES_ARGUMENT,
+)
 from tool_runtime.agent.job import ToolCall
 from tool_runtime.learning.tool_key import ToolKey, tool_keys
 
@@ -18,9 +26,68 @@ if TYPE_CHECKING:
     from agentcache.engine.vllm.types import Request, SamplingParams
 
 
+# What the engine core cannot see in tokens: whose messages a prompt is made of.
+ROLES = {"s": "system", "u": "user", "a": "assistant", "t": "tool"}
+# Of so many messages, and no more, the front end tells who wrote them and what they say.
+MAX_MESSAGES = 4096
+
+
+class Questions(NamedTuple):
+    """Digests of what a prompt asks, and of what the last reply in it was asked; None where there is no such message.
+
+    They are of all messages of people and results of tools up to there. System messages and replies are left out:
+    clients and templates write them anew. A reply that ends the prompt was begun by the client and answers nothing.
+    """
+
+    asked: str | None = None
+    answered: str | None = None
+
+
 def read_mark(request: Request | EndedReply, name: str) -> Any:
     """Read a mark; None if there is none."""
     return _read(request.sampling_params, name)
+
+
+def read_roles(request: Request) -> str:
+    """Read the letters of the prompt's messages; empty if the API server did not send them."""
+    roles = read_mark(request, ROLES_ARGUMENT)
+    is_told = isinstance(roles, str) and len(roles) <= MAX_MESSAGES and ROLES.keys() >= set(roles)
+    return roles if is_told else ""
+
+
+def has_reply(roles: str) -> bool:
+    """Tell whether messages hold an earlier reply. One that ends them is what the client has begun for the model."""
+    return "a" in roles.rstrip("a")
+
+
+def has_history(request: Request) -> bool:
+    """Tell whether the prompt holds an earlier reply, so that it goes on from some turn."""
+    return has_reply(read_roles(request))
+
+
+def read_questions(request: Request) -> Questions:
+    """Read digests of what the prompt asks; both None if the API server did not send them."""
+    told = read_mark(request, QUESTIONS_ARGUMENT)
+    is_known = isinstance(told, list) and len(told) == len(Questions())
+    return Questions(*(each if isinstance(each, str) else None for each in told)) if is_known else Questions()
+
+
+def read_agent(request: Request) -> str | None:
+    """Read which agent of its session has sent the request; None where its client does not say."""
+    agent = read_mark(request, AGENT_ARGUMENT)
+    return agent if isinstance(agent, str) else None
+
+
+def read_predecessor(request: Request) -> str | None:
+    """Read the id of the response that the request says it goes on from."""
+    response = read_mark(request, CONTINUES_ARGUMENT)
+    return response if isinstance(response, str) else None
+
+
+def read_left(request: Request) -> int:
+    """Read how many tokens of the prompt the engine that the job has just left has cached; 0 if it has left none."""
+    tokens = read_mark(request, LEFT_ARGUMENT)
+    return tokens if type(tokens) is int and tokens > 0 else 0
 
 
 def find_forced_reply(params: SamplingParams | None) -> Any:

@@ -1,17 +1,7 @@
 """Tells a scheduler's parts what happens, and asks those that decide.
 
 A part overrides the hooks that it needs; `Hooks` calls those alone. A part that only explains is an observer: an error
-in it turns it off, and the engine serves on. Nothing that the engine decides follows from it:
-
-- `misses` and `hit_places` (`jobs/misses.py`), with `losses` of two caches (`jobs/losses.py`): why a prompt was not
-  cached, and which cache supplied hits. They also count for the price of a return, which keeps what it has learnt if
-  they fail.
-- `prompt_changes` and `change_text` (`jobs/prompt_change.py`): what a client has changed. If it fails, prompts are
-  expected to repeat replies, as those of a new client.
-- `job_stats` (`jobs/stats.py`): turns, counts and views of jobs.
-- `lru_comparison` (`blocks/lru_comparison.py`): what a shadow LRU would have hit.
-- `recording` (`record/`): lines of a recording, and the thread that writes them.
-- `snapshot` (`rpc/snapshot.py`): what is read for metrics.
+in it turns it off, and the engine serves on. Nothing that the engine decides follows from it. `observe/` has them.
 
 What pins, order, eviction, copies and placement need is no observer: the tracker's books, its finder and prefixes, the
 job table, learnt durations. An error there must be seen, not served with.

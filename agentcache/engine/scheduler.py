@@ -14,9 +14,9 @@ check_vllm()
 
 from agentcache.config_reader import read_config
 from agentcache.engine.blocks.checkpoints import keep_checkpoints
-from agentcache.engine.blocks.lru_comparison import LruComparison
 from agentcache.engine.blocks.references import check_references, count_in_tables
 from agentcache.engine.jobs.job_finder import generates_text
+from agentcache.engine.observe.lru_comparison import LruComparison
 from agentcache.engine.parts import Observers
 from agentcache.engine.policy_choice import choose_policy
 from agentcache.engine.segments.cached_blocks import CachedBlockMap

@@ -18,7 +18,7 @@ from agentcache.engine.constants import (
     TOOL_CHOICE_ARGUMENT,
     TOOLS_DECLARED_ARGUMENT,
 )
-from agentcache.engine.jobs.told_prompt import MAX_MESSAGES, Questions
+from agentcache.engine.marks import MAX_MESSAGES, Questions
 from agentcache.engine.vllm.requests import ChatCompletionRequest, ResponsesRequest
 from agentcache.front_end.sent_digests import LETTERS, MAX_TOOLS, digest_chat, digest_response
 from tool_runtime.learning.tool_key import key_name
@@ -75,7 +75,7 @@ def _find_messages(items: Iterable[Any]) -> Iterator[tuple[str, Any]]:
 
 
 def find_questions(messages: Iterable[tuple[str, Any]]) -> Questions:
-    """Find what messages ask, each given by its role's letter (`told_prompt.ROLES`) and its content.
+    """Find what messages ask, each given by its role's letter (`marks.ROLES`) and its content.
 
     Of more than 8,192 messages and parts, or 4 million characters, nothing is found.
     """

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from agentcache.engine.constants import SENT_ARGUMENT
-from agentcache.engine.jobs.told_prompt import MAX_MESSAGES
+from agentcache.engine.marks import MAX_MESSAGES
 from agentcache.engine.vllm.requests import ChatCompletionRequest, ResponsesRequest
 
 MAX_TOOLS = 512

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from agentcache.config import AgentCacheConfig
 from agentcache.config_reader import CONFIG_KEY, read_config
 from agentcache.engine.constants import FORCED_REPLY_PROCESSOR, SCHEDULER_CLASS
-from agentcache.engine.record.recorder import check_folder
+from agentcache.engine.observe.recorder import check_folder
 from agentcache.engine.vllm.base import FlexibleArgumentParser, current_platform
 from agentcache.engine.vllm.compat import find_moved
 from agentcache.engine.vllm.config import AsyncEngineArgs, VllmConfig

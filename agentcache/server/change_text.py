@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 Decode = Callable[[Sequence[int]], str]
@@ -16,25 +17,23 @@ _MAX_LISTED_TEXTS = 50
 
 def write_all(jobs: Iterable[Values], decode: Decode | None) -> None:
     """Write the text of every change of the jobs, EngineJobs as plain values; None where nothing decodes."""
-    for job in jobs:
-        for change in _find_changes(job):
-            change["text"] = _write(change["text"], decode)
+    for change in chain.from_iterable(map(_find_changes, jobs)):
+        change["text"] = _write(change["text"], decode)
 
 
 def write_latest(jobs: Iterable[Values], decode: Decode | None) -> None:
     """Write the text of each job's latest change, of the first 50 jobs that have one; of all others None."""
-    left = _MAX_LISTED_TEXTS
-    for job in jobs:
-        for place, change in enumerate(_find_changes(job)):
-            is_shown = place == 0 and left > 0
-            left -= is_shown
-            change["text"] = _write(change["text"], decode) if is_shown else None
+    found = [changes for job in jobs if (changes := _find_changes(job))]
+    for number, changes in enumerate(found):
+        changes[0]["text"] = _write(changes[0]["text"], decode if number < _MAX_LISTED_TEXTS else None)
+        for change in changes[1:]:
+            change["text"] = None
 
 
-def _find_changes(job: Values) -> Iterator[Values]:
+def _find_changes(job: Values) -> list[Values]:
     """Find those that the engine tells tokens of, the latest first."""
-    changes = (turn["change"] for turn in reversed(job["turns"]))
-    return (change for change in changes if change is not None and change["text"] is not None)
+    changes = [turn["change"] for turn in reversed(job["turns"])]
+    return [change for change in changes if change is not None and change["text"] is not None]
 
 
 def _write(tokens: Values, decode: Decode | None) -> Values | None:

@@ -8,8 +8,16 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any, NamedTuple
 
-from agentcache.engine.jobs.views import ChangeText, ChangeView, HistogramCounts, PinCounts, RuntimeCounts, ToolCounts
-from agentcache.engine.rpc.snapshot import ComparisonCounts, EngineSnapshot
+from agentcache.engine.observe.snapshot import EngineSnapshot
+from agentcache.engine.observe.views import (
+    ChangeText,
+    ChangeView,
+    ComparisonCounts,
+    Histogram,
+    PinCounts,
+    RuntimeCounts,
+    ToolCounts,
+)
 from agentcache.front_end.client_sessions import find_job_path
 from agentcache.report.content import MAX_LISTED, Listing
 from agentcache.report.table import NO_DATA, format_number
@@ -58,7 +66,7 @@ def _tiles_of_jobs(engines: Sequence[EngineSnapshot], runtimes: Sequence[Runtime
     )
 
 
-def _add_up(latencies: Sequence[HistogramCounts]) -> tuple[int, str]:
+def _add_up(latencies: Sequence[Histogram]) -> tuple[int, str]:
     """Return how many there are, and their mean."""
     count = sum(one.count for one in latencies)
     return count, f"{format_number(sum(one.total for one in latencies) / count)} s" if count else NO_DATA
@@ -216,17 +224,13 @@ class _Change(NamedTuple):
     turn: int
     view: ChangeView
 
-    @property
-    def text(self) -> ChangeText | None:
-        return self.view.text if isinstance(self.view.text, ChangeText) else None
-
 
 def list_changes(jobs: Sequence[NamedJob]) -> Listing:
     """List the latest change of each job, the most recently active job first; text only where any may be shown."""
     latest = list(_find_changes(jobs))
     shown = latest[:MAX_LISTED]
-    has_text = any(change.text for change in shown)
-    rows = [_describe_change(change) + (_describe_text(change.text) if has_text else ()) for change in shown]
+    has_text = any(change.view.text for change in shown)
+    rows = [_describe_change(change) + (_describe_text(change.view.text) if has_text else ()) for change in shown]
     return Listing(_CHANGE_COLUMNS + (_TEXT_COLUMNS if has_text else ()), rows, len(latest) - len(shown))
 
 
@@ -239,9 +243,9 @@ def _find_changes(jobs: Sequence[NamedJob]) -> Iterator[_Change]:
 
 
 def _describe_change(change: _Change) -> tuple[str, ...]:
-    at_token = change.view.at_token if change.text is None else change.text.at_token
+    at_token = change.view.at_token if change.view.text is None else change.view.text.at_token
     return change.job, f"{change.turn:,}", f"{at_token:,}", change.view.role or NO_DATA, change.view.cause
 
 
 def _describe_text(text: ChangeText | None) -> tuple[str, ...]:
-    return (NO_DATA,) * len(_TEXT_COLUMNS) if text is None else (text.before, text.was, text.now)
+    return (NO_DATA,) * len(_TEXT_COLUMNS) if text is None else (str(text.before), str(text.was), str(text.now))

@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from agentcache.engine.jobs.views import HistogramCounts
-from agentcache.engine.rpc.snapshot import EngineSnapshot
+from agentcache.engine.observe.snapshot import EngineSnapshot
+from agentcache.engine.observe.views import Histogram
 
 PREFIX = "agentcache:"
 
 Samples = Iterable[tuple[tuple[str, ...], float | None]]
 GetSamples = Callable[[EngineSnapshot], Samples]
 MakeMetric = Callable[[Iterable[EngineSnapshot]], Metric]
-
-
-@dataclass(frozen=True, slots=True)
-class Histogram:
-    """`buckets` are (upper bound, values up to it), without the last, which has no bound and `count` values."""
-
-    buckets: Sequence[tuple[float, int]]
-    count: int
-    total: float
 
 
 def counter(name: str, text: str, samples: GetSamples, *labels: str) -> MakeMetric:
@@ -51,7 +41,7 @@ def histograms(
         family = HistogramMetricFamily(PREFIX + name, text, labels=("engine", *labels))
         for one in engines:
             for values, found in find(one):
-                bounded = [(str(float(bound)), count) for bound, count in found.buckets]
+                bounded = [(str(float(bound)), count) for bound, count in zip(found.bounds, found.buckets, strict=True)]
                 family.add_metric((str(one.engine), *values), [*bounded, ("+Inf", found.count)], found.total)
         return family
 
@@ -66,11 +56,6 @@ def by_reason(counts: Mapping[Any, int]) -> Samples:
 def label(reason: str) -> str:
     """Join the words of a reason to one label value."""
     return reason.replace(" ", "_").replace("-", "_")
-
-
-def convert(counts: HistogramCounts) -> Histogram:
-    """Convert what the engine has counted."""
-    return Histogram(list(zip(counts.bounds, counts.buckets, strict=True)), counts.count, counts.total)
 
 
 def _fill(

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client import generate_latest
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from agentcache.engine.rpc.snapshot import ComparisonCounts, EngineSnapshot, TierCounts
+from agentcache.engine.observe.snapshot import EngineSnapshot, TierCounts
+from agentcache.engine.observe.views import ComparisonCounts, Histogram
 from agentcache.server.metric_families import (
     PREFIX,
     GetSamples,
-    Histogram,
     by_reason,
-    convert,
     counter,
     gauge,
     histogram,
@@ -52,12 +51,9 @@ def _count_segments(one: EngineSnapshot) -> Histogram | None:
     if one.segments is None:
         return None
     counts = one.segments.requests
-    buckets = [(float(most), _count_up_to(counts, most)) for most in _SEGMENT_BUCKETS]
-    return Histogram(buckets, sum(counts.values()), sum(segments * count for segments, count in counts.items()))
-
-
-def _count_up_to(counts: Mapping[int, int], most: int) -> int:
-    return sum(count for segments, count in counts.items() if segments <= most)
+    buckets = tuple(sum(count for segments, count in counts.items() if segments <= most) for most in _SEGMENT_BUCKETS)
+    total = sum(segments * count for segments, count in counts.items())
+    return Histogram(_SEGMENT_BUCKETS, buckets, sum(counts.values()), total)
 
 
 def _of_tier(get: Callable[[TierCounts], float]) -> GetSamples:
@@ -69,8 +65,7 @@ def _against_lru(get: Callable[[ComparisonCounts], float]) -> GetSamples:
 
 
 def _count_fetch_waits(one: EngineSnapshot) -> Histogram | None:
-    waits = one.runtime.waits.get("fetch") if one.tier is not None and one.runtime is not None else None
-    return None if waits is None else convert(waits)
+    return one.runtime.waits.get("fetch") if one.tier is not None and one.runtime is not None else None
 
 
 _CACHE_METRICS = (

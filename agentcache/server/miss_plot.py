@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
+from operator import itemgetter
 from typing import get_args
 
 from matplotlib.figure import Figure
 
-from agentcache.engine.jobs.views import MissReason
+from agentcache.engine.observe.views import MissReason
 from agentcache.report.figure import (
     GREEN,
     GREY,
@@ -34,7 +35,9 @@ def plot_misses(jobs: Sequence[NamedJob]) -> Figure:
     """Plot the prompt tokens that were not cached, summed over time, one layer a reason."""
     figure = create_figure(_HEIGHT_IN)
     axes = figure.add_subplot(xlabel="time since the first job shown began (s)", ylabel="tokens not cached, summed")
-    turns = sorted(((job.offset_s + turn.finished_s, turn.misses) for job in jobs for turn in job.view.turns), key=_at)
+    turns = sorted(
+        ((job.offset_s + turn.finished_s, turn.misses) for job in jobs for turn in job.view.turns), key=itemgetter(0)
+    )
     times = [time_s for time_s, _ in turns]
     layers = {
         reason: list(accumulate(misses.get(reason, 0) for _, misses in turns))
@@ -50,10 +53,6 @@ def plot_misses(jobs: Sequence[NamedJob]) -> Figure:
         say_empty(axes, "no turn missed anything")
     axes.yaxis.set_major_formatter(count_format())
     return figure
-
-
-def _at(turn: tuple[float, object]) -> float:
-    return turn[0]
 
 
 def describe_misses(jobs: Sequence[NamedJob]) -> Plot:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from agentcache.engine.jobs.views import PLACE_OF, HistogramCounts, LossCause, RuntimeCounts
-from agentcache.engine.rpc.snapshot import EngineSnapshot
+from agentcache.engine.observe.snapshot import EngineSnapshot
+from agentcache.engine.observe.views import PLACE_OF, Histogram, LossCause, RuntimeCounts
 from agentcache.server.metric_families import (
     GetSamples,
-    Histogram,
     Samples,
     by_reason,
-    convert,
     counter,
     gauge,
     histogram,
@@ -28,13 +26,13 @@ def _one(get: Callable[[RuntimeCounts], float]) -> GetSamples:
     return _all(lambda runtime: [((), get(runtime))])
 
 
-def _of(get: Callable[[RuntimeCounts], HistogramCounts]) -> Callable[[EngineSnapshot], Histogram | None]:
-    return lambda one: convert(get(one.runtime)) if one.runtime is not None else None
+def _of(get: Callable[[RuntimeCounts], Histogram]) -> Callable[[EngineSnapshot], Histogram | None]:
+    return lambda one: get(one.runtime) if one.runtime is not None else None
 
 
 def _waits(one: EngineSnapshot) -> list[tuple[tuple[str, ...], Histogram]]:
     waits = one.runtime.waits if one.runtime is not None else {}
-    return [((label(reason),), convert(counts)) for reason, counts in sorted(waits.items())]
+    return [((label(reason),), counts) for reason, counts in sorted(waits.items())]
 
 
 def _by_place(counts: Mapping[LossCause, int]) -> Samples:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from agentcache.engine.blocks.evictor_inputs import find_cost_model
 from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT
-from agentcache.engine.jobs.misses import MissLog
 from agentcache.engine.marks import write_forced_calls
+from agentcache.engine.observe.misses import MissLog
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.engine.vllm.types import (
     BlockHash,
@@ -144,7 +144,7 @@ class SimulatedEngine:
     def waits_s(self) -> dict[str, float] | None:
         """Seconds that requests have waited before they ran, by reason; None where no jobs are followed."""
         tracker = self.scheduler.tracker
-        return None if tracker is None else {reason: each.view().total for reason, each in tracker.stats.waits.items()}
+        return None if tracker is None else {reason: each.total for reason, each in tracker.count().waits.items()}
 
     @property
     def can_begin(self) -> bool:

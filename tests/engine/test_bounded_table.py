@@ -7,29 +7,34 @@ from tracked_requests import ASKED, Tracked
 
 from agentcache.engine.jobs.bounded_table import ENTRY_BYTES, BoundedTable
 from agentcache.engine.jobs.names import ReplyIds
-from agentcache.engine.jobs.told_prompt import SentPrompt
 from agentcache.engine.jobs.turn_chains import Prompt, TurnChains
 
 LONG = "x" * 100_000
 
 
 def test_the_oldest_entries_leave_by_their_bytes() -> None:
-    dropped: list[str] = []
-    table: BoundedTable[int] = BoundedTable(3 * ENTRY_BYTES + 100, dropped.append)
+    table: BoundedTable[int] = BoundedTable(9, 3 * ENTRY_BYTES + 100)
     for number, name in enumerate("abc"):
         table.put(name, number, 30)
     table.put("b", 5, 40)
-    assert (table.num_bytes, dropped, table.get("b")) == (3 * ENTRY_BYTES + 100, [], 5)
+    assert (table.num_bytes, table.get("b")) == (3 * ENTRY_BYTES + 100, 5)
     table.put("d", 6, 30)
-    assert (dropped, table.get("a"), table.pop("c"), len(table)) == (["a"], None, 2, 2)
+    assert (table.get("a"), table.pop("c"), len(table)) == (None, 2, 2)
     table.put("too large", 7, 4 * ENTRY_BYTES)
-    assert (dropped, table.num_bytes) == (["a", "b", "d", "too large"], 0)
+    assert (len(table), table.num_bytes) == (0, 0)
 
 
-def test_turns_with_huge_names_and_prompts_leave_their_table() -> None:
+def test_the_oldest_entries_leave_by_their_number() -> None:
+    table: BoundedTable[int] = BoundedTable(2)
+    for number, name in enumerate("abac"):
+        table.put(name, number, 1)
+    assert [table.get(name) for name in "abc"] == [2, None, 3]
+
+
+def test_turns_with_huge_prompts_leave_their_table() -> None:
     chains = TurnChains(16)
     for turn in range(200):
-        chains.note(f"huge {turn}", Prompt([bytes(32)] * 1000), sent=SentPrompt(("adapter", LONG), tools=LONG * 9))
+        chains.note(f"huge {turn}", Prompt([bytes(32)] * 1000, asked=LONG))
     assert chains.compare("huge 0", [bytes(32)]).shared_tokens == 0
     assert chains.compare("huge 199", [bytes(32)]).shared_tokens == 16
     assert chains._turns.num_bytes <= 64 * 2**20

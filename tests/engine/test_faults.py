@@ -21,14 +21,14 @@ SEARCH = ToolCall("search", "{}")
 def assert_nothing_is_left(lone: LoneScheduler) -> None:
     """Of requests; after an hour, of jobs."""
     tracker = lone.scheduler.tracker
-    assert (tracker._states, tracker._without_token, tracker.pins._guards) == ({}, set(), {})
+    assert (tracker.states, tracker._without_token, tracker.pins._guards) == ({}, set(), {})
     lone.scheduler.clock.now_s += 4000
     # So many jobs leave in a step.
     for _ in range(0, len(tracker.runtime.jobs) + 1, MAX_EXPIRED):
         tracker.step()
     lone.scheduler.check_integrity()
     assert (len(tracker.pins), lone.scheduler.evictor.pinned, tracker.pins._by_owner) == (0, 0, {})
-    assert (tracker.stats.jobs, len(tracker.runtime.jobs), len(tracker._prefixes._owners)) == ({}, 0, 0)
+    assert (tracker.stats.jobs, len(tracker.runtime.jobs), len(tracker._finder._owners)) == ({}, 0, 0)
     assert tracker.pins.ended.total() == tracker.pins.began
 
 

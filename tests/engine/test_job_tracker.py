@@ -72,7 +72,7 @@ def test_ids_of_10_mb_are_followed_like_others_and_kept_short(salt: str | None) 
     assert tracked.tracker.release(session)
     assert tracked.tracker.count().jobs_ended == {"job over": 1}
     assert not tracked.tracker.stats.jobs
-    (owners, visits) = (tracked.tracker._prefixes._owners, tracked.tracker._states)
+    (owners, visits) = (tracked.tracker._finder._owners, tracked.tracker.states)
     assert (len(owners), len(visits)) == (0, 0)
 
 
@@ -84,7 +84,7 @@ def test_many_sessions_leave_no_more_than_the_table_holds() -> None:
         tracked.reply(request, tokens=1)
     tracker = tracked.tracker
     assert len(tracker.stats.jobs) <= 51
-    assert len(tracker._prefixes._owners) + len(tracker._states) + len(tracker._without_token) == 0
+    assert len(tracker._finder._owners) + len(tracker.states) + len(tracker._without_token) == 0
     tracker.step()
     assert len(tracker.stats.jobs) == len(tracked.runtime.jobs) == 50
     assert tracker.count().jobs_ended == {"table full": sessions - 50}

@@ -25,7 +25,7 @@ from agentcache.engine.constants import (
     TOOL_CHOICE_ARGUMENT,
     TOOLS_DECLARED_ARGUMENT,
 )
-from agentcache.engine.jobs.told_prompt import read_agent, read_left, read_predecessor, read_questions, read_roles
+from agentcache.engine.marks import read_agent, read_left, read_predecessor, read_questions, read_roles
 from agentcache.policy.runtime_policy import RuntimePolicy
 
 WRONG: list[Mapping[str, Any]] = [

@@ -9,10 +9,10 @@ from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, EngineCoreReques
 from vllm.v1.request import Request
 
 from agentcache.engine.constants import LEFT_ARGUMENT, SCHEDULER_CLASS
-from agentcache.engine.jobs.misses import explain_misses
-from agentcache.engine.jobs.told_prompt import read_left
 from agentcache.engine.jobs.turn_chains import Overlap
-from agentcache.engine.jobs.views import TurnView
+from agentcache.engine.marks import read_left
+from agentcache.engine.observe.misses import explain_misses
+from agentcache.engine.observe.views import TurnView
 from agentcache.front_end.placement_process import JobPlaces
 from agentcache.front_end.placer import Placer
 from agentcache.policy.cost import RecomputeCost

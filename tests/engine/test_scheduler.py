@@ -14,7 +14,7 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from agentcache._evictor import UNKNOWN_REQUEST
 from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.constants import SCHEDULER_CLASS
-from agentcache.engine.jobs.views import TurnView
+from agentcache.engine.observe.views import TurnView
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.errors import InputError, IntegrityError
 

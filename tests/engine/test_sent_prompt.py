@@ -9,8 +9,8 @@ from told_requests import END, answer, ask_told
 from tracked_requests import BLOCK, Tracked
 
 from agentcache.engine.constants import SENT_ARGUMENT
-from agentcache.engine.jobs.told_prompt import SentPrompt, find_message_change, find_tool_change, read_sent
-from agentcache.engine.jobs.views import ChangeView
+from agentcache.engine.observe.prompt_change import SentPrompt, read_sent
+from agentcache.engine.observe.views import ChangeView
 
 SYSTEM, OTHER = ("s", [1] * 4 * BLOCK), ("s", [1] * BLOCK + [2] * 3 * BLOCK)
 ASKED, CALLED, RESULT = ("u", [5] * 20), ("a", [9] * 8), ("t", [7] * 9)
@@ -109,9 +109,6 @@ def test_a_reply_that_the_server_stored_is_its_own(instructions: str, cause: str
 
 
 def test_another_adapter_is_named() -> None:
-    one, two = (SentPrompt(("one", path)) for path in ("here", "there"))
-    assert find_tool_change(one, two) is None
-    assert find_message_change(one, two) == "unknown", "no API server told them"
     tracked = Tracked()
     first = ask_told(tracked, "one", [SYSTEM, ASKED], session="s")
     answer(tracked, first)

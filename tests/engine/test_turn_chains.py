@@ -59,7 +59,7 @@ def test_a_turn_is_compared_with_once() -> None:
 
 
 def test_the_oldest_turns_are_forgotten_and_a_reset_forgets_all() -> None:
-    chains = TurnChains(BLOCK, max_chains=3)
+    chains = TurnChains(BLOCK, max_turns=3)
     for name in "abcde":
         chains.note(name, describe(name))
     assert [chains.compare(name, hash_blocks(name)).shared_tokens for name in "abcd"] == [0, 0, BLOCK, BLOCK]

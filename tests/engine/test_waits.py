@@ -9,8 +9,9 @@ from lone_scheduler import BLOCK_SIZE, LoneScheduler, make_config, make_schedule
 from tracked_requests import Tracked
 
 from agentcache.engine.constants import SCHEDULER_CLASS
-from agentcache.engine.jobs.views import TurnView
-from agentcache.engine.waits import WAIT_REASONS, Waits
+from agentcache.engine.jobs.request_state import Waits
+from agentcache.engine.observe.views import TurnView
+from agentcache.engine.waits import WAIT_REASONS
 from agentcache.policy.runtime_policy import RuntimePolicy
 from agentcache.sim.clock import VirtualClock
 

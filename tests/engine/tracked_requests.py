@@ -20,10 +20,10 @@ from agentcache.engine.blocks.evictor_inputs import RequestCost, TurnCost
 from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT
 from agentcache.engine.jobs.duration_store import DurationStore
 from agentcache.engine.jobs.finish_classes import ReuseFactors
-from agentcache.engine.jobs.misses import MissLog
-from agentcache.engine.jobs.prompt_change import TurnTokens
 from agentcache.engine.jobs.tracker import JobTracker
 from agentcache.engine.marks import write_forced_calls
+from agentcache.engine.observe.ledger import Ledger
+from agentcache.engine.observe.misses import MissLog
 from agentcache.engine.order.admission import AdmissionControl
 from agentcache.engine.order.load_control import LoadControl
 from agentcache.engine.parts import Observers
@@ -75,14 +75,16 @@ class Tracked:
     # For how long, in seconds, a turn waits that lost its context.
     longest_wait_s: float = 0.0
     store: DurationStore | None = None
-    turn_tokens: TurnTokens | None = None
+    shows_text: bool = False
     hash_block: int = BLOCK
+    # The size of the GPU's cache.
+    num_blocks: int = 100
 
     def __post_init__(self) -> None:
         self.runtime = AgentRuntime(
             clock=self.clock, estimator=self.estimator, max_jobs=self.max_jobs, max_idle_s=3600.0
         )
-        turn_cost = TurnCost(COST, BLOCK, num_blocks=100)
+        turn_cost = TurnCost(COST, BLOCK, self.num_blocks)
         factors = ReuseFactors(self.evictor, self.runtime, lifespan_window=10, reuse_probability=0.5)
         self.tracker = JobTracker(
             runtime_policy=self.runtime_policy,
@@ -91,7 +93,7 @@ class Tracked:
             waiting=AdmissionControl(
                 self.runtime_policy,
                 self.pins,
-                num_blocks=100,
+                num_blocks=self.num_blocks,
                 block_size=BLOCK,
                 price_taken=lambda place, _: COST.at(place),
                 find_work=RequestCost(turn_cost, STEP_S).find,
@@ -109,14 +111,13 @@ class Tracked:
             tool_reader=None,
             count_waiting=lambda: self.waiting,
             store=self.store,
-            turn_tokens=self.turn_tokens,
+            shows_text=self.shows_text,
             connector=None,
             observers=Observers(),
             clock=self.clock,
         )
-        self.misses = MissLog(
-            self.hash_block, turn_cost.num_blocks, self.clock, self.tracker.find_state, self.tracker.name_session
-        )
+        ledger = Ledger(turn_cost.num_blocks, self.clock)
+        self.misses = MissLog(self.hash_block, ledger, self.clock, self.tracker.states)
         self._hasher = get_request_block_hasher(self.hash_block, sha256)
 
     def ask(

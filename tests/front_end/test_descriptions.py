@@ -17,7 +17,7 @@ from agentcache.engine.constants import (
     ROLES_ARGUMENT,
     SENT_ARGUMENT,
 )
-from agentcache.engine.jobs.told_prompt import Questions, read_questions
+from agentcache.engine.marks import Questions, read_questions
 from agentcache.front_end.descriptions import describe_chat, describe_response, find_questions
 
 CALL = {"type": "function_call", "call_id": "1", "name": "weather", "arguments": "{}"}

@@ -10,25 +10,25 @@ from typing import Any
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
+from agentcache.engine.blocks.block_queue import Evictions
 from agentcache.engine.constants import EXPIRED_METHOD, JOBS_METHOD, RELEASE_METHOD
-from agentcache.engine.jobs.views import (
-    HistogramCounts,
+from agentcache.engine.observe.snapshot import (
+    SNAPSHOT_METHOD,
+    BlockCounts,
+    EngineSnapshot,
+    RequestCounts,
+    SegmentCounts,
+    TierCounts,
+)
+from agentcache.engine.observe.views import (
+    ComparisonCounts,
+    Histogram,
     JobView,
     PinCounts,
     PinView,
     RuntimeCounts,
     ToolCounts,
     TurnView,
-)
-from agentcache.engine.rpc.snapshot import (
-    SNAPSHOT_METHOD,
-    BlockCounts,
-    ComparisonCounts,
-    EngineSnapshot,
-    EvictionCounts,
-    RequestCounts,
-    SegmentCounts,
-    TierCounts,
 )
 from agentcache.server.change_text import Decode
 from agentcache.server.job_reader import EngineJob, JobReader
@@ -42,9 +42,9 @@ def make_runtime(**changes: Any) -> RuntimeCounts:
     found: dict[str, Any] = {
         "jobs": 3,
         "jobs_ended": {"job over": 5, "expired": 1},
-        "job_latency_s": HistogramCounts(bounds=(1.0, 10.0), buckets=(2, 5), count=6, total=40.5),
-        "answer_latency_s": HistogramCounts(bounds=(1.0, 10.0), buckets=(3, 7), count=8, total=26.0),
-        "job_turns": HistogramCounts(bounds=(2.0, 4.0), buckets=(1, 4), count=6, total=21.0),
+        "job_latency_s": Histogram(bounds=(1.0, 10.0), buckets=(2, 5), count=6, total=40.5),
+        "answer_latency_s": Histogram(bounds=(1.0, 10.0), buckets=(3, 7), count=8, total=26.0),
+        "job_turns": Histogram(bounds=(2.0, 4.0), buckets=(1, 4), count=6, total=21.0),
         "tools": {"search": ToolCounts(gaps=4, seconds=6.0), "(human)": ToolCounts(gaps=1, seconds=30.0)},
         "pins": PinCounts(
             live=2, blocks=40, budget_blocks=500, began=9, ended={"returned": 6, "job over": 1}, held_s=12.5
@@ -69,7 +69,7 @@ def make_engine(engine: int = 0, **changes: Any) -> EngineSnapshot:
         "knobs": {"segments": {"enabled": True}, "chunking": {"enabled": True}},
         "segments": SegmentCounts(requests={2: 5}, fill_tokens=640, islands_dropped=4, fallbacks={"no room": 2}),
         "segments_obstacle": None,
-        "evictions": {"capacity": EvictionCounts(blocks=8, age_s=20.0)},
+        "evictions": {"capacity": Evictions(blocks=8, age_s=20.0)},
         "lambda_value": 0.25,
         "prefill_budget": 512,
         "blocks": BlockCounts(total=1000, used=40, free=960, tokens_per_block=16),
@@ -92,7 +92,7 @@ def make_tiered_engine(engine: int = 0) -> EngineSnapshot:
     runtime = make_runtime(
         hits={"gpu": 7_000, "host": 500},
         evicted_from={"evicted": 240, "never chosen": 96, "not worth a copy": 64},
-        waits={"fetch": HistogramCounts(bounds=(0.1, 1.0), buckets=(3, 4), count=5, total=4.5)},
+        waits={"fetch": Histogram(bounds=(0.1, 1.0), buckets=(3, 4), count=5, total=4.5)},
     )
     return make_engine(engine, tier=tier, runtime=runtime)
 

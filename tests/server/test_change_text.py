@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from made_engine import FakeCore, connect, make_engine, make_job, make_turn
 
-from agentcache.engine.jobs.views import ChangeTokens, ChangeView, JobView
+from agentcache.engine.observe.views import ChangeText, ChangeView, JobView
 from agentcache.server import change_text
 from agentcache.server.change_text import write_all
 
@@ -24,7 +24,7 @@ def decode(tokens: Sequence[int]) -> str:
 
 
 def make_change(before: Sequence[int] = (1, 2), was: Sequence[int] = (3,), now: Sequence[int] = (4,)) -> ChangeView:
-    text = ChangeTokens(at_token=34, before=tuple(before), was=tuple(was), now=tuple(now))
+    text = ChangeText(at_token=34, before=tuple(before), was=tuple(was), now=tuple(now))
     return ChangeView(at_token=32, cause="system message changed", role="system", text=text)
 
 

@@ -11,8 +11,8 @@ from starlette.testclient import TestClient
 from vllm.entrypoints.serve.exception_handling.register import init_exception_handler
 
 from agentcache.engine.constants import JOB_METHOD, JOBS_METHOD, RELEASE_METHOD
-from agentcache.engine.jobs.stats import MAX_TURNS
-from agentcache.engine.jobs.views import ChangeView
+from agentcache.engine.observe.stats import MAX_TURNS
+from agentcache.engine.observe.views import ChangeView
 from agentcache.front_end.client_sessions import MAX_SESSION_CHARACTERS
 from agentcache.server import job_reader
 from agentcache.server.job_reader import MAX_JOBS, JobReader

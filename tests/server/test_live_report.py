@@ -21,9 +21,9 @@ from made_engine import (
 )
 
 from agentcache.engine.constants import JOBS_METHOD
-from agentcache.engine.jobs.stats import MAX_TURNS
-from agentcache.engine.jobs.views import HistogramCounts, JobView, PinCounts
-from agentcache.engine.rpc.snapshot import RequestCounts
+from agentcache.engine.observe.snapshot import RequestCounts
+from agentcache.engine.observe.stats import MAX_TURNS
+from agentcache.engine.observe.views import Histogram, JobView, PinCounts
 from agentcache.errors import ServerError
 from agentcache.server import job_reader, live_report
 from agentcache.server.job_reader import JobReader
@@ -33,7 +33,7 @@ from agentcache.server.live_run import name_jobs
 from agentcache.server.snapshot_reader import Reading
 
 HOSTILE = '"><script>alert(1)</script>'
-EMPTY = HistogramCounts(bounds=(1.0,), buckets=(0,), count=0, total=0.0)
+EMPTY = Histogram(bounds=(1.0,), buckets=(0,), count=0, total=0.0)
 NO_PINS = PinCounts(live=0, blocks=0, budget_blocks=500, began=0, ended={}, held_s=0.0)
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from agentcache.engine.rpc.snapshot import (
+from agentcache.engine.blocks.block_queue import Evictions
+from agentcache.engine.observe.snapshot import (
     BlockCounts,
     EngineSnapshot,
-    EvictionCounts,
     RequestCounts,
     SegmentCounts,
 )
@@ -28,7 +28,7 @@ def make_engine(engine: int, **changes: Any) -> EngineSnapshot:
             requests={2: 5, 3: 1, 40: 1}, fill_tokens=640, islands_dropped=4, fallbacks={"multi-modal input": 2}
         ),
         "segments_obstacle": None,
-        "evictions": {"capacity": EvictionCounts(blocks=8, age_s=20.0)},
+        "evictions": {"capacity": Evictions(blocks=8, age_s=20.0)},
         "lambda_value": 0.25,
         "prefill_budget": 512,
         "blocks": BlockCounts(total=10, used=4, free=6, tokens_per_block=16),

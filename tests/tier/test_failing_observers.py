@@ -13,36 +13,35 @@ from tiered_jobs import PROMPT, ask, make_tokens, push_out
 from tiered_scheduler import TieredScheduler, make_tiered
 from vllm.v1.engine.core import EngineCoreProc
 
-from agentcache.engine.blocks.lru_comparison import LruComparison
 from agentcache.engine.constants import EXPIRED_METHOD, JOB_METHOD, JOBS_METHOD, RELEASE_METHOD
 from agentcache.engine.jobs import tracker as tracker_module
-from agentcache.engine.jobs.losses import Losses
-from agentcache.engine.jobs.misses import MissLog
-from agentcache.engine.jobs.prompt_change import PromptChanges, TurnTokens
-from agentcache.engine.jobs.stats import JobStats
+from agentcache.engine.observe import snapshot as snapshot_module
+from agentcache.engine.observe.ledger import Ledger
+from agentcache.engine.observe.lru_comparison import LruComparison
+from agentcache.engine.observe.misses import MissLog
+from agentcache.engine.observe.prompt_change import PromptChanges
+from agentcache.engine.observe.record_line import LineMaker
+from agentcache.engine.observe.recorder import RequestRecorder
+from agentcache.engine.observe.snapshot import Snapshot, make_snapshot
+from agentcache.engine.observe.stats import JobStats
 from agentcache.engine.parts import RAISE
-from agentcache.engine.record.recorder import RequestRecorder
-from agentcache.engine.record.salted_line import LineMaker
-from agentcache.engine.rpc import snapshot as snapshot_module
-from agentcache.engine.rpc.snapshot import Snapshot, make_snapshot
 
 # Of each observer the calls that the engine makes.
 CALLS: dict[str, list[tuple[Any, str]]] = {
     "misses": [(MissLog, name) for name in ("admitted", "evicted", "reset")],
-    "prompt_changes": [(PromptChanges, "find")],
-    "change_text": [(TurnTokens, name) for name in ("note", "take_change", "forget", "clear")],
+    "prompt_changes": [(PromptChanges, name) for name in ("find", "note", "forget", "clear")],
     "hit_places": [(tracker_module, "find_places")],
     "job_stats": [
         (JobStats, name)
         for name in ("add_turn", "begin", "add_gap", "end", "take_expired", "count", "view_ended", "session_of")
     ],
-    "losses": [(Losses, name) for name in ("note_use", "note_taken", "note_not_copied", "find")],
+    "losses": [(Ledger, name) for name in ("note_use", "note_not_copied")],
     "lru_comparison": [(LruComparison, name) for name in ("admitted", "ended", "reset")],
     "recording": [
         *((RequestRecorder, name) for name in ("admitted", "arrived", "stepped", "ended", "close")),
         (LineMaker, "make"),
     ],
-    "snapshot": [(snapshot_module, name) for name in ("_count_tier", "_count_segments", "_count_evictions")],
+    "snapshot": [(snapshot_module, name) for name in ("_count_tier", "_count_segments", "_read_lambda")],
 }
 ROUNDS = [dict(zip(CALLS, calls, strict=True)) for calls in zip_longest(*CALLS.values())]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 
 import pytest
 from lone_scheduler import BLOCK_SIZE
@@ -15,10 +15,9 @@ from vllm.v1.core.kv_cache_utils import BlockHash, BlockHashWithGroupId, KVCache
 from vllm.v1.request import Request
 
 from agentcache.engine.cpu_cache.link import Link
-from agentcache.engine.jobs.evicted_blocks import Loss
-from agentcache.engine.jobs.misses import MissLog
-from agentcache.engine.jobs.views import PLACE_OF, TurnView
-from agentcache.engine.rpc.snapshot import make_snapshot
+from agentcache.engine.observe.ledger import Eviction
+from agentcache.engine.observe.snapshot import make_snapshot
+from agentcache.engine.observe.views import PLACE_OF, TurnView
 from agentcache.engine.segments.cached_blocks import WatchedBlockMap
 
 WHOLE = len(PROMPT) // BLOCK_SIZE * BLOCK_SIZE
@@ -68,7 +67,7 @@ def test_what_the_host_has_need_not_wait_for_its_turn(tiny_model_path: str, is_l
     ask(lone, "mine/1", PROMPT + make_tokens(9, 30))
     tracker = lone.scheduler.tracker
     tracker.step()
-    assert tracker.load_control.may_hold(tracker._states["mine/1"], tracker.clock()) is is_lost
+    assert tracker.load_control.may_hold(tracker.states["mine/1"], tracker.clock()) is is_lost
     lone.run_until_idle()
 
 
@@ -204,9 +203,9 @@ class Oracle:
         self._had: set[BlockHashWithGroupId] = set()
         # The same when a block was computed anew: so it had been until then.
         self._had_before: dict[BlockHashWithGroupId, bool] = {}
-        misses = lone.scheduler.observers.find(MissLog)
-        self._find = misses._find_losses
-        patch.setattr(misses, "_find_losses", self.find)
+        ledger = lone.scheduler.tier.storing.ledger
+        self._take = ledger.take
+        patch.setattr(ledger, "take", self.take)
         self._insert = WatchedBlockMap.insert
         note = self.note
 
@@ -231,17 +230,17 @@ class Oracle:
         self._unsure.update(self._host._cache)
         self._reset()
 
-    def find(self, hashes: Sequence[bytes], evicted: Collection[int]) -> Mapping[int, Loss]:
-        losses = self._find(hashes, evicted)
-        for index, loss in losses.items():
+    def take(self, hashes: Sequence[bytes], missed: Sequence[int]) -> dict[int, Eviction]:
+        evicted = self._take(hashes, missed)
+        for index, eviction in evicted.items():
             key = make_block_hash_with_group_id(BlockHash(hashes[index]), 0)
-            if key in self._unsure:
+            if key in self._unsure or eviction.cause is None:
                 continue
             is_computed = self._lone.pool.cached_block_hash_to_block.holds(key)
             had = self._had_before[key] if is_computed else key in self._had
-            assert PLACE_OF[loss.cause] == ("host" if had else "gpu"), loss
-            assert (loss.cause == "not fetched") == self._host.holds(key)
-        return losses
+            assert PLACE_OF[eviction.cause] == ("host" if had else "gpu"), eviction
+            assert (eviction.cause == "not fetched") == self._host.holds(key)
+        return evicted
 
 
 @pytest.mark.parametrize("seed", range(pick_size(3, 60)))

@@ -48,7 +48,7 @@ class TurnCost:
 
     def of_lost(self, state: RequestState) -> float:
         """Return the cost of what the turn before had left and is gone: the end of what is shared with it."""
-        return self.of_end(state.overlap.shared_tokens, state.lost_tokens / self.block_size)
+        return self.of_end(state.overlap.shared_tokens, state.turn.recomputed_tokens / self.block_size)
 
     def share(self, blocks: int) -> float:
         """Return the share of the cache that so many blocks are."""

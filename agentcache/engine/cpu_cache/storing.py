@@ -9,15 +9,14 @@ write over it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from agentcache._evictor import FreeContext
 from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.cpu_cache.host_cache import UNKNOWN_USE, HostCache, LastUse, StoredBlock
 from agentcache.engine.cpu_cache.store_choice import ComputedBlocks, FreshBlocks, LookTimes, Usefulness
-from agentcache.engine.jobs.evicted_blocks import Loss
-from agentcache.engine.jobs.losses import Losses
+from agentcache.engine.observe.ledger import Ledger
 from agentcache.engine.parts import Observers
 from agentcache.engine.segments.cached_blocks import WatchedBlockMap, watched_map_of
 from agentcache.engine.vllm.base import cdiv
@@ -88,8 +87,8 @@ class Storing:
         self._fetch_s = fetch_s
         self._compute_s = compute_s
         host.watch_losses(self._note_lost_copies)
-        self.losses = Losses(len(pool.blocks), host.map.holds, clock)
-        self._losses_guard = observers.guard("losses", self.losses.clear)
+        self.ledger = Ledger(len(pool.blocks), clock, host.map.holds, lambda block: block in self._map.copying)
+        self._losses_guard = observers.guard("losses", self.ledger.ignore_host)
         self.stats = StoreStats()
         self.usefulness = usefulness
         self._fresh = FreshBlocks(host, pool, ComputedBlocks(scheduler))
@@ -116,7 +115,7 @@ class Storing:
         for block in blocks:
             self._last_uses[block.block_id] = last_use
         self._passed_over.difference_update(block.block_id for block in blocks)
-        self._losses_guard.tell(self.losses.note_use, blocks)
+        self._losses_guard.tell(self.ledger.note_use, blocks)
         self._fresh.note_left(blocks)
 
     def note_taken(self, blocks: Sequence[KVCacheBlock]) -> None:
@@ -124,7 +123,6 @@ class Storing:
 
         They need not have been among the victims of the last look: what a request frees may go at once.
         """
-        self._losses_guard.tell(self.losses.note_taken, blocks, self._map.copying)
         holds = self._host.map.holds
         keyed = ((block.block_hash, self._last_uses[block.block_id]) for block in blocks)
         self._host.renew((key, last_use) for key, last_use in keyed if key is not None and holds(key))
@@ -134,7 +132,7 @@ class Storing:
         lost = {key: copy for copy in copies if (key := copy.block_hash) is not None}
         on_gpu = list(filter(self._map.holds, lost))
         blocks = self._map.find_blocks(on_gpu)
-        self._losses_guard.tell(self.losses.note_copies_lost, lost, blocks)
+        self._losses_guard.tell(self.ledger.note_copies_lost, lost, blocks)
         gone = (lost[key] for key in lost.keys() - on_gpu)
         self.usefulness.note_lost(self._host.last_use_of(copy).context.finish_class for copy in gone)
         self._queue.reprice(blocks, self._compute_s)
@@ -154,10 +152,6 @@ class Storing:
                 return False
         return True
 
-    def find_losses(self, hashes: Sequence[bytes], evicted: Collection[int]) -> Mapping[int, Loss]:
-        """Find how blocks of a prompt were lost that the GPU had evicted, as `Losses.find` does."""
-        return self._losses_guard.ask({}, self.losses.find, hashes, evicted)
-
     def begin(self, *, idle: bool) -> Store | None:
         """Choose what to copy beside the step that was scheduled last; None if nothing is to be copied.
 
@@ -174,7 +168,7 @@ class Storing:
             return None
         targets = self._host.reserve(len(blocks))
         roomless = [block.block_id for block in blocks[len(targets) :]]
-        self._losses_guard.tell(self.losses.note_not_copied, roomless, "no room")
+        self._losses_guard.tell(self.ledger.note_not_copied, roomless, "no room")
         del blocks[len(targets) :]
         if not blocks:
             return None
@@ -217,7 +211,7 @@ class Storing:
             del copying[block.block_id]
         self._host.give_back(store.targets)
         self._queue.reprice(intact, self._compute_s)
-        self._losses_guard.tell(self.losses.note_not_copied, [block.block_id for block in intact], "overwritten")
+        self._losses_guard.tell(self.ledger.note_not_copied, [block.block_id for block in intact], "overwritten")
         self.stats.failed += len(store.blocks)
 
     def _is_useful(self, block: KVCacheBlock) -> bool:
@@ -249,7 +243,7 @@ class Storing:
                 chosen[key] = block
         self._host.renew(kept)
         self._queue.reprice(safe, self._fetch_s)
-        self._losses_guard.tell(self.losses.note_not_copied, useless, "not worth a copy")
+        self._losses_guard.tell(self.ledger.note_not_copied, useless, "not worth a copy")
         avoided = useless - self._passed_over
         self.stats.avoided += len(avoided)
         self.usefulness.note_avoided(len(avoided))

@@ -14,19 +14,14 @@ MAX_BYTES = 64 * 2**20
 Value = TypeVar("Value")
 
 
-def _note_nothing(_name: str) -> None:
-    pass
-
-
 class BoundedTable(Generic[Value]):
-    """Entries by name; the oldest leave first. Clients decide how large each is, so bytes are counted."""
+    """At most so many entries by name; the oldest leave first. Clients decide how large each is, so bytes count too."""
 
-    def __init__(self, max_bytes: int = MAX_BYTES, on_drop: Callable[[str], None] = _note_nothing) -> None:
-        """Call `on_drop` with the name of each entry that is about to make room for others."""
+    def __init__(self, max_entries: int, max_bytes: int = MAX_BYTES) -> None:
         self.num_bytes = 0
         """What all entries take, about."""
+        self._max_entries = max_entries
         self._max_bytes = max_bytes
-        self._on_drop = on_drop
         self._entries: OrderedDict[str, tuple[Value, int]] = OrderedDict()
 
     def __len__(self) -> int:
@@ -38,8 +33,8 @@ class BoundedTable(Generic[Value]):
         self.pop(name)
         self._entries[name] = value, num_bytes + ENTRY_BYTES
         self.num_bytes += num_bytes + ENTRY_BYTES
-        while self.num_bytes > self._max_bytes:
-            self.drop_oldest()
+        while self.num_bytes > self._max_bytes or len(self) > self._max_entries:
+            self.pop(next(iter(self._entries)))
 
     def get(self, name: str) -> Value | None:
         """Return an entry's value, None if there is none."""
@@ -57,14 +52,8 @@ class BoundedTable(Generic[Value]):
         for name, (value, num_bytes) in self._entries.items():
             self._entries[name] = change(value), num_bytes
 
-    def drop_oldest(self) -> None:
-        """Drop the oldest entry, of which `on_drop` is called."""
-        name = next(iter(self._entries))
-        self._on_drop(name)
-        self.pop(name)
-
     def clear(self) -> None:
-        """Drop all entries without a call of `on_drop`."""
+        """Drop all entries."""
         self._entries.clear()
         self.num_bytes = 0
 

@@ -1,19 +1,26 @@
-"""Finds the job that a request belongs to, and tells requests that are turns from steps of a search."""
+"""Finds the job and the turn that a request goes on from, and tells turns from steps of a search."""
 
 from __future__ import annotations
 
 from array import array
-from collections import Counter, OrderedDict, deque
-from collections.abc import Collection
+from collections import OrderedDict, deque
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from agentcache.engine.jobs.names import ReplyIds, job_name, shorten
-from agentcache.engine.jobs.prefix_matcher import PrefixMatcher
-from agentcache.engine.jobs.told_prompt import has_history, read_predecessor
-from agentcache.engine.jobs.views import FoundBy
+from agentcache.engine.jobs.request_state import reusable_hashes
+from agentcache.engine.jobs.turn_chains import Overlap, Prompt, PromptEnd, TurnChains, find_prompt_end
+from agentcache.engine.marks import (
+    has_history,
+    read_agent,
+    read_predecessor,
+    read_questions,
+    read_roles,
+)
+from agentcache.engine.observe.views import FoundBy
 from agentcache.engine.vllm.base import init_logger
 from agentcache.engine.vllm.types import Request
-from agentcache.policy.replicas.chain_owners import ChainOwner
+from agentcache.policy.replicas.chain_owners import ChainOwner, ChainOwners
 from tool_runtime.learning.job_entry import JobEntry
 from tool_runtime.learning.job_table import JobTable, Parent
 
@@ -76,12 +83,16 @@ class Family(NamedTuple):
 
 
 class JobFinder:
-    """Counts in `found` how each request's job was found. Tenants do not share jobs."""
+    """Knows the latest replies, 20,000 chains and 1,024 turns. Tenants do not share jobs.
 
-    def __init__(self, prefixes: PrefixMatcher, jobs: JobTable) -> None:
-        self.found: Counter[FoundBy] = Counter()
-        self._prefixes = prefixes
+    `block_size` is the tokens of one of a request's block hashes.
+    """
+
+    def __init__(self, block_size: int, jobs: JobTable) -> None:
+        self._block_size = block_size
         self._jobs = jobs
+        self._owners = ChainOwners()
+        self._chains = TurnChains(block_size)
         self._replies: ReplyIds[ChainOwner] = ReplyIds()
         self._unmatched: deque[bool] = deque(maxlen=_WINDOW)
         self._has_warned = False
@@ -98,17 +109,41 @@ class JobFinder:
             job = job_name(session, request.cache_salt)
         entry = self._jobs.get(job)
         pending = entry.pending if entry is not None else ()
-        return Family(job, session, self._prefixes.find_parent(request, job, owner, pending), by)
+        return Family(job, session, self._find_parent(request, job, owner, pending), by)
 
-    def count(self, request: Request, by: FoundBy) -> None:
-        """Count how the job of a request that has come was found."""
-        self.found[by] += 1
-        if has_history(request):
-            self._watch(by)
-
-    def note(self, request: Request, job: str, turn: str) -> None:
-        """Note that the request has finished, as this turn of the job."""
+    def note_reply(self, request: Request, job: str, turn: str) -> None:
+        """Note that the request has finished, as this turn of the job: its client may go on by the reply's id."""
         self._replies.note(request.request_id, request.cache_salt, ChainOwner(job, turn, 0))
+
+    def compare(self, continues: str | None, request: Request) -> Overlap:
+        """Compare the prompt with the turn that it goes on from; once a turn."""
+        return self._chains.compare(continues, reusable_hashes(request, self._block_size))
+
+    def count_messages(self, request: Request) -> int:
+        """Count the tokens of the prompt up to the end of its last message, in full blocks."""
+        return find_prompt_end(request, self._block_size).blocks * self._block_size
+
+    def note_turn(self, request: Request, job: str, turn: str) -> None:
+        """Note that the request has finished, as this turn of the job, and that the job goes on."""
+        hashes, prompt_tokens = request.block_hashes, request.num_prompt_tokens
+        self._owners.note(hashes, prompt_tokens, self._block_size, session=job, request=turn)
+        prompt = self._describe(request)
+        end = self._note_prompt(request, prompt, job, turn)
+        self._chains.note(turn, prompt, reply=_find_reply(request), end=end)
+
+    def note_cut(self, request: Request, job: str, turn: str) -> None:
+        """Note that the request was cut off: its job may go on from the prompt."""
+        prompt = self._describe(request)
+        self._note_prompt(request, prompt, job, turn)
+        self._chains.note(turn, prompt)
+
+    def forget(self, job: str) -> None:
+        """Forget a job that is over."""
+        self._owners.forget(job)
+
+    def reset(self) -> None:
+        """Forget what was cached. Whose turn a prompt goes on from is known as before."""
+        self._chains.reset()
 
     def find_by_reply(self, reply: str, tenants: Collection[str | None] | None = None) -> JobEntry | None:
         """Find the job that a reply belongs to, by the id that its client has got; of these tenants, or of any."""
@@ -119,7 +154,7 @@ class JobFinder:
         owner = self._find_predecessor(request)
         if owner is not None:
             return owner, "named" if request.session_id else "response"
-        owner = self._prefixes.find_owner(request)
+        owner = self._find_repeated(request)
         if request.session_id:
             return owner, "named"
         if owner is not None:
@@ -129,8 +164,51 @@ class JobFinder:
     def _find_predecessor(self, request: Request) -> ChainOwner | None:
         return self._replies.find(read_predecessor(request) or "", [request.cache_salt])
 
-    def _watch(self, by: FoundBy) -> None:
+    def _find_repeated(self, request: Request) -> ChainOwner | None:
+        """Find the finished request whose prompt and reply this prompt repeats, of whatever job.
+
+        Its prompt is enough where the client's messages are known to hold an earlier reply, which may have come back
+        in other words.
+        """
+        tokens = request.prompt_token_ids if has_history(request) else None
+        return self._owners.find(request.block_hashes, tokens or (), self._block_size)
+
+    def _find_parent(
+        self, request: Request, job: str, owner: ChainOwner | None, pending: Collection[str]
+    ) -> str | Parent:
+        """Find the turn of the job that the request goes on from, among `pending`. `owner` is who it repeats.
+
+        Several agents may share a session: a prompt without an earlier reply of the model's begins a new chat.
+        """
+        own = owner.request if owner is not None and owner.session == job else None
+        return self._chains.find_continued(pending, self._describe(request), own)
+
+    def _describe(self, request: Request) -> Prompt:
+        """Describe its prompt, and what the request has left by now."""
+        asked, answered = read_questions(request)
+        return Prompt(
+            reusable_hashes(request, self._block_size),
+            request.prompt_token_ids or (),
+            roles=read_roles(request),
+            asked=asked,
+            answered=answered,
+            agent=read_agent(request),
+        )
+
+    def _note_prompt(self, request: Request, prompt: Prompt, job: str, turn: str) -> PromptEnd:
+        end = find_prompt_end(request, self._block_size)
+        # Without a block nothing tells tenants apart, and what an image shows is in no token. With EAGLE or MTP the
+        # hash of the last full block waits for the token behind it, in vLLM 0.33: a request may end before that.
+        is_hashed = 0 < end.blocks <= len(request.block_hashes)
+        if is_hashed and prompt.roles and not request.has_encoder_inputs:
+            owner = ChainOwner(job, turn, end.blocks, request.num_prompt_tokens)
+            self._owners.note_prompt(request.block_hashes[end.blocks - 1], end.tail, owner)
+        return end
+
+    def watch(self, request: Request, by: FoundBy) -> None:
         """Warn once when most requests that hold an earlier reply were matched with no job."""
+        if not has_history(request):
+            return
         self._unmatched.append(by == "unmatched")
         unmatched = sum(self._unmatched)
         if self._has_warned or len(self._unmatched) < _WINDOW or 2 * unmatched <= _WINDOW:
@@ -143,3 +221,12 @@ class JobFinder:
             unmatched,
             _WINDOW,
         )
+
+
+def _find_reply(request: Request) -> Sequence[int]:
+    """Find the tokens of its reply, without the one that ended it."""
+    tokens, params = request.output_token_ids, request.sampling_params
+    if params is None or not tokens:
+        return tokens
+    ends = tokens[-1] == params.eos_token_id or tokens[-1] in params.all_stop_token_ids
+    return tokens[:-1] if ends else tokens

@@ -1,4 +1,4 @@
-"""Holds what is known of a job's request in the engine, and views it as a turn when it is over."""
+"""Holds what is known of a job's request in the engine, with what is shown of its turn."""
 
 from __future__ import annotations
 
@@ -8,64 +8,105 @@ from itertools import islice
 from typing import Literal
 
 from agentcache.engine.jobs.turn_chains import Overlap
-from agentcache.engine.jobs.views import ChangeView, HitPlace, LossCause, LossView, MissReason, TurnView
 from agentcache.engine.marks import find_forced_calls
+from agentcache.engine.observe.views import TurnView
 from agentcache.engine.order.job_queue import QueuePriority
 from agentcache.engine.replies.ended_reply import is_handed_over
-from agentcache.engine.vllm.types import Request, RequestStatus
-from agentcache.engine.waits import WaitReason, Waits
+from agentcache.engine.vllm.types import PrefillStats, Request, RequestStatus
+from agentcache.engine.waits import WaitReason
+from tool_runtime.learning.job_entry import JobEntry
 from tool_runtime.learning.tool_key import ToolKey
 
 # A reply, which a client may dictate, can call thousands.
 _MAX_TOOLS = 16
+# Shorter than a step.
+_LEAST_S = 0.001
+
+
+@dataclass(slots=True)
+class Waits:
+    """Seconds by reason of a request that waits since `since_s`. Until another reason is noted, time counts for one."""
+
+    since_s: float
+    reason: WaitReason = "batch full"
+    _seconds: dict[WaitReason, float] = field(default_factory=dict)
+
+    def note(self, reason: WaitReason, now_s: float) -> None:
+        """Note what holds the request from now on."""
+        self._seconds[self.reason] = self._seconds.get(self.reason, 0.0) + now_s - self.since_s
+        self.reason, self.since_s = reason, now_s
+
+    def end(self, now_s: float) -> dict[WaitReason, float]:
+        """Return the seconds by reason of a request that waits no more, without those that lasted less than a step."""
+        self.note(self.reason, now_s)
+        return {reason: round(seconds, 6) for reason, seconds in self._seconds.items() if seconds >= _LEAST_S}
 
 
 @dataclass(slots=True, eq=False)
 class RequestState:
-    """`continues` is the finished request whose turn this one goes on from, and `overlap` what they share.
+    """`entry` is its job's, `turn` what is shown of it, `continues` the finished request that it goes on from.
 
-    `request` is the name under which its turn is remembered, `pinned` whether that turn had a live pin. `job_number` is
-    its job's in the table, `repeats_reply` whether the job's prompts are likely to have the replies before them.
-    `left_s` is when the turn that it goes on from ended. `kept_blocks` are those that it was to hit when it was looked
-    at last, of which others that ran had `used_blocks`; `lost_context`: most of its prompt was not cached any more, so
-    that load control may hold it, or has (`was_held`), and looks at it again at `look_again_s`.
+    `request` is the name under which its turn is remembered; `overlap` is what it shares with the turn before, `pinned`
+    whether that had a live pin, and `left_s` when that ended. `kept_blocks` are those that it was to hit when it was
+    looked at last, of which others that ran had `used_blocks`; `lost_context`: most of its prompt was not cached any
+    more, so that load control may hold it, or has (`was_held`), and looks at it again at `look_again_s`.
+    `repeats_reply`: the job's prompts are likely to have the replies before them.
     """
 
     request: str
-    job: str
-    turn: int
-    arrived_s: float
+    entry: JobEntry
+    turn: TurnView
     priority: QueuePriority
     pinned: bool
     continues: str | None
     overlap: Overlap
-    job_number: int
-    left_s: float = 0.0
+    left_s: float
     kept_blocks: int = 0
     used_blocks: int = 0
     lost_context: bool = False
     look_again_s: float = 0.0
     was_held: bool = False
-    scheduled_s: float | None = None
-    first_token_s: float | None = None
-    cached_tokens: int = 0
-    change: ChangeView | None = None
     repeats_reply: bool = True
-    misses: dict[MissReason, int] = field(default_factory=dict)
-    lost_to: tuple[LossView, ...] = ()
-    hits: dict[HitPlace, int] = field(default_factory=dict)
-    evicted_from: dict[LossCause, int] = field(default_factory=dict)
     waits: Waits = field(init=False)
-    waited_s: dict[WaitReason, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Let the request wait."""
-        self.waits = Waits(self.arrived_s)
+        self.waits = Waits(self.turn.arrived_s)
 
     @property
-    def lost_tokens(self) -> int:
-        """The tokens that the turn before had left in the cache and that were gone when this request was admitted."""
-        return 0 if self.scheduled_s is None else max(0, self.overlap.shared_tokens - self.cached_tokens)
+    def has_run(self) -> bool:
+        """Whether it was admitted before, and perhaps preempted since."""
+        return self.turn.scheduled_s is not None
+
+    def admit(self, now_s: float, stats: PrefillStats | None) -> None:
+        """Note that it runs for the first time, and what it found cached."""
+        turn = self.turn
+        turn.scheduled_s, turn.waits = now_s, self.waits.end(now_s)
+        turn.cached_tokens = stats.num_cached_tokens if stats is not None else 0
+        turn.recomputed_tokens = max(0, self.overlap.shared_tokens - turn.cached_tokens)
+
+    def end(self, request: Request, calls: Sequence[ToolKey], now_s: float) -> TurnView:
+        """Note that it has finished with these calls; return its turn."""
+        turn = self.turn
+        if not self.has_run:
+            turn.waits = self.waits.end(now_s)
+        if turn.first_token_s is None and request.num_output_tokens:
+            # The first was the last as well.
+            turn.first_token_s = now_s
+        turn.finished_s, turn.status = now_s, describe_status(request)
+        turn.output_tokens = request.num_output_tokens
+        turn.tools = tuple(islice(dict.fromkeys(call.tool for call in calls), _MAX_TOOLS))
+        return turn
+
+
+def begin_turn(request: Request, entry: JobEntry, overlap: Overlap, now_s: float) -> TurnView:
+    """Begin what is shown of the turn of a request that has just come."""
+    return TurnView(
+        turn=entry.turns + entry.failures + len(entry.running) - 1,
+        arrived_s=now_s,
+        prompt_tokens=request.num_prompt_tokens,
+        diverged_at=overlap.diverged_at,
+    )
 
 
 def reusable_hashes(request: Request, block_size: int) -> Sequence[bytes]:
@@ -100,35 +141,8 @@ def _is_recorded(request: Request) -> bool:
     return find_forced_calls(request.sampling_params) is not None
 
 
-def view_turn(request: Request, state: RequestState, calls: Sequence[ToolKey], now_s: float) -> TurnView:
-    """View the turn of a request that has just finished."""
-    first_token_s = state.first_token_s
-    if first_token_s is None and request.num_output_tokens:
-        # The first was the last as well.
-        first_token_s = now_s
-    return TurnView(
-        turn=state.turn,
-        arrived_s=state.arrived_s,
-        scheduled_s=state.scheduled_s,
-        first_token_s=first_token_s,
-        finished_s=now_s,
-        prompt_tokens=request.num_prompt_tokens,
-        cached_tokens=state.cached_tokens,
-        recomputed_tokens=state.lost_tokens,
-        output_tokens=request.num_output_tokens,
-        tools=tuple(islice(dict.fromkeys(call.tool for call in calls), _MAX_TOOLS)),
-        diverged_at=state.overlap.diverged_at,
-        status=_describe_status(request),
-        misses=state.misses,
-        change=state.change,
-        lost_to=state.lost_to,
-        hits=state.hits,
-        evicted_from=state.evicted_from,
-        waits=state.waits.end(now_s) if state.scheduled_s is None else state.waited_s,
-    )
-
-
-def _describe_status(request: Request) -> Literal["finished", "cut off", "aborted", "failed"]:
+def describe_status(request: Request) -> Literal["finished", "cut off", "aborted", "failed"]:
+    """Describe how a request that is over has ended."""
     if is_whole(request):
         return "finished"
     if request.status in (RequestStatus.FINISHED_LENGTH_CAPPED, RequestStatus.FINISHED_REPETITION):

@@ -11,13 +11,12 @@ from agentcache.engine.constants import ANSWER_MARK
 from agentcache.engine.jobs.duration_store import DurationStore
 from agentcache.engine.jobs.finish_classes import OVER, PREEMPTED, UNKNOWN, FinishClasses, ReuseFactors
 from agentcache.engine.jobs.job_finder import JobFinder, is_search_step
-from agentcache.engine.jobs.misses import find_places
 from agentcache.engine.jobs.names import job_name, shorten, tenant_name
-from agentcache.engine.jobs.prefix_matcher import PrefixMatcher
-from agentcache.engine.jobs.prompt_change import PromptChanges, TurnTokens
-from agentcache.engine.jobs.request_state import RequestState, is_answer, is_whole, view_turn
-from agentcache.engine.jobs.stats import MAX_TURNS, JobStats, hide_takers, view_job
-from agentcache.engine.jobs.views import JobView, RuntimeCounts
+from agentcache.engine.jobs.request_state import RequestState, begin_turn, is_answer, is_whole
+from agentcache.engine.observe.misses import find_places
+from agentcache.engine.observe.prompt_change import PromptChanges
+from agentcache.engine.observe.stats import MAX_TURNS, JobStats, hide_takers, view_job
+from agentcache.engine.observe.views import JobView, RuntimeCounts
 from agentcache.engine.order.admission import AdmissionControl
 from agentcache.engine.order.job_queue import ORDINARY, QueuePriority, find_priority
 from agentcache.engine.order.load_control import LoadControl
@@ -42,8 +41,8 @@ class JobTracker(Part):
     """Follows every request of a client. Costs O(blocks of the request) when it comes and when it ends.
 
     Each of a request's block hashes is of `hash_block_size` tokens. `pins` and `factors` None are of a policy without
-    them, `store` None of a server that forgets durations at its end, `turn_tokens` None of one that shows no text,
-    `connector` None of an engine whose KV is nowhere else. `observers` are those of the scheduler.
+    them, `store` None of a server that forgets durations at its end, `connector` None of an engine whose KV is nowhere
+    else. `shows_text`: tokens are kept to show what clients change. `observers` are those of the scheduler.
     """
 
     def __init__(
@@ -59,7 +58,7 @@ class JobTracker(Part):
         tool_reader: ToolReader | None,
         count_waiting: Callable[[], int],
         store: DurationStore | None,
-        turn_tokens: TurnTokens | None,
+        shows_text: bool,
         connector: KVConnectorBase_V1 | None,
         observers: Observers,
         clock: Callable[[], float],
@@ -79,12 +78,12 @@ class JobTracker(Part):
         self._store = store
         self._classes = FinishClasses()
         self._hash_block_size = hash_block_size
-        self._prefixes = PrefixMatcher(hash_block_size, turn_tokens, observers)
-        self._changes = PromptChanges(hash_block_size)
-        self._changes_guard = observers.guard("prompt_changes")
+        self._changes = PromptChanges(hash_block_size, shows_text=shows_text)
+        self._changes_guard = observers.guard("prompt_changes", self._changes.clear)
         self._places_guard = observers.guard("hit_places")
-        self._finder = JobFinder(self._prefixes, runtime.jobs)
-        self._states: dict[str, RequestState] = {}
+        self._finder = JobFinder(hash_block_size, runtime.jobs)
+        self.states: dict[str, RequestState] = {}
+        """By the request's id, those that have come and not ended."""
         self._without_token: set[str] = set()
         # Of the requests that ended in this step those whose replies were whole and called no tool.
         self._answered: set[str] = set()
@@ -109,34 +108,28 @@ class JobTracker(Part):
             # It was not yet its turn to leave: so many leave in a step.
             self._end_departed()
             job, session, parent, found_by = self._finder.find(request)
-        self._finder.count(request, found_by)
+        self._finder.watch(request, found_by)
         gap = self.runtime.arrived(job, name, parent, client_session=session)
-        self.stats_guard.tell(self.stats.begin, job, now_s, request.session_id)
+        self.stats_guard.tell(self.stats.begin, job, now_s, found_by, request.session_id)
         pinned = gap is not None and self._end_gap(gap)
         continues = gap.request if gap is not None else None
-        overlap = self._prefixes.compare(continues, request)
-        entry = self._entry_of(job)
+        overlap = self._finder.compare(continues, request)
+        entry = self.runtime.jobs.get(job)
+        assert entry is not None, "jobs with requests stay in the table"
         priority = find_priority(self._runtime_policy.order, entry.arrival_s, now_s, pinned=pinned)
-        turn = entry.turns + entry.failures + len(entry.running) - 1
-        state = RequestState(name, job, turn, now_s, priority, pinned, continues, overlap, entry.number)
-        state.left_s = now_s - gap.seconds if gap is not None else now_s
-        state.change, state.repeats_reply = self._changes_guard.ask((None, True), self._changes.find, request, overlap)
-        self._states[request.request_id] = state
+        turn = begin_turn(request, entry, overlap, now_s)
+        left_s = now_s - gap.seconds if gap is not None else now_s
+        state = RequestState(name, entry, turn, priority, pinned, continues, overlap, left_s)
+        turn.change, state.repeats_reply = self._changes_guard.ask(
+            (None, True), self._changes.find, request, overlap, continues
+        )
+        self.states[request.request_id] = state
         self._without_token.add(request.request_id)
         self._waiting.guard(request, state)
 
-    def find_state(self, request: Request) -> RequestState | None:
-        """Find the state of a job's request that has come and not ended."""
-        return self._states.get(request.request_id)
-
-    def job_of(self, request: Request) -> str | None:
-        """Return the job that a request is of which has come and not ended."""
-        state = self.find_state(request)
-        return None if state is None else state.job
-
     def priority_of(self, request: Request) -> QueuePriority:
         """Return where a request that comes now stands in the queue: by its arrival if it is of no job."""
-        state, now_s = self._states.get(request.request_id), self.clock()
+        state, now_s = self.states.get(request.request_id), self.clock()
         return state.priority if state is not None else QueuePriority(ORDINARY, now_s, now_s, by_arrival=True)
 
     @property
@@ -149,41 +142,39 @@ class JobTracker(Part):
 
         `available` blocks are free, or the request's already because a KV connector has loaded them.
         """
-        state = self._states.get(request.request_id)
+        state = self.states.get(request.request_id)
         return None if state is None else self._waiting.find_wait(request, state, available, self.clock())
 
     def note_wait(self, request: Request, reason: WaitReason) -> None:
         """Note what holds a request that has not run yet."""
-        state = self._states.get(request.request_id)
+        state = self.states.get(request.request_id)
         if state is not None and state.waits.reason != reason:
             state.waits.note(reason, self.clock())
 
     def admitted(self, request: Request, hit_tokens: int, filled: Collection[int]) -> None:  # noqa: ARG002
         """Note that the request holds its blocks and runs, for the first time or again."""
-        state = self._states.get(request.request_id)
-        if state is None or state.scheduled_s is not None:
+        state = self.states.get(request.request_id)
+        if state is None or state.has_run:
             return
-        state.scheduled_s = self.clock()
-        state.waited_s = state.waits.end(state.scheduled_s)
-        stats = request.prefill_stats
-        state.cached_tokens = stats.num_cached_tokens if stats is not None else 0
+        now_s, stats, turn = self.clock(), request.prefill_stats, state.turn
+        state.admit(now_s, stats)
         if stats is not None:
-            state.hits = self._places_guard.ask({}, find_places, self._connector, request, stats)
-        self.runtime.load.admitted(state.scheduled_s - state.arrived_s, self._turn_cost.of_lost(state))
+            turn.hits = self._places_guard.ask({}, find_places, self._connector, request, stats)
+        self.runtime.load.admitted(now_s - turn.arrived_s, self._turn_cost.of_lost(state))
         self._waiting.admitted(request, state)
         self._end_return(state)
 
     def begins_job(self, request: Request) -> bool:
         """Tell whether the request goes on from no turn that is known."""
-        state = self._states.get(request.request_id)
+        state = self.states.get(request.request_id)
         return state is None or state.continues is None
 
     def find_return(self, request: Request) -> int | None:
         """Find the tokens of its prompt that the job will come back with, if not with the reply; None if with it."""
-        state = self._states.get(request.request_id)
+        state = self.states.get(request.request_id)
         if state is None or state.repeats_reply:
             return None
-        return self._prefixes.count_messages(request)
+        return self._finder.count_messages(request)
 
     def stepped(self, outputs: Mapping[int, EngineCoreOutputs]) -> None:
         """Note which requests have their first token, and tell clients which replies were final answers."""
@@ -196,7 +187,7 @@ class JobTracker(Part):
     def _note_first_tokens(self, names: Iterable[str]) -> None:
         for request_id in self._without_token.intersection(names):
             self._without_token.discard(request_id)
-            self._states[request_id].first_token_s = self.clock()
+            self.states[request_id].turn.first_token_s = self.clock()
 
     def on_free(
         self,
@@ -215,11 +206,11 @@ class JobTracker(Part):
         """
         if not request.is_finished():
             # Its blocks are wanted again as soon as there is room.
-            state = self._states.get(request.request_id)
-            job = state.job_number if state is not None else 0
+            state = self.states.get(request.request_id)
+            job = state.entry.number if state is not None else 0
             return FreeContext(finish_class=PREEMPTED, job=job, prefix_only=prefix_only, whole=whole)
         self._end_departed()
-        state = self._states.pop(request.request_id, None)
+        state = self.states.pop(request.request_id, None)
         self._without_token.discard(request.request_id)
         if state is None:
             return FreeContext(prefix_only=prefix_only, whole=whole)
@@ -230,7 +221,7 @@ class JobTracker(Part):
         return FreeContext(
             finish_class=finish_class,
             factor=self._factors.find(key) if self._factors is not None and key is not None else 1.0,
-            job=state.job_number,
+            job=state.entry.number,
             prefix_only=prefix_only,
             whole=whole,
             pin=pin.number if pin is not None else None,
@@ -259,7 +250,8 @@ class JobTracker(Part):
 
     def reset(self) -> None:
         """Forget what was cached: the prefix cache was reset. Whose turn a prompt goes on from is known as before."""
-        self._prefixes.reset()
+        self._finder.reset()
+        self._changes_guard.tell(self._changes.clear)
         if self.pins is not None:
             self.pins.reset()
 
@@ -272,10 +264,14 @@ class JobTracker(Part):
         # Those that end when nothing of them runs any more come last: another call ends more.
         jobs = sorted(self._find_jobs(session, tenants), key=lambda entry: entry.is_final)[:_MAX_JOBS_AT_ONCE]
         named = {entry.session for entry in self.runtime.jobs.find(session)}
-        names = [session if entry.session in named else self._find_client_session(entry.session) for entry in jobs]
+        names = [
+            session if entry.session in named else self.stats_guard.ask(None, self.stats.session_of, entry.session)
+            for entry in jobs
+        ]
         for entry in jobs:
             if self.pins is not None:
                 self.pins.end_all(PinEnd.RELEASED, entry.session)
+            self._changes_guard.tell(self._changes.forget, tuple(entry.pending))
             self.runtime.jobs.end(entry.session)
         self._end_departed()
         return names
@@ -311,7 +307,7 @@ class JobTracker(Part):
     def count(self) -> RuntimeCounts:
         """Count everything since the start."""
         held_turns = self.load_control.held_turns
-        return self.stats.count(len(self.runtime.jobs), self.pins, self._finder.found, held_turns=held_turns)
+        return self.stats.count(len(self.runtime.jobs), self.pins, held_turns=held_turns)
 
     def check_integrity(self) -> None:
         """Raise when the job table or the pins contradict themselves."""
@@ -324,7 +320,8 @@ class JobTracker(Part):
             self._may_expire = max(0, self._may_expire - (departed.cause is Departure.IDLE))
             job = departed.job.session
             self.stats_guard.tell(self.stats.end, departed)
-            self._prefixes.forget(job)
+            self._finder.forget(job)
+            self._changes_guard.tell(self._changes.forget, departed.job.pending)
             if self.pins is not None:
                 self.pins.end_all(PinEnd.JOB_OVER, job)
 
@@ -335,24 +332,8 @@ class JobTracker(Part):
         replied = None if jobs else self._finder.find_by_reply(session, tenants)
         return jobs if replied is None else [replied]
 
-    def _entry_of(self, job: str) -> JobEntry:
-        entry = self.runtime.jobs.get(job)
-        assert entry is not None, "jobs with requests stay in the table"
-        return entry
-
-    def _show_turn(self, request: Request, state: RequestState, calls: Sequence[ToolKey]) -> None:
-        self.stats.add_turn(state.job, view_turn(request, state, calls, self.clock()))
-
-    def _find_client_session(self, job: str) -> str | None:
-        return self.stats_guard.ask(None, self.stats.session_of, job)
-
     def _forget_stats(self) -> None:
         self.stats = JobStats()
-
-    def name_session(self, request_id: str) -> str:
-        """Name the client's session of a request that has come and not ended; "" where it is no job's."""
-        state = self._states.get(request_id)
-        return self._entry_of(state.job).client_session if state is not None else ""
 
     def _view(self, entry: JobEntry, max_turns: int) -> JobView:
         record, now_s = self.stats.jobs[entry.session], self.clock()
@@ -368,23 +349,24 @@ class JobTracker(Part):
 
     def _finish_turn(self, request: Request, state: RequestState) -> tuple[int, ToolKey | None]:
         """Book the turn. Return its finish class and what its job waits for: None if it is over or was cut off."""
-        whole = is_whole(request)
+        job, whole = state.entry.session, is_whole(request)
         calls = calls_of(request, self.tool_reader) if whole else []
-        self.stats_guard.tell(self._show_turn, request, state, calls)
-        self._finder.note(request, state.job, state.request)
+        self.stats_guard.tell(lambda: self.stats.add_turn(job, state.end(request, calls, self.clock())))
+        self._finder.note_reply(request, job, state.request)
         if not whole:
-            self.runtime.failed(state.job, state.request)
-            self._prefixes.note_cut(request, state.job, state.request)
+            self.runtime.failed(job, state.request)
+            self._finder.note_cut(request, job, state.request)
             return UNKNOWN, None
         if is_answer(request, calls):
             self._answered.add(request.request_id)
         prompt_tokens = request.num_prompt_tokens
         prompt = request.block_hashes[: prompt_tokens // self._hash_block_size]
-        pending = self.runtime.finished(state.job, state.request, calls, prompt_tokens=prompt_tokens, prompt=prompt)
+        pending = self.runtime.finished(job, state.request, calls, prompt_tokens=prompt_tokens, prompt=prompt)
         if pending is None:
-            self._prefixes.forget(state.job)
+            self._finder.forget(job)
             return OVER, None
-        self._prefixes.note(request, state.job, state.request)
+        self._finder.note_turn(request, job, state.request)
+        self._changes_guard.tell(self._changes.note, request, state.request)
         return self._classes.number(pending.key), pending.key
 
     def _end_return(self, state: RequestState) -> None:
@@ -412,15 +394,15 @@ class JobTracker(Part):
 
         pin = self.pins.begin(
             state.request,
-            job=state.job,
+            job=state.entry.session,
             tenant=tenant_name(request.cache_salt),
-            turn=state.turn,
+            turn=state.turn.turn,
             blocks=blocks,
             decide=decide,
-            rank=pin_rank(self._runtime_policy.pin_rank, self._entry_of(state.job).arrival_s),
+            rank=pin_rank(self._runtime_policy.pin_rank, state.entry.arrival_s),
         )
         if pin is not None:
-            self.stats_guard.tell(self.stats.add_pin, state.job, pin)
+            self.stats_guard.tell(self.stats.add_pin, state.entry.session, pin)
         return pin
 
 

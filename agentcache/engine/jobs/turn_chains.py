@@ -13,11 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentcache.engine.jobs.bounded_table import BoundedTable, count_text_bytes
-from agentcache.engine.jobs.told_prompt import SentPrompt, has_reply
-from agentcache.engine.jobs.views import ChangeTokens
+from agentcache.engine.marks import has_reply
 from agentcache.engine.vllm.types import Request
 from tool_runtime.learning.job_table import Parent
 
+# Of all jobs: those that ended last.
+MAX_TURNS = 1024
 # Templates begin a reply by its role, and some by an empty thought: no more tokens than this.
 _MAX_REPLY_HEAD = 32
 
@@ -58,16 +59,14 @@ _FACTORS = [np.uint64(secrets.randbits(64) | 1) for _ in range(_SAID.bit_length(
 class Overlap(NamedTuple):
     """Tokens that a prompt shares with the turn it goes on from, and where it leaves that turn if it does.
 
-    `abandoned_tokens` of the turn are not in the prompt. `end` is where the turn's own prompt ended; `sent`, of a turn
-    that the prompt leaves, what its client sent; `text` the tokens around the place. None where that is not known.
+    `abandoned_tokens` of the turn are not in the prompt. `end` is where the turn's own prompt ended, None where that is
+    not known.
     """
 
     shared_tokens: int
     diverged_at: int | None
     abandoned_tokens: int = 0
     end: PromptEnd | None = None
-    sent: SentPrompt | None = None
-    text: ChangeTokens | None = None
 
 
 @dataclass(frozen=True)
@@ -111,16 +110,14 @@ class _Turn(NamedTuple):
     chain: bytes | None
     end: PromptEnd | None = None
     said: np.uint64 | None = None
-    sent: SentPrompt | None = None
     asked: str | None = None
     agent: str | None = None
 
     @property
     def num_bytes(self) -> int:
         """Return what it takes, about: a token of its end has a place in a tuple, and may be an object of its own."""
-        texts = (*(self.sent.texts() if self.sent is not None else ()), self.asked or "", self.agent or "")
         tail = len(self.end.tail) if self.end is not None else 0
-        return len(self.chain or b"") + 40 * tail + count_text_bytes(texts)
+        return len(self.chain or b"") + 40 * tail + count_text_bytes((self.asked or "", self.agent or ""))
 
 
 _UNKNOWN = _Turn(None)
@@ -129,29 +126,18 @@ _UNKNOWN = _Turn(None)
 class TurnChains:
     """The turns that ended last, by their request; each can be compared with once. They take 64 MB at most."""
 
-    def __init__(self, block_size: int, max_chains: int = 1024) -> None:
+    def __init__(self, block_size: int, max_turns: int = MAX_TURNS) -> None:
         self._block_size = block_size
-        self._max_chains = max_chains
-        self._turns: BoundedTable[_Turn] = BoundedTable()
+        self._turns: BoundedTable[_Turn] = BoundedTable(max_turns)
 
-    def note(
-        self,
-        request: str,
-        prompt: Prompt,
-        *,
-        reply: Sequence[int] = (),
-        end: PromptEnd | None = None,
-        sent: SentPrompt | None = None,
-    ) -> None:
+    def note(self, request: str, prompt: Prompt, *, reply: Sequence[int] = (), end: PromptEnd | None = None) -> None:
         """Remember a finished request by its prompt, with the full blocks of its reply; the oldest leaves a full table.
 
         `reply` is without a token that ends it.
         """
         said = _find_said(prompt.tokens, reply)
-        turn = _Turn(_abbreviate(prompt.hashes), end, said, sent, prompt.asked, prompt.agent)
+        turn = _Turn(_abbreviate(prompt.hashes), end, said, prompt.asked, prompt.agent)
         self._turns.put(request, turn, turn.num_bytes)
-        if len(self._turns) > self._max_chains:
-            self._turns.drop_oldest()
 
     def compare(self, request: str | None, hashes: Sequence[bytes]) -> Overlap:
         """Compare the blocks of a prompt with those of the finished request; (0, None) where that is not known."""
@@ -163,7 +149,7 @@ class TurnChains:
         tokens = shared * self._block_size
         if not abandoned:
             return Overlap(tokens, None, end=turn.end)
-        return Overlap(tokens, tokens, abandoned * self._block_size, turn.end, turn.sent)
+        return Overlap(tokens, tokens, abandoned * self._block_size, turn.end)
 
     def find_continued(self, waiting: Collection[str], prompt: Prompt, owner: str | None = None) -> str | Parent:
         """Find the turn that a prompt goes on from, of those of its agent that wait.

@@ -137,10 +137,10 @@ class AdmissionControl:
         """
         if self._guarded is None and not self._weighs:
             return
-        hits = self.load_control.look(request, state, state.arrived_s)
+        hits = self.load_control.look(request, state, state.turn.arrived_s)
         if self._weighs and self._is_small(request, hits):
             state.priority = state.priority._replace(by_arrival=True)
-        elif self.load_control.may_hold(state, state.arrived_s):
+        elif self.load_control.may_hold(state, state.turn.arrived_s):
             # For as long as it may wait, what is left of its context would take room from those that go on.
             return
         free = [block.block_id for block in hits if block.ref_cnt == 0]
@@ -164,15 +164,15 @@ class AdmissionControl:
         lacking = self._count_needed(request, state) - (available - pinned)
         if pinned and lacking > 0 and self.load_control.holds(request, state, now_s):
             return "load"
-        if now_s - state.arrived_s >= self.patience_s:
+        if now_s - state.turn.arrived_s >= self.patience_s:
             return None
         under_way = pinned + self._count_held_by_running(available)
-        if under_way and self._reserve and self._juniors.include(state.turn):
+        if under_way and self._reserve and self._juniors.include(state.turn.turn):
             room = min(under_way, self._reserve)
             taken = min(lacking + room, room, self._count_still_to_come(request, state))
             # A smaller request of a junior behind this one waits as well.
             self._holds_juniors = self._holds_juniors or (
-                taken > 0 and now_s - state.arrived_s < self._find_cost(taken, request)
+                taken > 0 and now_s - state.turn.arrived_s < self._find_cost(taken, request)
             )
             if self._holds_juniors:
                 return "new job"

@@ -55,7 +55,7 @@ class LoadControl:
         left = state.overlap.shared_tokens
         if left:
             state.lost_context = has_lost_context(request.num_tokens, left, self._count_kept(request, hits))
-        state.look_again_s = now_s + max(_LOOK_S, now_s - state.arrived_s)
+        state.look_again_s = now_s + max(_LOOK_S, now_s - state.turn.arrived_s)
         return hits
 
     def holds(self, request: Request, state: RequestState, now_s: float) -> bool:
@@ -70,7 +70,7 @@ class LoadControl:
 
     def may_hold(self, state: RequestState, now_s: float) -> bool:
         """Tell whether the request waits in this step if it would take blocks of pins."""
-        return state.lost_context and now_s - state.arrived_s < self._longest_s
+        return state.lost_context and now_s - state.turn.arrived_s < self._longest_s
 
     def _count_kept(self, request: Request, hits: Sequence[KVCacheBlock]) -> int:
         """Count the tokens of the request that are in either cache. Each group of layers has a block for them."""

@@ -8,9 +8,9 @@ from typing import Any
 
 from agentcache.engine.constants import EXPIRED_METHOD, JOB_METHOD, JOBS_METHOD, RELEASE_METHOD
 from agentcache.engine.jobs.tracker import JobTracker
-from agentcache.engine.jobs.views import JobView
+from agentcache.engine.observe.snapshot import SNAPSHOT_METHOD, snapshot_core
+from agentcache.engine.observe.views import JobView
 from agentcache.engine.rpc.policy_switch import USE_POLICY_METHOD, use_policy_when_idle
-from agentcache.engine.rpc.snapshot import SNAPSHOT_METHOD, snapshot_core
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.engine.vllm.engine import EngineCoreProc
 from agentcache.engine.vllm.patches import replace

@@ -13,7 +13,6 @@ from agentcache.engine.blocks.pins import Pins
 from agentcache.engine.cpu_cache.tier import Tier
 from agentcache.engine.jobs.duration_store import DurationStore, find_file
 from agentcache.engine.jobs.finish_classes import ReuseFactors
-from agentcache.engine.jobs.prompt_change import TurnTokens
 from agentcache.engine.jobs.tracker import JobTracker
 from agentcache.engine.order.admission import AdmissionControl
 from agentcache.engine.order.load_control import LoadControl
@@ -86,7 +85,7 @@ class JobsBuild:
             tool_reader=make_reader(self.vllm_config, config.runtime),
             count_waiting=lambda: self.count_requests()[1],
             store=self._make_store(runtime),
-            turn_tokens=TurnTokens() if config.runtime.show_text else None,
+            shows_text=config.runtime.show_text,
             connector=self.connector,
             observers=self.observers,
             clock=self.clock,

@@ -12,15 +12,16 @@ from agentcache.engine.blocks.block_queue import BlockQueue, replace_queue
 from agentcache.engine.blocks.checkpoints import Checkpoints, has_checkpoints
 from agentcache.engine.blocks.evictor_inputs import build_inputs
 from agentcache.engine.blocks.frees import DescribedFrees, Frees
-from agentcache.engine.blocks.lru_comparison import make_comparison
 from agentcache.engine.cpu_cache.tier import Tier
-from agentcache.engine.jobs.misses import MissLog
 from agentcache.engine.jobs.tracker import JobTracker
+from agentcache.engine.observe.ledger import Ledger
+from agentcache.engine.observe.lru_comparison import make_comparison
+from agentcache.engine.observe.misses import MissLog
+from agentcache.engine.observe.recorder import make_recorder
 from agentcache.engine.order.chunking import StepLimit
 from agentcache.engine.order.job_queue import JobQueue, Preemption
 from agentcache.engine.parts import Hooks, Observers
 from agentcache.engine.policy_choice import find_cost_obstacle, speaks_for_server, write_banner
-from agentcache.engine.record.recorder import make_recorder
 from agentcache.engine.replies.ended_reply import StopStrings
 from agentcache.engine.replies.tool_reader import make_reader
 from agentcache.engine.segments.gap_filler import GapFiller
@@ -278,14 +279,13 @@ class Build:
 
     def _make_misses(self, tracker: JobTracker, tier: Tier | None) -> MissLog:
         """Make what explains misses, in both caches if there are two."""
+        ledger = Ledger(self._inputs.num_blocks, self._clock) if tier is None else tier.storing.ledger
         return MissLog(
             self._scheduler.hash_block_size,
-            self._inputs.num_blocks,
+            ledger,
             self._clock,
-            tracker.find_state,
-            tracker.name_session,
+            tracker.states,
             price=self._price,
-            find_losses=None if tier is None else tier.storing.find_losses,
         )
 
     def _record(self, tracker: JobTracker | None) -> None:
@@ -296,7 +296,7 @@ class Build:
             hash_block_size=self._scheduler.hash_block_size,
             tool_reader=make_reader(config, self._config.runtime) if tracker is None else tracker.tool_reader,
             reads_later=tracker is None,
-            find_job=(lambda _: None) if tracker is None else tracker.job_of,
+            states={} if tracker is None else tracker.states,
             clock=self._clock,
         )
         self._observers.watch("recording", recorder)

@@ -5,24 +5,21 @@ Counts only: nothing is decided here.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import get_args
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import takewhile
 
-from agentcache.engine.jobs.evicted_blocks import EvictedBlocks, Eviction, FindLosses, Loss
 from agentcache.engine.jobs.request_state import RequestState, reusable_hashes
-from agentcache.engine.jobs.told_prompt import read_left
 from agentcache.engine.jobs.turn_chains import Overlap
-from agentcache.engine.jobs.views import HitPlace, LossView, MissReason
+from agentcache.engine.marks import read_left
+from agentcache.engine.observe.ledger import Eviction, Ledger
+from agentcache.engine.observe.views import PLACE_OF, HitPlace, LossView, MissReason
 from agentcache.engine.parts import Part
 from agentcache.engine.vllm.offload import KVConnectorBase_V1
 from agentcache.engine.vllm.types import CacheHitSource, KVCacheBlock, PrefillStats, Request
 from agentcache.policy.return_price import ReturnPrice
 
 _MAX_LOSSES = 3
-
-# Where blocks were lost, None where that is not known, and the session that got their room.
-_Who = tuple[HitPlace | None, str]
 
 
 def find_missed(blocks: int, cached: int, filled: Collection[int]) -> list[int]:
@@ -70,104 +67,73 @@ def explain_misses(
     """
     # Blocks up to here were cached at one time: a hash stands for all tokens before it.
     known = max(max(evicted, default=-1) + 1, overlap.shared_tokens // block_size)
-    lost = _divide_lost([index for index in missed if index < known], evicted, reads_cache, all_remembered)
-    gone, behind, not_read = (blocks * block_size for blocks in lost)
-    rest = missed_tokens - gone - behind - not_read
-    changed = min(rest, overlap.abandoned_tokens)
+    first = min(evicted, default=known)
+    reasons: Counter[MissReason] = Counter()
+    for index in takewhile(lambda index: index < known, missed):
+        is_there = index not in evicted and (index > first or all_remembered)
+        reason: MissReason = ("behind a gap" if index > first else "not read") if is_there else "evicted"
+        reasons[reason if reads_cache else "not read"] += block_size
+    rest = missed_tokens - reasons.total()
+    reasons["changed"] = min(rest, overlap.abandoned_tokens)
     left = sum(known <= index < left_tokens // block_size for index in missed) * block_size
-    elsewhere = min(rest - changed, left)
-    counts = (rest - changed - elsewhere, changed, gone, behind, elsewhere, not_read)
-    return {reason: tokens for reason, tokens in zip(get_args(MissReason), counts, strict=True) if tokens}
-
-
-def _divide_lost(
-    lost: Sequence[int], evicted: Mapping[int, Eviction], reads_cache: bool, all_remembered: bool
-) -> tuple[int, int, int]:
-    """Count the blocks that were evicted, those behind them, and those that were there and could not be read."""
-    if not reads_cache:
-        return 0, 0, len(lost)
-    first = min(evicted, default=len(lost) and lost[-1] + 1)
-    behind = sum(index > first and index not in evicted for index in lost)
-    there = len(lost) - behind - len(evicted) if all_remembered else 0
-    return len(lost) - behind - there, behind, there
+    reasons["at another engine"] = min(rest - reasons["changed"], left)
+    reasons["new"] = missed_tokens - reasons.total()
+    return dict(+reasons)
 
 
 def view_losses(evicted: Mapping[int, Eviction], now_s: float, block_size: int) -> tuple[LossView, ...]:
-    """View the evictions that cost most, at most three, the largest first."""
-    return _view((((None, eviction.taker), eviction.time_s) for eviction in evicted.values()), now_s, block_size)
-
-
-def view_placed_losses(
-    evicted: Mapping[int, Eviction], losses: Mapping[int, Loss], now_s: float, block_size: int
-) -> tuple[LossView, ...]:
-    """View them where there is a second cache: what that had once was lost there, and not on the GPU.
-
-    What is still there is left out: it was not lost.
-    """
-    lost: list[tuple[_Who, float]] = []
-    for index, eviction in evicted.items():
-        loss = losses.get(index)
-        if loss is None:
-            lost.append(((None, eviction.taker), eviction.time_s))
-        elif loss.cause == "evicted":
-            lost.append((("host", ""), loss.time_s))
-        elif loss.cause != "not fetched":
-            lost.append((("gpu", eviction.taker), eviction.time_s))
-    return _view(lost, now_s, block_size)
-
-
-def _view(lost: Iterable[tuple[_Who, float]], now_s: float, block_size: int) -> tuple[LossView, ...]:
-    tokens: Counter[_Who] = Counter()
-    latest_s: dict[_Who, float] = {}
-    for who, time_s in lost:
-        tokens[who] += block_size
-        latest_s[who] = max(time_s, latest_s.get(who, time_s))
+    """View the evictions that cost most, at most three, the largest first. What was not fetched was not lost."""
+    times_s: defaultdict[tuple[HitPlace | None, str], list[float]] = defaultdict(list)
+    for _, time_s, taker, cause in evicted.values():
+        if cause != "not fetched":
+            times_s[None if cause is None else PLACE_OF[cause], taker].append(time_s)
+    largest = sorted(times_s.items(), key=lambda lost: -len(lost[1]))[:_MAX_LOSSES]
     return tuple(
-        LossView(tokens=count, place=who[0], evicted_s=latest_s[who], ago_s=now_s - latest_s[who], taker=who[1] or None)
-        for who, count in tokens.most_common(_MAX_LOSSES)
+        LossView(
+            tokens=len(lost_s) * block_size,
+            place=place,
+            evicted_s=max(lost_s),
+            ago_s=now_s - max(lost_s),
+            taker=taker or None,
+        )
+        for (place, taker), lost_s in largest
     )
 
 
 class MissLog(Part):
-    """`block_size` is that of a request's block hashes, `num_blocks` the cache's size; `clock` gives seconds.
+    """`block_size` is that of a request's block hashes, `ledger` knows what was evicted; `clock` gives seconds.
 
-    `find_state` finds the state of a job's request that is in the engine, `name_session` names its session by its id;
-    "" where it is no job's. Where there is a CPU cache, `price` learns how many evicted blocks a request that was
-    admitted computes again, and `find_losses` finds why neither cache has them.
+    `states` are those of jobs' requests that are in the engine, by their id. Where there is a CPU cache, `price` learns
+    how many evicted blocks a request that was admitted computes again.
     """
 
     def __init__(
         self,
         block_size: int,
-        num_blocks: int,
+        ledger: Ledger,
         clock: Callable[[], float],
-        find_state: Callable[[Request], RequestState | None],
-        name_session: Callable[[str], str],
+        states: Mapping[str, RequestState],
         *,
         price: ReturnPrice | None = None,
-        find_losses: FindLosses | None = None,
     ) -> None:
-        self._price = price
-        self._find_losses = find_losses
-        self._find_state = find_state
         self._block_size = block_size
+        self._ledger = ledger
         self._clock = clock
-        self._name_session = name_session
-        self._evicted: EvictedBlocks[Eviction] = EvictedBlocks.of_cache(num_blocks)
+        self._states = states
+        self._price = price
 
     def evicted(self, blocks: Sequence[KVCacheBlock], request_id: str) -> None:
         """Note blocks that are evicted for the client's request of this id, and still have their hashes."""
-        hashes = [block_hash for block in blocks if (block_hash := block.block_hash) is not None]
-        if hashes:
-            self._evicted.note(hashes, Eviction(self._clock(), self._name_session(request_id)))
+        state = self._states.get(request_id)
+        self._ledger.note_evicted(blocks, state.entry.client_session if state is not None else "")
 
     def admitted(self, request: Request, hit_tokens: int, filled: Collection[int]) -> None:  # noqa: ARG002
         """Tell of a job's request that runs for the first time what it missed and why. It computes these blocks now.
 
         `filled` are its blocks, by index, that fill requests have computed for it.
         """
-        state = self._find_state(request)
-        if state is None or state.scheduled_s is not None:
+        state = self._states.get(request.request_id)
+        if state is None or state.has_run:
             return
         cached_tokens = request.prefill_stats.num_cached_tokens if request.prefill_stats is not None else 0
         if cached_tokens < request.num_prompt_tokens:
@@ -177,12 +143,11 @@ class MissLog(Part):
         size = self._block_size
         hashes = reusable_hashes(request, size)
         missed = find_missed(len(hashes), cached_tokens // size, filled)
-        evicted = self._evicted.take(hashes, missed)
+        evicted = self._ledger.take(hashes, missed)
         if self._price is not None:
             self._price.note_lost(len(evicted))
         reads_cache = not request.skip_reading_prefix_cache
-        forgotten = self._evicted.forgotten
-        state.misses = explain_misses(
+        state.turn.misses = explain_misses(
             missed,
             request.num_prompt_tokens - cached_tokens,
             evicted,
@@ -190,25 +155,20 @@ class MissLog(Part):
             size,
             left_tokens=read_left(request),
             reads_cache=reads_cache,
-            all_remembered=forgotten is None or forgotten.time_s < state.left_s,
+            all_remembered=self._ledger.forgotten_s < state.left_s,
         )
-        if not reads_cache:
-            return
-        if self._find_losses is None:
-            state.lost_to = view_losses(evicted, self._clock(), size)
-            return
-        losses = self._find_losses(hashes, evicted)
-        causes = Counter(loss.cause for loss in losses.values())
-        state.evicted_from = {cause: blocks * size for cause, blocks in causes.items()}
-        state.lost_to = view_placed_losses(evicted, losses, self._clock(), size)
+        if reads_cache:
+            causes = Counter(cause for eviction in evicted.values() if (cause := eviction.cause) is not None)
+            state.turn.evicted_from = {cause: blocks * size for cause, blocks in causes.items()}
+            state.turn.lost_to = view_losses(evicted, self._clock(), size)
 
     def reset(self) -> None:
         """Forget what was evicted: the cache was emptied."""
-        self._evicted.clear()
+        self._ledger.clear()
 
     def abandon(self) -> None:
         """Forget what was evicted: nothing is told from now on."""
-        self._evicted.clear()
+        self._ledger.clear()
         if self._price is not None:
             self._price.settle()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -12,31 +11,21 @@ from agentcache.config import AgentCacheConfig
 from agentcache.config_reader import CONFIG_KEY
 from agentcache.engine.jobs.job_finder import SearchSteps, is_search_step
 from agentcache.engine.jobs.names import job_name
-from agentcache.engine.jobs.request_state import is_made_up, is_whole
+from agentcache.engine.jobs.request_state import RequestState, describe_status, is_made_up, is_whole
+from agentcache.engine.observe.record_line import LineMaker, RecordedRequest, begin_recording
+from agentcache.engine.observe.record_writer import LineFile, LineWriter
 from agentcache.engine.parts import Part, request_ids
-from agentcache.engine.record.line_file import LineFile
-from agentcache.engine.record.line_writer import LineWriter
-from agentcache.engine.record.salted_line import EndedRequest, LineMaker
-from agentcache.engine.record.shared_start import begin_recording
 from agentcache.engine.replies.ended_reply import EndedReply
 from agentcache.engine.replies.tool_reader import MAX_TOKENS, ToolReader, calls_of
 from agentcache.engine.vllm.config import VllmConfig
-from agentcache.engine.vllm.types import EngineCoreOutputs, Request, RequestStatus
+from agentcache.engine.vllm.types import EngineCoreOutputs, Request
 from agentcache.errors import InputError
 from agentcache.models.catalog import short_name
 from tool_runtime.learning.tool_key import ToolKey
 from workloads.recording.line import VERSION, End, Header, name_file
 
 _MEGABYTE = 10**6
-
-
-@dataclass(slots=True)
-class _Running:
-    """A request that is not over."""
-
-    arrived_s: float
-    first_token_s: float | None = None
-    cached_tokens: int | None = None
+_ENDS: dict[str, End] = {"finished": "answer", "cut off": "length", "aborted": "aborted", "failed": "failed"}
 
 
 class RequestRecorder(Part):
@@ -49,10 +38,10 @@ class RequestRecorder(Part):
         hashes_per_block: int,
         tool_reader: ToolReader | None,
         reads_later: bool,
-        find_job: Callable[[Request], str | None],
+        states: Mapping[str, RequestState],
         clock: Callable[[], float],
     ) -> None:
-        """`hashes_per_block` of vLLM's block hashes make one block of the recording. `find_job` gives a request's job.
+        """`hashes_per_block` of vLLM's hashes make one block of the recording. `states` are those of jobs' requests.
 
         `reads_later` has the writer's thread read which tools a reply calls; else it has been read when it ends.
         """
@@ -60,9 +49,9 @@ class RequestRecorder(Part):
         self._hashes_per_block = hashes_per_block
         self._tool_reader = tool_reader
         self._reads_later = reads_later
-        self._find_job = find_job
+        self._states = states
         self._clock = clock
-        self._running: dict[str, _Running] = {}
+        self._running: dict[str, RecordedRequest] = {}
         self._without_token: set[str] = set()
         self._steps = SearchSteps()
 
@@ -70,7 +59,7 @@ class RequestRecorder(Part):
         """Note a request that has come. Of a search only the first step is recorded, as one request for a token."""
         if is_search_step(request) and not self._steps.begins_search(request):
             return
-        self._running[request.request_id] = _Running(self._clock())
+        self._running[request.request_id] = RecordedRequest(request.request_id, self._clock())
         self._without_token.add(request.request_id)
 
     def admitted(self, request: Request, hit_tokens: int, filled: Collection[int]) -> None:  # noqa: ARG002
@@ -93,34 +82,21 @@ class RequestRecorder(Part):
         self._without_token.discard(request.request_id)
         if running is None:
             return
-        now_s = self._clock()
+        running.ended_s = self._clock()
         if running.first_token_s is None and request.num_output_tokens:
             # The first was the last as well.
-            running.first_token_s = now_s
-        find_calls = self._find_calls(request) if is_whole(request) else None
-        is_answer = find_calls is not None and not is_made_up(request)
-        step = self._hashes_per_block
-        self._writer.write(
-            EndedRequest(
-                arrived_s=running.arrived_s,
-                first_token_s=running.first_token_s,
-                ended_s=now_s,
-                prompt_tokens=request.num_prompt_tokens,
-                output_tokens=request.num_output_tokens,
-                cached_tokens=running.cached_tokens or 0,
-                hashes=request.block_hashes[step - 1 :: step],
-                session=self._name_job(request),
-                tools=(),
-                end="answer" if is_answer else _describe_length_or_break(request),
-                name=request.request_id,
-            ),
-            find_calls,
-        )
+            running.first_token_s = running.ended_s
+        running.prompt_tokens, running.output_tokens = request.num_prompt_tokens, request.num_output_tokens
+        running.hashes = request.block_hashes[self._hashes_per_block - 1 :: self._hashes_per_block]
+        running.session = self._name_job(request)
+        running.end = "length" if is_made_up(request) else _ENDS[describe_status(request)]
+        self._writer.write(running, self._find_calls(request) if is_whole(request) else None)
 
     def _name_job(self, request: Request) -> str | None:
         """Name the job that the agent runtime takes the request for, else the one that its client names."""
-        job = self._find_job(request)
-        return job_name(request.session_id, request.cache_salt) if job is None and request.session_id else job
+        if (state := self._states.get(request.request_id)) is not None:
+            return state.entry.session
+        return job_name(request.session_id, request.cache_salt) if request.session_id else None
 
     def _find_calls(self, request: Request) -> Callable[[], Sequence[ToolKey]]:
         """Return what tells, in another thread, the calls of a whole reply."""
@@ -145,7 +121,7 @@ def make_recorder(
     hash_block_size: int,
     tool_reader: ToolReader | None,
     reads_later: bool,
-    find_job: Callable[[Request], str | None],
+    states: Mapping[str, RequestState],
     clock: Callable[[], float],
 ) -> RequestRecorder:
     """Make the recorder of `record.file`. Raises InputError for what cannot be recorded."""
@@ -174,7 +150,7 @@ def make_recorder(
         hashes_per_block=block_tokens // hash_block_size,
         tool_reader=tool_reader,
         reads_later=reads_later,
-        find_job=find_job,
+        states=states,
         clock=clock,
     )
 
@@ -197,9 +173,3 @@ def _check(vllm_config: VllmConfig, block_tokens: int, hash_block_size: int) -> 
             f"{CONFIG_KEY}.record.file: a recording is made of the prefix cache's block hashes; leave out "
             "--no-enable-prefix-caching"
         )
-
-
-def _describe_length_or_break(request: Request) -> End:
-    if request.status in (RequestStatus.FINISHED_LENGTH_CAPPED, RequestStatus.FINISHED_REPETITION):
-        return "length"
-    return "aborted" if request.status == RequestStatus.FINISHED_ABORTED else "failed"

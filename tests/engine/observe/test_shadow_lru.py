@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcache.engine.blocks.lru_comparison import ShadowLru
+from agentcache.engine.observe.lru_comparison import ShadowLru
 from agentcache.errors import IntegrityError
 
 # Chains of blocks as conversations have them: a block is known by all that comes before it.

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from agentcache.engine.blocks.pins import Pin, Pins
-from agentcache.engine.histogram import Histogram
-from agentcache.engine.jobs.views import (
-    ChangeCause,
+from agentcache.engine.observe.views import (
     FoundBy,
+    Histogram,
     HitPlace,
     JobView,
     LossCause,
-    MissReason,
     PinCounts,
     PinView,
     RuntimeCounts,
     ToolCounts,
     TurnView,
 )
-from agentcache.engine.waits import WaitReason
 from tool_runtime.learning.job_entry import Departed, Departure, Gap, JobEntry
 from tool_runtime.learning.tool_key import HUMAN
 
@@ -34,9 +31,7 @@ _MAX_TOOLS = 32
 # Of a session that is kept as its client spells it.
 _MAX_SESSION = 256
 _MAX_EXPIRED = 10_000
-_LATENCY_BOUNDS_S = (1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600)
 _WAIT_BOUNDS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60)
-_TURN_BOUNDS = (1, 2, 3, 5, 8, 12, 20, 30, 50, 100)
 
 
 @dataclass(slots=True)
@@ -57,12 +52,6 @@ class JobRecord:
     evicted_from: Counter[LossCause] = field(default_factory=Counter)
 
 
-@dataclass(frozen=True, slots=True)
-class _EndedJob:
-    record: JobRecord
-    entry: JobEntry
-
-
 class JobStats:
     """`jobs` holds a record for every job of the table, by its name there.
 
@@ -71,23 +60,14 @@ class JobStats:
 
     def __init__(self) -> None:
         self.jobs: dict[str, JobRecord] = {}
-        self.ended: Counter[str] = Counter()
-        self.latency_s = Histogram(_LATENCY_BOUNDS_S)
-        self.answer_latency_s = Histogram(_LATENCY_BOUNDS_S)
-        self.turns = Histogram(_TURN_BOUNDS)
-        self.prompt_tokens = self.hit_tokens = self.recomputed_tokens = 0
-        self.missed_tokens: Counter[MissReason] = Counter()
-        self.hits: Counter[HitPlace] = Counter()
-        self.evicted_from: Counter[LossCause] = Counter()
-        self.changes: Counter[ChangeCause] = Counter()
-        self.waits: dict[WaitReason, Histogram] = {}
-        self._gaps: dict[str, list[float]] = {}
-        self._ended_jobs: deque[_EndedJob] = deque(maxlen=_MAX_ENDED_JOBS)
+        self._counts = RuntimeCounts()
+        self._ended_jobs: deque[tuple[JobRecord, JobEntry]] = deque(maxlen=_MAX_ENDED_JOBS)
         self._latest: deque[tuple[JobRecord, TurnView]] = deque()
         self._expired: deque[str | None] = deque(maxlen=_MAX_EXPIRED)
 
-    def begin(self, job: str, now_s: float, session: str | None = None) -> None:
-        """Note the arrival of a request of a job, which may be a new one, and the session that its client names."""
+    def begin(self, job: str, now_s: float, by: FoundBy, session: str | None = None) -> None:
+        """Note the arrival of a request of a job, how that was found, and the session that its client names."""
+        self._counts.found_jobs[by] += 1
         record = self.jobs.setdefault(job, JobRecord(now_s))
         if session and len(session) <= _MAX_SESSION:
             record.session = session
@@ -96,31 +76,28 @@ class JobStats:
 
     def add_turn(self, job: str, turn: TurnView) -> None:
         """Record a turn that has ended, and the latency of the answer if it is one."""
-        record = self.jobs[job]
+        record, counts = self.jobs[job], self._counts
         record.finished_s = max(record.finished_s, turn.finished_s)
         record.turns.append(turn)
         if turn.status == "finished" and not turn.tools:
             # Of several requests at a time the first to answer ends the question, the others are their own.
-            self.answer_latency_s.add(turn.finished_s - (turn.arrived_s if record.asked_s is None else record.asked_s))
+            asked_s = turn.arrived_s if record.asked_s is None else record.asked_s
+            counts.answer_latency_s.add(turn.finished_s - asked_s)
             record.asked_s = None
         self._latest.append((record, turn))
         if len(self._latest) > _MAX_TURNS_IN_ALL:
             self._forget_oldest()
-        self.prompt_tokens += turn.prompt_tokens
-        self.hit_tokens += turn.cached_tokens
-        self.recomputed_tokens += turn.recomputed_tokens
-        # A request that is cancelled before it runs has none of them.
-        if turn.misses:
-            self.missed_tokens.update(turn.misses)
-        for counted in (self, record):
-            if turn.hits:
-                counted.hits.update(turn.hits)
-            if turn.evicted_from:
-                counted.evicted_from.update(turn.evicted_from)
+        counts.prompt_tokens += turn.prompt_tokens
+        counts.hit_tokens += turn.cached_tokens
+        counts.recomputed_tokens += turn.recomputed_tokens
+        counts.missed_tokens.update(turn.misses)
+        for counted in (counts, record):
+            counted.hits.update(turn.hits)
+            counted.evicted_from.update(turn.evicted_from)
         for reason, seconds in turn.waits.items():
-            self.waits.setdefault(reason, Histogram(_WAIT_BOUNDS_S)).add(seconds)
+            counts.waits.setdefault(reason, Histogram(_WAIT_BOUNDS_S)).add(seconds)
         if turn.change is not None:
-            self.changes[turn.change.cause] += 1
+            counts.changed_prompts[turn.change.cause] += 1
 
     def add_pin(self, job: str, pin: Pin) -> None:
         """Record a pin of a turn that was added before."""
@@ -128,26 +105,26 @@ class JobStats:
 
     def add_gap(self, gap: Gap) -> None:
         """Count a gap for its tool, for "other", or for the human."""
-        is_human = gap.turn.key == HUMAN
+        is_human, tools = gap.turn.key == HUMAN, self._counts.tools
         name = "(human)" if is_human else gap.turn.key.tool
-        if name not in self._gaps and len(self._gaps) >= _MAX_TOOLS and not is_human:
+        if name not in tools and len(tools) >= _MAX_TOOLS and not is_human:
             name = "other"
-        count = self._gaps.setdefault(name, [0, 0.0])
-        count[0] += 1
-        count[1] += gap.seconds
+        count = tools.setdefault(name, ToolCounts())
+        count.gaps += 1
+        count.seconds += gap.seconds
 
     def end(self, departed: Departed) -> None:
         """Count a job that left the table."""
         entry = departed.job
         record = self.jobs.pop(entry.session, None)
-        self.ended[departed.cause.value] += 1
+        self._counts.jobs_ended[departed.cause.value] += 1
         if record is not None and departed.cause is Departure.IDLE:
             self._expired.append(record.session)
         if record is None or not entry.turns:
             return
-        self._ended_jobs.append(_EndedJob(record, entry))
-        self.latency_s.add(record.finished_s - entry.arrival_s)
-        self.turns.add(entry.turns)
+        self._ended_jobs.append((record, entry))
+        self._counts.job_latency_s.add(record.finished_s - entry.arrival_s)
+        self._counts.job_turns.add(entry.turns)
 
     def session_of(self, job: str) -> str | None:
         """Return the session of a job of the table as its client spells it; None if it names none, or a long one."""
@@ -170,34 +147,15 @@ class JobStats:
         if record.pins and record.pins[0].turn == turn.turn:
             record.pins.popleft()
 
-    def count(
-        self, jobs: int, pins: Pins | None, found: Mapping[FoundBy, int], *, held_turns: int = 0
-    ) -> RuntimeCounts:
-        """Return all counts. `jobs` are in the table now, `found` tells how the jobs of requests were found."""
-        return RuntimeCounts(
-            jobs=jobs,
-            jobs_ended=dict(self.ended),
-            job_latency_s=self.latency_s.view(),
-            answer_latency_s=self.answer_latency_s.view(),
-            job_turns=self.turns.view(),
-            tools={name: ToolCounts(gaps=int(gaps), seconds=seconds) for name, (gaps, seconds) in self._gaps.items()},
-            pins=_count_pins(pins),
-            prompt_tokens=self.prompt_tokens,
-            hit_tokens=self.hit_tokens,
-            recomputed_tokens=self.recomputed_tokens,
-            missed_tokens=dict(self.missed_tokens),
-            hits=dict(self.hits),
-            evicted_from=dict(self.evicted_from),
-            changed_prompts=dict(self.changes),
-            found_jobs=dict(found),
-            waits={reason: waited.view() for reason, waited in self.waits.items()},
-            held_turns=held_turns,
-        )
+    def count(self, jobs: int, pins: Pins | None, *, held_turns: int = 0) -> RuntimeCounts:
+        """Return all counts. `jobs` are in the table now."""
+        now = {"jobs": jobs, "pins": _count_pins(pins), "held_turns": held_turns}
+        return self._counts.model_copy(deep=True, update=now)
 
     def view_ended(self, now_s: float, max_turns: int = MAX_TURNS) -> Iterator[JobView]:
         """View the jobs that ended last with their latest turns, the latest job first."""
-        for ended in reversed(self._ended_jobs):
-            yield view_job(ended.record, ended.entry, None, now_s, is_over=True, max_turns=max_turns)
+        for record, entry in reversed(self._ended_jobs):
+            yield view_job(record, entry, None, now_s, is_over=True, max_turns=max_turns)
 
 
 def view_job(
@@ -241,7 +199,7 @@ def hide_takers(view: JobView) -> JobView:
 
 def _count_pins(pins: Pins | None) -> PinCounts:
     if pins is None:
-        return PinCounts(live=0, blocks=0, budget_blocks=0, began=0, ended={}, held_s=0.0)
+        return PinCounts()
     return PinCounts(
         live=len(pins),
         blocks=pins.blocks,

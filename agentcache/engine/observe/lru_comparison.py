@@ -10,10 +10,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from itertools import chain, islice
 from typing import NamedTuple
 
+from agentcache.engine.observe.views import ComparisonCounts
 from agentcache.engine.parts import Part
 from agentcache.engine.segments.layer_rule import has_full_attention_alone
 from agentcache.engine.segments.plan import Interval, SegmentCosts
@@ -139,17 +139,6 @@ class ShadowLru:
             self._free.popitem(last=False)
 
 
-@dataclass(slots=True)
-class ComparisonStats:
-    """Since the start, of admitted requests. `saved_s` is of those that computed less than under LRU, `lost_s` more."""
-
-    prompt_tokens: int = 0
-    reused_tokens: int = 0
-    lru_tokens: int = 0
-    saved_s: float = 0.0
-    lost_s: float = 0.0
-
-
 class LruComparison(Part):
     """Told of requests that are admitted and that end. Costs O(blocks of the request), and nothing in a step.
 
@@ -157,7 +146,7 @@ class LruComparison(Part):
     """
 
     def __init__(self, shadow: ShadowLru, costs: SegmentCosts) -> None:
-        self.stats = ComparisonStats()
+        self.stats = ComparisonCounts()
         self._shadow = shadow
         self._costs = costs
 

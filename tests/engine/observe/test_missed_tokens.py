@@ -6,17 +6,17 @@ import itertools
 from collections.abc import Sequence
 
 import pytest
+from evicted_blocks import make_block
 from hypothesis import given
 from hypothesis import strategies as st
 from told_requests import END, HEAD, answer, ask_told, message
 from tracked_requests import BLOCK, Tracked
-from vllm.v1.core.kv_cache_utils import KVCacheBlock, make_block_hash_with_group_id
 from vllm.v1.request import Request
 
-from agentcache.engine.jobs.evicted_blocks import EvictedBlocks, Eviction
-from agentcache.engine.jobs.misses import explain_misses, find_missed
 from agentcache.engine.jobs.turn_chains import Overlap
-from agentcache.engine.jobs.views import TurnView
+from agentcache.engine.observe.ledger import Eviction
+from agentcache.engine.observe.misses import explain_misses, find_missed
+from agentcache.engine.observe.views import TurnView
 
 SYSTEM = [1] * 4 * BLOCK
 QUESTION = [2] * (3 * BLOCK - 2)
@@ -26,12 +26,7 @@ DATED = ("s", [2, *SYSTEM[1:]])
 
 def evict(tracked: Tracked, request: Request, blocks: Sequence[int], by: str) -> None:
     """Another request takes the room of these of a finished one's blocks."""
-    taken = []
-    for index in blocks:
-        block = KVCacheBlock(index)
-        block.set_block_hash(make_block_hash_with_group_id(request.block_hashes[index], 0), (index + 1) * BLOCK)
-        taken.append(block)
-    tracked.misses.evicted(taken, by)
+    tracked.misses.evicted([make_block(index, request.block_hashes[index]) for index in blocks], by)
 
 
 def last_turn(tracked: Tracked, session: str) -> TurnView:
@@ -111,15 +106,15 @@ def test_what_nobody_evicted_is_not_told_to_be_evicted() -> None:
 
 
 def test_what_may_have_been_forgotten_counts_as_evicted() -> None:
-    tracked = Tracked()
+    # Of four blocks it is known that they were evicted.
+    tracked = Tracked(num_blocks=1)
     chat = [("s", SYSTEM), ("u", QUESTION)]
     answer(tracked, ask_told(tracked, "old", chat, session="old"))
     first = ask_told(tracked, "one", chat, session="s")
     answer(tracked, first)
-    tracked.misses._evicted = EvictedBlocks(1)
     tracked.clock.now_s += 1
     evict(tracked, first, [0], by="")
-    evict(tracked, first, [1], by="")
+    evict(tracked, first, [1, 2, 3, 4], by="")
     answer(tracked, ask_told(tracked, "two", [*chat, ("a", [9])], session="s"))
     misses = last_turn(tracked, "s").misses
     assert "not read" not in misses
@@ -184,7 +179,7 @@ def test_reasons_add_up_to_what_was_missed(
 ) -> None:
     shared, abandoned, rest = others
     missed = find_missed(full, min(cached, full), filled)
-    evicted = {index: Eviction(0.0, "") for index in missed if index in lost}
+    evicted = {index: Eviction(0, 0.0, "") for index in missed if index in lost}
     tokens = len(missed) * BLOCK + rest
     overlap = Overlap(shared * BLOCK, None, abandoned * BLOCK)
     for reads_cache, all_remembered in itertools.product((True, False), repeat=2):
@@ -200,26 +195,3 @@ def test_reasons_add_up_to_what_was_missed(
         else:
             assert reasons.get("evicted", 0) >= len(evicted) * BLOCK
     assert len(set(missed)) == len(missed)
-
-
-@given(
-    st.lists(st.tuples(st.booleans(), st.lists(st.integers(0, 12), max_size=6, unique=True)), max_size=30),
-    st.integers(1, 8),
-)
-def test_evicted_blocks_agree_with_a_list(steps: list[tuple[bool, list[int]]], capacity: int) -> None:
-    table, noted = EvictedBlocks(capacity), list[tuple[float, list[int]]]()
-    gone = set[tuple[float, int]]()
-    for time_s, (is_eviction, blocks) in enumerate(steps):
-        hashes = [block.to_bytes(8, "big") + b"rest" for block in range(13)]
-        if is_eviction:
-            table.note([hashes[block] for block in blocks], Eviction(float(time_s), ""))
-            noted += [(float(time_s), blocks)] if blocks else []
-            while sum(len(batch) for _, batch in noted) > capacity:
-                noted.pop(0)
-            continue
-        latest = {block: at_s for at_s, batch in noted for block in batch}
-        expected = {block: at_s for block, at_s in latest.items() if block in blocks and (at_s, block) not in gone}
-        found = table.take(hashes, blocks)
-        assert {block: eviction.time_s for block, eviction in found.items()} == expected
-        # An older eviction of the same block does not come back.
-        gone |= {(at_s, block) for at_s, batch in noted for block in batch if block in blocks}

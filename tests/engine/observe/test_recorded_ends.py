@@ -10,9 +10,9 @@ from vllm.v1.request import Request, RequestStatus
 
 from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT
 from agentcache.engine.marks import write_forced_calls
-from agentcache.engine.record.line_writer import FindCalls
-from agentcache.engine.record.recorder import RequestRecorder
-from agentcache.engine.record.salted_line import EndedRequest
+from agentcache.engine.observe.record_line import RecordedRequest
+from agentcache.engine.observe.record_writer import FindCalls
+from agentcache.engine.observe.recorder import RequestRecorder
 
 STOPPED, FULL, GONE = (
     RequestStatus.FINISHED_STOPPED,
@@ -26,9 +26,9 @@ class Written:
     """In the place of the thread that writes."""
 
     def __init__(self) -> None:
-        self.requests: list[tuple[EndedRequest, FindCalls | None]] = []
+        self.requests: list[tuple[RecordedRequest, FindCalls | None]] = []
 
-    def write(self, request: EndedRequest, find_calls: FindCalls | None) -> None:
+    def write(self, request: RecordedRequest, find_calls: FindCalls | None) -> None:
         self.requests.append((request, find_calls))
 
 
@@ -47,7 +47,7 @@ class Written:
 def test_ends_of_replies(status: RequestStatus, asked: dict[str, Any], end: str, may_call: bool) -> None:
     written: Any = Written()
     recorder = RequestRecorder(
-        written, hashes_per_block=1, tool_reader=None, reads_later=False, find_job=lambda _: None, clock=lambda: 1.0
+        written, hashes_per_block=1, tool_reader=None, reads_later=False, states={}, clock=lambda: 1.0
     )
     request = Request("a", [1, 2, 3], SamplingParams(max_tokens=2, **asked), None)
     recorder.arrived(request)

@@ -10,9 +10,9 @@ import pytest
 from lone_scheduler import BLOCK_SIZE, LoneScheduler, make_config, make_scheduler
 from sizes import pick_size
 
-from agentcache.engine.blocks.lru_comparison import find_saving
 from agentcache.engine.constants import SCHEDULER_CLASS
-from agentcache.engine.rpc.snapshot import make_snapshot
+from agentcache.engine.observe.lru_comparison import find_saving
+from agentcache.engine.observe.snapshot import make_snapshot
 from agentcache.engine.segments.plan import SegmentCosts
 from agentcache.policy.cost import RecomputeCost
 

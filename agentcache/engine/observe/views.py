@@ -5,6 +5,7 @@ Times are seconds on the engine's own monotonic clock; `now_s` of a view is when
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
@@ -14,8 +15,10 @@ from pydantic import BaseModel, ConfigDict, Field, with_config
 from agentcache.engine.waits import WaitReason
 
 
-class _View(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class View(BaseModel):
+    """Plain values that the engine tells of itself, as copies: counts go on while it runs."""
+
+    model_config = ConfigDict(extra="forbid")
 
 
 MissReason = Literal["new", "changed", "evicted", "behind a gap", "at another engine", "not read"]
@@ -52,37 +55,28 @@ ChangeCause = Literal[
 ]
 
 
-class ChangeTokens(_View):
-    """The token ids around the first different token, `at_token`: before it, and what the last turn and this one have.
+class ChangeText(View):
+    """What stands around the first different token, `at_token`: before it, and what the last turn and this one have.
 
-    They leave the engine where text may be shown, and become `ChangeText` in the API server.
+    These are token ids, which leave the engine where text may be shown; the API server puts text in their place.
     """
 
     at_token: int
-    before: tuple[int, ...]
-    was: tuple[int, ...]
-    now: tuple[int, ...]
+    before: tuple[int, ...] | str
+    was: tuple[int, ...] | str
+    now: tuple[int, ...] | str
 
 
-class ChangeText(_View):
-    """The same as text: without control characters, and short."""
-
-    at_token: int
-    before: str
-    was: str
-    now: str
-
-
-class ChangeView(_View):
+class ChangeView(View):
     """Where a prompt leaves the prompt and reply of the turn that it goes on from."""
 
     at_token: int = Field(description="in whole blocks: the first different token is in the block that begins here")
     cause: ChangeCause
     role: str | None = Field(description="of the message that differs; None where that is not known")
-    text: ChangeTokens | ChangeText | None = Field(default=None, description="None unless runtime.show_text")
+    text: ChangeText | None = Field(default=None, description="None unless runtime.show_text")
 
 
-class LossView(_View):
+class LossView(View):
     """Evictions of a turn's blocks from one place, whose room one session got."""
 
     tokens: int
@@ -96,22 +90,25 @@ class LossView(_View):
 
 
 @with_config(extra="forbid")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class TurnView:
-    """One request of a job that is over. One is made of each turn, and few are read: so it is checked when it is."""
+    """One request of a job, filled while it is in the engine, and shown when it is over.
+
+    One is made of each turn, and few are read: so it is checked when it is.
+    """
 
     turn: Annotated[int, Field(description="from 0")]
     arrived_s: float
-    scheduled_s: Annotated[float | None, Field(description="None when it never ran")]
-    first_token_s: float | None
-    finished_s: float
+    scheduled_s: Annotated[float | None, Field(description="None when it never ran")] = None
+    first_token_s: float | None = None
+    finished_s: float = 0.0
     prompt_tokens: int
-    cached_tokens: int
+    cached_tokens: int = 0
     recomputed_tokens: Annotated[
         int, Field(description="of the last turn's blocks that this prompt repeats, those not cached")
-    ]
-    output_tokens: int
-    tools: Annotated[tuple[str, ...], Field(description="names of the tools that the reply called, 16 at most")]
+    ] = 0
+    output_tokens: int = 0
+    tools: Annotated[tuple[str, ...], Field(description="names of the tools that the reply called, 16 at most")] = ()
     diverged_at: Annotated[
         int | None,
         Field(
@@ -119,7 +116,7 @@ class TurnView:
             "None when it goes on from them, or when that is not known"
         ),
     ]
-    status: Literal["finished", "cut off", "aborted", "failed"]
+    status: Literal["finished", "cut off", "aborted", "failed"] = "failed"
     misses: Annotated[dict[MissReason, int], Field(description="prompt tokens that were not cached, by reason")] = (
         field(default_factory=dict)
     )
@@ -139,7 +136,7 @@ class TurnView:
     ] = field(default_factory=dict)
 
 
-class PinView(_View):
+class PinView(View):
     """The KV of one finished turn, kept while its job is away."""
 
     turn: int
@@ -154,7 +151,7 @@ class PinView(_View):
     )
 
 
-class JobView(_View):
+class JobView(View):
     """One job. A session of several tenants is several jobs."""
 
     session: str
@@ -173,58 +170,89 @@ class JobView(_View):
     evicted_from: dict[LossCause, int] = Field(default={}, description="as of its turns, of all of them")
 
 
-class HistogramCounts(_View):
-    """`buckets[i]` counts values up to `bounds[i]` (cumulative); `count` counts all."""
+@with_config(extra="forbid")
+@dataclass(slots=True)
+class Histogram:
+    """Counts values: `buckets[i]` those up to `bounds[i]` (cumulative), `count` all; `total` is their sum."""
 
     bounds: tuple[float, ...]
-    buckets: tuple[int, ...]
-    count: int
-    total: float
+    buckets: tuple[int, ...] = ()
+    count: int = 0
+    total: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Begin at zero, unless counts are given."""
+        self.buckets = self.buckets or (0,) * len(self.bounds)
+
+    def add(self, value: float) -> None:
+        """Count one value."""
+        self.buckets = tuple(count + (value <= bound) for count, bound in zip(self.buckets, self.bounds, strict=True))
+        self.count += 1
+        self.total += value
 
 
-class ToolCounts(_View):
+class ToolCounts(View):
     """Gaps behind turns that called this tool, until the job's next request."""
 
-    gaps: int
-    seconds: float
+    gaps: int = 0
+    seconds: float = 0.0
 
 
-class PinCounts(_View):
+class PinCounts(View):
     """Pins since the start of the engine, in blocks and seconds."""
 
-    live: int
-    blocks: int = Field(description="pinned now")
-    budget_blocks: int
-    began: int
-    ended: dict[str, int] = Field(description="by cause")
-    held_s: float = Field(description="of ended pins, from beginning to end, summed")
+    live: int = 0
+    blocks: int = Field(default=0, description="pinned now")
+    budget_blocks: int = 0
+    began: int = 0
+    ended: dict[str, int] = Field(default={}, description="by cause")
+    held_s: float = Field(default=0.0, description="of ended pins, from beginning to end, summed")
 
 
-class RuntimeCounts(_View):
+class ComparisonCounts(View):
+    """Requests admitted since the start, against a shadow LRU that was given the same at the same times."""
+
+    prompt_tokens: int = 0
+    reused_tokens: int = Field(default=0, description="that were not computed, those from the CPU cache included")
+    lru_tokens: int = Field(default=0, description="that the shadow LRU would have hit")
+    saved_s: float = Field(default=0.0, description="prefill that requests computed less than under LRU, estimated")
+    lost_s: float = Field(default=0.0, description="prefill that other requests computed more, estimated")
+
+
+_LATENCY_BOUNDS_S = (1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600)
+_TURN_BOUNDS = (1, 2, 3, 5, 8, 12, 20, 30, 50, 100)
+
+
+class RuntimeCounts(View):
     """Counts of the agent runtime, since the start."""
 
-    jobs: int = Field(description="in the table now")
-    jobs_ended: dict[str, int] = Field(description="by cause: job over, expired, table full")
-    job_latency_s: HistogramCounts = Field(description="first arrival to last reply, of jobs that ended")
-    answer_latency_s: HistogramCounts = Field(description="question to answer: a whole reply that calls no tool")
-    job_turns: HistogramCounts
+    jobs: int = Field(default=0, description="in the table now")
+    jobs_ended: Counter[str] = Field(default=Counter(), description="by cause: job over, expired, table full")
+    job_latency_s: Histogram = Field(
+        default=Histogram(_LATENCY_BOUNDS_S), description="first arrival to last reply, of jobs that ended"
+    )
+    answer_latency_s: Histogram = Field(
+        default=Histogram(_LATENCY_BOUNDS_S), description="question to answer: a whole reply that calls no tool"
+    )
+    job_turns: Histogram = Histogram(_TURN_BOUNDS)
     tools: dict[str, ToolCounts] = Field(
-        description="by tool, at most 32 names; the rest is `other`, and a human's pause `(human)`"
+        default={}, description="by tool, at most 32 names; the rest is `other`, and a human's pause `(human)`"
     )
-    pins: PinCounts
-    prompt_tokens: int
-    hit_tokens: int
-    recomputed_tokens: int
-    missed_tokens: dict[MissReason, int] = Field(default={}, description="prompt tokens not cached, by reason")
-    hits: dict[HitPlace, int] = Field(default={}, description="hit tokens by place; empty without a second cache")
-    evicted_from: dict[LossCause, int] = Field(
-        default={}, description="evicted tokens that were missed, by how they were lost; empty without a second cache"
+    pins: PinCounts = PinCounts()
+    prompt_tokens: int = 0
+    hit_tokens: int = 0
+    recomputed_tokens: int = 0
+    missed_tokens: Counter[MissReason] = Field(default=Counter(), description="prompt tokens not cached, by reason")
+    hits: Counter[HitPlace] = Field(default=Counter(), description="hit tokens by place; empty without a second cache")
+    evicted_from: Counter[LossCause] = Field(
+        default=Counter(),
+        description="evicted tokens that were missed, by how they were lost; empty without a second cache",
     )
-    changed_prompts: dict[ChangeCause, int] = Field(
-        default={}, description="turns whose prompt left the last turn, by cause"
+    changed_prompts: Counter[ChangeCause] = Field(
+        default=Counter(), description="turns whose prompt left the last turn, by cause"
     )
-    found_jobs: dict[FoundBy, int] = Field(default={}, description="requests, by how their job was found")
-    waits: dict[WaitReason, HistogramCounts] = Field(
+    found_jobs: Counter[FoundBy] = Field(default=Counter(), description="requests, by how their job was found")
+    waits: dict[WaitReason, Histogram] = Field(
         default={}, description="seconds that turns waited, by what held them; of turns that it held for 1 ms or more"
     )
     held_turns: int = Field(

@@ -9,8 +9,8 @@ from vllm import SamplingParams
 from vllm.v1.request import Request
 
 from agentcache.engine.constants import ROLES_ARGUMENT
-from agentcache.engine.jobs.prompt_change import PromptChanges
 from agentcache.engine.jobs.turn_chains import Overlap
+from agentcache.engine.observe.prompt_change import PromptChanges
 
 BLOCK, EOS, FIRST_STOP = 4, 2, 1000
 
@@ -26,7 +26,7 @@ def make_request(tokens: list[int], *, stops: int = 0, eos: int | None = EOS, ro
 
 
 def find_role(request: Request, at_token: int) -> str | None:
-    change, _ = PromptChanges(BLOCK).find(request, Overlap(at_token, at_token, BLOCK))
+    change, _ = PromptChanges(BLOCK, shows_text=False).find(request, Overlap(at_token, at_token, BLOCK), None)
     assert change is not None
     return change.role
 

@@ -7,9 +7,8 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from agentcache.engine.record.line_file import LineFile
-from agentcache.engine.record.line_writer import LineWriter
-from agentcache.engine.record.salted_line import EndedRequest, LineMaker
+from agentcache.engine.observe.record_line import LineMaker, RecordedRequest
+from agentcache.engine.observe.record_writer import LineFile, LineWriter
 from workloads.recording.line import VERSION, Header
 
 FILES = 4
@@ -39,8 +38,8 @@ def make_header(start: str) -> Header:
     )
 
 
-def make_request(number: int) -> EndedRequest:
-    return EndedRequest(
+def make_request(number: int) -> RecordedRequest:
+    return RecordedRequest(
         arrived_s=number,
         first_token_s=number + 0.5,
         ended_s=number + 1.0,

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from agentcache._evictor import Evictor, PinnedEvictor
-from agentcache.engine.blocks.block_queue import BlockQueue
-from agentcache.engine.blocks.lru_comparison import LruComparison
+from agentcache.engine.blocks.block_queue import Evictions
 from agentcache.engine.cpu_cache.tier import Tier
-from agentcache.engine.jobs.views import RuntimeCounts
+from agentcache.engine.observe.views import ComparisonCounts, RuntimeCounts, View
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.engine.segments.scheduler import find_engine_obstacle
 from agentcache.engine.vllm.engine import EngineCoreProc
@@ -19,11 +18,7 @@ from agentcache.engine.vllm.engine import EngineCoreProc
 SNAPSHOT_METHOD = "agentcache_snapshot"
 
 
-class _Counts(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class SegmentCounts(_Counts):
+class SegmentCounts(View):
     """Counts of multi-segment reuse since the start."""
 
     requests: dict[int, int] = Field(description="requests that had gaps filled, by their number of segments")
@@ -32,14 +27,7 @@ class SegmentCounts(_Counts):
     fallbacks: dict[str, int] = Field(description="requests that could have no gaps, by reason")
 
 
-class EvictionCounts(_Counts):
-    """Blocks whose reusable KV was lost for one cause, since the start."""
-
-    blocks: int
-    age_s: float = Field(description="from when each was freed to when its KV was lost, summed")
-
-
-class TierCounts(_Counts):
+class TierCounts(View):
     """Counts of the CPU cache, in blocks where nothing else is said."""
 
     total: int
@@ -56,17 +44,7 @@ class TierCounts(_Counts):
     fetch_s: float = Field(default=0.0, description="seconds that copies to the GPUs took which were made, summed")
 
 
-class ComparisonCounts(_Counts):
-    """Requests admitted since the start, against a shadow LRU that was given the same at the same times."""
-
-    prompt_tokens: int
-    reused_tokens: int = Field(description="that were not computed, those from the CPU cache included")
-    lru_tokens: int = Field(description="that the shadow LRU would have hit")
-    saved_s: float = Field(description="seconds of prefill that requests computed less than under LRU, estimated")
-    lost_s: float = Field(description="seconds of prefill that other requests computed more, estimated")
-
-
-class BlockCounts(_Counts):
+class BlockCounts(View):
     """Blocks of the KV cache, now. Free ones may hold KV that is reused."""
 
     total: int
@@ -75,14 +53,14 @@ class BlockCounts(_Counts):
     tokens_per_block: int
 
 
-class RequestCounts(_Counts):
+class RequestCounts(View):
     """The clients' own, now: fill requests are left out."""
 
     running: int
     waiting: int
 
 
-class Snapshot(_Counts):
+class Snapshot(View):
     """One engine. What its policy does not have is None or empty."""
 
     policy: str
@@ -92,7 +70,7 @@ class Snapshot(_Counts):
     segments_obstacle_slug: str | None = Field(default=None, description="the same in a word, as the metric has it")
     tier_obstacle: str | None = Field(default=None, description="why the CPU cache is vLLM's own tier, not steered")
     tier_obstacle_slug: str | None = Field(default=None, description="the same in a word, as the metric has it")
-    evictions: dict[str, EvictionCounts] = Field(description="by cause")
+    evictions: dict[str, Evictions] = Field(description="by cause")
     lambda_value: float | None = Field(description="λ of the evictor")
     prefill_budget: int | None = Field(description="prompt tokens that the last step could have had")
     blocks: BlockCounts
@@ -128,12 +106,12 @@ def make_snapshot(scheduler: AgentScheduler) -> Snapshot:
         segments_obstacle_slug=obstacle.slug if obstacle is not None else None,
         tier_obstacle=scheduler.tier_obstacle.text if scheduler.tier_obstacle is not None else None,
         tier_obstacle_slug=scheduler.tier_obstacle.slug if scheduler.tier_obstacle is not None else None,
-        evictions=read({}, _count_evictions, queue) if queue is not None else {},
+        evictions=read({}, lambda: queue.evictions) if queue is not None else {},
         lambda_value=read(None, _read_lambda, scheduler.evictor),
         prefill_budget=scheduler.prefill_budget,
         blocks=_count_blocks(scheduler),
         tier=read(None, _count_tier, tier) if tier is not None else None,
-        comparison=read(None, _count_comparison, comparison) if comparison is not None else None,
+        comparison=read(None, comparison.stats.model_copy) if comparison is not None else None,
         requests=_count_requests(scheduler),
         runtime=tracker.stats_guard.ask(None, tracker.count) if tracker is not None else None,
         # The last, which tells of those before.
@@ -152,10 +130,6 @@ def snapshot_core(core: EngineCoreProc) -> dict[str, Any] | None:
 def _read_lambda(evictor: Evictor | None) -> float | None:
     ordering = evictor.inner if isinstance(evictor, PinnedEvictor) else evictor
     return getattr(ordering, "lambda_value", None)
-
-
-def _count_evictions(queue: BlockQueue) -> dict[str, EvictionCounts]:
-    return {cause: EvictionCounts(blocks=lost.blocks, age_s=lost.age_s) for cause, lost in queue.evictions.items()}
 
 
 def _count_segments(scheduler: AgentScheduler) -> SegmentCounts | None:
@@ -185,17 +159,6 @@ def _count_tier(tier: Tier) -> TierCounts:
         block_bytes=tier.block_bytes,
         store_s=tier.store_s,
         fetch_s=tier.fetch_s,
-    )
-
-
-def _count_comparison(comparison: LruComparison) -> ComparisonCounts:
-    stats = comparison.stats
-    return ComparisonCounts(
-        prompt_tokens=stats.prompt_tokens,
-        reused_tokens=stats.reused_tokens,
-        lru_tokens=stats.lru_tokens,
-        saved_s=stats.saved_s,
-        lost_s=stats.lost_s,
     )
 
 

@@ -7,17 +7,17 @@ import pytest
 from lone_scheduler import BLOCK_SIZE, LoneScheduler, make_config, make_scheduler
 from vllm.v1.engine.core import EngineCoreProc
 
+from agentcache.engine.blocks.block_queue import Evictions
 from agentcache.engine.constants import SCHEDULER_CLASS
-from agentcache.engine.rpc.core_calls import answer_front_ends
-from agentcache.engine.rpc.snapshot import (
+from agentcache.engine.observe.snapshot import (
     SNAPSHOT_METHOD,
     BlockCounts,
     EngineSnapshot,
-    EvictionCounts,
     RequestCounts,
     SegmentCounts,
     make_snapshot,
 )
+from agentcache.engine.rpc.core_calls import answer_front_ends
 from agentcache.engine.scheduler import AgentScheduler
 
 BLOCKS = 41
@@ -41,7 +41,7 @@ def test_a_fresh_scheduler_has_counted_nothing(tiny_model_path: str) -> None:
     assert found.policy == "asymcache"
     assert found.segments == SegmentCounts(requests={}, fill_tokens=0, islands_dropped=0, fallbacks={})
     assert found.segments_obstacle is None
-    assert found.evictions == {cause: EvictionCounts(blocks=0, age_s=0.0) for cause in ("capacity", "reset")}
+    assert found.evictions == {cause: Evictions(blocks=0, age_s=0.0) for cause in ("capacity", "reset")}
     assert found.prefill_budget is None
     assert found.blocks == BlockCounts(total=BLOCKS - 1, used=0, free=BLOCKS - 1, tokens_per_block=BLOCK_SIZE)
     assert found.requests == RequestCounts(running=0, waiting=0)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from lone_scheduler import make_config, make_scheduler
 from told_requests import END, answer, ask_told
 from tracked_requests import BLOCK, Tracked
+from vllm.v1.request import Request
 
 from agentcache.engine.constants import SCHEDULER_CLASS
 from agentcache.engine.jobs.bounded_table import ENTRY_BYTES
-from agentcache.engine.jobs.prompt_change import TurnTokens, cut_change
-from agentcache.engine.jobs.views import ChangeTokens, ChangeView
+from agentcache.engine.jobs.turn_chains import Overlap
+from agentcache.engine.observe.prompt_change import PromptChanges, cut_change
+from agentcache.engine.observe.views import ChangeText, ChangeView
 
 SYSTEM = list(range(100, 100 + 8 * BLOCK))
 DATE = 5 * BLOCK + 2
@@ -27,10 +31,10 @@ def change_date(tracked: Tracked) -> ChangeView:
 
 
 def test_the_tokens_around_a_change_are_told() -> None:
-    change = change_date(Tracked(turn_tokens=TurnTokens()))
+    change = change_date(Tracked(shows_text=True))
     assert change.at_token == DATE // BLOCK * BLOCK
     behind = [*SYSTEM[DATE + 1 :], END, *[5] * 20]
-    assert change.text == ChangeTokens(
+    assert change.text == ChangeText(
         at_token=DATE,
         before=tuple(SYSTEM[DATE - 16 : DATE]),
         was=(SYSTEM[DATE], *behind[:15]),
@@ -43,7 +47,7 @@ def test_without_the_knob_nothing_is_told() -> None:
 
 
 def test_a_reply_that_is_not_repeated_is_told() -> None:
-    tracked = Tracked(turn_tokens=TurnTokens())
+    tracked = Tracked(shows_text=True)
     request = ask_told(tracked, "one", CHAT, session="s")
     answer(tracked, request)
     reply = list(request.all_token_ids)[request.num_prompt_tokens :]
@@ -51,43 +55,45 @@ def test_a_reply_that_is_not_repeated_is_told() -> None:
     change = tracked.tracker.view_session("s")[0].turns[-1].change
     assert change is not None
     assert change.cause == "reply not repeated"
-    assert isinstance(change.text, ChangeTokens)
+    assert isinstance(change.text, ChangeText)
     assert change.text.was[-1] == reply[0]
     assert 9 in change.text.now
 
 
-def count_kept(tracked: Tracked) -> int:
-    assert tracked.turn_tokens is not None
-    jobs = tracked.turn_tokens._turns_of.values()
-    assert sum(map(len, jobs)) == len(tracked.turn_tokens._turns)
-    assert all(jobs), "a job without turns is forgotten"
-    return len(tracked.turn_tokens._turns)
+def ask_finished(name: str, tokens: Sequence[int]) -> Request:
+    request = Tracked().ask(name, tokens)
+    request.append_output_token_ids([7])
+    return request
+
+
+def find_text(changes: PromptChanges, turn: str) -> ChangeText | None:
+    """What is kept of the turn, as a prompt tells that leaves it at its first token."""
+    change, _ = changes.find(Tracked().ask("next", [0] * BLOCK), Overlap(0, 0, BLOCK), turn)
+    assert change is not None
+    return change.text
 
 
 def test_tokens_are_kept_while_a_job_is_away() -> None:
-    tracked = Tracked(turn_tokens=TurnTokens())
+    tracked = Tracked(shows_text=True)
     answer(tracked, ask_told(tracked, "one", CHAT, session="s"))
     answer(tracked, ask_told(tracked, "other", [("s", TOMORROW)], session="other"))
-    assert count_kept(tracked) == 2
-    back = ask_told(tracked, "two", [*CHAT, ("a", [9])], session="s")
-    assert count_kept(tracked) == 1
-    answer(tracked, back)
+    answer(tracked, ask_told(tracked, "third", CHAT, session="third"))
+    changes = tracked.tracker._changes
     tracked.tracker.release("s")
-    assert count_kept(tracked) == 1, "its job is over"
+    assert find_text(changes, "one") is None, "its job is over"
+    assert find_text(changes, "other") is not None
+    assert find_text(changes, "other") is None, "its job was back"
     tracked.tracker.reset()
-    assert count_kept(tracked) == 0
+    assert find_text(changes, "third") is None
 
 
 def test_the_oldest_turns_make_room() -> None:
-    tokens = TurnTokens(max_bytes=2 * ENTRY_BYTES + 40)
+    changes = PromptChanges(BLOCK, shows_text=True, max_bytes=2 * ENTRY_BYTES + 700)
     for turn in "abc":
-        tokens.note(turn, "job", [ord(turn)] * 4)
-    assert [list(tokens.take(turn)) for turn in "abc"] == [[], [98] * 4, [99] * 4]
-    tokens.note("d", "job", [1] * 10)
-    tokens.note("d", "job", [2] * 10)
-    assert list(tokens.take("d")) == [2] * 10
-    tokens.note("too long", "job", [1] * ENTRY_BYTES)
-    assert list(tokens.take("too long")) == []
+        changes.note(ask_finished(turn, [ord(turn)] * 4), turn)
+    assert [find_text(changes, turn) is not None for turn in "abc"] == [False, True, True]
+    changes.note(ask_finished("too long", [1] * ENTRY_BYTES), "too long")
+    assert find_text(changes, "too long") is None
 
 
 LAST = [*range(40)]
@@ -116,4 +122,8 @@ def test_the_first_token_that_differs_is_found(prompt: list[int], place: int | N
 def test_the_knob_says_whether_tokens_are_kept(tiny_model_path: str, shows: bool) -> None:
     knobs = {"policy": "agentcache", "runtime": {"tool_parser": None, "show_text": shows}}
     scheduler = make_scheduler(make_config(tiny_model_path, SCHEDULER_CLASS, **knobs), 40)
-    assert isinstance(scheduler.tracker._prefixes._tokens, TurnTokens) == shows
+    changes = scheduler.tracker._changes
+    changes.note(ask_finished("one", [1] * BLOCK), "one")
+    size = changes._block_size
+    change, _ = changes.find(Tracked().ask("next", [0] * size), Overlap(0, 0, size), "one")
+    assert (change.text is not None) == shows

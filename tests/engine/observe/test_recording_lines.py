@@ -11,13 +11,12 @@ import pytest
 from endless_recording import make_header
 from vllm.config import VllmConfig
 
-from agentcache.engine.record.line_file import LineFile
-from agentcache.engine.record.salted_line import EndedRequest, LineMaker
-from agentcache.engine.record.shared_start import begin_recording
+from agentcache.engine.observe.record_line import LineMaker, RecordedRequest, begin_recording
+from agentcache.engine.observe.record_writer import LineFile
 from workloads.recording.line import Header, Line
 
 
-def _make(**changes: object) -> EndedRequest:
+def _make(**changes: object) -> RecordedRequest:
     request = {
         "arrived_s": 12.0,
         "first_token_s": 12.5,
@@ -31,10 +30,10 @@ def _make(**changes: object) -> EndedRequest:
         "end": "calls",
         "name": "request",
     }
-    return EndedRequest(**{**request, **changes})  # type: ignore[arg-type]
+    return RecordedRequest(**{**request, **changes})  # type: ignore[arg-type]
 
 
-def _read(maker: LineMaker, request: EndedRequest) -> dict[str, object]:
+def _read(maker: LineMaker, request: RecordedRequest) -> dict[str, object]:
     line = maker.make(request, 0, None)
     assert line.endswith(b"}\n")
     assert line.count(b"\n") == 1
@@ -85,7 +84,7 @@ def test_engines_of_one_start_give_the_same_ids(monkeypatch: pytest.MonkeyPatch)
     """Each in its process, which counts for itself; tests/server/test_two_api_servers.py has real ones."""
     found = []
     for _ in range(2):
-        monkeypatch.setattr("agentcache.engine.record.shared_start._numbers", count())
+        monkeypatch.setattr("agentcache.engine.observe.record_line._numbers", count())
         found.append([begin_recording(_engine_at(29500)) for _ in range(2)])
     assert found[0] == found[1]
     first, then = found[0]
@@ -96,7 +95,7 @@ def test_engines_of_one_start_give_the_same_ids(monkeypatch: pytest.MonkeyPatch)
 def test_a_secret_of_one_start_is_that_of_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     starts = [begin_recording(VllmConfig()) for _ in range(2)]
     for port, authkey in ((29500, b"one"), (29600, b"one"), (29500, b"another")):
-        monkeypatch.setattr("agentcache.engine.record.shared_start._numbers", count())
+        monkeypatch.setattr("agentcache.engine.observe.record_line._numbers", count())
         monkeypatch.setattr(multiprocessing.current_process(), "authkey", authkey)
         starts.append(begin_recording(_engine_at(port)))
     assert len({start.key for start in starts} | {start.id for start in starts}) == 10
@@ -221,7 +220,7 @@ def test_a_line_is_written_as_its_reader_would_write_it(changes: dict[str, Any],
 
 
 def test_an_id_that_is_forgotten_is_the_same_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agentcache.engine.record.salted_line._KEPT_IDS", 2)
+    monkeypatch.setattr("agentcache.engine.observe.record_line._KEPT_IDS", 2)
     maker = _maker()
     assert _read(maker, _make()) == _read(maker, _make())
     assert maker._block_id.cache_info().currsize == 2
