@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentcache.errors import InputError, in_one_line
-from agentcache.models.published import Shape
-from agentcache.models.shapes import SHAPES, SMALL
+from agentcache.models.shapes import SHAPES, SMALL, Shape
 
 SHAPE_PREFIX = "shape:"
 # How no name on a hub begins.

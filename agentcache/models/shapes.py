@@ -1,56 +1,86 @@
-"""Lists the geometries of models, which decide memory and speed, without their weights."""
+"""Lists the shapes of models, which decide memory and speed, without their weights.
+
+`shapes.json` has each by what its config.json says. Numbers that no cache and no step depends on (rope, norms, dropout)
+keep the defaults of the config's class.
+"""
 
 from __future__ import annotations
 
-from agentcache.models.published import PUBLISHED, Shape, make_shape
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType, SimpleNamespace
+from typing import Any
+
+from agentcache.models.geometry import Geometry, read_geometry
 
 
-def _make_llama(
-    hidden: int,
-    intermediate: int,
-    *,
-    layers: int,
-    heads: tuple[int, int, int],
-    vocabulary: int,
-    max_tokens: int,
-    tied_embeddings: bool,
-) -> Shape:
-    """Make a Llama. `heads` are those of queries, those of keys, and their width.
+@dataclass(frozen=True)
+class Shape:
+    """`fields` are of the config's class, named by `model_type`. `source`: whose config.json they are from.
 
-    `vocabulary` may exceed our tokenizer's: the rest of the table is never used.
+    `note` says where they differ from it, and why. A vocabulary may exceed our tokenizer's: the rest of the table is
+    never used.
     """
-    return make_shape(
-        "LlamaForCausalLM",
-        "llama",
-        "meta-llama",
-        hidden_size=hidden,
-        intermediate_size=intermediate,
-        num_hidden_layers=layers,
-        num_attention_heads=heads[0],
-        num_key_value_heads=heads[1],
-        head_dim=heads[2],
-        vocab_size=vocabulary,
-        max_position_embeddings=max_tokens,
-        tie_word_embeddings=tied_embeddings,
-        rope_parameters={"rope_type": "default", "rope_theta": 500_000.0},
-    )
+
+    architecture: str
+    model_type: str
+    source: str
+    fields: Mapping[str, Any]
+    note: str = ""
+
+    # Each scheduler compares its model with all of these, and to read one takes a millisecond.
+    @cached_property
+    def geometry(self) -> Geometry:
+        """Return what decides its speed."""
+        return read_geometry(SimpleNamespace(**self.fields))
+
+    @property
+    def hidden(self) -> int:
+        """The width of the hidden states."""
+        return int(self.fields["hidden_size"])
+
+    @property
+    def heads(self) -> int:
+        """The attention heads of a layer."""
+        return int(self.fields["num_attention_heads"])
+
+    @property
+    def vocabulary(self) -> int:
+        """The rows of the table of embeddings."""
+        return int(self.fields["vocab_size"])
+
+    @property
+    def max_tokens(self) -> int:
+        """The longest context."""
+        return int(self.fields["max_position_embeddings"])
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """What vLLM needs beside the config, whose class may not ask for the type of its states."""
+        state_dtype = self.fields.get("mamba_ssm_dtype")
+        return () if state_dtype is None else ("--mamba-ssm-cache-dtype", state_dtype)
+
+    @property
+    def tied_embeddings(self) -> bool:
+        """Whether the output head is the table of embeddings."""
+        return bool(self.fields.get("tie_word_embeddings", False))
+
+    def as_config(self, *, end_of_turn: int, padding: int, dtype: str) -> dict[str, Any]:
+        """Return the keyword arguments of the config's class."""
+        special = {"bos_token_id": None, "eos_token_id": end_of_turn, "pad_token_id": padding}
+        return {"architectures": [self.architecture], **self.fields, **special, "dtype": dtype}
 
 
-# Small enough for two CPU cores, with contexts long enough for agents. Its vocabulary is our tokenizer's.
-TINY = _make_llama(128, 256, layers=2, heads=(4, 2, 32), vocabulary=8192, max_tokens=32_768, tied_embeddings=True)
+def _read_shapes() -> dict[str, Shape]:
+    shapes = json.loads(Path(__file__).with_name("shapes.json").read_text(encoding="utf-8"))
+    return {name: Shape(**{**shape, "fields": MappingProxyType(shape["fields"])}) for name, shape in shapes.items()}
 
-# Wide enough that a prefill costs, beside decodes and tools, what it costs in life: see docs/results/demo.md.
-DEMO = _make_llama(512, 4096, layers=1, heads=(2, 1, 128), vocabulary=8192, max_tokens=32_768, tied_embeddings=True)
+
+_ALL = _read_shapes()
+TINY = _ALL["tiny"]
 # Models with weights, which run on the CPU, by name.
-SMALL = {"tiny": TINY, "demo": DEMO}
-
-# Source: config.json of meta-llama/Llama-3.1-8B-Instruct and -70B-Instruct.
-SHAPES: dict[str, Shape] = {
-    "llama-3.1-8b": _make_llama(
-        4096, 14336, layers=32, heads=(32, 8, 128), vocabulary=128_256, max_tokens=131_072, tied_embeddings=False
-    ),
-    "llama-3.1-70b": _make_llama(
-        8192, 28672, layers=80, heads=(64, 8, 128), vocabulary=128_256, max_tokens=131_072, tied_embeddings=False
-    ),
-    **PUBLISHED,
-}
+SMALL = {name: _ALL[name] for name in ("tiny", "demo")}
+SHAPES = {name: shape for name, shape in _ALL.items() if name not in SMALL}

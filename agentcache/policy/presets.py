@@ -8,8 +8,7 @@ from pathlib import Path
 
 from agentcache.errors import InputError, suggest
 from agentcache.models.geometry import AttentionLayers, Geometry
-from agentcache.models.published import Shape
-from agentcache.models.shapes import SHAPES, SMALL
+from agentcache.models.shapes import SHAPES, SMALL, Shape
 from agentcache.policy.cost import (
     CostProfile,
     FittedCostModel,

@@ -15,7 +15,7 @@ from family_checks import DRAFTS, FEW_TOKENS, Family
 from random_weights import LOAD_FORMAT
 from transformers import AutoConfig
 
-from agentcache.models.published import PUBLISHED, Shape
+from agentcache.models.shapes import SHAPES, Shape
 from agentcache.policy.presets import count_parameters
 
 # Qwen3-Next has one layer with attention among four.
@@ -55,7 +55,7 @@ FAMILIES = {
 
 def shorten(name: str) -> Shape:
     """Return the published shape with its first layers alone."""
-    shape, layers = PUBLISHED[name], LAYERS[name]
+    shape, layers = SHAPES[name], LAYERS[name]
     fields: dict[str, Any] = {**shape.fields, "num_hidden_layers": layers}
     if "layer_types" in fields:
         fields["layer_types"] = fields["layer_types"][:layers]

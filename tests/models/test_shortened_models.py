@@ -17,7 +17,7 @@ from vllm.config import VllmConfig
 from vllm.engine.arg_utils import EngineArgs
 
 from agentcache.models.geometry import Geometry, read_geometry
-from agentcache.models.published import PUBLISHED
+from agentcache.models.shapes import SHAPES
 from agentcache.run.layer_groups import make_layer_groups
 
 each_model = pytest.mark.parametrize("name", LAYERS)
@@ -38,10 +38,10 @@ def count_layers(geometry: Geometry) -> list[int]:
 def test_all_but_the_number_of_layers_is_published(name: str, tmp_path: Path) -> None:
     config = AutoConfig.from_pretrained(write_config(shorten(name), tmp_path))
     fewer = {"num_hidden_layers", "layer_types"}
-    for field, value in PUBLISHED[name].fields.items():
+    for field, value in SHAPES[name].fields.items():
         if field not in fewer:
             assert getattr(config, field) == value, field
-    short, whole = read_geometry(config), PUBLISHED[name].geometry
+    short, whole = read_geometry(config), SHAPES[name].geometry
     kinds = zip(count_layers(short), count_layers(whole), strict=True)
     assert {layers / of_whole for layers, of_whole in kinds} == {short.layers / whole.layers}
     assert min(count_layers(short)) >= 2
