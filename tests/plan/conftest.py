@@ -13,7 +13,7 @@ from agentcache.sim.command import simulate
 
 @pytest.fixture(scope="session")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Twenty jobs in a cache that is too small for them."""
+    """Twelve jobs in a cache that is too small for them."""
     folder = tmp_path_factory.mktemp("recorded")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("agentcache.report.html.render_svg", lambda _figure, name: f'<svg id="{name}"/>')

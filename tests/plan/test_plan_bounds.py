@@ -147,10 +147,10 @@ def test_an_endless_cache_hits_its_bound_exactly(recording: Path, tmp_path: Path
 
 def test_a_cell_is_bounded_by_all_of_its_caches(recording: Path, tmp_path: Path) -> None:
     read = read_recording(recording)
-    jobs = build_jobs(read, read.requests, max_context=3_200).jobs
+    jobs = build_jobs(read, read.requests, max_context=2_240).jobs
     worker = Worker(plan_settings(recording, tmp_path), jobs)
     one, host, engines = (
-        worker.run(cell) for cell in (Cell("lru", 3_200), Cell("lru", 3_200, 3_200), Cell("lru", 3_200, engines=2))
+        worker.run(cell) for cell in (Cell("lru", 2_240), Cell("lru", 2_240, 2_240), Cell("lru", 2_240, engines=2))
     )
     assert one.hit_rate < one.clairvoyant_hits < host.clairvoyant_hits < one.endless_hits
     assert host.clairvoyant_hits == engines.clairvoyant_hits

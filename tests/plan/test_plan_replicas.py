@@ -18,10 +18,10 @@ def test_engines_that_share_the_traffic_have_rows_of_their_own(
 ) -> None:
     made = make_plan(plan_settings(recording, tmp_path, kv_tokens=(7_000,), replicas=(1, 3)))
     assert [(each.cell.policy, each.cell.engines, each.jobs) for each in made.outcomes] == [
-        ("vllm", 1, 20),
-        ("agentcache", 1, 20),
-        ("vllm", 3, 20),
-        ("agentcache", 3, 20),
+        ("vllm", 1, 12),
+        ("agentcache", 1, 12),
+        ("vllm", 3, 12),
+        ("agentcache", 3, 12),
     ]
     alone, _, shared, at_home = [each.mean_s or 0.0 for each in made.outcomes]
     assert at_home < shared < alone

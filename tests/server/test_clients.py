@@ -10,7 +10,6 @@ from uuid import uuid4
 
 import httpx
 import pytest
-from anthropic import Anthropic
 from background_server import AUTHORIZED, KEY, SharedServer
 from client_doors import ANSWER, CALLS, LONG, Body, Chat, Door, Messages, Responses
 from forced_turns import dictate
@@ -165,6 +164,9 @@ def test_hostile_names_are_bounded_and_never_logged(server: Server) -> None:
 
 
 def test_the_anthropic_client_s_chat_is_one_job(server: Server) -> None:
+    # A second and a half, which no other test needs.
+    from anthropic import Anthropic
+
     session = str(uuid4())
     xargs = {"vllm_xargs": {REPLY_ARGUMENT: server.encoder.encode(CALLS)}, "session_id": session}
     with Anthropic(base_url=server.url, auth_token=KEY, api_key=None, max_retries=0) as client:

@@ -11,7 +11,7 @@ from made_recordings import make_session, write_sessions
 from agentcache.jobs.settings import JobSettings
 from agentcache.sim.settings import SimulationSettings
 
-_JOBS: dict[str, Any] = {"workload": "bfcl", "jobs": 20, "rate": 50.0, "scale": 0.1, "tool_latency": "0.5"}
+_JOBS: dict[str, Any] = {"workload": "bfcl", "jobs": 12, "rate": 50.0, "scale": 0.1, "tool_latency": "0.5"}
 _DEFAULTS: dict[str, Any] = {
     "command": "agentcache simulate bfcl ...",
     "overwrite": False,

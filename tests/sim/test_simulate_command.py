@@ -54,13 +54,13 @@ def test_bfcl_from_end_to_end(both: tuple[Path, Summary]) -> None:
     assert {path.name for path in out.iterdir()} >= FILES
     assert list(summary.policies) == ["vllm", "lru"]
     figures = summary.policies["lru"]
-    assert (figures.jobs, figures.finished, figures.diverged_prompts) == (20, 20, 0)
+    assert (figures.jobs, figures.finished, figures.diverged_prompts) == (12, 12, 0)
     assert figures.recomputed_tokens
     assert figures.preemptions
     assert 0 < (figures.block_hit_rate or 0) < 1
     record = read_run_record(out)
     assert record.device == "simulated NVIDIA H200 (measured cost model)"
-    assert (record.model, record.cache_tokens, record.jobs) == ("llama-3.1-8b", 6_992, 20)
+    assert (record.model, record.cache_tokens, record.jobs) == ("llama-3.1-8b", 6_992, 12)
     assert "simulated NVIDIA H200" in (out / MARKDOWN_FILE).read_text()
 
 

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-import subprocess
-import sys
+import time
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from endless_recording import FILES, MAX_BYTES, record
+from loaded_once import get_context
 
 from workloads.recording.reader import read_recording
 
-_PROGRAM = Path(__file__).with_name("endless_recording.py")
-
 
 @pytest.mark.engine
+@pytest.mark.usefixtures("forkserver")
 def test_a_killed_recording_is_read_and_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     full = [tmp_path / f"r.jsonl.{number}" for number in range(1, FILES)]
-    with subprocess.Popen([sys.executable, str(_PROGRAM), str(path)], stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"begins\n"
-        while not (full[-1].exists() and _is_half_full(path)):
-            assert process.poll() is None, "it ends when it is killed"
-        process.kill()
+    process = get_context().Process(target=record, args=(path, "endless", itertools.count(1)))
+    process.start()
+    while not (full[-1].exists() and _is_half_full(path)):
+        assert process.is_alive(), "it ends when it is killed"
+        time.sleep(0.01)
+    process.kill()
+    process.join()
 
     left = read_recording(path)
     # Over the borders of files nothing is missing that is not counted.
