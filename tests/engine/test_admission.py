@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from lone_scheduler import LoneScheduler
-from test_steered_scheduler import do_turn_in_no_time, make_lone, run_until_idle, tokens_of
+from steered_scheduler import do_turn_in_no_time, make_lone, run_until_idle, tokens_of
 from tracked_requests import ASKED, BLOCK, LOSS_S, Tracked
 from vllm.v1.request import RequestStatus
 

@@ -9,8 +9,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from lone_scheduler import BLOCK_SIZE, LoneScheduler
 from sizes import pick_size
+from steered_scheduler import SEARCH, do_turn_in_no_time, run_until_idle, tokens_of
 from test_layer_groups import ATTENTION, FULL, RECURRENT, WINDOW, make_lone
-from test_steered_scheduler import SEARCH, do_turn_in_no_time, run_until_idle, tokens_of
 from vllm.v1.core.kv_cache_utils import KVCacheBlock
 from vllm.v1.kv_cache_interface import ChunkedLocalAttentionSpec, KVCacheSpec, SlidingWindowSpec
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from lone_scheduler import BLOCK_SIZE, LoneScheduler
-from test_steered_scheduler import SEARCH, do_turn_in_no_time, learn_that_tools_are_fast, make_lone, tokens_of
+from steered_scheduler import SEARCH, do_turn_in_no_time, learn_that_tools_are_fast, make_lone, tokens_of
 from vllm.v1.request import RequestStatus
 
 from agentcache._evictor import FreeContext

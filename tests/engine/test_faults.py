@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from lone_scheduler import LoneScheduler
-from test_steered_scheduler import STEERED, do_turn, learn_that_tools_are_fast, make_lone, run_until_idle, tokens_of
+from steered_scheduler import STEERED, do_turn, learn_that_tools_are_fast, make_lone, run_until_idle, tokens_of
 
 from agentcache.engine.jobs import duration_store
 from tool_runtime.agent.job import ToolCall

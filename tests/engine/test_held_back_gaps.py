@@ -8,8 +8,7 @@ from unittest.mock import Mock
 
 import pytest
 from lone_scheduler import BLOCK_SIZE, LoneScheduler
-from test_multi_segment import PROMPT, drop_blocks, rows_of
-from test_steered_scheduler import (
+from steered_scheduler import (
     SEARCH,
     do_turn_in_no_time,
     learn_that_tools_are_fast,
@@ -17,6 +16,7 @@ from test_steered_scheduler import (
     run_until_idle,
     tokens_of,
 )
+from test_multi_segment import PROMPT, drop_blocks, rows_of
 from vllm.sampling_params import StructuredOutputsParams
 from vllm.v1.request import RequestStatus
 from vllm.v1.structured_output.request import StructuredOutputRequest

@@ -11,7 +11,7 @@ import pytest
 import torch
 from hand_clock import Clock
 from lone_scheduler import BLOCK_SIZE, LoneScheduler, make_config
-from test_steered_scheduler import SEARCH, do_turn_in_no_time, run_until_idle, tokens_of
+from steered_scheduler import SEARCH, do_turn_in_no_time, run_until_idle, tokens_of
 from transformers import Mamba2Config
 from vllm.v1.kv_cache_interface import (
     FullAttentionSpec,

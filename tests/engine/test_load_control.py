@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from lone_scheduler import LoneScheduler
+from steered_scheduler import make_lone, run_until_idle, tokens_of
 from test_admission import SEARCH, Patient, make_waiting
-from test_steered_scheduler import make_lone, run_until_idle, tokens_of
 from tracked_requests import ASKED, BLOCK, Tracked
 from vllm.v1.core.kv_cache_utils import BlockHashWithGroupId, KVCacheBlock
 from vllm.v1.request import Request, RequestStatus

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from lone_scheduler import BLOCK_SIZE, LoneScheduler
-from test_steered_scheduler import STEERED, do_turn_in_no_time, make_lone, run_until_idle, tokens_of
+from steered_scheduler import STEERED, do_turn_in_no_time, make_lone, run_until_idle, tokens_of
 
 
 def run_until_preemption(lone: LoneScheduler) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from test_steered_scheduler import SEARCH, do_turn, make_lone
+from steered_scheduler import SEARCH, do_turn, make_lone
 from vllm.v1.core.kv_cache_utils import KVCacheBlock
 
 COST_AWARE = ("asymcache", "asymcache-linear", "pensieve", "agentcache", "continuum+asymcache")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from lone_scheduler import BLOCK_SIZE, LoneScheduler
-from test_steered_scheduler import SEARCH, do_turn_in_no_time, make_lone, tokens_of
+from steered_scheduler import SEARCH, do_turn_in_no_time, make_lone, tokens_of
 from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
 from vllm.v1.core.encoder_cache_manager import EncoderCacheManager
 from vllm.v1.core.kv_cache_utils import KVCacheBlock

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from test_steered_scheduler import make_lone, run_until_idle, tokens_of
+from steered_scheduler import make_lone, run_until_idle, tokens_of
 
 WARNING = "Requests keep the order of --scheduling-policy priority."
 BY_PRIORITY = {"scheduling_policy": "priority", "max_num_seqs": 1}

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from lone_scheduler import LoneScheduler
+from steered_scheduler import SEARCH, STEERED, make_lone, tokens_of
 from test_admission import Patient
-from test_steered_scheduler import SEARCH, STEERED, make_lone, tokens_of
 from vllm.v1.request import Request
 
 # So many blocks that pins are made, end and are made again, and that requests wait.

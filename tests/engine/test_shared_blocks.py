@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lone_scheduler import BLOCK_SIZE, LoneScheduler
-from test_steered_scheduler import SEARCH, make_lone, tokens_of
+from steered_scheduler import SEARCH, make_lone, tokens_of
 
 from tool_runtime.agent.job import ToolCall
 

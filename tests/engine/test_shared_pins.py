@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from lone_scheduler import BLOCK_SIZE, LoneScheduler
-from test_steered_scheduler import (
+from steered_scheduler import (
     SEARCH,
     STEERED,
     do_turn_in_no_time,

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from hand_clock import Clock
 from lone_scheduler import LoneScheduler, make_config, make_scheduler
+from steered_scheduler import SEARCH, tokens_of
 from test_admission import make_waiting
 from test_job_queue import make_request
-from test_steered_scheduler import SEARCH, tokens_of
 from tracked_requests import BLOCK
 
 from agentcache.engine.constants import SCHEDULER_CLASS

@@ -7,7 +7,7 @@ from unittest import mock
 import pytest
 from lone_scheduler import BLOCK_SIZE
 from sizes import pick_size
-from test_steered_scheduler import make_lone
+from steered_scheduler import make_lone
 from tiered_jobs import PROMPT, ask, make_evicted, make_tokens, push_out, run_at_random
 from tiered_scheduler import TieredScheduler, make_tiered
 from vllm import SamplingParams
