@@ -217,7 +217,7 @@ def test_each_call_has_its_own_timeout() -> None:
     async def hang() -> None:
         await asyncio.Event().wait()
 
-    executor = executor_of(timeout_s=0.01, hang=hang, quick=lambda: "ok")
+    executor = executor_of(timeout_s=0.3, hang=hang, quick=lambda: "ok")
     executed = asyncio.run(executor.run([ToolCall("hang", "{}"), ToolCall("quick", "{}"), ToolCall("hang", "{}")]))
     assert [each.result.content == "ok" for each in executed] == [False, True, False]
 
