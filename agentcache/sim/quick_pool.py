@@ -77,7 +77,7 @@ class QuickPool(BlockPool):
         if num_blocks > self.get_num_free_blocks() or self._reuse_watchers:
             return super().get_new_blocks(num_blocks)
         held, others = cache._cache, self.cached_block_hashes_by_block
-        copying, fresh = (watched.copying, watched.fresh) if watched else ({}, {})
+        copying = watched.copying if watched else {}
         taken: list[KVCacheBlock] = self.free_block_queue.popleft_n(num_blocks)
         lost: list[BlockHashWithGroupId] = []
         for block in taken:
@@ -89,7 +89,6 @@ class QuickPool(BlockPool):
                 block._block_hash = block._block_hash_num_tokens = None
                 lost.append(key)
                 copying.pop(block.block_id, None)
-                fresh.pop(block.block_id, None)
                 if self.enable_kv_cache_events:
                     self._emit_block_removed_events([key])
             elif key is not None or block.block_id in others:

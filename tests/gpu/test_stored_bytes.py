@@ -12,7 +12,6 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
-from unittest import mock
 
 import pytest
 import torch
@@ -20,12 +19,11 @@ from live_engine import LiveEngine, Reply, make_prompt
 from pushed_out import SEARCH, settle
 from served import find_distance
 from test_tier_on_gpu import KNOBS
+from too_early import begin_unchecked
 from vllm.distributed.kv_transfer import ensure_kv_transfer_shutdown, get_kv_transfer_group
 
 from agentcache.engine.cpu_cache.options import make_transfer_config
 from agentcache.engine.cpu_cache.tier import Tier
-from agentcache.engine.segments import cached_blocks
-from agentcache.engine.segments.cached_blocks import WatchedBlockMap
 from agentcache.models.catalog import resolve_model
 
 pytestmark = pytest.mark.engine
@@ -168,19 +166,8 @@ def test_every_stored_block_is_what_its_hash_says(large_model: str) -> None:
     assert max(apart) <= DISTANCE
 
 
-def test_blocks_that_outlive_their_owner_are_seen(large_model: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The negative control: what is fresh is not told of blocks that the GPU takes, and no store is refused."""
-
-    class StaleMap(WatchedBlockMap):
-        def __init__(self) -> None:
-            super().__init__()
-            self.fresh.pop = mock.Mock()  # type: ignore[method-assign]
-
-    monkeypatch.setattr(cached_blocks, "WatchedBlockMap", StaleMap)
-    monkeypatch.setattr(Tier, "begin_copies", _begin_unchecked)
+def test_blocks_that_are_stored_too_early_are_seen(large_model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The negative control: a step's own blocks are stored beside it, and nothing refuses that."""
+    monkeypatch.setattr(Tier, "begin_copies", begin_unchecked)
     blocks, _ = find_distances(large_model, Sizes(), **OPTIONS)
     assert max(blocks) > 5 * ROUNDING
-
-
-def _begin_unchecked(tier: Tier, step: Any) -> Any:
-    return tier.copies.begin(tier.storing.begin(idle=not step.total_num_scheduled_tokens))

@@ -30,11 +30,13 @@ def key_of(number: int) -> bytes:
     return make_block_hash_with_group_id(BlockHash(number.to_bytes(4, "big")), 0)
 
 
-def store(host: HostCache, *numbers: int, freed_s: float = 0.0, stays: bool = False) -> None:
+def store(host: HostCache, *numbers: int, freed_s: float = 0.0, is_hit: bool = False) -> None:
     last_use = LastUse(FreeContext(), freed_s)
     blocks = host.reserve(len(numbers))
     filled = zip(blocks, numbers, strict=True)
-    host.put([StoredBlock(block, key_of(number), 16, last_use, stays) for block, number in filled])
+    host.put([StoredBlock(block, key_of(number), 16, last_use) for block, number in filled])
+    if is_hit:
+        host.note_hits(map(key_of, numbers))
     host.check_integrity()
 
 
@@ -53,28 +55,12 @@ def test_least_valuable_blocks_go_when_others_are_stored() -> None:
     assert host.used_blocks == 4
 
 
-def test_what_stays_on_the_gpu_goes_before_older_blocks() -> None:
+def test_what_the_gpu_has_too_goes_before_older_blocks() -> None:
     host = make_host(5, by_value(5))
     store(host, 1, 2, freed_s=990.0)
-    store(host, 3, 4, freed_s=995.0, stays=True)
+    store(host, 3, 4, freed_s=995.0, is_hit=True)
     store(host, 5, freed_s=999.0)
     assert {1, 2, 5} < set(held(host, range(9)))
-
-
-def test_room_is_what_holds_nothing_and_is_not_copied_to() -> None:
-    host = make_host()
-    assert host.room == 4
-    store(host, 1)
-    assert host.room == 3
-    targets = host.reserve(2)
-    assert host.room == 1
-    host.give_back(targets)
-    assert host.room == 3
-    # What was stored twice leaves an empty block.
-    store(host, 1)
-    assert host.room == 3
-    store(host, 2, 3, 4, 5)
-    assert host.room == 0
 
 
 def test_block_stored_twice_is_kept_once() -> None:
@@ -99,7 +85,7 @@ def test_what_was_read_in_vain_goes_as_before_it_was_read() -> None:
     host = make_host(5, by_value(5))
     store(host, 1, 2, freed_s=990.0)
     # That the GPU has lost it since was not told.
-    store(host, 3, 4, freed_s=995.0, stays=True)
+    store(host, 3, 4, freed_s=995.0, is_hit=True)
     host.end_reading_in_vain(host.begin_reading([key_of(2), key_of(3)]))
     assert host.find_used() == set()
     store(host, 5, freed_s=999.0)
@@ -139,18 +125,15 @@ def test_reset_forgets_all_but_what_is_written() -> None:
     assert held(host, range(9)) == [1]
 
 
-def test_what_nobody_comes_back_to_is_room_and_goes_first() -> None:
+def test_what_no_job_comes_back_to_goes_first() -> None:
     host = make_host(5, by_value(5), useless={7})
     blocks = host.reserve(2)
     useless = LastUse(FreeContext(finish_class=7), 999.0)
-    host.put([StoredBlock(block, key_of(n), 16, useless, False) for n, block in enumerate(blocks, start=1)])
-    assert host.room == 4
+    host.put([StoredBlock(block, key_of(n), 16, useless) for n, block in enumerate(blocks, start=1)])
     store(host, 3, freed_s=1.0)
-    store(host, 4, freed_s=1.0, stays=True)
-    assert host.room == 2
+    store(host, 4, freed_s=1.0, is_hit=True)
     store(host, 5, 6, freed_s=2.0)
     assert held(host, range(9)) == [3, 4, 5, 6]
-    assert host.room == 0
 
 
 def test_what_the_gpu_hits_again_goes_until_it_is_lost_there() -> None:
@@ -180,7 +163,7 @@ def test_copy_is_not_worth_what_its_job_has_here_alone() -> None:
     last_use = LastUse(FreeContext(job=7), 990.0)
     for number in (1, 2):
         (block,) = host.reserve(1)
-        host.put([StoredBlock(block, key_of(number), 16, last_use, False)])
+        host.put([StoredBlock(block, key_of(number), 16, last_use)])
     store(host, 3, freed_s=900.0)
     host.note_hits([key_of(1)])
     store(host, 4, freed_s=999.0)
@@ -190,23 +173,12 @@ def test_copy_is_not_worth_what_its_job_has_here_alone() -> None:
 
 def test_copy_of_what_the_gpu_loses_is_worth_its_last_use() -> None:
     host = make_host(4, by_value(4))
-    store(host, 1, 2, freed_s=990.0, stays=True)
+    store(host, 1, 2, freed_s=990.0, is_hit=True)
     store(host, 3, freed_s=990.0)
     host.renew([(key_of(1), LastUse(FreeContext(), 995.0))])
     store(host, 4, freed_s=999.0)
     assert held(host, range(9)) == [1, 3, 4]
     host.check_integrity()
-
-
-def test_block_that_is_read_is_no_room() -> None:
-    host = make_host(useless=range(9))
-    store(host, 1, 2)
-    assert host.room == 4
-    reading = host.begin_reading([key_of(1)])
-    assert host.room == 3
-    host.end_reading(reading)
-    host.reset()
-    assert host.room == 4
 
 
 @given(
@@ -223,7 +195,7 @@ def test_order_is_that_of_the_evictor_by_last_uses(uses: list[tuple[int, float, 
         blocks = host.reserve(len(positions))
         keys = [key_of(100 * number + index) for index in range(len(positions))]
         filled = zip(blocks, keys, positions, strict=True)
-        host.put([StoredBlock(block, key, 16 * n, LastUse(context, freed_s), False) for block, key, n in filled])
+        host.put([StoredBlock(block, key, 16 * n, LastUse(context, freed_s)) for block, key, n in filled])
         if positions:
             alone.add([block.block_id for block in blocks], [16 * n for n in positions], freed_s, context)
     host._queue.clock.now_s = now_s

@@ -29,6 +29,7 @@ def test_a_failed_store_is_as_if_never_made(tiny_model_path: str) -> None:
     lone = make_tiered(tiny_model_path)
     tier = lone.scheduler.tier
     lone.fails = 1.0
+    tier.storing._margin = lone.pool.num_gpu_blocks
     ask(lone, "mine/0", PROMPT)
     lone.run_until_idle()
     assert tier.host.used_blocks == 0 == tier.storing.stats.stored == tier.storing.stats.overwritten

@@ -128,9 +128,11 @@ def test_not_worth_a_copy(tiny_model_path: str) -> None:
 def test_overwritten_before_it_was_copied(tiny_model_path: str) -> None:
     lone = make_tiered(tiny_model_path)
     lone.pace = 0.0
+    lone.scheduler.tier.storing._margin = lone.pool.num_gpu_blocks
     ask(lone, "mine/0", PROMPT)
     while lone.scheduler.requests:
         lone.step()
+    lone.step()
     lone.pool.free_blocks(lone.pool.get_new_blocks(lone.pool.get_num_free_blocks()))
     lone.pace = 1.0
     turn = come_back(lone)
@@ -172,9 +174,10 @@ def find_keys(lone: TieredScheduler) -> list[BlockHashWithGroupId]:
 
 def test_a_copy_lost_before_its_block_counts_as_the_hosts(tiny_model_path: str) -> None:
     lone = make_tiered(tiny_model_path)
+    tier = lone.scheduler.tier
+    tier.storing._margin = lone.pool.num_gpu_blocks
     ask(lone, "mine/0", PROMPT)
     lone.run_until_idle()
-    tier = lone.scheduler.tier
     tier.storing._margin = tier.storing._most = 0
     tier.host.give_back(tier.host.reserve(tier.host.num_blocks))
     lost_s = lone.scheduler.clock.now_s

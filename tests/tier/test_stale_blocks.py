@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from unittest import mock
 
 import pytest
 from lone_scheduler import BLOCK_SIZE
 from tiered_jobs import ask, make_tokens
 from tiered_scheduler import TieredScheduler, make_tiered
+from too_early import begin_unchecked, choose_too_early
 
-from agentcache.engine.segments.cached_blocks import WatchedBlockMap
+from agentcache.engine.cpu_cache.storing import Storing
+from agentcache.engine.cpu_cache.tier import Tier
+from agentcache.engine.vllm.copies import CopyOrders
+from agentcache.engine.vllm.types import SchedulerOutput
 from agentcache.errors import IntegrityError
 
 
@@ -35,35 +38,30 @@ def test_stored_blocks_are_what_their_hashes_say(tiny_model_path: str, in_flight
     assert lone.scheduler.tier.fetched_blocks > 100
 
 
-class _StaleMap(WatchedBlockMap):
-    """Does not tell what is fresh of blocks that the GPU takes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fresh = _Kept()
-
-
-class _Kept(OrderedDict):  # type: ignore[type-arg]
-    pop = mock.Mock()
-
-
-@pytest.fixture
-def stale(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agentcache.engine.segments.cached_blocks.WatchedBlockMap", _StaleMap)
-
-
-@pytest.mark.usefixtures("stale")
 def test_a_store_of_what_its_step_computes_is_refused(tiny_model_path: str) -> None:
-    with pytest.raises(IntegrityError, match=r"^a block is to be stored beside the step that computes it$"):
-        run_in_turn(make_roomy(tiny_model_path, 1))
+    lone = make_roomy(tiny_model_path, 1)
+    steps: list[SchedulerOutput] = []
+    begin = lone.scheduler.tier.begin_copies
+
+    def begin_copies(step: SchedulerOutput) -> CopyOrders:
+        steps.append(step)
+        store = choose_too_early(lone.scheduler.tier, step)
+        with mock.patch.object(Storing, "begin", return_value=store):
+            return begin(step)
+
+    with (
+        mock.patch.object(lone.scheduler.tier, "begin_copies", begin_copies),
+        pytest.raises(IntegrityError, match=r"^a block is to be stored beside the step that computes it$"),
+    ):
+        run_in_turn(lone)
+    assert len(steps) == 1
 
 
-@pytest.mark.usefixtures("stale")
 def test_the_worker_of_these_tests_shows_wrong_copies(tiny_model_path: str) -> None:
     """It copies as early as a GPU's worker may, so what is not refused is seen."""
     lone = make_roomy(tiny_model_path, 1)
     with (
-        mock.patch("agentcache.engine.cpu_cache.tier.find_filled", return_value=set()),
+        mock.patch.object(Tier, "begin_copies", begin_unchecked),
         pytest.raises(AssertionError, match="holds another's KV"),
     ):
         run_in_turn(lone)

@@ -25,8 +25,6 @@ def make_alike(model_path: str, most: int) -> TieredScheduler:
         ask(lone, "one/0", PROMPT, tokens=1)
         ask(lone, "two/0", PROMPT, tokens=1)
         lone.run_until_idle()
-    # Or they were copied into empty room.
-    storing._fresh.clear()
     keys = [block.block_hash for block in lone.pool.blocks if block.block_hash is not None]
     assert (len(keys), len(set(keys))) == (BLOCKS + 1, BLOCKS)
     storing._margin, storing._most = lone.pool.num_gpu_blocks, most
@@ -50,22 +48,6 @@ def test_blocks_of_one_hash_are_copied_once(most: int, tiny_model_path: str) -> 
     lone.pace = 1.0
     lone.run_until_idle()
     assert lone.scheduler.tier.storing.stats.stored == lone.scheduler.tier.host.used_blocks >= BLOCKS
-
-
-def test_what_running_requests_computed_is_copied_once(tiny_model_path: str) -> None:
-    """The CPU cache has room, so what the second request computes is looked at while the first's is copied."""
-    lone = make_tiered(tiny_model_path)
-    lone.scheduler.tier.storing._margin = 20
-    lone.pace = 0.0
-    ask(lone, "one/0", PROMPT, tokens=12)
-    for _ in range(3):
-        lone.step()
-    ask(lone, "two/0", PROMPT, tokens=8)
-    for _ in range(4):
-        lone.step()
-    keys = [block.block_hash for block in list_copied(lone)]
-    assert len(lone.scheduler.running) == 2
-    assert len(keys) == len(set(keys)) == BLOCKS
 
 
 def test_a_twin_is_copied_where_the_first_was_lost(tiny_model_path: str) -> None:

@@ -69,7 +69,9 @@ class TieredScheduler(LoneScheduler):
 
     @property
     def idle(self) -> bool:
-        return super().idle and not self.copies
+        """As vLLM's engine core has it: it goes on as long as the connector asks for that."""
+        connector = self.scheduler.connector
+        return super().idle and not self.copies and not (connector and connector.has_pending_push_work())
 
     def step(self) -> Step:
         self.scheduler.clock.now_s += 1.0

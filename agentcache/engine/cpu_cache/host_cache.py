@@ -28,16 +28,12 @@ UNKNOWN_USE = LastUse(UNKNOWN_REQUEST, 0.0)
 
 
 class StoredBlock(NamedTuple):
-    """A block of the CPU cache that a copy has filled, with what its evictor is to know.
-
-    `stays`: the GPU does not lose it soon, so it is worth less here.
-    """
+    """A block of the CPU cache that a copy has filled, with what its evictor is to know."""
 
     block: KVCacheBlock
     key: BlockHashWithGroupId
     tokens: int
     last_use: LastUse
-    stays: bool
 
 
 class HostCache:
@@ -57,8 +53,6 @@ class HostCache:
         `is_useful` tells of a finish class whether blocks of such requests are worth a copy.
         """
         self._is_useful = is_useful
-        # Blocks that are here alone, and not worth it.
-        self._useless: set[int] = set()
         self.num_blocks = num_blocks
         self._pool = BlockPool(num_blocks, enable_caching=True, hash_block_size=hash_block_size)
         self._watchers: list[Callable[[Sequence[KVCacheBlock]], None]] = []
@@ -66,8 +60,6 @@ class HostCache:
             self._pool, evictor, clock, notes_reuse=False, on_taken=self._tell_watchers
         )
         self.map: WatchedBlockMap = watch_cache(self._pool)
-        # So many blocks are being copied to.
-        self._filling = 0
         # Blocks that are on the GPU as well, or were when they were read.
         self._copied: set[int] = set()
         # By the block's id, as they were when it was put here.
@@ -91,12 +83,6 @@ class HostCache:
         return len(self.map)
 
     @property
-    def room(self) -> int:
-        """Return how many blocks hold nothing that is of use, and nothing is being copied to."""
-        # One is the placeholder.
-        return self.num_blocks - 1 - len(self.map) - self._filling + len(self._useless)
-
-    @property
     def evictions(self) -> Evictions:
         """Return what was evicted from here to make room."""
         return self._queue.evictions["capacity"]
@@ -105,35 +91,27 @@ class HostCache:
         """Take up to `count` blocks to copy to: empty ones, then those that are worth least."""
         blocks = self._pool.get_new_blocks(min(count, self._pool.get_num_free_blocks()))
         self._copied.difference_update(block.block_id for block in blocks)
-        self._useless.difference_update(block.block_id for block in blocks)
-        self._filling += len(blocks)
         return blocks
 
     def put(self, stored: Sequence[StoredBlock]) -> None:
         """Take over blocks that copies have filled. What was stored twice is kept once."""
-        self._filling -= len(stored)
-        for (last_use, stays), group in groupby(stored, key=lambda one: (one.last_use, one.stays)):
+        for last_use, group in groupby(stored, key=lambda one: one.last_use):
             blocks = []
             for one in group:
                 if not self.map.holds(one.key):
                     self._pool._insert_block_hash(one.key, one.block, num_tokens=one.tokens)
                 self._last_uses[one.block.block_id] = last_use
                 blocks.append(one.block)
-            if stays:
-                self._free_copied(blocks)
-            else:
-                self._free_alone(blocks, last_use)
+            self._free_alone(blocks, last_use)
 
     def give_back(self, blocks: Sequence[KVCacheBlock]) -> None:
         """Take back blocks that no copy has filled."""
-        self._filling -= len(blocks)
         self._pool.free_blocks(blocks)
 
     def begin_reading(self, keys: Sequence[BlockHashWithGroupId]) -> list[KVCacheBlock]:
         """Return the blocks with these keys, all of which must be held; they stay until `end_reading`."""
         blocks = self.map.find_blocks(keys)
         self._pool.touch(blocks)
-        self._useless.difference_update(block.block_id for block in blocks)
         return blocks
 
     def last_use_of(self, block: KVCacheBlock) -> LastUse:
@@ -154,7 +132,6 @@ class HostCache:
         """Note that a request uses what the GPU has of these: until it loses them they are worth less here."""
         here = self.map.find_blocks(list(filter(self.map.holds, keys)))
         blocks = [block for block in here if not block.ref_cnt and block.block_id not in self._copied]
-        self._useless.difference_update(block.block_id for block in blocks)
         self._pool.touch(blocks)
         self._free_copied(blocks)
 
@@ -169,7 +146,6 @@ class HostCache:
         context = last_use.context
         if not self._is_useful(context.finish_class):
             context = FreeContext(superseded=True)
-            self._useless.update(block.block_id for block in blocks if block.block_hash is not None)
         with self._queue.free_with(context, last_use.freed_s):
             self._pool.free_blocks(blocks)
 
@@ -189,7 +165,6 @@ class HostCache:
         self._pool.evict_blocks({block.block_id for block in self._pool.blocks if block.block_hash is not None})
         self._queue.forget_kv()
         self._copied.clear()
-        self._useless.clear()
 
     def find_used(self) -> set[int]:
         """Find the blocks that copies read or write, by their id."""

@@ -1,14 +1,13 @@
-"""Chooses what may be stored beside a step: blocks worth a copy, fresh ones too, and when to look at victims."""
+"""Chooses what may be stored beside a step: blocks worth a copy, and when to look at victims."""
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable
 
 from agentcache.engine.blocks.block_queue import BlockQueue
-from agentcache.engine.cpu_cache.host_cache import HostCache
-from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP, watched_map_of
-from agentcache.engine.vllm.types import BlockHashWithGroupId, BlockPool, KVCacheBlock, Scheduler, SchedulerOutput
+from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP
+from agentcache.engine.vllm.types import Scheduler, SchedulerOutput
 
 # What is assumed of a class before any of its copies was fetched or lost.
 _PRIOR_LOST, _PRIOR_FETCHED = 200, 200
@@ -96,101 +95,6 @@ class LookTimes:
         wanted, self._wanted = self._wanted, 0
         self.is_awaited = self.has_more = False
         return wanted
-
-
-class ComputedBlocks:
-    """Gives each full block of each running request once, when it is computed. O(running requests) a step."""
-
-    def __init__(self, scheduler: Scheduler) -> None:
-        self._scheduler = scheduler
-        # By the request's id, how many of its blocks were given.
-        self._given: dict[str, int] = {}
-
-    def take(self) -> list[KVCacheBlock]:
-        """Return what was computed before the step that has just been scheduled, and was not given before.
-
-        A request that this step has admitted gives nothing: what it hits may be computed in this very step, as part of
-        another request.
-        """
-        given: dict[str, int] = {}
-        new: list[KVCacheBlock] = []
-        for request in self._scheduler.running:
-            name = request.request_id
-            if (before := self._given.get(name)) is None:
-                given[name] = 0
-                continue
-            given[name] = computed = request.num_computed_tokens // self._scheduler.block_size
-            if computed > before:
-                blocks = self._scheduler.kv_cache_manager.get_blocks(name).blocks[KV_CACHE_GROUP]
-                new += blocks[before:computed]
-        self._given = given
-        return new
-
-
-class FreshBlocks:
-    """Blocks of the GPU that requests left or computed of late, in that order, while the CPU cache has room.
-
-    They stand in the map of cached blocks, which drops a block when the GPU takes it: the next owner's hash stands on
-    it as soon as the next step is scheduled, and its KV comes with that step. Once the CPU cache is full such copies
-    are the first to go there, as the GPU still has the blocks.
-    """
-
-    def __init__(self, host: HostCache, pool: BlockPool, computed: ComputedBlocks) -> None:
-        """Take the GPU's `pool`."""
-        self._host = host
-        self._pool = pool
-        self._computed = computed
-
-    @property
-    def _blocks(self) -> OrderedDict[int, KVCacheBlock]:
-        # A reset makes a new map.
-        return watched_map_of(self._pool).fresh
-
-    def note_left(self, blocks: Iterable[KVCacheBlock]) -> None:
-        """Note that a request leaves these."""
-        if self._host.room > 0:
-            # A block without a hash may get one later, with other KV.
-            self._blocks.update((block.block_id, block) for block in blocks if block.block_hash is not None)
-
-    def take_computed(self) -> list[KVCacheBlock]:
-        """Take up what running requests have computed: what they leave may be evicted in the step in which they end.
-
-        Returns:
-            Those blocks.
-        """
-        computed = self._computed.take()
-        if self._host.room <= 0:
-            return []
-        holds = self._host.map.holds
-        new = [block for block in computed if block.block_hash is not None and not holds(block.block_hash)]
-        self.note_left(new)
-        return new
-
-    def add_to(
-        self,
-        chosen: dict[BlockHashWithGroupId, KVCacheBlock],
-        margin: int,
-        under_way: Collection[BlockHashWithGroupId],
-        is_useful: Callable[[KVCacheBlock], bool],
-    ) -> None:
-        """Add fresh blocks to `chosen` while the CPU cache has room, up to `margin`: they displace nothing there.
-
-        None is added that is `under_way`, or of which a copy would not be `is_useful`.
-        """
-        holds, blocks = self._host.map.holds, self._blocks
-        most = min(margin, self._host.room)
-        while blocks and len(chosen) < most:
-            _, block = blocks.popitem(last=False)
-            key = block.block_hash
-            if key is None or key in under_way or holds(key) or not is_useful(block):
-                continue
-            chosen.setdefault(key, block)
-        if self._host.room <= 0:
-            self.clear()
-
-    def clear(self) -> None:
-        """Forget all of them."""
-        self._blocks.clear()
 
 
 def find_filled(scheduler: Scheduler, step: SchedulerOutput) -> set[int]:

@@ -1,7 +1,5 @@
 """Copies to the CPU cache the blocks that the GPU evicts next.
 
-While that memory has empty blocks, what is fresh is copied as well (`FreshBlocks`).
-
 Nothing is held while it is copied. When the GPU takes a block for other tokens meanwhile, the map of cached blocks
 reports it, and its copy is thrown away. What is copied was free when the step was scheduled: only a later step can
 write over it.
@@ -15,7 +13,7 @@ from dataclasses import dataclass
 from agentcache._evictor import FreeContext
 from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.cpu_cache.host_cache import UNKNOWN_USE, HostCache, LastUse, StoredBlock
-from agentcache.engine.cpu_cache.store_choice import ComputedBlocks, FreshBlocks, LookTimes, Usefulness
+from agentcache.engine.cpu_cache.store_choice import LookTimes, Usefulness
 from agentcache.engine.observe.ledger import Ledger
 from agentcache.engine.parts import Observers
 from agentcache.engine.segments.cached_blocks import WatchedBlockMap, watched_map_of
@@ -48,16 +46,12 @@ class StoreStats:
 
 @dataclass(slots=True, eq=False)
 class Store:
-    """Copies of one step, from the GPU's `blocks` to the host's `targets`. `keys` are those of `blocks`.
-
-    The first `victims` of them are about to be evicted.
-    """
+    """Copies of one step, from the GPU's `blocks` to the host's `targets`. `keys` are those of `blocks`."""
 
     blocks: Sequence[KVCacheBlock]
     targets: Sequence[KVCacheBlock]
     keys: Sequence[BlockHashWithGroupId]
     last_uses: Sequence[LastUse]
-    victims: int
     abandoned: bool = False
 
 
@@ -91,7 +85,6 @@ class Storing:
         self._losses_guard = observers.guard("losses", self.ledger.ignore_host)
         self.stats = StoreStats()
         self.usefulness = usefulness
-        self._fresh = FreshBlocks(host, pool, ComputedBlocks(scheduler))
         self._pool = pool
         self._queue = queue
         self._host = host
@@ -116,7 +109,6 @@ class Storing:
             self._last_uses[block.block_id] = last_use
         self._passed_over.difference_update(block.block_id for block in blocks)
         self._losses_guard.tell(self.ledger.note_use, blocks)
-        self._fresh.note_left(blocks)
 
     def note_taken(self, blocks: Sequence[KVCacheBlock]) -> None:
         """Note that the GPU loses these blocks now: those that are stored are worth what their last use says.
@@ -157,15 +149,9 @@ class Storing:
 
         `idle`: the step has no tokens. Then everything is copied that is to be, so that the engine can rest.
         """
-        chosen: dict[BlockHashWithGroupId, KVCacheBlock] = {}
-        if self.looks.is_due(self._margin, idle=idle):
-            chosen = self._choose(None if idle else self._most)
-        victims = len(chosen)
-        self._note_computed()
-        self._fresh.add_to(chosen, self._margin, self._under_way, self._is_useful)
-        blocks = list(chosen.values())
-        if not blocks:
+        if not self.looks.is_due(self._margin, idle=idle):
             return None
+        blocks = list(self._choose(None if idle else self._most).values())
         targets = self._host.reserve(len(blocks))
         roomless = [block.block_id for block in blocks[len(targets) :]]
         self._losses_guard.tell(self.ledger.note_not_copied, roomless, "no room")
@@ -173,7 +159,7 @@ class Storing:
         if not blocks:
             return None
         keys = [key for block in blocks if (key := block.block_hash) is not None]
-        store = Store(blocks, targets, keys, [self._last_uses[block.block_id] for block in blocks], victims)
+        store = Store(blocks, targets, keys, [self._last_uses[block.block_id] for block in blocks])
         # A block may be read by two copies at once, of which the first is of what it held before.
         self._map.copying.update((block.block_id, store) for block in blocks)
         self._under_way.update(keys)
@@ -186,14 +172,13 @@ class Storing:
         self._under_way.difference_update(store.keys)
         stored, lost, safe = [], [], []
         copies = zip(store.blocks, store.targets, store.keys, store.last_uses, strict=True)
-        for index, (block, target, key, last_use) in enumerate(copies):
+        for block, target, key, last_use in copies:
             is_intact = copying.get(block.block_id) is store
             if is_intact:
                 del copying[block.block_id]
             if is_intact and not store.abandoned:
-                stays = index >= store.victims
                 safe.append(block)
-                stored.append(StoredBlock(target, key, block.block_hash_num_tokens or 0, last_use, stays))
+                stored.append(StoredBlock(target, key, block.block_hash_num_tokens or 0, last_use))
             else:
                 lost.append(target)
         self._host.give_back(lost)
@@ -216,11 +201,6 @@ class Storing:
 
     def _is_useful(self, block: KVCacheBlock) -> bool:
         return self.usefulness.is_useful(self._last_uses[block.block_id].context.finish_class)
-
-    def _note_computed(self) -> None:
-        for block in self._fresh.take_computed():
-            # Its last use was for other tokens.
-            self._last_uses[block.block_id] = UNKNOWN_USE
 
     def _choose(self, most: int | None) -> dict[BlockHashWithGroupId, KVCacheBlock]:
         """Choose up to `most` of the next victims, None: all that are worth a copy."""

@@ -5,7 +5,6 @@ A map of what is cached of it is kept up to date by every change of the cache.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from itertools import chain, count
@@ -118,8 +117,6 @@ class WatchedBlockMap(BlockHashToBlockMap):
         self.watchers: dict[str, CachedBlockMap] = {}
         # By the block's id, the copy that reads it: taken out when the block loses its KV meanwhile.
         self.copying: dict[int, object] = {}
-        # The same of blocks that may be copied, first come first.
-        self.fresh: OrderedDict[int, KVCacheBlock] = OrderedDict()
         self.changes = 0
         # Changes that watchers hear of together; None where they hear of each at once.
         self._to_tell: list[BlockHashWithGroupId] | None = None
@@ -139,8 +136,6 @@ class WatchedBlockMap(BlockHashToBlockMap):
         block = _pop(self, key, block_id)
         if self.copying:
             self.copying.pop(block_id, None)
-        if self.fresh:
-            self.fresh.pop(block_id, None)
         self._note_change(key)
         return block
 
