@@ -117,8 +117,14 @@ def count_internals() -> Figure:
     signatures = sum(len(table.keys) for table in find_table("SIGNATURES"))
     listed = [value for table in find_table("ATTRIBUTES") for value in table.values]
     attributes = sum(len(value.elts) for value in listed if isinstance(value, ast.Tuple))
-    rule = "keys of the tables *SIGNATURES, and names in the tuples of the tables *ATTRIBUTES"
-    return Figure("internals relied on", signatures + attributes, rule, (f"{signatures} + {attributes}",))
+    moved = sum(len(table.keys) for table in find_table("MOVED"))
+    rule = (
+        "keys of the tables SIGNATURES and MOVED, and names in the tuples of ATTRIBUTES: what we call, override, "
+        "replace, read or set, without the public methods by which vLLM lets others extend it, which "
+        "tests/contract/test_extension_points.py has (scheduler, connector, logits processor, parsers, from_cli_args)"
+    )
+    found = (f"{signatures} + {attributes} + {moved}",)
+    return Figure("internals relied on", signatures + attributes + moved, rule, found)
 
 
 def count_none_tests() -> Figure:

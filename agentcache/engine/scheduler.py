@@ -169,7 +169,7 @@ class AgentScheduler(MultiSegmentScheduler):
         blocks = self.kv_cache_manager.get_blocks(request.request_id).blocks
         for group, manager in zip(blocks, managers, strict=True):
             unwritten = group[request.num_computed_tokens // manager.block_size :]
-            self.kv_cache_manager.evict_blocks({block.block_id for block in unwritten if block.block_hash})
+            self.kv_cache_manager.block_pool.evict_blocks({block.block_id for block in unwritten if block.block_hash})
         super()._preempt_request(request, timestamp, drop_stale_output)
 
     def update_from_output(

@@ -9,7 +9,6 @@ from pathlib import Path
 from agentcache.config import AgentCacheConfig
 from agentcache.engine.cpu_cache.options import OURS, STOCK, is_left_to_vllm, is_steered
 from agentcache.engine.vllm.base import current_platform, get_cgroup_memory_limit
-from agentcache.engine.vllm.compat import check_tier
 from agentcache.engine.vllm.config import VllmConfig
 from agentcache.errors import InputError
 from agentcache.front_end.token_bytes import count_token_bytes
@@ -40,7 +39,6 @@ def steer_offloading(vllm_config: VllmConfig, config: AgentCacheConfig, *, is_co
             f"{config.policy} steers, the config alone the connector that it names, which is left to vLLM"
         )
     if steered:
-        check_tier()
         transfer.kv_connector, transfer.kv_connector_module_path = OURS
     elif is_native and not is_connector_given and current_platform.is_cpu():
         ours = "" if is_steered(config) else ", or take policy agentcache with tier.enabled, whose tier runs there"

@@ -82,7 +82,7 @@ def _make_placer(core: PlacingClient, vllm_config: VllmConfig, config: AgentCach
     if not keeps_jobs_home(config):
         return None
     try:
-        make = _plan_placement(vllm_config, config, len(core.core_engines))
+        make = _plan_placement(vllm_config, config, len(core.engine_ranks_managed))
         placement = _share_placement(core, make, vllm_config) if shares_engines(core) else make()
     except InputError as error:
         logger.warning("agentcache: vLLM's balancer chooses engines, because costs are unknown: %s", error)
@@ -135,7 +135,7 @@ def _make_release(core: PlacingClient) -> Callable[[int, str, str | None], None]
     releases: set[asyncio.Task[Any]] = set()
 
     def release(engine: int, session: str, tenant: str | None) -> None:
-        call = core._call_utility_async(RELEASE_METHOD, session, [tenant], engine=core.core_engines[engine])
+        call = core.call_utility_all_async(RELEASE_METHOD, session, [tenant], core.engine_ranks_managed[engine])
         task = asyncio.get_running_loop().create_task(_log_failure(call))
         releases.add(task)
         task.add_done_callback(releases.discard)

@@ -8,7 +8,7 @@ from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP
 from agentcache.engine.vllm.compat import check_vllm
 from agentcache.engine.vllm.config import VllmConfig
 from agentcache.engine.vllm.engine import EngineCore, Executor, LLMEngine
-from agentcache.engine.vllm.types import BlockHash, Request, SamplingParams
+from agentcache.engine.vllm.types import BlockHash, Request, SamplingParams, make_block_hash_with_group_id
 from agentcache.errors import CompatibilityError, InputError
 from agentcache.profile.step_log import LoggingScheduler
 from agentcache.tuning import Tuning
@@ -61,15 +61,18 @@ class BenchControl:
 
         Raises InputError for other ends.
         """
-        hashes = self._hash(tokens)
         kept: set[int] = set()
         for start, end in intervals:
             if start % self.block_size or end % self.block_size:
                 raise InputError(f"interval {start} to {end}: both ends must be multiples of {self.block_size} tokens")
             kept.update(range(start // self.block_size, end // self.block_size))
-        for index, block_hash in enumerate(hashes):
-            if index not in kept:
-                self._drop(block_hash)
+        dropped = {
+            make_block_hash_with_group_id(block_hash, KV_CACHE_GROUP)
+            for index, block_hash in enumerate(self._hash(tokens))
+            if index not in kept
+        }
+        # There may be several of a hash: two requests of a step can compute the same block.
+        self._pool.evict_blocks({block.block_id for block in self._pool.blocks if block.block_hash in dropped})
 
     def set_max_gaps(self, count: int) -> None:
         """Set the most gaps of a hit; 0 is stock prefix caching. Raises InputError if the engine cannot have gaps."""
@@ -90,8 +93,3 @@ class BenchControl:
     def _hash(self, tokens: Sequence[int]) -> list[BlockHash]:
         request = Request("hashed only", list(tokens), SamplingParams(max_tokens=1), None, block_hasher=self._hasher)
         return request.block_hashes
-
-    def _drop(self, block_hash: BlockHash) -> None:
-        # There may be several: two requests of a step can compute the same block.
-        while (found := self._pool.get_cached_block(block_hash, [KV_CACHE_GROUP])) is not None:
-            self._pool.evict_blocks({block.block_id for block in found})

@@ -17,7 +17,7 @@ from agentcache.config_reader import CONFIG_KEY
 from agentcache.engine.rpc.policy_switch import USE_POLICY_METHOD
 from agentcache.engine.start_cause import hear_cause
 from agentcache.engine.vllm.config import VllmConfig
-from agentcache.engine.vllm.engine import AsyncLLMEngine
+from agentcache.engine.vllm.engine import AsyncLLMEngine, AsyncMPClient
 from agentcache.engine.vllm.serving import NoSignalServer, build_app, build_async_engine_client, init_app_state
 from agentcache.errors import ServerError, in_one_line
 from agentcache.front_end.placing_client import place_requests
@@ -27,6 +27,7 @@ from agentcache.server.snapshot_reader import SnapshotReader
 
 # Running steps end within seconds; making a scheduler for a million blocks takes a few more.
 _SWITCH_WAIT_S = 60.0
+_RETRY_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +50,8 @@ class EmbeddedServer:
 
         Raises ServerError when a request is unfinished, or when the engine or the policy does not allow it.
         """
-        switch = self.engine.engine_core.call_utility_all_async(USE_POLICY_METHOD, dict(config))
         try:
-            await asyncio.wait_for(switch, _SWITCH_WAIT_S)
+            await asyncio.wait_for(switch_policy(self.engine.engine_core, config), _SWITCH_WAIT_S)
         except Exception as error:
             # vLLM raises a bare Exception for any failure in the engine.
             raise ServerError(in_one_line(error) or f"the engine did not answer for {_SWITCH_WAIT_S:.0f} s") from error
@@ -60,6 +60,12 @@ class EmbeddedServer:
         self.vllm_config.additional_config = {**given, CONFIG_KEY: dict(config)}
         # What jobs the last policy had is over, and whether they stay at their engines is the policy's choice.
         self.jobs.follow(place_requests(self.engine.engine_core, self.vllm_config))
+
+
+async def switch_policy(core: AsyncMPClient, config: Mapping[str, Any]) -> None:
+    """Have all engines of a client take the policy, as soon as the steps of finished requests are over."""
+    while not all(await core.call_utility_all_async(USE_POLICY_METHOD, dict(config))):
+        await asyncio.sleep(_RETRY_S)
 
 
 @asynccontextmanager

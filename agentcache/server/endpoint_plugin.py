@@ -16,7 +16,7 @@ from agentcache.engine.observe.snapshot import SNAPSHOT_METHOD
 from agentcache.engine.replies.parser_log import shorten_parser_errors
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.engine.vllm.base import init_logger
-from agentcache.engine.vllm.compat import check_server
+from agentcache.engine.vllm.compat import check_vllm
 from agentcache.engine.vllm.config import VllmConfig
 from agentcache.engine.vllm.engine import AsyncLLMEngine, EngineClient
 from agentcache.engine.vllm.serving import SupportedTask, validate_json_request
@@ -46,7 +46,7 @@ class AgentCacheEndpoints:
 
     def attach_router(self, app: FastAPI) -> None:
         """Add our routes and middleware to vLLM's server. Raises CompatibilityError if they do not fit."""
-        check_server()
+        check_vllm()
         mark_requests()
         app.dependency_overrides[validate_json_request] = read_body
         app.include_router(router)

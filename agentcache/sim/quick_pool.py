@@ -2,7 +2,8 @@
 
 A prompt of an agent has thousands of blocks, and vLLM calls several functions for each of them. That is little beside
 what a GPU takes for them, and most of a simulation. Here stand the same loops without these calls, for models whose
-layers all keep all tokens. Whatever is out of the ordinary is left to vLLM's own methods.
+layers all keep all tokens: there each block has one hash, and none is hit in part. Whatever is out of the ordinary is
+left to vLLM's own methods.
 """
 
 from __future__ import annotations
@@ -55,12 +56,12 @@ class QuickPool(BlockPool):
             )
             return
         cache = self.cached_block_hash_to_block
-        held, others = cache._cache, self.cached_block_hashes_by_block
+        held = cache._cache
         keys = self.keys.find(request)[_GROUP]
         new = []
         for index in range(num_cached_blocks, num_full_blocks):
             block, key = blocks[index], keys[index]
-            if key in held or block._block_hash is not None or block.is_null or block.block_id in others:
+            if key in held or block._block_hash is not None or block.is_null:
                 super().cache_full_blocks(request, blocks, index, index + 1, block_size, kv_cache_group_id)
                 continue
             block._block_hash = key
@@ -74,9 +75,9 @@ class QuickPool(BlockPool):
         """Take blocks from the free ones; what was in them is lost."""
         cache = self.cached_block_hash_to_block
         watched = cache if isinstance(cache, WatchedBlockMap) else None
-        if num_blocks > self.get_num_free_blocks() or self._reuse_watchers:
+        if num_blocks > self.get_num_free_blocks():
             return super().get_new_blocks(num_blocks)
-        held, others = cache._cache, self.cached_block_hashes_by_block
+        held = cache._cache
         copying = watched.copying if watched else {}
         taken: list[KVCacheBlock] = self.free_block_queue.popleft_n(num_blocks)
         lost: list[BlockHashWithGroupId] = []
@@ -84,15 +85,13 @@ class QuickPool(BlockPool):
             assert block.ref_cnt == 0
             block.ref_cnt = 1
             key = block._block_hash
-            if key is not None and held.get(key) is block and block.block_id not in others:
+            if key is not None and held.get(key) is block and not self.enable_kv_cache_events:
                 del held[key]
                 block._block_hash = block._block_hash_num_tokens = None
                 lost.append(key)
                 copying.pop(block.block_id, None)
-                if self.enable_kv_cache_events:
-                    self._emit_block_removed_events([key])
-            elif key is not None or block.block_id in others:
-                self._maybe_evict_cached_block(block)
+            elif key is not None:
+                self.evict_blocks({block.block_id})
         if watched:
             watched.tell(lost)
         return taken
@@ -122,7 +121,6 @@ class QuickCacheManager(SteeredCacheManager):
             or request.status != RequestStatus.RUNNING
             or not num_new_tokens
             or any(kwargs.values())
-            or name in group._partial_hit_reqs
         ):
             return super().allocate_slots(request, num_new_tokens, *args, **kwargs)
         tokens = request.num_computed_tokens + num_new_tokens
@@ -142,7 +140,6 @@ def quicken(scheduler: AgentScheduler) -> BlockKeys | None:
     if (
         not manager.enable_caching
         or pool.enable_kv_cache_events
-        or pool.metrics_collector is not None
         or scheduler.hash_block_size != scheduler.block_size
         or not has_full_attention_alone(scheduler.kv_cache_config)
     ):

@@ -12,6 +12,8 @@ from vllm.engine.arg_utils import EngineArgs
 from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue
 
+from agentcache._evictor import LruEvictor
+from agentcache.engine.blocks.block_queue import replace_queue
 from agentcache.engine.vllm import compat
 from agentcache.engine.vllm.compat import check_signature, check_vllm, find_moved, supported_range
 from agentcache.engine.vllm.internals import MOVED
@@ -83,13 +85,13 @@ def test_what_moves_again_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_internal_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(FreeKVCacheBlockQueue, "iter_blocks_after")
-    name = "vllm.v1.core.kv_cache_utils.FreeKVCacheBlockQueue.iter_blocks_after"
+    monkeypatch.delattr(FreeKVCacheBlockQueue, "popleft_n")
+    name = "vllm.v1.core.kv_cache_utils.FreeKVCacheBlockQueue.popleft_n"
     assert failure() == f"vLLM {vllm.__version__}: it has no {name}"
 
 
 def test_another_version_is_named_before_its_internals_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(FreeKVCacheBlockQueue, "iter_blocks_after")
+    monkeypatch.delattr(FreeKVCacheBlockQueue, "popleft_n")
     monkeypatch.setattr(vllm, "__version__", "0.31.0")
     assert failure() == f"vLLM 0.31.0 is installed; {NEEDED}"
 
@@ -119,9 +121,23 @@ def test_the_check_at_start_looks_at_signatures(monkeypatch: pytest.MonkeyPatch)
     assert "FreeKVCacheBlockQueue.popleft_n takes (_self, _many), agentcache expects (self, n, ...)" in failure()
 
 
+def put_in_place() -> str:
+    pool = BlockPool(4, enable_caching=True, hash_block_size=16)
+    with pytest.raises(CompatibilityError) as caught:
+        replace_queue(pool, LruEvictor(), float)
+    return str(caught.value)
+
+
 def test_a_new_method_of_the_queue_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FreeKVCacheBlockQueue, "rotate", lambda _self: None, raising=False)
-    assert failure() == f"vLLM {vllm.__version__}: its free block queue has new methods: ['rotate']"
+    expected = "FreeKVCacheBlockQueue.rotate is new, agentcache has none"
+    assert put_in_place() == f"vLLM {vllm.__version__}: {expected}"
+
+
+def test_a_method_of_the_queue_with_other_parameters_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FreeKVCacheBlockQueue, "append_n", lambda _self, _blocks, _order: None)
+    expected = "FreeKVCacheBlockQueue.append_n takes (_blocks, _order), agentcache's does not: too many"
+    assert put_in_place().startswith(f"vLLM {vllm.__version__}: {expected}")
 
 
 def test_a_replacement_takes_all_that_vllm_may_pass(monkeypatch: pytest.MonkeyPatch) -> None:

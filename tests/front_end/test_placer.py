@@ -61,6 +61,7 @@ def make_client(placer: Placer | None) -> PlacingClient:
     client = object.__new__(PlacingClient)
     client.client_count, client.eng_start_index = 1, 0
     client.core_engines, client.engine_inflight, client.reqs_in_flight = list(ENGINES), Counter(), {}
+    client.engine_ranks_managed = [0, 1]
     client.streaming_reqs = set()  # Since vLLM 0.33.
     # Waiting requests, running ones, usage of the cache: the first engine looks full.
     client.lb_engines = [[50, 50, 1.0], [0, 0, 0.0]]
@@ -142,14 +143,14 @@ def test_what_a_moved_job_leaves_is_released_there() -> None:
     assert released == [(named, "one", "tenant")]
 
 
-def test_a_release_goes_to_the_one_engine() -> None:
+def test_a_release_names_the_one_engine() -> None:
     calls: list[tuple[Any, ...]] = []
 
     class Core:
-        core_engines = ENGINES
+        engine_ranks_managed = (2, 3)
 
-        async def _call_utility_async(self, *args: Any, engine: bytes) -> None:
-            calls.append((*args, engine))
+        async def call_utility_all_async(self, *args: Any) -> None:
+            calls.append(args)
 
     async def release() -> None:
         core: Any = Core()
@@ -158,7 +159,7 @@ def test_a_release_goes_to_the_one_engine() -> None:
         await asyncio.sleep(0)
 
     asyncio.run(release())
-    assert calls == [(RELEASE_METHOD, "one", [None], ENGINES[1])]
+    assert calls == [(RELEASE_METHOD, "one", [None], 3)]
 
 
 def test_a_session_that_is_over_is_forgotten() -> None:

@@ -71,7 +71,7 @@ def _as_installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 LOGGED: dict[str, list[str]] = {
     "import vllm; vllm.__version__ = '0.34.0'": [f"agentcache stands aside: {OTHER_RELEASE}"],
-    "import vllm.v1.core.kv_cache_utils as utils; del utils.FreeKVCacheBlockQueue.iter_blocks_after": [],
+    "import vllm.v1.core.kv_cache_utils as utils; del utils.FreeKVCacheBlockQueue.popleft_n": [],
 }
 
 
@@ -132,8 +132,8 @@ def test_an_engine_with_us_names_the_release_that_we_need(
 
 
 def test_an_engine_with_us_names_what_has_gone(monkeypatch: pytest.MonkeyPatch, tiny_model_path: str) -> None:
-    monkeypatch.delattr(FreeKVCacheBlockQueue, "iter_blocks_after")
-    assert "it has no vllm.v1.core.kv_cache_utils.FreeKVCacheBlockQueue.iter_blocks_after" in start_failure(
+    monkeypatch.delattr(FreeKVCacheBlockQueue, "popleft_n")
+    assert "it has no vllm.v1.core.kv_cache_utils.FreeKVCacheBlockQueue.popleft_n" in start_failure(
         tiny_model_path, NAMES_US[0]
     )
 

@@ -29,7 +29,6 @@ from agentcache.engine.constants import (
     ROLES_ARGUMENT,
     TOOLS_DECLARED_ARGUMENT,
 )
-from agentcache.engine.vllm.compat import check_server
 from agentcache.front_end.client_sessions import asking
 from agentcache.front_end.request_marks import mark_requests
 
@@ -159,11 +158,6 @@ def test_marking_twice_wraps_once() -> None:
     once = GenerateBaseServing._get_session_id
     mark_requests()
     assert GenerateBaseServing._get_session_id is once
-
-
-def test_the_check_of_the_server_passes_with_it() -> None:
-    check_server.cache_clear()
-    check_server()
 
 
 def test_the_agent_that_asks_is_told(processor: InputProcessor) -> None:

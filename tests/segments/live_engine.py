@@ -91,7 +91,7 @@ def switch_without_collecting(core: EngineCore, config: AgentCacheConfig) -> Non
     """Leave the old scheduler to a later collection: each walks through all that tests import, for half a second."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(policy_switch, "_collect_and_freeze", lambda: None)
-        policy_switch.use_policy(core, config)
+        assert policy_switch.use_policy(core, config)
 
 
 class LiveEngine:

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from agentcache.config_reader import CONFIG_KEY
-from agentcache.engine.rpc.policy_switch import USE_POLICY_METHOD
+from agentcache.server.embedded import switch_policy
 
 PATH = "/use-policy"
 
@@ -19,5 +19,5 @@ async def take_policy(request: Request, call_next: Callable[[Request], Awaitable
         return await call_next(request)
     client = request.app.state.engine_client
     fields = client.vllm_config.additional_config[CONFIG_KEY] | await request.json()
-    await client.engine_core.call_utility_all_async(USE_POLICY_METHOD, fields)
+    await switch_policy(client.engine_core, fields)
     return Response()

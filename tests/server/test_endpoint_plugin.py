@@ -29,7 +29,7 @@ from vllm.tool_parsers import ToolParserManager
 from agentcache.engine.constants import RELEASE_METHOD, SCHEDULER_CLASS
 from agentcache.engine.observe.snapshot import SNAPSHOT_METHOD
 from agentcache.engine.scheduler import AgentScheduler
-from agentcache.engine.vllm.compat import check_server
+from agentcache.engine.vllm.compat import check_vllm
 from agentcache.errors import CompatibilityError
 from agentcache.front_end.server_options import LIVE_PATH
 from agentcache.server.access import GUARDED
@@ -44,9 +44,9 @@ KEY = "secret-key"
 
 @pytest.fixture(autouse=True)
 def _as_installed() -> Iterator[None]:
-    check_server.cache_clear()
+    check_vllm.cache_clear()
     yield
-    check_server.cache_clear()
+    check_vllm.cache_clear()
 
 
 def make_client(answers: list[Any] | Exception) -> TestClient:

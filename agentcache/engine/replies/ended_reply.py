@@ -8,7 +8,7 @@ from typing import Any
 
 from agentcache.engine.vllm.config import ModelConfig
 from agentcache.engine.vllm.parsers import cached_tokenizer_from_config
-from agentcache.engine.vllm.types import FinishReason, Request, RequestStatus, SamplingParams
+from agentcache.engine.vllm.types import Request, RequestStatus, SamplingParams
 
 # The core may be so far ahead of the server when it aborts a reply, and the longest stop strings are so long.
 MAX_TOKENS = 256
@@ -36,10 +36,6 @@ class EndedReply:
             request.status,
             request.output_token_ids[-most_tokens:],
         )
-
-    def get_finished_reason(self) -> FinishReason | None:
-        """Return why the reply ended, as the request does."""
-        return RequestStatus.get_finished_reason(self.status)
 
 
 def is_handed_over(request: Request | EndedReply) -> bool:

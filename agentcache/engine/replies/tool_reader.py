@@ -13,7 +13,6 @@ from agentcache.engine.marks import find_forced_calls, read_forced_calls, read_m
 from agentcache.engine.replies.ended_reply import EndedReply, is_handed_over
 from agentcache.engine.replies.parser_log import reading_again, shorten_parser_errors
 from agentcache.engine.vllm.base import envs, init_logger
-from agentcache.engine.vllm.compat import check_tool_parsers
 from agentcache.engine.vllm.config import VllmConfig
 from agentcache.engine.vllm.parsers import ParserManager, ToolParserManager, cached_tokenizer_from_config
 from agentcache.engine.vllm.requests import (
@@ -21,7 +20,7 @@ from agentcache.engine.vllm.requests import (
     ChatCompletionNamedToolChoiceParam,
     ChatCompletionRequest,
 )
-from agentcache.engine.vllm.types import FinishReason, Request
+from agentcache.engine.vllm.types import Request, RequestStatus
 from agentcache.errors import InputError, in_one_line
 from tool_runtime.learning.tool_key import ELSEWHERE, UNDECLARED, ToolKey, key_name, tool_keys
 
@@ -40,7 +39,6 @@ class ToolReader:
 
     def __init__(self, vllm_config: VllmConfig, parser_name: str) -> None:
         """Load the parser. Raises InputError when vLLM has no such one, or it cannot work with the tokenizer."""
-        check_tool_parsers()
         known = ToolParserManager.list_registered()
         if parser_name not in known:
             raise InputError(f"runtime.tool_parser: {parser_name} is unknown; choose from {', '.join(known)}")
@@ -95,7 +93,7 @@ class ToolReader:
         assert params is not None
         tokens = request.output_token_ids[-MAX_TOKENS:]
         shown = tokens
-        if request.get_finished_reason() == FinishReason.STOP and not params.include_stop_str_in_output:
+        if request.status is RequestStatus.FINISHED_STOPPED and not params.include_stop_str_in_output:
             shown = tokens[:-1]
         # The server has adjusted it to what the parser needs.
         return self._decode_tokens(shown, skip_special_tokens=params.skip_special_tokens), tokens

@@ -10,7 +10,7 @@ from agentcache.engine.constants import EXPIRED_METHOD, JOB_METHOD, JOBS_METHOD,
 from agentcache.engine.jobs.tracker import JobTracker
 from agentcache.engine.observe.snapshot import SNAPSHOT_METHOD, snapshot_core
 from agentcache.engine.observe.views import JobView
-from agentcache.engine.rpc.policy_switch import USE_POLICY_METHOD, use_policy_when_idle
+from agentcache.engine.rpc.policy_switch import USE_POLICY_METHOD, read_and_use
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.engine.vllm.engine import EngineCoreProc
 from agentcache.engine.vllm.patches import replace
@@ -20,7 +20,7 @@ def answer_front_ends() -> None:
     """Let front ends call our methods of every engine core, by vLLM's utility calls. May be called again."""
     calls = {
         SNAPSHOT_METHOD: snapshot_core,
-        USE_POLICY_METHOD: use_policy_when_idle,
+        USE_POLICY_METHOD: read_and_use,
         JOB_METHOD: _view_session,
         JOBS_METHOD: _view_latest,
         RELEASE_METHOD: _release,
@@ -59,9 +59,14 @@ def _dump(views: Iterable[JobView]) -> list[dict[str, Any]]:
     return [view.model_dump(mode="json") for view in views]
 
 
-def _release(core: EngineCoreProc, session: str, tenants: list[str | None] | None) -> list[str | None] | None:
-    """End the session's jobs, all or those of these tenants; return how their clients name the session of each."""
-    tracker = _find_tracker(core)
+def _release(
+    core: EngineCoreProc, session: str, tenants: list[str | None] | None, rank: int | None = None
+) -> list[str | None] | None:
+    """End the session's jobs, all or those of these tenants; return how their clients name the session of each.
+
+    `rank` names the one engine that is meant, None all.
+    """
+    tracker = _find_tracker(core) if rank in (None, core.engine_index) else None
     return None if tracker is None else tracker.release(session, tenants)
 
 

@@ -9,30 +9,30 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Mapping
-from concurrent.futures import Future
-from functools import partial
 from typing import Any
 
 from agentcache.config import AgentCacheConfig
 from agentcache.config_reader import CONFIG_KEY, read_config
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.engine.vllm.base import freeze_gc_heap
-from agentcache.engine.vllm.engine import EngineCore, EngineCoreProc
+from agentcache.engine.vllm.engine import EngineCore
 from agentcache.errors import InputError
 
 # The method of the engine core that takes the next policy: the fields of its AgentCacheConfig.
 USE_POLICY_METHOD = "agentcache_use_policy"
 
 
-def use_policy(core: EngineCore, config: AgentCacheConfig) -> None:
+def use_policy(core: EngineCore, config: AgentCacheConfig) -> bool:
     """Go on as an engine that just started with `config` would: nothing is cached, learned or counted.
 
-    Raises InputError, changing nothing, when the engine is at work, cannot change its scheduler, or the policy cannot
-    work on it.
+    Return False, changing nothing, while steps are under way that a finished request left behind.
+
+    Raises InputError, changing nothing, when a client waits for a reply, or the engine cannot change its scheduler, or
+    the policy cannot work on it.
     """
     old = _check_core(core)
     if core.scheduler.has_requests() or core.batch_queue:
-        raise InputError(f"the engine cannot take policy {config.policy}: its last steps are not over")
+        return False
     if old.tracker is not None:
         # The successor may go on from the file in which the last policy keeps what it learns.
         old.tracker.close()
@@ -44,6 +44,7 @@ def use_policy(core: EngineCore, config: AgentCacheConfig) -> None:
     old.shutdown()
     del old
     _collect_and_freeze()
+    return True
 
 
 def _collect_and_freeze() -> None:
@@ -52,23 +53,9 @@ def _collect_and_freeze() -> None:
     freeze_gc_heap()
 
 
-def use_policy_when_idle(core: EngineCoreProc, config: Mapping[str, Any]) -> Future[None]:
-    """Switch after the steps that a finished request left behind; refuse at once while a client waits for a reply."""
-    wanted = read_config({CONFIG_KEY: config})
-    _check_core(core)
-    done: Future[None] = Future()
-    core._idle_state_callbacks.append(partial(_complete, wanted, done))
-    return done
-
-
-def _complete(config: AgentCacheConfig, done: Future[None], core: EngineCore) -> None:
-    try:
-        use_policy(core, config)
-    except Exception as error:
-        # For the one who asked: the engine serves on with the policy that it has.
-        done.set_exception(error)
-    else:
-        done.set_result(None)
+def read_and_use(core: EngineCore, config: Mapping[str, Any]) -> bool:
+    """Read the fields of a configuration, and go on with it if the engine is idle: return whether it was."""
+    return use_policy(core, read_config({CONFIG_KEY: config}))
 
 
 def _check_core(core: EngineCore) -> AgentScheduler:

@@ -5,27 +5,13 @@ from __future__ import annotations
 import inspect
 import pkgutil
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 from packaging.version import Version
 
-from agentcache.engine.vllm.internals import (
-    ASYNC_METHODS,
-    ASYNC_SCHEDULER,
-    ATTRIBUTES,
-    BLOCK,
-    GUARDED_PATHS,
-    MOVED,
-    PARSER_SIGNATURES,
-    POSITION_SLOT,
-    QUEUE,
-    SERVER_ATTRIBUTES,
-    SERVER_SIGNATURES,
-    SIGNATURES,
-    TIER_SIGNATURES,
-)
+from agentcache.engine.vllm.internals import ATTRIBUTES, BLOCK, GUARDED_PATHS, MOVED, POSITION_SLOT, SIGNATURES
 from agentcache.errors import CompatibilityError, in_one_line
 
 try:
@@ -79,53 +65,23 @@ def find_moved(name: str) -> Any:
 def check_vllm() -> None:
     """Raise CompatibilityError, naming what differs, when the plug-in does not fit the installed vLLM."""
     check_release()
-    check_signatures(SIGNATURES)
-    check_attributes(ATTRIBUTES)
+    for name, expected in SIGNATURES.items():
+        check_signature(_find(name), expected)
+    for name, attributes in ATTRIBUTES.items():
+        _check_attributes(name, attributes)
     if POSITION_SLOT not in getattr(_find(BLOCK), "__slots__", ()):
         raise CompatibilityError(f"vLLM {vllm.__version__}: its blocks do not keep their position in a slot")
-    methods = {name for name in _methods(_find(QUEUE)) if name[0] != "_"}
-    unknown = methods - {name.rpartition(".")[2] for name in SIGNATURES}
-    if unknown:
-        raise CompatibilityError(f"vLLM {vllm.__version__}: its free block queue has new methods: {sorted(unknown)}")
-    if methods := _methods(_find(ASYNC_SCHEDULER)) - ASYNC_METHODS:
-        raise CompatibilityError(f"vLLM {vllm.__version__}: its async scheduler has new methods: {sorted(methods)}")
-
-
-@cache
-def check_server() -> None:
-    """Raise CompatibilityError, naming what differs, when our routes do not fit the installed vLLM's API server."""
-    check_signatures(SERVER_SIGNATURES)
-    check_attributes(SERVER_ATTRIBUTES)
     guarded = _find(GUARDED_PATHS)
     if not isinstance(guarded, tuple) or "/v1" not in guarded:
         raise CompatibilityError(f"vLLM {vllm.__version__}: it keeps elsewhere which paths need the API key")
 
 
-@cache
-def check_tier() -> None:
-    """Raise CompatibilityError, naming what differs, when the installed vLLM's host cache cannot be steered."""
-    check_signatures(TIER_SIGNATURES)
-
-
-@cache
-def check_tool_parsers() -> None:
-    """Raise CompatibilityError, naming what differs, when replies cannot be read with the installed vLLM."""
-    check_signatures(PARSER_SIGNATURES)
-
-
-def check_signatures(signatures: Mapping[str, tuple[str, ...]]) -> None:
-    """Raise CompatibilityError when a function of vLLM's takes other parameters than we count on."""
-    for name, expected in signatures.items():
-        check_signature(_find(name), expected)
-
-
-def check_attributes(attributes: Mapping[str, tuple[str, ...]]) -> None:
+def _check_attributes(owner: str, names: tuple[str, ...]) -> None:
     """Raise CompatibilityError when neither a class nor those of vLLM's that it derives from name what we use."""
-    for owner, names in attributes.items():
-        theirs = [base for base in _find(owner).__mro__ if base.__module__.startswith("vllm.")]
-        source = "\n".join(map(inspect.getsource, theirs))
-        if missing := [name for name in names if not re.search(rf"\b{name}\b", source)]:
-            raise CompatibilityError(f"vLLM {vllm.__version__}: {owner.replace(':', '.')} has no {missing[0]}")
+    theirs = [base for base in _find(owner).__mro__ if base.__module__.startswith("vllm.")]
+    source = "\n".join(map(inspect.getsource, theirs))
+    if missing := [name for name in names if not re.search(rf"\b{name}\b", source)]:
+        raise CompatibilityError(f"vLLM {vllm.__version__}: {owner.replace(':', '.')} has no {missing[0]}")
 
 
 def check_signature(function: Callable[..., Any], expected: tuple[str, ...]) -> None:
@@ -136,11 +92,6 @@ def check_signature(function: Callable[..., Any], expected: tuple[str, ...]) -> 
             f"vLLM {vllm.__version__}: {function.__qualname__} takes ({', '.join(found)}), "
             f"agentcache expects ({', '.join(expected)}, ...)"
         )
-
-
-def _methods(owner: type) -> set[str]:
-    """Collect the methods that the class itself has."""
-    return {name for name, value in vars(owner).items() if inspect.isfunction(value)}
 
 
 def _find(name: str) -> Any:

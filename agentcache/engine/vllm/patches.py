@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from inspect import Parameter, getattr_static, ismodule, isroutine, signature
+from inspect import Parameter, getattr_static, getmembers, isclass, ismodule, isroutine, signature
 from typing import Any
 
 import vllm
@@ -40,8 +40,8 @@ def replace(owner: object, name: str, value: object) -> None:
     """Set an attribute of one of vLLM's classes, objects or modules.
 
     Raises:
-        CompatibilityError: `REPLACED` has no reason for it, or vLLM's own function takes arguments that this one
-            does not: vLLM may call it with them.
+        CompatibilityError: `REPLACED` has no reason for it; or a function of vLLM's, or a public method of what is
+            replaced, takes arguments that ours does not, or is none of ours: vLLM may call it with them.
     """
     kind = owner if isinstance(owner, type) else type(owner)
     owners = [owner.__name__.rpartition(".")[2]] if ismodule(owner) else [base.__name__ for base in kind.__mro__]
@@ -49,10 +49,23 @@ def replace(owner: object, name: str, value: object) -> None:
         raise CompatibilityError(
             f"{owners[0]}.{name} is replaced without a reason in agentcache/engine/vllm/patches.py"
         )
-    if isroutine(value) and isroutine(original := getattr(owner, name, None)):
+    original = getattr(owner, name, None)
+    if isroutine(original) and isroutine(value):
         own = value.__get__(None, kind) if isinstance(value, classmethod | staticmethod) else value
         _check_arguments(f"{owners[0]}.{name}", original, own)
+    else:
+        _check_methods(original, value)
     setattr(owner, name, value)
+
+
+def _check_methods(original: object, replacement: object) -> None:
+    """Compare the public methods of a class of vLLM's, or of an object, with those of what takes its place."""
+    kind = original if isclass(original) else type(original)
+    for name, method in getmembers(original, isroutine):
+        if name[0] != "_" and kind.__module__.startswith("vllm."):
+            if (own := getattr(replacement, name, None)) is None:
+                raise CompatibilityError(f"vLLM {vllm.__version__}: {kind.__name__}.{name} is new, agentcache has none")
+            _check_arguments(f"{kind.__name__}.{name}", method, own)
 
 
 def _check_arguments(name: str, original: Callable[..., Any], replacement: Callable[..., Any]) -> None:
@@ -62,7 +75,11 @@ def _check_arguments(name: str, original: Callable[..., Any], replacement: Calla
     by_name = [each.name for each in parameters if each.kind == Parameter.KEYWORD_ONLY]
     try:
         # A wrapper has the signature of what it wraps, and takes what it says itself.
-        signature(replacement, follow_wrapped=False).bind(*by_place, **dict.fromkeys(by_name))
+        own = signature(replacement, follow_wrapped=False)
+    except ValueError:
+        return  # Python does not know what a compiled one takes: `internals.py` has what we count on.
+    try:
+        own.bind(*by_place, **dict.fromkeys(by_name))
     except TypeError as error:
         taken = ", ".join(by_place + by_name)
         raise CompatibilityError(

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from agentcache.engine.vllm.types import AsyncScheduler, Request, Scheduler, SchedulerOutput
+from functools import cache
+from typing import Any, Self
+
+from agentcache.engine.vllm.config import VllmConfig
+from agentcache.engine.vllm.types import AsyncScheduler, Scheduler
 
 
-class VllmScheduler(AsyncScheduler):
-    """The scheduler that vLLM itself would take: `AsyncScheduler`, or `Scheduler` where asynchronous scheduling is off.
+class VllmScheduler(Scheduler):
+    """The scheduler that vLLM itself would take: its `AsyncScheduler` where scheduling is asynchronous.
 
-    The two differ in these methods alone (`compat.py` checks that). An asynchronous scheduler counts on tokens before
-    they are sampled; under pipeline parallelism without asynchronous scheduling the next batch would then hold
-    requests whose last token is not known yet.
+    An asynchronous scheduler counts on tokens before they are sampled. Under pipeline parallelism without asynchronous
+    scheduling the next batch would then hold requests whose last token is not known yet.
     """
 
-    def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:
-        if self.scheduler_config.async_scheduling:
-            super()._update_after_schedule(scheduler_output)
-        else:
-            Scheduler._update_after_schedule(self, scheduler_output)
+    def __new__(cls, vllm_config: VllmConfig, *args: Any, **kwargs: Any) -> Self:  # noqa: ARG004 (those of `__init__`)
+        """Make one of the class, or of the class with vLLM's asynchronous scheduler behind it."""
+        is_async = vllm_config.scheduler_config.async_scheduling
+        made: Self = super().__new__(_make_asynchronous(cls) if is_async else cls)
+        return made
 
-    def _update_request_with_output(
-        self, request: Request, new_token_ids: list[int], is_stale: bool = False
-    ) -> tuple[list[int], bool]:
-        if self.scheduler_config.async_scheduling:
-            return super()._update_request_with_output(request, new_token_ids, is_stale)
-        return Scheduler._update_request_with_output(self, request, new_token_ids, is_stale)
+
+@cache
+def _make_asynchronous(kind: type[VllmScheduler]) -> Any:
+    """Put vLLM's asynchronous scheduler between ours and its base class."""
+    return type(kind.__name__, (kind, AsyncScheduler), {"__module__": kind.__module__})
