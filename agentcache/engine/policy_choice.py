@@ -9,8 +9,7 @@ from agentcache.engine.blocks.evictor_inputs import describe_costs
 from agentcache.engine.constants import REPORT_URL_VARIABLE
 from agentcache.engine.cpu_cache.link import describe_link
 from agentcache.engine.segments.obstacles import Reason
-from agentcache.engine.vllm.base import init_logger
-from agentcache.engine.vllm.config import ParallelConfig, VllmConfig
+from agentcache.engine.vllm.base import ParallelConfig, VllmConfig, init_logger
 from agentcache.errors import InputError
 from agentcache.models.geometry import read_geometry
 from agentcache.policy.registry import Policy, find_policy, with_evictor

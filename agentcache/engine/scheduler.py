@@ -22,7 +22,7 @@ from agentcache.engine.policy_choice import choose_policy
 from agentcache.engine.segments.cached_blocks import CachedBlockMap
 from agentcache.engine.segments.scheduler import MultiSegmentScheduler
 from agentcache.engine.setup.parts import Build
-from agentcache.engine.vllm.config import VllmConfig
+from agentcache.engine.vllm.base import VllmConfig
 from agentcache.engine.vllm.garbage import spare_core
 from agentcache.engine.vllm.types import (
     EngineCoreOutputs,

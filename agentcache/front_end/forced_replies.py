@@ -12,8 +12,7 @@ from typing import Any
 from agentcache.config_reader import read_config
 from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT
 from agentcache.engine.marks import find_forced_reply, read_forced_calls
-from agentcache.engine.vllm.base import VLLMValidationError
-from agentcache.engine.vllm.config import VllmConfig
+from agentcache.engine.vllm.base import VllmConfig, VLLMValidationError
 from agentcache.engine.vllm.engine import InputProcessor
 from agentcache.engine.vllm.types import EngineCoreRequest, SamplingParams
 

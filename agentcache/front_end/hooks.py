@@ -16,8 +16,8 @@ from typing import Any
 from agentcache.config import AgentCacheConfig
 from agentcache.config_reader import CONFIG_KEY, read_config
 from agentcache.engine.constants import SCHEDULER_CLASS
+from agentcache.engine.vllm.base import EngineArgs, VllmConfig
 from agentcache.engine.vllm.compat import check_vllm, installed_version
-from agentcache.engine.vllm.config import EngineArgs, VllmConfig
 from agentcache.engine.vllm.patches import replace
 from agentcache.errors import TERMINATED, CompatibilityError, in_one_line
 from agentcache.front_end.offloading import steer_offloading

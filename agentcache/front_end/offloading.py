@@ -8,8 +8,7 @@ from pathlib import Path
 
 from agentcache.config import AgentCacheConfig
 from agentcache.engine.cpu_cache.options import OURS, STOCK, is_left_to_vllm, is_steered
-from agentcache.engine.vllm.base import current_platform, get_cgroup_memory_limit
-from agentcache.engine.vllm.config import VllmConfig
+from agentcache.engine.vllm.base import VllmConfig, current_platform, get_cgroup_memory_limit
 from agentcache.errors import InputError
 from agentcache.front_end.token_bytes import count_token_bytes
 

@@ -14,8 +14,7 @@ from agentcache.config_reader import read_config
 from agentcache.engine.blocks.evictor_inputs import find_cost_model
 from agentcache.engine.constants import RELEASE_METHOD
 from agentcache.engine.cpu_cache.link import find_speeds
-from agentcache.engine.vllm.base import init_logger
-from agentcache.engine.vllm.config import VllmConfig
+from agentcache.engine.vllm.base import VllmConfig, init_logger
 from agentcache.engine.vllm.engine import AsyncMPClient, DPLBAsyncMPClient, core_client
 from agentcache.engine.vllm.patches import replace
 from agentcache.engine.vllm.types import EngineCoreOutputs, EngineCoreRequest

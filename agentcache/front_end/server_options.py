@@ -9,7 +9,7 @@ from typing import Any
 from agentcache.config_reader import CONFIG_KEY, read_config
 from agentcache.engine.constants import PLUGIN, REPORT_URL_VARIABLE
 from agentcache.engine.vllm.base import envs, init_logger
-from agentcache.engine.vllm.parsers import ToolParserManager
+from agentcache.engine.vllm.requests import ToolParserManager
 
 logger = init_logger("vllm.agentcache")
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from agentcache.engine.vllm.base import STR_DTYPE_TO_TORCH_DTYPE
-from agentcache.engine.vllm.config import VllmConfig
+from agentcache.engine.vllm.base import STR_DTYPE_TO_TORCH_DTYPE, VllmConfig
 from agentcache.errors import InputError
 from agentcache.models.geometry import read_geometry
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP
+from agentcache.engine.vllm.base import VllmConfig
 from agentcache.engine.vllm.compat import check_vllm
-from agentcache.engine.vllm.config import VllmConfig
 from agentcache.engine.vllm.engine import EngineCore, Executor, LLMEngine
 from agentcache.engine.vllm.types import BlockHash, Request, SamplingParams, make_block_hash_with_group_id
 from agentcache.errors import CompatibilityError, InputError

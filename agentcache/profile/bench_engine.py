@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentcache.config_reader import CONFIG_KEY, read_config
-from agentcache.engine.vllm.config import VllmConfig
+from agentcache.engine.vllm.base import VllmConfig
 from agentcache.engine.vllm.types import SamplingParams
 from agentcache.errors import IntegrityError, ServerError, in_one_line
 from agentcache.policy.step_fit import MeasuredStep

@@ -13,9 +13,8 @@ from pathlib import Path
 from rich.console import Console
 
 from agentcache.engine.blocks.evictor_inputs import make_profile_key
-from agentcache.engine.vllm.base import current_platform
+from agentcache.engine.vllm.base import VllmConfig, current_platform
 from agentcache.engine.vllm.compat import check_vllm, installed_version
-from agentcache.engine.vllm.config import VllmConfig
 from agentcache.errors import INTERRUPTED, AgentCacheError, InputError
 from agentcache.models.geometry import read_geometry
 from agentcache.output_folder import check_free

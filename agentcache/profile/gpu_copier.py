@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from agentcache.engine.vllm.offload import BatchMemcpyParams, build_params, copy_blocks, pin_tensor
+from agentcache.engine.vllm.workers import BatchMemcpyParams, build_params, copy_blocks, pin_tensor
 
 _MATRIX = 8192
 _PRODUCTS = 20

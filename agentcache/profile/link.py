@@ -9,9 +9,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from agentcache.engine.vllm.base import current_platform
+from agentcache.engine.vllm.base import VllmConfig, current_platform
 from agentcache.engine.vllm.compat import installed_version
-from agentcache.engine.vllm.config import VllmConfig
 from agentcache.errors import InputError
 from agentcache.policy.link_profile import LinkProfile
 from agentcache.profile.link_process import LinkLayout, find_layout, run_link_process

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from agentcache.engine.vllm.config import VllmConfig
+from agentcache.engine.vllm.base import VllmConfig
 from agentcache.errors import InputError
 from agentcache.front_end.token_bytes import count_layer_bytes
 from agentcache.models.geometry import read_geometry

@@ -20,7 +20,7 @@ from agentcache.replay.settings import ReplaySettings
 from tool_runtime.agent.job import Message
 
 if TYPE_CHECKING:
-    from agentcache.engine.vllm.config import VllmConfig
+    from agentcache.engine.vllm.base import VllmConfig
     from agentcache.server.embedded import EmbeddedServer
 
 logger = logging.getLogger("vllm.agentcache")

@@ -7,9 +7,8 @@ from typing import Any
 
 import torch
 
-from agentcache.engine.vllm.base import cdiv, get_kv_cache_torch_dtype
+from agentcache.engine.vllm.base import VllmConfig, cdiv, get_kv_cache_torch_dtype
 from agentcache.engine.vllm.compat import find_moved
-from agentcache.engine.vllm.config import VllmConfig
 from agentcache.engine.vllm.types import (
     AttentionSpec,
     ChunkedLocalAttentionSpec,

@@ -15,11 +15,10 @@ from agentcache.config import AgentCacheConfig
 from agentcache.config_reader import CONFIG_KEY, read_config
 from agentcache.engine.constants import FORCED_REPLY_PROCESSOR, SCHEDULER_CLASS
 from agentcache.engine.observe.recorder import check_folder
-from agentcache.engine.vllm.base import FlexibleArgumentParser, current_platform
+from agentcache.engine.vllm.base import AsyncEngineArgs, FlexibleArgumentParser, VllmConfig, current_platform
 from agentcache.engine.vllm.compat import find_moved
-from agentcache.engine.vllm.config import AsyncEngineArgs, VllmConfig
 from agentcache.engine.vllm.engine import UsageContext
-from agentcache.engine.vllm.parsers import ReasoningParserManager, ToolParserManager
+from agentcache.engine.vllm.requests import ReasoningParserManager, ToolParserManager
 from agentcache.errors import InputError, in_one_line, suggest
 from agentcache.front_end.server_options import find_parser
 from agentcache.models.catalog import check_hub, resolve_model

@@ -16,7 +16,7 @@ import uvicorn
 from agentcache.config_reader import CONFIG_KEY
 from agentcache.engine.rpc.policy_switch import USE_POLICY_METHOD
 from agentcache.engine.start_cause import hear_cause
-from agentcache.engine.vllm.config import VllmConfig
+from agentcache.engine.vllm.base import VllmConfig
 from agentcache.engine.vllm.engine import AsyncLLMEngine, AsyncMPClient
 from agentcache.engine.vllm.serving import NoSignalServer, build_app, build_async_engine_client, init_app_state
 from agentcache.errors import ServerError, in_one_line

@@ -15,9 +15,8 @@ from agentcache.config_reader import read_config
 from agentcache.engine.observe.snapshot import SNAPSHOT_METHOD
 from agentcache.engine.replies.parser_log import shorten_parser_errors
 from agentcache.engine.scheduler import AgentScheduler
-from agentcache.engine.vllm.base import init_logger
+from agentcache.engine.vllm.base import VllmConfig, init_logger
 from agentcache.engine.vllm.compat import check_vllm
-from agentcache.engine.vllm.config import VllmConfig
 from agentcache.engine.vllm.engine import AsyncLLMEngine, EngineClient
 from agentcache.engine.vllm.serving import SupportedTask, validate_json_request
 from agentcache.errors import CompatibilityError

@@ -13,12 +13,12 @@ from agentcache.engine.cpu_cache.link import Links, find_links
 from agentcache.engine.parts import Part
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.engine.vllm.copies import CopiesDone, CopyOrders
-from agentcache.engine.vllm.offload import (
+from agentcache.engine.vllm.types import KVCacheBlock, KVConnectorOutput
+from agentcache.engine.vllm.workers import (
     KVConnectorMetadata,
     SimpleCPUOffloadMetadata,
     SimpleCPUOffloadWorkerMetadata,
 )
-from agentcache.engine.vllm.types import KVCacheBlock, KVConnectorOutput
 
 
 @dataclass(slots=True)

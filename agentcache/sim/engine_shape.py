@@ -9,9 +9,8 @@ from agentcache.config_reader import CONFIG_KEY, read_config
 from agentcache.engine.constants import SCHEDULER_CLASS
 from agentcache.engine.cpu_cache.options import is_steered, make_transfer_config
 from agentcache.engine.scheduler import AgentScheduler
+from agentcache.engine.vllm.base import EngineArgs, VllmConfig
 from agentcache.engine.vllm.compat import check_vllm
-from agentcache.engine.vllm.config import EngineArgs, VllmConfig
-from agentcache.engine.vllm.models import MODELS_CONFIG_MAP
 from agentcache.engine.vllm.types import (
     KVCacheConfig,
     KVCacheGroupSpec,
@@ -20,6 +19,7 @@ from agentcache.engine.vllm.types import (
     UniformTypeKVCacheSpecs,
     resolve_kv_cache_block_sizes,
 )
+from agentcache.engine.vllm.workers import MODELS_CONFIG_MAP
 from agentcache.errors import InputError, in_one_line
 from agentcache.run.layer_groups import count_blocks, make_layer_groups
 from agentcache.sim.clock import VirtualClock

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from agentcache.engine.vllm.base import get_hash_fn_by_name
-from agentcache.engine.vllm.config import VllmConfig
+from agentcache.engine.vllm.base import VllmConfig, get_hash_fn_by_name
 from agentcache.engine.vllm.types import BlockHash, Request, init_none_hash
 
 HashBlocks = Callable[[Request], list[BlockHash]]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from agentcache.engine.cpu_cache.link import Link, Links
 from agentcache.engine.vllm.copies import CopyOrders
-from agentcache.engine.vllm.offload import SimpleCPUOffloadMetadata
+from agentcache.engine.vllm.workers import SimpleCPUOffloadMetadata
 from agentcache.sim.delays import HostLink
 
 BLOCK_S, LATENCY_S, BOTH_SHARE = 1.0, 0.25, 0.625

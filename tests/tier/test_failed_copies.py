@@ -19,7 +19,7 @@ from agentcache.engine.vllm import copiers
 from agentcache.engine.vllm.connector import CopyingConnector
 from agentcache.engine.vllm.copiers import Ended, PlainCopier, StreamCopier
 from agentcache.engine.vllm.copies import CopiesDone, CopyOrders, HostBlocks
-from agentcache.engine.vllm.offload import KVConnectorRole
+from agentcache.engine.vllm.workers import KVConnectorRole
 from agentcache.errors import InputError, ServerError
 
 LOAD = {"load_event": 5, "load_gpu_blocks": [1], "load_cpu_blocks": [2]}

@@ -24,7 +24,7 @@ from agentcache.engine.cpu_cache.options import make_transfer_config
 from agentcache.engine.observe.snapshot import make_snapshot
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.engine.segments.obstacles import Obstacle
-from agentcache.engine.vllm.offload import KVConnectorRole, SimpleCPUOffloadConnector
+from agentcache.engine.vllm.workers import KVConnectorRole, SimpleCPUOffloadConnector
 from agentcache.errors import InputError
 
 # What stands in the way of the tier alone.

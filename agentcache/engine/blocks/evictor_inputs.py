@@ -8,8 +8,7 @@ from pathlib import Path
 from agentcache.config import AgentCacheConfig
 from agentcache.config_reader import CONFIG_KEY
 from agentcache.engine.jobs.request_state import RequestState
-from agentcache.engine.vllm.base import current_platform
-from agentcache.engine.vllm.config import VllmConfig
+from agentcache.engine.vllm.base import VllmConfig, current_platform
 from agentcache.engine.vllm.types import Request
 from agentcache.errors import InputError
 from agentcache.models.catalog import short_name

@@ -13,11 +13,9 @@ from agentcache.engine.segments.layer_rule import has_full_attention_alone
 from agentcache.engine.segments.obstacles import Reason
 from agentcache.engine.segments.scheduler import find_config_obstacle
 from agentcache.engine.start_cause import tell_cause
-from agentcache.engine.vllm.base import current_platform
-from agentcache.engine.vllm.config import VllmConfig
+from agentcache.engine.vllm.base import VllmConfig, current_platform
 from agentcache.engine.vllm.connector import CopyingConnector
 from agentcache.engine.vllm.copies import CopiesDone, CopyOrders
-from agentcache.engine.vllm.offload import KVConnectorBase_V1, KVConnectorRole, SimpleCPUOffloadConnector
 from agentcache.engine.vllm.types import (
     KVCacheConfig,
     KVConnectorOutput,
@@ -25,6 +23,7 @@ from agentcache.engine.vllm.types import (
     SchedulerOutput,
     generate_scheduler_kv_cache_config,
 )
+from agentcache.engine.vllm.workers import KVConnectorBase_V1, KVConnectorRole, SimpleCPUOffloadConnector
 from agentcache.errors import InputError
 from agentcache.policy.registry import find_policy
 

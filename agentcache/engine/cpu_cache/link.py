@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from agentcache.config import AgentCacheConfig
 from agentcache.engine.blocks.evictor_inputs import find_profile
-from agentcache.engine.vllm.config import VllmConfig
+from agentcache.engine.vllm.base import VllmConfig
 from agentcache.engine.vllm.types import Scheduler
 from agentcache.policy.link_profile import ASSUMED_LINK, LinkSpeed, LinkSpeeds
 

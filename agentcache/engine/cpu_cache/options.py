@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agentcache.config import AgentCacheConfig
-from agentcache.engine.vllm.config import KVTransferConfig, VllmConfig
+from agentcache.engine.vllm.base import KVTransferConfig, VllmConfig
 from agentcache.errors import InputError
 from agentcache.models.geometry import read_geometry
 from agentcache.policy.registry import find_policy

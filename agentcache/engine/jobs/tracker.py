@@ -22,8 +22,8 @@ from agentcache.engine.order.job_queue import ORDINARY, QueuePriority, find_prio
 from agentcache.engine.order.load_control import LoadControl
 from agentcache.engine.parts import Observers, Part, request_ids
 from agentcache.engine.replies.tool_reader import ToolReader, calls_of
-from agentcache.engine.vllm.offload import KVConnectorBase_V1
 from agentcache.engine.vllm.types import EngineCoreOutputs, KVCacheBlock, Request
+from agentcache.engine.vllm.workers import KVConnectorBase_V1
 from agentcache.engine.waits import WaitReason
 from agentcache.policy.runtime_policy import RuntimePolicy
 from tool_runtime.learning.job_entry import Departure, Gap, JobEntry

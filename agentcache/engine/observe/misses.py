@@ -15,8 +15,8 @@ from agentcache.engine.marks import read_left
 from agentcache.engine.observe.ledger import Eviction, Ledger
 from agentcache.engine.observe.views import PLACE_OF, HitPlace, LossView, MissReason
 from agentcache.engine.parts import Part
-from agentcache.engine.vllm.offload import KVConnectorBase_V1
 from agentcache.engine.vllm.types import CacheHitSource, KVCacheBlock, PrefillStats, Request
+from agentcache.engine.vllm.workers import KVConnectorBase_V1
 from agentcache.policy.return_price import ReturnPrice
 
 _MAX_LOSSES = 3

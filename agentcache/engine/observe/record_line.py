@@ -15,7 +15,7 @@ from itertools import count
 from multiprocessing import current_process
 from typing import NamedTuple
 
-from agentcache.engine.vllm.config import VllmConfig
+from agentcache.engine.vllm.base import VllmConfig
 from workloads.recording.line import End, Header, Line
 
 # JSON's numbers are exact up to 2**53. Two of a million blocks have one id in one of ten thousand recordings.

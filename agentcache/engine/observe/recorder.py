@@ -17,7 +17,7 @@ from agentcache.engine.observe.record_writer import LineFile, LineWriter
 from agentcache.engine.parts import Part, request_ids
 from agentcache.engine.replies.ended_reply import EndedReply
 from agentcache.engine.replies.tool_reader import MAX_TOKENS, ToolReader, calls_of
-from agentcache.engine.vllm.config import VllmConfig
+from agentcache.engine.vllm.base import VllmConfig
 from agentcache.engine.vllm.types import EngineCoreOutputs, Request
 from agentcache.errors import InputError
 from agentcache.models.catalog import short_name

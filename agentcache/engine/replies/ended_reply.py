@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from agentcache.engine.vllm.config import ModelConfig
-from agentcache.engine.vllm.parsers import cached_tokenizer_from_config
+from agentcache.engine.vllm.base import ModelConfig
+from agentcache.engine.vllm.requests import cached_tokenizer_from_config
 from agentcache.engine.vllm.types import Request, RequestStatus, SamplingParams
 
 # The core may be so far ahead of the server when it aborts a reply, and the longest stop strings are so long.

@@ -8,9 +8,9 @@ from __future__ import annotations
 import torch
 
 from agentcache.engine.marks import find_forced_reply
-from agentcache.engine.vllm.config import VllmConfig
-from agentcache.engine.vllm.models import BatchUpdate, LogitsProcessor, process_dict_updates
+from agentcache.engine.vllm.base import VllmConfig
 from agentcache.engine.vllm.types import SamplingParams
+from agentcache.engine.vllm.workers import BatchUpdate, LogitsProcessor, process_dict_updates
 
 
 class ForcedReplyProcessor(LogitsProcessor):

@@ -12,13 +12,14 @@ from agentcache.engine.constants import PLUGIN, TOOL_CHOICE_ARGUMENT, TOOLS_DECL
 from agentcache.engine.marks import find_forced_calls, read_forced_calls, read_mark
 from agentcache.engine.replies.ended_reply import EndedReply, is_handed_over
 from agentcache.engine.replies.parser_log import reading_again, shorten_parser_errors
-from agentcache.engine.vllm.base import envs, init_logger
-from agentcache.engine.vllm.config import VllmConfig
-from agentcache.engine.vllm.parsers import ParserManager, ToolParserManager, cached_tokenizer_from_config
+from agentcache.engine.vllm.base import VllmConfig, envs, init_logger
 from agentcache.engine.vllm.requests import (
     ChatCompletionNamedFunction,
     ChatCompletionNamedToolChoiceParam,
     ChatCompletionRequest,
+    ParserManager,
+    ToolParserManager,
+    cached_tokenizer_from_config,
 )
 from agentcache.engine.vllm.types import Request, RequestStatus
 from agentcache.errors import InputError, in_one_line

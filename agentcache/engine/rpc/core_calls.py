@@ -66,7 +66,7 @@ def _release(
 
     `rank` names the one engine that is meant, None all.
     """
-    tracker = _find_tracker(core) if rank in (None, core.engine_index) else None
+    tracker = _find_tracker(core) if rank is None or rank == core.engine_index else None
     return None if tracker is None else tracker.release(session, tenants)
 
 

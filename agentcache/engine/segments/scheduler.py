@@ -14,8 +14,7 @@ from agentcache.engine.segments.gap_filler import GapFiller, SegmentStats
 from agentcache.engine.segments.layer_rule import find_rule_obstacle, make_rule
 from agentcache.engine.segments.obstacles import Obstacle
 from agentcache.engine.segments.plan import SegmentCosts
-from agentcache.engine.vllm.base import init_logger
-from agentcache.engine.vllm.config import VllmConfig
+from agentcache.engine.vllm.base import VllmConfig, init_logger
 from agentcache.engine.vllm.scheduler import VllmScheduler
 from agentcache.engine.vllm.types import (
     EngineCoreOutputs,

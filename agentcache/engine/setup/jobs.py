@@ -18,9 +18,9 @@ from agentcache.engine.order.admission import AdmissionControl
 from agentcache.engine.order.load_control import LoadControl
 from agentcache.engine.parts import Observers
 from agentcache.engine.replies.tool_reader import make_reader
-from agentcache.engine.vllm.config import VllmConfig
-from agentcache.engine.vllm.offload import KVConnectorBase_V1
+from agentcache.engine.vllm.base import VllmConfig
 from agentcache.engine.vllm.types import KVCacheBlock, Request
+from agentcache.engine.vllm.workers import KVConnectorBase_V1
 from agentcache.policy.load_control import BESIDE_TIER, WITHOUT_TIER, find_longest_wait, foresee_loss
 from agentcache.policy.registry import EvictorInputs
 from agentcache.policy.return_price import ReturnPrice

@@ -12,19 +12,18 @@ from typing import Any
 import torch
 
 from agentcache.engine.start_cause import tell_cause
-from agentcache.engine.vllm.base import current_platform
-from agentcache.engine.vllm.config import VllmConfig
+from agentcache.engine.vllm.base import VllmConfig, current_platform
 from agentcache.engine.vllm.copiers import Copier, PlainCopier, StreamCopier, end_engine
 from agentcache.engine.vllm.copies import CopiesDone, CopyOrders, HostBlocks
 from agentcache.engine.vllm.host_memory import count_host_blocks, find_pieces, take_memory
-from agentcache.engine.vllm.offload import (
+from agentcache.engine.vllm.types import CacheHitSource, KVCacheBlocks, KVCacheConfig, Request, SchedulerOutput
+from agentcache.engine.vllm.workers import (
     KVConnectorBase_V1,
     KVConnectorHandshakeMetadata,
     KVConnectorMetadata,
     KVConnectorRole,
     SupportsHMA,
 )
-from agentcache.engine.vllm.types import CacheHitSource, KVCacheBlocks, KVCacheConfig, Request, SchedulerOutput
 from agentcache.errors import InputError
 
 

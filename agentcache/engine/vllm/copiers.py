@@ -28,7 +28,7 @@ import torch
 from agentcache.engine.vllm.base import current_platform, init_logger
 from agentcache.engine.vllm.copies import CopyOrders
 from agentcache.engine.vllm.host_memory import Pieces
-from agentcache.engine.vllm.offload import (
+from agentcache.engine.vllm.workers import (
     CU_MEMCPY_SRC_ACCESS_ORDER_ANY,
     CU_MEMCPY_SRC_ACCESS_ORDER_STREAM,
     build_params,

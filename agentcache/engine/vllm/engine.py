@@ -11,17 +11,3 @@ from vllm.v1.engine.core_client import AsyncMPClient, DPLBAsyncMPClient
 from vllm.v1.engine.input_processor import InputProcessor
 from vllm.v1.engine.llm_engine import LLMEngine
 from vllm.v1.executor import Executor
-
-__all__ = [
-    "AsyncLLMEngine",
-    "AsyncMPClient",
-    "DPLBAsyncMPClient",
-    "EngineClient",
-    "EngineCore",
-    "EngineCoreProc",
-    "Executor",
-    "InputProcessor",
-    "LLMEngine",
-    "UsageContext",
-    "core_client",
-]

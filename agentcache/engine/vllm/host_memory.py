@@ -9,11 +9,9 @@ import psutil  # type: ignore[import-untyped]
 import torch
 
 from agentcache.engine.start_cause import tell_cause
-from agentcache.engine.vllm.base import init_logger
-from agentcache.engine.vllm.config import VllmConfig
-from agentcache.engine.vllm.models import get_world_group
-from agentcache.engine.vllm.offload import is_pin_memory_available, pin_tensor
+from agentcache.engine.vllm.base import VllmConfig, init_logger
 from agentcache.engine.vllm.types import KVCacheConfig
+from agentcache.engine.vllm.workers import get_world_group, is_pin_memory_available, pin_tensor
 from agentcache.errors import InputError
 
 logger = init_logger("vllm.agentcache")

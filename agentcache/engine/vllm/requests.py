@@ -1,4 +1,4 @@
-"""vLLM's requests as clients send them, one class an API, and what their handlers have in common."""
+"""vLLM's requests as clients send them, what their handlers have in common, and what reads the replies."""
 
 from __future__ import annotations
 
@@ -9,11 +9,7 @@ from vllm.entrypoints.openai.chat_completion.protocol import (
     ChatCompletionRequest,
 )
 from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
-
-__all__ = [
-    "ChatCompletionNamedFunction",
-    "ChatCompletionNamedToolChoiceParam",
-    "ChatCompletionRequest",
-    "GenerateBaseServing",
-    "ResponsesRequest",
-]
+from vllm.parser import ParserManager
+from vllm.reasoning import ReasoningParserManager
+from vllm.tokenizers import cached_tokenizer_from_config
+from vllm.tool_parsers import ToolParserManager

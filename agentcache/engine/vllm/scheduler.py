@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, Self
 
-from agentcache.engine.vllm.config import VllmConfig
+from agentcache.engine.vllm.base import VllmConfig
 from agentcache.engine.vllm.types import AsyncScheduler, Scheduler
 
 

@@ -11,17 +11,3 @@ from vllm.entrypoints.serve.exception_handling.error_response import create_erro
 from vllm.entrypoints.serve.middleware import authenticate
 from vllm.entrypoints.serve.utils.api_utils import validate_json_request
 from vllm.tasks import SupportedTask
-
-__all__ = [
-    "NoSignalServer",
-    "ServeSubcommand",
-    "SupportedTask",
-    "authenticate",
-    "build_app",
-    "build_async_engine_client",
-    "create_error_response",
-    "create_server_socket",
-    "create_server_unix_socket",
-    "init_app_state",
-    "validate_json_request",
-]

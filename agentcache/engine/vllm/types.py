@@ -22,7 +22,7 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.request_queue import RequestQueue, SchedulingPolicy
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, FinishReason
+from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest
 from vllm.v1.kv_cache_interface import (
     AttentionSpec,
     ChunkedLocalAttentionSpec,
@@ -41,50 +41,3 @@ from vllm.v1.metrics.stats import PrefillStats, SchedulerStats
 from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
-
-__all__ = [
-    "AsyncScheduler",
-    "AttentionSpec",
-    "BlockHash",
-    "BlockHashToBlockMap",
-    "BlockHashWithGroupId",
-    "BlockPool",
-    "CacheHitSource",
-    "ChunkedLocalAttentionSpec",
-    "EngineCoreOutput",
-    "EngineCoreOutputs",
-    "EngineCoreRequest",
-    "FinishReason",
-    "FullAttentionSpec",
-    "KVCacheBlock",
-    "KVCacheBlocks",
-    "KVCacheConfig",
-    "KVCacheGroupSpec",
-    "KVCacheManager",
-    "KVCacheSpec",
-    "KVCacheTensor",
-    "KVConnectorOutput",
-    "MLAAttentionSpec",
-    "MambaSpec",
-    "ModelRunnerOutput",
-    "PrefillStats",
-    "Request",
-    "RequestQueue",
-    "RequestStatus",
-    "SamplingParams",
-    "Scheduler",
-    "SchedulerOutput",
-    "SchedulerStats",
-    "SchedulingPolicy",
-    "SlidingWindowSpec",
-    "StructuredOutputManager",
-    "UniformTypeKVCacheSpecs",
-    "generate_scheduler_kv_cache_config",
-    "get_block_hash",
-    "get_group_id",
-    "get_request_block_hasher",
-    "hash_block_tokens",
-    "init_none_hash",
-    "make_block_hash_with_group_id",
-    "resolve_kv_cache_block_sizes",
-]
