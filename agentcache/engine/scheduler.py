@@ -69,15 +69,7 @@ class AgentScheduler(MultiSegmentScheduler):
 
     def _use_policy(self, policy: Policy) -> None:
         """Make the parts of the policy in force, and let them hear and decide."""
-        build = Build(
-            self,
-            self.config,
-            policy,
-            observers=self.observers,
-            note_evicted=self._note_evicted,
-            clock=self.now,
-        )
-        parts = build.make()
+        parts = Build(self, self.config, policy, self.observers, self._note_evicted, self.now).make()
         self.evictor, self.block_queue, self.tracker = parts.evictor, parts.block_queue, parts.tracker
         self.checkpoints, self.tier, self.tier_obstacle = parts.checkpoints, parts.tier, parts.tier_obstacle
         self.frees, self.step_limit, self.hooks = parts.frees, parts.step_limit, parts.hooks

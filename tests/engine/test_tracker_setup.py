@@ -40,14 +40,19 @@ def make(
     runtime_policy: RuntimePolicy, evictor: Evictor | None = None, vllm_config: Any = None, **knobs: Any
 ) -> tuple[Evictor, JobTracker]:
     """Only a tool parser and a file of durations need vLLM's configuration."""
-    build = JobsBuild(
+    scheduler: Any = SimpleNamespace(
         vllm_config=vllm_config,
+        block_size=16,
+        hash_block_size=16,
+        find_hits=lambda _: [],
+        get_request_counts=lambda: (0, 0),
+        connector=None,
+    )
+    build = JobsBuild(
+        scheduler=scheduler,
         config=AgentCacheConfig.model_validate(knobs),
         runtime_policy=runtime_policy,
         inputs=INPUTS,
-        block_size=16,
-        find_hits=lambda _: [],
-        count_requests=lambda: (0, 0),
         clock=Clock(),
     )
     used = build.add_pins(LruEvictor() if evictor is None else evictor)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from agentcache.config import AgentCacheConfig, is_on
 from agentcache.config_reader import read_config
 from agentcache.engine.cpu_cache.options import is_steered
@@ -101,10 +99,6 @@ class SteeredConnector(CopyingConnector):
         done = connector_output.kv_connector_worker_meta
         if isinstance(done, CopiesDone):
             self._tier.end_copies(done)
-
-    def request_finished(self, request: Request, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:  # noqa: ARG002
-        """Let the request's blocks be freed: copies hold what they need."""
-        return False, None
 
     def has_pending_push_work(self) -> bool:
         """Tell whether the engine must go on for the sake of copies."""

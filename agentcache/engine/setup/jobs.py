@@ -18,9 +18,7 @@ from agentcache.engine.order.admission import AdmissionControl
 from agentcache.engine.order.load_control import LoadControl
 from agentcache.engine.parts import Observers
 from agentcache.engine.replies.tool_reader import make_reader
-from agentcache.engine.vllm.base import VllmConfig
-from agentcache.engine.vllm.types import KVCacheBlock, Request
-from agentcache.engine.vllm.workers import KVConnectorBase_V1
+from agentcache.engine.segments.scheduler import MultiSegmentScheduler
 from agentcache.policy.load_control import BESIDE_TIER, WITHOUT_TIER, find_longest_wait, foresee_loss
 from agentcache.policy.registry import EvictorInputs
 from agentcache.policy.return_price import ReturnPrice
@@ -34,24 +32,19 @@ _ROOMS = 4
 
 @dataclass
 class JobsBuild:
-    """`clock` gives seconds. `hash_block_size` is that of a request's block hashes, None where it is `block_size`.
+    """Builds for one scheduler. `clock` gives seconds.
 
     `price` is that of evicted blocks where they may be kept in the CPU cache; None: they must be computed.
     `loses_whole`: some layers keep only parts, so that without its last block a context is lost as a whole.
     """
 
-    vllm_config: VllmConfig
+    scheduler: MultiSegmentScheduler
     config: AgentCacheConfig
     runtime_policy: RuntimePolicy
     inputs: EvictorInputs
-    block_size: int
-    find_hits: Callable[[Request], list[KVCacheBlock]]
-    count_requests: Callable[[], tuple[int, int]]
     clock: Callable[[], float]
-    hash_block_size: int | None = None
     loses_whole: bool = False
     price: ReturnPrice | None = None
-    connector: KVConnectorBase_V1 | None = None
     observers: Observers = field(default_factory=Observers)
     _pins: Pins | None = field(default=None, init=False)
 
@@ -72,7 +65,7 @@ class JobsBuild:
             estimator=self._make_estimator(runtime_policy),
             max_jobs=config.tuning.max_jobs,
             max_idle_s=config.runtime.max_idle_s,
-            max_blocks=int(_ROOMS * self._room / self._hash_block),
+            max_blocks=int(_ROOMS * self._room / self.scheduler.hash_block_size),
         )
         return JobTracker(
             runtime_policy=runtime_policy,
@@ -80,13 +73,13 @@ class JobsBuild:
             pins=pins,
             waiting=self._make_admission(runtime, tier),
             factors=self._make_factors(evictor, runtime) if runtime_policy.factors else None,
-            turn_cost=TurnCost(self.price or inputs.recompute_cost, self.block_size, inputs.num_blocks),
-            hash_block_size=self._hash_block,
-            tool_reader=make_reader(self.vllm_config, config.runtime),
-            count_waiting=lambda: self.count_requests()[1],
+            turn_cost=TurnCost(self.price or inputs.recompute_cost, self.scheduler.block_size, inputs.num_blocks),
+            hash_block_size=self.scheduler.hash_block_size,
+            tool_reader=make_reader(self.scheduler.vllm_config, config.runtime),
+            count_waiting=lambda: self.scheduler.get_request_counts()[1],
             store=self._make_store(runtime),
             shows_text=config.runtime.show_text,
-            connector=self.connector,
+            connector=self.scheduler.connector,
             observers=self.observers,
             clock=self.clock,
         )
@@ -97,12 +90,12 @@ class JobsBuild:
             self._policy,
             self._pins,
             num_blocks=self.inputs.num_blocks,
-            block_size=self.block_size,
+            block_size=self.scheduler.block_size,
             price_taken=(lambda place, _: recompute_cost.at(place)) if price is None else price.if_lost,
             find_work=RequestCost(
-                TurnCost(recompute_cost, self.block_size, self.inputs.num_blocks), self.inputs.step_s
+                TurnCost(recompute_cost, self.scheduler.block_size, self.inputs.num_blocks), self.inputs.step_s
             ).find,
-            count_running=lambda: self.count_requests()[0],
+            count_running=lambda: self.scheduler.get_request_counts()[0],
             foresee_loss=self._make_foresight(runtime),
             find_turns=runtime.jobs.turn_counts.quantile,
             find_growth=lambda: runtime.context_growth.ratio,
@@ -131,26 +124,32 @@ class JobsBuild:
                 jobs=len(jobs),
                 tokens=self._count_wanted(runtime),
                 room=room,
-                block_tokens=self.block_size,
+                block_tokens=self.scheduler.block_size,
                 block_s=self.inputs.recompute_cost.at,
             )
 
         count_elsewhere = (lambda _: 0) if tier is None else tier.fetching.count_here
-        return LoadControl(find_wait, self.find_hits, count_elsewhere, self.block_size, loses_whole=self.loses_whole)
+        return LoadControl(
+            find_wait,
+            self.scheduler.find_hits,
+            count_elsewhere,
+            self.scheduler.block_size,
+            loses_whole=self.loses_whole,
+        )
 
     def _count_wanted(self, runtime: AgentRuntime) -> float:
         """Count the tokens that jobs under way will come back for: their last prompts, and what a turn adds to them."""
-        tokens = len(runtime.jobs.turn_counts.blocks) * self._hash_block
+        tokens = len(runtime.jobs.turn_counts.blocks) * self.scheduler.hash_block_size
         return tokens * (1 + runtime.context_growth.ratio / AHEAD_TURNS)
-
-    @property
-    def _hash_block(self) -> int:
-        return self.block_size if self.hash_block_size is None else self.hash_block_size
 
     @property
     def _room(self) -> float:
         """The tokens that the caches hold together."""
-        return self.inputs.num_blocks * self.block_size * (1.0 if self.price is None else 1 + self.price.size_ratio)
+        return (
+            self.inputs.num_blocks
+            * self.scheduler.block_size
+            * (1.0 if self.price is None else 1 + self.price.size_ratio)
+        )
 
     @cached_property
     def _policy(self) -> RuntimePolicy:
@@ -193,7 +192,7 @@ class JobsBuild:
         given = self.config.runtime.durations_file
         if given is None:
             return None
-        path = find_file(given, self.vllm_config.parallel_config.data_parallel_index)
+        path = find_file(given, self.scheduler.vllm_config.parallel_config.data_parallel_index)
         return DurationStore(path, runtime.durations, self.clock)
 
     def _make_estimator(self, runtime_policy: RuntimePolicy) -> TtlEstimator | None:

@@ -55,28 +55,23 @@ class Parts:
     hooks: Hooks
 
 
+@dataclass
 class Build:
     """Builds for one scheduler. `policy` is in force; `clock` gives seconds.
 
     `note_evicted` is called with blocks that are evicted, before they lose their hashes.
     """
 
-    def __init__(
-        self,
-        scheduler: MultiSegmentScheduler,
-        config: AgentCacheConfig,
-        policy: Policy,
-        *,
-        observers: Observers,
-        note_evicted: Callable[[Sequence[KVCacheBlock]], None],
-        clock: Callable[[], float],
-    ) -> None:
-        self._scheduler = scheduler
-        self._config = config
-        self._policy = policy
-        self._observers = observers
-        self._note_evicted = note_evicted
-        self._clock = clock
+    scheduler: MultiSegmentScheduler
+    config: AgentCacheConfig
+    policy: Policy
+    observers: Observers
+    note_evicted: Callable[[Sequence[KVCacheBlock]], None]
+    clock: Callable[[], float]
+
+    def __post_init__(self) -> None:
+        """Find what this engine can do of what the policy wants."""
+        scheduler, config, policy = self.scheduler, self.config, self.policy
         self._manager = scheduler.kv_cache_manager
         self._tier_setup, self._tier_obstacle = find_tier(scheduler, config)
         scheduler.steers_tier = self._tier_setup is not None
@@ -102,9 +97,9 @@ class Build:
         frees = Frees() if queue is None else self._make_frees(queue, checkpoints, tracker, tier)
         preemption = None if tracker is None else self._order_jobs(tracker)
         if filler is not None:
-            self._scheduler.fill_gaps(filler)
+            self.scheduler.fill_gaps(filler)
         self._watch(queue, tracker, tier)
-        order = frees, checkpoints, filler, self._observers, tracker, preemption, tier
+        order = frees, checkpoints, filler, self.observers, tracker, preemption, tier
         return Parts(
             evictor=evictor,
             block_queue=queue,
@@ -114,16 +109,16 @@ class Build:
             tier_obstacle=self._tier_obstacle,
             frees=frees,
             step_limit=self._limit_steps(tier),
-            stop_strings=StopStrings(None if tracker is None else self._scheduler.vllm_config.model_config),
+            stop_strings=StopStrings(None if tracker is None else self.scheduler.vllm_config.model_config),
             hooks=Hooks(part for part in order if part is not None),
         )
 
     @cached_property
     def _inputs(self) -> EvictorInputs:
         """What evictor, segments and runtime ask for. Making it fits a cost model; raises InputError without one."""
-        scheduler, num_blocks = self._scheduler, self._manager.block_pool.num_gpu_blocks
+        scheduler, num_blocks = self.scheduler, self._manager.block_pool.num_gpu_blocks
         return build_inputs(
-            scheduler.vllm_config, self._config, num_blocks, scheduler.block_size, fills_gaps=self._fills_gaps
+            scheduler.vllm_config, self.config, num_blocks, scheduler.block_size, fills_gaps=self._fills_gaps
         )
 
     @cached_property
@@ -134,66 +129,60 @@ class Build:
     @cached_property
     def _costs(self) -> SegmentCosts:
         """What segments cost, and fill requests."""
-        return SegmentCosts(self._inputs.recompute_cost, self._config.tuning.row_s, self._scheduler.block_size)
+        return SegmentCosts(self._inputs.recompute_cost, self.config.tuning.row_s, self.scheduler.block_size)
 
     @property
     def _loses_whole(self) -> bool:
-        return has_checkpoints(self._scheduler.kv_cache_config)
+        return has_checkpoints(self.scheduler.kv_cache_config)
 
     @cached_property
     def _runtime(self) -> RuntimePolicy | None:
         """What the agent runtime does on this engine; None: there is none."""
-        runtime = self._policy.find_runtime(steers_tier=self._tier_setup is not None)
-        if runtime is None or not self._loses_whole or self._policy.make_evictor is None:
+        runtime = self.policy.find_runtime(steers_tier=self._tier_setup is not None)
+        if runtime is None or not self._loses_whole or self.policy.make_evictor is None:
             return runtime
         cache_s = self._inputs.num_blocks * self._inputs.recompute_cost.at(0)
-        return runtime.keep_contexts_whole(cache_s, has_states=self._scheduler.has_mamba_layers)
+        return runtime.keep_contexts_whole(cache_s, has_states=self.scheduler.has_mamba_layers)
 
     @cached_property
     def _jobs(self) -> JobsBuild | None:
-        scheduler = self._scheduler
-        if self._runtime is None or self._policy.make_evictor is None:
+        if self._runtime is None or self.policy.make_evictor is None:
             return None
         return JobsBuild(
-            vllm_config=scheduler.vllm_config,
-            config=self._config,
+            scheduler=self.scheduler,
+            config=self.config,
             runtime_policy=self._runtime,
             inputs=self._inputs,
-            block_size=scheduler.block_size,
-            hash_block_size=scheduler.hash_block_size,
-            find_hits=scheduler.find_hits,
-            count_requests=scheduler.get_request_counts,
-            clock=self._clock,
+            clock=self.clock,
             price=self._price,
             loses_whole=self._loses_whole,
-            connector=scheduler.connector,
-            observers=self._observers,
+            observers=self.observers,
         )
 
     def _make_evictor(self) -> Evictor | None:
         """Make what chooses which blocks go from the GPU's cache; None leaves it to vLLM."""
-        if self._policy.make_evictor is None:
+        if self.policy.make_evictor is None:
             return None
         tier = self._tier_setup
-        return self._policy.make_evictor(lambda: self._inputs if tier is None else tier.price_evictions(self._inputs))
+        return self.policy.make_evictor(lambda: self._inputs if tier is None else tier.price_evictions(self._inputs))
 
     def _replace_queue(self, evictor: Evictor) -> BlockQueue:
         pool, notes_reuse = self._manager.block_pool, self._jobs is None
-        return replace_queue(pool, evictor, self._clock, notes_reuse=notes_reuse, on_taken=self._note_evicted)
+        return replace_queue(pool, evictor, self.clock, notes_reuse=notes_reuse, on_taken=self.note_evicted)
 
     def _make_filler(self) -> GapFiller | None:
         if not self._fills_gaps:
             if self._obstacle is not None:
                 logger.warning("Cached blocks are reused as prefixes only: %s.", self._obstacle.text)
             return None
-        return self._scheduler.make_filler(self._costs, self._config.tuning.max_gaps)
+        return self.scheduler.make_filler(self._costs, self.config.tuning.max_gaps)
 
     def _log(self) -> None:
-        config = self._scheduler.vllm_config
+        config = self.scheduler.vllm_config
         banner = write_banner(
             config,
-            self._config,
-            self._policy,
+            self.config,
+            self.policy,
             fills_gaps=self._fills_gaps,
             obstacle=self._obstacle,
             steers_tier=self._tier_setup is not None,
@@ -204,28 +193,28 @@ class Build:
 
     def _make_tier(self, queue: BlockQueue, filler: GapFiller) -> Tier | None:
         """Make the CPU cache, and let it steer the connector."""
-        setup, price, make_evictor = self._tier_setup, self._price, self._policy.make_evictor
+        setup, price, make_evictor = self._tier_setup, self._price, self.policy.make_evictor
         if setup is None or price is None or make_evictor is None:
             return None
         return setup.make(
-            self._scheduler,
+            self.scheduler,
             queue=queue,
             filler=filler,
             evictor=make_evictor(lambda: setup.price_losses(self._inputs)),
             price=price,
-            observers=self._observers,
-            clock=self._clock,
+            observers=self.observers,
+            clock=self.clock,
         )
 
     def _make_checkpoints(self, queue: BlockQueue, tracker: JobTracker | None) -> Checkpoints | None:
         """Make what keeps them; None where every block's end is one, and for policies that evict by age."""
-        if not self._policy.segments or not self._loses_whole or not self._manager.enable_caching:
+        if not self.policy.segments or not self._loses_whole or not self._manager.enable_caching:
             return None
         return Checkpoints(
             self._manager,
             queue,
-            find_request=self._scheduler.requests.get,
-            is_fill_request=self._scheduler.is_fill_request,
+            find_request=self.scheduler.requests.get,
+            is_fill_request=self.scheduler.is_fill_request,
             begins_job=(lambda _: True) if tracker is None else tracker.begins_job,
             find_return=(lambda _: None) if tracker is None else tracker.find_return,
             fills_gaps=self._fills_gaps,
@@ -248,60 +237,60 @@ class Build:
             checkpoints,
             describe=describe,
             renew=(lambda context: context) if tracker is None else tracker.on_late_free,
-            is_fill_request=self._scheduler.is_fill_request,
+            is_fill_request=self.scheduler.is_fill_request,
             fills_gaps=self._fills_gaps,
-            fills_gaps_of=self._scheduler.fills_gaps_of,
+            fills_gaps_of=self.scheduler.fills_gaps_of,
         )
 
     def _order_jobs(self, tracker: JobTracker) -> Preemption | None:
         """Queue requests by their jobs where the policy does; None where vLLM's own order holds."""
         runtime = self._runtime
-        if runtime is None or not is_on(self._config.order.enabled, runtime.order is not None):
+        if runtime is None or not is_on(self.config.order.enabled, runtime.order is not None):
             return None
-        if self._scheduler.policy is not SchedulingPolicy.FCFS:
-            logger.warning("Requests keep the order of --scheduling-policy %s.", self._scheduler.policy.value)
+        if self.scheduler.policy is not SchedulingPolicy.FCFS:
+            logger.warning("Requests keep the order of --scheduling-policy %s.", self.scheduler.policy.value)
             return None
-        self._scheduler.waiting = JobQueue(tracker.priority_of, lambda: tracker.patience_s, self._clock)
+        self.scheduler.waiting = JobQueue(tracker.priority_of, lambda: tracker.patience_s, self.clock)
         return Preemption(runtime.victim, tracker.priority_of)
 
     def _watch(self, queue: BlockQueue | None, tracker: JobTracker | None, tier: Tier | None) -> None:
         """Add what only explains."""
         if tracker is not None:
-            self._observers.watch("misses", self._make_misses(tracker, tier))
+            self.observers.watch("misses", self._make_misses(tracker, tier))
         # What a connector of vLLM's brings, it would bring under LRU as well, but not the same.
-        can_compare = queue is not None and (self._scheduler.connector is None or tier is not None)
-        if can_compare and find_cost_obstacle(self._scheduler.vllm_config) is None:
-            comparison = make_comparison(self._scheduler, lambda: self._costs)
+        can_compare = queue is not None and (self.scheduler.connector is None or tier is not None)
+        if can_compare and find_cost_obstacle(self.scheduler.vllm_config) is None:
+            comparison = make_comparison(self.scheduler, lambda: self._costs)
             if comparison is not None:
-                self._observers.watch("lru_comparison", comparison)
-        if self._config.record.file is not None:
+                self.observers.watch("lru_comparison", comparison)
+        if self.config.record.file is not None:
             self._record(tracker)
 
     def _make_misses(self, tracker: JobTracker, tier: Tier | None) -> MissLog:
         """Make what explains misses, in both caches if there are two."""
-        ledger = Ledger(self._inputs.num_blocks, self._clock) if tier is None else tier.storing.ledger
+        ledger = Ledger(self._inputs.num_blocks, self.clock) if tier is None else tier.storing.ledger
         return MissLog(
-            self._scheduler.hash_block_size,
+            self.scheduler.hash_block_size,
             ledger,
-            self._clock,
+            self.clock,
             tracker.states,
             price=self._price,
         )
 
     def _record(self, tracker: JobTracker | None) -> None:
-        config = self._scheduler.vllm_config
+        config = self.scheduler.vllm_config
         recorder = make_recorder(
             config,
-            self._config,
-            hash_block_size=self._scheduler.hash_block_size,
-            tool_reader=make_reader(config, self._config.runtime) if tracker is None else tracker.tool_reader,
+            self.config,
+            hash_block_size=self.scheduler.hash_block_size,
+            tool_reader=make_reader(config, self.config.runtime) if tracker is None else tracker.tool_reader,
             reads_later=tracker is None,
             states={} if tracker is None else tracker.states,
-            clock=self._clock,
+            clock=self.clock,
         )
-        self._observers.watch("recording", recorder)
+        self.observers.watch("recording", recorder)
 
     def _limit_steps(self, tier: Tier | None) -> StepLimit:
-        tuning = self._config.tuning if is_on(self._config.chunking.enabled, self._policy.chunking) else None
+        tuning = self.config.tuning if is_on(self.config.chunking.enabled, self.policy.chunking) else None
         gate = (lambda budget, *_: budget) if tier is None else tier.limit_prefill
-        return StepLimit(tuning, self._scheduler.max_num_scheduled_tokens, gate)
+        return StepLimit(tuning, self.scheduler.max_num_scheduled_tokens, gate)

@@ -133,10 +133,6 @@ class CopyingConnector(KVConnectorBase_V1, SupportsHMA):
         """Ask for no copies."""
         return CopyOrders()
 
-    def request_finished_all_groups(
-        self,
-        request: Request,
-        block_ids: tuple[list[int], ...],  # noqa: ARG002 (vLLM's signature)
-    ) -> tuple[bool, dict[str, Any] | None]:
+    def request_finished_all_groups(self, request: Request, block_ids: tuple[list[int], ...]) -> tuple[bool, None]:  # noqa: ARG002
         """Let the request's blocks be freed: copies hold what they need."""
-        return self.request_finished(request, [])
+        return False, None
