@@ -12,7 +12,8 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from agentcache.engine.vllm.base import init_logger
 from agentcache.engine.vllm.types import EngineCoreOutputs, KVCacheBlock, Request
@@ -86,27 +87,38 @@ class Part:
     def check_integrity(self) -> None:
         """Raise IntegrityError when the part contradicts itself."""
 
+    def find_own(self, hook: str) -> Iterator[Callable[..., Any]]:
+        """Yield the part's method of that name if it overrides the hook."""
+        if getattr(type(self), hook) is not getattr(Part, hook):
+            yield getattr(self, hook)
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+O = TypeVar("O", bound=Part)  # noqa: E741
+
 
 class Hooks:
     """Of each hook the methods of the parts that override it, in the order of the parts."""
 
     def __init__(self, parts: Iterable[Part]) -> None:
         self.parts = tuple(parts)
-        self.arrived = tuple(each.arrived for each in self.parts if _overrides(each, "arrived"))
-        self.step = tuple(each.step for each in self.parts if _overrides(each, "step"))
-        self.find_wait = tuple(each.find_wait for each in self.parts if _overrides(each, "find_wait"))
-        self.awaits_blocks = tuple(each.awaits_blocks for each in self.parts if _overrides(each, "awaits_blocks"))
-        self.note_wait = tuple(each.note_wait for each in self.parts if _overrides(each, "note_wait"))
-        self.make_room = tuple(each.make_room for each in self.parts if _overrides(each, "make_room"))
-        self.choose_victim = tuple(each.choose_victim for each in self.parts if _overrides(each, "choose_victim"))
-        self.evicted = tuple(each.evicted for each in self.parts if _overrides(each, "evicted"))
-        self.admitted = tuple(each.admitted for each in self.parts if _overrides(each, "admitted"))
-        self.stepped = tuple(each.stepped for each in self.parts if _overrides(each, "stepped"))
-        self.ended = tuple(each.ended for each in self.parts if _overrides(each, "ended"))
+        self.arrived = self._find(Part.arrived)
+        self.step = self._find(Part.step)
+        self.find_wait = self._find(Part.find_wait)
+        self.awaits_blocks = self._find(Part.awaits_blocks)
+        self.note_wait = self._find(Part.note_wait)
+        self.make_room = self._find(Part.make_room)
+        self.choose_victim = self._find(Part.choose_victim)
+        self.evicted = self._find(Part.evicted)
+        self.admitted = self._find(Part.admitted)
+        self.stepped = self._find(Part.stepped)
+        self.ended = self._find(Part.ended)
+        self.reset = self._find(Part.reset)
+        self.close = self._find(Part.close)
 
-
-def _overrides(part: Part, hook: str) -> bool:
-    return getattr(type(part), hook) is not getattr(Part, hook)
+    def _find(self, hook: Callable[Concatenate[Part, P], R]) -> tuple[Callable[P, R], ...]:
+        return tuple(own for part in self.parts for own in part.find_own(hook.__name__))
 
 
 def request_ids(outputs: Mapping[int, EngineCoreOutputs]) -> Iterator[str]:
@@ -119,74 +131,36 @@ logger = init_logger("vllm.agentcache")
 # Tests set this variable, also for the engines that they start: an observer's error then ends the engine, and the test.
 RAISE = "AGENTCACHE_OBSERVERS_RAISE"
 
-P = ParamSpec("P")
-R = TypeVar("R")
-O = TypeVar("O", bound=Part)  # noqa: E741
-
 
 class Observers(Part):
     """The observers of one scheduler. `failures` counts those that were turned off, by name: 0 or 1."""
 
     def __init__(self) -> None:
         self.failures: dict[str, int] = {}
-        self._watching: tuple[tuple[Guard, Part], ...] = ()
+        self._watching: dict[Part, Guard] = {}
 
     def watch(self, name: str, observer: Part) -> None:
-        """Call the observer's hooks from now on, until one of them fails."""
-
-        def end() -> None:
-            self.drop(observer)
-            observer.abandon()
-
-        self._watching += ((self.guard(name, end), observer),)
+        """Call the observer's hooks, until one of them fails."""
+        self._watching[observer] = self.guard(name, observer.abandon)
 
     def drop(self, observer: Part) -> None:
         """Call no hook of the observer any more."""
-        self._watching = tuple(pair for pair in self._watching if pair[1] is not observer)
+        self._watching[observer].is_on = False
 
     def find(self, kind: type[O]) -> O | None:
         """Find the observer of that class which still watches."""
-        return next((observer for _, observer in self._watching if isinstance(observer, kind)), None)
+        return next((each for each, guard in self._watching.items() if guard.is_on and isinstance(each, kind)), None)
 
-    def arrived(self, request: Request) -> None:
-        """Tell all that a request has come."""
-        for guard, observer in self._watching:
-            guard.tell(observer.arrived, request)
-
-    def admitted(self, request: Request, hit_tokens: int, filled: Collection[int]) -> None:
-        """Tell all that a client's request runs."""
-        for guard, observer in self._watching:
-            guard.tell(observer.admitted, request, hit_tokens, filled)
-
-    def evicted(self, blocks: Sequence[KVCacheBlock], request_id: str) -> None:
-        """Tell all which blocks are evicted, and for which client's request."""
-        for guard, observer in self._watching:
-            guard.tell(observer.evicted, blocks, request_id)
-
-    def stepped(self, outputs: Mapping[int, EngineCoreOutputs]) -> None:
-        """Tell all what a step gives to each client."""
-        for guard, observer in self._watching:
-            guard.tell(observer.stepped, outputs)
-
-    def ended(self, request: Request) -> None:
-        """Tell all that a request is over."""
-        for guard, observer in self._watching:
-            guard.tell(observer.ended, request)
-
-    def reset(self) -> None:
-        """Tell all that the prefix cache was reset."""
-        for guard, observer in self._watching:
-            guard.tell(observer.reset)
-
-    def close(self) -> None:
-        """Tell all that the engine stops."""
-        for guard, observer in self._watching:
-            guard.tell(observer.close)
+    def find_own(self, hook: str) -> Iterator[Callable[..., Any]]:
+        """Yield the methods of the observers, as their guards call them."""
+        for observer, guard in self._watching.items():
+            yield from (partial(guard.tell, own) for own in observer.find_own(hook))
 
     def check_integrity(self) -> None:
         """Raise IntegrityError when one contradicts itself."""
-        for _, observer in self._watching:
-            observer.check_integrity()
+        for observer, guard in self._watching.items():
+            if guard.is_on:
+                observer.check_integrity()
 
     def guard(self, name: str, end: Callable[[], object] = lambda: None) -> Guard:
         """Make the guard of an observer. `end` drops what the observer knows; it is called when it is turned off."""
@@ -201,7 +175,7 @@ class Guard:
         self._name = name
         self._failures = failures
         self._end = end
-        self._is_on = True
+        self.is_on = True
 
     def tell(self, observe: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
         """Call `observe`, unless the observer is off."""
@@ -209,7 +183,7 @@ class Guard:
 
     def ask(self, otherwise: R, view: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Return what `view` returns; `otherwise` if it fails or the observer is off."""
-        if self._is_on:
+        if self.is_on:
             try:
                 return view(*args, **kwargs)
             except Exception as error:
@@ -219,7 +193,7 @@ class Guard:
         return otherwise
 
     def _turn_off(self, error: Exception) -> None:
-        self._is_on = False
+        self.is_on = False
         self._failures[self._name] += 1
         logger.error(
             "agentcache's %s failed, and is off until the server starts again. It only explains: requests are served "

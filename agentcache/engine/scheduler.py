@@ -211,14 +211,14 @@ class AgentScheduler(MultiSegmentScheduler):
             return False
         succeeded = super().reset_prefix_cache(reset_running_requests, reset_connector)
         if succeeded:
-            for part in self.hooks.parts:
-                part.reset()
+            for reset in self.hooks.reset:
+                reset()
         return succeeded
 
     def shutdown(self) -> None:
         """Save what was learned, and stop."""
-        for part in self.hooks.parts:
-            part.close()
+        for close in self.hooks.close:
+            close()
         super().shutdown()
 
     def check_integrity(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.cpu_cache.link import Links, find_links
-from agentcache.engine.parts import Part
+from agentcache.engine.parts import Hooks, Part
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.engine.vllm.copies import CopiesDone, CopyOrders
 from agentcache.engine.vllm.types import KVCacheBlock, KVConnectorOutput
@@ -133,6 +133,7 @@ def time_decisions(policy: str, scheduler: AgentScheduler) -> DecisionTime | Non
         return None
     decisions = DecisionTime(queue, scan)
     scheduler.observers.watch("decisions", decisions)
+    scheduler.hooks = Hooks(scheduler.hooks.parts)
     return decisions
 
 

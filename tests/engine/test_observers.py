@@ -8,7 +8,7 @@ import pytest
 from vllm import SamplingParams
 from vllm.v1.request import Request
 
-from agentcache.engine.parts import RAISE, Observers, Part
+from agentcache.engine.parts import RAISE, Hooks, Observers, Part
 
 
 class Counting:
@@ -83,9 +83,10 @@ def test_an_observer_hears_of_requests_until_it_fails(monkeypatch: pytest.Monkey
     observers, broken = Observers(), Broken()
     observers.watch("broken", broken)
     assert observers.find(Broken) is broken
+    hooks = Hooks([observers])
+    assert (len(hooks.ended), hooks.reset) == (1, ())
     for name in "abc":
-        observers.ended(Request(name, [1], SamplingParams(), None))
-        observers.reset()
+        hooks.ended[0](Request(name, [1], SamplingParams(), None))
     assert broken.heard == ["a", "b", "abandoned"]
     assert observers.find(Broken) is None
     assert observers.failures == {"broken": 1}

@@ -80,7 +80,8 @@ def test_a_beam_search_is_no_job_and_one_line(tiny_model_path: str, tmp_path: Pa
         ("agent", ("bash",), 0)
     ]
     assert tracker.count().found_jobs == {"named": 1}
-    engine.scheduler.observers.close()
+    for close in engine.scheduler.observers.find_own("close"):
+        close()
     lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     assert [(line["input_length"], line["output_length"], "session" in line) for line in lines] == [
         (40, 4, True),

@@ -1,4 +1,4 @@
-"""vLLM's requests as clients send them, what their handlers have in common, and what reads the replies."""
+"""Gives vLLM's requests as clients send them, what their handlers have in common, and what reads the replies."""
 
 from __future__ import annotations
 

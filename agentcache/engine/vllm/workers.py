@@ -1,4 +1,4 @@
-"""What vLLM's workers have: KV connectors, what copies blocks of its own CPU cache, logits processors."""
+"""Gives what vLLM's workers have: KV connectors, what copies blocks of its own CPU cache, logits processors."""
 
 from __future__ import annotations
 
