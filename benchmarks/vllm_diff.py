@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import difflib
 import re
+import runpy
 import sys
 from argparse import ArgumentParser
 from collections.abc import Iterator
@@ -113,7 +114,7 @@ def read_own(*folders: str) -> tuple[set[Target], set[str]]:
 
 
 def read_listed() -> Iterator[Target]:
-    """Read what `internals.py` lists beside: classes and functions by name, and what has moved."""
+    """Read what `internals.py` and a contract test list beside: classes and functions by name, and what has moved."""
     for name in _listed():
         module, _, path = name.partition(":")
         yield Target(module, path.partition(".")[0])
@@ -122,7 +123,8 @@ def read_listed() -> Iterator[Target]:
 
 
 def _listed() -> Iterator[str]:
-    for table in vars(internals).values():
+    extended = runpy.run_path(str(ROOT / "tests/contract/test_extension_points.py"))["METHODS"]
+    for table in (*vars(internals).values(), extended):
         if isinstance(table, dict):
             yield from (name for name in table if ":" in name)
 
