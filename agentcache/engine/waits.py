@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal
 
 WaitReason = Literal["batch full", "pins", "new job", "load", "fetch", "fill", "grammar"]
 """What holds a request in the queue.
@@ -15,4 +15,3 @@ WaitReason = Literal["batch full", "pins", "new job", "load", "fetch", "fill", "
 - `fill`: gaps in front of its cached blocks are being computed;
 - `grammar`: its grammar is being compiled.
 """
-WAIT_REASONS: tuple[WaitReason, ...] = get_args(WaitReason)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,17 +13,17 @@ from tracked_requests import Tracked
 from agentcache.engine.constants import SCHEDULER_CLASS
 from agentcache.engine.jobs.request_state import Waits
 from agentcache.engine.observe.views import TurnView
-from agentcache.engine.waits import WAIT_REASONS
+from agentcache.engine.waits import WaitReason
 from agentcache.policy.runtime_policy import RuntimePolicy
 from agentcache.sim.clock import VirtualClock
 
-NOTES = st.lists(st.tuples(st.sampled_from(WAIT_REASONS), st.floats(0.01, 100)))
+NOTES = st.lists(st.tuples(st.sampled_from(get_args(WaitReason)), st.floats(0.01, 100)))
 
 
 @given(notes=NOTES, rest_s=st.floats(0.01, 100))
 def test_all_seconds_count_once(notes: list[tuple[str, float]], rest_s: float) -> None:
     waits, now_s = Waits(5.0), 5.0
-    expected = dict.fromkeys(WAIT_REASONS, 0.0)
+    expected = dict.fromkeys(get_args(WaitReason), 0.0)
     for (reason, seconds), before in zip(notes, ["batch full", *(reason for reason, _ in notes)], strict=False):
         now_s += seconds
         expected[before] += seconds
