@@ -161,6 +161,19 @@ def assert_eventful(mix: JobMix) -> None:
     assert len(mix.steps[-1].free_blocks) == NUM_BLOCKS - 1
 
 
+@pytest.mark.parametrize("is_async", [True, False])
+def test_a_scheduler_is_asynchronous_where_vllm_is_and_its_successor_of_the_same_class(
+    tiny_model_path: str, is_async: bool
+) -> None:
+    config = make_config(tiny_model_path, SCHEDULER_CLASS, is_async=is_async, policy="agentcache")
+    scheduler = make_scheduler(config, NUM_BLOCKS)
+    assert isinstance(scheduler, AgentScheduler)
+    assert isinstance(scheduler, AsyncScheduler) == is_async
+    # A policy that follows on the same engine has one made so.
+    kind = type(scheduler)
+    assert type(kind.__new__(kind, vllm_config=config)) is kind
+
+
 def test_scheduler_checks_its_block_queue(tiny_model_path: str) -> None:
     scheduler = make_scheduler(make_config(tiny_model_path, SCHEDULER_CLASS, policy="lru"), NUM_BLOCKS)
     scheduler.check_integrity()

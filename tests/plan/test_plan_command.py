@@ -71,7 +71,7 @@ def test_what_saves_time_changes_no_outcome(
     assert found == [Worker(settings, jobs).run(cell)] * 2
     assert len(replaced) == 2
     assert found[0].mean_s is not None
-    assert 0 < found[0].hit_rate < found[0].endless_hits
+    assert 0 < found[0].hit_rate <= found[0].endless_hits
 
 
 def test_hits_stay_below_those_of_an_endless_cache(recording: Path, tmp_path: Path) -> None:

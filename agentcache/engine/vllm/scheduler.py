@@ -18,7 +18,7 @@ class VllmScheduler(Scheduler):
 
     def __new__(cls, vllm_config: VllmConfig, *args: Any, **kwargs: Any) -> Self:  # noqa: ARG004 (those of `__init__`)
         """Make one of the class, or of the class with vLLM's asynchronous scheduler behind it."""
-        is_async = vllm_config.scheduler_config.async_scheduling
+        is_async = vllm_config.scheduler_config.async_scheduling and not issubclass(cls, AsyncScheduler)
         made: Self = super().__new__(_make_asynchronous(cls) if is_async else cls)
         return made
 
