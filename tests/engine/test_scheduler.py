@@ -162,9 +162,7 @@ def assert_eventful(mix: JobMix) -> None:
 
 
 @pytest.mark.parametrize("is_async", [True, False])
-def test_a_scheduler_is_asynchronous_where_vllm_is_and_its_successor_of_the_same_class(
-    tiny_model_path: str, is_async: bool
-) -> None:
+def test_a_scheduler_is_asynchronous_where_vllm_is(tiny_model_path: str, is_async: bool) -> None:
     config = make_config(tiny_model_path, SCHEDULER_CLASS, is_async=is_async, policy="agentcache")
     scheduler = make_scheduler(config, NUM_BLOCKS)
     assert isinstance(scheduler, AgentScheduler)
