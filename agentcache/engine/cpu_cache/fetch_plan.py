@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from operator import or_
 from typing import NamedTuple
 
 from agentcache.engine.cpu_cache.link import Link
@@ -44,7 +43,8 @@ def plan_fetch(
     """
     dear = costs.find_dear(len(on_host))
     fetchable = bytes(dear) + on_host[dear:]
-    readable = bytes(map(or_, on_gpu, fetchable))
+    # As numbers, all at once: a queued request is looked at in every step.
+    readable = (int.from_bytes(on_gpu) | int.from_bytes(fetchable)).to_bytes(len(on_gpu))
     hits = begin_outside(find_hits(readable, len(readable)), inputs)
     kept = plan_segments(hits, costs.compute, max_gaps).kept
     fetched = [run for reused in (Interval(0, hits.prefix), *kept) for run in find_runs(fetchable, *reused)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from operator import gt, itemgetter
+from operator import itemgetter
 from typing import NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -172,6 +172,7 @@ class Fetching:
         return [index for run in plan for index in range(*run)]
 
     def _find_here(self, on_gpu: CachedBlockMap) -> bytes:
-        """Find which blocks of the request are in the CPU cache alone: 1 where one is."""
-        keys, cached = on_gpu.keys[KV_CACHE_GROUP], on_gpu.cached[KV_CACHE_GROUP]
-        return bytes(map(gt, map(self._host.map.holds, keys), cached))
+        """Find which blocks of the request are in the CPU cache alone, 1 where one is: all at once for speed."""
+        keys = on_gpu.keys[KV_CACHE_GROUP]
+        on_host = int.from_bytes(bytes(map(self._host.map.holds, keys)))
+        return (on_host & ~int.from_bytes(on_gpu.cached[KV_CACHE_GROUP])).to_bytes(len(keys))
