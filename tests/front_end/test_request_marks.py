@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from inspect import unwrap
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from lone_scheduler import make_config
+from marked_requests import marking_requests
 from vllm import SamplingParams
 from vllm.entrypoints.generate.base.serving import GenerateBaseServing
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
@@ -47,17 +47,8 @@ TOOL = {"type": "function", "function": {"name": "weather"}}
 
 @pytest.fixture(scope="module", autouse=True)
 def _guarding() -> Iterator[None]:
-    # A server in this process may have wrapped them, once for all.
-    was_on = bool(mark_requests.cache_info().currsize)
-    with pytest.MonkeyPatch.context() as patch:
-        for owner, name in ((GenerateBaseServing, "_get_session_id"), (InputProcessor, "process_inputs")):
-            found = unwrap(getattr(owner, name))
-            patch.setattr(owner, name, staticmethod(found) if owner is GenerateBaseServing else found)
-        mark_requests.cache_clear()
-        mark_requests()
+    with marking_requests():
         yield
-        if not was_on:
-            mark_requests.cache_clear()
 
 
 @pytest.fixture(scope="module")

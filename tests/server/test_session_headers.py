@@ -7,13 +7,13 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextvars import Context, copy_context
 from functools import partial
 from http import HTTPStatus
-from inspect import unwrap
 from typing import Any
 
 import pytest
 from fastapi import Depends, FastAPI
 from lone_scheduler import make_config
 from made_engine import FakeCore, make_engine, make_job, make_turn
+from marked_requests import marking_requests
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
 from starlette.testclient import TestClient
@@ -28,7 +28,6 @@ from vllm.v1.engine.input_processor import InputProcessor
 
 from agentcache.engine.constants import RELEASE_METHOD, ROLES_ARGUMENT
 from agentcache.front_end.client_sessions import MAX_SESSION_CHARACTERS, SESSION_HEADER, asking, bound_session
-from agentcache.front_end.request_marks import mark_requests
 from agentcache.server.job_reader import JobReader
 from agentcache.server.session_headers import SessionHeaders, read_body
 
@@ -156,16 +155,9 @@ def test_the_agent_is_known_while_its_request_is_served(headers: dict[str, str],
 
 
 @pytest.fixture(autouse=True)
-def _watching(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    was_on = bool(mark_requests.cache_info().currsize)
-    for owner, name in ((GenerateBaseServing, "_get_session_id"), (InputProcessor, "process_inputs")):
-        found = unwrap(getattr(owner, name))
-        monkeypatch.setattr(owner, name, staticmethod(found) if owner is GenerateBaseServing else found)
-    mark_requests.cache_clear()
-    mark_requests()
-    yield
-    if not was_on:
-        mark_requests.cache_clear()
+def _watching() -> Iterator[None]:
+    with marking_requests():
+        yield
 
 
 @pytest.mark.parametrize("name", ["X-Session-ID", "session-id"])
