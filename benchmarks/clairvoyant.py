@@ -26,7 +26,10 @@ class ClairvoyantSimulation(command.Simulation):
     """A simulation in which that policy may be one of several."""
 
     def make_engines(self, policy: str) -> tuple[list[SimulatedEngine], Future | None]:
-        """Make a run's engines. Raises InputError for a future that nobody can know."""
+        """Make a run's engines.
+
+        Raises InputError where the future is not known: in closed loops, with several engines, or with a CPU cache.
+        """
         if policy != NAME:
             return super().make_engines(policy)
         if self.loaded.loop is not None:

@@ -52,4 +52,4 @@ def test_private_attributes_of_vllm_are_listed() -> None:
     ours = {name for name in foreign if name in OURS}
     assert {"_cache", "_get_session_id", "_free_request_blocks"} <= set(foreign)
     assert set(foreign) - ours <= LISTED, foreign
-    assert set(filter(is_private, LISTED)) <= set(foreign), "the list names what nobody uses"
+    assert set(filter(is_private, LISTED)) <= set(foreign), "the list has names that are not used"

@@ -1,4 +1,4 @@
-"""What the engine is told of its server's options."""
+"""The front end passes the tool-call parser and the report's address to the engine."""
 
 from __future__ import annotations
 

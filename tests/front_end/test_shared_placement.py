@@ -108,17 +108,17 @@ def test_a_process_that_ends_is_started_again(tmp_path: Path, monkeypatch: pytes
         SharedPlacement(each.join(), BLOCK, Rejoining(each.join, clock=clock, run=lambda work: work()))
         for each in (first, other)
     ]
-    assert [server.find_homes("nobody", None) for server in servers] == [[], []]
+    assert [server.find_homes("unknown", None) for server in servers] == [[], []]
     started[0].kill()
     started[0].wait(10)
     for how in ("is gone", "is not there"):
         for server in servers:
             with pytest.raises(ServerError, match=how):
-                server.find_homes("nobody", None)
+                server.find_homes("unknown", None)
     clock.now_s += 1.0
     for server in servers:
         with pytest.raises(ServerError, match="is not there"):
-            server.find_homes("nobody", None)
+            server.find_homes("unknown", None)
         assert server.place("1", Chain([1] * 8, BLOCK), 0.0, job="job").job == "job"
     assert len(started) == 2
     started[1].kill()
@@ -141,12 +141,12 @@ def test_servers_that_end_later_are_answered(tmp_path: Path) -> None:
     process = start_process(meeting, MAKE)
     connections = [connect(meeting) for _ in range(2)]
     first, last = map(share, connections)
-    assert first.find_homes("nobody", None) == last.find_homes("nobody", None) == []
+    assert first.find_homes("unknown", None) == last.find_homes("unknown", None) == []
     connections[0].close()
     assert process.stdin is not None
     process.stdin.close()
     for _ in range(3):
-        assert last.find_homes("nobody", None) == []
+        assert last.find_homes("unknown", None) == []
     connections[1].close()
     assert process.wait(10) == 0
 
@@ -156,8 +156,8 @@ def test_a_late_answer_is_not_taken_for_the_next(monkeypatch: pytest.MonkeyPatch
     ours, process = Pipe()
     server = share(ours)
     with pytest.raises(ServerError, match="did not answer within 0 s"):
-        server.find_homes("nobody", None)
-    assert process.recv() == (True, "find_homes", ("nobody", None), {})
+        server.find_homes("unknown", None)
+    assert process.recv() == (True, "find_homes", ("unknown", None), {})
     with pytest.raises(ServerError, match="is not there"):
         server.find_homes("somebody", None)
 

@@ -142,7 +142,7 @@ class JobFinder:
         self._owners.forget(job)
 
     def reset(self) -> None:
-        """Forget what was cached. Whose turn a prompt goes on from is known as before."""
+        """Forget which blocks are cached. A prompt is still matched to the turn that it continues."""
         self._chains.reset()
 
     def find_by_reply(self, reply: str, tenants: Collection[str | None] | None = None) -> JobEntry | None:

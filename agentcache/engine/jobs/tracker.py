@@ -249,7 +249,7 @@ class JobTracker(Part):
             self._store.close()
 
     def reset(self) -> None:
-        """Forget what was cached: the prefix cache was reset. Whose turn a prompt goes on from is known as before."""
+        """Forget which blocks are cached, after a reset. Prompts are still matched to their jobs' turns."""
         self._finder.reset()
         self._changes_guard.tell(self._changes.clear)
         if self.pins is not None:

@@ -1,4 +1,4 @@
-"""Records made-up requests, as many as it is given."""
+"""Writes a recording of a given number of made-up requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which evicted blocks are remembered, and what is told of a CPU cache."""
+"""The ledger remembers evicted blocks, and how the CPU cache lost its copies of them."""
 
 from __future__ import annotations
 
