@@ -141,6 +141,15 @@ def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedSe
 
 
 @pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    """A free port, for one server at a time."""
+    from held_ports import hold_ports
+
+    with hold_ports(1) as (held,):
+        yield held
+
+
+@pytest.fixture(scope="module")
 def without_plots() -> Iterator[None]:
     """Reports are as always, with empty plots: to draw them takes longer than to run the jobs."""
     with pytest.MonkeyPatch.context() as patch:

@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import logging
 import signal
-import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -123,10 +122,8 @@ def test_bad_targets_are_refused(refuse: Refuse, tmp_path: Path, options: list[s
     assert refuse("replay", *options, "--out", tmp_path / "out").startswith(text)
 
 
-def test_a_server_that_nobody_runs_is_refused(refuse: Refuse, tmp_path: Path) -> None:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+def test_a_server_that_nobody_runs_is_refused(refuse: Refuse, tmp_path: Path, port: int) -> None:
+    url = f"http://127.0.0.1:{port}/v1"
     text = refuse("replay", "bfcl", "--base-url", url, "--out", tmp_path / "out")
     assert text.startswith(f"--base-url {url}: no OpenAI server answers there")
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import socket
 from typing import Any
 
 import pytest
@@ -41,12 +40,6 @@ def refusal(url: str, model: str | None = None) -> str:
     return text
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
 def test_the_first_model_is_taken_with_its_context(server: FakeServer) -> None:
     endpoint = Endpoint(server.url + "/", "none")
     assert (endpoint.base_url, endpoint.model, endpoint.max_tokens) == (server.url, MODEL, 100_000)
@@ -58,8 +51,8 @@ def test_a_server_may_keep_its_context_to_itself(server: FakeServer) -> None:
     assert (endpoint.model, endpoint.max_tokens) == ("b", None)
 
 
-def test_nobody_answers() -> None:
-    url = f"http://127.0.0.1:{free_port()}/v1"
+def test_nobody_answers(port: int) -> None:
+    url = f"http://127.0.0.1:{port}/v1"
     assert refusal(url).startswith(f"--base-url {url}: no OpenAI server answers there")
 
 
@@ -198,10 +191,10 @@ def test_facts_are_read_from_the_server(server: FakeServer) -> None:
     assert endpoint.read_cache_facts() == CacheFacts(128, 4095 * 128, 7)
 
 
-def test_a_server_that_went_away_is_an_error_of_the_server(server: FakeServer) -> None:
+def test_a_server_that_went_away_is_an_error_of_the_server(server: FakeServer, port: int) -> None:
     endpoint = Endpoint(server.url, "none")
     server.metrics = METRICS
-    endpoint._http.base_url = f"http://127.0.0.1:{free_port()}"
+    endpoint._http.base_url = f"http://127.0.0.1:{port}"
     with pytest.raises(ServerError, match="the server is gone"):
         endpoint.read_cache_facts()
 

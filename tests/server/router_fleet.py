@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from typing import Any
 import fake_worker
 import httpx
 import pytest
+from held_ports import hold_ports
 
 # Its script is beside the interpreter, but not where an environment borrows another's packages.
 COMMAND = [sys.executable, "-m", "vllm_router.launch_router"]
@@ -70,9 +70,8 @@ class Fleet:
 @contextmanager
 def run_fleet(workers: int = 2, beside: Sequence[int] = ()) -> Iterator[Fleet]:
     """So many small processes behind a router, and the servers on the ports `beside`."""
-    port, metrics_port, *ports = find_ports(2 + workers)
     processes: list[subprocess.Popen[bytes]] = []
-    try:
+    with hold_ports(2 + workers) as (port, metrics_port, *ports), ended_together(processes):
         for each in ports:
             processes.append(subprocess.Popen([sys.executable, fake_worker.__file__, str(each)]))
         urls = [f"http://127.0.0.1:{each}" for each in (*ports, *beside)]
@@ -84,18 +83,16 @@ def run_fleet(workers: int = 2, beside: Sequence[int] = ()) -> Iterator[Fleet]:
         processes.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
         wait_until(lambda: is_up(f"http://127.0.0.1:{port}"))
         yield Fleet(f"http://127.0.0.1:{port}", dict(zip(ports, processes, strict=False)))
+
+
+@contextmanager
+def ended_together(processes: list[subprocess.Popen[bytes]]) -> Iterator[None]:
+    try:
+        yield
     finally:
         for process in processes:
             process.kill()
             process.wait(10)
-
-
-def find_ports(count: int) -> list[int]:
-    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [int(probe.getsockname()[1]) for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports
 
 
 def is_up(url: str) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
 from pathlib import Path
@@ -32,12 +31,12 @@ from tool_runtime.learning.tool_key import HUMAN
 pytestmark = [pytest.mark.engine, needs_router]
 
 
-def test_serve_takes_a_replay_and_saves_at_sigterm(tmp_path: Path, tiny_model_path: str, wheel_bin: Path) -> None:
+def test_serve_takes_a_replay_and_saves_at_sigterm(
+    tmp_path: Path, tiny_model_path: str, wheel_bin: Path, port: int
+) -> None:
     """In the time that is the default, and while a client is still told its reply. From the wheel, as users have it."""
     encoder = ReplyEncoder(LocalTokenizer(tiny_model_path))
     durations = tmp_path / "durations.json"
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
     command = [str(wheel_bin / "agentcache"), "serve", "tiny", "--forced-replies"]
     options = ["--agentcache", f"runtime.durations_file={durations}", *OPTIONS, *ONE_PROCESS]
     with (tmp_path / "serve.log").open("wb") as log:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -48,10 +47,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def url(folder: Path, wheel_bin: Path) -> Iterator[str]:
+def url(folder: Path, wheel_bin: Path, port: int) -> Iterator[str]:
     tiny = resolve_model("tiny")
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
     options = (
         *("--model", tiny.path, *tiny.options, *OPTIONS, *ONE_PROCESS),
         *("--host", "127.0.0.1", "--port", str(port), "--max-model-len", "1024"),
@@ -77,7 +74,8 @@ def url(folder: Path, wheel_bin: Path) -> Iterator[str]:
             wait_until_up(url, process, log_path)
             yield url
         finally:
-            os.killpg(process.pid, signal.SIGINT)
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGINT)
             process.wait(timeout=60)
     said = [line for line in log_path.read_text().splitlines() if "agentcache" in line]
     banners = [line for line in said if "agentcache: policy agentcache; tool calls read by hermes; costs " in line]

@@ -6,6 +6,7 @@ What SIGTERM to a real server costs behind it is in test_lifecycle.py, which has
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Thread
@@ -14,7 +15,7 @@ import httpx
 import pytest
 import uvicorn
 from made_engine import FakeCore, make_app, make_engine, two_turns
-from router_fleet import CHAT, Fleet, find_ports, needs_router, run_fleet, wait_until
+from router_fleet import CHAT, Fleet, needs_router, run_fleet, wait_until
 
 from agentcache.server.job_reader import JobReader
 from agentcache.server.session_router import SessionRouter
@@ -107,14 +108,14 @@ def our_server(router_url: str, sessions: list[str]) -> Iterator[str]:
     app = make_app(core)
     told = SessionRouter(router_url)
     app.state.agentcache_jobs = JobReader(core.call, router=told)
-    (port,) = find_ports(1)
-    server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="error"))
-    thread = Thread(target=server.run)
-    thread.start()
-    try:
-        wait_until(lambda: server.started)
-        yield f"http://127.0.0.1:{port}"
-        wait_until(lambda: not told._tasks)
-    finally:
-        server.should_exit = True
-        thread.join(10)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
+        thread = Thread(target=server.run, args=([listener],))
+        thread.start()
+        try:
+            wait_until(lambda: server.started)
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+            wait_until(lambda: not told._tasks)
+        finally:
+            server.should_exit = True
+            thread.join(10)

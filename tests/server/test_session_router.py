@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
+from held_ports import hold_ports
 from made_engine import FakeCore, make_engine, make_job, make_turn
 
 from agentcache.config_reader import read_knobs
@@ -206,8 +206,12 @@ def worker_url() -> Iterator[str]:
 @pytest.mark.engine
 @pytest.mark.skipif(find_spec("vllm_router") is None, reason="no vllm-router: the extra `router` brings it")
 def test_a_real_router_takes_what_it_is_told(worker_url: str, vllm_log: pytest.LogCaptureFixture) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe, socket.create_server(("127.0.0.1", 0)) as other:
-        port, metrics_port = probe.getsockname()[1], other.getsockname()[1]
+    with hold_ports(2) as (port, metrics_port):
+        tell_a_router(worker_url, port, metrics_port)
+    assert vllm_log.records == []
+
+
+def tell_a_router(worker_url: str, port: int, metrics_port: int) -> None:
     # Two routers beside each other, as in tests that run at once, cannot share the default port of the metrics.
     ports = ["--port", str(port), "--prometheus-port", str(metrics_port)]
     command = [*COMMAND, "--worker-urls", worker_url, "--policy", "sticky_least_loaded", *ports]
@@ -225,7 +229,6 @@ def test_a_real_router_takes_what_it_is_told(worker_url: str, vllm_log: pytest.L
     finally:
         process.terminate()
         process.wait(10)
-    assert vllm_log.records == []
 
 
 def wait_for(url: str, process: subprocess.Popen[bytes]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -41,9 +40,7 @@ LATE_TOKENS = 600
 
 
 @contextmanager
-def serve(log: Path, *options: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+def serve(log: Path, port: int, *options: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     command = [sys.executable, "-c", SERVE, "tiny", "--port", str(port), "--data-parallel-size", "2"]
     command += [*OPTIONS, *ONE_PROCESS, *options]
     # Whatever its value: without it each engine of vLLM 0.33 wants a memory node of its own.
@@ -88,11 +85,11 @@ def read_job(url: str, session: str) -> httpx.Response:
     return answer
 
 
-def test_jobs_stay_home_and_replies_end(tmp_path: Path) -> None:
+def test_jobs_stay_home_and_replies_end(tmp_path: Path, port: int) -> None:
     log, recorded = tmp_path / "server.log", tmp_path / "traffic.jsonl"
     record = ("--record", str(recorded), "--agentcache", "tuning.record_block_tokens=64")
     # The default gives late replies 10 s, which a busy machine exceeds.
-    with serve(log, *record, "--shutdown-timeout", "120") as (url, process):
+    with serve(log, port, *record, "--shutdown-timeout", "120") as (url, process):
         for turn in range(TURNS):
             for session in SESSIONS:
                 ask(url, session, turn)
