@@ -1,4 +1,4 @@
-"""Ports of this machine that stay free for the server that a test is about to start."""
+"""Holds ports free for servers that a test is about to start."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from contextlib import ExitStack, contextmanager
 
 @contextmanager
 def hold_ports(count: int) -> Iterator[list[int]]:
-    """A server that sets SO_REUSEADDR may listen on them meanwhile, and until one does, connections are refused.
+    """Keep so many ports of this machine from all but servers that set SO_REUSEADDR, as most do.
 
-    A port that was only looked up can be taken by any connection of another test before the server has started.
+    Until one listens there, connections are refused. A port that was only looked up can be taken by any connection of
+    another test before the server has started.
     """
     with ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _ in range(count)]
