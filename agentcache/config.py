@@ -71,13 +71,14 @@ class OrderConfig(KnobGroup):
         "(docs/tuning.md)",
         **NOT_NEGATIVE,
     )
-    load_control: float | None = knob_field(
+    recompute_share: float | None = knob_field(
         None,
-        "while jobs want more than the caches hold, for how long a turn that lost its context waits, as a share of the "
-        "seconds in which the contexts of all are computed; 0: it does not; None leaves it to the policy",
-        "chosen: policy agentcache has 0.5, with a CPU cache 0.25, of 0 to 2 on seeds 0 and 1 "
+        "while jobs want more than the caches hold, the share of the engine's time that turns may take which compute "
+        "most of their prompts and evict what pins keep; less of it is more throughput and longer waits; 0: no turn "
+        "waits for it; None leaves it to the policy",
+        "chosen: policy agentcache has 0.25, of 0.15, 0.25 and 0.4 on seeds 0 and 1 "
         '(docs/results/closed-loop-choices.md, "Load control")',
-        **NOT_NEGATIVE,
+        **SHARE,
     )
 
 

@@ -244,9 +244,9 @@ def _judge_load(runtimes: Sequence[Values]) -> Iterator[Finding]:
     held = sum(each.get("held_turns", 0) for each in runtimes)
     if requests and held >= _LEAST_HELD * requests:
         yield Finding(
-            f"{held:,} of {requests:,} requests waited, their contexts lost: jobs want more than the caches hold.",
-            "Serve fewer jobs at a time, or raise --kv-offloading-size; order.load_control says for how long they wait "
-            "(docs/tuning.md).",
+            f"{held:,} of {requests:,} requests waited to compute their contexts: jobs want more than the caches hold.",
+            "Serve fewer jobs at a time, or raise --kv-offloading-size; the higher order.recompute_share, the shorter "
+            "these waits (docs/tuning.md).",
         )
 
 

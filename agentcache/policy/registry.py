@@ -137,17 +137,15 @@ _RELEASED = RuntimePolicy(
 )
 # Mean job latency is traded against the time to first token (docs/results/front.md). Chosen by simulations of BFCL's
 # seeds 0 to 9: a reserve of none, 0.1 and 0.25; of seeds 0, 1 and 4: patience of 8, 10, 15, 20 and 30 s, juniors of
-# 0.65 to 0.9; seniority on seeds 0 to 2 and 10 to 12. Load control of 0, 0.5, 1 and 2 by closed loops, seeds 0 and 1
-# (docs/results/closed-loop-choices.md#load-control).
-_FOR_JOBS = Order(seniority_s=12.0, patience_s=15.0, least_wait_s=1.0, reserve=0.25, juniors=0.8, load_control=0.5)
-_FOR_FIRST_TOKENS = replace(_FOR_JOBS, patience_s=8.0, load_control=0.0)
+# 0.65 to 0.9; seniority on seeds 0 to 2 and 10 to 12. A recompute share of 0.15, 0.25 and 0.4 by closed loops,
+# seeds 0 and 1 (docs/results/closed-loop-choices.md#load-control).
+_FOR_JOBS = Order(seniority_s=12.0, patience_s=15.0, least_wait_s=1.0, reserve=0.25, juniors=0.8, recompute_share=0.25)
+_FOR_FIRST_TOKENS = replace(_FOR_JOBS, patience_s=8.0, recompute_share=0.0)
 # Beside the CPU cache each wait is begun: requests that do not wait for pins evict what others have fetched, for
 # ever. Where nothing will be lost waits gain little: 2 s was chosen on seeds 0 to 5, of 2 and 4 s, for first tokens
 # (docs/results/host-memory-waits.md#shorter-waits); where all will be, 15 s, as without that memory, on the same, of
-# 11, 13 and 15 s (docs/results/host-memory-waits.md#the-longest-wait). Load control waits for half as long:
-# longer waits made the slowest first tokens of coding sessions later than vLLM's
-# (docs/results/closed-loop-choices.md#load-control).
-_EACH_WAIT = replace(_FOR_JOBS, least_wait_s=0.0, load_control=0.25)
+# 11, 13 and 15 s (docs/results/host-memory-waits.md#the-longest-wait).
+_EACH_WAIT = replace(_FOR_JOBS, least_wait_s=0.0)
 _BESIDE_TIER = TierOrders(replace(_EACH_WAIT, patience_s=2.0), _EACH_WAIT)
 _OURS = RuntimePolicy(
     ttl="hazard",
@@ -180,7 +178,7 @@ POLICIES: dict[str, Policy] = {
             summary="the same, but requests wait for at most 8 s, not 15: sooner first tokens, later jobs",
             runtime=replace(_OURS, order=_FOR_FIRST_TOKENS),
             tier_orders=TierOrders(
-                replace(_BESIDE_TIER.none_lost, load_control=0.0), replace(_FOR_FIRST_TOKENS, least_wait_s=0.0)
+                replace(_BESIDE_TIER.none_lost, recompute_share=0.0), replace(_FOR_FIRST_TOKENS, least_wait_s=0.0)
             ),
         ),
         Policy(

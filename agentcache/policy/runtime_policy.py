@@ -41,8 +41,8 @@ class Order:
     would cost, at each turn no longer than their patience. Juniors are new jobs and, of those under way, the share
     `juniors` that has the fewest turns behind it, but none that has come far (`FAR_TURNS`).
 
-    Where jobs want more than the caches hold, a turn that lost its context waits for `load_control` times the seconds
-    in which the contexts of all are computed, whatever its patience (`agentcache/policy/load_control.py`).
+    Where jobs want more than the caches hold, turns that compute most of their prompts in the room of pins go one at a
+    time, so that they take at most `recompute_share` of the engine's time, whatever their patience (`LoadControl`).
     """
 
     seniority_s: float = math.inf
@@ -51,7 +51,7 @@ class Order:
     reserve: float = 0.0
     running: float = 0.0
     juniors: float = 0.0
-    load_control: float = 0.0
+    recompute_share: float = 0.0
 
     def hurry(self, most_s: float) -> Order:
         """Return the order in which no request waits for others' blocks longer than `most_s`."""

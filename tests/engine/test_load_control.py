@@ -1,23 +1,32 @@
-"""Where jobs want more than the caches hold, turns that lost their context wait, and the others keep theirs."""
+"""Where jobs want more than the caches hold, turns that compute their contexts go one at a time, each when it pays."""
 
 from __future__ import annotations
 
 import pytest
+from hand_clock import Clock
 from lone_scheduler import LoneScheduler
 from steered_scheduler import make_lone, run_until_idle, tokens_of
 from test_admission import SEARCH, Patient, make_waiting
-from tracked_requests import ASKED, BLOCK, Tracked
+from tracked_requests import ASKED, BLOCK, SHARE, Tracked
 from vllm.v1.core.kv_cache_utils import BlockHashWithGroupId, KVCacheBlock
 from vllm.v1.request import Request, RequestStatus
 
-WAIT_S = 20.0
+from agentcache.engine.order.load_control import LONGEST_S
 
 
-def make_controlled() -> Tracked:
-    tracked = make_waiting(pinned=100, protect_waiting=True)
-    tracked.longest_wait_s = WAIT_S
+def make_controlled(pinned: int = 100) -> Tracked:
+    """Jobs want more than there is room for, and the first turn has just taken pinned blocks: others wait."""
+    tracked = make_waiting(pinned=pinned, protect_waiting=True)
+    tracked.short = True
     tracked.tracker.step()
+    first = tracked.ask("first", ASKED, session="first")
+    assert not tracked.tracker.find_wait(first, available=100), "nothing went before it"
+    tracked.admit(first)
     return tracked
+
+
+# Until then: it computed all of its prompt, a second a token.
+PAID_S = Clock().now_s + len(ASKED) / SHARE
 
 
 def count_blocks(request: Request) -> int:
@@ -45,17 +54,18 @@ def come_back(tracked: Tracked, name: str, kept_blocks: int = 0, used_blocks: in
 def test_a_turn_without_its_context_waits_and_lets_others_pass() -> None:
     tracked = make_controlled()
     lost, kept = come_back(tracked, "lost"), come_back(tracked, "kept", kept_blocks=4)
+    tracked.hits = make_hits(4)
     tracked.clock.now_s += 10.0
-    new = tracked.ask("new", ASKED, session="new")
     for _ in range(2):
-        assert tracked.tracker.find_wait(lost, available=100)
+        tracked.hits = []
+        assert tracked.tracker.find_wait(lost, available=100) == "load"
+        tracked.hits = make_hits(4)
         assert not tracked.tracker.find_wait(kept, available=100), "it is out of patience"
-        assert not tracked.tracker.find_wait(new, available=200)
     assert tracked.tracker.load_control.held_turns == 1, "a turn counts once"
 
 
-@pytest.mark.parametrize(("pinned", "beside", "waits"), [(50, -1, True), (50, 0, False), (0, -3, False)])
-def test_it_waits_only_while_it_would_take_pinned_blocks(pinned: int, beside: int, waits: bool) -> None:
+@pytest.mark.parametrize(("pinned", "beside", "waits"), [(50, -1, True), (50, 0, False), (0, -3, True)])
+def test_it_waits_only_while_there_is_no_room_beside_pins(pinned: int, beside: int, waits: bool) -> None:
     """So many blocks more than it has are free beside the pinned ones."""
     tracked = make_controlled()
     request = come_back(tracked, "a")
@@ -64,7 +74,7 @@ def test_it_waits_only_while_it_would_take_pinned_blocks(pinned: int, beside: in
     tracked.pins.blocks = pinned
     assert tracked.tracker.find_wait(request, available) == ("load" if waits else None)
     tracked.pins.blocks = 0
-    assert not tracked.tracker.find_wait(request, available), "as soon as they end, too"
+    assert tracked.tracker.find_wait(request, available) == (None if pinned else "load"), "as soon as they end, too"
 
 
 def test_blocks_of_others_that_run_are_none_to_wait_for() -> None:
@@ -103,24 +113,71 @@ def test_what_is_left_of_its_context_is_not_kept_for_it() -> None:
     lost, kept = come_back(tracked, "lost", kept_blocks=1), come_back(tracked, "kept", kept_blocks=4)
     assert tracked.tracker.find_wait(lost, available=100)
     assert guarded == [kept.request_id]
-    tracked.longest_wait_s = 0.0
+    tracked.short = False
     tracked.tracker.step()
     fits = come_back(tracked, "fits", kept_blocks=1)
     assert guarded == [kept.request_id, fits.request_id], "it goes on at once"
 
 
-def test_it_waits_until_its_round_or_until_all_contexts_fit() -> None:
+def test_it_waits_until_the_one_before_has_paid() -> None:
     tracked = make_controlled()
     request = come_back(tracked, "a")
-    tracked.clock.now_s += WAIT_S - 0.1
+    tracked.clock.now_s = PAID_S - 0.1
     assert tracked.tracker.find_wait(request, available=100), "whatever its patience"
-    tracked.longest_wait_s = 0.0
-    tracked.tracker.step()
+    tracked.clock.now_s = PAID_S
     assert not tracked.tracker.find_wait(request, available=100)
-    tracked.longest_wait_s = WAIT_S
+
+
+def test_turns_go_one_at_a_time() -> None:
+    tracked = make_controlled()
+    first, second = come_back(tracked, "a"), come_back(tracked, "b")
+    tracked.clock.now_s = PAID_S
+    assert not tracked.tracker.find_wait(first, available=100)
+    assert tracked.tracker.find_wait(second, available=100), "in this step it is the other's turn"
+    tracked.admit(first)
+    assert tracked.tracker.find_wait(second, available=100)
+    tracked.clock.now_s += first.num_tokens / SHARE
     tracked.tracker.step()
+    assert not tracked.tracker.find_wait(second, available=100)
+
+
+def test_a_turn_that_aborts_leaves_its_place_to_the_next() -> None:
+    tracked = make_controlled()
+    first, second = come_back(tracked, "a"), come_back(tracked, "b")
+    tracked.clock.now_s = PAID_S
+    assert not tracked.tracker.find_wait(first, available=100)
+    tracked.reply(first, status=RequestStatus.FINISHED_ABORTED)
+    tracked.tracker.step()
+    assert not tracked.tracker.find_wait(second, available=100)
+
+
+def test_a_turn_that_finds_room_delays_no_other() -> None:
+    tracked = make_controlled()
+    fits, request = come_back(tracked, "fits"), come_back(tracked, "a")
+    tracked.clock.now_s = PAID_S
+    assert not tracked.tracker.find_wait(fits, available=200)
+    tracked.admit(fits)
+    assert not tracked.tracker.find_wait(request, available=100)
+
+
+def test_no_wait_outlasts_a_client() -> None:
+    """The clients of OpenAI and Anthropic give up after 600 s."""
+    assert LONGEST_S <= 0.75 * 600
+    tracked = make_controlled()
+    request = come_back(tracked, "a")
+    tracked.tracker.load_control._next_s = 1e6
+    tracked.clock.now_s += LONGEST_S - 1
     assert tracked.tracker.find_wait(request, available=100)
-    tracked.clock.now_s += 0.1
+    tracked.clock.now_s += 1
+    assert not tracked.tracker.find_wait(request, available=100)
+
+
+def test_none_waits_where_all_contexts_fit() -> None:
+    tracked = make_controlled()
+    request = come_back(tracked, "a")
+    tracked.clock.now_s += 10.0
+    tracked.short = False
+    tracked.tracker.step()
     assert not tracked.tracker.find_wait(request, available=100)
 
 
@@ -152,13 +209,19 @@ def test_the_policy_for_first_tokens_has_no_turns(tiny_model_path: str) -> None:
         jobs = lone.scheduler.tracker.runtime.jobs.turn_counts
         jobs.put(1, turns=1)
         jobs.blocks.put(1, [b"%d" % place for place in range(500)])
-        assert (lone.scheduler.tracker.load_control._find_longest_wait() > 0) is has_turns
+        control = lone.scheduler.tracker.load_control
+        assert control.is_short()
+        assert (control._share > 0) is has_turns
 
 
-def lose_context(model_path: str, longest_wait_s: float = 1e6) -> tuple[LoneScheduler, list[int]]:
-    """A job whose context is lost, and what its next turn asks. Another's is pinned, and something runs."""
+def lose_context(model_path: str, *, short: bool = True) -> tuple[LoneScheduler, list[int]]:
+    """A job whose context is lost, and what its next turn asks. Another's is pinned, and something runs.
+
+    Where jobs want more than there is room for, another context was computed just now.
+    """
     lone = make_small(model_path)
-    lone.scheduler.tracker.load_control._find_longest_wait = lambda: longest_wait_s
+    lone.scheduler.tracker.load_control.is_short = lambda: short
+    lone.scheduler.tracker.load_control._next_s = lone.scheduler.clock.now_s + 100
     first = tokens_of(1, 200)
     lone.add("a", first, 4, calls=(SEARCH,), session_id="a")
     run_until_idle(lone)
@@ -170,9 +233,9 @@ def lose_context(model_path: str, longest_wait_s: float = 1e6) -> tuple[LoneSche
     return lone, [*first, *tokens_of(3, 40)]
 
 
-@pytest.mark.parametrize("longest_wait_s", [0.0, 30.0])
-def test_the_others_keep_their_contexts_meanwhile(tiny_model_path: str, longest_wait_s: float) -> None:
-    lone, prompt = lose_context(tiny_model_path, longest_wait_s)
+@pytest.mark.parametrize("short", [True, False])
+def test_the_others_keep_their_contexts_meanwhile(tiny_model_path: str, short: bool) -> None:
+    lone, prompt = lose_context(tiny_model_path, short=short)
     lone.add("b", prompt, 30, calls=(SEARCH,), session_id="a")
     for _ in range(20):
         lone.scheduler.clock.now_s += 1.0
@@ -183,7 +246,7 @@ def test_the_others_keep_their_contexts_meanwhile(tiny_model_path: str, longest_
         hits |= lone.step().hit_tokens
         lone.scheduler.check_integrity()
     kept = 300 // 16 * 16
-    assert (hits.get("back") == kept) is (longest_wait_s > 0), "it is out of patience, but not out of its round"
+    assert (hits.get("back") == kept) is short, "it is out of patience, but others go before it"
 
 
 def test_a_small_turn_is_not_held(tiny_model_path: str) -> None:
@@ -220,5 +283,5 @@ def test_a_context_of_many_jobs_is_wanted_once(tiny_model_path: str, sharing: in
         lone.add(f"{number}", prompt, 4, calls=(SEARCH,), session_id=f"{number}")
         run_until_idle(lone)
     assert len(lone.scheduler.tracker.runtime.jobs.turn_counts.blocks) == (9 + 8 if sharing else 80)
-    assert (lone.scheduler.tracker.load_control._find_longest_wait() > 0) is (sharing == 0)
+    assert lone.scheduler.tracker.load_control.is_short() is (sharing == 0)
     lone.scheduler.check_integrity()

@@ -37,6 +37,8 @@ from tool_runtime.learning.ttl import TtlEstimator
 BLOCK = 4
 LOSS_S = 0.5
 STEP_S = 0.01
+# What load control has of the engine's time.
+SHARE = 0.5
 COST = RecomputeCost(slope_s=0.0, base_s=LOSS_S, floor_s=1e-6)
 SYSTEM = [1] * 2 * BLOCK
 ASKED = [*SYSTEM, *[2] * 2 * BLOCK]
@@ -72,8 +74,8 @@ class Tracked:
     running: int = 1_000_000
     # The share of what is evicted that will be lost.
     loss: float = 1.0
-    # For how long, in seconds, a turn waits that lost its context.
-    longest_wait_s: float = 0.0
+    # Whether jobs want more than the caches hold.
+    short: bool = False
     store: DurationStore | None = None
     shows_text: bool = False
     hash_block: int = BLOCK
@@ -102,7 +104,13 @@ class Tracked:
                 find_turns=self.runtime.jobs.turn_counts.quantile,
                 find_growth=lambda: self.runtime.context_growth.ratio,
                 load_control=LoadControl(
-                    lambda: self.longest_wait_s, lambda _: self.hits, lambda _: self.elsewhere, BLOCK, loses_whole=False
+                    SHARE,
+                    is_short=lambda: self.short,
+                    find_hits=lambda _: self.hits,
+                    count_elsewhere=lambda _: self.elsewhere,
+                    find_seconds=lambda prompt, kept: 1.0 * (prompt - kept),
+                    block_size=BLOCK,
+                    loses_whole=False,
                 ),
             ),
             factors=factors if self.runtime_policy.factors else None,

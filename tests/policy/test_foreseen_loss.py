@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcache.policy.load_control import BESIDE_TIER, WITHOUT_TIER, LossRange, foresee_loss
+from agentcache.policy.foreseen_loss import BESIDE_TIER, WITHOUT_TIER, LossRange, foresee_loss
 
 
 @pytest.mark.parametrize(("wanted", "loss"), [(0, 0.0), (69, 0.0), (80, 0.25), (90, 0.5), (111, 1.0), (1000, 1.0)])

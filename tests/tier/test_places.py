@@ -59,7 +59,7 @@ def test_fetched_tokens_are_hits_from_the_host(tiny_model_path: str) -> None:
 def test_what_the_host_has_need_not_wait_for_its_turn(tiny_model_path: str, is_lost: bool) -> None:
     """Where jobs want more than both caches hold, those wait whose context neither has."""
     lone = make_evicted(tiny_model_path)
-    lone.scheduler.tracker.load_control._find_longest_wait = lambda: 1e6
+    lone.scheduler.tracker.load_control.is_short = lambda: True
     if is_lost:
         lone.scheduler.tier.host.reset()
     ask(lone, "runs/0", make_tokens(8, 40), tokens=100)
@@ -67,7 +67,8 @@ def test_what_the_host_has_need_not_wait_for_its_turn(tiny_model_path: str, is_l
     ask(lone, "mine/1", PROMPT + make_tokens(9, 30))
     tracker = lone.scheduler.tracker
     tracker.step()
-    assert tracker.load_control.may_hold(tracker.states["mine/1"], tracker.clock()) is is_lost
+    request = lone.scheduler.requests["mine/1"]
+    assert tracker.load_control.limits(request, tracker.states["mine/1"], tracker.clock()) is is_lost
     lone.run_until_idle()
 
 

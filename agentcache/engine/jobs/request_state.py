@@ -48,8 +48,8 @@ class RequestState:
 
     `request` is the name under which its turn is remembered; `overlap` is what it shares with the turn before, `pinned`
     whether that had a live pin, and `left_s` when that ended. `kept_blocks` are those that it was to hit when it was
-    looked at last, of which others that ran had `used_blocks`; `lost_context`: most of its prompt was not cached any
-    more, so that load control may hold it, or has (`was_held`), and looks at it again at `look_again_s`.
+    looked at last, of which others that ran had `used_blocks`, and `kept_tokens` the tokens that were in either
+    cache. Load control looks at it again at `look_again_s`, and has held it if `was_held`.
     `repeats_reply`: the job's prompts are likely to have the replies before them.
     """
 
@@ -63,7 +63,7 @@ class RequestState:
     left_s: float
     kept_blocks: int = 0
     used_blocks: int = 0
-    lost_context: bool = False
+    kept_tokens: int = 0
     look_again_s: float = 0.0
     was_held: bool = False
     repeats_reply: bool = True

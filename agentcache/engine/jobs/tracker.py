@@ -161,7 +161,7 @@ class JobTracker(Part):
         if stats is not None:
             turn.hits = self._places_guard.ask({}, find_places, self._connector, request, stats)
         self.runtime.load.admitted(now_s - turn.arrived_s, self._turn_cost.of_lost(state))
-        self._waiting.admitted(request, state)
+        self._waiting.admitted(request, state, now_s)
         self._end_return(state)
 
     def begins_job(self, request: Request) -> bool:

@@ -256,5 +256,5 @@ class RuntimeCounts(View):
         default={}, description="seconds that turns waited, by what held them; of turns that it held for 1 ms or more"
     )
     held_turns: int = Field(
-        default=0, description="that waited, their context lost, because jobs wanted more than the caches hold"
+        default=0, description="that waited to compute their contexts, because jobs wanted more than the caches hold"
     )

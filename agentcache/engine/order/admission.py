@@ -140,7 +140,7 @@ class AdmissionControl:
         hits = self.load_control.look(request, state, state.turn.arrived_s)
         if self._weighs and self._is_small(request, hits):
             state.priority = state.priority._replace(by_arrival=True)
-        elif self.load_control.may_hold(state, state.turn.arrived_s):
+        elif self.load_control.limits(request, state, state.turn.arrived_s):
             # For as long as it may wait, what is left of its context would take room from those that go on.
             return
         free = [block.block_id for block in hits if block.ref_cnt == 0]
@@ -156,14 +156,16 @@ class AdmissionControl:
         waiting for ever. Those that keep their place by arrival go all the same, until its patience is over. A junior
         leaves room for the others to grow (`Order`), and holds back juniors alone: it waits for as long as what its job
         takes of that room until its end would cost, and so not for long if that is little. A request that has
-        waited for `patience_s` goes, however many wait with it, unless load control holds it.
+        waited for `patience_s` goes, however many wait with it. Load control decides on its own which go that compute
+        most of their prompts, whatever their patience.
         """
         if self._respected is None or request.status == RequestStatus.PREEMPTED or state.priority.by_arrival:
             return None
+        is_limited = self.load_control.limits(request, state, now_s)
         pinned = self._respected.blocks
         lacking = self._count_needed(request, state) - (available - pinned)
-        if pinned and lacking > 0 and self.load_control.holds(request, state, now_s):
-            return "load"
+        if is_limited and lacking > 0:
+            return "load" if self.load_control.holds(request, state, now_s) else None
         if now_s - state.turn.arrived_s >= self.patience_s:
             return None
         under_way = pinned + self._count_held_by_running(available)
@@ -218,8 +220,9 @@ class AdmissionControl:
         """
         return blocks * self._price_taken(request.num_tokens / 2, self._step.loss) * self._count_running()
 
-    def admitted(self, request: Request, state: RequestState) -> None:
+    def admitted(self, request: Request, state: RequestState, now_s: float) -> None:
         """Note that the request runs, for the first time."""
+        self.load_control.admitted(request, state, now_s)
         if not state.pinned:
             self._held_since_s = None
         self.end(request)

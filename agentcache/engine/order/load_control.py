@@ -1,4 +1,7 @@
-"""Delays turns whose context was evicted while the jobs under way want more KV than the caches hold."""
+"""Spaces turns that compute their contexts, while the jobs under way want more KV than the caches hold.
+
+Each takes the room of other jobs, which then compute theirs again. Without a limit all do so, for ever (thrashing).
+"""
 
 from __future__ import annotations
 
@@ -6,71 +9,93 @@ from collections.abc import Callable, Sequence
 
 from agentcache.engine.jobs.request_state import RequestState
 from agentcache.engine.vllm.types import KVCacheBlock, Request
-from agentcache.policy.load_control import has_lost_context
 
-# A turn that waits is looked at again after so many seconds, and then whenever it has waited twice as long.
+# No client is to give up: openai's and anthropic's wait for 600 s, and a prefill is still to come.
+LONGEST_S = 450.0
+# A turn is looked at again after so many seconds, and then whenever it has waited twice as long.
 _LOOK_S = 1.0
 
 
 class LoadControl:
-    """Looks at each request when it comes, and at those that wait a few times more: others may compute what they lost.
+    """Lets a turn that most of its prompt is not cached for take blocks of pins once the turn before has paid.
 
-    A turn waits only while it would take blocks of pins: else its wait would spare no job anything.
+    Such turns go one at a time, in the order of the queue, each as long after the one before as that one's prompt took
+    to compute, divided by `share`: so computing contexts again takes at most that share of the engine's time. A turn
+    waits for at most what the contexts ahead of it take to compute, divided by `share`, and never more than `LONGEST_S`
+    for them. One that finds room beside the pins does not wait: its wait would spare no job anything.
     """
 
     def __init__(
         self,
-        find_longest_wait: Callable[[], float],
+        share: float,
+        *,
+        is_short: Callable[[], bool],
         find_hits: Callable[[Request], Sequence[KVCacheBlock]],
         count_elsewhere: Callable[[Request], int],
+        find_seconds: Callable[[int, int], float],
         block_size: int,
-        *,
         loses_whole: bool,
     ) -> None:
-        """`find_longest_wait` gives the seconds for which a turn without its context waits at most, as of now.
+        """With `share` 0 no turn waits, nor while not `is_short()`.
 
         `find_hits` gives the blocks on the GPU that a request would reuse; `count_elsewhere` counts those that the CPU
-        cache alone has. With `loses_whole` layers keep only parts, and a prompt is reused up to the last of its cached
+        cache alone has. `find_seconds` gives the seconds that a prompt of so many tokens takes to compute of which so
+        many are cached. With `loses_whole` layers keep only parts, and a prompt is reused up to the last of its cached
         blocks.
         """
         self.held_turns = 0
         """Counts the turns that have waited."""
-        self._find_longest_wait = find_longest_wait
+        self.is_short = is_short
+        """Tells whether jobs want more than the caches hold now."""
+        self._share = share
         self._find_hits = find_hits
         self._count_elsewhere = count_elsewhere
+        self._find_seconds = find_seconds
         self._block_size = block_size
         self._loses_whole = loses_whole
-        self._longest_s = 0.0
+        self._limits = False
+        # The next may go from then on; in this step, this one.
+        self._next_s = 0.0
+        self._next: str | None = None
 
     def step(self) -> None:
         """Note that a step is scheduled next: jobs have come, grown and gone."""
-        self._longest_s = self._find_longest_wait()
+        self._limits = self._share > 0 and self.is_short()
+        self._next = None
 
     def look(self, request: Request, state: RequestState, now_s: float) -> Sequence[KVCacheBlock]:
-        """Look what the request would reuse on the GPU, and whether it has lost its context. Return those blocks."""
+        """Look what the request would reuse in either cache. Return those blocks that are on the GPU."""
         hits = self._find_hits(request)
         state.kept_blocks = len(hits)
         # Each group of layers has a block for the same tokens.
         state.used_blocks = len({block.block_hash_num_tokens for block in hits if block.ref_cnt > 0})
-        left = state.overlap.shared_tokens
-        if left:
-            state.lost_context = has_lost_context(request.num_tokens, left, self._count_kept(request, hits))
+        state.kept_tokens = self._count_kept(request, hits)
         state.look_again_s = now_s + max(_LOOK_S, now_s - state.turn.arrived_s)
         return hits
 
-    def holds(self, request: Request, state: RequestState, now_s: float) -> bool:
-        """Tell whether the request, which would take blocks of pins, waits in this step and lets others pass."""
-        if self.may_hold(state, now_s) and now_s >= state.look_again_s:
+    def limits(self, request: Request, state: RequestState, now_s: float) -> bool:
+        """Tell whether the request has to wait for its turn if it would take blocks of pins."""
+        if self._limits and now_s >= state.look_again_s:
             self.look(request, state, now_s)
-        holds = self.may_hold(state, now_s)
-        if holds and not state.was_held:
+        return self._limits and state.kept_tokens < request.num_tokens / 2
+
+    def holds(self, request: Request, state: RequestState, now_s: float) -> bool:
+        """Tell whether the request, of those that are limited, waits in this step and lets others pass."""
+        is_due = now_s >= self._next_s or now_s - state.turn.arrived_s >= LONGEST_S
+        if is_due and self._next in (None, request.request_id):
+            self._next = request.request_id
+            return False
+        if not state.was_held:
             state.was_held = True
             self.held_turns += 1
-        return holds
+        return True
 
-    def may_hold(self, state: RequestState, now_s: float) -> bool:
-        """Tell whether the request waits in this step if it would take blocks of pins."""
-        return state.lost_context and now_s - state.turn.arrived_s < self._longest_s
+    def admitted(self, request: Request, state: RequestState, now_s: float) -> None:
+        """Note that the request runs: if it took blocks of pins, others wait until that has paid."""
+        if self._next == request.request_id:
+            seconds = self._find_seconds(request.num_tokens, state.kept_tokens)
+            self._next_s = now_s + seconds / self._share
+            self._next = None
 
     def _count_kept(self, request: Request, hits: Sequence[KVCacheBlock]) -> int:
         """Count the tokens of the request that are in either cache. Each group of layers has a block for them."""

@@ -19,7 +19,7 @@ from agentcache.engine.order.load_control import LoadControl
 from agentcache.engine.parts import Observers
 from agentcache.engine.replies.tool_reader import make_reader
 from agentcache.engine.segments.scheduler import MultiSegmentScheduler
-from agentcache.policy.load_control import BESIDE_TIER, WITHOUT_TIER, find_longest_wait, foresee_loss
+from agentcache.policy.foreseen_loss import BESIDE_TIER, WITHOUT_TIER, foresee_loss
 from agentcache.policy.registry import EvictorInputs
 from agentcache.policy.return_price import ReturnPrice
 from agentcache.policy.runtime_policy import Order, RuntimePolicy
@@ -114,26 +114,19 @@ class JobsBuild:
         return lambda: foresee_loss(self._count_wanted(runtime), room, losses)
 
     def _make_load_control(self, runtime: AgentRuntime, tier: Tier | None) -> LoadControl:
-        order = self._policy.order
-        share = 0.0 if order is None else order.load_control
-        jobs, room = runtime.jobs.turn_counts, self._room
+        order, room = self._policy.order, self._room
+        recompute_cost, block_size = self.inputs.recompute_cost, self.scheduler.block_size
 
-        def find_wait() -> float:
-            return find_longest_wait(
-                share,
-                jobs=len(jobs),
-                tokens=self._count_wanted(runtime),
-                room=room,
-                block_tokens=self.scheduler.block_size,
-                block_s=self.inputs.recompute_cost.at,
-            )
+        def find_seconds(prompt_tokens: int, kept_tokens: int) -> float:
+            return (prompt_tokens - kept_tokens) / block_size * recompute_cost.at(prompt_tokens / 2)
 
-        count_elsewhere = (lambda _: 0) if tier is None else tier.fetching.count_here
         return LoadControl(
-            find_wait,
-            self.scheduler.find_hits,
-            count_elsewhere,
-            self.scheduler.block_size,
+            0.0 if order is None else order.recompute_share,
+            is_short=lambda: self._count_wanted(runtime) > room,
+            find_hits=self.scheduler.find_hits,
+            count_elsewhere=(lambda _: 0) if tier is None else tier.fetching.count_here,
+            find_seconds=find_seconds,
+            block_size=block_size,
             loses_whole=self.loses_whole,
         )
 
