@@ -76,7 +76,7 @@ class Tuning(KnobGroup):
 
     # Pins.
     max_ttl_s: float = knob_field(
-        15.0,
+        20.0,
         "seconds after which a pin is decided again",
         "chosen: of 5, 15, 20 and 60 s in closed loops of seed 0 and on BFCL seeds 0 and 1 "
         '(docs/results/closed-loop-choices.md, "Load control")',

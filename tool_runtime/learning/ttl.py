@@ -116,7 +116,7 @@ class HazardTtl:
     objective sees. Where the defaults come from is in agentcache/tuning.py.
     """
 
-    def __init__(self, *, max_ttl_s: float = 15.0, min_chance: float = 0.3) -> None:
+    def __init__(self, *, max_ttl_s: float = 20.0, min_chance: float = 0.3) -> None:
         if not 0 < max_ttl_s < math.inf:
             raise ValueError(f"max_ttl_s {max_ttl_s}: must be positive and finite")
         if not 0 <= min_chance <= 1:
