@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 
@@ -140,7 +141,6 @@ _RELEASED = RuntimePolicy(
 # 0.65 to 0.9; seniority on seeds 0 to 2 and 10 to 12. A recompute share of 0.15, 0.25 and 0.4 by closed loops,
 # seeds 0 and 1 (docs/results/closed-loop-choices.md#load-control).
 _FOR_JOBS = Order(seniority_s=12.0, patience_s=15.0, least_wait_s=1.0, reserve=0.25, juniors=0.8, recompute_share=0.25)
-_FOR_FIRST_TOKENS = replace(_FOR_JOBS, patience_s=8.0, recompute_share=0.0)
 # Beside the CPU cache each wait is begun: requests that do not wait for pins evict what others have fetched, for
 # ever. Where nothing will be lost waits gain little: 2 s was chosen on seeds 0 to 5, of 2 and 4 s, for first tokens
 # (docs/results/host-memory-waits.md#shorter-waits); where all will be, 15 s, as without that memory, on the same, of
@@ -166,20 +166,33 @@ _AGENTCACHE = Policy(
     tier_orders=_BESIDE_TIER,
 )
 
+
+def _change_order(name: str, summary: str, change: Callable[[Order], Order]) -> Policy:
+    """Return `agentcache` with another order of jobs, beside a CPU cache too."""
+    return replace(
+        _AGENTCACHE,
+        name=name,
+        summary=summary,
+        runtime=replace(_OURS, order=change(_FOR_JOBS)),
+        tier_orders=TierOrders(*map(change, (_BESIDE_TIER.none_lost, _BESIDE_TIER.all_lost))),
+    )
+
+
 POLICIES: dict[str, Policy] = {
     policy.name: policy
     for policy in (
         Policy("vllm", "stock vLLM, nothing replaced", None),
         Policy("lru", "our block queue, least recently used first; equals vllm", _make_lru),
         _AGENTCACHE,
-        replace(
-            _AGENTCACHE,
-            name="agentcache-interactive",
-            summary="the same, but requests wait for at most 8 s, not 15: sooner first tokens, later jobs",
-            runtime=replace(_OURS, order=_FOR_FIRST_TOKENS),
-            tier_orders=TierOrders(
-                replace(_BESIDE_TIER.none_lost, recompute_share=0.0), replace(_FOR_FIRST_TOKENS, least_wait_s=0.0)
-            ),
+        _change_order(
+            "agentcache-interactive",
+            "the same, but requests wait for at most 8 s, not 15: sooner first tokens, later jobs",
+            lambda order: replace(order.hurry(8.0), recompute_share=0.0),
+        ),
+        _change_order(
+            "agentcache-throughput",
+            "the same, but where jobs want more than the caches hold turns wait without a limit: most tokens a second",
+            lambda order: replace(order, recompute_share=0.15, longest_wait_s=math.inf),
         ),
         Policy(
             "asymcache",

@@ -20,6 +20,8 @@ Victim = Literal["last", "latest job", "cheapest"]
 # A request that takes no longer, prefill and reply, by the cost model and its limit of tokens, waits for no other that
 # comes after it, nor for pins: others would hardly gain. A tenth of the shortest patience that an order has.
 SMALL_S = 0.2
+# No client is to give up: openai's and anthropic's wait for 600 s, and a prefill is still to come.
+LONGEST_S = 450.0
 # As shares of the seconds in which the whole cache is computed (docs/results/families.md#chosen): with windows, chosen
 # on seeds 0 and 1; with states, where nothing is lost and where all is, on seeds 0 to 5 and 289.
 _PATIENCE_WITH_WINDOWS = 1.0
@@ -42,7 +44,8 @@ class Order:
     `juniors` that has the fewest turns behind it, but none that has come far (`FAR_TURNS`).
 
     Where jobs want more than the caches hold, turns that compute most of their prompts in the room of pins go one at a
-    time, so that they take at most `recompute_share` of the engine's time, whatever their patience (`LoadControl`).
+    time, so that they take at most `recompute_share` of the engine's time, whatever their patience (`LoadControl`). One
+    that has waited for `longest_wait_s` goes all the same.
     """
 
     seniority_s: float = math.inf
@@ -52,6 +55,7 @@ class Order:
     running: float = 0.0
     juniors: float = 0.0
     recompute_share: float = 0.0
+    longest_wait_s: float = LONGEST_S
 
     def hurry(self, most_s: float) -> Order:
         """Return the order in which no request waits for others' blocks longer than `most_s`."""

@@ -11,7 +11,7 @@ from tracked_requests import ASKED, BLOCK, SHARE, Tracked
 from vllm.v1.core.kv_cache_utils import BlockHashWithGroupId, KVCacheBlock
 from vllm.v1.request import Request, RequestStatus
 
-from agentcache.engine.order.load_control import LONGEST_S
+from agentcache.policy.runtime_policy import LONGEST_S
 
 
 def make_controlled(pinned: int = 100) -> Tracked:

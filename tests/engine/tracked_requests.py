@@ -28,7 +28,7 @@ from agentcache.engine.order.admission import AdmissionControl
 from agentcache.engine.order.load_control import LoadControl
 from agentcache.engine.parts import Observers
 from agentcache.policy.cost import RecomputeCost
-from agentcache.policy.runtime_policy import RuntimePolicy
+from agentcache.policy.runtime_policy import LONGEST_S, RuntimePolicy
 from tool_runtime.agent.job import ToolCall
 from tool_runtime.learning.runtime import AgentRuntime
 from tool_runtime.learning.tool_key import ToolKey
@@ -105,6 +105,7 @@ class Tracked:
                 find_growth=lambda: self.runtime.context_growth.ratio,
                 load_control=LoadControl(
                     SHARE,
+                    LONGEST_S,
                     is_short=lambda: self.short,
                     find_hits=lambda _: self.hits,
                     count_elsewhere=lambda _: self.elsewhere,

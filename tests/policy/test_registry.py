@@ -28,7 +28,7 @@ from agentcache.policy.registry import (
     find_policy,
     with_evictor,
 )
-from agentcache.policy.runtime_policy import PinRank, PinWait, RuntimePolicy, Ttl, Victim
+from agentcache.policy.runtime_policy import LONGEST_S, PinRank, PinWait, RuntimePolicy, Ttl, Victim
 
 INPUTS = EvictorInputs(
     num_blocks=8,
@@ -89,6 +89,8 @@ class Composition:
     running: float = 0.0
     juniors: float = 0.0
     least_wait_s: float = 0.0
+    recompute_share: float = 0.0
+    longest_wait_s: float = LONGEST_S
     victim: Victim = "last"
 
 
@@ -108,6 +110,8 @@ def compose(policy: Policy) -> Composition:
         running=runtime_policy.order.running if runtime_policy.order is not None else 0.0,
         juniors=runtime_policy.order.juniors if runtime_policy.order is not None else 0.0,
         least_wait_s=runtime_policy.order.least_wait_s if runtime_policy.order is not None else 0.0,
+        recompute_share=runtime_policy.order.recompute_share if runtime_policy.order is not None else 0.0,
+        longest_wait_s=runtime_policy.order.longest_wait_s if runtime_policy.order is not None else LONGEST_S,
         victim=runtime_policy.victim,
     )
 
@@ -136,13 +140,15 @@ AGENTCACHE = Composition(
     reserve=0.25,
     juniors=0.8,
     least_wait_s=1.0,
+    recompute_share=0.25,
     victim="cheapest",
 )
 COMPOSITIONS = {
     "vllm": Composition(),
     "lru": Composition(),
     "agentcache": AGENTCACHE,
-    "agentcache-interactive": replace(AGENTCACHE, patience_s=8.0),
+    "agentcache-interactive": replace(AGENTCACHE, patience_s=8.0, recompute_share=0.0),
+    "agentcache-throughput": replace(AGENTCACHE, recompute_share=0.15, longest_wait_s=math.inf),
     "asymcache": ASYMCACHE,
     "asymcache-linear": ASYMCACHE,
     "continuum-code": RELEASED,
@@ -165,6 +171,7 @@ def test_what_every_policy_composes() -> None:
         ("continuum-paper", LruEvictor),
         ("agentcache", ReturnTimeEvictor),
         ("agentcache-interactive", ReturnTimeEvictor),
+        ("agentcache-throughput", ReturnTimeEvictor),
         ("asymcache", AsymCacheEvictor),
         ("continuum+asymcache", AsymCacheEvictor),
         ("asymcache-linear", AsymCacheLinearEvictor),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from agentcache.policy.registry import POLICIES
 from agentcache.policy.runtime_policy import Order, RuntimePolicy
 
-OURS = ("agentcache", "agentcache-interactive")
+OURS = ("agentcache", "agentcache-interactive", "agentcache-throughput")
 OTHERS = sorted(name for name, policy in POLICIES.items() if policy.runtime is not None and name not in OURS)
 
 each_of_ours = pytest.mark.parametrize("name", OURS)

@@ -10,8 +10,6 @@ from collections.abc import Callable, Sequence
 from agentcache.engine.jobs.request_state import RequestState
 from agentcache.engine.vllm.types import KVCacheBlock, Request
 
-# No client is to give up: openai's and anthropic's wait for 600 s, and a prefill is still to come.
-LONGEST_S = 450.0
 # A turn is looked at again after so many seconds, and then whenever it has waited twice as long.
 _LOOK_S = 1.0
 
@@ -21,13 +19,14 @@ class LoadControl:
 
     Such turns go one at a time, in the order of the queue, each as long after the one before as that one's prompt took
     to compute, divided by `share`: so computing contexts again takes at most that share of the engine's time. A turn
-    waits for at most what the contexts ahead of it take to compute, divided by `share`, and never more than `LONGEST_S`
-    for them. One that finds room beside the pins does not wait: its wait would spare no job anything.
+    waits for at most what the contexts ahead of it take to compute, divided by `share`, and for
+    `longest_wait_s` at most. One that finds room beside the pins does not wait: its wait would spare no job anything.
     """
 
     def __init__(
         self,
         share: float,
+        longest_wait_s: float,
         *,
         is_short: Callable[[], bool],
         find_hits: Callable[[Request], Sequence[KVCacheBlock]],
@@ -48,6 +47,7 @@ class LoadControl:
         self.is_short = is_short
         """Tells whether jobs want more than the caches hold now."""
         self._share = share
+        self._longest_wait_s = longest_wait_s
         self._find_hits = find_hits
         self._count_elsewhere = count_elsewhere
         self._find_seconds = find_seconds
@@ -81,7 +81,7 @@ class LoadControl:
 
     def holds(self, request: Request, state: RequestState, now_s: float) -> bool:
         """Tell whether the request, of those that are limited, waits in this step and lets others pass."""
-        is_due = now_s >= self._next_s or now_s - state.turn.arrived_s >= LONGEST_S
+        is_due = now_s >= self._next_s or now_s - state.turn.arrived_s >= self._longest_wait_s
         if is_due and self._next in (None, request.request_id):
             self._next = request.request_id
             return False

@@ -114,14 +114,15 @@ class JobsBuild:
         return lambda: foresee_loss(self._count_wanted(runtime), room, losses)
 
     def _make_load_control(self, runtime: AgentRuntime, tier: Tier | None) -> LoadControl:
-        order, room = self._policy.order, self._room
+        order, room = self._policy.order or Order(), self._room
         recompute_cost, block_size = self.inputs.recompute_cost, self.scheduler.block_size
 
         def find_seconds(prompt_tokens: int, kept_tokens: int) -> float:
             return (prompt_tokens - kept_tokens) / block_size * recompute_cost.at(prompt_tokens / 2)
 
         return LoadControl(
-            0.0 if order is None else order.recompute_share,
+            order.recompute_share,
+            order.longest_wait_s,
             is_short=lambda: self._count_wanted(runtime) > room,
             find_hits=self.scheduler.find_hits,
             count_elsewhere=(lambda _: 0) if tier is None else tier.fetching.count_here,
