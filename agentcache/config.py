@@ -80,12 +80,6 @@ class OrderConfig(KnobGroup):
         '(docs/results/closed-loop-choices.md, "Load control")',
         **SHARE,
     )
-    longest_wait_s: float | None = knob_field(
-        None,
-        "seconds after which such a turn goes all the same; None: the policy's",
-        "assumed: policy agentcache has 450, since the clients of OpenAI and Anthropic give up after 600",
-        **NOT_NEGATIVE,
-    )
 
 
 class TierConfig(KnobGroup):

@@ -124,6 +124,12 @@ class Tuning(KnobGroup):
         'it was chosen")',
         **SHARE,
     )
+    longest_wait_s: float | None = knob_field(
+        None,
+        "seconds after which a turn goes that `order.recompute_share` has wait",
+        "chosen: policy agentcache has 450, as the clients of OpenAI and Anthropic give up after 600",
+        **NOT_NEGATIVE,
+    )
 
     # A CPU cache.
     link_latency_s: float | None = knob_field(
