@@ -136,7 +136,7 @@ def test_overwritten_before_it_was_copied(tiny_model_path: str) -> None:
     lone.pool.free_blocks(lone.pool.get_new_blocks(lone.pool.get_num_free_blocks()))
     lone.pace = 1.0
     turn = come_back(lone)
-    assert lone.scheduler.tier.storing.stats.overwritten >= WHOLE // BLOCK_SIZE
+    assert lone.scheduler.tier.counts.overwritten >= WHOLE // BLOCK_SIZE
     assert turn.evicted_from == {"overwritten": WHOLE}
 
 

@@ -15,6 +15,7 @@ from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.cpu_cache.host_cache import UNKNOWN_USE, HostCache, LastUse, StoredBlock
 from agentcache.engine.cpu_cache.store_choice import LookTimes, Usefulness
 from agentcache.engine.observe.ledger import Ledger
+from agentcache.engine.observe.views import TierCounts
 from agentcache.engine.parts import Observers
 from agentcache.engine.segments.cached_blocks import WatchedBlockMap, watched_map_of
 from agentcache.engine.vllm.base import cdiv
@@ -29,19 +30,6 @@ _STEPS_AHEAD = 4
 # Steps whose new tokens take as many victims as are copied beside one
 # (docs/results/host-memory-choices.md#bounded-copies).
 _STEPS_AT_ONCE = 2
-
-
-@dataclass(slots=True)
-class StoreStats:
-    """Blocks since the start. `avoided`: were passed over, because few like them were ever fetched.
-
-    `failed`: their copies could not be made.
-    """
-
-    stored: int = 0
-    overwritten: int = 0
-    avoided: int = 0
-    failed: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -68,6 +56,7 @@ class Storing:
         queue: BlockQueue,
         host: HostCache,
         usefulness: Usefulness,
+        counts: TierCounts,
         *,
         fetch_s: float,
         compute_s: float,
@@ -83,7 +72,7 @@ class Storing:
         host.watch_losses(self._note_lost_copies)
         self.ledger = Ledger(len(pool.blocks), clock, host.map.holds, lambda block: block in self._map.copying)
         self._losses_guard = observers.guard("losses", self.ledger.ignore_host)
-        self.stats = StoreStats()
+        self.counts = counts
         self.usefulness = usefulness
         self._pool = pool
         self._queue = queue
@@ -184,8 +173,8 @@ class Storing:
         self._host.give_back(lost)
         self._host.put(stored)
         self._queue.reprice(safe, self._fetch_s)
-        self.stats.stored += len(stored)
-        self.stats.overwritten += len(lost)
+        self.counts.stored += len(stored)
+        self.counts.overwritten += len(lost)
 
     def fail(self, store: Store) -> None:
         """Forget copies that failed: the GPU's own blocks are the only ones, and may be chosen again."""
@@ -197,7 +186,7 @@ class Storing:
         self._host.give_back(store.targets)
         self._queue.reprice(intact, self._compute_s)
         self._losses_guard.tell(self.ledger.note_not_copied, [block.block_id for block in intact], "overwritten")
-        self.stats.failed += len(store.blocks)
+        self.counts.failed_stores += len(store.blocks)
 
     def _is_useful(self, block: KVCacheBlock) -> bool:
         return self.usefulness.is_useful(self._last_uses[block.block_id].context.finish_class)
@@ -225,7 +214,7 @@ class Storing:
         self._queue.reprice(safe, self._fetch_s)
         self._losses_guard.tell(self.ledger.note_not_copied, useless, "not worth a copy")
         avoided = useless - self._passed_over
-        self.stats.avoided += len(avoided)
+        self.counts.avoided += len(avoided)
         self.usefulness.note_avoided(len(avoided))
         self._passed_over |= avoided
         return chosen

@@ -8,9 +8,9 @@ from collections.abc import Callable, Collection, Sequence
 from agentcache.engine.cpu_cache.copies import Copies
 from agentcache.engine.cpu_cache.fetching import Fetch, Fetching
 from agentcache.engine.cpu_cache.host_cache import HostCache
-from agentcache.engine.cpu_cache.link import find_block_bytes
 from agentcache.engine.cpu_cache.store_choice import find_filled
 from agentcache.engine.cpu_cache.storing import Storing
+from agentcache.engine.observe.views import TierCounts
 from agentcache.engine.parts import Part
 from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP, CachedBlockMap
 from agentcache.engine.segments.fill_request import find_obstacle
@@ -70,6 +70,7 @@ class Tier(Part):
         fetching: Fetching,
         filler: GapFiller,
         price: ReturnPrice,
+        counts: TierCounts,
         clock: Callable[[], float],
     ) -> None:
         """Join the caches: `storing` chooses what is copied to `host`, `fetching` what is copied back.
@@ -79,20 +80,12 @@ class Tier(Part):
         self.host = host
         self.storing = storing
         self.fetching = fetching
-        self.fetched_blocks = 0
-        self.failed_fetches = 0
-        """Blocks whose copies back could not be made."""
-        self.store_s = 0.0
-        """Seconds that copies to the CPU cache took, of all workers together."""
-        self.fetch_s = 0.0
-        """The same of copies back."""
-        workers = scheduler.parallel_config.world_size
-        self.block_bytes = int(find_block_bytes(scheduler)) * workers
-        """What all workers together copy for a block."""
+        self.counts = counts
         self._gate = PrefillGate(storing.can_lose, clock)
         self._scheduler = scheduler
         self._filler = filler
         self._price = price
+        workers = scheduler.parallel_config.world_size
         self.copies = Copies(workers, most_fetched=max(1, int(_MOST_FETCHES_S / fetching.block_s)))
 
     @property
@@ -183,24 +176,24 @@ class Tier(Part):
                 self.storing.fail(store)
             else:
                 self.storing.end(store)
-                self.store_s += seconds
+                self.counts.store_s += seconds
         for fetch, seconds in ended.fetches:
             if seconds is None:
                 self._fail_fetch(fetch)
             else:
                 self._end_fetch(fetch)
-                self.fetch_s += seconds
+                self.counts.fetch_s += seconds
 
     def _end_fetch(self, fetch: Fetch) -> None:
         self.fetching.end(fetch)
         self.storing.inherit(fetch.blocks, map(self.host.last_use_of, fetch.sources))
-        self.fetched_blocks += len(fetch.blocks)
+        self.counts.fetched += len(fetch.blocks)
         self._price.note_kept(len(fetch.blocks))
 
     def _fail_fetch(self, fetch: Fetch) -> None:
         """Send its requests on: they wait until they are looked at again, and fetch nothing more."""
         self.fetching.fail(fetch)
-        self.failed_fetches += len(fetch.blocks)
+        self.counts.failed_fetches += len(fetch.blocks)
 
     def evicted(self, blocks: Sequence[KVCacheBlock], request_id: str) -> None:  # noqa: ARG002
         """Note blocks that the GPU evicts, and that still have their hashes."""
@@ -220,6 +213,10 @@ class Tier(Part):
             store.abandoned = True
         self.host.reset()
         return True
+
+    def count(self) -> TierCounts:
+        """Count everything since the start."""
+        return self.counts.model_copy(update={"used": self.host.used_blocks, "evicted": self.host.evictions.blocks})
 
     def count_held(self) -> Counter[int]:
         """Count how often each block of the GPU is held by copies, by its id."""

@@ -11,9 +11,9 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from agentcache.engine.observe.views import SegmentCounts
 from agentcache.engine.parts import Part
 from agentcache.engine.segments.cached_blocks import CachedBlockMap, HitFinder, Prefix, PrefixHit
 from agentcache.engine.segments.fill_request import (
@@ -32,16 +32,6 @@ from agentcache.engine.vllm.types import KVCacheBlock, KVCacheManager, Request, 
 from agentcache.engine.waits import WaitReason
 
 _NO_ROOM = "no room"
-
-
-@dataclass(slots=True)
-class SegmentStats:
-    """Since the start. `segments` counts requests by their number of cached segments; `fallbacks` by reason."""
-
-    segments: Counter[int] = field(default_factory=Counter)
-    fill_tokens: int = 0
-    islands_dropped: int = 0
-    fallbacks: Counter[str] = field(default_factory=Counter)
 
 
 class Brought(NamedTuple):
@@ -68,7 +58,7 @@ class GapFiller(Part):
 
         `awaits_blocks` tells whether it must for blocks of the CPU cache, by what the GPU has.
         """
-        self.stats = SegmentStats()
+        self.stats = SegmentCounts()
         # Fill requests under way, by their request's id.
         self.rows: dict[str, FillRequest] = {}
         self.holds = Holds(manager.block_pool, finder)
@@ -275,7 +265,7 @@ class GapFiller(Part):
 
     def _count(self, parent: Parent, filled_tokens: int) -> None:
         if parent.rows:
-            self.stats.segments[len(parent.rows) + 1] += 1
+            self.stats.requests[len(parent.rows) + 1] += 1
         elif parent.lacked_room:
             self.stats.fallbacks[_NO_ROOM] += 1
         self.stats.islands_dropped += parent.dropped

@@ -10,7 +10,7 @@ from agentcache.engine.segments.cache_manager import Steering, steer
 from agentcache.engine.segments.cached_blocks import CachedBlockMap, HitFinder
 from agentcache.engine.segments.fill_request import find_obstacle
 from agentcache.engine.segments.filling_queue import FillingQueue
-from agentcache.engine.segments.gap_filler import GapFiller, SegmentStats
+from agentcache.engine.segments.gap_filler import GapFiller
 from agentcache.engine.segments.layer_rule import find_rule_obstacle, make_rule
 from agentcache.engine.segments.obstacles import Obstacle
 from agentcache.engine.segments.plan import SegmentCosts
@@ -98,11 +98,6 @@ class MultiSegmentScheduler(VllmScheduler):
     def has_foreign_connector(self) -> bool:
         """Tell whether a KV connector that is not ours brings blocks."""
         return self.connector is not None and not self.steers_tier
-
-    @property
-    def segment_stats(self) -> SegmentStats | None:
-        """Return the counts of gaps and fill requests; None when gaps are not filled."""
-        return None if self.gap_filler is None else self.gap_filler.stats
 
     def is_fill_request(self, request_id: str) -> bool:
         """Tell whether this is a running request of our own, of which no client knows."""

@@ -11,11 +11,12 @@ from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.cpu_cache.connector import SteeredConnector, TierObstacle, find_tier_obstacle
 from agentcache.engine.cpu_cache.fetching import Fetching
 from agentcache.engine.cpu_cache.host_cache import HostCache
-from agentcache.engine.cpu_cache.link import Link, find_links
+from agentcache.engine.cpu_cache.link import Link, find_block_bytes, find_links
 from agentcache.engine.cpu_cache.options import is_left_to_vllm, is_steered, names_ours
 from agentcache.engine.cpu_cache.store_choice import Usefulness
 from agentcache.engine.cpu_cache.storing import Storing
 from agentcache.engine.cpu_cache.tier import Tier
+from agentcache.engine.observe.views import TierCounts
 from agentcache.engine.parts import Observers
 from agentcache.engine.segments.gap_filler import GapFiller
 from agentcache.engine.segments.obstacles import Reason
@@ -69,11 +70,14 @@ class TierSetup:
         """Make the tier, and a connector that it steers. `evictor` is that of the CPU cache."""
         usefulness = Usefulness(_LINK_PRICE * self.link.block_s / filler.costs.block_s(0))
         host = HostCache(self.host_blocks, scheduler.hash_block_size, evictor, clock, is_useful=usefulness.is_useful)
+        block_bytes = int(find_block_bytes(scheduler)) * scheduler.parallel_config.world_size
+        counts = TierCounts(total=self.host_blocks, block_bytes=block_bytes)
         storing = Storing(
             scheduler,
             queue,
             host,
             usefulness,
+            counts,
             fetch_s=self.link.block_s,
             compute_s=filler.costs.recompute_cost.at(0),
             observers=observers,
@@ -87,6 +91,7 @@ class TierSetup:
             fetching=fetching,
             filler=filler,
             price=price,
+            counts=counts,
             clock=clock,
         )
         scheduler.connector = SteeredConnector(scheduler.vllm_config, scheduler.kv_cache_config, tier)
