@@ -54,7 +54,7 @@ class HostLink:
             self._begin(metadata, metadata.load_event_to_reqs.get(metadata.load_event, ()), started_s, ended_s)
 
     def _begin(
-        self, asked: CopyOrders | SimpleCPUOffloadMetadata, requests: Sequence[str], started_s: float, ready_s: float
+        self, asked: SimpleCPUOffloadMetadata, requests: Sequence[str], started_s: float, ready_s: float
     ) -> None:
         if asked.load_event >= 0:
             self._add(asked.load_event, False, requests, len(asked.load_gpu_blocks), started_s)

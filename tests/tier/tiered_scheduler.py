@@ -138,7 +138,7 @@ class TieredScheduler(LoneScheduler):
             return
         host = self.scheduler.tier.host
         for target in (target for copy in done if copy.is_store for target in copy.targets):
-            if (key := host.key_of(target)) is not None:
+            if (key := host._pool.blocks[target].block_hash) is not None:
                 assert self.host[target] == self._computed[get_block_hash(key)], f"block {target} holds another's KV"
 
     def _copy_block(self, copy: Copy, source: int, target: int) -> None:

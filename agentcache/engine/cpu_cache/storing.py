@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from agentcache._evictor import FreeContext
+from agentcache._evictor import Evictor, FreeContext
 from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.cpu_cache.host_cache import UNKNOWN_USE, HostCache, LastUse, StoredBlock
 from agentcache.engine.cpu_cache.store_choice import LookTimes, Usefulness
@@ -54,7 +54,7 @@ class Storing:
         self,
         scheduler: Scheduler,
         queue: BlockQueue,
-        host: HostCache,
+        evictor: Evictor,
         usefulness: Usefulness,
         counts: TierCounts,
         *,
@@ -63,20 +63,29 @@ class Storing:
         observers: Observers,
         clock: Callable[[], float],
     ) -> None:
-        """`queue` is that of the GPU's cache. A block takes `fetch_s` to come back, and `compute_s` to compute."""
+        """Make the CPU cache, empty, of `counts.total` blocks, whose victims `evictor` chooses.
+
+        `queue` is that of the GPU's cache. A block takes `fetch_s` to come back, and `compute_s` to compute.
+        """
         pool = scheduler.kv_cache_manager.block_pool
         step = cdiv(scheduler.max_num_scheduled_tokens, scheduler.block_size)
         self._margin, self._most = _STEPS_AHEAD * step, _STEPS_AT_ONCE * step
         self._fetch_s = fetch_s
         self._compute_s = compute_s
-        host.watch_losses(self._note_lost_copies)
+        self.host = host = HostCache(
+            counts.total,
+            scheduler.hash_block_size,
+            evictor,
+            clock,
+            is_useful=usefulness.is_useful,
+            on_lost=self._note_lost_copies,
+        )
         self.ledger = Ledger(len(pool.blocks), clock, host.map.holds, lambda block: block in self._map.copying)
         self._losses_guard = observers.guard("losses", self.ledger.ignore_host)
         self.counts = counts
         self.usefulness = usefulness
         self._pool = pool
         self._queue = queue
-        self._host = host
         self._clock = clock
         # By the block's id on the GPU.
         self._last_uses: list[LastUse] = [UNKNOWN_USE] * len(pool.blocks)
@@ -104,9 +113,9 @@ class Storing:
 
         They need not have been among the victims of the last look: what a request frees may go at once.
         """
-        holds = self._host.map.holds
+        holds = self.host.map.holds
         keyed = ((block.block_hash, self._last_uses[block.block_id]) for block in blocks)
-        self._host.renew((key, last_use) for key, last_use in keyed if key is not None and holds(key))
+        self.host.renew((key, last_use) for key, last_use in keyed if key is not None and holds(key))
 
     def _note_lost_copies(self, copies: Sequence[KVCacheBlock]) -> None:
         """Note that the CPU cache loses these: the GPU's own are dear again."""
@@ -115,7 +124,7 @@ class Storing:
         blocks = self._map.find_blocks(on_gpu)
         self._losses_guard.tell(self.ledger.note_copies_lost, lost, blocks)
         gone = (lost[key] for key in lost.keys() - on_gpu)
-        self.usefulness.note_lost(self._host.last_use_of(copy).context.finish_class for copy in gone)
+        self.usefulness.note_lost(self.host.last_use_of(copy).context.finish_class for copy in gone)
         self._queue.reprice(blocks, self._compute_s)
 
     def inherit(self, blocks: Sequence[KVCacheBlock], last_uses: Iterable[LastUse]) -> None:
@@ -125,7 +134,7 @@ class Storing:
 
     def can_lose(self, count: int) -> bool:
         """Tell whether the next `count` victims are stored, or not worth it; else they are copied beside this step."""
-        holds = self._host.map.holds
+        holds = self.host.map.holds
         for block in self._queue.list_victims(count):
             key = block.block_hash
             if key is not None and not holds(key) and self._is_useful(block):
@@ -141,7 +150,7 @@ class Storing:
         if not self.looks.is_due(self._margin, idle=idle):
             return None
         blocks = list(self._choose(None if idle else self._most).values())
-        targets = self._host.reserve(len(blocks))
+        targets = self.host.reserve(len(blocks))
         roomless = [block.block_id for block in blocks[len(targets) :]]
         self._losses_guard.tell(self.ledger.note_not_copied, roomless, "no room")
         del blocks[len(targets) :]
@@ -170,8 +179,8 @@ class Storing:
                 stored.append(StoredBlock(target, key, block.block_hash_num_tokens or 0, last_use))
             else:
                 lost.append(target)
-        self._host.give_back(lost)
-        self._host.put(stored)
+        self.host.give_back(lost)
+        self.host.put(stored)
         self._queue.reprice(safe, self._fetch_s)
         self.counts.stored += len(stored)
         self.counts.overwritten += len(lost)
@@ -183,7 +192,7 @@ class Storing:
         intact = [block for block in store.blocks if copying.get(block.block_id) is store]
         for block in intact:
             del copying[block.block_id]
-        self._host.give_back(store.targets)
+        self.host.give_back(store.targets)
         self._queue.reprice(intact, self._compute_s)
         self._losses_guard.tell(self.ledger.note_not_copied, [block.block_id for block in intact], "overwritten")
         self.counts.failed_stores += len(store.blocks)
@@ -193,7 +202,7 @@ class Storing:
 
     def _choose(self, most: int | None) -> dict[BlockHashWithGroupId, KVCacheBlock]:
         """Choose up to `most` of the next victims, None: all that are worth a copy."""
-        holds = self._host.map.holds
+        holds = self.host.map.holds
         chosen: dict[BlockHashWithGroupId, KVCacheBlock] = {}
         useless, safe, kept = set(), [], []
         for block in self._queue.list_victims(self._margin + self.looks.begin()):
@@ -210,7 +219,7 @@ class Storing:
                 self.looks.has_more = True
             else:
                 chosen[key] = block
-        self._host.renew(kept)
+        self.host.renew(kept)
         self._queue.reprice(safe, self._fetch_s)
         self._losses_guard.tell(self.ledger.note_not_copied, useless, "not worth a copy")
         avoided = useless - self._passed_over

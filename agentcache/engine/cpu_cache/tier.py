@@ -6,9 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 
 from agentcache.engine.cpu_cache.copies import Copies
-from agentcache.engine.cpu_cache.fetching import Fetch, Fetching
-from agentcache.engine.cpu_cache.host_cache import HostCache
-from agentcache.engine.cpu_cache.store_choice import find_filled
+from agentcache.engine.cpu_cache.fetching import Fetching
 from agentcache.engine.cpu_cache.storing import Storing
 from agentcache.engine.observe.views import TierCounts
 from agentcache.engine.parts import Part
@@ -18,7 +16,7 @@ from agentcache.engine.segments.gap_filler import GapFiller
 from agentcache.engine.segments.scheduler import MultiSegmentScheduler
 from agentcache.engine.vllm.base import cdiv, init_logger
 from agentcache.engine.vllm.copies import CopiesDone, CopyOrders
-from agentcache.engine.vllm.types import KVCacheBlock, Request, SchedulerOutput
+from agentcache.engine.vllm.types import KVCacheBlock, Request, Scheduler, SchedulerOutput
 from agentcache.errors import IntegrityError
 from agentcache.policy.return_price import ReturnPrice
 
@@ -58,6 +56,21 @@ class PrefillGate:
         return self._clock() - self._closed_s >= _MOST_GATED_S
 
 
+def find_filled(scheduler: Scheduler, step: SchedulerOutput) -> set[int]:
+    """Find the blocks that a step which has just been scheduled fills, by their ids: they must not be stored yet.
+
+    Their hashes stand on them by now, their KV comes with the step. O(rows of the step + blocks that it fills).
+    """
+    filled: set[int] = set()
+    size, get_blocks = scheduler.block_size, scheduler.kv_cache_manager.get_blocks
+    for name, tokens in step.num_scheduled_tokens.items():
+        computed = scheduler.requests[name].num_computed_tokens
+        first, end = computed // size, (computed + tokens) // size
+        if first < end:
+            filled.update(block.block_id for block in get_blocks(name).blocks[KV_CACHE_GROUP][first:end])
+    return filled
+
+
 class Tier(Part):
     """Steers vLLM's workers: it says what to copy behind each step, and hears what has been copied."""
 
@@ -65,7 +78,6 @@ class Tier(Part):
         self,
         scheduler: MultiSegmentScheduler,
         *,
-        host: HostCache,
         storing: Storing,
         fetching: Fetching,
         filler: GapFiller,
@@ -73,11 +85,11 @@ class Tier(Part):
         counts: TierCounts,
         clock: Callable[[], float],
     ) -> None:
-        """Join the caches: `storing` chooses what is copied to `host`, `fetching` what is copied back.
+        """Join the caches: `storing` chooses what is copied to the CPU cache, `fetching` what is copied back.
 
         `filler` holds blocks of waiting requests, `price` is told what was fetched. `clock` gives seconds.
         """
-        self.host = host
+        self.host = storing.host
         self.storing = storing
         self.fetching = fetching
         self.counts = counts
@@ -87,11 +99,6 @@ class Tier(Part):
         self._price = price
         workers = scheduler.parallel_config.world_size
         self.copies = Copies(workers, most_fetched=max(1, int(_MOST_FETCHES_S / fetching.block_s)))
-
-    @property
-    def is_copying(self) -> bool:
-        """Tell whether any copy is under way or about to begin."""
-        return bool(self.copies.stores) or self.is_fetching
 
     @property
     def is_fetching(self) -> bool:
@@ -152,7 +159,7 @@ class Tier(Part):
     @property
     def needs_step(self) -> bool:
         """Tell whether the engine must go on although no request is left: to end copies, or to look for some."""
-        return self.is_copying or self.storing.looks.is_awaited
+        return bool(self.copies.stores) or self.is_fetching or self.storing.looks.is_awaited
 
     def begin_copies(self, step: SchedulerOutput) -> CopyOrders:
         """Tell the workers what to copy beside the step that has just been scheduled.
@@ -170,30 +177,22 @@ class Tier(Part):
 
     def end_copies(self, done: CopiesDone) -> None:
         """Take over what workers report since the last call. A copy that failed is as if never made."""
-        ended = self.copies.end(done)
-        for store, seconds in ended.stores:
+        stores, fetches = self.copies.end(done)
+        for store, seconds in stores:
             if seconds is None:
                 self.storing.fail(store)
             else:
                 self.storing.end(store)
                 self.counts.store_s += seconds
-        for fetch, seconds in ended.fetches:
+        for fetch, seconds in fetches:
             if seconds is None:
-                self._fail_fetch(fetch)
+                self.fetching.fail(fetch)
+                self.counts.failed_fetches += len(fetch.blocks)
             else:
-                self._end_fetch(fetch)
+                self.fetching.end(fetch)
+                self.counts.fetched += len(fetch.blocks)
                 self.counts.fetch_s += seconds
-
-    def _end_fetch(self, fetch: Fetch) -> None:
-        self.fetching.end(fetch)
-        self.storing.inherit(fetch.blocks, map(self.host.last_use_of, fetch.sources))
-        self.counts.fetched += len(fetch.blocks)
-        self._price.note_kept(len(fetch.blocks))
-
-    def _fail_fetch(self, fetch: Fetch) -> None:
-        """Send its requests on: they wait until they are looked at again, and fetch nothing more."""
-        self.fetching.fail(fetch)
-        self.counts.failed_fetches += len(fetch.blocks)
+                self._price.note_kept(len(fetch.blocks))
 
     def evicted(self, blocks: Sequence[KVCacheBlock], request_id: str) -> None:  # noqa: ARG002
         """Note blocks that the GPU evicts, and that still have their hashes."""

@@ -10,7 +10,6 @@ from agentcache.config import AgentCacheConfig
 from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.cpu_cache.connector import SteeredConnector, TierObstacle, find_tier_obstacle
 from agentcache.engine.cpu_cache.fetching import Fetching
-from agentcache.engine.cpu_cache.host_cache import HostCache
 from agentcache.engine.cpu_cache.link import Link, find_block_bytes, find_links
 from agentcache.engine.cpu_cache.options import is_left_to_vllm, is_steered, names_ours
 from agentcache.engine.cpu_cache.store_choice import Usefulness
@@ -69,13 +68,12 @@ class TierSetup:
     ) -> Tier:
         """Make the tier, and a connector that it steers. `evictor` is that of the CPU cache."""
         usefulness = Usefulness(_LINK_PRICE * self.link.block_s / filler.costs.block_s(0))
-        host = HostCache(self.host_blocks, scheduler.hash_block_size, evictor, clock, is_useful=usefulness.is_useful)
         block_bytes = int(find_block_bytes(scheduler)) * scheduler.parallel_config.world_size
         counts = TierCounts(total=self.host_blocks, block_bytes=block_bytes)
         storing = Storing(
             scheduler,
             queue,
-            host,
+            evictor,
             usefulness,
             counts,
             fetch_s=self.link.block_s,
@@ -83,10 +81,9 @@ class TierSetup:
             observers=observers,
             clock=clock,
         )
-        fetching = Fetching(scheduler, queue, host, filler=filler, storing=storing, link=self.link)
+        fetching = Fetching(scheduler, queue, filler=filler, storing=storing, link=self.link)
         tier = Tier(
             scheduler,
-            host=host,
             storing=storing,
             fetching=fetching,
             filler=filler,

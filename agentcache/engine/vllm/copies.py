@@ -7,25 +7,17 @@ from dataclasses import dataclass, field
 
 from agentcache.engine.vllm.workers import (
     KVConnectorHandshakeMetadata,
-    KVConnectorMetadata,
     KVConnectorWorkerMetadata,
+    SimpleCPUOffloadMetadata,
 )
 
 
 @dataclass
-class CopyOrders(KVConnectorMetadata):
-    """Asks the workers for the copies of a step: one to the GPU, one from it, or neither.
+class CopyOrders(SimpleCPUOffloadMetadata):
+    """Asks our workers, in vLLM's words, for the copies of a step: one to the GPU, one from it, or neither.
 
-    Each has a number of its own, -1 where there is none. The fields have the names of vLLM's
-    `SimpleCPUOffloadMetadata`, so a simulation reads either.
+    Each has a number of its own, -1 where there is none.
     """
-
-    load_event: int = -1
-    load_cpu_blocks: list[int] = field(default_factory=list)
-    load_gpu_blocks: list[int] = field(default_factory=list)
-    store_event: int = -1
-    store_gpu_blocks: list[int] = field(default_factory=list)
-    store_cpu_blocks: list[int] = field(default_factory=list)
 
 
 @dataclass
@@ -54,8 +46,17 @@ class CopiesDone(KVConnectorWorkerMetadata):
         else:
             self.seconds[number] = seconds
 
+    def take(self, number: int) -> float | None:
+        """Take out a copy, and return the seconds that it took; None: it failed."""
+        del self.ended[number]
+        seconds = self.seconds.pop(number, 0.0)
+        if number not in self.failed:
+            return seconds
+        self.failed.discard(number)
+        return None
+
     def aggregate(self, other: KVConnectorWorkerMetadata) -> CopiesDone:
-        """Add up what two workers report."""
+        """Add up what two workers report, or two steps."""
         assert isinstance(other, CopiesDone)
         return CopiesDone(
             dict(Counter(self.ended) + Counter(other.ended)),
