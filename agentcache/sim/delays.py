@@ -12,7 +12,7 @@ from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.cpu_cache.link import Links, find_links
 from agentcache.engine.parts import Hooks, Part
 from agentcache.engine.scheduler import AgentScheduler
-from agentcache.engine.vllm.copies import CopiesDone, CopyOrders
+from agentcache.engine.vllm.connector import CopiesDone, CopyOrders
 from agentcache.engine.vllm.types import KVCacheBlock, KVConnectorOutput
 from agentcache.engine.vllm.workers import (
     KVConnectorMetadata,

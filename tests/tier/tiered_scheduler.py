@@ -22,7 +22,7 @@ from vllm.v1.structured_output import StructuredOutputManager
 from agentcache.engine.constants import SCHEDULER_CLASS
 from agentcache.engine.cpu_cache.options import make_transfer_config
 from agentcache.engine.scheduler import AgentScheduler
-from agentcache.engine.vllm.copies import CopiesDone
+from agentcache.engine.vllm.connector import CopiesDone
 
 # What no row may read.
 WRONG = [-1] * BLOCK_SIZE
