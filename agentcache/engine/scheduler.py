@@ -21,6 +21,7 @@ from agentcache.engine.parts import Observers
 from agentcache.engine.policy_choice import choose_policy
 from agentcache.engine.segments.cached_blocks import CachedBlockMap
 from agentcache.engine.segments.scheduler import MultiSegmentScheduler
+from agentcache.engine.segments.stand_ins import steer
 from agentcache.engine.setup.parts import Build
 from agentcache.engine.vllm.base import VllmConfig
 from agentcache.engine.vllm.garbage import spare_core
@@ -75,7 +76,7 @@ class AgentScheduler(MultiSegmentScheduler):
         self.frees, self.step_limit, self.hooks = parts.frees, parts.step_limit, parts.hooks
         self._stop_strings = parts.stop_strings
         if self.hooks.make_room or self.hooks.choose_victim:
-            self.steer_cache(self._note_taker, self._make_room, self._choose_victim)
+            steer(self)
 
     @property
     def comparison(self) -> LruComparison | None:
@@ -134,7 +135,7 @@ class AgentScheduler(MultiSegmentScheduler):
         for note in self.hooks.note_wait:
             note(request, reason)
 
-    def _note_taker(self, request: Request) -> None:
+    def note_taker(self, request: Request) -> None:
         """Note for whom blocks are evicted if any are."""
         self._taker = self.client_request_of(request).request_id
 
@@ -143,11 +144,11 @@ class AgentScheduler(MultiSegmentScheduler):
         for note in self.hooks.evicted:
             note(blocks, self._taker)
 
-    def _make_room(self, request: Request) -> bool:
+    def make_room(self, request: Request) -> bool:
         """Give a request that finds no blocks those held for others, before anything is preempted for it."""
         return any(make(request, is_alone=not self.running) for make in self.hooks.make_room)
 
-    def _choose_victim(self, request: Request) -> None:
+    def choose_victim(self, request: Request) -> None:
         """Put what is to be preempted for a request that finds no blocks last in the batch."""
         for choose in self.hooks.choose_victim:
             choose(request, self.running)

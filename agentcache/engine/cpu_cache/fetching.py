@@ -21,8 +21,7 @@ from weakref import WeakKeyDictionary, WeakSet
 from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.cpu_cache.link import Link
 from agentcache.engine.cpu_cache.storing import Storing
-from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP, CachedBlockMap
-from agentcache.engine.segments.fill_request import find_inputs
+from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP, CachedBlockMap, find_inputs
 from agentcache.engine.segments.gap_filler import GapFiller
 from agentcache.engine.segments.plan import Interval, SegmentCosts, begin_outside, find_hits, find_runs, plan_segments
 from agentcache.engine.vllm.types import BlockHashWithGroupId, KVCacheBlock, Request, Scheduler

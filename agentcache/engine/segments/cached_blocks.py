@@ -11,9 +11,9 @@ from itertools import chain, count
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from agentcache.engine.segments.fill_request import Place, find_inputs
 from agentcache.engine.segments.layer_rule import LayerRule
-from agentcache.engine.segments.plan import Hits, Interval, begin_outside, find_hits
+from agentcache.engine.segments.plan import Hits, Interval, Place, begin_outside, find_hits
+from agentcache.engine.vllm.base import cdiv
 from agentcache.engine.vllm.patches import replace
 from agentcache.engine.vllm.types import (
     BlockHash,
@@ -34,29 +34,15 @@ class BlockKeys:
     def __init__(self, groups: int = 1) -> None:
         # What vLLM puts behind a block's hash to tell groups of layers apart.
         self._suffixes = [make_block_hash_with_group_id(BlockHash(b""), group) for group in range(groups)]
-        self._known: WeakKeyDictionary[Request, list[Keys]] = WeakKeyDictionary()
-
-    def follow(self, request: Request, earlier: Request) -> None:
-        """Take over the keys of an earlier request for the blocks that both begin with, if that still has any."""
-        known = self._known.get(earlier)
-        if known is None:
-            return
-        low, high = 0, min(len(request.block_hashes), len(earlier.block_hashes), *map(len, known))
-        # Hashes are chained: after the first difference all differ.
-        while low < high:
-            middle = (low + high + 1) // 2
-            if request.block_hashes[middle - 1] == earlier.block_hashes[middle - 1]:
-                low = middle
-            else:
-                high = middle - 1
-        self._known[request] = [keys[:low] for keys in known]
+        # The beginning of what stands for each request, group by group.
+        self.known: WeakKeyDictionary[Request, list[Keys]] = WeakKeyDictionary()
 
     def find(self, request: Request) -> list[Keys]:
         """Return the keys of the request's full blocks, group by group. They are not to be changed."""
         hashes = request.block_hashes
-        known = self._known.get(request)
+        known = self.known.get(request)
         if known is None:
-            known = self._known[request] = [[] for _ in self._suffixes]
+            known = self.known[request] = [[] for _ in self._suffixes]
         for keys, suffix in zip(known, self._suffixes, strict=True):
             # A streamed request may have lost its last blocks, and got others. Hashes stand for all before them.
             if len(keys) > len(hashes) or (keys and keys[-1] != hashes[len(keys) - 1] + suffix):
@@ -211,6 +197,12 @@ class PrefixHit(NamedTuple):
     groups: tuple[list[KVCacheBlock], ...]
     tokens: int
     boundary: int
+
+
+def find_inputs(request: Request, block_size: int) -> list[Interval]:
+    """Find the blocks of encoder inputs, an image's for instance, before which no gap can end: all but the first."""
+    places = [feature.mm_position for feature in request.mm_features]
+    return [Interval(place.offset // block_size + 1, cdiv(place.offset + place.length, block_size)) for place in places]
 
 
 class HitFinder:

@@ -18,15 +18,14 @@ from agentcache.engine.parts import Part
 from agentcache.engine.segments.cached_blocks import CachedBlockMap, HitFinder, Prefix, PrefixHit
 from agentcache.engine.segments.fill_request import (
     FillRequest,
+    Holds,
     Parent,
-    Place,
     awaits_grammar,
     find_obstacle,
     is_startable,
     make_fill_request,
 )
-from agentcache.engine.segments.holds import Holds
-from agentcache.engine.segments.plan import Hits, Interval, SegmentCosts, plan_segments
+from agentcache.engine.segments.plan import Hits, Interval, Place, SegmentCosts, plan_segments
 from agentcache.engine.vllm.base import cdiv
 from agentcache.engine.vllm.types import KVCacheBlock, KVCacheManager, Request, RequestStatus
 from agentcache.engine.waits import WaitReason

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from itertools import chain
 from typing import Any
 
-from agentcache.engine.segments.cache_manager import Steering, steer
 from agentcache.engine.segments.cached_blocks import CachedBlockMap, HitFinder
 from agentcache.engine.segments.fill_request import find_obstacle
-from agentcache.engine.segments.filling_queue import FillingQueue
 from agentcache.engine.segments.gap_filler import GapFiller
 from agentcache.engine.segments.layer_rule import find_rule_obstacle, make_rule
 from agentcache.engine.segments.obstacles import Obstacle
 from agentcache.engine.segments.plan import SegmentCosts
+from agentcache.engine.segments.stand_ins import FillingQueue
 from agentcache.engine.vllm.base import VllmConfig, init_logger
 from agentcache.engine.vllm.scheduler import VllmScheduler
 from agentcache.engine.vllm.types import (
@@ -68,16 +67,6 @@ class MultiSegmentScheduler(VllmScheduler):
                 "router that matches prefixes by these events takes this engine for cold. With such a router set "
                 "--agentcache segments.enabled=false (docs/replicas.md)."
             )
-
-    def steer_cache(
-        self, begin: Callable[[Request], None], make_room: Callable[[Request], bool], give_up: Callable[[Request], None]
-    ) -> None:
-        """Have vLLM's cache manager call these (see `Steering`), and count filled gaps as computed."""
-        looks_up_once = not self.enable_kv_cache_events
-        steer(
-            self.kv_cache_manager,
-            Steering(begin, make_room, give_up, self.gap_filler, self._register_fill, looks_up_once=looks_up_once),
-        )
 
     def fills_gaps_of(self, request: Request) -> bool:
         """Tell whether a later request with the same tokens can reuse cached blocks of this one behind a gap."""
@@ -176,6 +165,22 @@ class MultiSegmentScheduler(VllmScheduler):
     def note_wait(self, request: Request, reason: WaitReason) -> None:
         """Note what holds a request that this step looks at: here it is not kept."""
 
+    def note_taker(self, request: Request) -> None:
+        """Note for whom blocks are allocated next: here it is not kept."""
+
+    def make_room(self, request: Request) -> bool:  # noqa: ARG002 (policies look at it)
+        """Make room for a request that finds no blocks. Return whether it is worth another try: here never."""
+        return False
+
+    def choose_victim(self, request: Request) -> None:
+        """Choose what vLLM preempts next for a request that still finds no blocks: here the last in the batch."""
+
+    def register_fill(self, request: Request) -> None:
+        """Note a fill request that runs."""
+        self.requests[request.request_id] = request
+        # The step may have no room to look at that one.
+        self.note_wait(self.client_request_of(request), "fill")
+
     def _handle_blocked_waiting_request(self, request: Request) -> bool:
         reason, blocked = self._find_own_wait(request), _BLOCKED.get(request.status)
         is_ready = reason is None and super()._handle_blocked_waiting_request(request)
@@ -196,12 +201,6 @@ class MultiSegmentScheduler(VllmScheduler):
         if filler.held is not None and filler.held[0] is request:
             return filler.held[1]
         return self.find_wait(request)
-
-    def _register_fill(self, request: Request) -> None:
-        """Note a fill request that runs."""
-        self.requests[request.request_id] = request
-        # The step may have no room to look at that one.
-        self.note_wait(self.client_request_of(request), "fill")
 
     def _forget(self, requests: Iterable[Request]) -> None:
         assert self.gap_filler is not None
