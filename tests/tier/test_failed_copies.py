@@ -313,7 +313,7 @@ def test_a_worker_with_less_room_is_refused(*, least: int, is_refused: bool, tin
 
 def test_a_copy_has_failed_if_it_did_at_any_worker() -> None:
     copies = Copies(workers=2, most_fetched=1)
-    stores = [Store([], [], [], []) for _ in range(5)]
+    stores = [Store([], []) for _ in range(5)]
     for store in stores:
         copies.begin(store)
     first = CopiesDone({1: 1, 2: 1, 3: 1}, failed={2}, seconds={1: 0.5, 3: 2.0})

@@ -62,7 +62,7 @@ class Copies:
             metadata.store_event = number = next(self._numbers)
             self.stores[number] = store
             metadata.store_gpu_blocks = [block.block_id for block in store.blocks]
-            metadata.store_cpu_blocks = [block.block_id for block in store.targets]
+            metadata.store_cpu_blocks = [copy.block.block_id for copy in store.copies]
         if self._added:
             whole, self._added = Fetch.join(self._added), []
             metadata.load_event = number = next(self._numbers)

@@ -28,7 +28,7 @@ UNKNOWN_USE = LastUse(UNKNOWN_REQUEST, 0.0)
 
 
 class StoredBlock(NamedTuple):
-    """A block of the CPU cache that a copy has filled, with what its evictor is to know."""
+    """A block of the CPU cache that a copy fills, with what its evictor is to know."""
 
     block: KVCacheBlock
     key: BlockHashWithGroupId

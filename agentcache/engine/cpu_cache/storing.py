@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import compress
 
 from agentcache._evictor import Evictor, FreeContext
 from agentcache.engine.blocks.block_queue import BlockQueue
@@ -34,12 +35,10 @@ _STEPS_AT_ONCE = 2
 
 @dataclass(slots=True, eq=False)
 class Store:
-    """Copies of one step, from the GPU's `blocks` to the host's `targets`. `keys` are those of `blocks`."""
+    """Copies of one step, from the GPU's `blocks` to as many of the CPU cache."""
 
     blocks: Sequence[KVCacheBlock]
-    targets: Sequence[KVCacheBlock]
-    keys: Sequence[BlockHashWithGroupId]
-    last_uses: Sequence[LastUse]
+    copies: Sequence[StoredBlock]
     abandoned: bool = False
 
 
@@ -149,53 +148,54 @@ class Storing:
         """
         if not self.looks.is_due(self._margin, idle=idle):
             return None
-        blocks = list(self._choose(None if idle else self._most).values())
-        targets = self.host.reserve(len(blocks))
+        chosen = self._choose(None if idle else self._most).items()
+        targets = self.host.reserve(len(chosen))
+        blocks = [block for _, block in chosen]
         roomless = [block.block_id for block in blocks[len(targets) :]]
         self._losses_guard.tell(self.ledger.note_not_copied, roomless, "no room")
         del blocks[len(targets) :]
         if not blocks:
             return None
-        keys = [key for block in blocks if (key := block.block_hash) is not None]
-        store = Store(blocks, targets, keys, [self._last_uses[block.block_id] for block in blocks])
+        copies = [
+            StoredBlock(target, key, block.block_hash_num_tokens or 0, self._last_uses[block.block_id])
+            for target, (key, block) in zip(targets, chosen, strict=False)
+        ]
+        store = Store(blocks, copies)
         # A block may be read by two copies at once, of which the first is of what it held before.
         self._map.copying.update((block.block_id, store) for block in blocks)
-        self._under_way.update(keys)
+        self._under_way.update(copy.key for copy in copies)
         self._queue.reprice(blocks, _COPYING_S)
         return store
 
     def end(self, store: Store) -> None:
         """Take over what the copies have brought, but for blocks that were written over meanwhile."""
-        copying = self._map.copying
-        self._under_way.difference_update(store.keys)
-        stored, lost, safe = [], [], []
-        copies = zip(store.blocks, store.targets, store.keys, store.last_uses, strict=True)
-        for block, target, key, last_use in copies:
-            is_intact = copying.get(block.block_id) is store
-            if is_intact:
-                del copying[block.block_id]
-            if is_intact and not store.abandoned:
-                safe.append(block)
-                stored.append(StoredBlock(target, key, block.block_hash_num_tokens or 0, last_use))
-            else:
-                lost.append(target)
-        self.host.give_back(lost)
-        self.host.put(stored)
-        self._queue.reprice(safe, self._fetch_s)
-        self.counts.stored += len(stored)
-        self.counts.overwritten += len(lost)
+        intact = self._take_intact(store)
+        if store.abandoned:
+            intact = []
+        ids = {block.block_id for block in intact}
+        made = [block.block_id in ids for block in store.blocks]
+        self.host.give_back([copy.block for copy, is_made in zip(store.copies, made, strict=True) if not is_made])
+        self.host.put(list(compress(store.copies, made)))
+        self._queue.reprice(intact, self._fetch_s)
+        self.counts.stored += len(intact)
+        self.counts.overwritten += len(store.blocks) - len(intact)
 
     def fail(self, store: Store) -> None:
         """Forget copies that failed: the GPU's own blocks are the only ones, and may be chosen again."""
-        copying = self._map.copying
-        self._under_way.difference_update(store.keys)
-        intact = [block for block in store.blocks if copying.get(block.block_id) is store]
-        for block in intact:
-            del copying[block.block_id]
-        self.host.give_back(store.targets)
+        intact = self._take_intact(store)
+        self.host.give_back([copy.block for copy in store.copies])
         self._queue.reprice(intact, self._compute_s)
         self._losses_guard.tell(self.ledger.note_not_copied, [block.block_id for block in intact], "overwritten")
         self.counts.failed_stores += len(store.blocks)
+
+    def _take_intact(self, store: Store) -> list[KVCacheBlock]:
+        """Note that copies are over, and find the blocks that were not written over meanwhile."""
+        copying = self._map.copying
+        self._under_way.difference_update(copy.key for copy in store.copies)
+        intact = [block for block in store.blocks if copying.get(block.block_id) is store]
+        for block in intact:
+            del copying[block.block_id]
+        return intact
 
     def _is_useful(self, block: KVCacheBlock) -> bool:
         return self.usefulness.is_useful(self._last_uses[block.block_id].context.finish_class)

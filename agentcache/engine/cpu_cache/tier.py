@@ -224,11 +224,11 @@ class Tier(Part):
     def check_integrity(self) -> None:
         """Raise IntegrityError when the host's cache or the copies contradict themselves."""
         self.host.check_integrity()
-        used = {block.block_id for store in self.copies.stores.values() for block in store.targets}
+        used = {copy.block.block_id for store in self.copies.stores.values() for copy in store.copies}
         used.update(block.block_id for fetch in self.copies.fetches for block in fetch.sources)
         if wrong := self.host.find_used().symmetric_difference(used):
             raise IntegrityError(f"blocks of the CPU cache in use without a copy, or the other way: {wrong}")
-        keys = [key for store in self.copies.stores.values() for key in store.keys]
+        keys = [copy.key for store in self.copies.stores.values() for copy in store.copies]
         if len(set(keys)) < len(keys) or any(map(self.host.map.holds, keys)):
             raise IntegrityError("a block is copied to the CPU cache twice")
 

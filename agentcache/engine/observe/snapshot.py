@@ -81,7 +81,7 @@ def make_snapshot(scheduler: AgentScheduler) -> Snapshot:
         tier_obstacle_slug=scheduler.tier_obstacle.slug if scheduler.tier_obstacle is not None else None,
         evictions=read({}, lambda: queue.evictions) if queue is not None else {},
         lambda_value=read(None, _read_lambda, scheduler.evictor),
-        prefill_budget=scheduler.prefill_budget,
+        prefill_budget=scheduler.step_limit.budget,
         blocks=_count_blocks(scheduler),
         tier=read(None, tier.count) if tier is not None else None,
         comparison=read(None, comparison.stats.model_copy) if comparison is not None else None,

@@ -230,10 +230,6 @@ class HitFinder:
     def find_hits(self, request: Request, block_map: CachedBlockMap, limit: int) -> Hits:
         """Find the first blocks of those before `limit` that can be reused, and the segments behind gaps."""
         hits = find_hits(self.rule.find_usable(block_map.cached, limit), limit)
-        return self.begin_outside_inputs(request, hits)
-
-    def begin_outside_inputs(self, request: Request, hits: Hits) -> Hits:
-        """Shorten the segments that begin in the middle of an encoder input of the request."""
         if not hits.islands or not request.mm_features:
             return hits
         return begin_outside(hits, find_inputs(request, self.block_size))

@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 from agentcache.engine.observe.views import SegmentCounts
 from agentcache.engine.parts import Part
@@ -31,13 +30,6 @@ from agentcache.engine.vllm.types import KVCacheBlock, KVCacheManager, Request, 
 from agentcache.engine.waits import WaitReason
 
 _NO_ROOM = "no room"
-
-
-class Brought(NamedTuple):
-    """Tokens that an admitted request hit, but only because we had them computed or fetched for it."""
-
-    filled: int
-    fetched: int
 
 
 class GapFiller(Part):
@@ -139,10 +131,12 @@ class GapFiller(Part):
         full = self.finder.rule.find_full(self.finder.cache.watchers[request.request_id].cached)
         return not full[parent.rows[-1].gap.end - 1]
 
-    def admit(self, request: Request, hit_tokens: int) -> Brought | None:
+    def admit(self, request: Request, hit_tokens: int) -> tuple[int, int] | None:
         """Note that the request has its blocks and runs in this step.
 
-        Returns None for a fill request, which is under way from now on.
+        Returns:
+            How many tokens it hit only because we had them computed, and how many because we had them fetched. None for
+            a fill request, which is under way from now on.
         """
         row = self._planned
         self._planned = self._prefix = None
@@ -155,7 +149,7 @@ class GapFiller(Part):
         if (obstacle := find_obstacle(request)) is not None:
             self.stats.fallbacks[obstacle] += 1
         if (parent := self._parents.pop(request.request_id, None)) is None:
-            return Brought(0, 0)
+            return 0, 0
         self.holds.release(parent, parent.held)
         if parent.filled:
             self.filled[request.request_id] = parent.filled
@@ -165,7 +159,7 @@ class GapFiller(Part):
             for brought in (parent.filled, parent.fetched - parent.filled)
         )
         self._count(parent, filled)
-        return Brought(filled, fetched)
+        return filled, fetched
 
     def hold_new_blocks(self) -> None:
         """Hold what fill requests compute until their parents are admitted. Call it after each step is scheduled."""

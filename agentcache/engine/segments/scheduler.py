@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable
 from itertools import chain
 from typing import Any
 
+from agentcache.engine.parts import Hooks
 from agentcache.engine.segments.cached_blocks import CachedBlockMap, HitFinder
 from agentcache.engine.segments.fill_request import find_obstacle
 from agentcache.engine.segments.gap_filler import GapFiller
@@ -37,11 +38,14 @@ _BLOCKED: dict[RequestStatus, WaitReason] = {
 
 
 class MultiSegmentScheduler(VllmScheduler):
-    """Stock vLLM until `fill_gaps` is called with what `make_filler` made."""
+    """Stock vLLM until `fill_gaps` is called with what `make_filler` made, and `hooks` has parts that decide."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.gap_filler: GapFiller | None = None
+        self.hooks = Hooks(())
+        self.taker = ""
+        """The client's request for which blocks are allocated."""
         # Whether the KV connector is ours, and brings blocks before requests are admitted.
         self.steers_tier = False
 
@@ -154,26 +158,37 @@ class MultiSegmentScheduler(VllmScheduler):
             stats.num_running_reqs -= self.gap_filler.count_running()
         return stats
 
-    def find_wait(self, request: Request) -> WaitReason | None:  # noqa: ARG002 (policies look at it)
-        """Find why the request must wait for others' sake, and none of its gaps may be filled: for nothing, here."""
-        return None
+    def find_wait(self, request: Request) -> WaitReason | None:
+        """Find why the request must wait for others' sake, and none of its gaps may be filled."""
+        # Running requests free blocks some day, so no request waits for ever.
+        if not self.running or not self.hooks.find_wait:
+            return None
+        manager = self.kv_cache_manager
+        own = max(map(len, manager.get_blocks(request.request_id).blocks), default=0)
+        available = own + manager.block_pool.get_num_free_blocks()
+        return next(filter(None, (find(request, available) for find in self.hooks.find_wait)), None)
 
-    def awaits_blocks(self, request: Request, on_gpu: CachedBlockMap) -> bool:  # noqa: ARG002 (policies look at them)
-        """Tell whether the request must wait for blocks of the CPU cache, by what the GPU has: there is none here."""
-        return False
+    def awaits_blocks(self, request: Request, on_gpu: CachedBlockMap) -> bool:
+        """Tell whether the request must wait for blocks of the CPU cache, by what the GPU has."""
+        return any(awaits(request, on_gpu) for awaits in self.hooks.awaits_blocks)
 
     def note_wait(self, request: Request, reason: WaitReason) -> None:
-        """Note what holds a request that this step looks at: here it is not kept."""
+        """Note what holds a request that this step has looked at."""
+        for note in self.hooks.note_wait:
+            note(request, reason)
 
     def note_taker(self, request: Request) -> None:
-        """Note for whom blocks are allocated next: here it is not kept."""
+        """Note for whom blocks are evicted if any are."""
+        self.taker = self.client_request_of(request).request_id
 
-    def make_room(self, request: Request) -> bool:  # noqa: ARG002 (policies look at it)
-        """Make room for a request that finds no blocks. Return whether it is worth another try: here never."""
-        return False
+    def make_room(self, request: Request) -> bool:
+        """Give a request that finds no blocks those held for others, before anything is preempted for it."""
+        return any(make(request, is_alone=not self.running) for make in self.hooks.make_room)
 
     def choose_victim(self, request: Request) -> None:
-        """Choose what vLLM preempts next for a request that still finds no blocks: here the last in the batch."""
+        """Put what is to be preempted for a request that finds no blocks last in the batch."""
+        for choose in self.hooks.choose_victim:
+            choose(request, self.running)
 
     def register_fill(self, request: Request) -> None:
         """Note a fill request that runs."""
