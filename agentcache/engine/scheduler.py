@@ -92,7 +92,8 @@ class AgentScheduler(MultiSegmentScheduler):
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
         """Schedule a step, after pins have ended and with a prefill that fits the decodes."""
-        self._limit_step()
+        limit = self.step_limit.find(self.running, self.get_request_counts)
+        self.max_num_scheduled_tokens = limit or self.max_num_scheduled_tokens
         for begin in self.hooks.step:
             begin()
         output = super().schedule(throttle_prefills)
@@ -102,10 +103,6 @@ class AgentScheduler(MultiSegmentScheduler):
                 for note in self.hooks.admitted:
                     note(request, new.num_computed_tokens, filled)
         return output
-
-    def _limit_step(self) -> None:
-        limit = self.step_limit.find(self.running, self.get_request_counts)
-        self.max_num_scheduled_tokens = limit or self.max_num_scheduled_tokens
 
     def _note_evicted(self, blocks: Sequence[KVCacheBlock]) -> None:
         """Note blocks that are evicted, and still have their hashes."""

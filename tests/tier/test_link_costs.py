@@ -134,7 +134,7 @@ def test_an_engine_prices_fetches_by_it_and_says_so(
     tier, tuning = {"link_gb_s": knobs[0]}, {"link_latency_s": knobs[1]}
     scheduler = make_tiered(tiny_model_path, tier=tier, tuning=tuning, cost_profile=str(save(tmp_path))).scheduler
     assert scheduler.tier is not None
-    assert scheduler.tier.fetching._link == find_links(scheduler, scheduler.config).fetch
+    assert scheduler.tier.fetching.link == find_links(scheduler, scheduler.config).fetch
     assert lines[-1].endswith(f"; blocks in the CPU cache {said}")
 
 

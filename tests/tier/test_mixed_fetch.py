@@ -26,7 +26,7 @@ def slow_down(scheduler: AgentScheduler, head: int) -> None:
     """Have the link take as long for a block as computing the last of a prompt's first `head` blocks does."""
     assert scheduler.tier is not None
     fetching = scheduler.tier.fetching
-    fetching._link = Link(latency_s=0.0, block_s=fetching._filler.costs.block_s(head - 1))
+    fetching.link = Link(latency_s=0.0, block_s=fetching._filler.costs.block_s(head - 1))
 
 
 def come_back(lone: TieredScheduler) -> tuple[int, int]:

@@ -190,7 +190,7 @@ def test_a_copy_lost_before_its_block_counts_as_the_hosts(tiny_model_path: str) 
 
 def test_what_is_there_and_not_fetched_is_told(tiny_model_path: str) -> None:
     lone = make_evicted(tiny_model_path)
-    lone.scheduler.tier.fetching._link = Link(latency_s=1e9, block_s=1e9)
+    lone.scheduler.tier.fetching.link = Link(latency_s=1e9, block_s=1e9)
     turn = come_back(lone)
     assert (turn.evicted_from, turn.lost_to) == ({"not fetched": WHOLE}, ())
 

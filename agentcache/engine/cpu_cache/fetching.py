@@ -114,18 +114,13 @@ class Fetching:
         self._queue = queue
         self._host = storing.host
         self._filler = filler
-        self._link = link
+        self.link = link
         # Requests for which a fetch failed: they compute what they lack.
         self._failed: WeakSet[Request] = WeakSet()
         # Blocks under way to the GPU.
         self._coming: set[BlockHashWithGroupId] = set()
         # A waiting request is looked at in every step, and more than once.
         self._found: WeakKeyDictionary[Request, _Found] = WeakKeyDictionary()
-
-    @property
-    def block_s(self) -> float:
-        """Return the seconds that a block takes the link."""
-        return self._link.block_s
 
     def begin(self, request: Request, on_gpu: CachedBlockMap, wanted: Sequence[int], most: int) -> Fetch | None:
         """Hold what the request hits on the GPU, and take blocks there for the first `most` that `find_wanted` gave.
@@ -204,7 +199,7 @@ class Fetching:
         if 1 not in on_host:
             return []
         # Both keep the request waiting; those that run stand still while it is computed.
-        costs = FetchCosts(self._filler.costs, self._link, compute_price=1 + len(self._scheduler.running))
+        costs = FetchCosts(self._filler.costs, self.link, compute_price=1 + len(self._scheduler.running))
         inputs = find_inputs(request, self._filler.finder.block_size)
         cached = bytes(on_gpu.cached[KV_CACHE_GROUP][:limit])
         plan = plan_fetch(cached, on_host, costs, self._filler.gaps_left(request), inputs)

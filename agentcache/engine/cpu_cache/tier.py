@@ -98,7 +98,7 @@ class Tier(Part):
         self._filler = filler
         self._price = price
         workers = scheduler.parallel_config.world_size
-        self.copies = Copies(workers, most_fetched=max(1, int(_MOST_FETCHES_S / fetching.block_s)))
+        self.copies = Copies(workers, most_fetched=max(1, int(_MOST_FETCHES_S / fetching.link.block_s)))
 
     @property
     def is_fetching(self) -> bool:

@@ -188,15 +188,9 @@ class Prefix(NamedTuple):
     held: Mapping[Place, KVCacheBlock]
 
 
-class PrefixHit(NamedTuple):
-    """What vLLM's look-up gives: the blocks by group, their tokens, and a boundary for models with several groups.
-
-    The boundary are the tokens of what full attention alone has cached, if those are more, else 0.
-    """
-
-    groups: tuple[list[KVCacheBlock], ...]
-    tokens: int
-    boundary: int
+# What vLLM's look-up gives: the blocks by group, their tokens, and a boundary for models with several groups: as many
+# tokens as full attention alone has cached, if those are more, else 0.
+PrefixHit = tuple[tuple[list[KVCacheBlock], ...], int, int]
 
 
 def find_inputs(request: Request, block_size: int) -> list[Interval]:
@@ -268,7 +262,7 @@ class HitFinder:
         if self.rule.parts:
             cached = find_hits(self.rule.find_full(prefix.block_map.cached), limit).prefix
             boundary = cached if cached > prefix.blocks else 0
-        return PrefixHit(groups, prefix.blocks * self.block_size, boundary * self.block_size)
+        return groups, prefix.blocks * self.block_size, boundary * self.block_size
 
     def _find_group(self, prefix: Prefix, group: int, indices: range) -> list[KVCacheBlock]:
         """Find a group's blocks; vLLM's null block stands for those that are not needed."""

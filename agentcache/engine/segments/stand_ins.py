@@ -102,7 +102,8 @@ class SteeredCacheManager(KVCacheManager):
         filler = None if is_limited or self.scheduler.enable_kv_cache_events else self.scheduler.gap_filler
         if filler is None or (prefix := filler.find_prefix(request)) is None:
             return super().get_computed_blocks(request, *limit)
-        return self.create_kv_cache_blocks(prefix.groups), prefix.tokens, prefix.boundary
+        groups, tokens, boundary = prefix
+        return self.create_kv_cache_blocks(groups), tokens, boundary
 
     def record_prefix_cache_stats(self, request: Request, num_hits: int) -> None:
         """Record an admission: that of a fill request nowhere else, that of others without what was brought."""
