@@ -72,7 +72,7 @@ def test_replies_of_jobs_over_two_caches(
     with start_tiered(model, host_blocks) as engine:
         tier = engine.scheduler.tier
         assert engine.schedules_ahead
-        assert tier.host.num_blocks == host_blocks
+        assert tier.counts.total == host_blocks
         # What runs cannot be reset under a connector while a step is under way, in stock vLLM as well.
         crowd = Crowd(engine, random.Random(seed), resets_running=False)
         note_preemptions(engine, crowd.preempted, monkeypatch)

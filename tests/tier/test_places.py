@@ -179,7 +179,7 @@ def test_a_copy_lost_before_its_block_counts_as_the_hosts(tiny_model_path: str) 
     ask(lone, "mine/0", PROMPT)
     lone.run_until_idle()
     tier.storing._margin = tier.storing._most = 0
-    tier.host.give_back(tier.host.reserve(tier.host.num_blocks))
+    tier.host.give_back(tier.host.reserve(tier.counts.total))
     lost_s = lone.scheduler.clock.now_s
     push_out(lone, 1, 2, 3)
     turn = come_back(lone)

@@ -43,7 +43,7 @@ def test_replies_over_two_caches_equal_cold_ones(
 ) -> None:
     with start_tiered(tiny_model_path, host_blocks) as engine:
         tier = engine.scheduler.tier
-        assert tier.host.num_blocks == host_blocks
+        assert tier.counts.total == host_blocks
         crowd = Crowd(engine, random.Random(seed))
         note_preemptions(engine, crowd.preempted, monkeypatch)
         crowd.run(jobs=6, turns=4)

@@ -55,7 +55,6 @@ class HostCache:
         that go from here, before they lose their hashes.
         """
         self._is_useful = is_useful
-        self.num_blocks = num_blocks
         self._pool = BlockPool(num_blocks, enable_caching=True, hash_block_size=hash_block_size)
         self._queue: BlockQueue = replace_queue(self._pool, evictor, clock, notes_reuse=False, on_taken=on_lost)
         self.map: WatchedBlockMap = watch_cache(self._pool)

@@ -18,7 +18,7 @@ from agentcache.engine.cpu_cache.store_choice import LookTimes, Usefulness
 from agentcache.engine.observe.ledger import Ledger
 from agentcache.engine.observe.views import TierCounts
 from agentcache.engine.parts import Observers
-from agentcache.engine.segments.cached_blocks import WatchedBlockMap, watched_map_of
+from agentcache.engine.segments.cached_blocks import HitFinder
 from agentcache.engine.vllm.base import cdiv
 from agentcache.engine.vllm.types import BlockHashWithGroupId, KVCacheBlock, Scheduler
 
@@ -57,6 +57,7 @@ class Storing:
         usefulness: Usefulness,
         counts: TierCounts,
         *,
+        finder: HitFinder,
         fetch_s: float,
         compute_s: float,
         observers: Observers,
@@ -64,7 +65,8 @@ class Storing:
     ) -> None:
         """Make the CPU cache, empty, of `counts.total` blocks, whose victims `evictor` chooses.
 
-        `queue` is that of the GPU's cache. A block takes `fetch_s` to come back, and `compute_s` to compute.
+        `queue` is that of the GPU's cache, into which `finder` looks. A block takes `fetch_s` to come back, and
+        `compute_s` to compute.
         """
         pool = scheduler.kv_cache_manager.block_pool
         step = cdiv(scheduler.max_num_scheduled_tokens, scheduler.block_size)
@@ -79,11 +81,11 @@ class Storing:
             is_useful=usefulness.is_useful,
             on_lost=self._note_lost_copies,
         )
-        self.ledger = Ledger(len(pool.blocks), clock, host.map.holds, lambda block: block in self._map.copying)
+        self.ledger = Ledger(len(pool.blocks), clock, host.map.holds, lambda block: block in self._finder.cache.copying)
         self._losses_guard = observers.guard("losses", self.ledger.ignore_host)
         self.counts = counts
         self.usefulness = usefulness
-        self._pool = pool
+        self._finder = finder
         self._queue = queue
         self._clock = clock
         # By the block's id on the GPU.
@@ -93,10 +95,6 @@ class Storing:
         # Being copied. The GPU may have several blocks of one hash, of requests that computed the same side by side.
         self._under_way: set[BlockHashWithGroupId] = set()
         self.looks = LookTimes(queue, clock)
-
-    @property
-    def _map(self) -> WatchedBlockMap:
-        return watched_map_of(self._pool)
 
     def note_use(self, blocks: Sequence[KVCacheBlock], context: FreeContext) -> None:
         """Note who frees these blocks of the GPU now."""
@@ -119,8 +117,8 @@ class Storing:
     def _note_lost_copies(self, copies: Sequence[KVCacheBlock]) -> None:
         """Note that the CPU cache loses these: the GPU's own are dear again."""
         lost = {key: copy for copy in copies if (key := copy.block_hash) is not None}
-        on_gpu = list(filter(self._map.holds, lost))
-        blocks = self._map.find_blocks(on_gpu)
+        on_gpu = list(filter(self._finder.cache.holds, lost))
+        blocks = self._finder.cache.find_blocks(on_gpu)
         self._losses_guard.tell(self.ledger.note_copies_lost, lost, blocks)
         gone = (lost[key] for key in lost.keys() - on_gpu)
         self.usefulness.note_lost(self.host.last_use_of(copy).context.finish_class for copy in gone)
@@ -162,7 +160,7 @@ class Storing:
         ]
         store = Store(blocks, copies)
         # A block may be read by two copies at once, of which the first is of what it held before.
-        self._map.copying.update((block.block_id, store) for block in blocks)
+        self._finder.cache.copying.update((block.block_id, store) for block in blocks)
         self._under_way.update(copy.key for copy in copies)
         self._queue.reprice(blocks, _COPYING_S)
         return store
@@ -190,7 +188,7 @@ class Storing:
 
     def _take_intact(self, store: Store) -> list[KVCacheBlock]:
         """Note that copies are over, and find the blocks that were not written over meanwhile."""
-        copying = self._map.copying
+        copying = self._finder.cache.copying
         self._under_way.difference_update(copy.key for copy in store.copies)
         intact = [block for block in store.blocks if copying.get(block.block_id) is store]
         for block in intact:

@@ -82,7 +82,6 @@ class Tier(Part):
         fetching: Fetching,
         filler: GapFiller,
         price: ReturnPrice,
-        counts: TierCounts,
         clock: Callable[[], float],
     ) -> None:
         """Join the caches: `storing` chooses what is copied to the CPU cache, `fetching` what is copied back.
@@ -92,7 +91,7 @@ class Tier(Part):
         self.host = storing.host
         self.storing = storing
         self.fetching = fetching
-        self.counts = counts
+        self.counts = storing.counts
         self._gate = PrefillGate(storing.can_lose, clock)
         self._scheduler = scheduler
         self._filler = filler

@@ -165,13 +165,6 @@ def take_blocks(cache: BlockHashToBlockMap, keys: Sequence[BlockHashWithGroupId]
     return [block if isinstance(block, KVCacheBlock) else next(iter(block.values())) for block in found]
 
 
-def watched_map_of(pool: BlockPool) -> WatchedBlockMap:
-    """Return the map of a pool that is watched. A reset makes a new one: ask anew, do not keep it."""
-    cache = pool.cached_block_hash_to_block
-    assert isinstance(cache, WatchedBlockMap)
-    return cache
-
-
 def watch_cache(pool: BlockPool) -> WatchedBlockMap:
     """Put a map that tells of changes in place of the pool's own, which must be empty."""
     assert not len(pool.cached_block_hash_to_block)
@@ -208,6 +201,7 @@ class HitFinder:
         self._pool = pool
         self.keys = BlockKeys(rule.groups)
         self.cache: WatchedBlockMap = watch_cache(pool)
+        """The pool's map. A reset makes a new one: ask anew, do not keep it."""
 
     def watch(self) -> None:
         """Watch the map that vLLM has made anew, which is empty."""

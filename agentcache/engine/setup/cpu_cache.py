@@ -10,7 +10,7 @@ from agentcache.config import AgentCacheConfig
 from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.cpu_cache.connector import SteeredConnector, TierObstacle, find_tier_obstacle
 from agentcache.engine.cpu_cache.fetching import Fetching
-from agentcache.engine.cpu_cache.link import Link, find_block_bytes, find_links
+from agentcache.engine.cpu_cache.link import Link, find_block_bytes, find_speeds
 from agentcache.engine.cpu_cache.options import is_left_to_vllm, is_steered, names_ours
 from agentcache.engine.cpu_cache.store_choice import Usefulness
 from agentcache.engine.cpu_cache.storing import Storing
@@ -76,6 +76,7 @@ class TierSetup:
             evictor,
             usefulness,
             counts,
+            finder=filler.finder,
             fetch_s=self.link.block_s,
             compute_s=filler.costs.recompute_cost.at(0),
             observers=observers,
@@ -88,7 +89,6 @@ class TierSetup:
             fetching=fetching,
             filler=filler,
             price=price,
-            counts=counts,
             clock=clock,
         )
         scheduler.connector = SteeredConnector(scheduler.vllm_config, scheduler.kv_cache_config, tier)
@@ -110,6 +110,6 @@ def find_tier(scheduler: MultiSegmentScheduler, config: AgentCacheConfig) -> tup
     if is_left_to_vllm(vllm_config):
         return None, TierObstacle.LAYER_KINDS
     if isinstance(connector, CopyingConnector):
-        return TierSetup(connector.host_blocks, find_links(scheduler, config).fetch), None
+        return TierSetup(connector.host_blocks, Link.of(find_speeds(vllm_config, config).fetch, scheduler)), None
     is_ours = names_ours(vllm_config)
     return None, find_tier_obstacle(vllm_config, scheduler.kv_cache_config, config) if is_ours else None

@@ -14,9 +14,9 @@ from agentcache.engine.observe.snapshot import (
     BlockCounts,
     EngineSnapshot,
     RequestCounts,
-    SegmentCounts,
     make_snapshot,
 )
+from agentcache.engine.observe.views import SegmentCounts
 from agentcache.engine.rpc.core_calls import answer_front_ends
 from agentcache.engine.scheduler import AgentScheduler
 
