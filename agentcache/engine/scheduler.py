@@ -19,8 +19,8 @@ from agentcache.engine.jobs.job_finder import generates_text
 from agentcache.engine.observe.lru_comparison import LruComparison
 from agentcache.engine.parts import Observers
 from agentcache.engine.policy_choice import choose_policy
-from agentcache.engine.segments.cached_blocks import CachedBlockMap
 from agentcache.engine.segments.scheduler import MultiSegmentScheduler
+from agentcache.engine.segments.stand_ins import steer
 from agentcache.engine.setup.parts import Build
 from agentcache.engine.vllm.base import VllmConfig
 from agentcache.engine.vllm.garbage import spare_core
@@ -33,7 +33,6 @@ from agentcache.engine.vllm.types import (
     RequestStatus,
     SchedulerOutput,
 )
-from agentcache.engine.waits import WaitReason
 from agentcache.policy.registry import Policy
 
 
@@ -62,8 +61,6 @@ class AgentScheduler(MultiSegmentScheduler):
         self.kv_cache_config = kv_cache_config
         self.observers = Observers()
         self.snapshot_guard = self.observers.guard("snapshot")
-        # The client's request for which blocks are allocated.
-        self._taker = ""
         self._use_policy(policy)
         spare_core()
 
@@ -75,17 +72,12 @@ class AgentScheduler(MultiSegmentScheduler):
         self.frees, self.step_limit, self.hooks = parts.frees, parts.step_limit, parts.hooks
         self._stop_strings = parts.stop_strings
         if self.hooks.make_room or self.hooks.choose_victim:
-            self.steer_cache(self._note_taker, self._make_room, self._choose_victim)
+            steer(self)
 
     @property
     def comparison(self) -> LruComparison | None:
         """Return the shadow LRU; None under vLLM's own policy, and where it could not tell."""
         return self.observers.find(LruComparison)
-
-    @property
-    def prefill_budget(self) -> int | None:
-        """Return the prompt tokens that the last step could have had; None while nothing limits them."""
-        return self.step_limit.budget
 
     def now(self) -> float:
         """Return the time in seconds."""
@@ -100,7 +92,8 @@ class AgentScheduler(MultiSegmentScheduler):
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
         """Schedule a step, after pins have ended and with a prefill that fits the decodes."""
-        self._limit_step()
+        limit = self.step_limit.find(self.running, self.get_request_counts)
+        self.max_num_scheduled_tokens = limit or self.max_num_scheduled_tokens
         for begin in self.hooks.step:
             begin()
         output = super().schedule(throttle_prefills)
@@ -111,46 +104,10 @@ class AgentScheduler(MultiSegmentScheduler):
                     note(request, new.num_computed_tokens, filled)
         return output
 
-    def _limit_step(self) -> None:
-        limit = self.step_limit.find(self.running, self.get_request_counts)
-        self.max_num_scheduled_tokens = limit or self.max_num_scheduled_tokens
-
-    def find_wait(self, request: Request) -> WaitReason | None:
-        """Find why the request must wait, by the order of jobs, and none of its gaps may be filled."""
-        # Running requests free blocks some day, so no request waits for ever.
-        if not self.running or not self.hooks.find_wait:
-            return None
-        manager = self.kv_cache_manager
-        own = max(map(len, manager.get_blocks(request.request_id).blocks), default=0)
-        available = own + manager.block_pool.get_num_free_blocks()
-        return next(filter(None, (find(request, available) for find in self.hooks.find_wait)), None)
-
-    def awaits_blocks(self, request: Request, on_gpu: CachedBlockMap) -> bool:
-        """Tell whether the request must wait for blocks of the CPU cache, by what the GPU has."""
-        return any(awaits(request, on_gpu) for awaits in self.hooks.awaits_blocks)
-
-    def note_wait(self, request: Request, reason: WaitReason) -> None:
-        """Note what holds a request that this step has looked at."""
-        for note in self.hooks.note_wait:
-            note(request, reason)
-
-    def _note_taker(self, request: Request) -> None:
-        """Note for whom blocks are evicted if any are."""
-        self._taker = self.client_request_of(request).request_id
-
     def _note_evicted(self, blocks: Sequence[KVCacheBlock]) -> None:
         """Note blocks that are evicted, and still have their hashes."""
         for note in self.hooks.evicted:
-            note(blocks, self._taker)
-
-    def _make_room(self, request: Request) -> bool:
-        """Give a request that finds no blocks those held for others, before anything is preempted for it."""
-        return any(make(request, is_alone=not self.running) for make in self.hooks.make_room)
-
-    def _choose_victim(self, request: Request) -> None:
-        """Put what is to be preempted for a request that finds no blocks last in the batch."""
-        for choose in self.hooks.choose_victim:
-            choose(request, self.running)
+            note(blocks, self.taker)
 
     def _preempt_request(self, request: Request, timestamp: float, drop_stale_output: bool = False) -> None:
         """Preempt a request, under priorities perhaps one that this very step scheduled, and that is not computed then.

@@ -17,10 +17,11 @@ from agentcache.errors import InputError
 _VARIABLE = "AGENTCACHE_START_CAUSE"
 
 
-def tell_cause(cause: str) -> None:
-    """Tell the process that starts this engine, if that listens, why it cannot start, in a line."""
+def refuse_start(cause: str) -> InputError:
+    """Tell the process that starts this engine, if that listens, why it cannot start, in a line. Return the error."""
     if (file := os.environ.get(_VARIABLE)) is not None:
         Path(file).write_text(cause, encoding="utf-8")
+    return InputError(cause)
 
 
 @contextmanager

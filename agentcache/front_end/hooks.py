@@ -74,14 +74,14 @@ def _names_agentcache(engine_args: EngineArgs) -> bool:
 
 def _check_knobs(config: VllmConfig, ours: AgentCacheConfig) -> None:
     """Raise InputError for what the engine core would refuse after the model is loaded."""
-    from agentcache.engine.blocks.evictor_inputs import load_own_profile
+    from agentcache.engine.blocks.evictor_inputs import find_own_profile
     from agentcache.engine.jobs.duration_store import check_files
 
     parallel = config.parallel_config
     # The engines of this machine.
     ranks = range(parallel.data_parallel_rank, parallel.data_parallel_rank + parallel.data_parallel_size_local)
     check_files(ours.runtime, ranks)
-    load_own_profile(config, ours)
+    find_own_profile(config, ours)
 
 
 def prepare_front_end() -> None:

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentcache.engine.blocks.block_queue import BlockQueue
-from agentcache.engine.cpu_cache.link import Links, find_links
+from agentcache.engine.cpu_cache.link import Link, find_speeds
 from agentcache.engine.parts import Hooks, Part
 from agentcache.engine.scheduler import AgentScheduler
-from agentcache.engine.vllm.copies import CopiesDone, CopyOrders
+from agentcache.engine.vllm.connector import CopiesDone, CopyOrders
 from agentcache.engine.vllm.types import KVCacheBlock, KVConnectorOutput
 from agentcache.engine.vllm.workers import (
     KVConnectorMetadata,
@@ -30,6 +30,21 @@ class _Copy:
     requests: Sequence[str]
     begins_s: float
     left_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """Both directions, and what a direction keeps of its speed while the other copies too."""
+
+    fetch: Link
+    store: Link
+    both_share: float
+
+
+def find_links(scheduler: AgentScheduler) -> Links:
+    """Find what copies of the scheduler's blocks cost. Raises InputError for a cost profile that cannot be used."""
+    speeds = find_speeds(scheduler.vllm_config, scheduler.config)
+    return Links(Link.of(speeds.fetch, scheduler), Link.of(speeds.store, scheduler), speeds.both_share)
 
 
 class HostLink:
@@ -54,7 +69,7 @@ class HostLink:
             self._begin(metadata, metadata.load_event_to_reqs.get(metadata.load_event, ()), started_s, ended_s)
 
     def _begin(
-        self, asked: CopyOrders | SimpleCPUOffloadMetadata, requests: Sequence[str], started_s: float, ready_s: float
+        self, asked: SimpleCPUOffloadMetadata, requests: Sequence[str], started_s: float, ready_s: float
     ) -> None:
         if asked.load_event >= 0:
             self._add(asked.load_event, False, requests, len(asked.load_gpu_blocks), started_s)
@@ -107,7 +122,7 @@ class HostLink:
 def make_link(scheduler: AgentScheduler) -> HostLink:
     """Make the link of the scheduler's GPUs, which all copy at once."""
     workers = scheduler.parallel_config.tensor_parallel_size
-    return HostLink(find_links(scheduler, scheduler.config), workers=workers)
+    return HostLink(find_links(scheduler), workers=workers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from agentcache.sim.costs import StepModel
 from agentcache.sim.delays import make_link, time_decisions
 from agentcache.sim.engine_shape import EngineShape, build_scheduler
 from agentcache.sim.known_hashes import KnownHashes, MadeHashes, choose_hash
-from agentcache.sim.quick_pool import quicken
+from agentcache.sim.quick_pool import follow, quicken
 from tool_runtime.agent.job import ToolCall
 
 # An engine whose scheduler holds every request back looks again after this time.
@@ -169,7 +169,7 @@ class SimulatedEngine:
         )
         earlier = self._known_hashes.remember(request)
         if earlier is not None and self._block_keys is not None:
-            self._block_keys.follow(request, earlier)
+            follow(self._block_keys, request, earlier)
         self._replies[request_id] = reply
         self._times[request_id] = RequestTimes(request_id, now_s)
         self.scheduler.add_request(request)

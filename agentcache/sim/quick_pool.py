@@ -8,12 +8,13 @@ left to vLLM's own methods.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import Any
 
 from agentcache.engine.scheduler import AgentScheduler
-from agentcache.engine.segments.cache_manager import SteeredCacheManager, Steering, steer
 from agentcache.engine.segments.cached_blocks import BlockKeys, WatchedBlockMap, take_blocks
 from agentcache.engine.segments.layer_rule import has_full_attention_alone
+from agentcache.engine.segments.stand_ins import SteeredCacheManager, steer
 from agentcache.engine.vllm.patches import replace
 from agentcache.engine.vllm.types import (
     BlockHashWithGroupId,
@@ -102,7 +103,7 @@ class QuickCacheManager(SteeredCacheManager):
 
     def get_computed_blocks(self, request: Request, *limit: int | None) -> tuple[KVCacheBlocks, int, int]:
         """Find the cached blocks that a request begins with."""
-        if self.steering.filler is not None or not self.prefix_cache_lookup_enabled(request):
+        if self.scheduler.gap_filler is not None or not self.prefix_cache_lookup_enabled(request):
             return super().get_computed_blocks(request, *limit)
         assert isinstance(self.block_pool, QuickPool)
         (group,) = self.coordinator.single_type_managers
@@ -130,10 +131,21 @@ class QuickCacheManager(SteeredCacheManager):
         return self.empty_kv_cache_blocks
 
 
+def follow(keys: BlockKeys, request: Request, earlier: Request) -> None:
+    """Take over the keys of an earlier request for the blocks that both begin with, if that still has any."""
+    known = keys.known.get(earlier)
+    if known is None:
+        return
+    most = min(len(request.block_hashes), len(earlier.block_hashes), *map(len, known))
+    # Hashes are chained: after the first difference all differ.
+    shared = bisect_left(range(most), True, key=lambda i: request.block_hashes[i] != earlier.block_hashes[i])
+    keys.known[request] = [group[:shared] for group in known]
+
+
 def quicken(scheduler: AgentScheduler) -> BlockKeys | None:
     """Put quick methods in the place of vLLM's, on a scheduler that has seen no request, unless they do not suit it.
 
-    Returns what they and the scheduler call blocks by, which may be told which request goes on from which.
+    Returns what they and the scheduler call blocks by, for `follow`.
     """
     manager = scheduler.kv_cache_manager
     pool = manager.block_pool
@@ -148,5 +160,5 @@ def quicken(scheduler: AgentScheduler) -> BlockKeys | None:
     replace(pool, "__class__", QuickPool)
     assert isinstance(pool, QuickPool)
     pool.keys = keys
-    steer(manager, manager.steering if isinstance(manager, SteeredCacheManager) else Steering(), QuickCacheManager)
+    steer(scheduler, QuickCacheManager)
     return keys

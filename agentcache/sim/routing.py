@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import NamedTuple, Protocol
 
-from agentcache.engine.cpu_cache.link import find_links
 from agentcache.policy.replicas.chain import Chain, KnownBlocks
 from agentcache.policy.replicas.engine_load import HostMemory, PrefillCost
 from agentcache.policy.replicas.placement import Placement, SpillRule
+from agentcache.sim.delays import find_links
 from agentcache.sim.engine import SimulatedEngine
 
 
@@ -188,7 +188,7 @@ class ByCost(OneEngine):
 def _find_host_memory(engine: SimulatedEngine) -> HostMemory:
     if not engine.has_host_cache:
         return HostMemory()
-    block_s = find_links(engine.scheduler, engine.scheduler.config).fetch.block_s
+    block_s = find_links(engine.scheduler).fetch.block_s
     return HostMemory(engine.host_tokens, block_s / engine.block_size)
 
 

@@ -23,9 +23,8 @@ from agentcache.engine.order.job_queue import JobQueue
 from agentcache.engine.replies.forced_reply import ForcedReplyProcessor
 from agentcache.engine.rpc.core_calls import answer_front_ends
 from agentcache.engine.scheduler import AgentScheduler
-from agentcache.engine.segments.cache_manager import SteeredCacheManager
 from agentcache.engine.segments.cached_blocks import WatchedBlockMap
-from agentcache.engine.segments.filling_queue import FillingQueue
+from agentcache.engine.segments.stand_ins import FillingQueue, SteeredCacheManager
 from agentcache.engine.vllm.compat import check_vllm
 from agentcache.engine.vllm.connector import CopyingConnector
 from agentcache.front_end.hooks import watch_engine_arguments

@@ -244,7 +244,7 @@ class LiveRun:
     def _count(self, step: Step) -> None:
         counts, tier = self.counts, self.lone.scheduler.tier
         counts.computed_tokens += sum(tokens for tokens, *_ in step.scheduled.values())
-        counts.fetched_blocks = tier.fetched_blocks if tier is not None else 0
+        counts.fetched_blocks = tier.counts.fetched if tier is not None else 0
 
     def _check(self, step: Step, *, waits: bool, fetches: bool) -> None:
         counts, case = self.counts, self.case

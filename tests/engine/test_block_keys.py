@@ -7,6 +7,7 @@ from vllm.v1.core.kv_cache_utils import BlockHash, make_block_hash_with_group_id
 from vllm.v1.request import Request
 
 from agentcache.engine.segments.cached_blocks import BlockKeys
+from agentcache.sim.quick_pool import follow
 
 
 def make_request(chain: str) -> Request:
@@ -41,11 +42,11 @@ def test_keys_are_those_of_the_hashes_whatever_becomes_of_them(groups: int, chan
 @given(CHAIN, CHAIN, CHAIN, st.integers(1, 3))
 def test_a_request_takes_over_what_it_shares(common: str, one: str, other: str, groups: int) -> None:
     keys, earlier, request = BlockKeys(groups), make_request(common + one), make_request(common + other)
-    keys.follow(request, earlier)
+    follow(keys, request, earlier)
     assert keys.find(request) == key_one_by_one(request, groups)
     known = keys.find(earlier)
     later = make_request(common + other)
-    keys.follow(later, earlier)
+    follow(keys, later, earlier)
     found = keys.find(later)
     assert found == key_one_by_one(later, groups)
     for taken, mine in zip(known, found, strict=True):
@@ -57,4 +58,4 @@ def test_keys_go_with_their_request() -> None:
     keys, request = BlockKeys(), make_request("ab")
     keys.find(request)
     del request
-    assert not keys._known
+    assert not keys.known

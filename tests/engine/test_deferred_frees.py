@@ -40,7 +40,7 @@ def finish(lone: LoneScheduler, name: str) -> int:
         lone.step()
     # At a stop token, when the next step is under way.
     lone.scheduler.finish_requests(name, RequestStatus.FINISHED_STOPPED)
-    waiting = lone.scheduler.frees.deferred
+    waiting = lone.scheduler.frees.count_held().total()
     lone.scheduler.check_integrity()
     return waiting
 
@@ -92,7 +92,7 @@ def test_no_block_is_lost_while_frees_are_deferred(tiny_model_path: str) -> None
     for _ in range(400):
         lone.step()
     assert lone.idle
-    assert lone.scheduler.frees.deferred == 0
+    assert not lone.scheduler.frees.count_held()
     assert lone.pool.get_num_free_blocks() == 49
 
 

@@ -48,7 +48,7 @@ def test_gaps_of_a_request_that_is_held_back_wait_with_it(tiny_model_path: str) 
     lone.scheduler.clock.now_s += LONG_S
     assert set(rows_of(lone.step())) == {"running", "job fill 0", "job fill 1", "job"}
     run_until_idle(lone)
-    assert lone.scheduler.segment_stats.fill_tokens == 2 * BLOCK_SIZE
+    assert lone.scheduler.gap_filler.stats.fill_tokens == 2 * BLOCK_SIZE
 
 
 def test_whoever_has_a_gap_filled_is_not_held_back_any_more(tiny_model_path: str) -> None:
@@ -108,4 +108,4 @@ def test_nobody_behind_takes_what_a_gap_is_filled_for(tiny_model_path: str) -> N
     lone.add("behind", tokens_of(1, 22 * BLOCK_SIZE), output_tokens=1)
     steps = run_until_idle(lone)
     assert [name for step in steps for name in step.finished] == ["job", "behind"]
-    assert lone.scheduler.segment_stats.fill_tokens == 11 * BLOCK_SIZE
+    assert lone.scheduler.gap_filler.stats.fill_tokens == 11 * BLOCK_SIZE

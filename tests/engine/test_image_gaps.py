@@ -52,7 +52,7 @@ def ask_again(lone: LoneScheduler, lost: list[int]) -> tuple[int, list[str], Any
     lone.add("again", PROMPT, output_tokens=4, mm_features=IMAGES)
     steps = run_until_idle(lone)
     assert any("again" in step.finished for step in steps)
-    return sum(step.hit_tokens.get("again", 0) for step in steps), encoded, lone.scheduler.segment_stats
+    return sum(step.hit_tokens.get("again", 0) for step in steps), encoded, lone.scheduler.gap_filler.stats
 
 
 def test_a_gap_in_the_text_needs_no_encoder(lone: LoneScheduler) -> None:

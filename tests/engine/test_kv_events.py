@@ -47,7 +47,7 @@ def test_events_tell_what_is_cached_while_gaps_are_filled(tiny_model_path: str) 
     for _ in range(400):
         soak.run(1)
         router.check()
-    assert sum(lone.scheduler.segment_stats.segments.values()) > 5
+    assert sum(lone.scheduler.gap_filler.stats.requests.values()) > 5
     assert soak.preempted
     assert router.removed > 200
 

@@ -61,7 +61,7 @@ def test_a_gap_is_filled_from_the_last_place_to_go_on(tiny_model_path: str) -> N
     assert rows_of(lone.step()) == {"job fill 0": (96, 0)}
     assert rows_of(lone.step()) == {"job fill 0": (16, 96), "job": (12, 288)}
     run_until_idle(lone)
-    assert lone.scheduler.segment_stats.fill_tokens == 7 * BLOCK_SIZE
+    assert lone.scheduler.gap_filler.stats.fill_tokens == 7 * BLOCK_SIZE
 
 
 def test_an_island_ends_where_its_last_window_does(tiny_model_path: str) -> None:
@@ -74,7 +74,7 @@ def test_an_island_ends_where_its_last_window_does(tiny_model_path: str) -> None
     assert rows_of(lone.step()) == {"job fill 0": (32, 0), "job fill 1": (64, 144)}
     assert rows_of(lone.step()) == {"job": (12, 288)}
     run_until_idle(lone)
-    assert lone.scheduler.segment_stats.segments == {3: 1}
+    assert lone.scheduler.gap_filler.stats.requests == {3: 1}
 
 
 def test_without_a_window_there_is_no_island(tiny_model_path: str) -> None:
@@ -85,7 +85,7 @@ def test_without_a_window_there_is_no_island(tiny_model_path: str) -> None:
     lone.add("job", PROMPT, output_tokens=1)
     steps = run_until_idle(lone)
     assert next(rows_of(step) for step in steps if step.scheduled) == {"job": (96, 0)}
-    assert lone.scheduler.segment_stats.fill_tokens == 0
+    assert lone.scheduler.gap_filler.stats.fill_tokens == 0
 
 
 def test_what_a_fill_request_leaves_goes_first(tiny_model_path: str) -> None:
@@ -96,7 +96,7 @@ def test_what_a_fill_request_leaves_goes_first(tiny_model_path: str) -> None:
     drop(lone, 1, 5, 6)
     lone.add("job", PROMPT, output_tokens=1)
     run_until_idle(lone)
-    assert lone.scheduler.segment_stats.fill_tokens == 7 * BLOCK_SIZE
+    assert lone.scheduler.gap_filler.stats.fill_tokens == 7 * BLOCK_SIZE
     needed = {block.block_id for block in find_hits(lone, [*PROMPT, 1])}
     assert len(needed) == 18 + 4
     free = lone.pool.free_block_queue.get_all_free_blocks()
@@ -131,7 +131,7 @@ def test_soak_of_families_reads_only_own_values(
     lone = make_filling(tiny_model_path, family, blocks, **options)
     soak = WindowedSoak(lone, seed)
     soak.run(pick_size(500, 2000))
-    assert sum(lone.scheduler.segment_stats.segments.values()) > 5
+    assert sum(lone.scheduler.gap_filler.stats.requests.values()) > 5
     lone.scheduler.finish_requests(None, RequestStatus.FINISHED_ABORTED)
     run_until_idle(lone)
     assert lone.pool.get_num_free_blocks() == blocks - 1

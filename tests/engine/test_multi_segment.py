@@ -73,8 +73,8 @@ def test_gaps_are_filled_in_the_request_s_own_step(tiny_model_path: str) -> None
     assert rows_of(first) == {"job fill 0": (32, 32), "job fill 1": (16, 144), "job": (12, 288)}
     assert first.hit_tokens == {"job": 288 - 48}
     run_until_idle(lone)
-    stats = lone.scheduler.segment_stats
-    assert stats.segments == {3: 1}
+    stats = lone.scheduler.gap_filler.stats
+    assert stats.requests == {3: 1}
     assert stats.fill_tokens == 48
     assert not lone.scheduler.gap_filler.rows
 
@@ -85,7 +85,7 @@ def test_policies_without_segments_hit_the_prefix_alone(tiny_model_path: str) ->
         lone.add("job", PROMPT, output_tokens=1)
         assert lone.step().hit_tokens == {}
         assert sum(sum(step.hit_tokens.values()) for step in run_until_idle(lone)) == 32
-        assert lone.scheduler.segment_stats is None
+        assert lone.scheduler.gap_filler is None
 
 
 def test_gap_beyond_the_budget_is_filled_over_several_steps(tiny_model_path: str) -> None:
@@ -109,7 +109,7 @@ def test_blocks_behind_the_gap_are_held_until_admission(tiny_model_path: str) ->
     lone.add("other", [5000 + token for token in range(16 * 20)], output_tokens=1)
     run_until_idle(lone)
     assert not lone.scheduler.gap_filler.holds.count_held()
-    assert lone.scheduler.segment_stats.fill_tokens == 11 * BLOCK_SIZE
+    assert lone.scheduler.gap_filler.stats.fill_tokens == 11 * BLOCK_SIZE
 
 
 def test_held_blocks_give_way_before_running_work_is_preempted(tiny_model_path: str) -> None:
@@ -188,7 +188,7 @@ def test_islands_that_save_less_than_a_row_are_recomputed(tiny_model_path: str) 
     lone.add("job", PROMPT, output_tokens=1)
     assert rows_of(lone.step()) == {"job": (96, 32)}
     run_until_idle(lone)
-    assert lone.scheduler.segment_stats.islands_dropped == 1
+    assert lone.scheduler.gap_filler.stats.islands_dropped == 1
 
 
 def test_request_without_the_right_to_read_the_cache_has_no_gaps(tiny_model_path: str) -> None:
@@ -197,7 +197,7 @@ def test_request_without_the_right_to_read_the_cache_has_no_gaps(tiny_model_path
     lone.add("job", PROMPT, output_tokens=1)
     lone.scheduler.requests["job"].skip_reading_prefix_cache = True
     assert rows_of(lone.step()) == {"job": (96, 0)}
-    assert lone.scheduler.segment_stats.fallbacks == {"cache not read": 1}
+    assert lone.scheduler.gap_filler.stats.fallbacks == {"cache not read": 1}
 
 
 class Soak:
@@ -264,9 +264,9 @@ def test_soak_reads_only_its_own_keys_and_values(
     lone = make_lone(tiny_model_path, blocks, in_flight, engine)
     soak = Soak(lone, seed)
     soak.run(pick_size(1000, 2000))
-    stats = lone.scheduler.segment_stats
-    assert sum(stats.segments.values()) > 15
-    assert max(stats.segments) > 2
+    stats = lone.scheduler.gap_filler.stats
+    assert sum(stats.requests.values()) > 15
+    assert max(stats.requests) > 2
     assert blocks > 100 or soak.preempted
     lone.scheduler.finish_requests(None, RequestStatus.FINISHED_ABORTED)
     run_until_idle(lone)

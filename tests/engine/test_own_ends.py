@@ -91,7 +91,7 @@ def test_a_turn_that_ends_in_flight_is_booked_and_freed_once(
         output = lone.step()
         lone.scheduler.check_integrity()
     assert output.scheduled["mine"][0] == 1, "its next step is not under way"
-    assert bool(lone.scheduler.frees.deferred) is late
+    assert bool(lone.scheduler.frees.count_held()) is late
     for _ in range(2):
         lone.step()
         lone.scheduler.check_integrity()

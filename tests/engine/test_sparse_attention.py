@@ -91,7 +91,7 @@ def test_gaps_are_filled_where_an_indexer_has_its_own_cache(tiny_model_path: str
     lone.add("job", PROMPT, output_tokens=3)
     assert rows_of(lone.step()) == {"job fill 0": (32, 32), "job fill 1": (16, 144), "job": (12, 288)}
     run_until_idle(lone)
-    assert lone.scheduler.segment_stats.fill_tokens == 3 * BLOCK_SIZE
+    assert lone.scheduler.gap_filler.stats.fill_tokens == 3 * BLOCK_SIZE
 
 
 @pytest.mark.parametrize(

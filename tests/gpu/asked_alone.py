@@ -119,12 +119,12 @@ def run_jobs(
         note_preemptions(engine, crowd.preempted, patch)
         crowd.run(jobs=6, turns=4)
     scheduler = engine.scheduler
-    stats = getattr(scheduler, "segment_stats", None)
+    stats = getattr(getattr(scheduler, "gap_filler", None), "stats", None)
     drafts = [each.spec_decoding_stats for each in engine.stats[0].scheduler if each.spec_decoding_stats]
     return Ran(
         crowd.turns,
         fill_tokens=stats.fill_tokens if stats else 0,
-        segments=sum(stats.segments.values()) if stats else 0,
+        segments=sum(stats.requests.values()) if stats else 0,
         cached=sum(reply.cached for *_, reply in crowd.turns),
         evicted=sum(cause.blocks for cause in scheduler.block_queue.evictions.values()),
         preempted=len(crowd.preempted),

@@ -137,7 +137,7 @@ def find_distances(model: str, sizes: Sizes, **options: Any) -> tuple[list[float
     with start_engine(model, sizes, **options) as engine:
         replies = run_turns(engine, jobs)
         tier = engine.scheduler.tier
-        assert tier.fetched_blocks > sizes.least / 4
+        assert tier.counts.fetched > sizes.least / 4
         copied = read_host(engine, jobs)
         cold = [ask_cold(engine, job, each) for job, each in zip(jobs, copied, strict=True)]
     blocks = [distance for _, distances in cold for distance in distances]
@@ -146,7 +146,7 @@ def find_distances(model: str, sizes: Sizes, **options: Any) -> tuple[list[float
     logger.info(
         f"{len(blocks)} blocks, {wrong} wrong, largest of the others {max(d for d in blocks if d <= ROUNDING):.4f}"
     )
-    logger.info(f"stored {tier.storing.stats}, fetched {tier.fetched_blocks}, replies apart {max(apart):.4f}")
+    logger.info(f"stored {tier.counts}, fetched {tier.counts.fetched}, replies apart {max(apart):.4f}")
     return blocks, apart
 
 

@@ -72,7 +72,7 @@ def test_replies_of_jobs_over_two_caches(
     with start_tiered(model, host_blocks) as engine:
         tier = engine.scheduler.tier
         assert engine.schedules_ahead
-        assert tier.host.num_blocks == host_blocks
+        assert tier.counts.total == host_blocks
         # What runs cannot be reset under a connector while a step is under way, in stock vLLM as well.
         crowd = Crowd(engine, random.Random(seed), resets_running=False)
         note_preemptions(engine, crowd.preempted, monkeypatch)
@@ -80,12 +80,12 @@ def test_replies_of_jobs_over_two_caches(
     names = [cold.add(prompt, length) for prompt, length, _ in crowd.turns]
     cold.finish()
     assert_near(((reply, cold.reply(name)) for name, (*_, reply) in zip(names, crowd.turns, strict=True)), tolerance)
-    assert tier.fetched_blocks > 10
-    assert tier.storing.stats.stored > 10
+    assert tier.counts.fetched > 10
+    assert tier.counts.stored > 10
     # No link copies as fast as that, nor as slowly.
-    copied = tier.storing.stats.stored + tier.storing.stats.overwritten
-    for blocks, seconds in ((copied, tier.store_s), (tier.fetched_blocks, tier.fetch_s)):
-        assert 1e7 < blocks * tier.block_bytes / seconds < 1e12
+    copied = tier.counts.stored + tier.counts.overwritten
+    for blocks, seconds in ((copied, tier.counts.store_s), (tier.counts.fetched, tier.counts.fetch_s)):
+        assert 1e7 < blocks * tier.counts.block_bytes / seconds < 1e12
 
 
 def test_replies_where_copies_fail(
@@ -110,8 +110,8 @@ def test_replies_where_copies_fail(
     names = [cold.add(prompt, length) for prompt, length, _ in crowd.turns]
     cold.finish()
     assert_near(((reply, cold.reply(name)) for name, (*_, reply) in zip(names, crowd.turns, strict=True)), tolerance)
-    assert tier.storing.stats.failed
-    assert tier.failed_fetches
+    assert tier.counts.failed_stores
+    assert tier.counts.failed_fetches
 
 
 @pytest.mark.parametrize("is_wrong", [False, True], ids=["as stored", "one wrong block"])
@@ -125,9 +125,9 @@ def test_what_is_fetched(*, is_wrong: bool, cold: LiveEngine, model: str, tolera
             (block,) = engine.scheduler.tier.host.map.find_blocks([engine.block_keys(PROMPT)[10]])
             for cache in host_caches():
                 cache[block.block_id] = torch.randint_like(cache[block.block_id], 100)
-        before = engine.scheduler.tier.fetched_blocks
+        before = engine.scheduler.tier.counts.fetched
         reply = engine.ask(PROMPT, 16, session="mine", calls=[SEARCH])
-        assert engine.scheduler.tier.fetched_blocks - before > 10
+        assert engine.scheduler.tier.counts.fetched - before > 10
     assert reply.cached == 20 * BLOCK
     if is_wrong:
         assert find_distance(reply, expected) > 2 * tolerance

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcache.engine.cpu_cache.link import Link, Links
-from agentcache.engine.vllm.copies import CopyOrders
+from agentcache.engine.cpu_cache.link import Link
+from agentcache.engine.vllm.connector import CopyOrders
 from agentcache.errors import InputError
 from agentcache.policy.link_profile import ASSUMED_LINK, LinkSpeed
 from agentcache.profile.link_rows import LinkRow, fit_link, predict_s
-from agentcache.sim.delays import HostLink
+from agentcache.sim.delays import HostLink, Links
 
 BLOCK_BYTES = 2**21
 COUNTS = (1, 16, 64, 256, 1024, 4096)

@@ -95,10 +95,10 @@ def assert_equal_to_cold(crowd: Crowd, cold: LiveEngine) -> None:
 
 def assert_eventful(crowd: Crowd) -> None:
     """Gaps were filled, requests preempted, the cache reset, and blocks hit: replies must be the same either way."""
-    stats = crowd.engine.scheduler.segment_stats
+    stats = crowd.engine.scheduler.gap_filler.stats
     assert len(crowd.turns) == 24
     assert stats.fill_tokens >= 5 * BLOCK
-    assert sum(stats.segments.values()) > 2
+    assert sum(stats.requests.values()) > 2
     assert crowd.preempted
     assert crowd.resets
     assert sum(reply.cached for *_, reply in crowd.turns) > 0

@@ -158,7 +158,7 @@ class LiveEngine:
 
     @property
     def fill_tokens(self) -> int:
-        return int(self.scheduler.segment_stats.fill_tokens)
+        return int(self.scheduler.gap_filler.stats.fill_tokens)
 
     def add(
         self,

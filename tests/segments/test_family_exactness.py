@@ -81,8 +81,8 @@ def test_replies_of_jobs_of_families_equal_cold_ones(pair: Pair, policy: dict[st
     crowd = WindowedCrowd(engine, random.Random(6))
     crowd.run(jobs=6, turns=4)
     assert_equal_to_cold(crowd, cold)
-    stats = engine.scheduler.segment_stats
-    assert sum(stats.segments.values()) >= 2, stats
+    stats = engine.scheduler.gap_filler.stats
+    assert sum(stats.requests.values()) >= 2, stats
     assert crowd.resets
     assert not engine.scheduler.gap_filler.rows
     assert engine.pool.get_num_free_blocks() == engine.pool.num_gpu_blocks - 1

@@ -25,7 +25,7 @@ def test_a_model_with_windows_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     engine = LiveEngine(path, skip_tokenizer_init=True)
     # An engine outside of a server is told, besides, that it reads no tool calls.
     assert said.count("Cached blocks are reused as prefixes only: no layer of the model keeps all tokens.") == 1
-    assert engine.scheduler.segment_stats is None
+    assert engine.scheduler.gap_filler is None
     expected = cold.ask(PROMPT)
     assert_same(engine.ask(PROMPT), expected)
     # In the last window: what is before it is not kept.
@@ -41,7 +41,7 @@ def test_prompt_logprobs_compute_the_whole_prompt(take_engine: TakeEngine, cold:
     assert_same(reply, cold.ask(PROMPT, prompt_logprobs=1))
     assert reply.cached == 0
     assert engine.fill_tokens == 0
-    assert engine.scheduler.segment_stats.fallbacks == {"cache not read": 1}
+    assert engine.scheduler.gap_filler.stats.fallbacks == {"cache not read": 1}
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_segments_are_off(take_engine: TakeEngine, cold: LiveEngine, options: di
     reply = engine.ask(PROMPT)
     assert_same(reply, cold.ask(PROMPT))
     assert reply.cached == 4 * BLOCK
-    assert engine.scheduler.segment_stats is None
+    assert engine.scheduler.gap_filler is None
 
 
 def test_segments_can_be_switched_on_for_another_policy(take_engine: TakeEngine, cold: LiveEngine) -> None:

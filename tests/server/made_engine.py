@@ -17,8 +17,6 @@ from agentcache.engine.observe.snapshot import (
     BlockCounts,
     EngineSnapshot,
     RequestCounts,
-    SegmentCounts,
-    TierCounts,
 )
 from agentcache.engine.observe.views import (
     ComparisonCounts,
@@ -27,6 +25,8 @@ from agentcache.engine.observe.views import (
     PinCounts,
     PinView,
     RuntimeCounts,
+    SegmentCounts,
+    TierCounts,
     ToolCounts,
     TurnView,
 )

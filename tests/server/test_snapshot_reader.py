@@ -12,8 +12,8 @@ from agentcache.engine.observe.snapshot import (
     BlockCounts,
     EngineSnapshot,
     RequestCounts,
-    SegmentCounts,
 )
+from agentcache.engine.observe.views import SegmentCounts
 from agentcache.server import snapshot_reader
 from agentcache.server.metrics import render_metrics
 from agentcache.server.snapshot_reader import MIN_INTERVAL_S, Reading, SnapshotReader

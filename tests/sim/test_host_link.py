@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcache.engine.cpu_cache.link import Link, Links
-from agentcache.engine.vllm.copies import CopyOrders
+from agentcache.engine.cpu_cache.link import Link
+from agentcache.engine.vllm.connector import CopyOrders
 from agentcache.engine.vllm.workers import SimpleCPUOffloadMetadata
-from agentcache.sim.delays import HostLink
+from agentcache.sim.delays import HostLink, Links
 
 BLOCK_S, LATENCY_S, BOTH_SHARE = 1.0, 0.25, 0.625
 _WAY = Link(LATENCY_S, BLOCK_S)

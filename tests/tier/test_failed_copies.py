@@ -14,11 +14,11 @@ import torch
 from tiered_scheduler import make_tiered
 
 from agentcache.engine.cpu_cache.connector import TierConnector
-from agentcache.engine.cpu_cache.copies import CopyReports
+from agentcache.engine.cpu_cache.copies import Copies
+from agentcache.engine.cpu_cache.storing import Store
 from agentcache.engine.vllm import copiers
-from agentcache.engine.vllm.connector import CopyingConnector
+from agentcache.engine.vllm.connector import CopiesDone, CopyingConnector, CopyOrders, HostBlocks
 from agentcache.engine.vllm.copiers import Ended, PlainCopier, StreamCopier
-from agentcache.engine.vllm.copies import CopiesDone, CopyOrders, HostBlocks
 from agentcache.engine.vllm.workers import KVConnectorRole
 from agentcache.errors import InputError, ServerError
 
@@ -312,11 +312,14 @@ def test_a_worker_with_less_room_is_refused(*, least: int, is_refused: bool, tin
 
 
 def test_a_copy_has_failed_if_it_did_at_any_worker() -> None:
-    reports = CopyReports(workers=2)
+    copies = Copies(workers=2, most_fetched=1)
+    stores = [Store([], []) for _ in range(5)]
+    for store in stores:
+        copies.begin(store)
     first = CopiesDone({1: 1, 2: 1, 3: 1}, failed={2}, seconds={1: 0.5, 3: 2.0})
     second = CopiesDone({1: 1, 3: 1}, seconds={1: 0.25, 3: 3.0})
-    assert reports.add(first.aggregate(second)) == {1: 0.75, 3: 5.0}
+    assert copies.end(first.aggregate(second)) == ([(stores[1], 0.75), (stores[3], 5.0)], [])
     # The other worker has made it.
-    assert reports.add(CopiesDone({2: 1, 4: 1}, seconds={2: 0.5, 4: 1.0})) == {2: None}
-    assert reports.add(CopiesDone({4: 1}, seconds={4: 1.5})) == {4: 2.5}
-    assert (len(reports._ended), reports._failed, reports._seconds) == (0, set(), {})
+    assert copies.end(CopiesDone({2: 1, 4: 1}, seconds={2: 0.5, 4: 1.0})) == ([(stores[2], None)], [])
+    assert copies.end(CopiesDone({4: 1}, seconds={4: 1.5})) == ([(stores[4], 2.5)], [])
+    assert copies._reported == CopiesDone()

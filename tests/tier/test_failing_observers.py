@@ -14,6 +14,7 @@ from tiered_scheduler import TieredScheduler, make_tiered
 from vllm.v1.engine.core import EngineCoreProc
 
 from agentcache.engine.constants import EXPIRED_METHOD, JOB_METHOD, JOBS_METHOD, RELEASE_METHOD
+from agentcache.engine.cpu_cache.tier import Tier
 from agentcache.engine.jobs import tracker as tracker_module
 from agentcache.engine.observe import snapshot as snapshot_module
 from agentcache.engine.observe.ledger import Ledger
@@ -24,6 +25,7 @@ from agentcache.engine.observe.record_line import LineMaker
 from agentcache.engine.observe.recorder import RequestRecorder
 from agentcache.engine.observe.snapshot import Snapshot, make_snapshot
 from agentcache.engine.observe.stats import JobStats
+from agentcache.engine.observe.views import SegmentCounts
 from agentcache.engine.parts import RAISE
 
 # Of each observer the calls that the engine makes.
@@ -41,7 +43,7 @@ CALLS: dict[str, list[tuple[Any, str]]] = {
         *((RequestRecorder, name) for name in ("admitted", "arrived", "stepped", "ended", "close")),
         (LineMaker, "make"),
     ],
-    "snapshot": [(snapshot_module, name) for name in ("_count_tier", "_count_segments", "_read_lambda")],
+    "snapshot": [(Tier, "count"), (SegmentCounts, "model_copy"), (snapshot_module, "_read_lambda")],
 }
 ROUNDS = [dict(zip(CALLS, calls, strict=True)) for calls in zip_longest(*CALLS.values())]
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcache.engine.cpu_cache.fetch_plan import FetchCosts, plan_fetch
+from agentcache.engine.cpu_cache.fetching import FetchCosts, plan_fetch
 from agentcache.engine.cpu_cache.link import Link
 from agentcache.engine.segments.plan import Hits, Interval, SegmentCosts, plan_segments
 from agentcache.policy.cost import RecomputeCost

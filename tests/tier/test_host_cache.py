@@ -18,7 +18,14 @@ from agentcache.policy.registry import Learning
 
 def make_host(blocks: int = 5, evictor: Evictor | None = None, useless: Container[int] = ()) -> HostCache:
     evictor = LruEvictor() if evictor is None else evictor
-    return HostCache(blocks, 16, evictor, Clock(), is_useful=lambda finish_class: finish_class not in useless)
+    return HostCache(
+        blocks,
+        16,
+        evictor,
+        Clock(),
+        is_useful=lambda finish_class: finish_class not in useless,
+        on_lost=lambda _: None,
+    )
 
 
 def by_value(blocks: int) -> Evictor:

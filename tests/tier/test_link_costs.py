@@ -13,7 +13,7 @@ from vllm.config import VllmConfig
 
 from agentcache.config_reader import read_config
 from agentcache.engine.constants import SCHEDULER_CLASS
-from agentcache.engine.cpu_cache.link import find_links, find_speeds
+from agentcache.engine.cpu_cache.link import find_speeds
 from agentcache.engine.setup import parts
 from agentcache.errors import InputError
 from agentcache.models.catalog import resolve_model
@@ -21,6 +21,7 @@ from agentcache.policy import presets
 from agentcache.policy.cost import CostModel, CostProfile, ProfileKey, read_profile, save_profile
 from agentcache.policy.link_profile import ASSUMED_LINK, LinkProfile, LinkSpeed, LinkSpeeds
 from agentcache.policy.presets import PROFILES
+from agentcache.sim.delays import find_links
 
 KEY = ProfileKey(model="mine", gpu="cpu", tensor_parallel_size=1, dtype="bfloat16")
 MODEL = CostModel(k1=1e-6, k2=3e-4, k3=1e-6, k4=3e-4, k5=2e-8, k6=2e-8, intercept_s=1e-3)
@@ -106,7 +107,7 @@ def test_blocks_cost_their_bytes(tiny_model_path: str, tmp_path: Path) -> None:
     scheduler = make_tiered(
         tiny_model_path, tier={}, tuning={"link_latency_s": None}, cost_profile=str(save(tmp_path))
     ).scheduler
-    links = find_links(scheduler, scheduler.config)
+    links = find_links(scheduler)
     # One layer of two heads of 32 numbers in float32, keys and values.
     block_bytes = scheduler.block_size * 2 * 2 * 32 * 4
     assert links.fetch.block_s == pytest.approx(block_bytes / 20e9)
@@ -134,7 +135,7 @@ def test_an_engine_prices_fetches_by_it_and_says_so(
     tier, tuning = {"link_gb_s": knobs[0]}, {"link_latency_s": knobs[1]}
     scheduler = make_tiered(tiny_model_path, tier=tier, tuning=tuning, cost_profile=str(save(tmp_path))).scheduler
     assert scheduler.tier is not None
-    assert scheduler.tier.fetching._link == find_links(scheduler, scheduler.config).fetch
+    assert scheduler.tier.fetching.link == find_links(scheduler).fetch
     assert lines[-1].endswith(f"; blocks in the CPU cache {said}")
 
 

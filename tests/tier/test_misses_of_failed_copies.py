@@ -32,14 +32,14 @@ def test_a_failed_store_is_as_if_never_made(tiny_model_path: str) -> None:
     tier.storing._margin = lone.pool.num_gpu_blocks
     ask(lone, "mine/0", PROMPT)
     lone.run_until_idle()
-    assert tier.host.used_blocks == 0 == tier.storing.stats.stored == tier.storing.stats.overwritten
-    assert tier.storing.stats.failed >= WHOLE // BLOCK_SIZE
+    assert tier.host.used_blocks == 0 == tier.counts.stored == tier.counts.overwritten
+    assert tier.counts.failed_stores >= WHOLE // BLOCK_SIZE
     push_out(lone, 1, 2, 3, 4)
     assert lone.find_blocks(PROMPT) == []
     lone.fails = 0.0
     ask(lone, "mine/1", LONGER)
     assert admit(lone) == {"mine/1": 0}
-    assert tier.fetched_blocks == 0
+    assert tier.counts.fetched == 0
     (job,) = lone.scheduler.tracker.view_session("mine")
     assert job.turns[1].evicted_from == {"overwritten": WHOLE}
 
@@ -76,8 +76,8 @@ def test_a_failed_fetch_sends_its_request_to_compute(tiny_model_path: str) -> No
     lone.fails = 1.0
     ask(lone, "mine/1", LONGER)
     assert admit(lone) == {"mine/1": 0}
-    assert tier.fetched_blocks == 0
-    assert tier.failed_fetches == WHOLE // BLOCK_SIZE, "it was tried once"
+    assert tier.counts.fetched == 0
+    assert tier.counts.failed_fetches == WHOLE // BLOCK_SIZE, "it was tried once"
     assert tier.host.used_blocks == held
     (job,) = lone.scheduler.tracker.view_session("mine")
     assert job.turns[1].waits["fetch"] > 0
@@ -101,7 +101,7 @@ def test_a_part_that_failed_leaves_those_before_it(tiny_model_path: str) -> None
     lone = make_evicted(tiny_model_path)
     lone.scheduler.tier.copies.most_fetched = 4
     ask(lone, "mine/1", LONGER)
-    while not lone.scheduler.tier.fetched_blocks:
+    while not lone.scheduler.tier.counts.fetched:
         lone.step()
     lone.fails = 1.0
     assert admit(lone) == {"mine/1": 4 * BLOCK_SIZE}
@@ -130,7 +130,7 @@ def test_what_another_computes_is_hit_not_what_failed(tiny_model_path: str) -> N
     lone.pace = 1.0
     hits = admit(lone)["mine/1"]
     assert hits >= WHOLE
-    assert lone.scheduler.tier.failed_fetches == WHOLE // BLOCK_SIZE
+    assert lone.scheduler.tier.counts.failed_fetches == WHOLE // BLOCK_SIZE
     (job,) = lone.scheduler.tracker.view_session("mine")
     assert job.turns[1].hits == {"gpu": hits, "host": 0}
 
@@ -146,7 +146,7 @@ def test_aborted_before_its_fetch_fails(tiny_model_path: str) -> None:
     lone.pace = 1.0
     lone.run_until_idle()
     assert not sources & lone.scheduler.tier.host._copied, "they are there alone"
-    assert lone.scheduler.tier.failed_fetches == WHOLE // BLOCK_SIZE
+    assert lone.scheduler.tier.counts.failed_fetches == WHOLE // BLOCK_SIZE
     assert lone.pool.get_num_free_blocks() == lone.pool.num_gpu_blocks - 1
 
 
@@ -157,7 +157,7 @@ def test_rows_read_their_own_whatever_fails(seed: int, tiny_model_path: str) -> 
 
     lone = run_at_random(tiny_model_path, seed, fail)
     tier = lone.scheduler.tier
-    assert tier.storing.stats.failed + tier.failed_fetches > 0
+    assert tier.counts.failed_stores + tier.counts.failed_fetches > 0
     assert lone.pool.get_num_free_blocks() == lone.pool.num_gpu_blocks - 1
     assert not tier.host.find_used()
 

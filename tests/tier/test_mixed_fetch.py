@@ -26,16 +26,16 @@ def slow_down(scheduler: AgentScheduler, head: int) -> None:
     """Have the link take as long for a block as computing the last of a prompt's first `head` blocks does."""
     assert scheduler.tier is not None
     fetching = scheduler.tier.fetching
-    fetching._link = Link(latency_s=0.0, block_s=fetching._filler.costs.block_s(head - 1))
+    fetching.link = Link(latency_s=0.0, block_s=fetching._filler.costs.block_s(head - 1))
 
 
 def come_back(lone: TieredScheduler) -> tuple[int, int]:
     """Return the tokens that the job's next turn computes in gaps, and the blocks that it fetches."""
     filler, tier = lone.scheduler.gap_filler, lone.scheduler.tier
-    filled, fetched = filler.stats.fill_tokens, tier.fetched_blocks
+    filled, fetched = filler.stats.fill_tokens, tier.counts.fetched
     ask(lone, "mine/1", PROMPT + make_tokens(9, 30))
     lone.run_until_idle()
-    return filler.stats.fill_tokens - filled, tier.fetched_blocks - fetched
+    return filler.stats.fill_tokens - filled, tier.counts.fetched - fetched
 
 
 def test_a_head_is_computed_and_its_tail_fetched(tiny_model_path: str) -> None:
@@ -82,9 +82,9 @@ def test_gaps_that_were_filled_count(tiny_model_path: str) -> None:
     keys = filler.finder.keys.find(request)[0]
     lose(lone, keys[7:8], host=True)
     lose(lone, keys[8:9])
-    fetched = tier.fetched_blocks
+    fetched = tier.counts.fetched
     lone.run_until_idle()
-    assert (fetched, tier.fetched_blocks) == (9 - head, 9 - head)
+    assert (fetched, tier.counts.fetched) == (9 - head, 9 - head)
 
 
 @pytest.mark.parametrize(

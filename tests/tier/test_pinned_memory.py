@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from agentcache.engine.start_cause import hear_cause, tell_cause
+from agentcache.engine.start_cause import hear_cause, refuse_start
 from agentcache.engine.vllm import host_memory
 from agentcache.engine.vllm.host_memory import find_pieces, make_host_pieces, take_memory
 from agentcache.engine.vllm.types import KVCacheConfig, KVCacheTensor
@@ -96,7 +96,7 @@ def test_an_error_without_a_cause_stays_vllms() -> None:
     with pytest.raises(RuntimeError, match=VLLM_SAYS), hear_cause():
         raise RuntimeError(VLLM_SAYS)
     # Nobody listens.
-    tell_cause("too late")
+    refuse_start("too late")
 
 
 BLOCKS, BLOCK_BYTES = 5, 8

@@ -137,7 +137,7 @@ def test_overwritten_before_it_was_copied(tiny_model_path: str) -> None:
     lone.pool.free_blocks(lone.pool.get_new_blocks(lone.pool.get_num_free_blocks()))
     lone.pace = 1.0
     turn = come_back(lone)
-    assert lone.scheduler.tier.storing.stats.overwritten >= WHOLE // BLOCK_SIZE
+    assert lone.scheduler.tier.counts.overwritten >= WHOLE // BLOCK_SIZE
     assert turn.evicted_from == {"overwritten": WHOLE}
 
 
@@ -180,7 +180,7 @@ def test_a_copy_lost_before_its_block_counts_as_the_hosts(tiny_model_path: str) 
     ask(lone, "mine/0", PROMPT)
     lone.run_until_idle()
     tier.storing._margin = tier.storing._most = 0
-    tier.host.give_back(tier.host.reserve(tier.host.num_blocks))
+    tier.host.give_back(tier.host.reserve(tier.counts.total))
     lost_s = lone.scheduler.clock.now_s
     push_out(lone, 1, 2, 3)
     turn = come_back(lone)
@@ -191,7 +191,7 @@ def test_a_copy_lost_before_its_block_counts_as_the_hosts(tiny_model_path: str) 
 
 def test_what_is_there_and_not_fetched_is_told(tiny_model_path: str) -> None:
     lone = make_evicted(tiny_model_path)
-    lone.scheduler.tier.fetching._link = Link(latency_s=1e9, block_s=1e9)
+    lone.scheduler.tier.fetching.link = Link(latency_s=1e9, block_s=1e9)
     turn = come_back(lone)
     assert (turn.evicted_from, turn.lost_to) == ({"not fetched": WHOLE}, ())
 

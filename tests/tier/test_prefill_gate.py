@@ -66,9 +66,9 @@ def test_a_prefill_lets_decodes_pass_while_copies_are_made(tiny_model_path: str)
     lone = make_full(tiny_model_path)
     lone.pace = 1.0
     assert set(lone.step().scheduled) == {"runs/0"}
-    assert lone.scheduler.prefill_budget == 0
+    assert lone.scheduler.step_limit.budget == 0
     assert "other/0" in lone.step().scheduled, "the copies have ended"
-    assert not lone.scheduler.tier.storing.stats.overwritten
+    assert not lone.scheduler.tier.counts.overwritten
     lone.run_until_idle()
 
 

@@ -12,7 +12,7 @@ from too_early import begin_unchecked, choose_too_early
 
 from agentcache.engine.cpu_cache.storing import Storing
 from agentcache.engine.cpu_cache.tier import Tier
-from agentcache.engine.vllm.copies import CopyOrders
+from agentcache.engine.vllm.connector import CopyOrders
 from agentcache.engine.vllm.types import SchedulerOutput
 from agentcache.errors import IntegrityError
 
@@ -34,8 +34,8 @@ def make_roomy(model_path: str, in_flight: int) -> TieredScheduler:
 def test_stored_blocks_are_what_their_hashes_say(tiny_model_path: str, in_flight: int) -> None:
     lone = make_roomy(tiny_model_path, in_flight)
     run_in_turn(lone)
-    assert lone.scheduler.tier.storing.stats.stored > 100
-    assert lone.scheduler.tier.fetched_blocks > 100
+    assert lone.scheduler.tier.counts.stored > 100
+    assert lone.scheduler.tier.counts.fetched > 100
 
 
 def test_a_store_of_what_its_step_computes_is_refused(tiny_model_path: str) -> None:

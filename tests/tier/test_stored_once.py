@@ -47,7 +47,7 @@ def test_blocks_of_one_hash_are_copied_once(most: int, tiny_model_path: str) -> 
     assert len(keys) == len(set(keys)) == BLOCKS
     lone.pace = 1.0
     lone.run_until_idle()
-    assert lone.scheduler.tier.storing.stats.stored == lone.scheduler.tier.host.used_blocks >= BLOCKS
+    assert lone.scheduler.tier.counts.stored == lone.scheduler.tier.host.used_blocks >= BLOCKS
 
 
 def test_a_twin_is_copied_where_the_first_was_lost(tiny_model_path: str) -> None:
@@ -62,7 +62,7 @@ def test_a_twin_is_copied_where_the_first_was_lost(tiny_model_path: str) -> None
     lone.pool.evict_blocks({lost.block_id})
     lone.pace = 1.0
     lone.run_until_idle()
-    assert lone.scheduler.tier.storing.stats.overwritten == 1
+    assert lone.scheduler.tier.counts.overwritten == 1
     assert lone.scheduler.tier.host.map.holds(key)
 
 
@@ -81,4 +81,4 @@ def test_prompts_alike_at_once_are_copied_once(seed: int, tiny_model_path: str) 
         for _ in range(chance.choice([0, 0, 1, 6])):
             lone.step()
     lone.run_until_idle()
-    assert storing.stats.stored
+    assert storing.counts.stored

@@ -28,7 +28,7 @@ def test_evicted_turn_is_fetched_not_computed(tiny_model_path: str) -> None:
     while not lone.idle:
         hits.update(lone.step().hit_tokens)
     assert hits == {"mine/1": len(PROMPT) // BLOCK_SIZE * BLOCK_SIZE}
-    assert lone.scheduler.tier.fetched_blocks >= len(PROMPT) // BLOCK_SIZE
+    assert lone.scheduler.tier.counts.fetched >= len(PROMPT) // BLOCK_SIZE
     stats = lone.scheduler.comparison.stats
     assert stats.reused_tokens == hits["mine/1"], "LRU has no tier"
     assert stats.lru_tokens == 0 < stats.saved_s
@@ -109,7 +109,7 @@ def test_what_nobody_fetches_is_stored_no_more(tiny_model_path: str) -> None:
     for seed in range(9):
         ask(lone, f"over-{seed}/0", make_tokens(seed, 300), last=True)
         lone.run_until_idle()
-    stats = lone.scheduler.tier.storing.stats
+    stats = lone.scheduler.tier.counts
     assert stats.stored == 0
     assert stats.avoided > 100
 
@@ -124,7 +124,7 @@ def test_copies_count_against_their_like_once_they_are_lost(
         # Its tool runs on.
         ask(lone, f"away-{seed}/0", make_tokens(seed, 300))
         lone.run_until_idle()
-    stats = lone.scheduler.tier.storing.stats
+    stats = lone.scheduler.tier.counts
     assert stats.stored > 100
     assert (stats.avoided > 0) == gives_up
 
@@ -141,7 +141,7 @@ def test_copy_is_thrown_away_when_its_block_was_reused(tiny_model_path: str) -> 
     assert lone.copies
     lone.pace = 1.0
     lone.run_until_idle()
-    assert lone.scheduler.tier.storing.stats.overwritten > 0
+    assert lone.scheduler.tier.counts.overwritten > 0
 
 
 def test_aborted_request_leaves_what_is_under_way(tiny_model_path: str) -> None:
@@ -167,10 +167,10 @@ def test_reset_waits_for_copies_and_then_forgets_all(tiny_model_path: str) -> No
     lone.run_until_idle()
     assert lone.scheduler.reset_prefix_cache(reset_connector=True)
     assert lone.scheduler.tier.host.used_blocks == 0
-    before = lone.scheduler.tier.fetched_blocks
+    before = lone.scheduler.tier.counts.fetched
     ask(lone, "mine/2", PROMPT)
     lone.run_until_idle()
-    assert lone.scheduler.tier.fetched_blocks == before
+    assert lone.scheduler.tier.counts.fetched == before
 
 
 def test_reset_ends_what_fills_gaps_beside_the_tier(tiny_model_path: str) -> None:
@@ -200,7 +200,7 @@ def test_block_goes_last_while_it_is_copied(tiny_model_path: str) -> None:
     for seed in range(4):
         ask(lone, f"other-{seed}/0", make_tokens(seed, 170), last=True)
         lone.run_until_idle()
-    pool, queue, stats = lone.pool, lone.scheduler.block_queue, lone.scheduler.tier.storing.stats
+    pool, queue, stats = lone.pool, lone.scheduler.block_queue, lone.scheduler.tier.counts
     stored = stats.stored
     assert lone.scheduler.tier.clear()
     # An idle engine looks at nothing that it has looked at.
@@ -238,8 +238,8 @@ def test_a_step_copies_no_more_than_it_may_next_victims_first(tiny_model_path: s
         assert chosen == cached[: 4 * step]
     lone.pace = 1.0
     lone.run_until_idle()
-    assert storing.stats.stored >= len(cached)
-    assert storing.stats.overwritten == 0
+    assert storing.counts.stored >= len(cached)
+    assert storing.counts.overwritten == 0
 
 
 @pytest.mark.parametrize("most", [5, 1000])
@@ -262,7 +262,7 @@ def test_jobs_that_come_back_at_once_fetch_in_turn(seed: int, pace: float, most:
         steps += 1
         assert steps < 400, "they take from each other what they have fetched"
     hosted = sum(len(prompt) // BLOCK_SIZE for prompt in prompts.values())
-    assert lone.scheduler.tier.fetched_blocks <= 2 * hosted
+    assert lone.scheduler.tier.counts.fetched <= 2 * hosted
 
 
 def test_idle_engine_copies_what_was_left_and_rests(tiny_model_path: str) -> None:
@@ -272,11 +272,11 @@ def test_idle_engine_copies_what_was_left_and_rests(tiny_model_path: str) -> Non
         ask(lone, f"job-{seed}/0", make_tokens(seed, 24 * BLOCK_SIZE))
         while lone.scheduler.requests:
             lone.step()
-    storing, host = lone.scheduler.tier.storing, lone.scheduler.tier.host
-    stored = storing.stats.stored
+    storing = lone.scheduler.tier.storing
+    stored = storing.counts.stored
     lone.run_until_idle()
     assert not lone.scheduler.tier.needs_step
-    assert storing.stats.stored - stored <= 2 * host.num_blocks
+    assert storing.counts.stored - stored <= 2 * lone.scheduler.tier.counts.total
 
 
 def test_fetches_that_fill_the_link_begin_one_after_another(tiny_model_path: str) -> None:
@@ -309,14 +309,14 @@ def test_a_large_fetch_comes_in_parts(tiny_model_path: str) -> None:
     lone.pace = 0.3
     tier = lone.scheduler.tier
     tier.copies.most_fetched = 7
-    fetched = tier.fetched_blocks
+    fetched = tier.counts.fetched
     ask(lone, "mine/1", prompt + make_tokens(1, 5))
     parts: dict[int, int] = {}
     while not lone.idle:
         lone.step()
         parts.update((number, len(fetch.blocks)) for number, fetch in tier.copies._fetches.items())
     assert list(parts.values()) == [7, 7, 4]
-    assert tier.fetched_blocks - fetched == 18
+    assert tier.counts.fetched - fetched == 18
 
 
 def lose_to_fetches(model_path: str, most: int) -> int:

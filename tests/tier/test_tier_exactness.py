@@ -43,7 +43,7 @@ def test_replies_over_two_caches_equal_cold_ones(
 ) -> None:
     with start_tiered(tiny_model_path, host_blocks) as engine:
         tier = engine.scheduler.tier
-        assert tier.host.num_blocks == host_blocks
+        assert tier.counts.total == host_blocks
         crowd = Crowd(engine, random.Random(seed))
         note_preemptions(engine, crowd.preempted, monkeypatch)
         crowd.run(jobs=6, turns=4)
@@ -51,8 +51,8 @@ def test_replies_over_two_caches_equal_cold_ones(
     assert len(crowd.turns) == 24
     assert crowd.preempted
     if host_blocks > 4:
-        assert tier.fetched_blocks > 10
-        assert tier.storing.stats.stored > 10
+        assert tier.counts.fetched > 10
+        assert tier.counts.stored > 10
 
 
 @pytest.mark.parametrize(("every", "seed"), [(1, 4), (2, 9), (3, 9)][: pick_size(2, 3)])
@@ -81,13 +81,13 @@ def test_replies_are_cold_ones_whatever_copies_fail(
         assert not tier.host.find_used()
     assert_equal_to_cold(crowd, cold)
     assert len(crowd.turns) == 24
-    assert tier.storing.stats.failed > 10
+    assert tier.counts.failed_stores > 10
     if every == 1:
-        assert tier.storing.stats.stored == tier.host.used_blocks == tier.store_s == 0
+        assert tier.counts.stored == tier.host.used_blocks == tier.counts.store_s == 0
     else:
-        assert tier.failed_fetches > 10
-        assert tier.fetched_blocks > 10
-        assert min(tier.store_s, tier.fetch_s) > 0
+        assert tier.counts.failed_fetches > 10
+        assert tier.counts.fetched > 10
+        assert min(tier.counts.store_s, tier.counts.fetch_s) > 0
 
 
 def test_what_is_fetched_is_what_was_stored(cold: LiveEngine, tiny_model_path: str) -> None:
@@ -95,9 +95,9 @@ def test_what_is_fetched_is_what_was_stored(cold: LiveEngine, tiny_model_path: s
     with start_tiered(tiny_model_path, 300) as engine:
         engine.ask(PROMPT, 16, session="mine", calls=[SEARCH])
         push_out(engine)
-        before = engine.scheduler.tier.fetched_blocks
+        before = engine.scheduler.tier.counts.fetched
         reply = engine.ask(PROMPT, 16, session="mine", calls=[SEARCH])
-        fetched = engine.scheduler.tier.fetched_blocks - before
+        fetched = engine.scheduler.tier.counts.fetched - before
         (job,) = engine.scheduler.tracker.view_session("mine")
     assert fetched > 10
     assert job.turns[-1].hits == {"gpu": (20 - fetched) * BLOCK, "host": fetched * BLOCK}

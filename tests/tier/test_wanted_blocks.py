@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from vllm.v1.core.kv_cache_utils import BlockHash, KVCacheBlock, make_block_hash_with_group_id
 
-from agentcache.engine.cpu_cache.fetch_plan import FetchCosts, plan_fetch
-from agentcache.engine.cpu_cache.fetching import Fetching
+from agentcache.engine.cpu_cache.fetching import FetchCosts, Fetching, plan_fetch
 from agentcache.engine.cpu_cache.link import Link
 from agentcache.engine.segments.cached_blocks import CachedBlockMap, WatchedBlockMap
 from agentcache.engine.segments.plan import SegmentCosts
@@ -47,7 +46,7 @@ def test_wanted_blocks_are_those_of_the_caches_now(changes: list[tuple[bool, boo
     filler = SimpleNamespace(finder=finder, gaps_left=lambda _: MAX_GAPS, costs=COSTS)
     host = SimpleNamespace(map=on_host)
     scheduler = SimpleNamespace(kv_cache_manager=SimpleNamespace(block_pool=None), running=[None] * RUNNING)
-    parts: dict[str, Any] = {"queue": None, "storing": None, "host": host, "filler": filler}
+    parts: dict[str, Any] = {"queue": None, "storing": SimpleNamespace(host=host), "filler": filler}
     fetching = Fetching(cast(Any, scheduler), link=LINK, **parts)
     request = cast(Any, _Request())
     watched = on_gpu.watchers["waits"] = CachedBlockMap([KEYS], on_gpu)

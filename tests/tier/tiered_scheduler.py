@@ -22,7 +22,7 @@ from vllm.v1.structured_output import StructuredOutputManager
 from agentcache.engine.constants import SCHEDULER_CLASS
 from agentcache.engine.cpu_cache.options import make_transfer_config
 from agentcache.engine.scheduler import AgentScheduler
-from agentcache.engine.vllm.copies import CopiesDone
+from agentcache.engine.vllm.connector import CopiesDone
 
 # What no row may read.
 WRONG = [-1] * BLOCK_SIZE
@@ -138,7 +138,7 @@ class TieredScheduler(LoneScheduler):
             return
         host = self.scheduler.tier.host
         for target in (target for copy in done if copy.is_store for target in copy.targets):
-            if (key := host.key_of(target)) is not None:
+            if (key := host._pool.blocks[target].block_hash) is not None:
                 assert self.host[target] == self._computed[get_block_hash(key)], f"block {target} holds another's KV"
 
     def _copy_block(self, copy: Copy, source: int, target: int) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 from unittest import mock
 
-from agentcache.engine.cpu_cache.store_choice import LookTimes, find_filled
+from agentcache.engine.cpu_cache.store_choice import LookTimes
 from agentcache.engine.cpu_cache.storing import Store, Storing
-from agentcache.engine.cpu_cache.tier import Tier
+from agentcache.engine.cpu_cache.tier import Tier, find_filled
 
 
 def choose_too_early(tier: Tier, step: Any) -> Store | None:

@@ -113,7 +113,7 @@ def find_step_s(cost_model: CostModel, step_cost: StepCost | None) -> float:
 
 def describe_costs(vllm_config: VllmConfig, config: AgentCacheConfig) -> str:
     """Say where that cost model comes from."""
-    if (own := _find_own(vllm_config, config)) is not None:
+    if (own := find_own_profile(vllm_config, config)) is not None:
         return f"measured ({own[0]})"
     if (profile := find_profile(vllm_config, config)) is not None:
         return f"measured ({profile.source})"
@@ -122,25 +122,20 @@ def describe_costs(vllm_config: VllmConfig, config: AgentCacheConfig) -> str:
 
 def find_profile(vllm_config: VllmConfig, config: AgentCacheConfig) -> CostProfile | None:
     """Find the profile that the user names, else one that comes with agentcache; None without either."""
-    if (own := load_own_profile(vllm_config, config)) is not None:
-        return own
+    if (own := find_own_profile(vllm_config, config)) is not None:
+        return own[1]
     geometry = read_geometry(vllm_config.model_config.hf_text_config)
     name = next((name for name, known in SHAPES.items() if known.geometry == geometry), None)
     ranks = vllm_config.parallel_config.tensor_parallel_size
     return find_measured_profile(name, config.gpu or _find_gpu(), ranks) if name else None
 
 
-def load_own_profile(vllm_config: VllmConfig, config: AgentCacheConfig) -> CostProfile | None:
-    """Load the profile that the user names; None without one. Raises InputError when it is of another machine.
+def find_own_profile(vllm_config: VllmConfig, config: AgentCacheConfig) -> tuple[Path, CostProfile] | None:
+    """Find the profile that the user names, and its file; None without one. Raises InputError if of another machine.
 
     Of a folder it is the one that fits, model included. The model of a file is not checked: a folder may have been
     renamed since.
     """
-    own = _find_own(vllm_config, config)
-    return None if own is None else own[1]
-
-
-def _find_own(vllm_config: VllmConfig, config: AgentCacheConfig) -> tuple[Path, CostProfile] | None:
     if config.cost_profile is None:
         return None
     place = f"additional_config: {CONFIG_KEY}.cost_profile"

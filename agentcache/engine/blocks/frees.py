@@ -116,11 +116,6 @@ class DescribedFrees(Frees):
         while self._deferred and self._deferred[0][0] <= processed_step:
             self._free(self._deferred.popleft()[1])
 
-    @property
-    def deferred(self) -> int:
-        """The number of blocks that wait for a step."""
-        return sum(len(each.blocks) for _, each in self._deferred)
-
     def reset(self) -> None:
         """Note that no free block holds KV any more."""
         self.queue.forget_kv()

@@ -10,10 +10,9 @@ from agentcache.engine.policy_choice import find_cost_obstacle
 from agentcache.engine.segments.layer_rule import has_full_attention_alone
 from agentcache.engine.segments.obstacles import Reason
 from agentcache.engine.segments.scheduler import find_config_obstacle
-from agentcache.engine.start_cause import tell_cause
+from agentcache.engine.start_cause import refuse_start
 from agentcache.engine.vllm.base import VllmConfig, current_platform
-from agentcache.engine.vllm.connector import CopyingConnector
-from agentcache.engine.vllm.copies import CopiesDone, CopyOrders
+from agentcache.engine.vllm.connector import CopiesDone, CopyingConnector, CopyOrders
 from agentcache.engine.vllm.types import (
     KVCacheConfig,
     KVConnectorOutput,
@@ -22,7 +21,6 @@ from agentcache.engine.vllm.types import (
     generate_scheduler_kv_cache_config,
 )
 from agentcache.engine.vllm.workers import KVConnectorBase_V1, KVConnectorRole, SimpleCPUOffloadConnector
-from agentcache.errors import InputError
 from agentcache.policy.registry import find_policy
 
 
@@ -73,9 +71,7 @@ class TierConnector(CopyingConnector):
         if is_steered(config) and find_tier_obstacle(vllm_config, seen, config) is None:
             return super().__new__(cls)
         if role is KVConnectorRole.WORKER and current_platform.is_cpu():
-            message = "--kv-offloading-size: vLLM's SimpleCPUOffloadConnector does not run on its CPU backend"
-            tell_cause(message)
-            raise InputError(message)
+            raise refuse_start("--kv-offloading-size: vLLM's SimpleCPUOffloadConnector does not run on its CPU backend")
         return SimpleCPUOffloadConnector(vllm_config, role, kv_cache_config)
 
 

@@ -3,51 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Iterable
 
 from agentcache.engine.cpu_cache.fetching import Fetch
 from agentcache.engine.cpu_cache.storing import Store
-from agentcache.engine.vllm.copies import CopiesDone, CopyOrders
-
-
-class CopyReports:
-    """Adds up what workers report: a copy has ended when it has at all of them, and failed if it has at any."""
-
-    def __init__(self, workers: int) -> None:
-        """Take how many workers make each copy. They do not end it in the same step."""
-        self._workers = workers
-        self._ended: Counter[int] = Counter()
-        self._failed: set[int] = set()
-        self._seconds: dict[int, float] = {}
-
-    def add(self, done: CopiesDone) -> Mapping[int, float | None]:
-        """Add what was reported since the last call.
-
-        Returns:
-            By the number of each copy that has ended by it, the seconds that it took, of all workers; None: it failed.
-        """
-        self._failed |= done.failed
-        for number, seconds in done.seconds.items():
-            self._seconds[number] = self._seconds.get(number, 0.0) + seconds
-        self._ended.update(done.ended)
-        return {number: self._take(number) for number in done.ended if self._ended[number] == self._workers}
-
-    def _take(self, number: int) -> float | None:
-        del self._ended[number]
-        seconds = self._seconds.pop(number, 0.0)
-        if number not in self._failed:
-            return seconds
-        self._failed.discard(number)
-        return None
-
-
-class EndedCopies(NamedTuple):
-    """What has ended, with the seconds that it took, of all workers together; None if it failed."""
-
-    stores: list[tuple[Store, float | None]]
-    fetches: list[tuple[Fetch, float | None]]
+from agentcache.engine.vllm.connector import CopiesDone, CopyOrders
 
 
 class Copies:
@@ -63,7 +23,9 @@ class Copies:
         self.most_fetched = most_fetched
         self._fetches: dict[int, Fetch] = {}
         self._added: list[Fetch] = []
-        self._reports = CopyReports(workers)
+        self._workers = workers
+        # Of copies that have not ended at all workers.
+        self._reported = CopiesDone()
         # In this step a request was made to wait for the link.
         self._link_full = False
 
@@ -100,7 +62,7 @@ class Copies:
             metadata.store_event = number = next(self._numbers)
             self.stores[number] = store
             metadata.store_gpu_blocks = [block.block_id for block in store.blocks]
-            metadata.store_cpu_blocks = [block.block_id for block in store.targets]
+            metadata.store_cpu_blocks = [copy.block.block_id for copy in store.copies]
         if self._added:
             whole, self._added = Fetch.join(self._added), []
             metadata.load_event = number = next(self._numbers)
@@ -109,10 +71,16 @@ class Copies:
             metadata.load_cpu_blocks = [block.block_id for block in whole.sources]
         return metadata
 
-    def end(self, done: CopiesDone) -> EndedCopies:
-        """Take over what workers report since the last call."""
-        ended = self._reports.add(done)
-        return EndedCopies(
+    def end(self, done: CopiesDone) -> tuple[list[tuple[Store, float | None]], list[tuple[Fetch, float | None]]]:
+        """Take over what workers report since the last call: they do not end a copy in the same step.
+
+        Returns:
+            What has ended at all of them, with the seconds that it took them together; None if it failed at any.
+        """
+        reported = self._reported = self._reported.aggregate(done)
+        whole = [number for number in done.ended if reported.ended[number] == self._workers]
+        ended = {number: reported.take(number) for number in whole}
+        return (
             [(self.stores.pop(number), seconds) for number, seconds in ended.items() if number in self.stores],
             [(self._fetches.pop(number), seconds) for number, seconds in ended.items() if number in self._fetches],
         )

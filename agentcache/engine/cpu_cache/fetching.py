@@ -2,10 +2,15 @@
 
 A fetched block becomes a block of the GPU's prefix cache like any other, so the request is admitted as if it had never
 been away: it hits it as a prefix or behind a gap. Until then it waits, and lets others pass.
+
+Gaps are planned as if what the CPU cache has were on the GPU (`plan_segments`), so the fetched blocks are those that a
+plan made when they have come reuses. What a block costs to compute grows with its position, what it costs to fetch does
+not: blocks that are cheaper to compute are left where they are, and computed in front or in gaps.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -14,13 +19,11 @@ from typing import NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
 
 from agentcache.engine.blocks.block_queue import BlockQueue
-from agentcache.engine.cpu_cache.fetch_plan import FetchCosts, plan_fetch
-from agentcache.engine.cpu_cache.host_cache import HostCache
 from agentcache.engine.cpu_cache.link import Link
 from agentcache.engine.cpu_cache.storing import Storing
-from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP, CachedBlockMap
-from agentcache.engine.segments.fill_request import find_inputs
+from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP, CachedBlockMap, find_inputs
 from agentcache.engine.segments.gap_filler import GapFiller
+from agentcache.engine.segments.plan import Interval, SegmentCosts, begin_outside, find_hits, find_runs, plan_segments
 from agentcache.engine.vllm.types import BlockHashWithGroupId, KVCacheBlock, Request, Scheduler
 
 # A fetch waits no longer for others' blocks to be stored.
@@ -47,6 +50,42 @@ class Fetch:
         )
 
 
+class FetchCosts(NamedTuple):
+    """A second of computing counts for `compute_price` of the link's: all that runs stands still for it."""
+
+    compute: SegmentCosts
+    link: Link
+    compute_price: float
+
+    def find_dear(self, blocks: int) -> int:
+        """Find the first of so many blocks that costs more to compute than to fetch; `blocks` if none does."""
+        most_s = self.link.block_s / self.compute_price
+        return bisect_right(range(blocks), most_s, key=self.compute.block_s)
+
+    def saved_s(self, runs: Sequence[Interval]) -> float:
+        """Return the seconds of the link that fetching these blocks saves."""
+        computed_s = self.compute_price * sum(map(self.compute.island_s, runs))
+        return computed_s - sum(run.blocks for run in runs) * self.link.block_s - self.link.latency_s
+
+
+def plan_fetch(
+    on_gpu: bytes, on_host: bytes, costs: FetchCosts, max_gaps: int, inputs: Sequence[Interval] = ()
+) -> list[Interval]:
+    """Choose the blocks to fetch; none if they save no more than the link's latency.
+
+    `on_gpu[i]` is 1 where the GPU has block i, `on_host[i]` where the CPU cache alone has it. At most `max_gaps` gaps
+    are filled. Of each encoder input `inputs` has the blocks before which no gap can end. O(blocks).
+    """
+    dear = costs.find_dear(len(on_host))
+    fetchable = bytes(dear) + on_host[dear:]
+    # As numbers, all at once: a queued request is looked at in every step.
+    readable = (int.from_bytes(on_gpu) | int.from_bytes(fetchable)).to_bytes(len(on_gpu))
+    hits = begin_outside(find_hits(readable, len(readable)), inputs)
+    kept = plan_segments(hits, costs.compute, max_gaps).kept
+    fetched = [run for reused in (Interval(0, hits.prefix), *kept) for run in find_runs(fetchable, *reused)]
+    return fetched if costs.saved_s(fetched) > 0 else []
+
+
 class _Found(NamedTuple):
     """What of a request is worth fetching, and all that this follows from, but for how many requests ran then."""
 
@@ -61,7 +100,6 @@ class Fetching:
         self,
         scheduler: Scheduler,
         queue: BlockQueue,
-        host: HostCache,
         *,
         filler: GapFiller,
         storing: Storing,
@@ -74,20 +112,15 @@ class Fetching:
         self._postponed: WeakKeyDictionary[Request, int] = WeakKeyDictionary()
         self._pool = scheduler.kv_cache_manager.block_pool
         self._queue = queue
-        self._host = host
+        self._host = storing.host
         self._filler = filler
-        self._link = link
+        self.link = link
         # Requests for which a fetch failed: they compute what they lack.
         self._failed: WeakSet[Request] = WeakSet()
         # Blocks under way to the GPU.
         self._coming: set[BlockHashWithGroupId] = set()
         # A waiting request is looked at in every step, and more than once.
         self._found: WeakKeyDictionary[Request, _Found] = WeakKeyDictionary()
-
-    @property
-    def block_s(self) -> float:
-        """Return the seconds that a block takes the link."""
-        return self._link.block_s
 
     def begin(self, request: Request, on_gpu: CachedBlockMap, wanted: Sequence[int], most: int) -> Fetch | None:
         """Hold what the request hits on the GPU, and take blocks there for the first `most` that `find_wanted` gave.
@@ -120,6 +153,7 @@ class Fetching:
             for block, key, source in zip(fetch.blocks, fetch.keys, fetch.sources, strict=True):
                 self._pool._insert_block_hash(key, block, num_tokens=source.block_hash_num_tokens)
         uses = list(map(self._host.last_use_of, fetch.sources))
+        self._storing.inherit(fetch.blocks, uses)
         for use, group in groupby(zip(reversed(uses), reversed(fetch.blocks), strict=True), key=itemgetter(0)):
             with self._queue.free_with(use.context, use.freed_s):
                 self._pool.free_blocks([block for _, block in group])
@@ -165,7 +199,7 @@ class Fetching:
         if 1 not in on_host:
             return []
         # Both keep the request waiting; those that run stand still while it is computed.
-        costs = FetchCosts(self._filler.costs, self._link, compute_price=1 + len(self._scheduler.running))
+        costs = FetchCosts(self._filler.costs, self.link, compute_price=1 + len(self._scheduler.running))
         inputs = find_inputs(request, self._filler.finder.block_size)
         cached = bytes(on_gpu.cached[KV_CACHE_GROUP][:limit])
         plan = plan_fetch(cached, on_host, costs, self._filler.gaps_left(request), inputs)

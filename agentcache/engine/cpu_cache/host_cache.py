@@ -28,7 +28,7 @@ UNKNOWN_USE = LastUse(UNKNOWN_REQUEST, 0.0)
 
 
 class StoredBlock(NamedTuple):
-    """A block of the CPU cache that a copy has filled, with what its evictor is to know."""
+    """A block of the CPU cache that a copy fills, with what its evictor is to know."""
 
     block: KVCacheBlock
     key: BlockHashWithGroupId
@@ -47,35 +47,21 @@ class HostCache:
         clock: Callable[[], float],
         *,
         is_useful: Callable[[int], bool],
+        on_lost: Callable[[Sequence[KVCacheBlock]], None],
     ) -> None:
         """Make an empty cache. vLLM's pool keeps one of the blocks as a placeholder.
 
-        `is_useful` tells of a finish class whether blocks of such requests are worth a copy.
+        `is_useful` tells of a finish class whether blocks of such requests are worth a copy. `on_lost` gets the blocks
+        that go from here, before they lose their hashes.
         """
         self._is_useful = is_useful
-        self.num_blocks = num_blocks
         self._pool = BlockPool(num_blocks, enable_caching=True, hash_block_size=hash_block_size)
-        self._watchers: list[Callable[[Sequence[KVCacheBlock]], None]] = []
-        self._queue: BlockQueue = replace_queue(
-            self._pool, evictor, clock, notes_reuse=False, on_taken=self._tell_watchers
-        )
+        self._queue: BlockQueue = replace_queue(self._pool, evictor, clock, notes_reuse=False, on_taken=on_lost)
         self.map: WatchedBlockMap = watch_cache(self._pool)
         # Blocks that are on the GPU as well, or were when they were read.
         self._copied: set[int] = set()
         # By the block's id, as they were when it was put here.
         self._last_uses: list[LastUse] = [UNKNOWN_USE] * num_blocks
-
-    def watch_losses(self, note_lost: Callable[[Sequence[KVCacheBlock]], None]) -> None:
-        """Have `note_lost` told of blocks that go from here, before they lose their hashes."""
-        self._watchers.append(note_lost)
-
-    def _tell_watchers(self, blocks: Sequence[KVCacheBlock]) -> None:
-        for note_lost in self._watchers:
-            note_lost(blocks)
-
-    def key_of(self, block_id: int) -> BlockHashWithGroupId | None:
-        """Return the hash of what a block holds; None if it holds nothing."""
-        return self._pool.blocks[block_id].block_hash
 
     @property
     def used_blocks(self) -> int:
@@ -120,7 +106,11 @@ class HostCache:
 
     def end_reading(self, blocks: Sequence[KVCacheBlock]) -> None:
         """Note that blocks were copied to the GPU: until it loses them they are worth less."""
-        self._free_copied(blocks)
+        self._copied.update(block.block_id for block in blocks)
+        # By their own job: freed by another, they would go back to what that has here alone.
+        for last_use, group in groupby(blocks, key=self.last_use_of):
+            with self._queue.free_with(last_use.context.of_copy(_COPY_FACTOR)):
+                self._pool.free_blocks(list(group))
 
     def end_reading_in_vain(self, blocks: Sequence[KVCacheBlock]) -> None:
         """Note that blocks were not copied to the GPU after all: they are here alone."""
@@ -133,14 +123,7 @@ class HostCache:
         here = self.map.find_blocks(list(filter(self.map.holds, keys)))
         blocks = [block for block in here if not block.ref_cnt and block.block_id not in self._copied]
         self._pool.touch(blocks)
-        self._free_copied(blocks)
-
-    def _free_copied(self, blocks: Sequence[KVCacheBlock]) -> None:
-        self._copied.update(block.block_id for block in blocks)
-        # By their own job: freed by another, they would go back to what that has here alone.
-        for last_use, group in groupby(blocks, key=self.last_use_of):
-            with self._queue.free_with(last_use.context.of_copy(_COPY_FACTOR)):
-                self._pool.free_blocks(list(group))
+        self.end_reading(blocks)
 
     def _free_alone(self, blocks: Sequence[KVCacheBlock], last_use: LastUse) -> None:
         context = last_use.context

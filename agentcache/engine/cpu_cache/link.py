@@ -18,25 +18,10 @@ class Link:
     latency_s: float
     block_s: float
 
-
-@dataclass(frozen=True, slots=True)
-class Links:
-    """Both directions, and what a direction keeps of its speed while the other copies too."""
-
-    fetch: Link
-    store: Link
-    both_share: float
-
-
-def find_links(scheduler: Scheduler, config: AgentCacheConfig) -> Links:
-    """Find what copies of the scheduler's blocks cost. Raises InputError for a cost profile that cannot be used."""
-    block_bytes = find_block_bytes(scheduler)
-    speeds = find_speeds(scheduler.vllm_config, config)
-
-    def make(speed: LinkSpeed) -> Link:
-        return Link(speed.latency_s, block_bytes / (speed.gb_s * 1e9))
-
-    return Links(make(speeds.fetch), make(speeds.store), speeds.both_share)
+    @classmethod
+    def of(cls, speed: LinkSpeed, scheduler: Scheduler) -> Link:
+        """Return what copies of the scheduler's blocks cost at this speed."""
+        return cls(speed.latency_s, find_block_bytes(scheduler) / (speed.gb_s * 1e9))
 
 
 def find_block_bytes(scheduler: Scheduler) -> float:
@@ -46,7 +31,10 @@ def find_block_bytes(scheduler: Scheduler) -> float:
 
 
 def find_speeds(vllm_config: VllmConfig, config: AgentCacheConfig) -> LinkSpeeds:
-    """Find the speeds. A knob goes for both directions; the share that both keep is never a knob."""
+    """Find the speeds. Raises InputError for a cost profile that cannot be used.
+
+    A knob goes for both directions; the share that both keep is never a knob.
+    """
     profile = find_profile(vllm_config, config)
     speeds = ASSUMED_LINK if profile is None or profile.link is None else profile.link.speeds
     return speeds.override(config.tuning.link_latency_s, config.tier.link_gb_s)

@@ -6,8 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from agentcache.engine.blocks.block_queue import BlockQueue
-from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP
-from agentcache.engine.vllm.types import Scheduler, SchedulerOutput
 
 # What is assumed of a class before any of its copies was fetched or lost.
 _PRIOR_LOST, _PRIOR_FETCHED = 200, 200
@@ -95,18 +93,3 @@ class LookTimes:
         wanted, self._wanted = self._wanted, 0
         self.is_awaited = self.has_more = False
         return wanted
-
-
-def find_filled(scheduler: Scheduler, step: SchedulerOutput) -> set[int]:
-    """Find the blocks that a step which has just been scheduled fills, by their ids: they must not be stored yet.
-
-    Their hashes stand on them by now, their KV comes with the step. O(rows of the step + blocks that it fills).
-    """
-    filled: set[int] = set()
-    size, get_blocks = scheduler.block_size, scheduler.kv_cache_manager.get_blocks
-    for name, tokens in step.num_scheduled_tokens.items():
-        computed = scheduler.requests[name].num_computed_tokens
-        first, end = computed // size, (computed + tokens) // size
-        if first < end:
-            filled.update(block.block_id for block in get_blocks(name).blocks[KV_CACHE_GROUP][first:end])
-    return filled

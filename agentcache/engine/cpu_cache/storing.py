@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import compress
 
-from agentcache._evictor import FreeContext
+from agentcache._evictor import Evictor, FreeContext
 from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.cpu_cache.host_cache import UNKNOWN_USE, HostCache, LastUse, StoredBlock
 from agentcache.engine.cpu_cache.store_choice import LookTimes, Usefulness
 from agentcache.engine.observe.ledger import Ledger
+from agentcache.engine.observe.views import TierCounts
 from agentcache.engine.parts import Observers
-from agentcache.engine.segments.cached_blocks import WatchedBlockMap, watched_map_of
+from agentcache.engine.segments.cached_blocks import HitFinder
 from agentcache.engine.vllm.base import cdiv
 from agentcache.engine.vllm.types import BlockHashWithGroupId, KVCacheBlock, Scheduler
 
@@ -31,27 +33,12 @@ _STEPS_AHEAD = 4
 _STEPS_AT_ONCE = 2
 
 
-@dataclass(slots=True)
-class StoreStats:
-    """Blocks since the start. `avoided`: were passed over, because few like them were ever fetched.
-
-    `failed`: their copies could not be made.
-    """
-
-    stored: int = 0
-    overwritten: int = 0
-    avoided: int = 0
-    failed: int = 0
-
-
 @dataclass(slots=True, eq=False)
 class Store:
-    """Copies of one step, from the GPU's `blocks` to the host's `targets`. `keys` are those of `blocks`."""
+    """Copies of one step, from the GPU's `blocks` to as many of the CPU cache."""
 
     blocks: Sequence[KVCacheBlock]
-    targets: Sequence[KVCacheBlock]
-    keys: Sequence[BlockHashWithGroupId]
-    last_uses: Sequence[LastUse]
+    copies: Sequence[StoredBlock]
     abandoned: bool = False
 
 
@@ -66,28 +53,40 @@ class Storing:
         self,
         scheduler: Scheduler,
         queue: BlockQueue,
-        host: HostCache,
+        evictor: Evictor,
         usefulness: Usefulness,
+        counts: TierCounts,
         *,
+        finder: HitFinder,
         fetch_s: float,
         compute_s: float,
         observers: Observers,
         clock: Callable[[], float],
     ) -> None:
-        """`queue` is that of the GPU's cache. A block takes `fetch_s` to come back, and `compute_s` to compute."""
+        """Make the CPU cache, empty, of `counts.total` blocks, whose victims `evictor` chooses.
+
+        `queue` is that of the GPU's cache, into which `finder` looks. A block takes `fetch_s` to come back, and
+        `compute_s` to compute.
+        """
         pool = scheduler.kv_cache_manager.block_pool
         step = cdiv(scheduler.max_num_scheduled_tokens, scheduler.block_size)
         self._margin, self._most = _STEPS_AHEAD * step, _STEPS_AT_ONCE * step
         self._fetch_s = fetch_s
         self._compute_s = compute_s
-        host.watch_losses(self._note_lost_copies)
-        self.ledger = Ledger(len(pool.blocks), clock, host.map.holds, lambda block: block in self._map.copying)
+        self.host = host = HostCache(
+            counts.total,
+            scheduler.hash_block_size,
+            evictor,
+            clock,
+            is_useful=usefulness.is_useful,
+            on_lost=self._note_lost_copies,
+        )
+        self.ledger = Ledger(len(pool.blocks), clock, host.map.holds, lambda block: block in self._finder.cache.copying)
         self._losses_guard = observers.guard("losses", self.ledger.ignore_host)
-        self.stats = StoreStats()
+        self.counts = counts
         self.usefulness = usefulness
-        self._pool = pool
+        self._finder = finder
         self._queue = queue
-        self._host = host
         self._clock = clock
         # By the block's id on the GPU.
         self._last_uses: list[LastUse] = [UNKNOWN_USE] * len(pool.blocks)
@@ -96,10 +95,6 @@ class Storing:
         # Being copied. The GPU may have several blocks of one hash, of requests that computed the same side by side.
         self._under_way: set[BlockHashWithGroupId] = set()
         self.looks = LookTimes(queue, clock)
-
-    @property
-    def _map(self) -> WatchedBlockMap:
-        return watched_map_of(self._pool)
 
     def note_use(self, blocks: Sequence[KVCacheBlock], context: FreeContext) -> None:
         """Note who frees these blocks of the GPU now."""
@@ -115,18 +110,18 @@ class Storing:
 
         They need not have been among the victims of the last look: what a request frees may go at once.
         """
-        holds = self._host.map.holds
+        holds = self.host.map.holds
         keyed = ((block.block_hash, self._last_uses[block.block_id]) for block in blocks)
-        self._host.renew((key, last_use) for key, last_use in keyed if key is not None and holds(key))
+        self.host.renew((key, last_use) for key, last_use in keyed if key is not None and holds(key))
 
     def _note_lost_copies(self, copies: Sequence[KVCacheBlock]) -> None:
         """Note that the CPU cache loses these: the GPU's own are dear again."""
         lost = {key: copy for copy in copies if (key := copy.block_hash) is not None}
-        on_gpu = list(filter(self._map.holds, lost))
-        blocks = self._map.find_blocks(on_gpu)
+        on_gpu = list(filter(self._finder.cache.holds, lost))
+        blocks = self._finder.cache.find_blocks(on_gpu)
         self._losses_guard.tell(self.ledger.note_copies_lost, lost, blocks)
         gone = (lost[key] for key in lost.keys() - on_gpu)
-        self.usefulness.note_lost(self._host.last_use_of(copy).context.finish_class for copy in gone)
+        self.usefulness.note_lost(self.host.last_use_of(copy).context.finish_class for copy in gone)
         self._queue.reprice(blocks, self._compute_s)
 
     def inherit(self, blocks: Sequence[KVCacheBlock], last_uses: Iterable[LastUse]) -> None:
@@ -136,7 +131,7 @@ class Storing:
 
     def can_lose(self, count: int) -> bool:
         """Tell whether the next `count` victims are stored, or not worth it; else they are copied beside this step."""
-        holds = self._host.map.holds
+        holds = self.host.map.holds
         for block in self._queue.list_victims(count):
             key = block.block_hash
             if key is not None and not holds(key) and self._is_useful(block):
@@ -151,60 +146,61 @@ class Storing:
         """
         if not self.looks.is_due(self._margin, idle=idle):
             return None
-        blocks = list(self._choose(None if idle else self._most).values())
-        targets = self._host.reserve(len(blocks))
+        chosen = self._choose(None if idle else self._most).items()
+        targets = self.host.reserve(len(chosen))
+        blocks = [block for _, block in chosen]
         roomless = [block.block_id for block in blocks[len(targets) :]]
         self._losses_guard.tell(self.ledger.note_not_copied, roomless, "no room")
         del blocks[len(targets) :]
         if not blocks:
             return None
-        keys = [key for block in blocks if (key := block.block_hash) is not None]
-        store = Store(blocks, targets, keys, [self._last_uses[block.block_id] for block in blocks])
+        copies = [
+            StoredBlock(target, key, block.block_hash_num_tokens or 0, self._last_uses[block.block_id])
+            for target, (key, block) in zip(targets, chosen, strict=False)
+        ]
+        store = Store(blocks, copies)
         # A block may be read by two copies at once, of which the first is of what it held before.
-        self._map.copying.update((block.block_id, store) for block in blocks)
-        self._under_way.update(keys)
+        self._finder.cache.copying.update((block.block_id, store) for block in blocks)
+        self._under_way.update(copy.key for copy in copies)
         self._queue.reprice(blocks, _COPYING_S)
         return store
 
     def end(self, store: Store) -> None:
         """Take over what the copies have brought, but for blocks that were written over meanwhile."""
-        copying = self._map.copying
-        self._under_way.difference_update(store.keys)
-        stored, lost, safe = [], [], []
-        copies = zip(store.blocks, store.targets, store.keys, store.last_uses, strict=True)
-        for block, target, key, last_use in copies:
-            is_intact = copying.get(block.block_id) is store
-            if is_intact:
-                del copying[block.block_id]
-            if is_intact and not store.abandoned:
-                safe.append(block)
-                stored.append(StoredBlock(target, key, block.block_hash_num_tokens or 0, last_use))
-            else:
-                lost.append(target)
-        self._host.give_back(lost)
-        self._host.put(stored)
-        self._queue.reprice(safe, self._fetch_s)
-        self.stats.stored += len(stored)
-        self.stats.overwritten += len(lost)
+        intact = self._take_intact(store)
+        if store.abandoned:
+            intact = []
+        ids = {block.block_id for block in intact}
+        made = [block.block_id in ids for block in store.blocks]
+        self.host.give_back([copy.block for copy, is_made in zip(store.copies, made, strict=True) if not is_made])
+        self.host.put(list(compress(store.copies, made)))
+        self._queue.reprice(intact, self._fetch_s)
+        self.counts.stored += len(intact)
+        self.counts.overwritten += len(store.blocks) - len(intact)
 
     def fail(self, store: Store) -> None:
         """Forget copies that failed: the GPU's own blocks are the only ones, and may be chosen again."""
-        copying = self._map.copying
-        self._under_way.difference_update(store.keys)
+        intact = self._take_intact(store)
+        self.host.give_back([copy.block for copy in store.copies])
+        self._queue.reprice(intact, self._compute_s)
+        self._losses_guard.tell(self.ledger.note_not_copied, [block.block_id for block in intact], "overwritten")
+        self.counts.failed_stores += len(store.blocks)
+
+    def _take_intact(self, store: Store) -> list[KVCacheBlock]:
+        """Note that copies are over, and find the blocks that were not written over meanwhile."""
+        copying = self._finder.cache.copying
+        self._under_way.difference_update(copy.key for copy in store.copies)
         intact = [block for block in store.blocks if copying.get(block.block_id) is store]
         for block in intact:
             del copying[block.block_id]
-        self._host.give_back(store.targets)
-        self._queue.reprice(intact, self._compute_s)
-        self._losses_guard.tell(self.ledger.note_not_copied, [block.block_id for block in intact], "overwritten")
-        self.stats.failed += len(store.blocks)
+        return intact
 
     def _is_useful(self, block: KVCacheBlock) -> bool:
         return self.usefulness.is_useful(self._last_uses[block.block_id].context.finish_class)
 
     def _choose(self, most: int | None) -> dict[BlockHashWithGroupId, KVCacheBlock]:
         """Choose up to `most` of the next victims, None: all that are worth a copy."""
-        holds = self._host.map.holds
+        holds = self.host.map.holds
         chosen: dict[BlockHashWithGroupId, KVCacheBlock] = {}
         useless, safe, kept = set(), [], []
         for block in self._queue.list_victims(self._margin + self.looks.begin()):
@@ -221,11 +217,11 @@ class Storing:
                 self.looks.has_more = True
             else:
                 chosen[key] = block
-        self._host.renew(kept)
+        self.host.renew(kept)
         self._queue.reprice(safe, self._fetch_s)
         self._losses_guard.tell(self.ledger.note_not_copied, useless, "not worth a copy")
         avoided = useless - self._passed_over
-        self.stats.avoided += len(avoided)
+        self.counts.avoided += len(avoided)
         self.usefulness.note_avoided(len(avoided))
         self._passed_over |= avoided
         return chosen

@@ -6,19 +6,17 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 
 from agentcache.engine.cpu_cache.copies import Copies
-from agentcache.engine.cpu_cache.fetching import Fetch, Fetching
-from agentcache.engine.cpu_cache.host_cache import HostCache
-from agentcache.engine.cpu_cache.link import find_block_bytes
-from agentcache.engine.cpu_cache.store_choice import find_filled
+from agentcache.engine.cpu_cache.fetching import Fetching
 from agentcache.engine.cpu_cache.storing import Storing
+from agentcache.engine.observe.views import TierCounts
 from agentcache.engine.parts import Part
 from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP, CachedBlockMap
 from agentcache.engine.segments.fill_request import find_obstacle
 from agentcache.engine.segments.gap_filler import GapFiller
 from agentcache.engine.segments.scheduler import MultiSegmentScheduler
 from agentcache.engine.vllm.base import cdiv, init_logger
-from agentcache.engine.vllm.copies import CopiesDone, CopyOrders
-from agentcache.engine.vllm.types import KVCacheBlock, Request, SchedulerOutput
+from agentcache.engine.vllm.connector import CopiesDone, CopyOrders
+from agentcache.engine.vllm.types import KVCacheBlock, Request, Scheduler, SchedulerOutput
 from agentcache.errors import IntegrityError
 from agentcache.policy.return_price import ReturnPrice
 
@@ -58,6 +56,21 @@ class PrefillGate:
         return self._clock() - self._closed_s >= _MOST_GATED_S
 
 
+def find_filled(scheduler: Scheduler, step: SchedulerOutput) -> set[int]:
+    """Find the blocks that a step which has just been scheduled fills, by their ids: they must not be stored yet.
+
+    Their hashes stand on them by now, their KV comes with the step. O(rows of the step + blocks that it fills).
+    """
+    filled: set[int] = set()
+    size, get_blocks = scheduler.block_size, scheduler.kv_cache_manager.get_blocks
+    for name, tokens in step.num_scheduled_tokens.items():
+        computed = scheduler.requests[name].num_computed_tokens
+        first, end = computed // size, (computed + tokens) // size
+        if first < end:
+            filled.update(block.block_id for block in get_blocks(name).blocks[KV_CACHE_GROUP][first:end])
+    return filled
+
+
 class Tier(Part):
     """Steers vLLM's workers: it says what to copy behind each step, and hears what has been copied."""
 
@@ -65,40 +78,26 @@ class Tier(Part):
         self,
         scheduler: MultiSegmentScheduler,
         *,
-        host: HostCache,
         storing: Storing,
         fetching: Fetching,
         filler: GapFiller,
         price: ReturnPrice,
         clock: Callable[[], float],
     ) -> None:
-        """Join the caches: `storing` chooses what is copied to `host`, `fetching` what is copied back.
+        """Join the caches: `storing` chooses what is copied to the CPU cache, `fetching` what is copied back.
 
         `filler` holds blocks of waiting requests, `price` is told what was fetched. `clock` gives seconds.
         """
-        self.host = host
+        self.host = storing.host
         self.storing = storing
         self.fetching = fetching
-        self.fetched_blocks = 0
-        self.failed_fetches = 0
-        """Blocks whose copies back could not be made."""
-        self.store_s = 0.0
-        """Seconds that copies to the CPU cache took, of all workers together."""
-        self.fetch_s = 0.0
-        """The same of copies back."""
-        workers = scheduler.parallel_config.world_size
-        self.block_bytes = int(find_block_bytes(scheduler)) * workers
-        """What all workers together copy for a block."""
+        self.counts = storing.counts
         self._gate = PrefillGate(storing.can_lose, clock)
         self._scheduler = scheduler
         self._filler = filler
         self._price = price
-        self.copies = Copies(workers, most_fetched=max(1, int(_MOST_FETCHES_S / fetching.block_s)))
-
-    @property
-    def is_copying(self) -> bool:
-        """Tell whether any copy is under way or about to begin."""
-        return bool(self.copies.stores) or self.is_fetching
+        workers = scheduler.parallel_config.world_size
+        self.copies = Copies(workers, most_fetched=max(1, int(_MOST_FETCHES_S / fetching.link.block_s)))
 
     @property
     def is_fetching(self) -> bool:
@@ -159,7 +158,7 @@ class Tier(Part):
     @property
     def needs_step(self) -> bool:
         """Tell whether the engine must go on although no request is left: to end copies, or to look for some."""
-        return self.is_copying or self.storing.looks.is_awaited
+        return bool(self.copies.stores) or self.is_fetching or self.storing.looks.is_awaited
 
     def begin_copies(self, step: SchedulerOutput) -> CopyOrders:
         """Tell the workers what to copy beside the step that has just been scheduled.
@@ -177,30 +176,22 @@ class Tier(Part):
 
     def end_copies(self, done: CopiesDone) -> None:
         """Take over what workers report since the last call. A copy that failed is as if never made."""
-        ended = self.copies.end(done)
-        for store, seconds in ended.stores:
+        stores, fetches = self.copies.end(done)
+        for store, seconds in stores:
             if seconds is None:
                 self.storing.fail(store)
             else:
                 self.storing.end(store)
-                self.store_s += seconds
-        for fetch, seconds in ended.fetches:
+                self.counts.store_s += seconds
+        for fetch, seconds in fetches:
             if seconds is None:
-                self._fail_fetch(fetch)
+                self.fetching.fail(fetch)
+                self.counts.failed_fetches += len(fetch.blocks)
             else:
-                self._end_fetch(fetch)
-                self.fetch_s += seconds
-
-    def _end_fetch(self, fetch: Fetch) -> None:
-        self.fetching.end(fetch)
-        self.storing.inherit(fetch.blocks, map(self.host.last_use_of, fetch.sources))
-        self.fetched_blocks += len(fetch.blocks)
-        self._price.note_kept(len(fetch.blocks))
-
-    def _fail_fetch(self, fetch: Fetch) -> None:
-        """Send its requests on: they wait until they are looked at again, and fetch nothing more."""
-        self.fetching.fail(fetch)
-        self.failed_fetches += len(fetch.blocks)
+                self.fetching.end(fetch)
+                self.counts.fetched += len(fetch.blocks)
+                self.counts.fetch_s += seconds
+                self._price.note_kept(len(fetch.blocks))
 
     def evicted(self, blocks: Sequence[KVCacheBlock], request_id: str) -> None:  # noqa: ARG002
         """Note blocks that the GPU evicts, and that still have their hashes."""
@@ -221,6 +212,10 @@ class Tier(Part):
         self.host.reset()
         return True
 
+    def count(self) -> TierCounts:
+        """Count everything since the start."""
+        return self.counts.model_copy(update={"used": self.host.used_blocks, "evicted": self.host.evictions.blocks})
+
     def count_held(self) -> Counter[int]:
         """Count how often each block of the GPU is held by copies, by its id."""
         return Counter(block.block_id for fetch in self.copies.fetches for block in fetch.blocks)
@@ -228,11 +223,11 @@ class Tier(Part):
     def check_integrity(self) -> None:
         """Raise IntegrityError when the host's cache or the copies contradict themselves."""
         self.host.check_integrity()
-        used = {block.block_id for store in self.copies.stores.values() for block in store.targets}
+        used = {copy.block.block_id for store in self.copies.stores.values() for copy in store.copies}
         used.update(block.block_id for fetch in self.copies.fetches for block in fetch.sources)
         if wrong := self.host.find_used().symmetric_difference(used):
             raise IntegrityError(f"blocks of the CPU cache in use without a copy, or the other way: {wrong}")
-        keys = [key for store in self.copies.stores.values() for key in store.keys]
+        keys = [copy.key for store in self.copies.stores.values() for copy in store.copies]
         if len(set(keys)) < len(keys) or any(map(self.host.map.holds, keys)):
             raise IntegrityError("a block is copied to the CPU cache twice")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from array import array
+from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -243,12 +244,9 @@ def _hash_runs(tokens: array[int]) -> NDArray[np.uint64]:
 
 def _count_shared(one: bytes, other: bytes) -> int:
     """Count the blocks that both begin with. Hashes are chained: after the first difference all differ."""
-    low, high = 0, min(len(one), len(other)) // _HASH_BYTES
-    while low < high:
-        middle = (low + high + 1) // 2
-        place = slice((middle - 1) * _HASH_BYTES, middle * _HASH_BYTES)
-        if one[place] == other[place]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+
+    def differs(block: int) -> bool:
+        place = slice(block * _HASH_BYTES, (block + 1) * _HASH_BYTES)
+        return one[place] != other[place]
+
+    return bisect_left(range(min(len(one), len(other)) // _HASH_BYTES), True, key=differs)

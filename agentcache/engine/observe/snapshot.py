@@ -8,40 +8,13 @@ from pydantic import Field
 
 from agentcache._evictor import Evictor, PinnedEvictor
 from agentcache.engine.blocks.block_queue import Evictions
-from agentcache.engine.cpu_cache.tier import Tier
-from agentcache.engine.observe.views import ComparisonCounts, RuntimeCounts, View
+from agentcache.engine.observe.views import ComparisonCounts, RuntimeCounts, SegmentCounts, TierCounts, View
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.engine.segments.scheduler import find_engine_obstacle
 from agentcache.engine.vllm.engine import EngineCoreProc
 
 # The method of the engine core that answers with a snapshot.
 SNAPSHOT_METHOD = "agentcache_snapshot"
-
-
-class SegmentCounts(View):
-    """Counts of multi-segment reuse since the start."""
-
-    requests: dict[int, int] = Field(description="requests that had gaps filled, by their number of segments")
-    fill_tokens: int = Field(description="tokens of admitted requests that fill requests computed")
-    islands_dropped: int = Field(description="runs of cached blocks behind a gap that were not worth a fill request")
-    fallbacks: dict[str, int] = Field(description="requests that could have no gaps, by reason")
-
-
-class TierCounts(View):
-    """Counts of the CPU cache, in blocks where nothing else is said."""
-
-    total: int
-    used: int = Field(description="hold KV now")
-    stored: int = Field(description="copied from the GPU since the start")
-    overwritten: int = Field(description="whose GPU block was reused before the copy was made, since the start")
-    avoided: int = Field(description="were about to be evicted and not stored: few like them were ever fetched")
-    fetched: int = Field(description="copied to the GPU since the start")
-    failed_stores: int = Field(default=0, description="whose copies from the GPU could not be made, since the start")
-    failed_fetches: int = Field(default=0, description="whose copies to the GPU could not be made, since the start")
-    evicted: int = Field(description="lost from here since the start")
-    block_bytes: int = Field(description="of one block, on all GPUs of the engine together")
-    store_s: float = Field(default=0.0, description="seconds that copies from the GPUs took which were made, summed")
-    fetch_s: float = Field(default=0.0, description="seconds that copies to the GPUs took which were made, summed")
 
 
 class BlockCounts(View):
@@ -101,16 +74,16 @@ def make_snapshot(scheduler: AgentScheduler) -> Snapshot:
     return Snapshot(
         policy=config.policy,
         knobs=knobs,
-        segments=read(None, _count_segments, scheduler),
+        segments=read(None, filler.stats.model_copy, deep=True) if filler is not None else None,
         segments_obstacle=obstacle.text if obstacle is not None else None,
         segments_obstacle_slug=obstacle.slug if obstacle is not None else None,
         tier_obstacle=scheduler.tier_obstacle.text if scheduler.tier_obstacle is not None else None,
         tier_obstacle_slug=scheduler.tier_obstacle.slug if scheduler.tier_obstacle is not None else None,
         evictions=read({}, lambda: queue.evictions) if queue is not None else {},
         lambda_value=read(None, _read_lambda, scheduler.evictor),
-        prefill_budget=scheduler.prefill_budget,
+        prefill_budget=scheduler.step_limit.budget,
         blocks=_count_blocks(scheduler),
-        tier=read(None, _count_tier, tier) if tier is not None else None,
+        tier=read(None, tier.count) if tier is not None else None,
         comparison=read(None, comparison.stats.model_copy) if comparison is not None else None,
         requests=_count_requests(scheduler),
         runtime=tracker.stats_guard.ask(None, tracker.count) if tracker is not None else None,
@@ -130,36 +103,6 @@ def snapshot_core(core: EngineCoreProc) -> dict[str, Any] | None:
 def _read_lambda(evictor: Evictor | None) -> float | None:
     ordering = evictor.inner if isinstance(evictor, PinnedEvictor) else evictor
     return getattr(ordering, "lambda_value", None)
-
-
-def _count_segments(scheduler: AgentScheduler) -> SegmentCounts | None:
-    stats = scheduler.segment_stats
-    if stats is None:
-        return None
-    return SegmentCounts(
-        requests=dict(stats.segments),
-        fill_tokens=stats.fill_tokens,
-        islands_dropped=stats.islands_dropped,
-        fallbacks=dict(stats.fallbacks),
-    )
-
-
-def _count_tier(tier: Tier) -> TierCounts:
-    stats = tier.storing.stats
-    return TierCounts(
-        total=tier.host.num_blocks,
-        used=tier.host.used_blocks,
-        stored=stats.stored,
-        overwritten=stats.overwritten,
-        avoided=stats.avoided,
-        fetched=tier.fetched_blocks,
-        failed_stores=stats.failed,
-        failed_fetches=tier.failed_fetches,
-        evicted=tier.host.evictions.blocks,
-        block_bytes=tier.block_bytes,
-        store_s=tier.store_s,
-        fetch_s=tier.fetch_s,
-    )
 
 
 def _count_blocks(scheduler: AgentScheduler) -> BlockCounts:

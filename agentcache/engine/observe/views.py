@@ -219,6 +219,40 @@ class ComparisonCounts(View):
     lost_s: float = Field(default=0.0, description="prefill that other requests computed more, estimated")
 
 
+class SegmentCounts(View):
+    """Counts of multi-segment reuse since the start."""
+
+    requests: Counter[int] = Field(
+        default=Counter(), description="requests that had gaps filled, by their number of segments"
+    )
+    fill_tokens: int = Field(default=0, description="tokens of admitted requests that fill requests computed")
+    islands_dropped: int = Field(
+        default=0, description="runs of cached blocks behind a gap that were not worth a fill request"
+    )
+    fallbacks: Counter[str] = Field(default=Counter(), description="requests that could have no gaps, by reason")
+
+
+class TierCounts(View):
+    """Counts of the CPU cache, in blocks where nothing else is said."""
+
+    total: int
+    used: int = Field(default=0, description="hold KV now")
+    stored: int = Field(default=0, description="copied from the GPU since the start")
+    overwritten: int = Field(
+        default=0, description="whose GPU block was reused before the copy was made, since the start"
+    )
+    avoided: int = Field(
+        default=0, description="were about to be evicted and not stored: few like them were ever fetched"
+    )
+    fetched: int = Field(default=0, description="copied to the GPU since the start")
+    failed_stores: int = Field(default=0, description="whose copies from the GPU could not be made, since the start")
+    failed_fetches: int = Field(default=0, description="whose copies to the GPU could not be made, since the start")
+    evicted: int = Field(default=0, description="lost from here since the start")
+    block_bytes: int = Field(description="of one block, on all GPUs of the engine together")
+    store_s: float = Field(default=0.0, description="seconds that copies from the GPUs took which were made, summed")
+    fetch_s: float = Field(default=0.0, description="seconds that copies to the GPUs took which were made, summed")
+
+
 _LATENCY_BOUNDS_S = (1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600)
 _TURN_BOUNDS = (1, 2, 3, 5, 8, 12, 20, 30, 50, 100)
 

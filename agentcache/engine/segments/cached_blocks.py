@@ -11,9 +11,9 @@ from itertools import chain, count
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from agentcache.engine.segments.fill_request import Place, find_inputs
 from agentcache.engine.segments.layer_rule import LayerRule
-from agentcache.engine.segments.plan import Hits, Interval, begin_outside, find_hits
+from agentcache.engine.segments.plan import Hits, Interval, Place, begin_outside, find_hits
+from agentcache.engine.vllm.base import cdiv
 from agentcache.engine.vllm.patches import replace
 from agentcache.engine.vllm.types import (
     BlockHash,
@@ -34,29 +34,15 @@ class BlockKeys:
     def __init__(self, groups: int = 1) -> None:
         # What vLLM puts behind a block's hash to tell groups of layers apart.
         self._suffixes = [make_block_hash_with_group_id(BlockHash(b""), group) for group in range(groups)]
-        self._known: WeakKeyDictionary[Request, list[Keys]] = WeakKeyDictionary()
-
-    def follow(self, request: Request, earlier: Request) -> None:
-        """Take over the keys of an earlier request for the blocks that both begin with, if that still has any."""
-        known = self._known.get(earlier)
-        if known is None:
-            return
-        low, high = 0, min(len(request.block_hashes), len(earlier.block_hashes), *map(len, known))
-        # Hashes are chained: after the first difference all differ.
-        while low < high:
-            middle = (low + high + 1) // 2
-            if request.block_hashes[middle - 1] == earlier.block_hashes[middle - 1]:
-                low = middle
-            else:
-                high = middle - 1
-        self._known[request] = [keys[:low] for keys in known]
+        # The beginning of what stands for each request, group by group.
+        self.known: WeakKeyDictionary[Request, list[Keys]] = WeakKeyDictionary()
 
     def find(self, request: Request) -> list[Keys]:
         """Return the keys of the request's full blocks, group by group. They are not to be changed."""
         hashes = request.block_hashes
-        known = self._known.get(request)
+        known = self.known.get(request)
         if known is None:
-            known = self._known[request] = [[] for _ in self._suffixes]
+            known = self.known[request] = [[] for _ in self._suffixes]
         for keys, suffix in zip(known, self._suffixes, strict=True):
             # A streamed request may have lost its last blocks, and got others. Hashes stand for all before them.
             if len(keys) > len(hashes) or (keys and keys[-1] != hashes[len(keys) - 1] + suffix):
@@ -179,13 +165,6 @@ def take_blocks(cache: BlockHashToBlockMap, keys: Sequence[BlockHashWithGroupId]
     return [block if isinstance(block, KVCacheBlock) else next(iter(block.values())) for block in found]
 
 
-def watched_map_of(pool: BlockPool) -> WatchedBlockMap:
-    """Return the map of a pool that is watched. A reset makes a new one: ask anew, do not keep it."""
-    cache = pool.cached_block_hash_to_block
-    assert isinstance(cache, WatchedBlockMap)
-    return cache
-
-
 def watch_cache(pool: BlockPool) -> WatchedBlockMap:
     """Put a map that tells of changes in place of the pool's own, which must be empty."""
     assert not len(pool.cached_block_hash_to_block)
@@ -202,15 +181,15 @@ class Prefix(NamedTuple):
     held: Mapping[Place, KVCacheBlock]
 
 
-class PrefixHit(NamedTuple):
-    """What vLLM's look-up gives: the blocks by group, their tokens, and a boundary for models with several groups.
+# What vLLM's look-up gives: the blocks by group, their tokens, and a boundary for models with several groups: as many
+# tokens as full attention alone has cached, if those are more, else 0.
+PrefixHit = tuple[tuple[list[KVCacheBlock], ...], int, int]
 
-    The boundary are the tokens of what full attention alone has cached, if those are more, else 0.
-    """
 
-    groups: tuple[list[KVCacheBlock], ...]
-    tokens: int
-    boundary: int
+def find_inputs(request: Request, block_size: int) -> list[Interval]:
+    """Find the blocks of encoder inputs, an image's for instance, before which no gap can end: all but the first."""
+    places = [feature.mm_position for feature in request.mm_features]
+    return [Interval(place.offset // block_size + 1, cdiv(place.offset + place.length, block_size)) for place in places]
 
 
 class HitFinder:
@@ -222,6 +201,7 @@ class HitFinder:
         self._pool = pool
         self.keys = BlockKeys(rule.groups)
         self.cache: WatchedBlockMap = watch_cache(pool)
+        """The pool's map. A reset makes a new one: ask anew, do not keep it."""
 
     def watch(self) -> None:
         """Watch the map that vLLM has made anew, which is empty."""
@@ -238,10 +218,6 @@ class HitFinder:
     def find_hits(self, request: Request, block_map: CachedBlockMap, limit: int) -> Hits:
         """Find the first blocks of those before `limit` that can be reused, and the segments behind gaps."""
         hits = find_hits(self.rule.find_usable(block_map.cached, limit), limit)
-        return self.begin_outside_inputs(request, hits)
-
-    def begin_outside_inputs(self, request: Request, hits: Hits) -> Hits:
-        """Shorten the segments that begin in the middle of an encoder input of the request."""
         if not hits.islands or not request.mm_features:
             return hits
         return begin_outside(hits, find_inputs(request, self.block_size))
@@ -280,7 +256,7 @@ class HitFinder:
         if self.rule.parts:
             cached = find_hits(self.rule.find_full(prefix.block_map.cached), limit).prefix
             boundary = cached if cached > prefix.blocks else 0
-        return PrefixHit(groups, prefix.blocks * self.block_size, boundary * self.block_size)
+        return groups, prefix.blocks * self.block_size, boundary * self.block_size
 
     def _find_group(self, prefix: Prefix, group: int, indices: range) -> list[KVCacheBlock]:
         """Find a group's blocks; vLLM's null block stands for those that are not needed."""

@@ -11,44 +11,25 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
 
+from agentcache.engine.observe.views import SegmentCounts
 from agentcache.engine.parts import Part
 from agentcache.engine.segments.cached_blocks import CachedBlockMap, HitFinder, Prefix, PrefixHit
 from agentcache.engine.segments.fill_request import (
     FillRequest,
+    Holds,
     Parent,
-    Place,
     awaits_grammar,
     find_obstacle,
     is_startable,
     make_fill_request,
 )
-from agentcache.engine.segments.holds import Holds
-from agentcache.engine.segments.plan import Hits, Interval, SegmentCosts, plan_segments
+from agentcache.engine.segments.plan import Hits, Interval, Place, SegmentCosts, plan_segments
 from agentcache.engine.vllm.base import cdiv
 from agentcache.engine.vllm.types import KVCacheBlock, KVCacheManager, Request, RequestStatus
 from agentcache.engine.waits import WaitReason
 
 _NO_ROOM = "no room"
-
-
-@dataclass(slots=True)
-class SegmentStats:
-    """Since the start. `segments` counts requests by their number of cached segments; `fallbacks` by reason."""
-
-    segments: Counter[int] = field(default_factory=Counter)
-    fill_tokens: int = 0
-    islands_dropped: int = 0
-    fallbacks: Counter[str] = field(default_factory=Counter)
-
-
-class Brought(NamedTuple):
-    """Tokens that an admitted request hit, but only because we had them computed or fetched for it."""
-
-    filled: int
-    fetched: int
 
 
 class GapFiller(Part):
@@ -68,7 +49,7 @@ class GapFiller(Part):
 
         `awaits_blocks` tells whether it must for blocks of the CPU cache, by what the GPU has.
         """
-        self.stats = SegmentStats()
+        self.stats = SegmentCounts()
         # Fill requests under way, by their request's id.
         self.rows: dict[str, FillRequest] = {}
         self.holds = Holds(manager.block_pool, finder)
@@ -150,10 +131,12 @@ class GapFiller(Part):
         full = self.finder.rule.find_full(self.finder.cache.watchers[request.request_id].cached)
         return not full[parent.rows[-1].gap.end - 1]
 
-    def admit(self, request: Request, hit_tokens: int) -> Brought | None:
+    def admit(self, request: Request, hit_tokens: int) -> tuple[int, int] | None:
         """Note that the request has its blocks and runs in this step.
 
-        Returns None for a fill request, which is under way from now on.
+        Returns:
+            How many tokens it hit only because we had them computed, and how many because we had them fetched. None for
+            a fill request, which is under way from now on.
         """
         row = self._planned
         self._planned = self._prefix = None
@@ -166,7 +149,7 @@ class GapFiller(Part):
         if (obstacle := find_obstacle(request)) is not None:
             self.stats.fallbacks[obstacle] += 1
         if (parent := self._parents.pop(request.request_id, None)) is None:
-            return Brought(0, 0)
+            return 0, 0
         self.holds.release(parent, parent.held)
         if parent.filled:
             self.filled[request.request_id] = parent.filled
@@ -176,7 +159,7 @@ class GapFiller(Part):
             for brought in (parent.filled, parent.fetched - parent.filled)
         )
         self._count(parent, filled)
-        return Brought(filled, fetched)
+        return filled, fetched
 
     def hold_new_blocks(self) -> None:
         """Hold what fill requests compute until their parents are admitted. Call it after each step is scheduled."""
@@ -275,7 +258,7 @@ class GapFiller(Part):
 
     def _count(self, parent: Parent, filled_tokens: int) -> None:
         if parent.rows:
-            self.stats.segments[len(parent.rows) + 1] += 1
+            self.stats.requests[len(parent.rows) + 1] += 1
         elif parent.lacked_room:
             self.stats.fallbacks[_NO_ROOM] += 1
         self.stats.islands_dropped += parent.dropped

@@ -31,6 +31,10 @@ class Interval(NamedTuple):
         return self.end - self.start
 
 
+# A block of a request: its index, and its group of layers.
+Place = tuple[int, int]
+
+
 class Hits(NamedTuple):
     """The cached prefix in blocks, and the cached segments behind it, in order."""
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from itertools import chain
 from typing import Any
 
-from agentcache.engine.segments.cache_manager import Steering, steer
+from agentcache.engine.parts import Hooks
 from agentcache.engine.segments.cached_blocks import CachedBlockMap, HitFinder
 from agentcache.engine.segments.fill_request import find_obstacle
-from agentcache.engine.segments.filling_queue import FillingQueue
-from agentcache.engine.segments.gap_filler import GapFiller, SegmentStats
+from agentcache.engine.segments.gap_filler import GapFiller
 from agentcache.engine.segments.layer_rule import find_rule_obstacle, make_rule
 from agentcache.engine.segments.obstacles import Obstacle
 from agentcache.engine.segments.plan import SegmentCosts
+from agentcache.engine.segments.stand_ins import FillingQueue
 from agentcache.engine.vllm.base import VllmConfig, init_logger
 from agentcache.engine.vllm.scheduler import VllmScheduler
 from agentcache.engine.vllm.types import (
@@ -38,11 +38,14 @@ _BLOCKED: dict[RequestStatus, WaitReason] = {
 
 
 class MultiSegmentScheduler(VllmScheduler):
-    """Stock vLLM until `fill_gaps` is called with what `make_filler` made."""
+    """Stock vLLM until `fill_gaps` is called with what `make_filler` made, and `hooks` has parts that decide."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.gap_filler: GapFiller | None = None
+        self.hooks = Hooks(())
+        self.taker = ""
+        """The client's request for which blocks are allocated."""
         # Whether the KV connector is ours, and brings blocks before requests are admitted.
         self.steers_tier = False
 
@@ -69,16 +72,6 @@ class MultiSegmentScheduler(VllmScheduler):
                 "--agentcache segments.enabled=false (docs/replicas.md)."
             )
 
-    def steer_cache(
-        self, begin: Callable[[Request], None], make_room: Callable[[Request], bool], give_up: Callable[[Request], None]
-    ) -> None:
-        """Have vLLM's cache manager call these (see `Steering`), and count filled gaps as computed."""
-        looks_up_once = not self.enable_kv_cache_events
-        steer(
-            self.kv_cache_manager,
-            Steering(begin, make_room, give_up, self.gap_filler, self._register_fill, looks_up_once=looks_up_once),
-        )
-
     def fills_gaps_of(self, request: Request) -> bool:
         """Tell whether a later request with the same tokens can reuse cached blocks of this one behind a gap."""
         return self.gap_filler is not None and find_obstacle(request) is None
@@ -98,11 +91,6 @@ class MultiSegmentScheduler(VllmScheduler):
     def has_foreign_connector(self) -> bool:
         """Tell whether a KV connector that is not ours brings blocks."""
         return self.connector is not None and not self.steers_tier
-
-    @property
-    def segment_stats(self) -> SegmentStats | None:
-        """Return the counts of gaps and fill requests; None when gaps are not filled."""
-        return None if self.gap_filler is None else self.gap_filler.stats
 
     def is_fill_request(self, request_id: str) -> bool:
         """Tell whether this is a running request of our own, of which no client knows."""
@@ -170,16 +158,43 @@ class MultiSegmentScheduler(VllmScheduler):
             stats.num_running_reqs -= self.gap_filler.count_running()
         return stats
 
-    def find_wait(self, request: Request) -> WaitReason | None:  # noqa: ARG002 (policies look at it)
-        """Find why the request must wait for others' sake, and none of its gaps may be filled: for nothing, here."""
-        return None
+    def find_wait(self, request: Request) -> WaitReason | None:
+        """Find why the request must wait for others' sake, and none of its gaps may be filled."""
+        # Running requests free blocks some day, so no request waits for ever.
+        if not self.running or not self.hooks.find_wait:
+            return None
+        manager = self.kv_cache_manager
+        own = max(map(len, manager.get_blocks(request.request_id).blocks), default=0)
+        available = own + manager.block_pool.get_num_free_blocks()
+        return next(filter(None, (find(request, available) for find in self.hooks.find_wait)), None)
 
-    def awaits_blocks(self, request: Request, on_gpu: CachedBlockMap) -> bool:  # noqa: ARG002 (policies look at them)
-        """Tell whether the request must wait for blocks of the CPU cache, by what the GPU has: there is none here."""
-        return False
+    def awaits_blocks(self, request: Request, on_gpu: CachedBlockMap) -> bool:
+        """Tell whether the request must wait for blocks of the CPU cache, by what the GPU has."""
+        return any(awaits(request, on_gpu) for awaits in self.hooks.awaits_blocks)
 
     def note_wait(self, request: Request, reason: WaitReason) -> None:
-        """Note what holds a request that this step looks at: here it is not kept."""
+        """Note what holds a request that this step has looked at."""
+        for note in self.hooks.note_wait:
+            note(request, reason)
+
+    def note_taker(self, request: Request) -> None:
+        """Note for whom blocks are evicted if any are."""
+        self.taker = self.client_request_of(request).request_id
+
+    def make_room(self, request: Request) -> bool:
+        """Give a request that finds no blocks those held for others, before anything is preempted for it."""
+        return any(make(request, is_alone=not self.running) for make in self.hooks.make_room)
+
+    def choose_victim(self, request: Request) -> None:
+        """Put what is to be preempted for a request that finds no blocks last in the batch."""
+        for choose in self.hooks.choose_victim:
+            choose(request, self.running)
+
+    def register_fill(self, request: Request) -> None:
+        """Note a fill request that runs."""
+        self.requests[request.request_id] = request
+        # The step may have no room to look at that one.
+        self.note_wait(self.client_request_of(request), "fill")
 
     def _handle_blocked_waiting_request(self, request: Request) -> bool:
         reason, blocked = self._find_own_wait(request), _BLOCKED.get(request.status)
@@ -201,12 +216,6 @@ class MultiSegmentScheduler(VllmScheduler):
         if filler.held is not None and filler.held[0] is request:
             return filler.held[1]
         return self.find_wait(request)
-
-    def _register_fill(self, request: Request) -> None:
-        """Note a fill request that runs."""
-        self.requests[request.request_id] = request
-        # The step may have no room to look at that one.
-        self.note_wait(self.client_request_of(request), "fill")
 
     def _forget(self, requests: Iterable[Request]) -> None:
         assert self.gap_filler is not None

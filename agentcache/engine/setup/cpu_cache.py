@@ -10,12 +10,12 @@ from agentcache.config import AgentCacheConfig
 from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.cpu_cache.connector import SteeredConnector, TierObstacle, find_tier_obstacle
 from agentcache.engine.cpu_cache.fetching import Fetching
-from agentcache.engine.cpu_cache.host_cache import HostCache
-from agentcache.engine.cpu_cache.link import Link, find_links
+from agentcache.engine.cpu_cache.link import Link, find_block_bytes, find_speeds
 from agentcache.engine.cpu_cache.options import is_left_to_vllm, is_steered, names_ours
 from agentcache.engine.cpu_cache.store_choice import Usefulness
 from agentcache.engine.cpu_cache.storing import Storing
 from agentcache.engine.cpu_cache.tier import Tier
+from agentcache.engine.observe.views import TierCounts
 from agentcache.engine.parts import Observers
 from agentcache.engine.segments.gap_filler import GapFiller
 from agentcache.engine.segments.obstacles import Reason
@@ -68,21 +68,23 @@ class TierSetup:
     ) -> Tier:
         """Make the tier, and a connector that it steers. `evictor` is that of the CPU cache."""
         usefulness = Usefulness(_LINK_PRICE * self.link.block_s / filler.costs.block_s(0))
-        host = HostCache(self.host_blocks, scheduler.hash_block_size, evictor, clock, is_useful=usefulness.is_useful)
+        block_bytes = int(find_block_bytes(scheduler)) * scheduler.parallel_config.world_size
+        counts = TierCounts(total=self.host_blocks, block_bytes=block_bytes)
         storing = Storing(
             scheduler,
             queue,
-            host,
+            evictor,
             usefulness,
+            counts,
+            finder=filler.finder,
             fetch_s=self.link.block_s,
             compute_s=filler.costs.recompute_cost.at(0),
             observers=observers,
             clock=clock,
         )
-        fetching = Fetching(scheduler, queue, host, filler=filler, storing=storing, link=self.link)
+        fetching = Fetching(scheduler, queue, filler=filler, storing=storing, link=self.link)
         tier = Tier(
             scheduler,
-            host=host,
             storing=storing,
             fetching=fetching,
             filler=filler,
@@ -108,6 +110,6 @@ def find_tier(scheduler: MultiSegmentScheduler, config: AgentCacheConfig) -> tup
     if is_left_to_vllm(vllm_config):
         return None, TierObstacle.LAYER_KINDS
     if isinstance(connector, CopyingConnector):
-        return TierSetup(connector.host_blocks, find_links(scheduler, config).fetch), None
+        return TierSetup(connector.host_blocks, Link.of(find_speeds(vllm_config, config).fetch, scheduler)), None
     is_ours = names_ours(vllm_config)
     return None, find_tier_obstacle(vllm_config, scheduler.kv_cache_config, config) if is_ours else None

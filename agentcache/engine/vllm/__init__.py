@@ -2,6 +2,5 @@
 
 Where a release of vLLM moves or renames a thing, one line here changes. `internals.py` lists what we rely on beyond
 names, `compat.py` checks it at each start, and `patches.py` says what is replaced and why. `connector.py` is the CPU
-cache's KV connector: `copies.py` is what its two sides tell each other, `host_memory.py` has a worker's memory, and
-`copiers.py` copies.
+cache's KV connector: `host_memory.py` has a worker's memory, and `copiers.py` copies.
 """

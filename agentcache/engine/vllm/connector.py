@@ -1,20 +1,22 @@
-"""The CPU cache's KV connector, on vLLM's public interface: its workers make copies, its scheduler asks for none.
+"""The CPU cache's KV connector, on vLLM's public interface, and what its two sides tell each other.
 
-`agentcache/engine/cpu_cache/connector.py` has the scheduler's side that does, and what vLLM loads.
+Its workers make copies, its scheduler asks for none: `agentcache/engine/cpu_cache/connector.py` has
+the scheduler's side that does, and what vLLM loads.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from agentcache.engine.start_cause import tell_cause
+from agentcache.engine.start_cause import refuse_start
 from agentcache.engine.vllm.base import VllmConfig, current_platform
-from agentcache.engine.vllm.copiers import Copier, PlainCopier, StreamCopier, end_engine
-from agentcache.engine.vllm.copies import CopiesDone, CopyOrders, HostBlocks
+from agentcache.engine.vllm.copiers import PlainCopier, StreamCopier, end_engine
 from agentcache.engine.vllm.host_memory import count_host_blocks, find_pieces, take_memory
 from agentcache.engine.vllm.types import CacheHitSource, KVCacheBlocks, KVCacheConfig, Request, SchedulerOutput
 from agentcache.engine.vllm.workers import (
@@ -22,9 +24,66 @@ from agentcache.engine.vllm.workers import (
     KVConnectorHandshakeMetadata,
     KVConnectorMetadata,
     KVConnectorRole,
+    KVConnectorWorkerMetadata,
+    SimpleCPUOffloadMetadata,
     SupportsHMA,
 )
-from agentcache.errors import InputError
+
+
+@dataclass
+class CopyOrders(SimpleCPUOffloadMetadata):
+    """Asks our workers, in vLLM's words, for the copies of a step: one to the GPU, one from it, or neither.
+
+    Each has a number of its own, -1 where there is none.
+    """
+
+
+@dataclass
+class HostBlocks(KVConnectorHandshakeMetadata):
+    """Tells the scheduler how many blocks a worker has room for in the CPU cache."""
+
+    count: int
+
+
+@dataclass
+class CopiesDone(KVConnectorWorkerMetadata):
+    """Tells the scheduler of copies that have ended: by a copy's number, at how many workers.
+
+    `failed` are the numbers of those that failed at any worker, `seconds` has how long the others took, added up.
+    """
+
+    ended: dict[int, int] = field(default_factory=dict)
+    failed: set[int] = field(default_factory=set)
+    seconds: dict[int, float] = field(default_factory=dict)
+
+    def note(self, number: int, seconds: float | None) -> None:
+        """Note that a copy has ended at one worker, after so many seconds; None: it failed."""
+        self.ended[number] = 1
+        if seconds is None:
+            self.failed.add(number)
+        else:
+            self.seconds[number] = seconds
+
+    def take(self, number: int) -> float | None:
+        """Take out a copy, and return the seconds that it took; None: it failed."""
+        del self.ended[number]
+        seconds = self.seconds.pop(number, 0.0)
+        if number not in self.failed:
+            return seconds
+        self.failed.discard(number)
+        return None
+
+    def aggregate(self, other: KVConnectorWorkerMetadata) -> CopiesDone:
+        """Add up what two workers report, or two steps."""
+        assert isinstance(other, CopiesDone)
+        return CopiesDone(
+            dict(Counter(self.ended) + Counter(other.ended)),
+            self.failed | other.failed,
+            {
+                number: self.seconds.get(number, 0.0) + other.seconds.get(number, 0.0)
+                for number in self.seconds.keys() | other.seconds.keys()
+            },
+        )
 
 
 class CopyingConnector(KVConnectorBase_V1, SupportsHMA):
@@ -36,7 +95,7 @@ class CopyingConnector(KVConnectorBase_V1, SupportsHMA):
         self._layout = kv_cache_config
         self.host_blocks = count_host_blocks(vllm_config, kv_cache_config)
         """How many blocks the CPU cache has room for."""
-        self.copier: Copier | None = None
+        self.copier: StreamCopier | PlainCopier | None = None
         self._orders = CopyOrders()
 
     @property
@@ -62,13 +121,11 @@ class CopyingConnector(KVConnectorBase_V1, SupportsHMA):
         """
         counts = [each.count for each in metadata.values() if isinstance(each, HostBlocks)]
         if (least := min(counts, default=self.host_blocks)) < self.host_blocks:
-            message = (
+            raise refuse_start(
                 f"--kv-offloading-size: one worker has room for {least:,} blocks, the first for {self.host_blocks:,}, "
                 "as pipeline stages have different numbers of layers; give a --pipeline-parallel-size that divides the "
                 "layers or equal stages in VLLM_PP_LAYER_PARTITION, or leave the size out"
             )
-            tell_cause(message)
-            raise InputError(message)
 
     # At a worker.
 
@@ -76,8 +133,7 @@ class CopyingConnector(KVConnectorBase_V1, SupportsHMA):
         """Take the GPU's KV caches, and as much of the host's memory. Raises InputError if that is refused."""
         on_gpu = find_pieces(kv_caches, self._layout)
         on_host = take_memory(on_gpu, self.host_blocks, self._config)
-        kind = PlainCopier if current_platform.is_cpu() else StreamCopier
-        self.copier = kind(on_gpu, on_host)
+        self.copier = (PlainCopier if current_platform.is_cpu() else StreamCopier)(on_gpu, on_host)
 
     def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
         """Take the step's copies, before the step itself is launched.

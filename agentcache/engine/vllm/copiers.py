@@ -21,16 +21,16 @@ from collections import deque
 from collections.abc import Iterator
 from queue import SimpleQueue
 from threading import Thread
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 
 from agentcache.engine.vllm.base import current_platform, init_logger
-from agentcache.engine.vllm.copies import CopyOrders
 from agentcache.engine.vllm.host_memory import Pieces
 from agentcache.engine.vllm.workers import (
     CU_MEMCPY_SRC_ACCESS_ORDER_ANY,
     CU_MEMCPY_SRC_ACCESS_ORDER_STREAM,
+    SimpleCPUOffloadMetadata,
     build_params,
     copy_blocks,
 )
@@ -58,25 +58,6 @@ class Ended(NamedTuple):
 
     number: int
     seconds: float | None
-
-
-class Copier(Protocol):
-    """Makes the copies of one worker."""
-
-    on_gpu: Pieces
-    on_host: Pieces
-
-    def mark_step(self) -> None:
-        """Note that a step is about to be launched: copies wait for those launched before."""
-
-    def begin(self, orders: CopyOrders) -> None:
-        """Begin the step's copies."""
-
-    def take_ended(self) -> list[Ended]:
-        """Return the copies that have ended since the last call."""
-
-    def close(self) -> None:
-        """End what makes copies, and unpin the memory of the CPU cache."""
 
 
 class _Begun(NamedTuple):
@@ -139,7 +120,7 @@ class StreamCopier:
         self._steps_before = torch.Event()
         self._steps_before.record(torch.cuda.current_stream())
 
-    def begin(self, orders: CopyOrders) -> None:
+    def begin(self, orders: SimpleCPUOffloadMetadata) -> None:
         """Have the thread begin the step's copies."""
         if orders.load_cpu_blocks:
             self._ask(self._load, orders.load_event, orders.load_cpu_blocks, orders.load_gpu_blocks)
@@ -195,7 +176,7 @@ class PlainCopier:
     def mark_step(self) -> None:
         """Do nothing: a step has ended when the next one begins."""
 
-    def begin(self, orders: CopyOrders) -> None:
+    def begin(self, orders: SimpleCPUOffloadMetadata) -> None:
         """Make the copies."""
         if orders.load_cpu_blocks:
             copy = self.on_host, orders.load_cpu_blocks, self.on_gpu, orders.load_gpu_blocks

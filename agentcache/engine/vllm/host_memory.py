@@ -8,11 +8,10 @@ from typing import NoReturn
 import psutil  # type: ignore[import-untyped]
 import torch
 
-from agentcache.engine.start_cause import tell_cause
+from agentcache.engine.start_cause import refuse_start
 from agentcache.engine.vllm.base import VllmConfig, init_logger
 from agentcache.engine.vllm.types import KVCacheConfig
 from agentcache.engine.vllm.workers import get_world_group, is_pin_memory_available, pin_tensor
-from agentcache.errors import InputError
 
 logger = init_logger("vllm.agentcache")
 
@@ -116,6 +115,4 @@ def _explain(error: str) -> str | None:
 
 
 def _refuse(size: int, cause: str, error: RuntimeError | None) -> NoReturn:
-    message = f"--kv-offloading-size: {size / 2**30:.1f} GiB of the host's memory {cause}"
-    tell_cause(message)
-    raise InputError(message) from error
+    raise refuse_start(f"--kv-offloading-size: {size / 2**30:.1f} GiB of the host's memory {cause}") from error

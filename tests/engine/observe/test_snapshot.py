@@ -14,9 +14,9 @@ from agentcache.engine.observe.snapshot import (
     BlockCounts,
     EngineSnapshot,
     RequestCounts,
-    SegmentCounts,
     make_snapshot,
 )
+from agentcache.engine.observe.views import SegmentCounts
 from agentcache.engine.rpc.core_calls import answer_front_ends
 from agentcache.engine.scheduler import AgentScheduler
 
@@ -129,7 +129,7 @@ def method(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_the_engine_core_answers_with_plain_values(method: Any, tiny_model_path: str) -> None:
     lone = make_lone(tiny_model_path)
     assert isinstance(lone.scheduler, AgentScheduler)
-    lone.scheduler.segment_stats.segments[3] += 2
+    lone.scheduler.gap_filler.stats.requests[3] += 2
     answer = method(SimpleNamespace(scheduler=lone.scheduler, engine_index=1))
     assert answer["segments"]["requests"] == {"3": 2}
     read = EngineSnapshot.model_validate(answer)
