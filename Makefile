@@ -120,7 +120,7 @@ OTHER := $(VENV)/vllm-$(VLLM)
 ON_OTHER := tests/contract tests/engine tests/front_end tests/segments tests/tier \
   tests/sim/test_frozen.py tests/sim/test_golden_trace.py tests/sim/test_quick_pool.py
 ENGINES_ON_OTHER := tests/segments/test_gap_exactness.py tests/segments/test_job_exactness.py \
-  tests/tier/test_tier_exactness.py tests/server/test_openai_api.py
+  tests/tier/test_tier_exactness.py tests/tier/test_rollout_pauses.py tests/server/test_openai_api.py
 SIMULATE = -m agentcache simulate bfcl --policy vllm --policy agentcache --jobs 20 --rate 2 --kv-tokens 60000 \
   --seed 500 --overwrite --out
 

@@ -166,10 +166,13 @@ class AgentScheduler(MultiSegmentScheduler):
         """Empty the prefix cache, and forget what stood in it. Return False if it could not be emptied."""
         if not all(part.can_reset() for part in self.hooks.parts):
             return False
-        succeeded = super().reset_prefix_cache(reset_running_requests, reset_connector)
+        succeeded = super().reset_prefix_cache(reset_running_requests)
         if succeeded:
             for reset in self.hooks.reset:
                 reset()
+        if reset_connector:
+            # Apart: one that cannot forget now, as vLLM's own while it copies, leaves the GPU's cache empty even so.
+            succeeded = super().reset_prefix_cache(reset_connector=True) and succeeded
         return succeeded
 
     def shutdown(self) -> None:

@@ -29,6 +29,10 @@ _LANES_NOTE = (
     "of the requests that were answered within the measured time, which begins when all lanes have had their warm-up. "
     "Sessions that were under way at its end count as interrupted."
 )
+_ROLLOUT_NOTE = (
+    "Rollout: {samples} samples of each session begin one after another. They have the full blocks of its first prompt "
+    "in common, and blocks of their own behind them."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +98,16 @@ def _load_closed_loop(settings: JobSettings, tokenizer: Tokenizer, options: dict
     writer = ContextWriter(find_ordinary_tokens(tokenizer))
     loop = ClosedLoop(
         sessions=[ContextJob(job, writer) for job in loaded.jobs],
-        plays=SessionPlays(loaded.jobs, find_shared_blocks(loaded.jobs), settings.seed),
+        plays=SessionPlays(loaded.jobs, find_shared_blocks(loaded.jobs), settings.seed, samples=options["rollout"]),
         writer=writer,
         lanes=options["concurrency"],
         duration_s=options["duration_s"],
         warm_up=options["warm_up"],
     )
-    return LoadedRun(loop.sessions, (*loaded.notes, _TOKENS_NOTE, _LANES_NOTE), loop, loaded.losses)
+    notes = (*loaded.notes, _TOKENS_NOTE, _LANES_NOTE)
+    if options["rollout"] > 1:
+        notes = (*notes, _ROLLOUT_NOTE.format(samples=options["rollout"]))
+    return LoadedRun(loop.sessions, notes, loop, loaded.losses)
 
 
 def check_fit(

@@ -21,6 +21,7 @@ _LEAST = {
     "max_gap_s": 0,
     "concurrency": 1,
     "warm_up": 0,
+    "rollout": 1,
 }
 _ABOVE_ZERO = {
     "duration_s": "the seconds to measure",
@@ -73,6 +74,7 @@ _CLOSED_LOOPS: dict[str, Workload] = {
             "concurrency": None,
             "duration_s": 1800.0,
             "warm_up": 10,
+            "rollout": 1,
             "max_context": None,
             "max_gap_s": 300.0,
         },
@@ -85,7 +87,7 @@ class JobSettings:
     """One field per option, which the command line documents. None takes the workload's own value.
 
     `workload` is its name, and a colon and a path where it needs one. `rate` is jobs per second. With `concurrency`,
-    the jobs are a closed loop of so many lanes.
+    the jobs are a closed loop of so many lanes; `rollout` samples of each session run in a row.
     """
 
     workload: str
@@ -100,6 +102,7 @@ class JobSettings:
     concurrency: int | None = None
     duration_s: float | None = None
     warm_up: int | None = None
+    rollout: int | None = None
 
     def check(self) -> None:
         """Raise InputError, which names the flag, for an option that cannot work. The path must exist."""
@@ -235,6 +238,12 @@ def _add_lane_arguments(jobs: argparse._ArgumentGroup) -> None:
     )
     jobs.add_argument(
         "--warm-up", type=int, metavar="N", help="requests of each lane after the first, before that (default 10)"
+    )
+    jobs.add_argument(
+        "--rollout",
+        type=int,
+        metavar="N",
+        help="with --concurrency: N samples of each session in a row, which share its first prompt (default 1)",
     )
 
 

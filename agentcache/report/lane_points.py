@@ -117,6 +117,8 @@ COLUMNS = (
     Column("total tok/s/GPU", _of_loop(lambda loop: loop.total_tok_s), 0, narrow="tok/s/GPU"),
     Column("input", _of_loop(lambda loop: loop.input_tok_s), 0),
     Column("output", _of_loop(lambda loop: loop.output_tok_s), 1),
+    Column("turns/min", _of_loop(lambda loop: loop.turns_per_min), 1),
+    Column("GPU-s a job", _of_loop(lambda loop: loop.gpu_s_per_job), 1),
     Column("tok/s/user P50", _of_loop(lambda loop: loop.interactivity_p50), 1),
     Column("P90", _of_loop(lambda loop: loop.interactivity_p90), 1),
     Column("with TTFT P50", _of_loop(lambda loop: loop.normalized_p50), 1, narrow="tok/s/user"),

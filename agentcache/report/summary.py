@@ -16,6 +16,7 @@ class Throughput(BaseModel):
 
     A user's rate is 1 ÷ a percentile of the time per output token: P90 is that of the slowest tenth. `normalized` has
     the wait for the first token in it. `infinite_hit_rate` is the token hit rate of a cache without evictions.
+    `jobs_ended` are the sessions that finished within the window, wherever they began.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -30,6 +31,9 @@ class Throughput(BaseModel):
     normalized_p50: float | None
     normalized_p90: float | None
     infinite_hit_rate: float | None
+    turns_per_min: float | None = None
+    jobs_ended: int | None = None
+    gpu_s_per_job: float | None = None
 
 
 def measure_throughput(run: PolicyRun) -> Throughput | None:
@@ -42,6 +46,7 @@ def measure_throughput(run: PolicyRun) -> Throughput | None:
     prompt = sum(request.prompt_tokens for request in requests)
     output = sum(request.output_tokens for request in requests)
     infinite = sum(request.infinite_tokens or 0 for request in requests)
+    ended = sum(job.status == "finished" and begin_s <= job.finished_s <= end_s for job in run.jobs)
     return Throughput(
         window_s=end_s - begin_s,
         gpus=run.end.gpus,
@@ -53,6 +58,9 @@ def measure_throughput(run: PolicyRun) -> Throughput | None:
         normalized_p50=_rate(requests, _whole_token_s, 50),
         normalized_p90=_rate(requests, _whole_token_s, 90),
         infinite_hit_rate=infinite / prompt if prompt else None,
+        turns_per_min=60 * len(requests) / (end_s - begin_s),
+        jobs_ended=ended,
+        gpu_s_per_job=seconds / ended if ended else None,
     )
 
 

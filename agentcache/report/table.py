@@ -73,11 +73,17 @@ def _format_percent(value: float) -> str:
     return f"{100 * value:.1f}"
 
 
-def _of_loop(name: str, unit: str, part: str, format_value: Callable[[float], str] = format_number) -> Metric:
+def _of_loop(
+    name: str,
+    unit: str,
+    part: str,
+    format_value: Callable[[float], str] = format_number,
+    better: Literal["lower", "higher"] = "higher",
+) -> Metric:
     def value(policy: PolicySummary) -> float | None:
         return getattr(policy.throughput, part) if policy.throughput else None
 
-    return Metric(name, unit, value, format_value, "higher", rare=True)
+    return Metric(name, unit, value, format_value, better, rare=True)
 
 
 def _of_wait(reason: str) -> Metric:
@@ -88,6 +94,8 @@ _LATENCIES = (
     _of_loop("Throughput per GPU", "tok/s", "total_tok_s"),
     _of_loop("Input per GPU", "tok/s", "input_tok_s"),
     _of_loop("Output per GPU", "tok/s", "output_tok_s"),
+    _of_loop("Turns a minute", "", "turns_per_min"),
+    _of_loop("GPU-seconds a job", "s", "gpu_s_per_job", better="lower"),
     _of_loop("Interactivity, P50", "tok/s/user", "interactivity_p50"),
     _of_loop("Interactivity, P90", "tok/s/user", "interactivity_p90"),
     _of_loop("with the TTFT, P50", "tok/s/user", "normalized_p50"),

@@ -7,6 +7,7 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
+from handing_connector import CONNECTOR, HandingConnector
 from lone_scheduler import BLOCK_SIZE, Step
 from steered_scheduler import SEARCH, do_turn_in_no_time, make_lone, run_until_idle, tokens_of
 from test_multi_segment import PROMPT, cache_prompt
@@ -127,3 +128,17 @@ def test_a_sleep_waits_for_blocks_on_their_way(tiny_model_path: str) -> None:
     core._finish_pause(clear_cache=True)
     lone.scheduler.check_integrity()
     assert not lone.scheduler.tier.host.used_blocks
+
+
+def test_pins_end_though_a_connector_cannot_forget_now(tiny_model_path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As vLLM's own cannot while it copies. The GPU's cache is empty by then."""
+    monkeypatch.setattr(HandingConnector, "reset_cache", lambda _: False)
+    lone = make_lone(tiny_model_path, "agentcache", gpu="h200", engine={"kv_transfer_config": CONNECTOR})
+    core = make_core(lone.scheduler)
+    do_turn_in_no_time(lone, "a 1", tokens_of(1, 100), calls=(SEARCH,), session_id="a")
+    assert len(lone.scheduler.tracker.pins) == 1
+    with pytest.raises(RuntimeError, match="KV connector cache"):
+        core.sleep(1)
+    assert not any(block.block_hash for block in lone.pool.blocks)
+    lone.scheduler.check_integrity()
+    assert (len(lone.scheduler.tracker.pins), lone.scheduler.tracker.count().pins.ended["reset"]) == (0, 1)

@@ -84,6 +84,8 @@ def test_waits_are_capped_at_five_minutes_in_a_loop(tmp_path: Path) -> None:
         ({"concurrency": 0}, "--concurrency 0: give at least 1"),
         ({"duration_s": 0.0}, "--duration 0: give a number above 0, the seconds to measure"),
         ({"warm_up": -1}, "--warm-up -1: give at least 0"),
+        ({"concurrency": None, "rollout": 4}, "--rollout: only with --concurrency"),
+        ({"rollout": 0}, "--rollout 0: give at least 1"),
         ({"workload": "bfcl"}, "--concurrency: only for recording"),
     ],
 )

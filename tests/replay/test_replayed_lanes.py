@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from fake_server import FakeServer
 from made_job import CharacterTokenizer
-from made_recordings import make_short_sessions
+from made_recordings import BLOCK, make_short_sessions
 from made_settings import make_settings
 
 from agentcache.cli import main
@@ -21,6 +21,7 @@ from agentcache.jobs.settings import JobSettings
 from agentcache.replay import command
 from agentcache.report.content import HTML_FILE, MARKDOWN_FILE, SUMMARY_FILE
 from agentcache.report.events import RUN_FILE, read_events, read_run_record
+from agentcache.report.summary import Summary
 from agentcache.run.checks import list_lanes
 from agentcache.run.folder import ENGINE_LOG
 from tool_runtime.agent.job import Context
@@ -83,6 +84,19 @@ def test_a_loop_finds_nothing_that_the_last_one_cached(server: FakeServer, sessi
         assert any(request.cached_tokens for request in requests)
         jobs.append({request.job for request in requests})
     assert not jobs[0] & jobs[1]
+
+
+def test_samples_of_a_rollout_find_their_first_prompt(server: FakeServer, sessions: Path, tmp_path: Path) -> None:
+    assert replay(server, sessions, tmp_path, "--concurrency", "1", "--rollout", "3") == 0
+    requests = [event for event in read_events(tmp_path) if event.type == "request" and event.turn == 0]
+    # The first session began midway.
+    shared = [(request.job.rpartition("-sample-")[2], request.infinite_tokens) for request in requests[1:]]
+    assert {tokens for sample, tokens in shared if sample in ("1", "2")} == {2 * BLOCK}
+    assert {tokens for sample, tokens in shared if sample not in ("1", "2")} <= {0}
+    loop = Summary.model_validate_json((tmp_path / SUMMARY_FILE).read_bytes()).policies["server"].throughput
+    assert loop is not None
+    assert (loop.turns_per_min or 0) > 0
+    assert loop.gpu_s_per_job == pytest.approx(loop.window_s / (loop.jobs_ended or 0))
 
 
 def test_one_number_is_a_run_of_its_own(server: FakeServer, sessions: Path, tmp_path: Path) -> None:

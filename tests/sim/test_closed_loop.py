@@ -71,6 +71,29 @@ def test_figures_leave_the_warm_up_out(measured: tuple[PolicyRun, Summary, Path]
     assert (throughput.normalized_p50 or 0) < (throughput.interactivity_p50 or 0)
 
 
+def test_turns_and_jobs_are_counted_by_their_ends(measured: tuple[PolicyRun, Summary, Path]) -> None:
+    run, summary, out = measured
+    assert run.end is not None
+    assert run.end.window_s is not None
+    begin_s, end_s = run.end.window_s
+    throughput = summary.policies["lru"].throughput
+    assert throughput is not None
+    assert throughput.turns_per_min == pytest.approx(sum(begin_s <= each.finished_s <= end_s for each in run.requests))
+    ended = [job for job in run.jobs if job.status == "finished" and begin_s <= job.finished_s]
+    assert any(job.started_s < begin_s for job in ended)
+    assert throughput.jobs_ended == len(ended)
+    assert throughput.gpu_s_per_job == pytest.approx(60 / len(ended))
+    assert "| Turns a minute ↑ |" in (out / MARKDOWN_FILE).read_text()
+
+
+def test_a_rollout_plays_each_session_by_its_samples(sessions: Path, tmp_path: Path) -> None:
+    run, summary = loop(sessions, tmp_path, rollout=3)
+    sessions_of = [job.job.partition("-sample-")[0] for job in run.jobs]
+    assert sessions_of.count(sessions_of[0]) == 3
+    assert summary.policies["lru"].throughput is not None
+    assert any("3 samples of each session" in note for note in read_run_record(tmp_path).notes)
+
+
 def test_hits_are_shown_beside_an_infinite_cache(sessions: Path, tmp_path: Path) -> None:
     rates = {}
     for tokens in (20_000, 2_000_000):

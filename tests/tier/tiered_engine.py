@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from crowd import BLOCKS
 from live_engine import BLOCK, LiveEngine
@@ -18,10 +19,20 @@ BLOCK_BYTES = 2 * 2 * 2 * 32 * 4 * BLOCK
 KNOBS = {"tier": {"enabled": True, "link_gb_s": 1e6}, "tuning": {"row_s": 0.0, "link_latency_s": 0.0}}
 
 
+E = TypeVar("E", bound=LiveEngine)
+
+
 @contextmanager
 def start_tiered(model_path: str, host_blocks: int) -> Iterator[LiveEngine]:
+    """As `start_tiered_as` does, by an engine without anything more."""
+    with start_tiered_as(LiveEngine, model_path, host_blocks) as engine:
+        yield engine
+
+
+@contextmanager
+def start_tiered_as(kind: type[E], model_path: str, host_blocks: int) -> Iterator[E]:
     """vLLM has one worker's connector a process, so no other engine may run meanwhile."""
-    engine = LiveEngine(
+    engine = kind(
         model_path,
         policy="agentcache",
         knobs=KNOBS,

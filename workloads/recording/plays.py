@@ -1,4 +1,7 @@
-"""Sessions without end: recorded ones in an order that the seed gives, again and again, with blocks of their own."""
+"""Sessions without end: recorded ones in an order that the seed gives, again and again, with blocks of their own.
+
+A rollout plays each in a group of samples, one behind the other, which have their first prompt in common.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,8 @@ _MOST_ROUNDS = 100_000
 # Ids have 63 bits. Multiples of the golden ratio's share of them lie far apart, so rounds do not meet.
 _IDS = 2**63
 _APART = 0x4F1BBCDCBFA53E0B
+# The same for samples, of another irrational: the square root of 2, without its whole part.
+_SAMPLES_APART = 0x3504F333F9DE6485
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,30 +37,39 @@ class SessionPlays:
 
     So no play finds what an earlier one of the same session left in the cache, but for what other sessions share. Nor
     does a play of one `copy` find what those of another left.
+
+    With several `samples`, so many plays in a row are of one session. These have the full blocks of its first prompt
+    in common as well.
     """
 
-    def __init__(self, sessions: Sequence[Job], shared_blocks: Collection[int], seed: int, copy: int = 0) -> None:
+    def __init__(
+        self, sessions: Sequence[Job], shared_blocks: Collection[int], seed: int, copy: int = 0, samples: int = 1
+    ) -> None:
         self._sessions = sessions
         self._shared = shared_blocks
         self._seed = seed
         self._copy = copy
+        self._samples = samples
 
     def take_copy(self, copy: int) -> SessionPlays:
         """Return the plays of the same sessions, in the same order, as another copy."""
-        return SessionPlays(self._sessions, self._shared, self._seed, copy)
+        return SessionPlays(self._sessions, self._shared, self._seed, copy, self._samples)
 
     def play(self, number: int) -> Job:
-        """Return a play: every session once before any is played again, each round in an order of its own."""
-        round_number, place = divmod(number, len(self._sessions))
+        """Return a play: every session once (by all samples) before any comes again, each round in its own order."""
+        group, sample = divmod(number, self._samples)
+        round_number, place = divmod(group, len(self._sessions))
         order = np.random.default_rng([self._seed, round_number]).permutation(len(self._sessions))
         job = self._sessions[int(order[place])]
         version = self._copy * _MOST_ROUNDS + round_number
-        if not version:
+        if not (version or sample):
             return job
-        turns = (replace(turn, context=self._renumber(_context(turn), version)) for turn in job.turns)
+        of_group = _head(_context(job.turns[0]))
+        turns = (replace(turn, context=self._renumber(_context(turn), version, sample, of_group)) for turn in job.turns)
         again = f"-again-{round_number}" if round_number else ""
         copy = f"-copy-{self._copy}" if self._copy else ""
-        return replace(job, id=f"{job.id}{copy}{again}", turns=tuple(turns))
+        apart = f"-sample-{sample}" if sample else ""
+        return replace(job, id=f"{job.id}{copy}{again}{apart}", turns=tuple(turns))
 
     def play_midway(self, number: int, warm_up: int) -> MidwaySession:
         """Return a play that begins between a quarter and three quarters of its turns.
@@ -72,9 +86,13 @@ class SessionPlays:
             turns[index] = _hasten(turns[index], waits=index == warm - 1)
         return MidwaySession(replace(job, turns=tuple(turns)), warm)
 
-    def _renumber(self, context: Context, version: int) -> Context:
+    def _renumber(self, context: Context, version: int, sample: int, of_group: Collection[int]) -> Context:
         shift = version * _APART
-        blocks = (block if block in self._shared else (block + shift) % _IDS for block in context.blocks)
+        own = shift + sample * _SAMPLES_APART
+        blocks = (
+            block if block in self._shared else (block + (shift if block in of_group else own)) % _IDS
+            for block in context.blocks
+        )
         return replace(context, blocks=tuple(blocks))
 
 
@@ -87,6 +105,11 @@ def find_shared_blocks(jobs: Iterable[Job]) -> set[int]:
         blocks = {block for turn in job.turns for block in _context(turn).blocks}
         shared.update(block for block in blocks if owners.setdefault(block, session) != session)
     return shared
+
+
+def _head(context: Context) -> set[int]:
+    """Return the full blocks: what follows the prompt in its last one is the sample's own."""
+    return set(context.blocks[: context.tokens // context.block_tokens])
 
 
 def _context(turn: Turn) -> Context:

@@ -102,3 +102,38 @@ def test_ids_of_any_size_are_renewed_within_their_bits() -> None:
     played = [blocks(plays.play(number)) - {7} for number in range(50)]
     assert len(set.union(*played)) == 50
     assert all(0 <= block < 2**63 for each in played for block in each)
+
+
+@given(st.integers(2, 9), st.integers(0, 2**32))
+def test_samples_of_a_group_share_their_first_prompt_alone(samples: int, seed: int) -> None:
+    plays = SessionPlays(SESSIONS, {0}, seed, samples=samples)
+    played = [plays.play(number) for number in range(2 * len(SESSIONS) * samples)]
+    assert len({job.id for job in played}) == len(played)
+    groups = [played[first : first + samples] for first in range(0, len(played), samples)]
+    for group in groups:
+        assert len({len(job.turns) for job in group}) == 1
+        heads = [job.turns[0].context for job in group]
+        assert heads == [heads[0]] * samples
+        shared = set.intersection(*map(blocks, group))
+        assert heads[0] is not None
+        assert shared == set(heads[0].blocks)
+        assert all(blocks(job) & blocks(other) == shared for job in group for other in group if job is not other)
+    apart = [set.union(*map(blocks, group)) for group in groups]
+    assert all(one & other == {0} for number, one in enumerate(apart) for other in apart[:number])
+
+
+def test_what_fills_a_begun_block_is_each_samples_own() -> None:
+    first = Context((1, 2), BLOCK, BLOCK + 5, 7)
+    second = Context((1, 2, 3), BLOCK, 3 * BLOCK, 7)
+    job = Job("only", (), turns=(Turn(context=first), Turn(context=second)))
+    one, other = (SessionPlays([job], (), 0, samples=2).play(number) for number in range(2))
+    assert one == job
+    assert blocks(one) & blocks(other) == {1}
+    for turn in other.turns:
+        assert turn.context is not None
+        assert turn.context.blocks[:2] == other.turns[0].context.blocks  # type: ignore[union-attr]
+
+
+def test_one_sample_is_played_as_without_groups() -> None:
+    alone, grouped = (SessionPlays(SESSIONS, {0}, 3, **given) for given in ({}, {"samples": 4}))
+    assert [alone.play(number) for number in range(9)] == [grouped.play(4 * number) for number in range(9)]
