@@ -53,13 +53,13 @@ def come_back(tracked: Tracked, name: str, kept_blocks: int = 0, used_blocks: in
 
 def test_a_turn_without_its_context_waits_and_lets_others_pass() -> None:
     tracked = make_controlled()
-    lost, kept = come_back(tracked, "lost"), come_back(tracked, "kept", kept_blocks=4)
-    tracked.hits = make_hits(4)
+    lost, kept = come_back(tracked, "lost"), come_back(tracked, "kept", kept_blocks=5)
+    tracked.hits = make_hits(5)
     tracked.clock.now_s += 10.0
     for _ in range(2):
         tracked.hits = []
         assert tracked.tracker.find_wait(lost, available=100) == "load"
-        tracked.hits = make_hits(4)
+        tracked.hits = make_hits(5)
         assert not tracked.tracker.find_wait(kept, available=100), "it is out of patience"
     assert tracked.tracker.load_control.held_turns == 1, "a turn counts once"
 
@@ -110,7 +110,7 @@ def test_what_is_left_of_its_context_is_not_kept_for_it() -> None:
     tracked = make_controlled()
     guarded: list[str] = []
     tracked.pins.guard = lambda request_id, *_: guarded.append(request_id)
-    lost, kept = come_back(tracked, "lost", kept_blocks=1), come_back(tracked, "kept", kept_blocks=4)
+    lost, kept = come_back(tracked, "lost", kept_blocks=1), come_back(tracked, "kept", kept_blocks=5)
     assert tracked.tracker.find_wait(lost, available=100)
     assert guarded == [kept.request_id]
     tracked.short = False
@@ -190,7 +190,7 @@ def test_a_preempted_request_goes_on() -> None:
 
 def test_what_the_host_s_memory_has_is_not_lost() -> None:
     tracked = make_controlled()
-    tracked.elsewhere = 4
+    tracked.elsewhere = 5
     request = come_back(tracked, "a")
     tracked.clock.now_s += 10.0
     assert not tracked.tracker.find_wait(request, available=100)

@@ -10,12 +10,15 @@ from collections.abc import Callable, Sequence
 from agentcache.engine.jobs.request_state import RequestState
 from agentcache.engine.vllm.types import KVCacheBlock, Request
 
+# A turn that finds less of its prompt in the caches computes its context. Chosen of 0.5, 0.8 and 0.9 on seed 0
+# (docs/results/closed-loop-choices.md#load-control).
+_KEPT_SHARE = 0.8
 # A turn is looked at again after so many seconds, and then whenever it has waited twice as long.
 _LOOK_S = 1.0
 
 
 class LoadControl:
-    """Lets a turn that most of its prompt is not cached for take blocks of pins once the turn before has paid.
+    """Lets a turn that finds too little of its prompt take blocks of pins once the turn before it has paid.
 
     Such turns go one at a time, in the order of the queue, each as long after the one before as that one's prompt took
     to compute, divided by `share`: so computing contexts again takes at most that share of the engine's time. A turn
@@ -77,7 +80,7 @@ class LoadControl:
         """Tell whether the request has to wait for its turn if it would take blocks of pins."""
         if self._limits and now_s >= state.look_again_s:
             self.look(request, state, now_s)
-        return self._limits and state.kept_tokens < request.num_tokens / 2
+        return self._limits and state.kept_tokens < _KEPT_SHARE * request.num_tokens
 
     def holds(self, request: Request, state: RequestState, now_s: float) -> bool:
         """Tell whether the request, of those that are limited, waits in this step and lets others pass."""
