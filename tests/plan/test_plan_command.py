@@ -46,7 +46,7 @@ def test_a_plan_shows_each_policy_with_each_cache(
         "agentcache",
     ]
     assert "Known error of the simulator" in page
-    assert "agentcache is predicted to end the mean job 2 % sooner than vllm" in page
+    assert "agentcache is predicted to end the mean job 1 % sooner than vllm" in page
     shown = capsys.readouterr().out
     assert shown.count("agentcache") >= 2
     # By its name alone: the folder was one of who recorded.

@@ -66,7 +66,7 @@ class Rollout:
         reasons = {name.rpartition("-")[0]: state.waits.reason for name, state in scheduler.tracker.states.items()}
         assert reasons[self.held] in ("pins", "new job", "load")
         assert reasons[self.fetched] == "fetch"
-        assert scheduler.tier.fetched_blocks == 6
+        assert scheduler.tier.counts.fetched == 6
 
     def count_cached(self, job: str) -> tuple[int, int]:
         """How many blocks of the job's next prompt are in the GPU's cache, and in the CPU cache."""

@@ -162,13 +162,13 @@ def make_tiered(
     tuning: Mapping[str, float | None] = {},
     **knobs: Any,
 ) -> TieredScheduler:
-    """Fetch whatever the CPU cache has, however little that saves. No tool is known to return in a second: no pins."""
+    """Fetch whatever the CPU cache has, however little that saves. Pins are short, so that other jobs push KV out."""
     tier = {"enabled": True, "link_gb_s": 1e6}
     config = make_config(
         model_path,
         SCHEDULER_CLASS,
         engine,
-        tuning={"row_s": 0.0, "link_latency_s": 0.0, "max_ttl_s": 1.0, **tuning},
+        tuning={"row_s": 0.0, "link_latency_s": 0.0, "max_ttl_s": 5.0, **tuning},
         **{"policy": "agentcache", "tier": tier, **knobs},
     )
     scheduler = make_connected(config, blocks, host_blocks)
