@@ -21,7 +21,7 @@ _TYPED = "--agentcache "
 # Old knobs by their dotted names. This release accepts them with a warning; the next one refuses them, and takes them
 # out of both tables. Those that are gone have no effect, since the release that is named and for that reason.
 REMOVED = {
-    "order.load_control": "0.3: order.recompute_share says how long turns wait",
+    "order.load_control": "0.2: order.recompute_share says how long turns wait",
     "grouped.least_wait_s": "0.2: it is a constant",
     "grouped.window": "0.2: it is a constant",
     "replicas.extra_jobs": "0.2: it is a constant",

@@ -60,7 +60,8 @@ class SessionPlays:
         group, sample = divmod(number, self._samples)
         round_number, place = divmod(group, len(self._sessions))
         order = np.random.default_rng([self._seed, round_number]).permutation(len(self._sessions))
-        job = self._sessions[int(order[place])]
+        # A lane begins it when it is free, whenever it came in the recording.
+        job = replace(self._sessions[int(order[place])], arrival_s=0.0)
         version = self._copy * _MOST_ROUNDS + round_number
         if not (version or sample):
             return job

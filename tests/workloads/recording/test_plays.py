@@ -50,6 +50,13 @@ def test_two_plays_share_nothing_but_the_heads(seed: int) -> None:
         assert all(blocks(job) & blocks(other) == {0} for other in played[:number])
 
 
+def test_no_play_waits_for_when_its_session_came() -> None:
+    late = [replace(session, arrival_s=100.0 * number) for number, session in enumerate(SESSIONS)]
+    plays = SessionPlays(late, {0}, 5)
+    for number in range(2 * len(late)):
+        assert plays.play(number).arrival_s == plays.play_midway(number, 1).job.arrival_s == 0
+
+
 def test_a_copy_plays_the_same_sessions_with_own_blocks() -> None:
     plays = SessionPlays(SESSIONS, {0}, 5)
     copy = plays.take_copy(2)
