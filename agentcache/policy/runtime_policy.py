@@ -43,7 +43,7 @@ class Order:
     would cost, at each turn no longer than their patience. Juniors are new jobs and, of those under way, the share
     `juniors` that has the fewest turns behind it, but none that has come far (`FAR_TURNS`).
 
-    Where jobs want more than the caches hold, turns that compute most of their prompts in the room of pins go one at a
+    Where jobs want more than the caches hold, turns that compute their contexts in the room of pins go one at a
     time, so that they take at most `recompute_share` of the engine's time, whatever their patience (`LoadControl`). One
     that has waited for `longest_wait_s` goes all the same.
     """

@@ -127,7 +127,7 @@ RUNTIME_METRICS = (
     ),
     counter(
         "held_turns_total",
-        "Turns that waited to compute most of their prompts, because jobs wanted more than the caches hold.",
+        "Turns that waited to compute their contexts, because jobs wanted more than the caches hold.",
         _one(lambda runtime: runtime.held_turns),
     ),
 )

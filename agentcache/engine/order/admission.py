@@ -157,7 +157,7 @@ class AdmissionControl:
         leaves room for the others to grow (`Order`), and holds back juniors alone: it waits for as long as what its job
         takes of that room until its end would cost, and so not for long if that is little. A request that has
         waited for `patience_s` goes, however many wait with it. Load control decides on its own which go that compute
-        most of their prompts, whatever their patience.
+        their contexts, whatever their patience.
         """
         if self._respected is None or request.status == RequestStatus.PREEMPTED or state.priority.by_arrival:
             return None
