@@ -12,7 +12,7 @@ from live_engine import make_prompt
 pytestmark = pytest.mark.engine
 
 PROMPT, LONG = make_prompt(1, 9 * BLOCK), make_prompt(2, 3 * BLOCK)
-TOKENS = 150
+TOKENS = 400
 
 
 def ask(server: SharedServer, prompt: list[int], tokens: int, **options: Any) -> Any:
@@ -31,11 +31,11 @@ def test_requests_of_a_paused_server_go_on_when_it_resumes(shared_server: Shared
     with ThreadPoolExecutor(2) as threads:
         running = threads.submit(ask, shared_server, LONG, TOKENS, session_id="running")
         while not shared_server.read_state()["requests"]["running"]:
-            pass
+            assert not running.done()
         shared_server.run(engine.pause_generation(mode="keep", clear_cache=True))
         waiting = threads.submit(ask, shared_server, PROMPT, 4, session_id="waiting")
         while not shared_server.read_state()["requests"]["waiting"]:
-            pass
+            assert not waiting.done()
         assert not running.done()
         shared_server.run(engine.resume_generation())
         answers = [running.result(), waiting.result()]
