@@ -18,7 +18,8 @@ from vllm.v1.request import Request, RequestStatus
 
 from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT
 from agentcache.engine.marks import write_forced_calls
-from agentcache.engine.vllm.connector import CopiesDone, CopyOrders
+from agentcache.engine.vllm.connector import CopiesDone
+from agentcache.engine.vllm.copiers import CopyOrders
 from agentcache.engine.vllm.garbage import SpareSurvivors
 from agentcache.models.catalog import resolve_model
 from agentcache.sim.clock import VirtualClock

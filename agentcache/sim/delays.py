@@ -12,7 +12,8 @@ from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.cpu_cache.link import Link, find_speeds
 from agentcache.engine.parts import Hooks, Part
 from agentcache.engine.scheduler import AgentScheduler
-from agentcache.engine.vllm.connector import CopiesDone, CopyOrders
+from agentcache.engine.vllm.connector import CopiesDone
+from agentcache.engine.vllm.copiers import CopyOrders
 from agentcache.engine.vllm.types import KVCacheBlock, KVConnectorOutput
 from agentcache.engine.vllm.workers import (
     KVConnectorMetadata,
@@ -69,7 +70,7 @@ class HostLink:
             self._begin(metadata, metadata.load_event_to_reqs.get(metadata.load_event, ()), started_s, ended_s)
 
     def _begin(
-        self, asked: SimpleCPUOffloadMetadata, requests: Sequence[str], started_s: float, ready_s: float
+        self, asked: CopyOrders | SimpleCPUOffloadMetadata, requests: Sequence[str], started_s: float, ready_s: float
     ) -> None:
         if asked.load_event >= 0:
             self._add(asked.load_event, False, requests, len(asked.load_gpu_blocks), started_s)

@@ -119,6 +119,15 @@ def test_what_is_left_of_its_context_is_not_kept_for_it() -> None:
     assert guarded == [kept.request_id, fits.request_id], "it goes on at once"
 
 
+def make_due() -> tuple[Tracked, Request, Request]:
+    """Two turns wait, and it is the first one's turn."""
+    tracked = make_controlled()
+    first, second = come_back(tracked, "a"), come_back(tracked, "b")
+    tracked.clock.now_s = PAID_S
+    assert not tracked.tracker.find_wait(first, available=100)
+    return tracked, first, second
+
+
 def test_it_waits_until_the_one_before_has_paid() -> None:
     tracked = make_controlled()
     request = come_back(tracked, "a")
@@ -129,10 +138,7 @@ def test_it_waits_until_the_one_before_has_paid() -> None:
 
 
 def test_turns_go_one_at_a_time() -> None:
-    tracked = make_controlled()
-    first, second = come_back(tracked, "a"), come_back(tracked, "b")
-    tracked.clock.now_s = PAID_S
-    assert not tracked.tracker.find_wait(first, available=100)
+    tracked, first, second = make_due()
     assert tracked.tracker.find_wait(second, available=100), "in this step it is the other's turn"
     tracked.admit(first)
     assert tracked.tracker.find_wait(second, available=100)
@@ -142,10 +148,7 @@ def test_turns_go_one_at_a_time() -> None:
 
 
 def test_a_turn_that_aborts_leaves_its_place_to_the_next() -> None:
-    tracked = make_controlled()
-    first, second = come_back(tracked, "a"), come_back(tracked, "b")
-    tracked.clock.now_s = PAID_S
-    assert not tracked.tracker.find_wait(first, available=100)
+    tracked, first, second = make_due()
     tracked.reply(first, status=RequestStatus.FINISHED_ABORTED)
     tracked.tracker.step()
     assert not tracked.tracker.find_wait(second, available=100)

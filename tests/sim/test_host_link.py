@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcache.engine.cpu_cache.link import Link
-from agentcache.engine.vllm.connector import CopyOrders
+from agentcache.engine.vllm.copiers import CopyOrders
 from agentcache.engine.vllm.workers import SimpleCPUOffloadMetadata
 from agentcache.sim.delays import HostLink, Links
 

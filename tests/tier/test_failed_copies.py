@@ -17,8 +17,8 @@ from agentcache.engine.cpu_cache.connector import TierConnector
 from agentcache.engine.cpu_cache.copies import Copies
 from agentcache.engine.cpu_cache.storing import Store
 from agentcache.engine.vllm import copiers
-from agentcache.engine.vllm.connector import CopiesDone, CopyingConnector, CopyOrders, HostBlocks
-from agentcache.engine.vllm.copiers import Ended, PlainCopier, StreamCopier
+from agentcache.engine.vllm.connector import CopiesDone, CopyingConnector, HostBlocks
+from agentcache.engine.vllm.copiers import CopyOrders, Ended, PlainCopier, StreamCopier
 from agentcache.engine.vllm.workers import KVConnectorRole
 from agentcache.errors import InputError, ServerError
 

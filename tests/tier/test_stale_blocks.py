@@ -12,7 +12,7 @@ from too_early import begin_unchecked, choose_too_early
 
 from agentcache.engine.cpu_cache.storing import Storing
 from agentcache.engine.cpu_cache.tier import Tier
-from agentcache.engine.vllm.connector import CopyOrders
+from agentcache.engine.vllm.copiers import CopyOrders
 from agentcache.engine.vllm.types import SchedulerOutput
 from agentcache.errors import IntegrityError
 

@@ -12,7 +12,8 @@ from agentcache.engine.segments.obstacles import Reason
 from agentcache.engine.segments.scheduler import find_config_obstacle
 from agentcache.engine.start_cause import refuse_start
 from agentcache.engine.vllm.base import VllmConfig, current_platform
-from agentcache.engine.vllm.connector import CopiesDone, CopyingConnector, CopyOrders
+from agentcache.engine.vllm.connector import CopiesDone, CopyingConnector
+from agentcache.engine.vllm.copiers import CopyOrders
 from agentcache.engine.vllm.types import (
     KVCacheConfig,
     KVConnectorOutput,

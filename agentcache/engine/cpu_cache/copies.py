@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 from agentcache.engine.cpu_cache.fetching import Fetch
 from agentcache.engine.cpu_cache.storing import Store
-from agentcache.engine.vllm.connector import CopiesDone, CopyOrders
+from agentcache.engine.vllm.connector import CopiesDone
+from agentcache.engine.vllm.copiers import CopyOrders
 
 
 class Copies:

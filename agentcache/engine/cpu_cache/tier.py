@@ -15,7 +15,8 @@ from agentcache.engine.segments.fill_request import find_obstacle
 from agentcache.engine.segments.gap_filler import GapFiller
 from agentcache.engine.segments.scheduler import MultiSegmentScheduler
 from agentcache.engine.vllm.base import cdiv, init_logger
-from agentcache.engine.vllm.connector import CopiesDone, CopyOrders
+from agentcache.engine.vllm.connector import CopiesDone
+from agentcache.engine.vllm.copiers import CopyOrders
 from agentcache.engine.vllm.types import KVCacheBlock, Request, Scheduler, SchedulerOutput
 from agentcache.errors import IntegrityError
 from agentcache.policy.return_price import ReturnPrice

@@ -1,4 +1,4 @@
-"""The CPU cache's KV connector, on vLLM's public interface, and what its two sides tell each other.
+"""The CPU cache's KV connector, on vLLM's public interface, and what its workers report.
 
 Its workers make copies, its scheduler asks for none: `agentcache/engine/cpu_cache/connector.py` has
 the scheduler's side that does, and what vLLM loads.
@@ -16,7 +16,7 @@ import torch
 
 from agentcache.engine.start_cause import refuse_start
 from agentcache.engine.vllm.base import VllmConfig, current_platform
-from agentcache.engine.vllm.copiers import PlainCopier, StreamCopier, end_engine
+from agentcache.engine.vllm.copiers import CopyOrders, PlainCopier, StreamCopier, end_engine
 from agentcache.engine.vllm.host_memory import count_host_blocks, find_pieces, take_memory
 from agentcache.engine.vllm.types import CacheHitSource, KVCacheBlocks, KVCacheConfig, Request, SchedulerOutput
 from agentcache.engine.vllm.workers import (
@@ -25,17 +25,8 @@ from agentcache.engine.vllm.workers import (
     KVConnectorMetadata,
     KVConnectorRole,
     KVConnectorWorkerMetadata,
-    SimpleCPUOffloadMetadata,
     SupportsHMA,
 )
-
-
-@dataclass
-class CopyOrders(SimpleCPUOffloadMetadata):
-    """Asks our workers, in vLLM's words, for the copies of a step: one to the GPU, one from it, or neither.
-
-    Each has a number of its own, -1 where there is none.
-    """
 
 
 @dataclass

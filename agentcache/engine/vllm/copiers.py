@@ -19,6 +19,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from queue import SimpleQueue
 from threading import Thread
 from typing import NamedTuple
@@ -30,7 +31,7 @@ from agentcache.engine.vllm.host_memory import Pieces
 from agentcache.engine.vllm.workers import (
     CU_MEMCPY_SRC_ACCESS_ORDER_ANY,
     CU_MEMCPY_SRC_ACCESS_ORDER_STREAM,
-    SimpleCPUOffloadMetadata,
+    KVConnectorMetadata,
     build_params,
     copy_blocks,
 )
@@ -51,6 +52,22 @@ def tell_failure(error: Exception) -> None:
 def end_engine(what: str) -> ServerError:
     """Return the error of a copy after which the engine cannot go on."""
     return ServerError(f"--kv-offloading-size: a copy between the GPU and the CPU cache {what}; restart the engine")
+
+
+@dataclass
+class CopyOrders(KVConnectorMetadata):
+    """Asks the workers for the copies of a step: one to the GPU, one from it, or neither.
+
+    Each has a number of its own, -1 where there is none. The fields have the names of vLLM's
+    `SimpleCPUOffloadMetadata`, so a simulation reads either.
+    """
+
+    load_event: int = -1
+    load_cpu_blocks: list[int] = field(default_factory=list)
+    load_gpu_blocks: list[int] = field(default_factory=list)
+    store_event: int = -1
+    store_gpu_blocks: list[int] = field(default_factory=list)
+    store_cpu_blocks: list[int] = field(default_factory=list)
 
 
 class Ended(NamedTuple):
@@ -120,7 +137,7 @@ class StreamCopier:
         self._steps_before = torch.Event()
         self._steps_before.record(torch.cuda.current_stream())
 
-    def begin(self, orders: SimpleCPUOffloadMetadata) -> None:
+    def begin(self, orders: CopyOrders) -> None:
         """Have the thread begin the step's copies."""
         if orders.load_cpu_blocks:
             self._ask(self._load, orders.load_event, orders.load_cpu_blocks, orders.load_gpu_blocks)
@@ -176,7 +193,7 @@ class PlainCopier:
     def mark_step(self) -> None:
         """Do nothing: a step has ended when the next one begins."""
 
-    def begin(self, orders: SimpleCPUOffloadMetadata) -> None:
+    def begin(self, orders: CopyOrders) -> None:
         """Make the copies."""
         if orders.load_cpu_blocks:
             copy = self.on_host, orders.load_cpu_blocks, self.on_gpu, orders.load_gpu_blocks
