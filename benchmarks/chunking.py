@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from vllm.platforms import current_platform
 
-from agentcache.engine.order.chunking import prefill_budget
+from agentcache.engine.chunking import prefill_budget
 from agentcache.profile.bench_engine import BenchEngine, make_bench_config
 from agentcache.tuning import Tuning
 

@@ -18,7 +18,7 @@ from agentcache._evictor import (
 from agentcache.errors import InputError, suggest
 from agentcache.policy.cost import RecomputeCost
 from agentcache.policy.lifespan import Frequency, LambdaBounds, LambdaController
-from agentcache.policy.runtime_policy import Order, RuntimePolicy, TierOrders
+from agentcache.policy.runtime_policy import Order, RuntimePolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +76,7 @@ class Policy:
 
     It asks for the inputs only if it needs them: a policy that knows no costs serves models without a cost model too.
     `segments` and `chunking`: whether multi-segment reuse and adaptive chunking come with it. `runtime` is what the
-    agent runtime does; None is no runtime at all. `tier_orders` take the place of its order where the policy steers a
-    CPU cache; None: it cannot steer one.
+    agent runtime does; None is no runtime at all. `steers_tier`: whether the policy can steer a CPU cache.
     """
 
     name: str
@@ -86,13 +85,7 @@ class Policy:
     segments: bool = False
     chunking: bool = False
     runtime: RuntimePolicy | None = None
-    tier_orders: TierOrders | None = None
-
-    def find_runtime(self, *, steers_tier: bool) -> RuntimePolicy | None:
-        """Find what the agent runtime does, where the CPU cache is steered or not."""
-        if self.runtime is None or self.tier_orders is None or not steers_tier:
-            return self.runtime
-        return replace(self.runtime, order=self.tier_orders.all_lost, kept_order=self.tier_orders.none_lost)
+    steers_tier: bool = False
 
 
 def _make_lru(_: GetInputs) -> Evictor:
@@ -141,12 +134,6 @@ _RELEASED = RuntimePolicy(
 # 0.65 to 0.9; seniority on seeds 0 to 2 and 10 to 12. A recompute share of 0.15, 0.25 and 0.4 by closed loops,
 # seeds 0 and 1 (docs/results/closed-loop-choices.md#load-control).
 _FOR_JOBS = Order(seniority_s=12.0, patience_s=15.0, least_wait_s=1.0, reserve=0.25, juniors=0.8, recompute_share=0.25)
-# Beside the CPU cache each wait is begun: requests that do not wait for pins evict what others have fetched, for
-# ever. Where nothing will be lost waits gain little: 2 s was chosen on seeds 0 to 5, of 2 and 4 s, for first tokens
-# (docs/results/host-memory-waits.md#shorter-waits); where all will be, 15 s, as without that memory, on the same, of
-# 11, 13 and 15 s (docs/results/host-memory-waits.md#the-longest-wait).
-_EACH_WAIT = replace(_FOR_JOBS, least_wait_s=0.0)
-_BESIDE_TIER = TierOrders(replace(_EACH_WAIT, patience_s=2.0), _EACH_WAIT)
 _OURS = RuntimePolicy(
     ttl="hazard",
     pin_rank="job arrival",
@@ -163,19 +150,13 @@ _AGENTCACHE = Policy(
     segments=True,
     chunking=True,
     runtime=_OURS,
-    tier_orders=_BESIDE_TIER,
+    steers_tier=True,
 )
 
 
-def _change_order(name: str, summary: str, change: Callable[[Order], Order]) -> Policy:
-    """Return `agentcache` with another order of jobs, beside a CPU cache too."""
-    return replace(
-        _AGENTCACHE,
-        name=name,
-        summary=summary,
-        runtime=replace(_OURS, order=change(_FOR_JOBS)),
-        tier_orders=TierOrders(*map(change, (_BESIDE_TIER.none_lost, _BESIDE_TIER.all_lost))),
-    )
+def _change_order(name: str, summary: str, order: Order) -> Policy:
+    """Return `agentcache` with another order of jobs."""
+    return replace(_AGENTCACHE, name=name, summary=summary, runtime=replace(_OURS, order=order))
 
 
 POLICIES: dict[str, Policy] = {
@@ -187,12 +168,12 @@ POLICIES: dict[str, Policy] = {
         _change_order(
             "agentcache-interactive",
             "the same, but requests wait for at most 8 s, not 15: sooner first tokens, later jobs",
-            lambda order: replace(order.hurry(8.0), recompute_share=0.0),
+            replace(_FOR_JOBS, patience_s=8.0, recompute_share=0.0),
         ),
         _change_order(
             "agentcache-throughput",
             "the same, but where jobs want more than the caches hold turns wait without a limit: most tokens a second",
-            lambda order: replace(order, recompute_share=0.15, longest_wait_s=math.inf),
+            replace(_FOR_JOBS, recompute_share=0.15, longest_wait_s=math.inf),
         ),
         Policy(
             "asymcache",

@@ -40,11 +40,7 @@ class ReturnPrice:
 
     def at(self, position: float) -> float:
         """As in the contract."""
-        return self.if_lost(position, self.lost_share)
-
-    def if_lost(self, position: float, share: float) -> float:
-        """Return the seconds for the block if such a share of what is evicted is lost, whatever was seen."""
-        return share * self._compute.at(position) + (1 - share) * self._fetch_s
+        return self.lost_share * self._compute.at(position) + (1 - self.lost_share) * self._fetch_s
 
     def note_lost(self, blocks: int) -> None:
         """Note evicted blocks that are computed again."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 # How long to keep a finished turn's KV: never; 2 s after fast tools (Continuum as released); Continuum as published;
@@ -23,9 +23,11 @@ SMALL_S = 0.2
 # No client is to give up: openai's and anthropic's wait for 600 s, and a prefill is still to come.
 LONGEST_S = 450.0
 # As shares of the seconds in which the whole cache is computed (docs/results/families.md#chosen): with windows, chosen
-# on seeds 0 and 1; with states, where nothing is lost and where all is, on seeds 0 to 5 and 289.
+# on seeds 0 and 1; with states, on seeds 0 to 3, of 0.4, 0.6 and 0.8.
 _PATIENCE_WITH_WINDOWS = 1.0
-_PATIENCE_WITH_STATES_KEPT, _PATIENCE_WITH_STATES = 0.4, 0.8
+_PATIENCE_WITH_STATES = 0.8
+# Chosen on seeds 0 to 4, of 5, 8 and 15 s (docs/results/host-memory-waits.md#one-patience).
+_PATIENCE_BESIDE_TIER_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,27 +63,10 @@ class Order:
         """Return the order in which no request waits for others' blocks longer than `most_s`."""
         return replace(self, patience_s=min(self.patience_s, most_s))
 
-    def towards(self, other: Order, share: float) -> Order:
-        """Return the order that lies so far on the way to the other one, from 0 to 1."""
-        ways = {field.name: (getattr(self, field.name), getattr(other, field.name)) for field in fields(self)}
-        # Both may be infinite.
-        return Order(**{name: a if a == b else a + share * (b - a) for name, (a, b) in ways.items()})
-
-
-@dataclass(frozen=True, slots=True)
-class TierOrders:
-    """The orders of jobs beside a CPU cache, between which is chosen by how much it will lose."""
-
-    none_lost: Order
-    all_lost: Order
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimePolicy:
     """`order` None is first come, first served. `factors`: correction factors and lifespans go to the evictor.
-
-    `kept_order` is the order where nothing that is evicted will be lost; where some of it will, the order is between
-    the two (`agentcache/policy/foreseen_loss.py`). None: `order` holds always.
 
     `protect_waiting`: what waiting requests will hit is kept for them. `wait_for_pins`: whether, while anything runs,
     a request without a pin of its own leaves pinned blocks alone. Where that is weighed, small requests (`SMALL_S`) do
@@ -93,21 +78,26 @@ class RuntimePolicy:
     wait_for_pins: PinWait = "none"
     protect_waiting: bool = False
     order: Order | None = None
-    kept_order: Order | None = None
     victim: Victim = "last"
     factors: bool = False
+
+    def beside_tier(self) -> RuntimePolicy:
+        """Return ours for an engine with a CPU cache.
+
+        Each wait is begun: requests that do not wait for pins evict what others have fetched, for ever. None is long,
+        as little is lost. Continuum's stay as published.
+        """
+        if self.ttl != "hazard" or self.order is None:
+            return self
+        return replace(self, order=replace(self.order.hurry(_PATIENCE_BESIDE_TIER_S), least_wait_s=0.0))
 
     def keep_contexts_whole(self, cache_s: float, *, has_states: bool) -> RuntimePolicy:
         """Return ours for layers with windows or states: without its last one a context is lost as a whole.
 
         Juniors leave room for what running requests hold, too, and no request waits for others' blocks longer than a
-        share of `cache_s`, the seconds in which the whole cache is computed. With states that share is smaller where
-        little will be lost: there others hardly queue. Continuum's stay as they are.
+        share of `cache_s`, the seconds in which the whole cache is computed. Continuum's stay as published.
         """
         if self.ttl != "hazard" or self.order is None:
             return self
-        order = replace(self.order, running=1.0)
-        if not has_states:
-            return replace(self, order=order.hurry(_PATIENCE_WITH_WINDOWS * cache_s))
-        kept_order = self.kept_order or order.hurry(_PATIENCE_WITH_STATES_KEPT * cache_s)
-        return replace(self, order=order.hurry(_PATIENCE_WITH_STATES * cache_s), kept_order=kept_order)
+        share = _PATIENCE_WITH_STATES if has_states else _PATIENCE_WITH_WINDOWS
+        return replace(self, order=replace(self.order.hurry(share * cache_s), running=1.0))

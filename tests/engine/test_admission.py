@@ -95,27 +95,6 @@ def test_without_a_pin_nobody_waits_however_little_is_free() -> None:
     assert not tracked.tracker.find_wait(tracked.ask("a", ASKED), available=0)
 
 
-@pytest.mark.parametrize(("loss", "patience_s"), [(0.0, 4.0), (0.5, 6.0), (1.0, 8.0)])
-def test_patience_goes_by_what_will_be_lost(loss: float, patience_s: float) -> None:
-    tracked = make_waiting(pinned=6, kept_order=Order(patience_s=4.0))
-    tracked.loss = loss
-    request = tracked.ask("a", ASKED)
-    tracked.tracker.step()
-    assert tracked.tracker.patience_s == patience_s
-    tracked.clock.now_s += patience_s - 0.1
-    assert tracked.tracker.find_wait(request, available=6)
-    tracked.clock.now_s += 0.1
-    assert not tracked.tracker.find_wait(request, available=6)
-
-
-def test_what_will_be_lost_is_looked_at_once_a_step() -> None:
-    tracked = make_waiting(pinned=6, kept_order=Order(patience_s=4.0))
-    tracked.loss = 0.0
-    assert tracked.tracker.patience_s == 8.0, "or requests of one queue would have several"
-    tracked.tracker.step()
-    assert tracked.tracker.patience_s == 4.0
-
-
 @pytest.mark.parametrize("runtime_policy", [RuntimePolicy(), RuntimePolicy(order=Order())])
 def test_policies_that_do_not_wait_for_pins(runtime_policy: RuntimePolicy) -> None:
     tracked = make_waiting(pinned=6)

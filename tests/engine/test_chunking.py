@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lone_scheduler import LoneScheduler, make_config, make_scheduler
 
+from agentcache.engine.chunking import prefill_budget
 from agentcache.engine.constants import SCHEDULER_CLASS
-from agentcache.engine.order.chunking import prefill_budget
 from agentcache.tuning import Tuning
 
 TUNING = Tuning(chunking_threshold=16, chunking_floor=512)

@@ -20,13 +20,13 @@ ORDER = Order(patience_s=RESERVED.patience_s, reserve=RESERVED.reserve, juniors=
     [(3, [0, 1, 2], [3, 4]), (1, [0], [1, 2]), (0, [0], [1, 2]), (40, [0, FAR_TURNS - 1], [FAR_TURNS, 39])],
 )
 def test_new_jobs_and_those_behind_most_are_juniors(bound: int, included: list[int], excluded: list[int]) -> None:
-    juniors = Juniors(lambda: 0.5, lambda share: bound if share == 0.5 else -1)
+    juniors = Juniors(0.5, lambda share: bound if share == 0.5 else -1)
     assert [turn for turn in (*included, *excluded) if juniors.include(turn)] == included
 
 
 def test_turns_are_counted_once_a_step() -> None:
     bounds = iter([2, 4])
-    juniors = Juniors(lambda: 0.5, lambda _: next(bounds))
+    juniors = Juniors(0.5, lambda _: next(bounds))
     assert [juniors.include(3), juniors.include(1)] == [False, True]
     juniors.step()
     assert [juniors.include(3), juniors.include(4)] == [True, False]

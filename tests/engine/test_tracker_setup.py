@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -125,23 +124,10 @@ def test_the_order_is_the_policy_s_with_what_the_knobs_say(
 
 
 def test_constants_of_the_order_go_before_the_policy_s() -> None:
-    policy = RuntimePolicy(order=Order(seniority_s=4.0, reserve=0.5), kept_order=Order(patience_s=9.0, reserve=0.5))
+    policy = RuntimePolicy(order=Order(seniority_s=4.0, reserve=0.5))
     _, tracker = make(policy, order={"patience_s": 5.0}, tuning={"seniority_s": 3.0, "reserve": 0.0})
     found = tracker._runtime_policy
-    assert found.order == found.kept_order == Order(seniority_s=3.0, patience_s=5.0)
-
-
-@pytest.mark.parametrize(("wanted", "patience_s"), [(0, 5.0), (1000, 5.0), (1100, 6.5), (1200, 8.0), (5000, 8.0)])
-def test_without_a_tier_patience_goes_by_the_room(wanted: int, patience_s: float) -> None:
-    """The cache has 1,600 tokens; a turn is taken to add a fifth at first."""
-    policy = RuntimePolicy(ttl="hazard", order=Order(patience_s=8.0), kept_order=Order(patience_s=5.0))
-    _, tracker = make(policy)
-    blocks = int(wanted * 1.6 / 1.2 / 16)
-    tracker.runtime.jobs.turn_counts.blocks.put(1, [b"%d" % place for place in range(blocks)])
-    tracker.step()
-    assert tracker.patience_s == pytest.approx(patience_s, abs=0.3)
-    _, tracker = make(replace(policy, kept_order=None))
-    assert tracker.patience_s == 8.0, "one order holds however much there is room for"
+    assert found.order == Order(seniority_s=3.0, patience_s=5.0)
 
 
 def test_the_bounds_of_the_job_table_are_set() -> None:

@@ -72,8 +72,6 @@ class Tracked:
     waiting: int = 0
     # So many that requests wait for pins until their patience is over.
     running: int = 1_000_000
-    # The share of what is evicted that will be lost.
-    loss: float = 1.0
     # Whether jobs want more than the caches hold.
     short: bool = False
     store: DurationStore | None = None
@@ -97,10 +95,9 @@ class Tracked:
                 self.pins,
                 num_blocks=self.num_blocks,
                 block_size=BLOCK,
-                price_taken=lambda place, _: COST.at(place),
+                price_taken=COST.at,
                 find_work=RequestCost(turn_cost, STEP_S).find,
                 count_running=lambda: self.running,
-                foresee_loss=lambda: self.loss,
                 find_turns=self.runtime.jobs.turn_counts.quantile,
                 find_growth=lambda: self.runtime.context_growth.ratio,
                 load_control=LoadControl(

@@ -34,14 +34,6 @@ def test_what_is_seen_outweighs_what_was_assumed() -> None:
     assert price.lost_share < 0.01
 
 
-def test_what_will_be_lost_is_priced_whatever_was_seen() -> None:
-    price = make_price(2.0)
-    assert price.at(1000) == pytest.approx(FETCH_S)
-    assert price.if_lost(1000, 0.0) == pytest.approx(FETCH_S)
-    assert price.if_lost(1000, 1.0) == pytest.approx(COMPUTE.at(1000))
-    assert price.if_lost(1000, 0.25) == pytest.approx(0.25 * COMPUTE.at(1000) + 0.75 * FETCH_S)
-
-
 @given(st.floats(0, 4), st.lists(st.tuples(st.booleans(), st.integers(0, 50_000)), max_size=40))
 def test_price_stays_between_fetching_and_computing(ratio: float, seen: list[tuple[bool, int]]) -> None:
     price = make_price(ratio)

@@ -41,6 +41,10 @@ class TurnCost:
         """Return what the last blocks of so many tokens cost: what other requests share with them is the beginning."""
         return blocks * self.recompute_cost.at(tokens - blocks * self.block_size / 2)
 
+    def of_rest(self, tokens: int, kept_tokens: int) -> float:
+        """Return what a prompt of so many tokens costs of which the first `kept_tokens` are cached."""
+        return self.of_end(tokens, (tokens - kept_tokens) / self.block_size)
+
     def of_whole(self, tokens: int) -> float:
         """Return what all full blocks of so many tokens cost."""
         return self.of_end(tokens, tokens // self.block_size)
@@ -63,8 +67,7 @@ class RequestCost:
 
     def find(self, request: Request, kept_tokens: int) -> float:
         """Return the most that the request takes, served alone, of which so many tokens are cached."""
-        computed_blocks = (request.num_tokens - kept_tokens) / self.prefill.block_size
-        return self.prefill.of_end(request.num_tokens, computed_blocks) + request.max_tokens * self.step_s
+        return self.prefill.of_rest(request.num_tokens, kept_tokens) + request.max_tokens * self.step_s
 
 
 # For a GPU that has no data sheet here: what decides the order is only how the costs of two positions compare.

@@ -30,7 +30,7 @@ def make_transfer_config(host_bytes: int, *, steered: bool, lazy: bool) -> KVTra
 
 def is_steered(config: AgentCacheConfig) -> bool:
     """Tell whether the policy is to steer the CPU cache."""
-    return config.tier.enabled and find_policy(config.policy).tier_orders is not None
+    return config.tier.enabled and find_policy(config.policy).steers_tier
 
 
 def names_ours(vllm_config: VllmConfig) -> bool:

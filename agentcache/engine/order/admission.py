@@ -12,27 +12,6 @@ from agentcache.engine.vllm.types import KVCacheBlock, Request, RequestStatus
 from agentcache.engine.waits import WaitReason
 from agentcache.policy.runtime_policy import SMALL_S, Order, RuntimePolicy
 
-
-class StepOrder:
-    """Lies between the policy's orders for when nothing and when all of what is evicted will be lost."""
-
-    def __init__(self, runtime_policy: RuntimePolicy, foresee_loss: Callable[[], float]) -> None:
-        """`foresee_loss` gives the share that will be lost."""
-        self._foresee_loss = foresee_loss
-        self._all_lost = runtime_policy.order or Order()
-        self._none_lost = runtime_policy.kept_order or self._all_lost
-        self.loss = 0.0
-        """The share of what is evicted in this step that will be lost."""
-        self.order = self._none_lost
-        self.step()
-
-    def step(self) -> None:
-        """Note that a step is scheduled next."""
-        loss = self._foresee_loss()
-        if loss != self.loss:
-            self.loss, self.order = loss, self._none_lost.towards(self._all_lost, loss)
-
-
 # A job with so many turns behind it has come far, whatever others have done: agents of many turns on small contexts
 # gain nothing from waits (docs/results/front.md#juniors).
 FAR_TURNS = 5
@@ -45,9 +24,9 @@ class Juniors:
     depends on the agents, so jobs are compared with one another, up to `FAR_TURNS`.
     """
 
-    def __init__(self, get_share: Callable[[], float], find_turns: Callable[[float], int]) -> None:
-        """`get_share` gives the share of jobs that are juniors, `find_turns` the turns behind a job above it."""
-        self._get_share = get_share
+    def __init__(self, share: float, find_turns: Callable[[float], int]) -> None:
+        """Take the share of jobs that are juniors; `find_turns` gives the turns behind a job above it."""
+        self._share = share
         self._find_turns = find_turns
         # With fewer turns behind it a job is a junior. None until somebody asks in this step.
         self._bound: int | None = None
@@ -59,7 +38,7 @@ class Juniors:
     def include(self, turn: int) -> bool:
         """Tell whether a job with so many turns behind it is a junior. One without any always is."""
         if self._bound is None:
-            self._bound = max(1, min(FAR_TURNS, self._find_turns(self._get_share())))
+            self._bound = max(1, min(FAR_TURNS, self._find_turns(self._share)))
         return turn < self._bound
 
 
@@ -73,24 +52,20 @@ class AdmissionControl:
         *,
         num_blocks: int,
         block_size: int,
-        price_taken: Callable[[float, float], float],
+        price_taken: Callable[[float], float],
         find_work: Callable[[Request, int], float],
         count_running: Callable[[], int],
-        foresee_loss: Callable[[], float],
         find_turns: Callable[[float], int],
         find_growth: Callable[[], float],
         load_control: LoadControl,
     ) -> None:
         """`price_taken` gives the seconds that taking a block costs which ends so many tokens into its sequence.
 
-        It is asked with the share of what is taken that will be lost. `foresee_loss` gives that; the policy's orders
-        are for none and for all. `find_work` gives the seconds that a request takes at most of which so many tokens are
-        cached.
-
-        `find_turns` gives the number of turns that a share of the jobs under way have not behind them yet,
-        `find_growth` the tokens that a job is still to add to a prompt, as a multiple of the prompt's.
+        `find_work` gives the seconds that a request takes at most of which so many tokens are cached. `find_turns`
+        gives the number of turns that a share of the jobs under way have not behind them yet, `find_growth` the tokens
+        that a job is still to add to a prompt, as a multiple of the prompt's.
         """
-        self._step = StepOrder(runtime_policy, foresee_loss)
+        self._order = runtime_policy.order or Order()
         self._num_blocks = num_blocks
         self._guarded = pins if runtime_policy.protect_waiting else None
         self._respected = pins if runtime_policy.wait_for_pins != "none" else None
@@ -101,7 +76,7 @@ class AdmissionControl:
         self._count_running = count_running
         self._find_growth = find_growth
         self.load_control = load_control
-        self._juniors = Juniors(lambda: self._step.order.juniors, find_turns)
+        self._juniors = Juniors(self._order.juniors, find_turns)
         # In this step requests wait for pins; juniors wait for room beside them.
         self._held_back = self._holds_juniors = False
         # Since when the pins have kept requests from being admitted.
@@ -110,20 +85,19 @@ class AdmissionControl:
     @property
     def patience_s(self) -> float:
         """From its arrival on: after so long a request goes before those of older jobs, and takes pinned blocks."""
-        return self._step.order.patience_s
+        return self._order.patience_s
 
     @property
     def _reserve(self) -> int:
-        return int(self._step.order.reserve * self._num_blocks)
+        return int(self._order.reserve * self._num_blocks)
 
     def _count_held_by_running(self, available: int) -> int:
         """Count the blocks of running requests, as far as they are to have room to grow when they come back."""
-        return int(self._step.order.running * (self._num_blocks - available))
+        return int(self._order.running * (self._num_blocks - available))
 
     def step(self, waiting: int) -> None:
         """Note that a step is scheduled next, and how many requests wait."""
         self._held_back = self._holds_juniors = False
-        self._step.step()
         self._juniors.step()
         self.load_control.step()
         if not waiting:
@@ -203,7 +177,7 @@ class AdmissionControl:
         if not self._weighs:
             return True
         cost_s = self._find_cost(blocks, request)
-        if cost_s < self._step.order.least_wait_s:
+        if cost_s < self._order.least_wait_s:
             return False
         if self._held_since_s is None:
             self._held_since_s = now_s
@@ -218,7 +192,7 @@ class AdmissionControl:
 
         Whose they are is not looked at: a pinned context is taken to be about as long as the request's.
         """
-        return blocks * self._price_taken(request.num_tokens / 2, self._step.loss) * self._count_running()
+        return blocks * self._price_taken(request.num_tokens / 2) * self._count_running()
 
     def admitted(self, request: Request, state: RequestState, now_s: float) -> None:
         """Note that the request runs, for the first time."""

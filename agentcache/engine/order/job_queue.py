@@ -1,16 +1,15 @@
-"""Queues requests in the order of their jobs, and chooses the running one to preempt when another finds no blocks."""
+"""Queues requests in the order of their jobs."""
 
 from __future__ import annotations
 
-import heapq
 import itertools
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from agentcache.engine.parts import Part
 from agentcache.engine.vllm.types import Request, RequestQueue, RequestStatus
-from agentcache.policy.runtime_policy import Order, Victim
+from agentcache.policy.runtime_policy import Order
 
 
 class QueuePriority(NamedTuple):
@@ -26,8 +25,6 @@ class QueuePriority(NamedTuple):
 
 
 PREEMPTED, PINNED, ORDINARY = range(3)
-# Entries of requests that left, beside as many as wait.
-_SURPLUS = 64
 
 
 def find_priority(order: Order | None, job_arrival_s: float, now_s: float, *, pinned: bool) -> QueuePriority:
@@ -38,44 +35,32 @@ def find_priority(order: Order | None, job_arrival_s: float, now_s: float, *, pi
 
 
 class _Entry(NamedTuple):
-    """A request in the queue, by name: it has its whole prompt, and an entry may outlive it."""
+    """A request in the queue. Its keys differ from those of all others."""
 
-    request_id: str
+    request: Request
     priority: QueuePriority
     key: tuple[Any, ...]
     arrival: tuple[float, int]
 
 
-class _Heap:
-    """Entries by a key. Those of requests that left stay until they come up, or are many.
+class _Line:
+    """Entries in ascending order of a key of theirs."""
 
-    A request that comes back has the same entry, so the one that stayed counts again.
-    """
+    def __init__(self, get_key: Callable[[_Entry], tuple[Any, ...]]) -> None:
+        self._get_key = get_key
+        self.entries: list[_Entry] = []
 
-    def __init__(self) -> None:
-        self._entries: list[tuple[tuple[Any, ...], _Entry]] = []
+    def add(self, entry: _Entry) -> None:
+        insort(self.entries, entry, key=self._get_key)
 
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def push(self, key: tuple[Any, ...], entry: _Entry) -> None:
-        heapq.heappush(self._entries, (key, entry))
-
-    def find_first(self, is_waiting: Callable[[_Entry], bool]) -> _Entry | None:
-        entries = self._entries
-        while entries and not is_waiting(entries[0][1]):
-            heapq.heappop(entries)
-        return entries[0][1] if entries else None
-
-    def drop_surplus(self, waiting: int, is_waiting: Callable[[_Entry], bool]) -> None:
-        """Drop what is there twice, or left: every step vLLM pops the requests it skips and puts them back."""
-        if len(self._entries) > 2 * waiting + _SURPLUS:
-            self._entries = [each for each in set(self._entries) if is_waiting(each[1])]
-            heapq.heapify(self._entries)
+    def remove(self, entry: _Entry) -> None:
+        del self.entries[bisect_left(self.entries, self._get_key(entry), key=self._get_key)]
 
 
 class JobQueue(RequestQueue):
-    """Preempted requests first, then those out of patience as they came, then by priority. O(log n) each.
+    """Preempted requests first, then those out of patience as they came, then by priority.
+
+    To find a place takes O(log n); a request that comes or goes moves the pointers behind it.
 
     One that keeps its place by arrival waits for none that came after it, and so at most for as long as where all are
     served as they come; many of them delay others no more than there. A request that is put back, preempted or skipped,
@@ -91,38 +76,47 @@ class JobQueue(RequestQueue):
         self._find_priority = find_priority
         self._get_patience_s = get_patience_s
         self._clock = clock
-        self._by_priority, self._by_arrival, self._in_place = _Heap(), _Heap(), _Heap()
-        self._waiting: dict[str, tuple[_Entry, Request]] = {}
+        self._by_priority = _Line(lambda entry: entry.key)
+        self._by_arrival = _Line(lambda entry: entry.arrival)
+        self._in_place = _Line(lambda entry: entry.arrival)
+        self._waiting: dict[str, _Entry] = {}
         self._front: str | None = None
         # Of the first addition: requests that are put back stay where they were.
-        self._entries: WeakKeyDictionary[Request, _Entry] = WeakKeyDictionary()
+        self._priorities: WeakKeyDictionary[Request, tuple[QueuePriority, int]] = WeakKeyDictionary()
         self._count = itertools.count()
 
     def add_request(self, request: Request) -> None:
         """Put the request where its priority is; a preempted one in front."""
-        if (entry := self._entries.get(request)) is None:
-            entry = self._entries[request] = _make_entry(request, self._find_priority(request), next(self._count))
+        if (known := self._priorities.get(request)) is None:
+            known = self._priorities[request] = self._find_priority(request), next(self._count)
+        priority, number = known
         if request.status == RequestStatus.PREEMPTED:
-            entry = _make_entry(request, entry.priority._replace(rank=PREEMPTED), entry.arrival[1])
-        self._waiting[request.request_id] = entry, request
-        self._by_priority.push(entry.key, entry)
-        self._by_arrival.push(entry.arrival, entry)
+            priority = priority._replace(rank=PREEMPTED)
+        arrival = priority.arrival_s, number
+        key = priority.rank, priority.time_s, priority.arrival_s, request.arrival_time, number
+        entry = self._waiting[request.request_id] = _Entry(request, priority, key, arrival)
+        for line in self._lines_of(entry):
+            line.add(entry)
+
+    def _lines_of(self, entry: _Entry) -> Iterator[_Line]:
+        yield self._by_priority
+        yield self._by_arrival
         if entry.priority.by_arrival:
-            self._in_place.push(entry.arrival, entry)
-        for heap in (self._by_priority, self._by_arrival, self._in_place):
-            heap.drop_surplus(len(self._waiting), self._is_waiting)
+            yield self._in_place
 
     def peek_request(self) -> Request:
         """Return the next request, and note it for `pop_request`. Raises IndexError when nothing waits."""
-        self._front = self._find_front().request_id
-        return self._waiting[self._front][1]
+        request = self._find_front().request
+        self._front = request.request_id
+        return request
 
     def pop_request(self) -> Request:
         """Take out the request that was shown last, if it still waits: the clock may have moved on."""
         if self._front not in self._waiting:
             self.peek_request()
         assert self._front is not None
-        _, request = self._waiting.pop(self._front)
+        request = self._waiting[self._front].request
+        self.remove_request(request)
         self._front = None
         return request
 
@@ -137,12 +131,15 @@ class JobQueue(RequestQueue):
 
     def remove_request(self, request: Request) -> None:
         """Take out a request that waits."""
-        del self._waiting[request.request_id]
+        entry = self._waiting.pop(request.request_id)
+        for line in self._lines_of(entry):
+            line.remove(entry)
 
     def remove_requests(self, requests: Iterable[Request]) -> None:
         """Take out those of the requests that wait."""
         for request in requests:
-            self._waiting.pop(request.request_id, None)
+            if request.request_id in self._waiting:
+                self.remove_request(request)
 
     def __bool__(self) -> bool:
         """Tell whether any request waits."""
@@ -154,56 +151,15 @@ class JobQueue(RequestQueue):
 
     def __iter__(self) -> Iterator[Request]:
         """Iterate over the requests by priority."""
-        return (request for _, request in sorted(self._waiting.values(), key=lambda waiting: waiting[0].key))
+        return iter([entry.request for entry in self._by_priority.entries])
 
     def _find_front(self) -> _Entry:
-        if (first := self._by_priority.find_first(self._is_waiting)) is None:
+        if not self._waiting:
             raise IndexError("no request waits")
+        first, oldest = self._by_priority.entries[0], self._by_arrival.entries[0]
         if first.priority.rank == PREEMPTED:
             return first
-        oldest = self._by_arrival.find_first(self._is_waiting)
-        assert oldest is not None
         if self._clock() - oldest.priority.arrival_s >= self._get_patience_s():
             return oldest
-        in_place = self._in_place.find_first(self._is_waiting)
-        return first if in_place is None or first.arrival < in_place.arrival else in_place
-
-    def _is_waiting(self, entry: _Entry) -> bool:
-        waiting = self._waiting.get(entry.request_id)
-        return waiting is not None and waiting[0] is entry
-
-
-def _make_entry(request: Request, priority: QueuePriority, number: int) -> _Entry:
-    rank, time_s, arrival_s, _ = priority
-    key = rank, time_s, arrival_s, request.arrival_time, number
-    return _Entry(request.request_id, priority, key, (arrival_s, number))
-
-
-class Preemption(Part):
-    """Puts the policy's victim last in the batch when a request finds no blocks: vLLM then preempts the last.
-
-    Not before: the batch is served in its order, and a long prefill in front of others would leave them no tokens.
-    """
-
-    def __init__(self, victim: Victim, priority_of: Callable[[Request], QueuePriority]) -> None:
-        self._victim = victim
-        self._priority_of = priority_of
-
-    def choose_victim(self, request: Request, running: list[Request]) -> None:
-        """Move a victim from behind the request, which still finds no blocks, to the end.
-
-        The others have this step's tokens already.
-
-        running:  scheduled … | request | behind …   ->   scheduled … | request | behind … without victim | victim
-        """
-        if self._victim == "last" or request.status != RequestStatus.RUNNING:
-            return
-        behind = range(running.index(request) + 1, len(running))
-        if not behind:
-            return
-        if self._victim == "cheapest":
-            # The cost of a prefill grows with its length.
-            place = min(behind, key=lambda index: running[index].num_computed_tokens)
-        else:
-            place = max(behind, key=lambda index: self._priority_of(running[index]).time_s)
-        running.append(running.pop(place))
+        in_place = self._in_place.entries
+        return in_place[0] if in_place and in_place[0].arrival < first.arrival else first

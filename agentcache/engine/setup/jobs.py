@@ -19,7 +19,6 @@ from agentcache.engine.order.load_control import LoadControl
 from agentcache.engine.parts import Observers
 from agentcache.engine.replies.tool_reader import make_reader
 from agentcache.engine.segments.scheduler import MultiSegmentScheduler
-from agentcache.policy.foreseen_loss import BESIDE_TIER, WITHOUT_TIER, foresee_loss
 from agentcache.policy.registry import EvictorInputs
 from agentcache.policy.return_price import ReturnPrice
 from agentcache.policy.runtime_policy import Order, RuntimePolicy
@@ -85,49 +84,29 @@ class JobsBuild:
         )
 
     def _make_admission(self, runtime: AgentRuntime, tier: Tier | None) -> AdmissionControl:
-        price, recompute_cost = self.price, self.inputs.recompute_cost
         return AdmissionControl(
             self._policy,
             self._pins,
             num_blocks=self.inputs.num_blocks,
             block_size=self.scheduler.block_size,
-            price_taken=(lambda place, _: recompute_cost.at(place)) if price is None else price.if_lost,
-            find_work=RequestCost(
-                TurnCost(recompute_cost, self.scheduler.block_size, self.inputs.num_blocks), self.inputs.step_s
-            ).find,
+            price_taken=(self.price or self.inputs.recompute_cost).at,
+            find_work=RequestCost(self._compute_cost, self.inputs.step_s).find,
             count_running=lambda: self.scheduler.get_request_counts()[0],
-            foresee_loss=self._make_foresight(runtime),
             find_turns=runtime.jobs.turn_counts.quantile,
             find_growth=lambda: runtime.context_growth.ratio,
             load_control=self._make_load_control(runtime, tier),
         )
 
-    def _make_foresight(self, runtime: AgentRuntime) -> Callable[[], float]:
-        """Make what tells the share of what is evicted now that will be lost: all where it changes nothing.
-
-        Each job under way is taken to come back for its latest prompt, and for what one more turn adds to that.
-        """
-        if self.price is None and self._policy.kept_order is None:
-            return lambda: 1.0
-        room = self._room
-        losses = WITHOUT_TIER if self.price is None else BESIDE_TIER
-        return lambda: foresee_loss(self._count_wanted(runtime), room, losses)
-
     def _make_load_control(self, runtime: AgentRuntime, tier: Tier | None) -> LoadControl:
         order, room = self._policy.order or Order(), self._room
-        recompute_cost, block_size = self.inputs.recompute_cost, self.scheduler.block_size
-
-        def find_seconds(prompt_tokens: int, kept_tokens: int) -> float:
-            return (prompt_tokens - kept_tokens) / block_size * recompute_cost.at(prompt_tokens / 2)
-
         return LoadControl(
             order.recompute_share,
             order.longest_wait_s,
             is_short=lambda: self._count_wanted(runtime) > room,
             find_hits=self.scheduler.find_hits,
             count_elsewhere=(lambda _: 0) if tier is None else tier.fetching.count_here,
-            find_seconds=find_seconds,
-            block_size=block_size,
+            find_seconds=self._compute_cost.of_rest,
+            block_size=self.scheduler.block_size,
             loses_whole=self.loses_whole,
         )
 
@@ -135,6 +114,11 @@ class JobsBuild:
         """Count the tokens that jobs under way will come back for: their last prompts, and what a turn adds to them."""
         tokens = len(runtime.jobs.turn_counts.blocks) * self.scheduler.hash_block_size
         return tokens * (1 + runtime.context_growth.ratio / AHEAD_TURNS)
+
+    @property
+    def _compute_cost(self) -> TurnCost:
+        """What prefill takes, whatever the CPU cache has."""
+        return TurnCost(self.inputs.recompute_cost, self.scheduler.block_size, self.inputs.num_blocks)
 
     @property
     def _room(self) -> float:
@@ -155,12 +139,7 @@ class JobsBuild:
             names = {each.name for each in fields(Order)}
             given = order.model_dump(include=names, exclude_none=True)
             given |= self.config.tuning.model_dump(include=names, exclude_none=True)
-            kept_order = runtime_policy.kept_order
-            return replace(
-                runtime_policy,
-                order=replace(runtime_policy.order or Order(), **given),
-                kept_order=None if kept_order is None else replace(kept_order, **given),
-            )
+            return replace(runtime_policy, order=replace(runtime_policy.order or Order(), **given))
         return replace(runtime_policy, order=None)
 
     def _make_pins(self, evictor: PinnedEvictor) -> Pins:

@@ -12,14 +12,15 @@ from agentcache.engine.blocks.block_queue import BlockQueue, replace_queue
 from agentcache.engine.blocks.checkpoints import Checkpoints, has_checkpoints
 from agentcache.engine.blocks.evictor_inputs import build_inputs
 from agentcache.engine.blocks.frees import DescribedFrees, Frees
+from agentcache.engine.blocks.preemption import Preemption
+from agentcache.engine.chunking import StepLimit
 from agentcache.engine.cpu_cache.tier import Tier
 from agentcache.engine.jobs.tracker import JobTracker
 from agentcache.engine.observe.ledger import Ledger
 from agentcache.engine.observe.lru_comparison import make_comparison
 from agentcache.engine.observe.misses import MissLog
 from agentcache.engine.observe.recorder import make_recorder
-from agentcache.engine.order.chunking import StepLimit
-from agentcache.engine.order.job_queue import JobQueue, Preemption
+from agentcache.engine.order.job_queue import JobQueue
 from agentcache.engine.parts import Hooks, Observers
 from agentcache.engine.policy_choice import find_cost_obstacle, speaks_for_server, write_banner
 from agentcache.engine.replies.ended_reply import StopStrings
@@ -138,7 +139,9 @@ class Build:
     @cached_property
     def _runtime(self) -> RuntimePolicy | None:
         """What the agent runtime does on this engine; None: there is none."""
-        runtime = self.policy.find_runtime(steers_tier=self._tier_setup is not None)
+        runtime = self.policy.runtime
+        if runtime is not None and self._tier_setup is not None:
+            runtime = runtime.beside_tier()
         if runtime is None or not self._loses_whole or self.policy.make_evictor is None:
             return runtime
         cache_s = self._inputs.num_blocks * self._inputs.recompute_cost.at(0)
@@ -251,7 +254,7 @@ class Build:
             logger.warning("Requests keep the order of --scheduling-policy %s.", self.scheduler.policy.value)
             return None
         self.scheduler.waiting = JobQueue(tracker.priority_of, lambda: tracker.patience_s, self.clock)
-        return Preemption(runtime.victim, tracker.priority_of)
+        return Preemption(runtime.victim, lambda request: tracker.priority_of(request).time_s)
 
     def _watch(self, queue: BlockQueue | None, tracker: JobTracker | None, tier: Tier | None) -> None:
         """Add what only explains."""
