@@ -1,7 +1,7 @@
 """Writes loads in which a few agents could starve the others, and reads from runs what the others got.
 
 python benchmarks/unfair_loads.py write sub-agents --seed 550 --out unfair.jsonl
-agentcache simulate recording:unfair.jsonl --gpu h200 --kv-tokens 500000 --policy vllm --policy agentcache --out runs/unfair
+agentcache simulate recording:unfair.jsonl --kv-tokens 500000 --policy vllm --policy agentcache --out runs/unfair
 python benchmarks/unfair_loads.py read runs/unfair
 
 Strangers are 60 web-search agents, one a second. Beside them come 64 sub-agents of one context of 40,000 tokens; 51
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -110,11 +111,11 @@ def read(run: Path) -> None:
             first_s[event["policy"], whose].append(event["first_token_s"] - event["sent_s"])
         elif event["type"] == "job":
             jobs_s[event["policy"], whose].append(event["finished_s"] - event["started_s"])
-    print(f"{'policy':24} {'whose':9} {'TTFT P50':>9} {'P99':>7} {'worst':>7} {'mean job':>9}  (s)")
+    sys.stdout.write(f"{'policy':24} {'whose':9} {'TTFT P50':>9} {'P99':>7} {'worst':>7} {'mean job':>9}  (s)\n")
     for (policy, whose), each in sorted(first_s.items()):
         mean_s = np.mean(jobs_s[policy, whose])
         middle, late, worst = np.percentile(each, (50, 99, 100))
-        print(f"{policy:24} {whose:9} {middle:9.2f} {late:7.2f} {worst:7.2f} {mean_s:9.1f}")
+        sys.stdout.write(f"{policy:24} {whose:9} {middle:9.2f} {late:7.2f} {worst:7.2f} {mean_s:9.1f}\n")
 
 
 def main() -> None:
