@@ -17,9 +17,8 @@ from vllm.v1.request import Request, RequestStatus
 
 from agentcache._evictor import FreeContext
 from agentcache.engine.jobs.finish_classes import OVER, PREEMPTED, SHARED, UNKNOWN
-from agentcache.engine.jobs.request_state import is_whole
 from agentcache.engine.observe.views import JobView
-from agentcache.engine.replies.ended_reply import is_handed_over
+from agentcache.engine.replies.ended_reply import is_handed_over, is_whole
 from tool_runtime.learning.tool_key import ELSEWHERE
 
 Freed = list[tuple[FreeContext, int]]

@@ -8,7 +8,7 @@ from transformers import AutoTokenizer
 from vllm import SamplingParams
 from vllm.v1.request import Request, RequestStatus
 
-from agentcache.engine.replies.ended_reply import MAX_TOKENS, StopStrings
+from agentcache.engine.replies.ended_reply import MAX_STOP_TOKENS, StopStrings
 from agentcache.engine.scheduler import AgentScheduler
 
 STOP = "Observation:"
@@ -53,8 +53,8 @@ def test_a_reply_with_a_stop_string_at_its_end_has_ended(
 
 def test_only_the_end_of_a_long_reply_is_read(stop_strings: StopStrings, tokenizer: Any) -> None:
     tokens = tokenizer.encode(REPLY)
-    assert stop_strings.ended(abort([*[5] * 20_000, *tokens, *[5] * (MAX_TOKENS - len(tokens))], stop=STOP))
-    assert not stop_strings.ended(abort([*tokens, *[5] * MAX_TOKENS], stop=STOP))
+    assert stop_strings.ended(abort([*[5] * 20_000, *tokens, *[5] * (MAX_STOP_TOKENS - len(tokens))], stop=STOP))
+    assert not stop_strings.ended(abort([*tokens, *[5] * MAX_STOP_TOKENS], stop=STOP))
 
 
 def test_an_engine_without_tokenizer_finds_none(tiny_model_path: str, tokenizer: Any) -> None:

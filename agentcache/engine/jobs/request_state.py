@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Literal
 
 from agentcache.engine.jobs.turn_chains import Overlap
-from agentcache.engine.marks import find_forced_calls
 from agentcache.engine.observe.views import TurnView
 from agentcache.engine.order.job_queue import QueuePriority
-from agentcache.engine.replies.ended_reply import is_handed_over
-from agentcache.engine.vllm.types import PrefillStats, Request, RequestStatus
+from agentcache.engine.replies.ended_reply import describe_status
+from agentcache.engine.vllm.types import PrefillStats, Request
 from agentcache.engine.waits import WaitReason
 from tool_runtime.learning.job_entry import JobEntry
 from tool_runtime.learning.tool_key import ToolKey
@@ -112,39 +110,3 @@ def begin_turn(request: Request, entry: JobEntry, overlap: Overlap, now_s: float
 def reusable_hashes(request: Request, block_size: int) -> Sequence[bytes]:
     """Return the hashes of the blocks that the request can hit, or leaves to others: without its last token's KV."""
     return request.block_hashes[: (request.num_tokens - 1) // block_size]
-
-
-def is_whole(request: Request) -> bool:
-    """Tell whether the reply came to its own end here. A recorded one without text has no end-of-turn token.
-
-    One that another engine goes on with is whole, though its text is not known here. So is one whose client wants
-    no other end than its length (`ignore_eos`), as AIPerf's AgentX does: it was not cut off.
-    """
-    if request.status == RequestStatus.FINISHED_STOPPED or is_handed_over(request):
-        return True
-    return request.status == RequestStatus.FINISHED_LENGTH_CAPPED and (_is_recorded(request) or is_made_up(request))
-
-
-def is_made_up(request: Request) -> bool:
-    """Tell whether the length that `ignore_eos` asks for is all that ended the reply: what it says tells nothing."""
-    params = request.sampling_params
-    is_full = request.status == RequestStatus.FINISHED_LENGTH_CAPPED
-    return is_full and params is not None and params.ignore_eos and not _is_recorded(request)
-
-
-def is_answer(request: Request, calls: Sequence[ToolKey]) -> bool:
-    """Tell whether a whole reply is the last for now: it calls no tool, and is not made up."""
-    return not calls and not is_made_up(request)
-
-
-def _is_recorded(request: Request) -> bool:
-    return find_forced_calls(request.sampling_params) is not None
-
-
-def describe_status(request: Request) -> Literal["finished", "cut off", "aborted", "failed"]:
-    """Describe how a request that is over has ended."""
-    if is_whole(request):
-        return "finished"
-    if request.status in (RequestStatus.FINISHED_LENGTH_CAPPED, RequestStatus.FINISHED_REPETITION):
-        return "cut off"
-    return "aborted" if request.status == RequestStatus.FINISHED_ABORTED else "failed"

@@ -12,7 +12,7 @@ from agentcache.engine.jobs.duration_store import DurationStore
 from agentcache.engine.jobs.finish_classes import OVER, PREEMPTED, UNKNOWN, FinishClasses, ReuseFactors
 from agentcache.engine.jobs.job_finder import JobFinder, is_search_step
 from agentcache.engine.jobs.names import job_name, shorten, tenant_name
-from agentcache.engine.jobs.request_state import RequestState, begin_turn, is_answer, is_whole
+from agentcache.engine.jobs.request_state import RequestState, begin_turn
 from agentcache.engine.observe.misses import find_places
 from agentcache.engine.observe.prompt_change import PromptChanges
 from agentcache.engine.observe.stats import MAX_TURNS, JobStats, hide_takers, view_job
@@ -21,7 +21,7 @@ from agentcache.engine.order.admission import AdmissionControl
 from agentcache.engine.order.job_queue import ORDINARY, QueuePriority, find_priority
 from agentcache.engine.order.load_control import LoadControl
 from agentcache.engine.parts import Observers, Part, request_ids
-from agentcache.engine.replies.tool_reader import ToolReader, calls_of
+from agentcache.engine.replies.ended_reply import ToolReader, calls_of, is_answer, is_whole
 from agentcache.engine.vllm.types import EngineCoreOutputs, KVCacheBlock, Request
 from agentcache.engine.vllm.workers import KVConnectorBase_V1
 from agentcache.engine.waits import WaitReason

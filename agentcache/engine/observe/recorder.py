@@ -11,12 +11,19 @@ from agentcache.config import AgentCacheConfig
 from agentcache.config_reader import CONFIG_KEY
 from agentcache.engine.jobs.job_finder import SearchSteps, is_search_step
 from agentcache.engine.jobs.names import job_name
-from agentcache.engine.jobs.request_state import RequestState, describe_status, is_made_up, is_whole
+from agentcache.engine.jobs.request_state import RequestState
 from agentcache.engine.observe.record_line import LineMaker, RecordedRequest, begin_recording
 from agentcache.engine.observe.record_writer import LineFile, LineWriter
 from agentcache.engine.parts import Part, request_ids
-from agentcache.engine.replies.ended_reply import EndedReply
-from agentcache.engine.replies.tool_reader import MAX_TOKENS, ToolReader, calls_of
+from agentcache.engine.replies.ended_reply import (
+    MAX_TOKENS,
+    EndedReply,
+    ToolReader,
+    calls_of,
+    describe_status,
+    is_made_up,
+    is_whole,
+)
 from agentcache.engine.vllm.base import VllmConfig
 from agentcache.engine.vllm.types import EngineCoreOutputs, Request
 from agentcache.errors import InputError

@@ -17,7 +17,7 @@ from agentcache.engine.jobs.tracker import JobTracker
 from agentcache.engine.order.admission import AdmissionControl
 from agentcache.engine.order.load_control import LoadControl
 from agentcache.engine.parts import Observers
-from agentcache.engine.replies.tool_reader import make_reader
+from agentcache.engine.replies.ended_reply import make_reader
 from agentcache.engine.segments.scheduler import MultiSegmentScheduler
 from agentcache.policy.foreseen_loss import BESIDE_TIER, WITHOUT_TIER, foresee_loss
 from agentcache.policy.registry import EvictorInputs

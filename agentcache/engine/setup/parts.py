@@ -22,8 +22,7 @@ from agentcache.engine.order.chunking import StepLimit
 from agentcache.engine.order.job_queue import JobQueue, Preemption
 from agentcache.engine.parts import Hooks, Observers
 from agentcache.engine.policy_choice import find_cost_obstacle, speaks_for_server, write_banner
-from agentcache.engine.replies.ended_reply import StopStrings
-from agentcache.engine.replies.tool_reader import make_reader
+from agentcache.engine.replies.ended_reply import StopStrings, make_reader
 from agentcache.engine.segments.gap_filler import GapFiller
 from agentcache.engine.segments.obstacles import Reason
 from agentcache.engine.segments.plan import SegmentCosts
