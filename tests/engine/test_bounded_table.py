@@ -6,8 +6,8 @@ import pytest
 from tracked_requests import ASKED, Tracked
 
 from agentcache.engine.jobs.bounded_table import ENTRY_BYTES, BoundedTable
-from agentcache.engine.jobs.names import ReplyIds
 from agentcache.engine.jobs.turn_chains import Prompt, TurnChains
+from agentcache.engine.marks import ReplyIds
 
 LONG = "x" * 100_000
 

@@ -7,15 +7,17 @@ from collections import OrderedDict, deque
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from agentcache.engine.jobs.names import ReplyIds, job_name, shorten
 from agentcache.engine.jobs.request_state import reusable_hashes
 from agentcache.engine.jobs.turn_chains import Overlap, Prompt, PromptEnd, TurnChains, find_prompt_end
 from agentcache.engine.marks import (
+    ReplyIds,
     has_history,
+    job_name,
     read_agent,
     read_predecessor,
     read_questions,
     read_roles,
+    shorten,
 )
 from agentcache.engine.observe.views import FoundBy
 from agentcache.engine.vllm.base import init_logger

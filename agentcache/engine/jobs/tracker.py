@@ -11,8 +11,8 @@ from agentcache.engine.constants import ANSWER_MARK
 from agentcache.engine.jobs.duration_store import DurationStore
 from agentcache.engine.jobs.finish_classes import OVER, PREEMPTED, UNKNOWN, FinishClasses, ReuseFactors
 from agentcache.engine.jobs.job_finder import JobFinder, is_search_step
-from agentcache.engine.jobs.names import job_name, shorten, tenant_name
 from agentcache.engine.jobs.request_state import RequestState, begin_turn
+from agentcache.engine.marks import job_name, shorten, tenant_name
 from agentcache.engine.observe.misses import find_places
 from agentcache.engine.observe.prompt_change import PromptChanges
 from agentcache.engine.observe.stats import MAX_TURNS, JobStats, hide_takers, view_job

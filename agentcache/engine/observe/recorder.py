@@ -10,8 +10,8 @@ from pathlib import Path
 from agentcache.config import AgentCacheConfig
 from agentcache.config_reader import CONFIG_KEY
 from agentcache.engine.jobs.job_finder import SearchSteps, is_search_step
-from agentcache.engine.jobs.names import job_name
 from agentcache.engine.jobs.request_state import RequestState
+from agentcache.engine.marks import job_name
 from agentcache.engine.observe.record_line import LineMaker, RecordedRequest, begin_recording
 from agentcache.engine.observe.record_writer import LineFile, LineWriter
 from agentcache.engine.parts import Part, request_ids
