@@ -14,7 +14,7 @@ in `agentcache/policy/registry.py`, with windows or recurrent layers also in `ru
 in `tool_runtime/` the medians at the start, half-life and shrinkage (`durations.py`), load (`load.py`), the bound of
 factors (`correction.py`) and Continuum's numbers (`ttl.py`). Two more are assumed: that half of all waits end within
 30 s, until policy `agentcache` knows better (learned_waits.hpp), and that a command is learnt of by itself, not with
-its tool, from its eighth end on (engine/jobs/finish_classes.py).
+its tool, from its eighth end on (tool_runtime/learning/tool_key.py).
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from agentcache.engine.constants import (
     QUESTIONS_ARGUMENT,
     REPLY_ARGUMENT,
     ROLES_ARGUMENT,
+    SENT_ARGUMENT,
 )
 from tool_runtime.agent.job import ToolCall
 from tool_runtime.learning.job_table import MAX_ID
@@ -100,6 +101,35 @@ def read_questions(request: Request) -> Questions:
     told = read_mark(request, QUESTIONS_ARGUMENT)
     is_known = isinstance(told, list) and len(told) == len(Questions())
     return Questions(*(each if isinstance(each, str) else None for each in told)) if is_known else Questions()
+
+
+class SentPrompt(NamedTuple):
+    """As digests, in the forms of `front_end/sent_digests.py`; `messages` None where no API server told any of them.
+
+    `adapter` is the name and path of the LoRA adapter. With `continues` the server puts what it has stored between the
+    first message, the instructions, and the others.
+    """
+
+    adapter: tuple[str, str] | None
+    continues: bool = False
+    messages: str | None = None
+    tools: str = ""
+    options: str = ""
+
+    def texts(self) -> tuple[str, ...]:
+        """Return all texts, of which clients decide how long they are."""
+        return *(self.adapter or ()), self.messages or "", self.tools, self.options
+
+
+def read_sent(request: Request) -> SentPrompt:
+    """Read what the API server told of a request."""
+    lora = request.lora_request
+    adapter = (lora.lora_name, lora.lora_path) if lora is not None else None
+    sent = read_mark(request, SENT_ARGUMENT)
+    names = ("messages", "tools", "options")
+    if not isinstance(sent, dict) or not all(isinstance(sent.get(name), str) for name in names):
+        return SentPrompt(adapter)
+    return SentPrompt(adapter, read_mark(request, CONTINUES_ARGUMENT) is not None, *(sent[name] for name in names))
 
 
 def read_agent(request: Request) -> str | None:

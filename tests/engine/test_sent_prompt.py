@@ -9,7 +9,7 @@ from told_requests import END, answer, ask_told
 from tracked_requests import BLOCK, Tracked
 
 from agentcache.engine.constants import SENT_ARGUMENT
-from agentcache.engine.observe.prompt_change import SentPrompt, read_sent
+from agentcache.engine.marks import SentPrompt, read_sent
 from agentcache.engine.observe.views import ChangeView
 
 SYSTEM, OTHER = ("s", [1] * 4 * BLOCK), ("s", [1] * BLOCK + [2] * 3 * BLOCK)

@@ -22,8 +22,7 @@ from agentcache.engine.jobs.duration_store import DurationStore
 from agentcache.engine.jobs.finish_classes import ReuseFactors
 from agentcache.engine.jobs.tracker import JobTracker
 from agentcache.engine.marks import write_forced_calls
-from agentcache.engine.observe.ledger import Ledger
-from agentcache.engine.observe.misses import MissLog
+from agentcache.engine.observe.misses import Ledger, MissLog
 from agentcache.engine.order.admission import AdmissionControl
 from agentcache.engine.order.load_control import LoadControl
 from agentcache.engine.parts import Observers

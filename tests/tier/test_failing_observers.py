@@ -17,9 +17,8 @@ from agentcache.engine.constants import EXPIRED_METHOD, JOB_METHOD, JOBS_METHOD,
 from agentcache.engine.cpu_cache.tier import Tier
 from agentcache.engine.jobs import tracker as tracker_module
 from agentcache.engine.observe import snapshot as snapshot_module
-from agentcache.engine.observe.ledger import Ledger
 from agentcache.engine.observe.lru_comparison import LruComparison
-from agentcache.engine.observe.misses import MissLog
+from agentcache.engine.observe.misses import Ledger, MissLog
 from agentcache.engine.observe.prompt_change import PromptChanges
 from agentcache.engine.observe.record_line import LineMaker
 from agentcache.engine.observe.recorder import RequestRecorder
@@ -31,7 +30,7 @@ from agentcache.engine.parts import RAISE
 # Of each observer the calls that the engine makes.
 CALLS: dict[str, list[tuple[Any, str]]] = {
     "misses": [(MissLog, name) for name in ("admitted", "evicted", "reset")],
-    "prompt_changes": [(PromptChanges, name) for name in ("find", "note", "forget", "clear")],
+    "prompt_changes": [(PromptChanges, name) for name in ("explain", "note", "forget", "clear")],
     "hit_places": [(tracker_module, "find_places")],
     "job_stats": [
         (JobStats, name)
@@ -58,7 +57,7 @@ def break_call(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
 
     def call(*args: Any, **kwargs: Any) -> Any:
         calls.append(name)
-        if len(calls) > 1 or name in {"clear", "close", "session_of"}:
+        if len(calls) > 1 or name in {"clear", "close", "explain", "session_of"}:
             raise BrokenError(name)
         return original(*args, **kwargs)
 

@@ -15,7 +15,7 @@ from vllm.v1.core.kv_cache_utils import BlockHash, BlockHashWithGroupId, KVCache
 from vllm.v1.request import Request
 
 from agentcache.engine.cpu_cache.link import Link
-from agentcache.engine.observe.ledger import Eviction
+from agentcache.engine.observe.misses import Eviction
 from agentcache.engine.observe.snapshot import make_snapshot
 from agentcache.engine.observe.views import PLACE_OF, TurnView
 from agentcache.engine.segments.cached_blocks import WatchedBlockMap

@@ -17,6 +17,7 @@ from agentcache.engine.marks import (
     read_predecessor,
     read_questions,
     read_roles,
+    read_sent,
     shorten,
 )
 from agentcache.engine.observe.views import FoundBy
@@ -98,6 +99,8 @@ class JobFinder:
         self._replies: ReplyIds[ChainOwner] = ReplyIds()
         self._unmatched: deque[bool] = deque(maxlen=_WINDOW)
         self._has_warned = False
+        # Of the job that came back last, where that could be told: a new job's client is most likely to do the same.
+        self._repeats_reply = True
 
     def find(self, request: Request) -> Family:
         """Find the job of a request that has come."""
@@ -121,6 +124,12 @@ class JobFinder:
         """Compare the prompt with the turn that it goes on from; once a turn."""
         return self._chains.compare(continues, reusable_hashes(request, self._block_size))
 
+    def repeats_reply(self, request: Request, overlap: Overlap) -> bool:
+        """Tell whether the job's prompts are likely to have the replies before them, as this one or the last has."""
+        told = overlap.repeats_reply(request.prompt_token_ids or (), self._block_size)
+        self._repeats_reply = self._repeats_reply if told is None else told
+        return self._repeats_reply
+
     def count_messages(self, request: Request) -> int:
         """Count the tokens of the prompt up to the end of its last message, in full blocks."""
         return find_prompt_end(request, self._block_size).blocks * self._block_size
@@ -131,7 +140,7 @@ class JobFinder:
         self._owners.note(hashes, prompt_tokens, self._block_size, session=job, request=turn)
         prompt = self._describe(request)
         end = self._note_prompt(request, prompt, job, turn)
-        self._chains.note(turn, prompt, reply=_find_reply(request), end=end)
+        self._chains.note(turn, prompt, reply=_find_reply(request), end=end, sent=read_sent(request))
 
     def note_cut(self, request: Request, job: str, turn: str) -> None:
         """Note that the request was cut off: its job may go on from the prompt."""

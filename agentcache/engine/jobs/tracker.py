@@ -9,13 +9,12 @@ from agentcache.engine.blocks.evictor_inputs import TurnCost
 from agentcache.engine.blocks.pins import Pin, PinEnd, Pins, pin_rank
 from agentcache.engine.constants import ANSWER_MARK
 from agentcache.engine.jobs.duration_store import DurationStore
-from agentcache.engine.jobs.finish_classes import OVER, PREEMPTED, UNKNOWN, FinishClasses, ReuseFactors
+from agentcache.engine.jobs.finish_classes import OVER, PREEMPTED, UNKNOWN, ReuseFactors, number_calls
 from agentcache.engine.jobs.job_finder import JobFinder, is_search_step
 from agentcache.engine.jobs.request_state import RequestState, begin_turn
 from agentcache.engine.marks import job_name, shorten, tenant_name
-from agentcache.engine.observe.misses import find_places
 from agentcache.engine.observe.prompt_change import PromptChanges
-from agentcache.engine.observe.stats import MAX_TURNS, JobStats, hide_takers, view_job
+from agentcache.engine.observe.stats import MAX_TURNS, JobStats, find_places, hide_takers, view_job
 from agentcache.engine.observe.views import JobView, RuntimeCounts
 from agentcache.engine.order.admission import AdmissionControl
 from agentcache.engine.order.job_queue import ORDINARY, QueuePriority, find_priority
@@ -76,7 +75,7 @@ class JobTracker(Part):
         self.tool_reader = tool_reader
         self._count_waiting = count_waiting
         self._store = store
-        self._classes = FinishClasses()
+        self._classes = number_calls()
         self._hash_block_size = hash_block_size
         self._changes = PromptChanges(hash_block_size, shows_text=shows_text)
         self._changes_guard = observers.guard("prompt_changes", self._changes.clear)
@@ -120,9 +119,10 @@ class JobTracker(Part):
         turn = begin_turn(request, entry, overlap, now_s)
         left_s = now_s - gap.seconds if gap is not None else now_s
         state = RequestState(name, entry, turn, priority, pinned, continues, overlap, left_s)
-        turn.change, state.repeats_reply = self._changes_guard.ask(
-            (None, True), self._changes.find, request, overlap, continues
-        )
+        state.repeats_reply = self._finder.repeats_reply(request, overlap)
+        if overlap.diverged_at is not None:
+            explain, at_token = self._changes.explain, overlap.diverged_at
+            turn.change = self._changes_guard.ask(None, explain, request, at_token, overlap, continues)
         self.states[request.request_id] = state
         self._without_token.add(request.request_id)
         self._waiting.guard(request, state)
@@ -366,7 +366,8 @@ class JobTracker(Part):
             self._finder.forget(job)
             return OVER, None
         self._finder.note_turn(request, job, state.request)
-        self._changes_guard.tell(self._changes.note, request, state.request)
+        if self._changes.shows_text:
+            self._changes_guard.tell(self._changes.note, request, state.request, state.continues)
         return self._classes.number(pending.key), pending.key
 
     def _end_return(self, state: RequestState) -> None:

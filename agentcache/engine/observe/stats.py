@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from agentcache.engine.blocks.pins import Pin, Pins
@@ -19,6 +19,8 @@ from agentcache.engine.observe.views import (
     ToolCounts,
     TurnView,
 )
+from agentcache.engine.vllm.types import CacheHitSource, PrefillStats, Request
+from agentcache.engine.vllm.workers import KVConnectorBase_V1
 from tool_runtime.learning.job_entry import Departed, Departure, Gap, JobEntry
 from tool_runtime.learning.tool_key import HUMAN
 
@@ -156,6 +158,35 @@ class JobStats:
         """View the jobs that ended last with their latest turns, the latest job first."""
         for record, entry in reversed(self._ended_jobs):
             yield view_job(record, entry, None, now_s, is_over=True, max_turns=max_turns)
+
+
+_PLACES: Mapping[CacheHitSource, HitPlace] = {
+    CacheHitSource.DEVICE: "gpu",
+    CacheHitSource.HOST: "host",
+    CacheHitSource.DISK: "disk",
+}
+
+
+def find_places(connector: KVConnectorBase_V1 | None, request: Request, stats: PrefillStats) -> dict[HitPlace, int]:
+    """Split the cached tokens of a request that has just been admitted by the place that supplied them.
+
+    vLLM asks its connectors the same for `vllm:prompt_tokens_cached_by_source`, once what they load is known. `gpu` and
+    `host` are always there, other places where tokens came from them. What a connector cannot place, or adds up to
+    another number, came from `elsewhere`.
+
+    Returns:
+        Nothing without a connector: there is one cache alone.
+    """
+    if connector is None:
+        return {}
+    places: Counter[HitPlace] = Counter({"gpu": stats.num_local_cached_tokens, "host": 0})
+    brought = stats.num_external_cached_tokens
+    sources = connector.get_external_cache_hit_sources(request, brought) if brought else {}
+    if sum(sources.values()) != brought:
+        sources = {CacheHitSource.EXTERNAL_UNSPECIFIED: brought}
+    for source, tokens in sources.items():
+        places[_PLACES.get(source, "elsewhere")] += tokens
+    return dict(places)
 
 
 def view_job(

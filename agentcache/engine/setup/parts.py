@@ -14,9 +14,8 @@ from agentcache.engine.blocks.evictor_inputs import build_inputs
 from agentcache.engine.blocks.frees import DescribedFrees, Frees
 from agentcache.engine.cpu_cache.tier import Tier
 from agentcache.engine.jobs.tracker import JobTracker
-from agentcache.engine.observe.ledger import Ledger
 from agentcache.engine.observe.lru_comparison import make_comparison
-from agentcache.engine.observe.misses import MissLog
+from agentcache.engine.observe.misses import Ledger, MissLog
 from agentcache.engine.observe.recorder import make_recorder
 from agentcache.engine.order.chunking import StepLimit
 from agentcache.engine.order.job_queue import JobQueue, Preemption

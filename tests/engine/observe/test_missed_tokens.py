@@ -14,8 +14,7 @@ from tracked_requests import BLOCK, Tracked
 from vllm.v1.request import Request
 
 from agentcache.engine.jobs.turn_chains import Overlap
-from agentcache.engine.observe.ledger import Eviction
-from agentcache.engine.observe.misses import explain_misses, find_missed
+from agentcache.engine.observe.misses import Eviction, explain_misses, find_missed
 from agentcache.engine.observe.views import TurnView
 
 SYSTEM = [1] * 4 * BLOCK

@@ -11,8 +11,7 @@ from tracked_requests import BLOCK, Tracked
 from vllm.v1.request import Request
 
 from agentcache.engine.constants import SCHEDULER_CLASS
-from agentcache.engine.jobs.bounded_table import ENTRY_BYTES
-from agentcache.engine.jobs.turn_chains import Overlap
+from agentcache.engine.jobs.turn_chains import LEAST_BYTES, Overlap
 from agentcache.engine.observe.prompt_change import PromptChanges, cut_change
 from agentcache.engine.observe.views import ChangeText, ChangeView
 
@@ -68,9 +67,7 @@ def ask_finished(name: str, tokens: Sequence[int]) -> Request:
 
 def find_text(changes: PromptChanges, turn: str) -> ChangeText | None:
     """What is kept of the turn, as a prompt tells that leaves it at its first token."""
-    change, _ = changes.find(Tracked().ask("next", [0] * BLOCK), Overlap(0, 0, BLOCK), turn)
-    assert change is not None
-    return change.text
+    return changes.explain(Tracked().ask("next", [0] * BLOCK), 0, Overlap(0, 0, BLOCK), turn).text
 
 
 def test_tokens_are_kept_while_a_job_is_away() -> None:
@@ -82,17 +79,18 @@ def test_tokens_are_kept_while_a_job_is_away() -> None:
     tracked.tracker.release("s")
     assert find_text(changes, "one") is None, "its job is over"
     assert find_text(changes, "other") is not None
+    answer(tracked, ask_told(tracked, "next", [("s", TOMORROW), ("u", [5])], session="other"))
     assert find_text(changes, "other") is None, "its job was back"
     tracked.tracker.reset()
     assert find_text(changes, "third") is None
 
 
 def test_the_oldest_turns_make_room() -> None:
-    changes = PromptChanges(BLOCK, shows_text=True, max_bytes=2 * ENTRY_BYTES + 700)
+    changes = PromptChanges(BLOCK, shows_text=True, max_bytes=2 * LEAST_BYTES)
     for turn in "abc":
-        changes.note(ask_finished(turn, [ord(turn)] * 4), turn)
+        changes.note(ask_finished(turn, [ord(turn)] * 4), turn, None)
     assert [find_text(changes, turn) is not None for turn in "abc"] == [False, True, True]
-    changes.note(ask_finished("too long", [1] * ENTRY_BYTES), "too long")
+    changes.note(ask_finished("too long", [1] * LEAST_BYTES), "too long", None)
     assert find_text(changes, "too long") is None
 
 
@@ -122,8 +120,4 @@ def test_the_first_token_that_differs_is_found(prompt: list[int], place: int | N
 def test_the_knob_says_whether_tokens_are_kept(tiny_model_path: str, shows: bool) -> None:
     knobs = {"policy": "agentcache", "runtime": {"tool_parser": None, "show_text": shows}}
     scheduler = make_scheduler(make_config(tiny_model_path, SCHEDULER_CLASS, **knobs), 40)
-    changes = scheduler.tracker._changes
-    changes.note(ask_finished("one", [1] * BLOCK), "one")
-    size = changes._block_size
-    change, _ = changes.find(Tracked().ask("next", [0] * size), Overlap(0, 0, size), "one")
-    assert (change.text is not None) == shows
+    assert scheduler.tracker._changes.shows_text == shows
