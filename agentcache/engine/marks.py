@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import OrderedDict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from agentcache.engine.constants import (
@@ -186,6 +186,11 @@ def read_forced_calls(text: object) -> list[ToolKey] | None:
 
 def _is_call(call: object) -> bool:
     return isinstance(call, list) and len(call) == 2 and all(isinstance(part, str) for part in call)
+
+
+def reusable_hashes(request: Request, block_size: int) -> Sequence[bytes]:
+    """Return the hashes of the blocks that the request can hit, or leaves to others: without its last token's KV."""
+    return request.block_hashes[: (request.num_tokens - 1) // block_size]
 
 
 _MAX_REPLIES = 10_000

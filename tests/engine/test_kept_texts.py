@@ -7,6 +7,8 @@ from tracked_requests import ASKED, Tracked
 
 from agentcache.engine.jobs.turn_chains import MAX_BYTES, Prompt, TurnChains
 from agentcache.engine.marks import ReplyIds
+from agentcache.engine.observe.job_views import view_jobs
+from agentcache.engine.rpc.core_calls import release
 
 LONG = "x" * 100_000
 
@@ -33,9 +35,9 @@ def test_a_tenants_long_salt_is_kept_short() -> None:
 def test_a_nameless_session_is_found_by_its_long_request() -> None:
     tracked = Tracked()
     tracked.turn(LONG, ASKED, salt="tenant")
-    (view,) = tracked.tracker.view_jobs()
+    (view,) = view_jobs(tracked.tracker)
     assert len(view.session) <= 64
-    assert tracked.tracker.release(view.session, ["tenant"]) == [view.session]
+    assert release(tracked.tracker, view.session, ["tenant"]) == [view.session]
 
 
 @pytest.mark.parametrize(

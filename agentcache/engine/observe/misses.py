@@ -1,4 +1,4 @@
-"""Explains why a prompt's tokens were not in the cache: what was evicted, when, for whom, and how both caches lost it."""
+"""Explains why a prompt's tokens were not in the cache: what was evicted, when, for whom, how both caches lost it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from itertools import count, takewhile
 from typing import NamedTuple
 
-from agentcache.engine.jobs.request_state import RequestState, reusable_hashes
+from agentcache.engine.jobs.request_state import RequestState
 from agentcache.engine.jobs.turn_chains import Overlap
-from agentcache.engine.marks import read_left
+from agentcache.engine.marks import read_left, reusable_hashes
 from agentcache.engine.observe.views import PLACE_OF, HitPlace, LossCause, LossView, MissReason
 from agentcache.engine.parts import Part
 from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP

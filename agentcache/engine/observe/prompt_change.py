@@ -48,9 +48,10 @@ class PromptChanges:
         """Forget the tokens of all turns."""
         self._tokens.clear()
 
-    def explain(self, request: Request, at_token: int, overlap: Overlap, before: str | None) -> ChangeView:
-        """Explain why the prompt leaves, `at_token`, the turn `before`, with which it has the `overlap`."""
-        prompt, size = request.prompt_token_ids or [], self._block_size
+    def explain(self, request: Request, overlap: Overlap, before: str | None) -> ChangeView:
+        """Explain why the prompt leaves the turn `before`, with which it has the `overlap`."""
+        prompt, size, at_token = request.prompt_token_ids or [], self._block_size, overlap.diverged_at
+        assert at_token is not None
         in_reply = overlap.repeats_reply(prompt, size) is False
         letter = "a" if in_reply else _find_role(request, at_token, at_token + size)
         now = read_sent(request)

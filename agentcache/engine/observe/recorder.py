@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import datetime
+from array import array
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 from agentcache.config import AgentCacheConfig
 from agentcache.config_reader import CONFIG_KEY
-from agentcache.engine.jobs.job_finder import SearchSteps, is_search_step
+from agentcache.engine.jobs.job_finder import is_search_step
 from agentcache.engine.jobs.request_state import RequestState
 from agentcache.engine.marks import job_name
 from agentcache.engine.observe.record_line import LineMaker, RecordedRequest, begin_recording
@@ -33,6 +35,29 @@ from workloads.recording.line import VERSION, End, Header, name_file
 
 _MEGABYTE = 10**6
 _ENDS: dict[str, End] = {"finished": "answer", "cut off": "length", "aborted": "aborted", "failed": "failed"}
+
+
+_MAX_STEPS = 10_000
+
+
+class SearchSteps:
+    """The latest steps, to tell where a search begins. Costs O(prompt) a step; knows steps by 64 bits each."""
+
+    def __init__(self) -> None:
+        self._steps: OrderedDict[int, None] = OrderedDict()
+
+    def begins_search(self, request: Request) -> bool:
+        """Note a step; tell whether it goes on from none before, by one token more than that one's prompt."""
+        prompt = memoryview(array("Q", request.prompt_token_ids or ()))
+        step, before = (
+            hash((request.session_id, request.cache_salt, part.tobytes())) for part in (prompt, prompt[:-1])
+        )
+        begins = not prompt or before not in self._steps
+        self._steps[step] = None
+        self._steps.move_to_end(step)
+        if len(self._steps) > _MAX_STEPS:
+            self._steps.popitem(last=False)
+        return begins
 
 
 class RequestRecorder(Part):

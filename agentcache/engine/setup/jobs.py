@@ -23,8 +23,9 @@ from agentcache.policy.foreseen_loss import BESIDE_TIER, WITHOUT_TIER, foresee_l
 from agentcache.policy.registry import EvictorInputs
 from agentcache.policy.return_price import ReturnPrice
 from agentcache.policy.runtime_policy import Order, RuntimePolicy
+from tool_runtime.learning.continuum import ContinuumCode, ContinuumPaper
 from tool_runtime.learning.runtime import AHEAD_TURNS, AgentRuntime
-from tool_runtime.learning.ttl import ContinuumCode, ContinuumPaper, HazardTtl, TtlEstimator
+from tool_runtime.learning.ttl import HazardTtl, TtlEstimator
 
 # What jobs want is counted up to so many times what the caches hold: more changes nothing.
 _ROOMS = 4

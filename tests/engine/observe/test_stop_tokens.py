@@ -27,7 +27,7 @@ def make_request(tokens: list[int], *, stops: int = 0, eos: int | None = EOS, ro
 
 def find_role(request: Request, at_token: int) -> str | None:
     changes = PromptChanges(BLOCK, shows_text=False)
-    return changes.explain(request, at_token, Overlap(at_token, at_token, BLOCK), None).role
+    return changes.explain(request, Overlap(at_token, at_token, BLOCK), None).role
 
 
 def message(token: int, end: int) -> list[int]:
