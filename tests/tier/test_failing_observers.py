@@ -20,13 +20,13 @@ from agentcache.engine.observe import snapshot as snapshot_module
 from agentcache.engine.observe.lru_comparison import LruComparison
 from agentcache.engine.observe.misses import Ledger, MissLog
 from agentcache.engine.observe.prompt_change import PromptChanges
-from agentcache.engine.observe.record_line import LineMaker
 from agentcache.engine.observe.recorder import RequestRecorder
 from agentcache.engine.observe.snapshot import Snapshot, make_snapshot
 from agentcache.engine.observe.stats import JobStats
 from agentcache.engine.observe.views import SegmentCounts
 from agentcache.engine.parts import RAISE
 from agentcache.engine.rpc import core_calls
+from workloads.recording.line_maker import LineMaker
 
 # Of each observer the calls that the engine makes.
 CALLS: dict[str, list[tuple[Any, str]]] = {

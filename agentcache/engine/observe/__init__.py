@@ -7,7 +7,7 @@ An error in one of these observers turns it off (`engine/parts.py`):
 - `prompt_changes` (`prompt_change.py`): what a client has changed, and the text of it.
 - `job_stats` and `hit_places` (`stats.py`): turns and counts of jobs, and which cache supplied hits.
 - `lru_comparison` (`lru_comparison.py`): what a shadow LRU would have hit.
-- `recording` (`recorder.py`): lines of a recording, which `record_writer.py` writes in a thread.
+- `recording` (`recorder.py`): lines of a recording, which `workloads/recording/writer.py` writes in a thread.
 - `snapshot` (`snapshot.py`): what is read for metrics.
 
 `views.py` has what leaves the engine's process, as plain values; `job_views.py` makes those of jobs.
