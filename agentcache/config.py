@@ -11,10 +11,10 @@ Each knob says where its default comes from:
 Constants that only ablations set are in `agentcache/tuning.py`. Others say so where they stand: seniority and patience
 in `agentcache/policy/registry.py`, with windows or recurrent layers also in `runtime_policy.py`, what a GPU reaches in
 `presets.py`, how fast waits are learnt in `inputs.py`, which engine gets a new job in `replicas/placement.py`, and
-in `tool_runtime/` the medians at the start, half-life and shrinkage (`durations.py`), load (`load.py`), the bound of
-factors (`correction.py`) and Continuum's numbers (`ttl.py`). Two more are assumed: that half of all waits end within
-30 s, until policy `agentcache` knows better (learned_waits.hpp), and that a command is learnt of by itself, not with
-its tool, from its eighth end on (engine/jobs/finish_classes.py).
+in `tool_runtime/` the medians at the start, half-life and shrinkage (`durations.py`), load and the bound of
+factors (`runtime.py`), Continuum's numbers (`continuum.py`), and that a command is learnt of by itself, not with its
+tool, from its eighth end on (`tool_key.py`). One more is assumed: that half of all waits end within 30 s, until policy
+`agentcache` knows better (learned_waits.hpp).
 """
 
 from __future__ import annotations

@@ -17,6 +17,8 @@ from agentcache.engine.constants import (
     SENT_ARGUMENT,
     TOOLS_DECLARED_ARGUMENT,
 )
+from agentcache.engine.observe.job_views import view_session
+from agentcache.engine.rpc.core_calls import release
 from tool_runtime.agent.job import ToolCall
 
 LOOK = [ToolCall("look", "{}")]
@@ -139,10 +141,10 @@ def a_tenant_for_each_request(core: Core) -> None:
         core.offer([number] * 20, session_id="one", cache_salt=f"tenant {number}", calls=LOOK)
     core.run()
     tracker = _tracker_of(core)
-    core.do(lambda: [view.model_dump(mode="json") for view in tracker.view_session("one")])
+    core.do(lambda: [view.model_dump(mode="json") for view in view_session(tracker, "one")])
     core.step()
     for _ in range(45):
-        core.do(lambda: tracker.release("one"))
+        core.do(lambda: release(tracker, "one"))
         core.step()
 
 

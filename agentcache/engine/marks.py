@@ -1,13 +1,15 @@
-"""Reads what the engine core gets of a request in its extra arguments: our front end's marks, and a dictated reply.
+"""Reads what requests say of themselves: the names of their jobs and replies, our front end's marks, dictated replies.
 
-Front ends other than Python's let clients send any.
+Front ends other than Python's let clients send any marks.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections import OrderedDict
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from agentcache.engine.constants import (
     AGENT_ARGUMENT,
@@ -17,13 +19,42 @@ from agentcache.engine.constants import (
     QUESTIONS_ARGUMENT,
     REPLY_ARGUMENT,
     ROLES_ARGUMENT,
+    SENT_ARGUMENT,
 )
 from tool_runtime.agent.job import ToolCall
+from tool_runtime.learning.job_table import MAX_ID
 from tool_runtime.learning.tool_key import ToolKey, tool_keys
 
 if TYPE_CHECKING:
     from agentcache.engine.replies.ended_reply import EndedReply
     from agentcache.engine.vllm.types import Request, SamplingParams
+
+Owner = TypeVar("Owner")
+
+# A client's own name that begins so is digested as well: no client can name another's job by its digest.
+_DIGEST = "sha256:"
+
+
+def job_name(session: str, salt: str | None) -> str:
+    """Name the job of a session of one tenant: tenants, told apart by their cache salt, do not share jobs."""
+    return shorten(session) if salt is None else _digest(f"{len(salt)} {salt} {session}")
+
+
+def shorten(name: str) -> str:
+    """Shorten a name to one that the job table keeps as it is: a longer one it would shorten each time it is told."""
+    if len(name) <= MAX_ID and not name.startswith(_DIGEST):
+        return name
+    # The text of a tenant's job begins with a number.
+    return _digest(f"- {name}")
+
+
+def tenant_name(salt: str | None) -> str | None:
+    """Name the tenant that has this cache salt, None of requests without one. A salt may have any length."""
+    return None if salt is None else shorten(salt)
+
+
+def _digest(text: str) -> str:
+    return (_DIGEST + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest())[:MAX_ID]
 
 
 # What the engine core cannot see in tokens: whose messages a prompt is made of.
@@ -70,6 +101,35 @@ def read_questions(request: Request) -> Questions:
     told = read_mark(request, QUESTIONS_ARGUMENT)
     is_known = isinstance(told, list) and len(told) == len(Questions())
     return Questions(*(each if isinstance(each, str) else None for each in told)) if is_known else Questions()
+
+
+class SentPrompt(NamedTuple):
+    """As digests, in the forms of `front_end/sent_digests.py`; `messages` None where no API server told any of them.
+
+    `adapter` is the name and path of the LoRA adapter. With `continues` the server puts what it has stored between the
+    first message, the instructions, and the others.
+    """
+
+    adapter: tuple[str, str] | None
+    continues: bool = False
+    messages: str | None = None
+    tools: str = ""
+    options: str = ""
+
+    def texts(self) -> tuple[str, ...]:
+        """Return all texts, of which clients decide how long they are."""
+        return *(self.adapter or ()), self.messages or "", self.tools, self.options
+
+
+def read_sent(request: Request) -> SentPrompt:
+    """Read what the API server told of a request."""
+    lora = request.lora_request
+    adapter = (lora.lora_name, lora.lora_path) if lora is not None else None
+    sent = read_mark(request, SENT_ARGUMENT)
+    names = ("messages", "tools", "options")
+    if not isinstance(sent, dict) or not all(isinstance(sent.get(name), str) for name in names):
+        return SentPrompt(adapter)
+    return SentPrompt(adapter, read_mark(request, CONTINUES_ARGUMENT) is not None, *(sent[name] for name in names))
 
 
 def read_agent(request: Request) -> str | None:
@@ -126,3 +186,45 @@ def read_forced_calls(text: object) -> list[ToolKey] | None:
 
 def _is_call(call: object) -> bool:
     return isinstance(call, list) and len(call) == 2 and all(isinstance(part, str) for part in call)
+
+
+def reusable_hashes(request: Request, block_size: int) -> Sequence[bytes]:
+    """Return the hashes of the blocks that the request can hit, or leaves to others: without its last token's KV."""
+    return request.block_hashes[: (request.num_tokens - 1) // block_size]
+
+
+_MAX_REPLIES = 10_000
+_RESPONSE = "resp_"
+
+
+class ReplyIds(Generic[Owner]):
+    """The latest replies of finished requests."""
+
+    def __init__(self) -> None:
+        # With the tenant. A client may have chosen the id: it is shortened.
+        self._owners: OrderedDict[str, tuple[Owner, str | None]] = OrderedDict()
+
+    def note(self, request_id: str, salt: str | None, owner: Owner) -> None:
+        """Note that a request has finished, under the id that the engine has for it."""
+        if reply := _find_reply(request_id):
+            self._owners[shorten(reply)] = owner, tenant_name(salt)
+            if len(self._owners) > _MAX_REPLIES:
+                self._owners.popitem(last=False)
+
+    def find(self, reply: str, tenants: Collection[str | None] | None) -> Owner | None:
+        """Find whose a reply was, if it was one of these tenants', given by their cache salts, or of any."""
+        if (found := self._owners.get(shorten(reply))) is None:
+            return None
+        owner, tenant = found
+        return owner if tenants is None or tenant in map(tenant_name, tenants) else None
+
+
+def _find_reply(request_id: str) -> str | None:
+    """Find the id that the client gets. The engine adds a suffix to it, the server a number to that of a response."""
+    reply, dash, _ = request_id.rpartition("-")
+    if not dash:
+        return None
+    if not reply.startswith(_RESPONSE):
+        return reply
+    response, _, number = reply.rpartition("_")
+    return response if number.isdecimal() and response.startswith(_RESPONSE) else None

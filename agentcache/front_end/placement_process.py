@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection, Listener
 from threading import Lock, Thread
 from typing import Any, NamedTuple
 
-from agentcache.engine.jobs.names import ReplyIds, job_name
+from agentcache.engine.marks import ReplyIds, job_name
 from agentcache.policy.replicas.job_homes import JobHome
 from agentcache.policy.replicas.placement import Placement
 

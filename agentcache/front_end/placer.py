@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from typing import NamedTuple, TypeVar
 
 from agentcache.engine.constants import ANSWER_MARK, LEFT_ARGUMENT
-from agentcache.engine.jobs.names import job_name, shorten
+from agentcache.engine.marks import job_name, shorten
 from agentcache.engine.vllm.types import EngineCoreOutputs, EngineCoreRequest
 from agentcache.errors import ServerError
 from agentcache.front_end.placement_process import JobPlaces

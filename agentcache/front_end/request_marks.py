@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from agentcache.engine.constants import AGENT_ARGUMENT, ANSWER_MARK, CALLS_ARGUMENT, FILL_MARK, REPLY_ARGUMENT
-from agentcache.engine.jobs.names import shorten
+from agentcache.engine.marks import shorten
 from agentcache.engine.vllm.base import VLLMValidationError
 from agentcache.engine.vllm.engine import InputProcessor
 from agentcache.engine.vllm.patches import ADDED_PREFIX, wrap_method

@@ -144,7 +144,7 @@ class SimulatedEngine:
     def waits_s(self) -> dict[str, float] | None:
         """Seconds that requests have waited before they ran, by reason; None where no jobs are followed."""
         tracker = self.scheduler.tracker
-        return None if tracker is None else {reason: each.total for reason, each in tracker.count().waits.items()}
+        return None if tracker is None else {reason: each.total for reason, each in tracker.stats.counts.waits.items()}
 
     @property
     def can_begin(self) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import NamedTuple, Protocol
 
+from agentcache.engine.rpc.core_calls import release
 from agentcache.policy.replicas.chain import Chain, KnownBlocks
 from agentcache.policy.replicas.engine_load import HostMemory, PrefillCost
 from agentcache.policy.replicas.placement import Placement, SpillRule
@@ -173,7 +174,7 @@ class ByCost(OneEngine):
         chain = Chain(prompt, self.placement.block_tokens)
         placed = self.placement.place(request, chain, self._clock.now(), job=job)
         if placed.moved_from is not None and (tracker := self._engines[placed.moved_from].scheduler.tracker):
-            tracker.release(job)
+            release(tracker, job)
         return Choice(placed.engine, placed.left_tokens)
 
     def got_token(self, request: str) -> None:

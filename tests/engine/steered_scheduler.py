@@ -11,6 +11,7 @@ from hand_clock import Clock
 from lone_scheduler import LoneScheduler, make_config, make_scheduler
 
 from agentcache.engine.constants import SCHEDULER_CLASS
+from agentcache.engine.rpc.core_calls import release
 from agentcache.engine.scheduler import AgentScheduler
 from tool_runtime.agent.job import ToolCall
 from tool_runtime.learning.tool_key import ToolKey
@@ -126,4 +127,4 @@ class Life:
             running = self.rng.random() < 0.5 and not scheduler.defer_block_free
             scheduler.reset_prefix_cache(reset_running_requests=running)
         if self.rng.random() < 0.05:
-            scheduler.tracker.release(f"job {self.rng.randint(1, self.jobs + 1)}")
+            release(scheduler.tracker, f"job {self.rng.randint(1, self.jobs + 1)}")

@@ -241,7 +241,7 @@ def make_held(model_path: str, blocks: int, **knobs: Any) -> LoneScheduler:
     lone = make_lone(model_path, "agentcache", blocks, **{"pins": {"budget": 1.0}, **knobs})
     lone.scheduler.tracker.runtime._estimator = Patient()
     # So many others that what the pins keep is worth any wait.
-    lone.scheduler.tracker._waiting._count_running = lambda: 1_000_000_000
+    lone.scheduler.tracker.waiting._count_running = lambda: 1_000_000_000
     return lone
 
 

@@ -10,6 +10,7 @@ from vllm.v1.request import RequestStatus
 from agentcache._evictor import FreeContext
 from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.jobs.finish_classes import OVER, PREEMPTED, UNKNOWN
+from agentcache.engine.rpc.core_calls import release
 
 
 def make_deferring(model_path: str, blocks: int = 64) -> LoneScheduler:
@@ -71,7 +72,7 @@ def test_a_pin_that_ended_before_its_blocks_are_freed_stays_so(
     lone.add("other", tokens_of(9, 60), output_tokens=40, calls=())
     lone.add("mine", tokens_of(1, 100), output_tokens=40, calls=(SEARCH,), session_id="mine")
     finish(lone, "mine")
-    assert lone.scheduler.tracker.release("mine")
+    assert release(lone.scheduler.tracker, "mine")
     for _ in range(2):
         lone.step()
     ((context, _),) = freed

@@ -17,9 +17,9 @@ from vllm.v1.request import Request, RequestStatus
 
 from agentcache._evictor import FreeContext
 from agentcache.engine.jobs.finish_classes import OVER, PREEMPTED, SHARED, UNKNOWN
-from agentcache.engine.jobs.request_state import is_whole
+from agentcache.engine.observe.job_views import count_runtime, view_session
 from agentcache.engine.observe.views import JobView
-from agentcache.engine.replies.ended_reply import is_handed_over
+from agentcache.engine.replies.ended_reply import is_handed_over, is_whole
 from tool_runtime.learning.tool_key import ELSEWHERE
 
 Freed = list[tuple[FreeContext, int]]
@@ -51,7 +51,7 @@ def prefill(lone: LoneScheduler, name: str, prompt: list[int], session: str | No
 
 
 def view(lone: LoneScheduler, session: str = "mine") -> JobView:
-    (job,) = lone.scheduler.tracker.view_session(session)
+    (job,) = view_session(lone.scheduler.tracker, session)
     return job
 
 
@@ -65,7 +65,7 @@ def test_a_prompt_handed_over_is_a_turn_at_once(tiny_model_path: str) -> None:
     outputs = EngineCoreOutputs(finished_requests={"one"})
     lone.scheduler.tracker.stepped({0: outputs})
     assert outputs.finished_requests == {"one"}
-    assert lone.scheduler.tracker.count().answer_latency_s.count == 0
+    assert count_runtime(lone.scheduler.tracker).answer_latency_s.count == 0
 
 
 def test_blocks_read_late_are_those_of_their_turn(tiny_model_path: str, freed: Freed) -> None:
@@ -79,7 +79,7 @@ def test_blocks_read_late_are_those_of_their_turn(tiny_model_path: str, freed: F
     ((context, blocks),) = freed
     tracker = lone.scheduler.tracker
     assert (context.job, blocks) == (tracker.runtime.jobs.get("mine").number, 6)
-    assert context.finish_class == tracker._classes.number(ELSEWHERE) not in (UNKNOWN, PREEMPTED, OVER, SHARED)
+    assert context.finish_class == tracker._numbers.number(ELSEWHERE) not in (UNKNOWN, PREEMPTED, OVER, SHARED)
     (pin,) = tracker.pins
     assert (context.pin, tracker.pins.blocks_left(pin)) == (pin.number, 6)
     assert "one" not in lone.scheduler.requests
@@ -162,7 +162,7 @@ def test_windows_of_a_prompt_handed_over_are_kept(tiny_model_path: str, freed: F
     freed.clear()
     tell_sent(lone.scheduler, "one")
     lone.scheduler.check_integrity()
-    number = lone.scheduler.tracker._classes.number(ELSEWHERE)
+    number = lone.scheduler.tracker._numbers.number(ELSEWHERE)
     kept = sum(blocks for context, blocks in freed if context.finish_class == number)
     assert kept == 12 + 4, "all blocks of full attention, and the last window's"
     assert lone.pool.get_num_free_blocks() == 100
@@ -188,7 +188,7 @@ def test_a_turn_whose_prompt_arrives_is_read_as_usual(tiny_model_path: str) -> N
     assert [(turn.status, turn.tools) for turn in job.turns] == [("finished", ("search",)), ("finished", ())]
     # The last token's is computed here, for the next token.
     assert [(turn.cached_tokens, turn.recomputed_tokens) for turn in job.turns] == [(100, 0), (150, 0)]
-    assert lone.scheduler.tracker.count().tools["search"].seconds == 3.0
+    assert count_runtime(lone.scheduler.tracker).tools["search"].seconds == 3.0
     assert lone.scheduler.gap_filler is None
 
 

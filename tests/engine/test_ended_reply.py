@@ -13,9 +13,8 @@ from vllm.tokenizers import cached_tokenizer_from_config
 from vllm.v1.request import Request, RequestStatus
 
 from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT, TOOLS_DECLARED_ARGUMENT
-from agentcache.engine.replies.ended_reply import EndedReply
+from agentcache.engine.replies.ended_reply import MAX_TOKENS, EndedReply, ToolReader, calls_of
 from agentcache.engine.replies.parser_log import pass_in_one_line, reading_again
-from agentcache.engine.replies.tool_reader import MAX_TOKENS, ToolReader, calls_of
 from agentcache.models.catalog import resolve_model
 
 _CALL = '<tool_call>\n{"name": "look", "arguments": {"command": "make"}}\n</tool_call>'

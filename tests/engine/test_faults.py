@@ -10,6 +10,7 @@ from lone_scheduler import LoneScheduler
 from steered_scheduler import STEERED, do_turn, learn_that_tools_are_fast, make_lone, run_until_idle, tokens_of
 
 from agentcache.engine.jobs import duration_store
+from agentcache.engine.observe.job_views import count_runtime, view_session
 from tool_runtime.agent.job import ToolCall
 from tool_runtime.learning.durations_file import load_durations
 from tool_runtime.learning.job_table import MAX_EXPIRED
@@ -28,7 +29,7 @@ def assert_nothing_is_left(lone: LoneScheduler) -> None:
         tracker.step()
     lone.scheduler.check_integrity()
     assert (len(tracker.pins), lone.scheduler.evictor.pinned, tracker.pins._by_owner) == (0, 0, {})
-    assert (tracker.stats.jobs, len(tracker.runtime.jobs), len(tracker._finder._owners)) == ({}, 0, 0)
+    assert (tracker.stats.jobs, len(tracker.runtime.jobs), len(tracker.finder._owners)) == ({}, 0, 0)
     assert tracker.pins.ended.total() == tracker.pins.began
 
 
@@ -95,7 +96,7 @@ def test_the_scheduler_keeps_a_session_id_of_10_mb_short(tiny_model_path: str) -
     session = "s" * 10_000_000
     known = do_turn(lone, "one", tokens_of(1, 100), (SEARCH,), session_id=session)
     do_turn(lone, "two", [*known, *tokens_of(2, 30)], (), session_id=session)
-    (view,) = lone.scheduler.tracker.view_session(session)
+    (view,) = view_session(lone.scheduler.tracker, session)
     assert (view.turn_count, len(view.model_dump_json()) < 5000) == (2, True)
     assert_nothing_is_left(lone)
 
@@ -112,7 +113,7 @@ def test_many_pinned_sessions_leave_no_more_than_the_table_holds(tiny_model_path
     tracker.step()
     lone.scheduler.check_integrity()
     assert len(tracker.stats.jobs) == len(tracker.runtime.jobs) == 20
-    assert tracker.count().jobs_ended == {"table full": 480}
+    assert count_runtime(tracker).jobs_ended == {"table full": 480}
     assert len(tracker.pins) <= 20
     assert len(tracker.pins._deadlines) < 500
     assert_nothing_is_left(lone)

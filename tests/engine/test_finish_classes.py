@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcache.engine.jobs.finish_classes import OVER, PREEMPTED, UNKNOWN, FinishClasses
+from agentcache.engine.jobs.finish_classes import OVER, PREEMPTED, UNKNOWN, number_calls
 from tool_runtime.learning.tool_key import HUMAN, ToolKey
 
 BASH = ToolKey("bash")
@@ -13,14 +13,14 @@ MAX_NUMBER = 1023
 
 
 def test_humans_tools_and_what_is_no_turn_have_different_numbers() -> None:
-    classes = FinishClasses()
+    classes = number_calls()
     numbers = [UNKNOWN, PREEMPTED, OVER, *map(classes.number, (HUMAN, BASH, ToolKey("read")))]
     assert len(set(numbers)) == len(numbers)
     assert [classes.number(key) for key in (HUMAN, BASH, ToolKey("read"))] == numbers[3:]
 
 
 def test_a_command_gets_its_own_number_once_it_is_frequent() -> None:
-    classes = FinishClasses()
+    classes = number_calls()
     tool = classes.number(BASH)
     assert [classes.number(PYTEST) for _ in range(7)] == [tool] * 7
     own = classes.number(PYTEST)
@@ -31,13 +31,13 @@ def test_a_command_gets_its_own_number_once_it_is_frequent() -> None:
 
 
 def test_a_command_gets_its_tool_s_number_even_if_it_comes_first() -> None:
-    classes = FinishClasses()
+    classes = number_calls()
     assert classes.number(PYTEST) == classes.number(ToolKey("bash", "make")) == classes.number(BASH)
 
 
 def test_out_of_numbers_a_command_is_its_tool_a_new_tool_unknown() -> None:
     """A command then has the number of its tool, and new tools share one."""
-    classes = FinishClasses()
+    classes = number_calls()
     known = classes.number(BASH)
     numbers = [classes.number(ToolKey(f"tool {count}")) for count in range(2000)]
     given_out = [number for number in numbers if number != UNKNOWN]
@@ -50,7 +50,7 @@ def test_out_of_numbers_a_command_is_its_tool_a_new_tool_unknown() -> None:
 
 
 def test_commands_that_come_once_do_not_fill_the_memory() -> None:
-    classes = FinishClasses()
+    classes = number_calls()
     tool = classes.number(BASH)
     for count in range(20_000):
         assert classes.number(ToolKey("bash", f"make {count}")) == tool
@@ -63,7 +63,7 @@ keys = st.builds(ToolKey, st.sampled_from("abc"), st.sampled_from(["", "x", "y",
 
 @given(st.lists(keys, max_size=200))
 def test_a_number_stands_for_one_tool_and_is_never_given_again(ends: list[ToolKey]) -> None:
-    classes = FinishClasses()
+    classes = number_calls()
     owners: dict[int, ToolKey] = {}
     last: dict[ToolKey, int] = {}
     for key in ends:

@@ -7,6 +7,8 @@ from told_requests import answer, ask_told
 from tracked_requests import BLOCK, Tracked
 from vllm.v1.request import Request, RequestStatus
 
+from agentcache.engine.observe.job_views import count_runtime, view_session
+
 SYSTEM = ("s", [1] * 3 * BLOCK)
 Chat = list[tuple[str, list[int]]]
 
@@ -35,7 +37,7 @@ def test_a_job_goes_on_however_its_reply_comes_back(echo: list[int]) -> None:
         run_turn(tracked, f"turn {turn}", chat)
         chat = [*chat, ("a", [*echo, turn]), ("t", [30 + turn] * BLOCK)]
     assert count_jobs(tracked) == 1
-    assert tracked.tracker.count().found_jobs == {"first": 1, "repeated": 3}
+    assert count_runtime(tracked.tracker).found_jobs == {"first": 1, "repeated": 3}
     tracked.tracker.check_integrity()
 
 
@@ -99,7 +101,7 @@ def test_a_request_joins_the_job_of_the_response_that_it_names() -> None:
     answer(tracked, ask_told(tracked, "resp_2_0-4567abcd", [question(99)], after="resp_1"))
     answer(tracked, ask_told(tracked, "resp_3_0-4567abcd", [question(98)], after="resp_2"))
     assert count_jobs(tracked) == 1
-    assert tracked.tracker.count().found_jobs == {"first": 1, "response": 2}
+    assert count_runtime(tracked.tracker).found_jobs == {"first": 1, "response": 2}
     answer(tracked, ask_told(tracked, "resp_4_0-4567abcd", [question(97)], after="resp_1", salt="other"))
     assert count_jobs(tracked) == 2
 
@@ -108,7 +110,7 @@ def test_a_warning_tells_once_that_most_are_unmatched(vllm_log: pytest.LogCaptur
     tracked = Tracked()
     for number in range(150):
         run_turn(tracked, f"lost {number}", [SYSTEM, question(20 + number), ("a", [9]), question(22)])
-    assert tracked.tracker.count().found_jobs == {"unmatched": 150}
+    assert count_runtime(tracked.tracker).found_jobs == {"unmatched": 150}
     assert vllm_log.text.count("matched with no job") == 1
 
 
@@ -119,9 +121,9 @@ def test_a_session_whose_first_message_changes_is_one_chat(*, ignores_end: bool)
     for name, word, more in (("one", 5, []), ("two", 6, [("a", [9]), question(21)])):
         messages = [("s", [word] * 9 * BLOCK), question(20), *more]
         answer(tracked, ask_told(tracked, name, messages, session="s", ignores_end=ignores_end))
-    (view,) = tracked.tracker.view_session("s")
+    (view,) = view_session(tracked.tracker, "s")
     assert view.turns[1].change is not None
     assert (view.turns[1].change.cause, view.turns[1].change.role) == ("system message changed", "system")
     answer(tracked, ask_told(tracked, "sub", [("s", [7] * 9 * BLOCK), question(20)], session="s"))
-    (view,) = tracked.tracker.view_session("s")
+    (view,) = view_session(tracked.tracker, "s")
     assert view.turns[2].change is None

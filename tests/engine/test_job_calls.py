@@ -6,7 +6,9 @@ import pytest
 from tracked_requests import ASKED, Tracked
 from vllm.v1.request import RequestStatus
 
+from agentcache.engine.observe.job_views import count_runtime, view_session
 from agentcache.engine.rpc import core_calls
+from agentcache.engine.rpc.core_calls import release, take_expired
 from tool_runtime.learning.job_table import MAX_EXPIRED
 
 
@@ -47,7 +49,7 @@ def test_jobs_are_listed_with_as_many_turns_as_are_asked_for(monkeypatch: pytest
     for turn in range(3):
         for number in range(4):
             tracked.turn(f"{number} {turn}", [*ASKED, number], session=str(number))
-    tracked.tracker.release("0")
+    release(tracked.tracker, "0")
     core: Any = tracked.tracker
     monkeypatch.setattr(core_calls, "_find_tracker", lambda core: core)
 
@@ -67,9 +69,9 @@ def test_a_session_of_many_tenants_is_viewed_and_ended_in_parts() -> None:
     for number in range(300):
         for turn in range(5):
             tracked.turn(f"{number} {turn}", ASKED, session="mine", salt=str(number))
-    views = tracked.tracker.view_session("mine")
+    views = view_session(tracked.tracker, "mine")
     assert (len(views), sum(len(view.turns) for view in views)) == (256, 1024)
-    assert [len(tracked.tracker.release("mine")) for _ in range(3)] == [256, 44, 0]
+    assert [len(release(tracked.tracker, "mine")) for _ in range(3)] == [256, 44, 0]
 
 
 def test_the_id_of_a_reply_finds_its_job() -> None:
@@ -77,16 +79,16 @@ def test_the_id_of_a_reply_finds_its_job() -> None:
     tracked.turn("chatcmpl-9f8e-0a1b2c3d", ASKED, session="mine", salt="a")
     tracked.turn("resp_77_0-0a1b2c3d", ASKED, salt="b")
     tracker = tracked.tracker
-    assert [view.session for view in tracker.view_session("chatcmpl-9f8e")] == ["mine"]
-    assert len(tracker.view_session("resp_77", ["b"])) == 1
+    assert [view.session for view in view_session(tracker, "chatcmpl-9f8e")] == ["mine"]
+    assert len(view_session(tracker, "resp_77", ["b"])) == 1
     cut = tracked.ask("chatcmpl-5-0a1b2c3d", ASKED, session="cut off")
     tracked.admit(cut)
     tracked.reply(cut, status=RequestStatus.FINISHED_LENGTH_CAPPED)
-    assert [view.session for view in tracker.view_session("chatcmpl-5")] == ["cut off"]
-    assert tracker.view_session("chatcmpl-9f8e", ["b"]) == []
-    assert tracker.view_session("chatcmpl-9f") == []
-    assert tracker.release("chatcmpl-9f8e") == ["mine"]
-    assert tracker.view_session("mine") == []
+    assert [view.session for view in view_session(tracker, "chatcmpl-5")] == ["cut off"]
+    assert view_session(tracker, "chatcmpl-9f8e", ["b"]) == []
+    assert view_session(tracker, "chatcmpl-9f") == []
+    assert release(tracker, "chatcmpl-9f8e") == ["mine"]
+    assert view_session(tracker, "mine") == []
 
 
 def test_a_release_by_a_reply_tells_the_session_as_it_was_named() -> None:
@@ -94,22 +96,22 @@ def test_a_release_by_a_reply_tells_the_session_as_it_was_named() -> None:
     for number, session in enumerate(["é" * 200, "x" * 300, None]):
         tracked.turn(f"chatcmpl-{number}-0a1b2c3d", [*ASKED, number], session=session)
     tracker = tracked.tracker
-    assert tracker.release("chatcmpl-0") == ["é" * 200]
-    assert tracker.release("x" * 300) == ["x" * 300]
-    assert tracker.release("chatcmpl-2") == [None]
+    assert release(tracker, "chatcmpl-0") == ["é" * 200]
+    assert release(tracker, "x" * 300) == ["x" * 300]
+    assert release(tracker, "chatcmpl-2") == [None]
 
 
 def test_sessions_that_were_idle_for_too_long_are_told_once() -> None:
     tracked = Tracked(max_jobs=5)
     for session, salt in (("gone", None), ("back", None), ("shared", None), ("over", None), (None, None)):
         tracked.turn(f"of {session}", ASKED, session=session, salt=salt)
-    tracked.tracker.release("over")
+    release(tracked.tracker, "over")
     tracked.clock.now_s += 4000
     tracked.turn("again", ASKED, session="back")
     tracked.turn("other tenant's", ASKED, session="shared", salt="t")
-    told = tracked.tracker.take_expired()
+    told = take_expired(tracked.tracker)
     assert set(told) == {"gone", None}
-    assert tracked.tracker.take_expired() == []
+    assert take_expired(tracked.tracker) == []
 
 
 def test_sessions_that_expire_at_once_are_told_in_parts() -> None:
@@ -117,7 +119,7 @@ def test_sessions_that_expire_at_once_are_told_in_parts() -> None:
     for number in range(MAX_EXPIRED + 20):
         tracked.turn(str(number), ASKED, session=str(number))
     tracked.clock.now_s += 4000
-    assert [len(tracked.tracker.take_expired()) for _ in range(3)] == [MAX_EXPIRED, 20, 0]
+    assert [len(take_expired(tracked.tracker)) for _ in range(3)] == [MAX_EXPIRED, 20, 0]
 
 
 def test_requests_of_a_step_expire_no_more_jobs_than_one() -> None:
@@ -140,7 +142,7 @@ def test_a_request_of_an_overdue_job_is_counted_once() -> None:
     tracked.clock.now_s += 4000
     # The other jobs expire first, up to the limit of one step.
     tracked.turn("late", ASKED, session=str(MAX_EXPIRED))
-    counts = tracked.tracker.count()
+    counts = count_runtime(tracked.tracker)
     assert counts.found_jobs == {"named": MAX_EXPIRED + 2}
     assert counts.jobs == 1
 
@@ -149,5 +151,5 @@ def test_an_id_of_any_length_is_kept_short() -> None:
     tracked = Tracked()
     name = "x" * 100_000
     tracked.turn(f"{name}-0a1b2c3d", ASKED, session="mine")
-    assert [view.session for view in tracked.tracker.view_session(name)] == ["mine"]
-    assert max(map(len, tracked.tracker._finder._replies._owners)) <= 64
+    assert [view.session for view in view_session(tracked.tracker, name)] == ["mine"]
+    assert max(map(len, tracked.tracker.finder._replies._owners)) <= 64

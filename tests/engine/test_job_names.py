@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcache.engine.jobs.names import job_name, shorten
+from agentcache.engine.marks import job_name, shorten
 from tool_runtime.learning.job_table import MAX_ID, bounded_id
 
 TEXT = st.text(st.characters(), max_size=2 * MAX_ID)

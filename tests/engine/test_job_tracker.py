@@ -7,6 +7,8 @@ from vllm.v1.request import RequestStatus
 
 from agentcache._evictor import FreeContext
 from agentcache.engine.jobs.finish_classes import OVER, UNKNOWN
+from agentcache.engine.observe.job_views import count_runtime, view_ended, view_jobs, view_session
+from agentcache.engine.rpc.core_calls import release
 from agentcache.policy.runtime_policy import Order, RuntimePolicy
 from tool_runtime.learning.tool_key import ToolKey
 
@@ -17,12 +19,12 @@ def test_turns_of_a_session_are_one_job_whatever_they_say() -> None:
     tracked.clock.now_s += 5
     tracked.turn("b", [*known, 5], session="s")
     tracked.turn("c", [9] * 7, session="s")
-    (view,) = tracked.tracker.view_session("s")
+    (view,) = view_session(tracked.tracker, "s")
     assert (view.session, view.turn_count, view.call_count, view.is_over) == ("s", 3, 1, False)
     assert [turn.turn for turn in view.turns] == [0, 1, 2]
     assert [(turn.tools, turn.arrived_s) for turn in view.turns[:2]] == [(("bash",), 1000.0), ((), 1006.0)]
     assert tracked.learned() == (1, 5.0)
-    assert tracked.tracker.count().tools["bash"].seconds == 5.0
+    assert count_runtime(tracked.tracker).tools["bash"].seconds == 5.0
 
 
 def test_turns_without_a_session_are_told_by_what_they_repeat() -> None:
@@ -52,7 +54,7 @@ def test_tenants_share_no_job_under_one_name_and_the_same_words() -> None:
     tracked.turn("told by nothing", ASKED, salt="one")
     assert tracked.turns_of("s") == [[0, 1]] * 3
     assert len(tracked.runtime.jobs) == 5
-    assert [view.session for view in tracked.tracker.view_jobs()] == ["told by nothing", "one a", "s", "s", "s"]
+    assert [view.session for view in view_jobs(tracked.tracker)] == ["told by nothing", "one a", "s", "s", "s"]
     tracked.tracker.check_integrity()
 
 
@@ -63,16 +65,16 @@ def test_ids_of_10_mb_are_followed_like_others_and_kept_short(salt: str | None) 
     known = tracked.turn(request + "a", ASKED, session=session, salt=salt, calls=[BASH])
     tracked.clock.now_s += 2
     tracked.turn(request + "b", [*known, 5], session=session, salt=salt)
-    (view,) = tracked.tracker.view_session(session)
+    (view,) = view_session(tracked.tracker, session)
     assert (view.turn_count, len(view.session) < 80) == (2, True)
     assert view.turns[1].recomputed_tokens > 0
-    assert [each.session for each in tracked.tracker.view_jobs()] == [view.session]
+    assert [each.session for each in view_jobs(tracked.tracker)] == [view.session]
     assert tracked.learned() == (1, 2.0)
-    assert tracked.tracker.view_session(session + "s") == []
-    assert tracked.tracker.release(session)
-    assert tracked.tracker.count().jobs_ended == {"job over": 1}
+    assert view_session(tracked.tracker, session + "s") == []
+    assert release(tracked.tracker, session)
+    assert count_runtime(tracked.tracker).jobs_ended == {"job over": 1}
     assert not tracked.tracker.stats.jobs
-    (owners, visits) = (tracked.tracker._finder._owners, tracked.tracker.states)
+    (owners, visits) = (tracked.tracker.finder._owners, tracked.tracker.states)
     assert (len(owners), len(visits)) == (0, 0)
 
 
@@ -84,10 +86,10 @@ def test_many_sessions_leave_no_more_than_the_table_holds() -> None:
         tracked.reply(request, tokens=1)
     tracker = tracked.tracker
     assert len(tracker.stats.jobs) <= 51
-    assert len(tracker._finder._owners) + len(tracker.states) + len(tracker._without_token) == 0
+    assert len(tracker.finder._owners) + len(tracker.states) + len(tracker._without_token) == 0
     tracker.step()
     assert len(tracker.stats.jobs) == len(tracked.runtime.jobs) == 50
-    assert tracker.count().jobs_ended == {"table full": sessions - 50}
+    assert count_runtime(tracker).jobs_ended == {"table full": sessions - 50}
     tracker.check_integrity()
 
 
@@ -98,7 +100,7 @@ def test_jobs_that_leave_all_at_once_leave_nothing_behind() -> None:
         tracked.reply(request)
     tracked.tracker.step()
     assert len(tracked.tracker.stats.jobs) == len(tracked.runtime.jobs) == 3
-    assert tracked.tracker.count().jobs_ended == {"table full": 37}
+    assert count_runtime(tracked.tracker).jobs_ended == {"table full": 37}
 
 
 def test_sub_agents_without_a_session_are_jobs_of_their_own() -> None:
@@ -117,10 +119,10 @@ def test_parallel_turns_of_a_session_differ_by_what_they_repeat() -> None:
     tracked = Tracked()
     one = tracked.ask("one", ASKED, session="s", calls=[TASK])
     two = tracked.ask("two", [*SYSTEM, *[3] * 9], session="s", calls=[BASH])
-    (view,) = tracked.tracker.view_session("s")
+    (view,) = view_session(tracked.tracker, "s")
     assert (view.running, view.waits_for) == (2, ())
     (_, first), (_, second) = tracked.reply(one), tracked.reply(two)
-    (view,) = tracked.tracker.view_session("s")
+    (view,) = view_session(tracked.tracker, "s")
     assert (view.running, view.waits_for) == (0, ("task", "bash"))
     tracked.clock.now_s += 3
     tracked.turn("two b", [*second, 5], session="s")
@@ -139,7 +141,7 @@ def test_a_turn_with_several_unknown_predecessors_is_no_lesson() -> None:
     tracked.clock.now_s += 3
     tracked.turn("c", [*SYSTEM, 9], session="s")
     assert tracked.learned() == (0, None)
-    assert tracked.tracker.count().tools == {}
+    assert count_runtime(tracked.tracker).tools == {}
 
 
 @pytest.mark.parametrize(
@@ -160,18 +162,18 @@ def test_a_turn_that_came_to_nothing_teaches_nothing(status: RequestStatus, word
     assert context == FreeContext(finish_class=UNKNOWN, job=1)
     tracked.clock.now_s += 5
     tracked.turn("b", ASKED, session="s")
-    (view,) = tracked.tracker.view_session("s")
+    (view,) = view_session(tracked.tracker, "s")
     assert [turn.status for turn in view.turns] == [word, "finished"]
     assert (view.turn_count, view.failure_count) == (1, 1)
     assert (tracked.learned(), tracked.learned("")) == ((0, None), (0, None))
-    assert tracked.tracker.count().tools == {}
+    assert count_runtime(tracked.tracker).tools == {}
 
 
 def test_a_request_that_is_aborted_while_it_waits_never_ran() -> None:
     tracked = Tracked()
     request = tracked.ask("a", ASKED, session="s")
     tracked.reply(request, tokens=0, status=RequestStatus.FINISHED_ABORTED)
-    (turn,) = tracked.tracker.view_session("s")[0].turns
+    (turn,) = view_session(tracked.tracker, "s")[0].turns
     assert (turn.scheduled_s, turn.first_token_s, turn.cached_tokens, turn.output_tokens) == (None, None, 0, 0)
     tracked.give_tokens("a")
 
@@ -180,7 +182,7 @@ def test_a_dictated_reply_that_ends_at_its_length_is_whole() -> None:
     tracked = Tracked()
     request = tracked.ask("a", ASKED, session="s", calls=[BASH])
     tracked.reply(request, status=RequestStatus.FINISHED_LENGTH_CAPPED)
-    (view,) = tracked.tracker.view_session("s")
+    (view,) = view_session(tracked.tracker, "s")
     assert (view.turns[0].status, view.waits_for) == ("finished", ("bash",))
 
 
@@ -191,7 +193,7 @@ def test_a_reply_of_the_length_that_its_client_wants_is_whole() -> None:
     assert request.sampling_params is not None
     request.sampling_params.ignore_eos = True
     context, _ = tracked.reply(request, status=RequestStatus.FINISHED_LENGTH_CAPPED)
-    (view,) = tracked.tracker.view_session("s")
+    (view,) = view_session(tracked.tracker, "s")
     assert (view.turns[0].status, view.turn_count, view.failure_count) == ("finished", 1, 0)
     assert context.finish_class != UNKNOWN
     # Its text says nothing, so its job may well come back, and counts to its engine's load.
@@ -212,10 +214,10 @@ def test_a_job_given_up_teaches_that_its_tool_did_not_return() -> None:
     assert history.curve.returned_within(60) < Tracked().runtime.durations.history(
         ToolKey("bash")
     ).curve.returned_within(60)
-    (view,) = tracked.tracker.view_ended()
+    (view,) = view_ended(tracked.tracker.stats, tracked.tracker.clock())
     assert (view.session, view.is_over, view.waits_for) == ("s", True, ("bash",))
-    assert tracked.tracker.count().jobs_ended == {"expired": 1}
-    assert tracked.tracker.view_session("s") == []
+    assert count_runtime(tracked.tracker).jobs_ended == {"expired": 1}
+    assert view_session(tracked.tracker, "s") == []
 
 
 def test_a_job_that_comes_back_after_its_time_begins_anew() -> None:
@@ -225,7 +227,7 @@ def test_a_job_that_comes_back_after_its_time_begins_anew() -> None:
     # No step in between: the engine was idle.
     tracked.turn("b", [*known, 5], session="s")
     assert tracked.turns_of("s") == [[0]]
-    assert tracked.tracker.count().jobs_ended == {"expired": 1}
+    assert count_runtime(tracked.tracker).jobs_ended == {"expired": 1}
     tracked.tracker.step()
     assert tracked.turns_of("s") == [[0]]
 
@@ -234,16 +236,16 @@ def test_a_released_session_may_begin_anew_before_the_next_step() -> None:
     tracked = Tracked()
     known = tracked.turn("a", ASKED, session="s", calls=[BASH])
     tracked.turn("salted", ASKED, session="s", salt="t")
-    assert tracked.tracker.release("s")
-    assert not tracked.tracker.release("s")
-    assert tracked.tracker.view_session("s") == []
+    assert release(tracked.tracker, "s")
+    assert not release(tracked.tracker, "s")
+    assert view_session(tracked.tracker, "s") == []
     request = tracked.ask("b", [*known, 5], session="s")
     tracked.tracker.step()
     tracked.admit(request)
     tracked.reply(request)
     tracked.tracker.step()
     assert tracked.turns_of("s") == [[0]]
-    assert [view.turn_count for view in tracked.tracker.view_ended()] == [1, 1]
+    assert [view.turn_count for view in view_ended(tracked.tracker.stats, tracked.tracker.clock())] == [1, 1]
     assert tracked.learned() == (0, None)
 
 
@@ -251,12 +253,12 @@ def test_one_tenants_job_is_over_without_those_of_others() -> None:
     tracked = Tracked()
     for tenant in (None, "t", "u"):
         tracked.turn(f"of {tenant}", ASKED, session="s", salt=tenant)
-    assert tracked.tracker.release("s", ["t"])
-    assert not tracked.tracker.release("s", ["t"])
-    assert len(tracked.tracker.view_session("s")) == 2
-    assert tracked.tracker.release("s", [None, "unknown"])
-    assert tracked.tracker.release("s")
-    assert not tracked.tracker.view_session("s")
+    assert release(tracked.tracker, "s", ["t"])
+    assert not release(tracked.tracker, "s", ["t"])
+    assert len(view_session(tracked.tracker, "s")) == 2
+    assert release(tracked.tracker, "s", [None, "unknown"])
+    assert release(tracked.tracker, "s")
+    assert not view_session(tracked.tracker, "s")
 
 
 def test_a_job_that_a_full_table_dropped_may_return_at_once() -> None:
@@ -268,22 +270,22 @@ def test_a_job_that_a_full_table_dropped_may_return_at_once() -> None:
     tracked.reply(request)
     tracked.tracker.step()
     assert tracked.turns_of("s") == [[0]]
-    assert tracked.tracker.count().jobs_ended == {"table full": 2}
+    assert count_runtime(tracked.tracker).jobs_ended == {"table full": 2}
     tracked.tracker.check_integrity()
 
 
 def test_a_session_released_as_it_runs_ends_with_its_last_reply() -> None:
     tracked = Tracked()
     request = tracked.ask("a", ASKED, session="s", calls=[BASH])
-    assert tracked.tracker.release("s")
-    (view,) = tracked.tracker.view_session("s")
+    assert release(tracked.tracker, "s")
+    (view,) = view_session(tracked.tracker, "s")
     assert (view.is_over, view.running) == (True, 1)
     context, known = tracked.reply(request)
     assert context == FreeContext(finish_class=OVER, job=1)
     tracked.tracker.step()
-    assert tracked.tracker.view_session("s") == []
+    assert view_session(tracked.tracker, "s") == []
     tracked.turn("b", [*known, 5])
-    assert [view.session for view in tracked.tracker.view_jobs()] == ["b"]
+    assert [view.session for view in view_jobs(tracked.tracker)] == ["b"]
 
 
 def test_a_reset_forgets_what_is_cached_and_not_whose_turn_it_is() -> None:
@@ -292,7 +294,7 @@ def test_a_reset_forgets_what_is_cached_and_not_whose_turn_it_is() -> None:
     tracked.tracker.reset()
     tracked.clock.now_s += 2
     tracked.turn("b", [*known, 5])
-    (view,) = tracked.tracker.view_session("a")
+    (view,) = view_session(tracked.tracker, "a")
     assert [(turn.turn, turn.recomputed_tokens) for turn in view.turns] == [(0, 0), (1, 0)]
     assert tracked.learned() == (1, 2.0)
 

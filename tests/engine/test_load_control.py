@@ -61,7 +61,7 @@ def test_a_turn_without_its_context_waits_and_lets_others_pass() -> None:
         assert tracked.tracker.find_wait(lost, available=100) == "load"
         tracked.hits = make_hits(5)
         assert not tracked.tracker.find_wait(kept, available=100), "it is out of patience"
-    assert tracked.tracker.load_control.held_turns == 1, "a turn counts once"
+    assert tracked.tracker.waiting.load_control.held_turns == 1, "a turn counts once"
 
 
 @pytest.mark.parametrize(("pinned", "beside", "waits"), [(50, -1, True), (50, 0, False), (0, -3, True)])
@@ -93,8 +93,8 @@ def test_it_goes_on_once_others_have_computed_its_context() -> None:
     """As of sub-agents that share it: it is looked at again, but not in each step."""
     tracked = make_controlled()
     looks, request = [], come_back(tracked, "a")
-    find = tracked.tracker.load_control._find_hits
-    tracked.tracker.load_control._find_hits = lambda request: looks.append(request) or find(request)
+    find = tracked.tracker.waiting.load_control._find_hits
+    tracked.tracker.waiting.load_control._find_hits = lambda request: looks.append(request) or find(request)
     for _ in range(150):
         tracked.clock.now_s += 0.1
         tracked.tracker.step()
@@ -168,7 +168,7 @@ def test_no_wait_outlasts_a_client() -> None:
     assert LONGEST_S <= 0.75 * 600
     tracked = make_controlled()
     request = come_back(tracked, "a")
-    tracked.tracker.load_control._next_s = 1e6
+    tracked.tracker.waiting.load_control._next_s = 1e6
     tracked.clock.now_s += LONGEST_S - 1
     assert tracked.tracker.find_wait(request, available=100)
     tracked.clock.now_s += 1
@@ -212,7 +212,7 @@ def test_the_policy_for_first_tokens_has_no_turns(tiny_model_path: str) -> None:
         jobs = lone.scheduler.tracker.runtime.jobs.turn_counts
         jobs.put(1, turns=1)
         jobs.blocks.put(1, [b"%d" % place for place in range(500)])
-        control = lone.scheduler.tracker.load_control
+        control = lone.scheduler.tracker.waiting.load_control
         assert control.is_short()
         assert (control._share > 0) is has_turns
 
@@ -223,8 +223,8 @@ def lose_context(model_path: str, *, short: bool = True) -> tuple[LoneScheduler,
     Where jobs want more than there is room for, another context was computed just now.
     """
     lone = make_small(model_path)
-    lone.scheduler.tracker.load_control.is_short = lambda: short
-    lone.scheduler.tracker.load_control._next_s = lone.scheduler.clock.now_s + 100
+    lone.scheduler.tracker.waiting.load_control.is_short = lambda: short
+    lone.scheduler.tracker.waiting.load_control._next_s = lone.scheduler.clock.now_s + 100
     first = tokens_of(1, 200)
     lone.add("a", first, 4, calls=(SEARCH,), session_id="a")
     run_until_idle(lone)
@@ -256,7 +256,7 @@ def test_a_small_turn_is_not_held(tiny_model_path: str) -> None:
     lone, prompt = lose_context(tiny_model_path)
     lone.add("b", prompt, 4, calls=(SEARCH,), session_id="a")
     assert "b" in lone.step().scheduled
-    assert not lone.scheduler.tracker.load_control.held_turns
+    assert not lone.scheduler.tracker.waiting.load_control.held_turns
     run_until_idle(lone)
 
 
@@ -286,5 +286,5 @@ def test_a_context_of_many_jobs_is_wanted_once(tiny_model_path: str, sharing: in
         lone.add(f"{number}", prompt, 4, calls=(SEARCH,), session_id=f"{number}")
         run_until_idle(lone)
     assert len(lone.scheduler.tracker.runtime.jobs.turn_counts.blocks) == (9 + 8 if sharing else 80)
-    assert lone.scheduler.tracker.load_control.is_short() is (sharing == 0)
+    assert lone.scheduler.tracker.waiting.load_control.is_short() is (sharing == 0)
     lone.scheduler.check_integrity()

@@ -26,6 +26,7 @@ from agentcache.engine.constants import (
     TOOLS_DECLARED_ARGUMENT,
 )
 from agentcache.engine.marks import read_agent, read_left, read_predecessor, read_questions, read_roles
+from agentcache.engine.observe.job_views import view_session
 from agentcache.policy.runtime_policy import RuntimePolicy
 
 WRONG: list[Mapping[str, Any]] = [
@@ -61,7 +62,7 @@ def test_a_mark_of_a_wrong_kind_is_no_mark(marks: dict[str, Any]) -> None:
         tracked.admit(request)
         tracked.reply(request)
     assert (read_roles(request), read_left(request), read_predecessor(request)) == ("", 0, None)
-    (view,) = tracked.tracker.view_session("s")
+    (view,) = view_session(tracked.tracker, "s")
     assert [turn.status for turn in view.turns] == ["finished", "finished"]
 
 
@@ -87,5 +88,5 @@ def test_blocks_are_taken_for_the_request_that_asks(tiny_model_path: str) -> Non
     lone.add("second", prompt, 2, calls=[], session_id="loser")
     while not lone.idle:
         lone.step()
-    (job,) = lone.scheduler.tracker.view_session("loser")
+    (job,) = view_session(lone.scheduler.tracker, "loser")
     assert {loss.taker for loss in job.turns[-1].lost_to} == {"taker"}

@@ -11,8 +11,10 @@ from vllm.v1.request import Request
 from agentcache.engine.constants import LEFT_ARGUMENT, SCHEDULER_CLASS
 from agentcache.engine.jobs.turn_chains import Overlap
 from agentcache.engine.marks import read_left
+from agentcache.engine.observe.job_views import count_runtime, view_session
 from agentcache.engine.observe.misses import explain_misses
 from agentcache.engine.observe.views import TurnView
+from agentcache.engine.rpc.core_calls import release
 from agentcache.front_end.placement_process import JobPlaces
 from agentcache.front_end.placer import Placer
 from agentcache.policy.cost import RecomputeCost
@@ -43,11 +45,11 @@ class Engines:
         while not lone.idle:
             lone.step()
         self.placer.note(EngineCoreOutputs(outputs=[EngineCoreOutput(name, REPLY)], finished_requests={name}))
-        (job,) = lone.scheduler.tracker.view_session("one")
+        (job,) = view_session(lone.scheduler.tracker, "one")
         return engine, job.turns[-1]
 
     def _release(self, engine: int, session: str, tenant: str | None) -> None:
-        self.engines[engine].scheduler.tracker.release(session, [tenant])
+        release(self.engines[engine].scheduler.tracker, session, [tenant])
 
 
 def test_the_first_turn_after_a_move_tells_of_it(tiny_model_path: str) -> None:
@@ -61,7 +63,7 @@ def test_the_first_turn_after_a_move_tells_of_it(tiny_model_path: str) -> None:
     moved, second = engines.turn("2", prompt)
     assert moved == 1 - home
     assert second.misses == {"at another engine": 6 * BLOCK_SIZE, "new": 20}
-    counts = engines.engines[moved].scheduler.tracker.count()
+    counts = count_runtime(engines.engines[moved].scheduler.tracker)
     assert counts.missed_tokens["at another engine"] == 6 * BLOCK_SIZE
     again, third = engines.turn("3", [*prompt, *REPLY, *[8] * BLOCK_SIZE])
     assert (again, third.misses.get("at another engine")) == (moved, None)

@@ -21,6 +21,7 @@ from vllm.v1.kv_cache_interface import KVCacheSpec
 from agentcache._evictor import FreeContext
 from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.jobs.finish_classes import OVER, PREEMPTED, UNKNOWN
+from agentcache.engine.observe.job_views import view_session
 
 FAMILIES: dict[str, list[KVCacheSpec]] = {
     "full": [FULL],
@@ -95,7 +96,7 @@ def test_a_turn_that_ends_in_flight_is_booked_and_freed_once(
     for _ in range(2):
         lone.step()
         lone.scheduler.check_integrity()
-    (view,) = lone.scheduler.tracker.view_session("mine")
+    (view,) = view_session(lone.scheduler.tracker, "mine")
     assert [(t.status, t.output_tokens, t.tools) for t in view.turns] == [("finished", 31, ("search",))]
     assert max(Counter(block for _, block in freed).values()) == 1
     job = lone.scheduler.tracker.runtime.jobs.get("mine")
@@ -151,7 +152,7 @@ def test_a_turn_stopped_at_a_string_in_flight_is_hit_whole(tiny_model_path: str,
     said = list(lone.scheduler.requests["one"].output_token_ids)
     lone.abort("one")
     run_until_idle(lone)
-    (view,) = lone.scheduler.tracker.view_session("job")
+    (view,) = view_session(lone.scheduler.tracker, "job")
     assert [(t.status, t.output_tokens, t.tools) for t in view.turns] == [("finished", len(said), ("search",))]
     lone.add("two", [*prompt, *said, *tokens_of(2, 20)], 1, calls=(), session_id="job")
     (hits,) = [step.hit_tokens["two"] for step in run_until_idle(lone) if "two" in step.hit_tokens]

@@ -204,7 +204,7 @@ def test_a_turn_s_correction_factor_raises_its_blocks_value(
     scheduler.clock = itertools.count(1.0).__next__
     lone = LoneScheduler(scheduler)
     for name, factor in (("precious", 1e6), ("plain", 1.0)):
-        monkeypatch.setattr(scheduler.tracker._factors, "find", lambda _, factor=factor: factor)
+        monkeypatch.setattr(scheduler.tracker.factors, "find", lambda _, factor=factor: factor)
         lone.add(name, [len(name)] * 5 * BLOCK_SIZE, output_tokens=1, calls=())
         while not lone.idle:
             lone.step()

@@ -12,7 +12,9 @@ from vllm import SamplingParams
 from vllm.v1.request import Request
 
 from agentcache.engine.constants import SCHEDULER_CLASS
-from agentcache.engine.jobs.job_finder import SearchSteps, is_search_step
+from agentcache.engine.jobs.job_finder import is_search_step
+from agentcache.engine.observe.job_views import count_runtime, view_jobs
+from agentcache.engine.observe.recorder import SearchSteps
 from tool_runtime.agent.job import ToolCall
 
 PROMPT = [1, 2, 3]
@@ -76,10 +78,10 @@ def test_a_beam_search_is_no_job_and_one_line(tiny_model_path: str, tmp_path: Pa
             engine.step()
         beams = [[*beams[beam % len(beams)], 200 + beam] for beam in range(WIDTH)]
     tracker = engine.scheduler.tracker
-    assert [(view.session, view.waits_for, view.failure_count) for view in tracker.view_jobs()] == [
+    assert [(view.session, view.waits_for, view.failure_count) for view in view_jobs(tracker)] == [
         ("agent", ("bash",), 0)
     ]
-    assert tracker.count().found_jobs == {"named": 1}
+    assert count_runtime(tracker).found_jobs == {"named": 1}
     for close in engine.scheduler.observers.find_own("close"):
         close()
     lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]

@@ -9,7 +9,8 @@ from told_requests import END, answer, ask_told
 from tracked_requests import BLOCK, Tracked
 
 from agentcache.engine.constants import SENT_ARGUMENT
-from agentcache.engine.observe.prompt_change import SentPrompt, read_sent
+from agentcache.engine.marks import SentPrompt, read_sent
+from agentcache.engine.observe.job_views import view_session
 from agentcache.engine.observe.views import ChangeView
 
 SYSTEM, OTHER = ("s", [1] * 4 * BLOCK), ("s", [1] * BLOCK + [2] * 3 * BLOCK)
@@ -27,7 +28,7 @@ def find_change(
     }
     answer(tracked, ask_told(tracked, "one", first, session="s", sent=sent_first, **first_options))
     answer(tracked, ask_told(tracked, "two", now, session="s", sent=sent, **options))
-    return tracked.tracker.view_session("s")[0].turns[-1].change
+    return view_session(tracked.tracker, "s")[0].turns[-1].change
 
 
 @pytest.mark.parametrize(
@@ -103,7 +104,7 @@ def test_a_reply_that_the_server_stored_is_its_own(instructions: str, cause: str
     answer(
         tracked, ask_told(tracked, "2", [*head, CALLED, RESULT], session="s", after="resp_1", sent=[instructions, "t1"])
     )
-    change = tracked.tracker.view_session("s")[0].turns[-1].change
+    change = view_session(tracked.tracker, "s")[0].turns[-1].change
     assert change is not None
     assert change.cause == ("rendered anew" if place == "reply" else cause)
 
@@ -114,7 +115,7 @@ def test_another_adapter_is_named() -> None:
     answer(tracked, first)
     second = ask_told(tracked, "two", [OTHER, ASKED, CALLED, RESULT], session="s", adapter="one")
     answer(tracked, second)
-    change = tracked.tracker.view_session("s")[0].turns[-1].change
+    change = view_session(tracked.tracker, "s")[0].turns[-1].change
     assert change is not None
     assert change.cause == "adapter changed"
 

@@ -15,6 +15,8 @@ from steered_scheduler import (
     tokens_of,
 )
 
+from agentcache.engine.rpc.core_calls import release
+
 SYSTEM = tokens_of(7, 4 * BLOCK_SIZE)
 # What is not pinned is no more than the longest request may have.
 BLOCKS = 40
@@ -84,7 +86,7 @@ def test_what_two_pins_keep_is_kept_until_both_have_ended(tiny_model_path: str, 
     run(lone, "two again", [*known["two"], *tokens_of(2, 8)], session_id="two")
     (one,) = pins
     assert pins.blocks_left(one) == one.blocks == pins.blocks
-    assert lone.scheduler.tracker.release("one")
+    assert release(lone.scheduler.tracker, "one")
     assert pins.blocks == 0
 
 

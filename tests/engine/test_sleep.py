@@ -18,6 +18,7 @@ from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.engine.core import EngineCore
 from vllm.v1.request import RequestStatus
 
+from agentcache.engine.observe.job_views import count_runtime, view_jobs
 from agentcache.engine.scheduler import AgentScheduler
 
 
@@ -45,14 +46,17 @@ def test_nothing_cached_or_pinned_outlasts_a_sleep(tiny_model_path: str, level: 
     core.sleep(level)
     core.model_executor.sleep.assert_called_once_with(level)
     lone.scheduler.check_integrity()
-    assert (len(tracker.pins), tracker.count().pins.ended["reset"]) == (0, 2)
+    assert (
+        len(tracker.pins),
+        count_runtime(tracker).pins.ended["reset"],
+    ) == (0, 2)
     assert not any(block.block_hash for block in lone.pool.blocks)
     for name, prompt in prompts.items():
         lone.add(f"{name} 2", [*prompt, 5], output_tokens=3, calls=(), session_id=name)
     assert not lone.step().scheduled, "those that come while it sleeps wait"
     assert core.wake_up()
     assert count_hits(run_until_idle(lone)) == 0
-    assert {view.turn_count for view in tracker.view_jobs()} == {2}
+    assert {view.turn_count for view in view_jobs(tracker)} == {2}
     lone.add("a 3", [*prompts["a"], 5], output_tokens=3, calls=(), session_id="a")
     assert count_hits(run_until_idle(lone)) > 0, "it caches as before"
 
@@ -141,4 +145,7 @@ def test_pins_end_though_a_connector_cannot_forget_now(tiny_model_path: str, mon
         core.sleep(1)
     assert not any(block.block_hash for block in lone.pool.blocks)
     lone.scheduler.check_integrity()
-    assert (len(lone.scheduler.tracker.pins), lone.scheduler.tracker.count().pins.ended["reset"]) == (0, 1)
+    assert (
+        len(lone.scheduler.tracker.pins),
+        count_runtime(lone.scheduler.tracker).pins.ended["reset"],
+    ) == (0, 1)

@@ -21,6 +21,9 @@ from steered_scheduler import (
     tokens_of,
 )
 
+from agentcache.engine.observe.job_views import view_session
+from agentcache.engine.rpc.core_calls import release
+
 
 @pytest.mark.parametrize("policy", STEERED)
 def test_no_block_is_ever_lost_and_every_pin_ends_with_a_cause(tiny_model_path: str, policy: str) -> None:
@@ -115,13 +118,13 @@ def test_pins_end_with_their_time_or_when_the_client_says_so(tiny_model_path: st
     do_turn_in_no_time(lone, "one", tokens_of(1, 100), calls=(SEARCH,), session_id="a")
     do_turn_in_no_time(lone, "two", tokens_of(2, 100), calls=(SEARCH,), session_id="b")
     tracker = lone.scheduler.tracker
-    assert tracker.release("b")
-    assert not tracker.release("unknown")
+    assert release(tracker, "b")
+    assert not release(tracker, "unknown")
     assert dict(tracker.pins.ended) == {"released": 1}
     lone.scheduler.clock.now_s += 2.5
     lone.step()
     assert dict(tracker.pins.ended) == {"released": 1, "expired": 1}
-    (view,) = tracker.view_session("a")
+    (view,) = view_session(tracker, "a")
     assert [(pin.cause, pin.blocks_left) for pin in view.pins] == [("expired", 0)]
 
 
@@ -135,7 +138,7 @@ def test_cut_off_and_aborted_turns_are_not_pinned(tiny_model_path: str) -> None:
     run_until_idle(lone)
     tracker = lone.scheduler.tracker
     assert (len(tracker.pins), tracker.pins.began) == (0, 0)
-    assert [view.turns[0].status for session in "ab" for view in tracker.view_session(session)] == [
+    assert [view.turns[0].status for session in "ab" for view in view_session(tracker, session)] == [
         "cut off",
         "aborted",
     ]

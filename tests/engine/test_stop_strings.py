@@ -8,7 +8,8 @@ from transformers import AutoTokenizer
 from vllm import SamplingParams
 from vllm.v1.request import Request, RequestStatus
 
-from agentcache.engine.replies.ended_reply import MAX_TOKENS, StopStrings
+from agentcache.engine.observe.job_views import view_session
+from agentcache.engine.replies.ended_reply import MAX_STOP_TOKENS, StopStrings
 from agentcache.engine.scheduler import AgentScheduler
 
 STOP = "Observation:"
@@ -53,8 +54,8 @@ def test_a_reply_with_a_stop_string_at_its_end_has_ended(
 
 def test_only_the_end_of_a_long_reply_is_read(stop_strings: StopStrings, tokenizer: Any) -> None:
     tokens = tokenizer.encode(REPLY)
-    assert stop_strings.ended(abort([*[5] * 20_000, *tokens, *[5] * (MAX_TOKENS - len(tokens))], stop=STOP))
-    assert not stop_strings.ended(abort([*tokens, *[5] * MAX_TOKENS], stop=STOP))
+    assert stop_strings.ended(abort([*[5] * 20_000, *tokens, *[5] * (MAX_STOP_TOKENS - len(tokens))], stop=STOP))
+    assert not stop_strings.ended(abort([*tokens, *[5] * MAX_STOP_TOKENS], stop=STOP))
 
 
 def test_an_engine_without_tokenizer_finds_none(tiny_model_path: str, tokenizer: Any) -> None:
@@ -79,7 +80,7 @@ def test_requests_that_the_server_ends_are_whole_or_aborted(
     for ids in {"one": ["a", "b"], "several": [["a", "b", "unknown"]], "all": [None]}[named]:
         ended += [request.request_id for request in scheduler.finish_requests(ids, RequestStatus.FINISHED_ABORTED)]
     assert sorted(ended) == ["a", "b"]
-    assert [scheduler.tracker.view_session(name)[0].turns[0].status for name in "ab"] == [status, "aborted"]
+    assert [view_session(scheduler.tracker, name)[0].turns[0].status for name in "ab"] == [status, "aborted"]
     assert not scheduler.requests
     scheduler.check_integrity()
 
@@ -91,4 +92,4 @@ def test_a_reply_that_failed_for_another_cause_is_not_looked_at(tiny_model_path:
     lone.step()
     lone.scheduler.requests["a"].append_output_token_ids(tokenizer.encode(REPLY))
     lone.scheduler.finish_requests("a", RequestStatus.FINISHED_ERROR)
-    assert lone.scheduler.tracker.view_session("a")[0].turns[0].status == "failed"
+    assert view_session(lone.scheduler.tracker, "a")[0].turns[0].status == "failed"

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from told_requests import END, answer, ask_told
 from tracked_requests import BASH, BLOCK, SYSTEM, TASK, Tracked
 
+from agentcache.engine.observe.job_views import view_session
 from tool_runtime.agent.job import ToolCall
 
 Chat = list[tuple[str, list[int]]]
@@ -26,7 +27,7 @@ def test_two_sub_agents_run_beside_their_session_s_main_agent() -> None:
     main = tracked.turn("main", LONG, session="s", calls=[TASK, TASK])
     tracked.clock.now_s += 1
     subs = [tracked.ask(f"sub {n}", [*SYSTEM, *[n] * 9], session="s", calls=[BASH]) for n in (7, 8)]
-    (view,) = tracked.tracker.view_session("s")
+    (view,) = view_session(tracked.tracker, "s")
     assert (view.running, view.waits_for) == (2, ("task",)), "nobody has answered the main agent yet"
     known = [tracked.reply(request)[1] for request in subs]
     tracked.clock.now_s += 2
@@ -48,7 +49,7 @@ def test_a_sub_agent_leaves_the_main_agent_s_pin_and_chain() -> None:
     request = tracked.ask("main again", [*main, 6], session="s")
     tracked.admit(request, cached_tokens=BLOCK)
     tracked.reply(request)
-    view = tracked.tracker.view_session("s")[0]
+    view = view_session(tracked.tracker, "s")[0]
     assert view.turns[2].recomputed_tokens == (len(main) - 1) // BLOCK * BLOCK - BLOCK
     assert view.waits_for == ()
 
@@ -59,7 +60,7 @@ def test_a_chat_that_was_edited_near_its_end_goes_on() -> None:
     tracked.clock.now_s += 4
     tracked.turn("b", [*LONG[: 6 * BLOCK], *[7] * 20], session="s")
     assert tracked.learned() == (1, 4.0)
-    assert tracked.tracker.view_session("s")[0].turns[1].diverged_at == 6 * BLOCK
+    assert view_session(tracked.tracker, "s")[0].turns[1].diverged_at == 6 * BLOCK
 
 
 def test_a_chat_that_began_anew_teaches_nothing() -> None:
@@ -67,7 +68,7 @@ def test_a_chat_that_began_anew_teaches_nothing() -> None:
     tracked.turn("a", LONG, session="s", calls=[BASH])
     tracked.clock.now_s += 4
     tracked.turn("b", [*LONG[: 4 * BLOCK], *[7] * 20], session="s")
-    (view,) = tracked.tracker.view_session("s")
+    (view,) = view_session(tracked.tracker, "s")
     assert (tracked.learned(), view.waits_for) == ((0, None), ("bash",))
 
 
@@ -77,7 +78,7 @@ def test_a_third_sub_agent_is_taken_for_neither_of_two_alike() -> None:
     for request in [tracked.ask(name, [*LONG, *[ord(name)] * 9], session="s", calls=[BASH]) for name in "ab"]:
         tracked.reply(request)
     tracked.turn("c", [*LONG, *[9] * 9], session="s")
-    assert tracked.tracker.view_session("s")[0].waits_for == ("bash", "bash")
+    assert view_session(tracked.tracker, "s")[0].waits_for == ("bash", "bash")
 
 
 @pytest.mark.parametrize("forget", [True, False])
@@ -126,7 +127,7 @@ class Session:
     @property
     def waits(self) -> list[str]:
         """Whose call is not answered."""
-        return sorted(self.tracked.tracker.view_session("s")[0].waits_for)
+        return sorted(view_session(self.tracked.tracker, "s")[0].waits_for)
 
 
 def test_a_sub_agent_begins_while_another_of_its_kind_waits() -> None:
@@ -195,7 +196,7 @@ def test_a_person_s_answer_is_seen_where_thoughts_are_hidden() -> None:
         session.bring("chat", [*thoughts, 8], calls=False)
     assert session.tracked.learned("") == (3, 11.0)
     assert session.waits == []
-    asked_again = session.tracked.tracker.view_session("s")[0].turns[3::2]
+    asked_again = view_session(session.tracked.tracker, "s")[0].turns[3::2]
     assert [turn.change is not None and turn.misses["changed"] > 0 for turn in asked_again] == [True] * 3
 
 
@@ -229,7 +230,7 @@ def test_a_retry_while_the_first_runs_is_one_job() -> None:
     answer(tracked, again)
     tracked.admit(first)
     tracked.reply(first, status=first.status.FINISHED_ABORTED)
-    (view,) = tracked.tracker.view_session("s")
+    (view,) = view_session(tracked.tracker, "s")
     assert (view.waits_for, view.running, len(view.turns)) == (("bash",), 0, 2)
     assert tracked.learned() == (0, None)
 

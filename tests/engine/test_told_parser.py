@@ -11,7 +11,7 @@ from vllm.config import VllmConfig
 
 from agentcache.config import RuntimeConfig
 from agentcache.config_reader import read_config
-from agentcache.engine.replies.tool_reader import make_reader
+from agentcache.engine.replies.ended_reply import make_reader
 
 
 def read_runtime(**knobs: object) -> RuntimeConfig:

@@ -20,7 +20,7 @@ from agentcache.engine.constants import (
     TOOL_CHOICE_ARGUMENT,
     TOOLS_DECLARED_ARGUMENT,
 )
-from agentcache.engine.replies.tool_reader import MAX_TOKENS, ToolReader, calls_of, read_forced_calls
+from agentcache.engine.replies.ended_reply import MAX_TOKENS, ToolReader, calls_of, read_forced_calls
 from agentcache.errors import InputError
 from tool_runtime.learning.tool_key import UNDECLARED, ToolKey
 

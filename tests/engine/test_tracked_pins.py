@@ -11,8 +11,10 @@ from vllm.v1.request import RequestStatus
 
 from agentcache.engine.blocks.pins import Decide, PinEnd
 from agentcache.engine.order.job_queue import ORDINARY, PINNED, QueuePriority
+from agentcache.engine.rpc.core_calls import release
 from agentcache.policy.runtime_policy import Order, RuntimePolicy
-from tool_runtime.learning.ttl import ContinuumCode, Hold, Situation
+from tool_runtime.learning.continuum import ContinuumCode
+from tool_runtime.learning.ttl import Hold, Situation
 
 
 class NotedPins:
@@ -131,7 +133,7 @@ def test_a_decision_to_hold_hears_whether_requests_wait() -> None:
 def test_pins_of_jobs_that_are_over_end() -> None:
     tracked, pins = make_pinning()
     tracked.turn("a", ASKED, session="s", calls=[BASH])
-    tracked.tracker.release("s")
+    release(tracked.tracker, "s")
     assert ("all ended", "s", "released") in pins.notes
     tracked.turn("b", ASKED, session="t", calls=[BASH])
     tracked.clock.now_s += 4000

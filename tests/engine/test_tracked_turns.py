@@ -7,6 +7,7 @@ from tracked_requests import ASKED, BASH, BLOCK, LOSS_S, SYSTEM, TASK, Tracked
 
 from agentcache._evictor import FreeContext
 from agentcache.engine.jobs.finish_classes import OVER, PREEMPTED, UNKNOWN
+from agentcache.engine.observe.job_views import count_runtime, view_session
 from agentcache.engine.order.job_queue import ORDINARY, QueuePriority
 from agentcache.policy.runtime_policy import Order, RuntimePolicy
 
@@ -25,7 +26,7 @@ def test_the_times_of_a_turn() -> None:
     tracked.clock.now_s += 4
     tracked.give_tokens("a")
     tracked.reply(request)
-    (turn,) = tracked.tracker.view_session("s")[0].turns
+    (turn,) = view_session(tracked.tracker, "s")[0].turns
     assert (turn.arrived_s, turn.scheduled_s, turn.first_token_s, turn.finished_s) == (1000, 1002, 1005, 1009)
     assert (turn.prompt_tokens, turn.cached_tokens, turn.output_tokens) == (16, 8, 4)
 
@@ -38,7 +39,7 @@ def test_the_first_token_may_be_the_last() -> None:
     # vLLM frees the request before it hands out the step's tokens.
     tracked.reply(request, tokens=1)
     tracked.give_tokens("a")
-    assert tracked.tracker.view_session("s")[0].turns[0].first_token_s == 1003
+    assert view_session(tracked.tracker, "s")[0].turns[0].first_token_s == 1003
 
 
 def test_what_a_turn_left_and_the_next_does_not_find_was_lost() -> None:
@@ -50,10 +51,10 @@ def test_what_a_turn_left_and_the_next_does_not_find_was_lost() -> None:
     tracked.clock.now_s += 2
     tracked.admit(request, cached_tokens=BLOCK)
     tracked.reply(request)
-    turn = tracked.tracker.view_session("s")[0].turns[1]
+    turn = view_session(tracked.tracker, "s")[0].turns[1]
     # Four blocks were left: the KV of a turn's last token is never computed.
     assert (turn.recomputed_tokens, turn.diverged_at) == (3 * BLOCK, None)
-    assert tracked.tracker.count().recomputed_tokens == 3 * BLOCK
+    assert count_runtime(tracked.tracker).recomputed_tokens == 3 * BLOCK
     assert tracked.runtime.load.evicted_wait_s == 2.0
     assert tracked.runtime.load.price(1.0, queued=False) == pytest.approx(3 * LOSS_S * math.log(2) / 60)
 
@@ -68,7 +69,7 @@ def test_nothing_was_lost_when_all_that_can_be_hit_is_hit() -> None:
     request = tracked.ask("c", known, session="s")
     tracked.admit(request, cached_tokens=4 * BLOCK)
     tracked.reply(request)
-    assert [turn.recomputed_tokens for turn in tracked.tracker.view_session("s")[0].turns] == [0, 0, 0]
+    assert [turn.recomputed_tokens for turn in view_session(tracked.tracker, "s")[0].turns] == [0, 0, 0]
     assert tracked.runtime.load.price(1.0, queued=False) == 0
 
 
@@ -82,7 +83,7 @@ def test_a_turn_whose_reply_fills_no_block_is_continued(session: str | None) -> 
     tracked.clock.now_s += 4
     tracked.turn("c", [*known, 9], session=session)
     assert tracked.learned() == (2, 3.0)
-    (view,) = tracked.tracker.view_session(session or "a")
+    (view,) = view_session(tracked.tracker, session or "a")
     assert (len(view.turns), view.waits_for) == (3, ())
 
 
@@ -93,14 +94,14 @@ def test_asking_again_does_not_continue_the_first_answer() -> None:
     tracked.clock.now_s += 4
     tracked.turn("another b", [*known, *[5] * BLOCK], session="s")
     assert tracked.learned("task") == (0, None)
-    assert tracked.tracker.view_session("s")[0].waits_for == ("task",)
+    assert view_session(tracked.tracker, "s")[0].waits_for == ("task",)
 
 
 def test_an_edited_prompt_is_seen_where_it_leaves_its_turn() -> None:
     tracked = Tracked()
     tracked.turn("a", ASKED, session="s", calls=[BASH])
     tracked.turn("b", [*SYSTEM, *[6] * 20], session="s")
-    turn = tracked.tracker.view_session("s")[0].turns[1]
+    turn = view_session(tracked.tracker, "s")[0].turns[1]
     assert (turn.diverged_at, turn.recomputed_tokens) == (2 * BLOCK, 2 * BLOCK)
 
 
@@ -156,7 +157,7 @@ def test_uncertain_gaps_do_not_reach_the_evictor() -> None:
     # Now nothing is known of what the two had said.
     tracked.tracker.reset()
     tracked.turn("c", [3] * 9, session="s")
-    (view,) = tracked.tracker.view_session("s")
+    (view,) = view_session(tracked.tracker, "s")
     assert view.waits_for == ("bash",), "it was taken for one of them"
     assert (tracked.learned(), tracked.evictor.gaps_s) == ((0, None), [])
 
@@ -167,14 +168,14 @@ def test_hash_blocks_smaller_than_kv_blocks_count_by_their_size() -> None:
     request = tracked.ask("b", [*known, *[8] * 9], session="s")
     tracked.admit(request, cached_tokens=8)
     tracked.reply(request)
-    turn = tracked.tracker.view_session("s")[0].turns[1]
+    turn = view_session(tracked.tracker, "s")[0].turns[1]
     # The turn left 19 tokens, so 18 in whole blocks of two.
     assert (turn.recomputed_tokens, turn.diverged_at) == (10, None)
     assert tracked.runtime.load.price(1.0, queued=False) == pytest.approx(10 / BLOCK * LOSS_S * math.log(2) / 60)
     edited = tracked.ask("c", [*SYSTEM, *[7] * 9], session="s")
     tracked.reply(edited)
     tracked.turn("d", [*edited.all_token_ids][:15], session="s")
-    assert tracked.tracker.view_session("s")[0].turns[3].diverged_at == 14
+    assert view_session(tracked.tracker, "s")[0].turns[3].diverged_at == 14
 
 
 def test_first_come_first_served_without_an_order() -> None:

@@ -19,10 +19,11 @@ from agentcache.policy.cost import RecomputeCost
 from agentcache.policy.lifespan import Frequency, LambdaBounds
 from agentcache.policy.registry import EvictorInputs, Learning
 from agentcache.policy.runtime_policy import Order, RuntimePolicy
+from tool_runtime.learning.continuum import ContinuumCode, ContinuumPaper
 from tool_runtime.learning.durations import Ended
 from tool_runtime.learning.durations_file import load_durations
 from tool_runtime.learning.tool_key import ToolKey
-from tool_runtime.learning.ttl import ContinuumCode, ContinuumPaper, HazardTtl, TtlEstimator
+from tool_runtime.learning.ttl import HazardTtl, TtlEstimator
 
 INPUTS = EvictorInputs(
     num_blocks=100,
@@ -120,13 +121,13 @@ def test_the_budget_is_a_share_of_the_cache_a_tenant_s_of_it() -> None:
 def test_the_order_is_the_policy_s_with_what_the_knobs_say(
     runtime_policy: RuntimePolicy, knobs: dict[str, Any], order: Order | None
 ) -> None:
-    assert make(runtime_policy, order=knobs)[1]._runtime_policy.order == order
+    assert make(runtime_policy, order=knobs)[1].runtime_policy.order == order
 
 
 def test_constants_of_the_order_go_before_the_policy_s() -> None:
     policy = RuntimePolicy(order=Order(seniority_s=4.0, reserve=0.5))
     _, tracker = make(policy, order={"patience_s": 5.0}, tuning={"seniority_s": 3.0, "reserve": 0.0})
-    found = tracker._runtime_policy
+    found = tracker.runtime_policy
     assert found.order == Order(seniority_s=3.0, patience_s=5.0)
 
 

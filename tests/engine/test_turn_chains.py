@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcache.engine.jobs.turn_chains import Overlap, Prompt, PromptEnd, TurnChains
+from agentcache.engine.jobs.turn_chains import LEAST_BYTES, Overlap, Prompt, PromptEnd, TurnChains
 from tool_runtime.learning.job_table import Parent
 
 BLOCK = 16
@@ -59,7 +59,7 @@ def test_a_turn_is_compared_with_once() -> None:
 
 
 def test_the_oldest_turns_are_forgotten_and_a_reset_forgets_all() -> None:
-    chains = TurnChains(BLOCK, max_turns=3)
+    chains = TurnChains(BLOCK, 3 * LEAST_BYTES)
     for name in "abcde":
         chains.note(name, describe(name))
     assert [chains.compare(name, hash_blocks(name)).shared_tokens for name in "abcd"] == [0, 0, BLOCK, BLOCK]

@@ -11,7 +11,8 @@ from lone_scheduler import BLOCK_SIZE, LoneScheduler, make_config, make_schedule
 from tracked_requests import Tracked
 
 from agentcache.engine.constants import SCHEDULER_CLASS
-from agentcache.engine.jobs.request_state import Waits
+from agentcache.engine.observe.job_views import count_runtime, view_session
+from agentcache.engine.observe.stats import Waits
 from agentcache.engine.observe.views import TurnView
 from agentcache.engine.waits import WaitReason
 from agentcache.policy.runtime_policy import RuntimePolicy
@@ -52,7 +53,7 @@ def ask_and_reply(tracked: Tracked, *, runs: bool) -> TurnView:
         # It is preempted, and held again.
         tracked.tracker.note_wait(request, "load")
     tracked.reply(request)
-    (view,) = tracked.tracker.view_session("job")
+    (view,) = view_session(tracked.tracker, "job")
     return view.turns[0]
 
 
@@ -60,7 +61,7 @@ def ask_and_reply(tracked: Tracked, *, runs: bool) -> TurnView:
 def test_a_turns_view_says_why_it_waited(*, runs: bool) -> None:
     tracked = Tracked(RuntimePolicy())
     assert ask_and_reply(tracked, runs=runs).waits == {"batch full": 1.0, "pins": 6.0}
-    counted = tracked.tracker.count().waits
+    counted = count_runtime(tracked.tracker).waits
     assert {reason: (waited.count, waited.total) for reason, waited in counted.items()} == {
         "batch full": (1, 1.0),
         "pins": (1, 6.0),
@@ -79,7 +80,7 @@ def run(lone: LoneScheduler, clock: VirtualClock) -> None:
 
 
 def waits_of(lone: LoneScheduler, session: str) -> dict[str, float]:
-    (view,) = lone.scheduler.tracker.view_session(session)  # type: ignore[attr-defined]
+    (view,) = view_session(lone.scheduler.tracker, session)  # type: ignore[attr-defined]
     waits: dict[str, float] = view.turns[-1].waits
     return waits
 

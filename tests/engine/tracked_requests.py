@@ -22,8 +22,8 @@ from agentcache.engine.jobs.duration_store import DurationStore
 from agentcache.engine.jobs.finish_classes import ReuseFactors
 from agentcache.engine.jobs.tracker import JobTracker
 from agentcache.engine.marks import write_forced_calls
-from agentcache.engine.observe.ledger import Ledger
-from agentcache.engine.observe.misses import MissLog
+from agentcache.engine.observe.job_views import view_session
+from agentcache.engine.observe.misses import Ledger, MissLog
 from agentcache.engine.order.admission import AdmissionControl
 from agentcache.engine.order.load_control import LoadControl
 from agentcache.engine.parts import Observers
@@ -204,4 +204,4 @@ class Tracked:
 
     def turns_of(self, session: str) -> list[list[int]]:
         """The numbers of the session's turns, job by job."""
-        return [[turn.turn for turn in view.turns] for view in self.tracker.view_session(session)]
+        return [[turn.turn for turn in view.turns] for view in view_session(self.tracker, session)]

@@ -12,6 +12,7 @@ from live_engine import BLOCK, LiveEngine
 from sizes import IS_THOROUGH
 
 from agentcache.engine.jobs.tracker import JobTracker
+from agentcache.engine.observe.job_views import count_runtime, view_jobs
 
 pytestmark = pytest.mark.engine
 
@@ -48,8 +49,8 @@ def test_replies_of_jobs_equal_cold_ones(
 
 def assert_jobs_were_followed(tracker: JobTracker) -> None:
     """Pins were kept, used and lost: replies must be the same either way."""
-    counts = tracker.count()
+    counts = count_runtime(tracker)
     assert (counts.jobs, set(counts.tools)) == (6, set(TOOLS))
-    assert {view.turn_count for view in tracker.view_jobs()} == {4}
+    assert {view.turn_count for view in view_jobs(tracker)} == {4}
     assert counts.pins.ended["returned"] > 0
     assert sum(counts.pins.ended.values()) > counts.pins.ended["returned"]

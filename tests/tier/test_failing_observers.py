@@ -17,25 +17,26 @@ from agentcache.engine.constants import EXPIRED_METHOD, JOB_METHOD, JOBS_METHOD,
 from agentcache.engine.cpu_cache.tier import Tier
 from agentcache.engine.jobs import tracker as tracker_module
 from agentcache.engine.observe import snapshot as snapshot_module
-from agentcache.engine.observe.ledger import Ledger
 from agentcache.engine.observe.lru_comparison import LruComparison
-from agentcache.engine.observe.misses import MissLog
+from agentcache.engine.observe.misses import Ledger, MissLog
 from agentcache.engine.observe.prompt_change import PromptChanges
-from agentcache.engine.observe.record_line import LineMaker
 from agentcache.engine.observe.recorder import RequestRecorder
 from agentcache.engine.observe.snapshot import Snapshot, make_snapshot
 from agentcache.engine.observe.stats import JobStats
 from agentcache.engine.observe.views import SegmentCounts
 from agentcache.engine.parts import RAISE
+from agentcache.engine.rpc import core_calls
+from workloads.recording.line_maker import LineMaker
 
 # Of each observer the calls that the engine makes.
 CALLS: dict[str, list[tuple[Any, str]]] = {
     "misses": [(MissLog, name) for name in ("admitted", "evicted", "reset")],
-    "prompt_changes": [(PromptChanges, name) for name in ("find", "note", "forget", "clear")],
+    "prompt_changes": [(PromptChanges, name) for name in ("explain", "note", "forget", "clear")],
     "hit_places": [(tracker_module, "find_places")],
     "job_stats": [
-        (JobStats, name)
-        for name in ("add_turn", "begin", "add_gap", "end", "take_expired", "count", "view_ended", "session_of")
+        *((JobStats, name) for name in ("add_turn", "begin", "add_gap", "end", "take_expired", "session_of")),
+        (snapshot_module, "count_runtime"),
+        (core_calls, "view_ended"),
     ],
     "losses": [(Ledger, name) for name in ("note_use", "note_not_copied")],
     "lru_comparison": [(LruComparison, name) for name in ("admitted", "ended", "reset")],
@@ -77,7 +78,7 @@ def serve(model_path: str, file: Path) -> tuple[TieredScheduler, list[Step], Sna
             ask(lone, f"{job}/{2 * turn}", PROMPT)
             lone.run_until_idle()
             push_out(lone, *range(10 * turn, 10 * turn + 3))
-            ask(lone, f"{job}/{2 * turn + 1}", [*PROMPT[:70], *make_tokens(9 + turn, 90)])
+            ask(lone, f"{job}/{2 * turn + 1}", [*PROMPT[:110], *make_tokens(9 + turn, 50)])
             lone.run_until_idle()
         make_snapshot(lone.scheduler)
         getattr(EngineCoreProc, JOBS_METHOD)(core, 0, 500, 32)

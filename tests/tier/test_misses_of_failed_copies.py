@@ -8,6 +8,7 @@ from sizes import pick_size
 from tiered_jobs import PROMPT, ask, make_evicted, make_tokens, push_out, run_at_random
 from tiered_scheduler import TieredScheduler, make_tiered
 
+from agentcache.engine.observe.job_views import view_session
 from agentcache.engine.observe.snapshot import make_snapshot
 
 LONGER = PROMPT + make_tokens(9, 30)
@@ -40,7 +41,7 @@ def test_a_failed_store_is_as_if_never_made(tiny_model_path: str) -> None:
     ask(lone, "mine/1", LONGER)
     assert admit(lone) == {"mine/1": 0}
     assert tier.counts.fetched == 0
-    (job,) = lone.scheduler.tracker.view_session("mine")
+    (job,) = view_session(lone.scheduler.tracker, "mine")
     assert job.turns[1].evicted_from == {"overwritten": WHOLE}
 
 
@@ -79,7 +80,7 @@ def test_a_failed_fetch_sends_its_request_to_compute(tiny_model_path: str) -> No
     assert tier.counts.fetched == 0
     assert tier.counts.failed_fetches == WHOLE // BLOCK_SIZE, "it was tried once"
     assert tier.host.used_blocks == held
-    (job,) = lone.scheduler.tracker.view_session("mine")
+    (job,) = view_session(lone.scheduler.tracker, "mine")
     assert job.turns[1].waits["fetch"] > 0
     assert job.turns[1].hits == {"gpu": 0, "host": 0}
     assert job.turns[1].evicted_from == {"not fetched": WHOLE}
@@ -105,7 +106,7 @@ def test_a_part_that_failed_leaves_those_before_it(tiny_model_path: str) -> None
         lone.step()
     lone.fails = 1.0
     assert admit(lone) == {"mine/1": 4 * BLOCK_SIZE}
-    (job,) = lone.scheduler.tracker.view_session("mine")
+    (job,) = view_session(lone.scheduler.tracker, "mine")
     assert job.turns[1].hits == {"gpu": 0, "host": 4 * BLOCK_SIZE}
 
 
@@ -131,7 +132,7 @@ def test_what_another_computes_is_hit_not_what_failed(tiny_model_path: str) -> N
     hits = admit(lone)["mine/1"]
     assert hits >= WHOLE
     assert lone.scheduler.tier.counts.failed_fetches == WHOLE // BLOCK_SIZE
-    (job,) = lone.scheduler.tracker.view_session("mine")
+    (job,) = view_session(lone.scheduler.tracker, "mine")
     assert job.turns[1].hits == {"gpu": hits, "host": 0}
 
 

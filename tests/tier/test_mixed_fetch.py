@@ -17,6 +17,7 @@ from vllm.v1.core.kv_cache_utils import BlockHashWithGroupId
 
 from agentcache.engine.cpu_cache.link import Link
 from agentcache.engine.cpu_cache.options import make_transfer_config
+from agentcache.engine.observe.job_views import view_session
 from agentcache.engine.scheduler import AgentScheduler
 
 HEAD = 4
@@ -145,7 +146,7 @@ def test_reply_over_a_mixed_fetch_equals_a_cold_one(tiny_model_path: str) -> Non
         slow_down(engine.scheduler, head)
         filled = engine.scheduler.gap_filler.stats.fill_tokens
         reply = engine.ask(prompt, 16, session="mine", calls=[SEARCH])
-        (job,) = engine.scheduler.tracker.view_session("mine")
+        (job,) = view_session(engine.scheduler.tracker, "mine")
         filled = engine.scheduler.gap_filler.stats.fill_tokens - filled
     finally:
         ensure_kv_transfer_shutdown()

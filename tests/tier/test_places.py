@@ -15,7 +15,8 @@ from vllm.v1.core.kv_cache_utils import BlockHash, BlockHashWithGroupId, KVCache
 from vllm.v1.request import Request
 
 from agentcache.engine.cpu_cache.link import Link
-from agentcache.engine.observe.ledger import Eviction
+from agentcache.engine.observe.job_views import count_runtime, view_ended, view_jobs, view_session
+from agentcache.engine.observe.misses import Eviction
 from agentcache.engine.observe.snapshot import make_snapshot
 from agentcache.engine.observe.views import PLACE_OF, TurnView
 from agentcache.engine.segments.cached_blocks import WatchedBlockMap
@@ -27,10 +28,10 @@ def come_back(lone: TieredScheduler) -> TurnView:
     """The job asks again, and its turn is over."""
     ask(lone, "mine/1", PROMPT + make_tokens(9, 30))
     lone.run_until_idle()
-    (job,) = lone.scheduler.tracker.view_session("mine")
+    (job,) = view_session(lone.scheduler.tracker, "mine")
     turn = job.turns[-1]
     assert (job.hits, job.evicted_from) == (add_up(job.turns, "hits"), add_up(job.turns, "evicted_from"))
-    counts = lone.scheduler.tracker.count()
+    counts = count_runtime(lone.scheduler.tracker)
     assert counts.evicted_from == turn.evicted_from, "others have missed nothing"
     assert sum(counts.hits.values()) == counts.hit_tokens
     return turn
@@ -59,7 +60,7 @@ def test_fetched_tokens_are_hits_from_the_host(tiny_model_path: str) -> None:
 def test_what_the_host_has_need_not_wait_for_its_turn(tiny_model_path: str, is_lost: bool) -> None:
     """Where jobs want more than both caches hold, those wait whose context neither has."""
     lone = make_evicted(tiny_model_path)
-    lone.scheduler.tracker.load_control.is_short = lambda: True
+    lone.scheduler.tracker.waiting.load_control.is_short = lambda: True
     if is_lost:
         lone.scheduler.tier.host.reset()
     ask(lone, "runs/0", make_tokens(8, 40), tokens=100)
@@ -68,7 +69,7 @@ def test_what_the_host_has_need_not_wait_for_its_turn(tiny_model_path: str, is_l
     tracker = lone.scheduler.tracker
     tracker.step()
     request = lone.scheduler.requests["mine/1"]
-    assert tracker.load_control.limits(request, tracker.states["mine/1"], tracker.clock()) is is_lost
+    assert tracker.waiting.load_control.limits(request, tracker.states["mine/1"], tracker.clock()) is is_lost
     lone.run_until_idle()
 
 
@@ -86,7 +87,7 @@ def test_a_cache_left_to_vllm_tells_places_and_no_losses(tiny_model_path: str) -
         ask(lone, f"mine/{turn}", PROMPT)
         for _ in range(20):
             lone.step()
-    (job,) = lone.scheduler.tracker.view_session("mine")
+    (job,) = view_session(lone.scheduler.tracker, "mine")
     assert job.turns[1].cached_tokens > 0
     hits = [{"gpu": turn.cached_tokens, "host": 0} for turn in job.turns]
     assert [(turn.hits, turn.evicted_from) for turn in job.turns] == [(hits[0], {}), (hits[1], {})]
@@ -101,7 +102,7 @@ def test_a_wait_lasts_until_the_blocks_are_there(tiny_model_path: str) -> None:
         lone.step()
     lone.pace = 1.0
     lone.run_until_idle()
-    (job,) = lone.scheduler.tracker.view_session("mine")
+    (job,) = view_session(lone.scheduler.tracker, "mine")
     # Until the first step looks at it, and from there to the seventh, in which it runs.
     assert job.turns[-1].waits == {"batch full": 1.0, "fetch": 6.0}
 
@@ -252,7 +253,10 @@ def test_places_agree_with_an_oracle(seed: int, tiny_model_path: str, monkeypatc
     lone = run_at_random(tiny_model_path, seed, lambda lone: Oracle(lone, monkeypatch))
     turns = [
         turn
-        for job in (*lone.scheduler.tracker.view_jobs(), *lone.scheduler.tracker.view_ended())
+        for job in (
+            *view_jobs(lone.scheduler.tracker),
+            *view_ended(lone.scheduler.tracker.stats, lone.scheduler.tracker.clock()),
+        )
         for turn in job.turns
     ]
     assert turns

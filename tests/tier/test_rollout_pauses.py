@@ -16,6 +16,8 @@ from safetensors.torch import load_file, save_file
 from tiered_engine import start_tiered_as
 from vllm.v1.engine import PauseMode
 
+from agentcache.engine.observe.job_views import view_session
+
 pytestmark = pytest.mark.engine
 
 Update = Callable[[PausableEngine, str], None]
@@ -106,7 +108,7 @@ def test_an_aborting_pause_ends_requests_and_no_job(old: Weights) -> None:
         backs = {job: rollout.second_turn(job) for job in rollout.prompts}
         rollout.engine.resume()
         replies = rollout.finish(*backs.values())
-        jobs = {job: rollout.engine.scheduler.tracker.view_session(job) for job in rollout.prompts}
+        jobs = {job: view_session(rollout.engine.scheduler.tracker, job) for job in rollout.prompts}
     assert {view.turn_count for (view,) in jobs.values()} == {2}
     for job, reply in zip(backs, replies, strict=True):
         assert reply.cached >= 6 * BLOCK

@@ -63,14 +63,14 @@ def test_jobs_wait_longer_where_both_caches_are_too_small(tiny_model_path: str, 
 def test_what_is_new_is_computed_whatever_the_host_has(tiny_model_path: str) -> None:
     request = Request("new", PROMPT, SamplingParams(max_tokens=1), None)
     beside, alone = (
-        lone.scheduler.tracker._waiting._find_work(request, 0)
+        lone.scheduler.tracker.waiting._find_work(request, 0)
         for lone in (make_tiered(tiny_model_path), make_lone(tiny_model_path, "agentcache"))
     )
     assert beside == alone
 
 
 def test_what_is_taken_and_fetched_is_cheap(tiny_model_path: str) -> None:
-    price_of = make_tiered(tiny_model_path).scheduler.tracker._waiting._price_taken
+    price_of = make_tiered(tiny_model_path).scheduler.tracker.waiting._price_taken
     assert price_of(100, 0.0) < price_of(100, 0.5) < price_of(100, 1.0)
 
 

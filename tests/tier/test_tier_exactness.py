@@ -20,6 +20,7 @@ from tiered_engine import BLOCK_BYTES, start_tiered
 from vllm.distributed.kv_transfer import ensure_kv_transfer_shutdown, get_kv_transfer_group
 from vllm.v1.core.kv_cache_utils import get_block_hash
 
+from agentcache.engine.observe.job_views import view_session
 from agentcache.engine.observe.snapshot import EngineSnapshot, make_snapshot
 from agentcache.engine.vllm.copiers import PlainCopier
 from agentcache.server.metrics import render_metrics
@@ -98,7 +99,7 @@ def test_what_is_fetched_is_what_was_stored(cold: LiveEngine, tiny_model_path: s
         before = engine.scheduler.tier.counts.fetched
         reply = engine.ask(PROMPT, 16, session="mine", calls=[SEARCH])
         fetched = engine.scheduler.tier.counts.fetched - before
-        (job,) = engine.scheduler.tracker.view_session("mine")
+        (job,) = view_session(engine.scheduler.tracker, "mine")
     assert fetched > 10
     assert job.turns[-1].hits == {"gpu": (20 - fetched) * BLOCK, "host": fetched * BLOCK}
     assert reply.cached == 20 * BLOCK
@@ -110,7 +111,7 @@ def test_what_the_host_lost_is_told(tiny_model_path: str) -> None:
         engine.ask(PROMPT, 16, session="mine", calls=[SEARCH])
         push_out(engine)
         engine.ask(PROMPT, 16, session="mine", calls=[SEARCH])
-        (job,) = engine.scheduler.tracker.view_session("mine")
+        (job,) = view_session(engine.scheduler.tracker, "mine")
     turn = job.turns[-1]
     assert turn.evicted_from.get("evicted"), turn
     assert sum(turn.evicted_from.values()) == turn.misses["evicted"]
@@ -159,7 +160,7 @@ def test_vllms_tier_on_disk_works_under_our_policy(
         engine.ask(PROMPT, 16, session="mine", calls=[SEARCH])
         engine.scheduler.check_integrity()
         assert engine.scheduler.comparison is None, "LRU would have that tier as well"
-        (job,) = engine.scheduler.tracker.view_session("mine")
+        (job,) = view_session(engine.scheduler.tracker, "mine")
         counts = EngineSnapshot(engine=0, **make_snapshot(engine.scheduler).model_dump())
     assert reply.cached == 20 * BLOCK
     assert_same(reply, expected)

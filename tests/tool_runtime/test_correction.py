@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tool_runtime.learning.durations import Durations, Ended, GapHistory
+from tool_runtime.learning.durations import Durations, Ended
 from tool_runtime.learning.runtime import correction_factor
 from tool_runtime.learning.tool_key import HUMAN, ToolKey
+from tool_runtime.learning.ttl import GapHistory
 
 BASH = ToolKey("bash")
 

@@ -5,10 +5,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tool_runtime.learning.durations import Durations, Ended, GapHistory
-from tool_runtime.learning.survival import SurvivalCurve, log_logistic, shrunk_curve
+from tool_runtime.learning.durations import Durations, Ended
 from tool_runtime.learning.tool_key import HUMAN, ToolKey
-from tool_runtime.learning.ttl import RELEASE, HazardTtl, Situation
+from tool_runtime.learning.ttl import (
+    RELEASE,
+    GapHistory,
+    HazardTtl,
+    Situation,
+    SurvivalCurve,
+    log_logistic,
+    shrunk_curve,
+)
 
 BASH = ToolKey("bash")
 MAKE = ToolKey("bash", "make")

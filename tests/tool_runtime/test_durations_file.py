@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tool_runtime.learning.continuum import ContinuumCode, ContinuumPaper
 from tool_runtime.learning.durations import Durations, Ended
 from tool_runtime.learning.durations_file import ForeignFileError, check_file, load_durations, save_durations
 from tool_runtime.learning.runtime import AgentRuntime
 from tool_runtime.learning.tool_key import HUMAN, ToolKey
-from tool_runtime.learning.ttl import ContinuumCode, ContinuumPaper, HazardTtl
+from tool_runtime.learning.ttl import HazardTtl
 
 BASH = ToolKey("bash")
 MAKE = ToolKey("bash", "make")

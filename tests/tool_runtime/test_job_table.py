@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from sizes import pick_size
 
-from tool_runtime.learning.job_entry import MOST_AWAY_S, Departed, Departure, Gap
+from tool_runtime.learning.job_blocks import MOST_AWAY_S
+from tool_runtime.learning.job_entry import Departed, Departure, Gap
 from tool_runtime.learning.job_table import MAX_EXPIRED, MAX_PENDING, JobTable, Parent, bounded_id
 from tool_runtime.learning.tool_key import HUMAN, ToolKey
 

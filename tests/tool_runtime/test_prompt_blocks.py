@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tool_runtime.learning.job_entry import PromptBlocks
+from tool_runtime.learning.job_blocks import PromptBlocks
 
 
 def hash_chain(words: str) -> list[bytes]:

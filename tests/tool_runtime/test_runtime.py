@@ -3,12 +3,13 @@ from __future__ import annotations
 import pytest
 from hand_clock import Clock
 
+from tool_runtime.learning.continuum import ContinuumCode
 from tool_runtime.learning.durations import Durations, Ended
 from tool_runtime.learning.job_entry import Departure
 from tool_runtime.learning.job_table import Parent
 from tool_runtime.learning.runtime import AgentRuntime
 from tool_runtime.learning.tool_key import HUMAN, ToolKey
-from tool_runtime.learning.ttl import RELEASE, ContinuumCode, Hold, Situation
+from tool_runtime.learning.ttl import RELEASE, Hold, Situation
 
 BASH = ToolKey("bash")
 MAKE = ToolKey("bash", "make")

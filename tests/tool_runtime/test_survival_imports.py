@@ -7,7 +7,7 @@ import sys
 
 CODE = """
 import sys
-from tool_runtime.learning.survival import SurvivalCurve
+from tool_runtime.learning.ttl import SurvivalCurve
 import numpy as np
 before = set(sys.modules)
 np.union1d([1.0], [2.0])

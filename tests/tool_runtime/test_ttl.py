@@ -8,20 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tool_runtime.learning.durations import Durations, Ended, GapHistory
-from tool_runtime.learning.survival import SurvivalCurve, log_logistic
+from tool_runtime.learning.continuum import ContinuumCode, ContinuumPaper, empirical_hold, exponential_hold
+from tool_runtime.learning.durations import Durations, Ended
+from tool_runtime.learning.runtime import memoryfulness
 from tool_runtime.learning.tool_key import HUMAN, ToolKey
 from tool_runtime.learning.ttl import (
     RELEASE,
-    ContinuumCode,
-    ContinuumPaper,
+    GapHistory,
     HazardTtl,
     Hold,
     Situation,
+    SurvivalCurve,
     TtlEstimator,
-    empirical_hold,
-    exponential_hold,
-    memoryfulness,
+    log_logistic,
 )
 
 BASH = ToolKey("bash")

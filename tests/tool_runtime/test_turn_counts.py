@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tool_runtime.learning.job_entry import TurnCounts
+from tool_runtime.learning.job_blocks import TurnCounts
 
 JOBS = st.integers(0, 9)
 

@@ -12,8 +12,8 @@ from threading import Lock
 
 import numpy as np
 
-from tool_runtime.learning.survival import Floats, GapRecord, SurvivalCurve, log_logistic, shrunk_curve
 from tool_runtime.learning.tool_key import HUMAN, ToolKey
+from tool_runtime.learning.ttl import Floats, GapHistory, GapRecord, SurvivalCurve, log_logistic, shrunk_curve
 
 # The record over all tools; no model can call a tool of this name, for it is longer than a tool's name may be.
 POOL = ToolKey("*" * 65)
@@ -36,25 +36,6 @@ class Ended(Enum):
     RETURNED = "returned"
     STILL_OUT = "still out"  # no longer waited for; it would have lasted at least so long
     BROKEN = "broken"  # abort, error or cut-off: nothing may be learned
-
-
-@dataclass(frozen=True, slots=True)
-class GapHistory:
-    """The records' account of the gap behind one turn.
-
-    `curve` is shrunk from the command over the tool to the pool. Counts and the mean are of all returns ever, the
-    samples of the latest, in seconds, ascending; `total_*` is over all tools. `evidence` is the weight of all that
-    was observed of tools (or of humans); where it is 0, the curve is an assumption.
-    """
-
-    key: ToolKey
-    curve: SurvivalCurve
-    evidence: float
-    tool_count: int
-    tool_mean_s: float | None
-    tool_samples_s: Floats
-    total_count: int
-    total_samples_s: Floats
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tool_runtime.bounds import Seconds
 from tool_runtime.learning.durations import RecordState
-from tool_runtime.learning.survival import MAX_COUNT, MAX_TOTAL_S
 from tool_runtime.learning.tool_key import ToolKey
+from tool_runtime.learning.ttl import MAX_COUNT, MAX_TOTAL_S
 
 MAX_FILE_BYTES = 64 * 2**20
 # How a file of ours begins, also when it is damaged further on.

@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from itertools import count, islice, takewhile
 
-from tool_runtime.learning.job_entry import MOST_AWAY_S, Departed, Departure, Gap, JobEntry, PendingTurn, TurnCounts
-from tool_runtime.learning.tool_key import ELSEWHERE, ToolKey, turn_key
+from tool_runtime.learning.job_blocks import MOST_AWAY_S, TurnCounts
+from tool_runtime.learning.job_entry import Departed, Departure, Gap, JobEntry, PendingTurn
+from tool_runtime.learning.tool_key import ELSEWHERE, HUMAN, ToolKey, turn_key
 
 
 class SteadyClock:
@@ -215,7 +216,7 @@ class JobTable:
             raise RuntimeError(f"jobs both busy and idle: {sorted(both)[:5]}")
         if self._idle and len(self) > self._max_jobs:
             raise RuntimeError(f"{len(self)} jobs, of which {len(self._idle)} idle: at most {self._max_jobs}")
-        behind = {entry.number: turns for entry in self.jobs if (turns := entry.turns_behind) is not None}
+        behind = {entry.number: turns for entry in self.jobs if (turns := _count_behind(entry)) is not None}
         away = {entry.number for entry in self._idle.values() if entry.last_active_s < self._away_from_s}
         self.turn_counts.check_integrity(behind, away)
         active = [entry.last_active_s for entry in self._idle.values()]
@@ -262,7 +263,7 @@ class JobTable:
         self._drop_surplus()
 
     def _count_turns(self, entry: JobEntry) -> None:
-        turns = entry.turns_behind
+        turns = _count_behind(entry)
         if turns is None:
             self.turn_counts.drop(entry.number)
         else:
@@ -284,6 +285,12 @@ class JobTable:
         now_s = self._clock.now_s()
         unanswered = tuple(self._gap(*pending, now_s, is_known=True) for pending in entry.pending.items())
         self._departed.append(Departed(entry, cause, unanswered))
+
+
+def _count_behind(entry: JobEntry) -> int | None:
+    """Count the turns that it has done, whatever came of them; None while nothing runs but, at most, a human thinks."""
+    is_under_way = entry.running or any(turn.key != HUMAN for turn in entry.pending.values())
+    return entry.turns + entry.failures if is_under_way else None
 
 
 def bounded_id(name: str) -> str:

@@ -10,11 +10,11 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from tool_runtime.learning.durations import Durations, Ended, GapHistory
+from tool_runtime.learning.durations import Durations, Ended
 from tool_runtime.learning.job_entry import Departed, Gap, PendingTurn
 from tool_runtime.learning.job_table import MAX_EXPIRED, JobTable, Parent
 from tool_runtime.learning.tool_key import ToolKey
-from tool_runtime.learning.ttl import RELEASE, Hold, Situation, TtlEstimator, memoryfulness
+from tool_runtime.learning.ttl import RELEASE, GapHistory, Hold, Situation, TtlEstimator
 
 # Assumed; not tuned. AsymCache (Applications, Agentic Workload) has such a factor and gives no number.
 DEFAULT_BOUND = 8.0
@@ -118,6 +118,23 @@ class Load:
         self._rebuilt_s *= math.exp2(-max(now_s - self._updated_s, 0.0) / _HALF_LIFE_S)
         self._updated_s = max(now_s, self._updated_s)
         return self._rebuilt_s
+
+
+def memoryfulness(job_turns: Sequence[int]) -> float:
+    """Return η of Continuum, §4.1: −Corr(k, N − k) over the turns k = 1 … N−1 of finished jobs of N turns each.
+
+    1 where all jobs are of one length, about 0 where they end at random. 0 where nothing is known yet: no job had
+    three turns, nor did jobs of two lengths.
+    """
+    lengths = [turns for turns in job_turns if turns > 1]
+    count = sum(turns - 1 for turns in lengths)
+    total = sum(turns * (turns - 1) // 2 for turns in lengths)
+    squares = sum((turns - 1) * turns * (2 * turns - 1) // 6 for turns in lengths)
+    products = sum(turns * (turns * (turns - 1) // 2) for turns in lengths) - squares
+    # k and N − k run over the same numbers, so they have one variance.
+    variance = count * squares - total * total
+    covariance = count * products - total * total
+    return -covariance / variance if variance else 0.0
 
 
 # Finished jobs of which Continuum's memoryfulness is computed; independent implementations take as many.

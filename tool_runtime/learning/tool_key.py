@@ -166,3 +166,45 @@ def _bounded(text: str, limit: int) -> str:
         return text
     digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
     return f"{text[: limit - len(digest) - 1]}#{digest}"
+
+
+# A command has a number of its own from its so many-th end on.
+_OWN_NUMBER_ENDS = 8
+
+
+class KeyNumbers:
+    """Gives keys the `numbers`, none twice; when they are used up, commands have their tool's, and tools `others`."""
+
+    def __init__(self, numbers: Sequence[int], *, others: int) -> None:
+        """Begin with the first number, which is HUMAN's."""
+        self._left = iter(numbers)
+        self._most_ends = 8 * len(numbers)
+        self._others = others
+        self._numbers = {HUMAN: next(self._left)}
+        self._ends: dict[ToolKey, int] = {}
+
+    def number(self, key: ToolKey) -> int:
+        """Return the number of a turn that has ended under this key."""
+        if key in self._numbers:
+            return self._numbers[key]
+        coarse = key.coarse
+        if key != coarse and self._is_frequent(key) and (number := self._assign(key)) is not None:
+            return number
+        if coarse in self._numbers:
+            return self._numbers[coarse]
+        number = self._assign(coarse)
+        return self._others if number is None else number
+
+    def _is_frequent(self, key: ToolKey) -> bool:
+        # Commands that come once would fill the memory.
+        if len(self._ends) > self._most_ends:
+            self._ends.clear()
+        self._ends[key] = self._ends.get(key, 0) + 1
+        return self._ends[key] >= _OWN_NUMBER_ENDS
+
+    def _assign(self, key: ToolKey) -> int | None:
+        number = next(self._left, None)
+        if number is not None:
+            self._numbers[key] = number
+            self._ends.pop(key, None)
+        return number

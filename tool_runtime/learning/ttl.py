@@ -1,36 +1,225 @@
-"""Decides how long to keep a job's KV cache after a turn: three estimators behind one contract.
+"""Estimates how long a gap may yet last, by a survival curve, and decides how long to keep a job's KV cache meanwhile.
 
-With X the gap until the job's next request, P(τ) = P(X ≤ τ), and all terms in seconds of latency:
-
-- `ContinuumCode`: the rule that Continuum released (github.com/Hanchenli/vllm-continuum, estimate_with_func.py): 2 s if
-  the tool's mean gap is at most 2 s, else nothing. A tool never seen has mean 0.
-- `ContinuumPaper`: Continuum (arXiv 2511.02230), §4.1: argmax over τ of P(τ)·B − τ with B = T·η + PrefillReload, P by
-  the stages of §4.2, T the mean queueing delay of requests that had been evicted.
-- `HazardTtl` (default): argmax over τ of P(τ)·B − price·E[min(X, τ)]. A hold ends when the job returns, so it costs its
-  expected length, not τ, and others suffer from it only as far as memory is short. Asked again at age a, it takes all
-  chances given X > a: to hold on is worth it while, for some further hold d,
-  P(X ≤ a + d | X > a)·B > price·E[min(X − a, d) | X > a]; in the limit, while the hazard exceeds price / B.
+A curve of few gaps is shrunk to a more general one. With X the gap until the job's next request, P(τ) = P(X ≤ τ), and
+all terms in seconds of latency, `HazardTtl` takes argmax over τ of P(τ)·B − price·E[min(X, τ)]. A hold ends when the
+job returns, so it costs its expected length, not τ, and others suffer from it only as far as memory is short. Asked
+again at age a, it takes all chances given X > a: to hold on is worth it while, for some further hold d,
+P(X ≤ a + d | X > a)·B > price·E[min(X − a, d) | X > a]; in the limit, while the hazard exceeds price / B.
+`continuum.py` has two other estimators.
 """
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
-from tool_runtime.learning.durations import GapHistory
-from tool_runtime.learning.survival import Floats
-from tool_runtime.learning.tool_key import HUMAN
+# `np.union1d` imports it when it is first called, which would hold up that step of the engine by 60 ms.
+import numpy.ma
+from numpy.typing import NDArray
 
-# Continuum as released.
-RELEASED_TTL_S = 2.0
-# Continuum, §4.2: K, and the exponential that stands in before K samples. The paper gives no number for its T_default;
-# an exponential of mean 1 s is what the stage's "same model" is solved with here.
-PAPER_COLD_SAMPLES = 100
-PAPER_COLD_MEAN_S = 1.0
+from tool_runtime.learning.tool_key import ToolKey
+
+Floats = NDArray[np.float64]
+
+# Where a curve without samples may fall: twenty times a decade. Assumed; wide and fine enough for any tool.
+_GRID_S: Floats = np.geomspace(0.01, 1e6, 161)
+
+
+class SurvivalCurve:
+    """P(X > t) of a gap X: a step function of t, in seconds, that falls at `times_s`, all above 0.
+
+    What is left at the last time never returns. A negative age or duration counts as 0.
+    """
+
+    def __init__(self, times_s: Floats, hazards: Floats) -> None:
+        """Make a curve: `hazards` are the chances to end at each of the ascending `times_s`, given no end before."""
+        self.times_s = times_s
+        self.hazards = hazards
+        self._survival = np.concatenate(([1.0], np.cumprod(1.0 - hazards)))
+        steps = np.diff(times_s, prepend=0.0)
+        # The area under the curve up to each time: E[min(X, t)].
+        self._area = np.concatenate(([0.0], np.cumsum(self._survival[:-1] * steps)))
+        self._starts = np.concatenate(([0.0], times_s))
+
+    def survival(self, t_s: float) -> float:
+        """Return P(X > t)."""
+        return float(self._survival[self.times_s.searchsorted(t_s, side="right")])
+
+    def returned_within(self, horizon_s: float, age_s: float = 0.0) -> float:
+        """Return P(X <= age + horizon | X > age), the hazard of the next `horizon_s` seconds; 0 if none is left."""
+        left = self.survival(age_s)
+        return 1.0 - self.survival(age_s + max(horizon_s, 0.0)) / left if left > 0 else 0.0
+
+    def quantile(self, q: float) -> float:
+        """Find the first time by which a share of at least `q` has returned; infinite if so many never return."""
+        if not 0 <= q <= 1:
+            raise ValueError(f"a quantile of {q}: must lie between 0 and 1")
+        index = int(np.searchsorted(-self._survival, q - 1.0 - 1e-12, side="left"))
+        return float(self._starts[index]) if index < len(self._starts) else math.inf
+
+    def best_hold(self, benefit_s: float, price: float, max_s: float, age_s: float = 0.0) -> tuple[float, float]:
+        """Find the hold τ from `age_s` on, at most `max_s`, that maximises P(τ)·benefit − price·E[min(X, τ)]; and that.
+
+        Exact: between two times the value only falls, so a time or 0 is best; of equals, the shorter.
+        """
+        age_s = max(age_s, 0.0)
+        left = self.survival(age_s)
+        inside = self.times_s[(self.times_s > age_s) & (self.times_s <= age_s + max_s)]
+        if left <= 0 or not inside.size:
+            return 0.0, 0.0
+        first = int(self.times_s.searchsorted(inside[0])) + 1
+        survival = self._survival[first : first + inside.size]
+        area = self._area[first : first + inside.size] - self._area_to(age_s)
+        values = ((left - survival) * benefit_s - price * area) / left
+        best = int(np.argmax(values))
+        return (float(inside[best]) - age_s, float(values[best])) if values[best] > 0 else (0.0, 0.0)
+
+    def _area_to(self, t_s: float) -> float:
+        index = int(self.times_s.searchsorted(t_s, side="right"))
+        return float(self._area[index] + self._survival[index] * (t_s - self._starts[index]))
+
+
+def log_logistic(median_s: float) -> SurvivalCurve:
+    """Return 1 / (1 + t / median): a broad curve where no more than the median is known. The form is assumed."""
+    survival = 1.0 / (1.0 + np.concatenate(([0.0], _GRID_S)) / median_s)
+    return SurvivalCurve(_GRID_S, 1.0 - survival[1:] / survival[:-1])
+
+
+def shrunk_curve(
+    seconds: Floats, returned: NDArray[np.bool_], weights: Floats, prior: SurvivalCurve, strength: float
+) -> SurvivalCurve:
+    """Return the curve of gaps of which those not `returned` were still out after `seconds` (censored).
+
+    The prior counts as `strength` further gaps, more than 0.
+
+    At every time t the hazard is (events + strength·prior's hazard) / (at risk + strength), the posterior mean under
+    a beta process prior (Hjort, Annals of Statistics 18(3), 1990). So the weight between own and prior follows the
+    gaps that are still at risk at t, censored ones included; as `strength` goes to 0 it is Kaplan and Meier's estimate.
+    """
+    if not seconds.size:
+        return prior
+    times = np.union1d(prior.times_s, seconds[returned])
+    # Gaps censored at t are at risk at t: they were still seen waiting then.
+    order = np.argsort(seconds)
+    at_risk = np.concatenate((np.cumsum(weights[order][::-1])[::-1], [0.0]))[np.searchsorted(seconds[order], times)]
+    ended = np.zeros(times.size)
+    np.add.at(ended, np.searchsorted(times, seconds[returned]), weights[returned])
+    expected = np.zeros(times.size)
+    expected[np.searchsorted(times, prior.times_s)] = prior.hazards
+    hazards = (ended + strength * expected) / (at_risk + strength)
+    return SurvivalCurve(times, np.clip(hazards, 0.0, 1.0))
+
+
+# What is learned stays finite, also from a file that somebody has written: counts and sums that a float holds exactly.
+MAX_COUNT = 2**53
+MAX_TOTAL_S = 2.0**53
+
+
+class GapRecord:
+    """The latest samples in a ring, and the count and sum of all returns ever."""
+
+    def __init__(self, max_samples: int) -> None:
+        self.count = 0
+        self.total_s = 0.0
+        self._kept = 0
+        self._seconds = np.zeros(max_samples)
+        self._at_s = np.zeros(max_samples)
+        self._returned = np.zeros(max_samples, dtype=np.bool_)
+
+    def add(self, seconds: float, at_s: float, returned: bool) -> None:
+        """Take a sample of a gap, seen at `at_s`: it lasted `seconds`, or longer where it has not `returned`."""
+        if returned:
+            self.count_returns(1, seconds)
+        self.keep(seconds, at_s, returned)
+
+    def count_returns(self, count: int, total_s: float) -> None:
+        """Count returns after `total_s` seconds together."""
+        self.count = min(self.count + count, MAX_COUNT)
+        self.total_s = min(self.total_s + total_s, MAX_TOTAL_S)
+
+    def keep(self, seconds: float, at_s: float, returned: bool) -> None:
+        """Take a sample that the count and sum hold already."""
+        slot = self._kept % self._seconds.size
+        self._seconds[slot], self._at_s[slot], self._returned[slot] = seconds, at_s, returned
+        self._kept += 1
+
+    def copy(self) -> GapRecord:
+        """Copy the record; what one takes later the other has not."""
+        twin = copy.copy(self)
+        twin._seconds, twin._at_s, twin._returned = self._seconds.copy(), self._at_s.copy(), self._returned.copy()
+        return twin
+
+    def join(self, other: GapRecord) -> GapRecord:
+        """Make a record of both, which takes no more samples."""
+        joined = GapRecord(0)
+        joined.count_returns(self.count + other.count, self.total_s + other.total_s)
+        joined._seconds = np.concatenate([self.seconds, other.seconds])
+        joined._at_s = np.concatenate([self.at_s, other.at_s])
+        joined._returned = np.concatenate([self.returned, other.returned])
+        joined._kept = joined.size
+        return joined
+
+    @property
+    def size(self) -> int:
+        """The most samples that it keeps."""
+        return int(self._seconds.size)
+
+    @property
+    def is_empty(self) -> bool:
+        """Tell whether nothing was counted or kept."""
+        return not self.count and not self._kept
+
+    @property
+    def seconds(self) -> Floats:
+        """The seconds of the samples that are kept."""
+        return self._seconds[: self._kept]
+
+    @property
+    def at_s(self) -> Floats:
+        """When each of them was seen."""
+        return self._at_s[: self._kept]
+
+    @property
+    def returned(self) -> np.typing.NDArray[np.bool_]:
+        """Which of them are of gaps that ended; the others lasted longer."""
+        return self._returned[: self._kept]
+
+    @property
+    def returns_s(self) -> Floats:
+        """The seconds of those that ended, ascending."""
+        return np.sort(self.seconds[self.returned])
+
+    def state(self, as_of_s: float) -> tuple[int, float, tuple[tuple[float, float, bool], ...]]:
+        """Return the count, the sum, and the samples as `RecordState` has them, as old as at `as_of_s`."""
+        oldest_first = np.argsort(self.at_s, kind="stable")
+        samples = tuple(
+            (float(self.seconds[index]), float(as_of_s - self.at_s[index]), bool(self.returned[index]))
+            for index in oldest_first
+        )
+        return self.count, self.total_s, samples
+
+
+@dataclass(frozen=True, slots=True)
+class GapHistory:
+    """The records' account of the gap behind one turn.
+
+    `curve` is shrunk from the command over the tool to the pool. Counts and the mean are of all returns ever, the
+    samples of the latest, in seconds, ascending; `total_*` is over all tools. `evidence` is the weight of all that
+    was observed of tools (or of humans); where it is 0, the curve is an assumption.
+    """
+
+    key: ToolKey
+    curve: SurvivalCurve
+    evidence: float
+    tool_count: int
+    tool_mean_s: float | None
+    tool_samples_s: Floats
+    total_count: int
+    total_samples_s: Floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,37 +267,6 @@ class TtlEstimator(Protocol):
         ...
 
 
-class ContinuumCode:
-    """Continuum as released: it has no notion of value, so all its holds are worth the same."""
-
-    def decide(self, situation: Situation) -> Hold:
-        """Hold for what is left of the fixed time; release humans and tools that take longer."""
-        history = situation.history
-        if history.key == HUMAN or (history.tool_mean_s or 0.0) > RELEASED_TTL_S:
-            return RELEASE
-        left_s = RELEASED_TTL_S - situation.age_s
-        return Hold(left_s, 0.0) if left_s > 0 else RELEASE
-
-
-class ContinuumPaper:
-    """Continuum's model as published. Decided once: later it gives what is left."""
-
-    def decide(self, situation: Situation) -> Hold:
-        """Hold for the time that the published model gives; release humans."""
-        history = situation.history
-        if history.key == HUMAN:
-            return RELEASE
-        if history.total_count <= PAPER_COLD_SAMPLES:
-            benefit_s = situation.evicted_wait_s + situation.prefill_s
-            hold = exponential_hold(PAPER_COLD_MEAN_S, benefit_s)
-        else:
-            benefit_s = situation.evicted_wait_s * situation.memoryfulness + situation.prefill_s
-            is_known = history.tool_count > PAPER_COLD_SAMPLES
-            hold = empirical_hold(history.tool_samples_s if is_known else history.total_samples_s, benefit_s)
-        left_s = hold.ttl_s - situation.age_s
-        return Hold(left_s, hold.value_s) if left_s > 0 else RELEASE
-
-
 class HazardTtl:
     """Ours. Holds for at most `max_ttl_s` seconds at a time, and only if the job returns within that by `min_chance`.
 
@@ -134,41 +292,3 @@ class HazardTtl:
         if situation.price <= 0:
             return Hold(self._max_ttl_s, chance * benefit_s)
         return Hold(*curve.best_hold(benefit_s, situation.price, self._max_ttl_s, age_s))
-
-
-def exponential_hold(mean_s: float, benefit_s: float) -> Hold:
-    """Solve Continuum, §4.1 for exponential gaps: P(τ)·B − τ is greatest at τ = μ·ln(B / μ), if B > μ."""
-    if benefit_s <= mean_s:
-        return RELEASE
-    ttl_s = mean_s * math.log(benefit_s / mean_s)
-    return Hold(ttl_s, benefit_s - mean_s - ttl_s)
-
-
-def empirical_hold(samples_s: Floats, benefit_s: float) -> Hold:
-    """Solve Continuum, §4.1 for recorded gaps, ascending: exact, because P(τ)·B − τ only rises at a sample.
-
-    Of equal values the shortest hold; 0 if none is worth more than nothing.
-    """
-    if not samples_s.size:
-        return RELEASE
-    shares = np.searchsorted(samples_s, samples_s, side="right") / samples_s.size
-    values = shares * benefit_s - samples_s
-    best = int(np.argmax(values))
-    return Hold(float(samples_s[best]), float(values[best])) if values[best] > 0 else RELEASE
-
-
-def memoryfulness(job_turns: Sequence[int]) -> float:
-    """Return η of Continuum, §4.1: −Corr(k, N − k) over the turns k = 1 … N−1 of finished jobs of N turns each.
-
-    1 where all jobs are of one length, about 0 where they end at random. 0 where nothing is known yet: no job had
-    three turns, nor did jobs of two lengths.
-    """
-    lengths = [turns for turns in job_turns if turns > 1]
-    count = sum(turns - 1 for turns in lengths)
-    total = sum(turns * (turns - 1) // 2 for turns in lengths)
-    squares = sum((turns - 1) * turns * (2 * turns - 1) // 6 for turns in lengths)
-    products = sum(turns * (turns * (turns - 1) // 2) for turns in lengths) - squares
-    # k and N − k run over the same numbers, so they have one variance.
-    variance = count * squares - total * total
-    covariance = count * products - total * total
-    return -covariance / variance if variance else 0.0

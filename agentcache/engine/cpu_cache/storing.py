@@ -15,7 +15,7 @@ from agentcache._evictor import Evictor, FreeContext
 from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.cpu_cache.host_cache import UNKNOWN_USE, HostCache, LastUse, StoredBlock
 from agentcache.engine.cpu_cache.store_choice import LookTimes, Usefulness
-from agentcache.engine.observe.ledger import Ledger
+from agentcache.engine.observe.misses import Ledger
 from agentcache.engine.observe.views import TierCounts
 from agentcache.engine.parts import Observers
 from agentcache.engine.segments.cached_blocks import HitFinder

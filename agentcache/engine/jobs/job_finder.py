@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from array import array
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from agentcache.engine.jobs.names import ReplyIds, job_name, shorten
-from agentcache.engine.jobs.request_state import reusable_hashes
 from agentcache.engine.jobs.turn_chains import Overlap, Prompt, PromptEnd, TurnChains, find_prompt_end
 from agentcache.engine.marks import (
+    ReplyIds,
     has_history,
+    job_name,
     read_agent,
     read_predecessor,
     read_questions,
     read_roles,
+    read_sent,
+    reusable_hashes,
+    shorten,
 )
 from agentcache.engine.observe.views import FoundBy
 from agentcache.engine.vllm.base import init_logger
 from agentcache.engine.vllm.types import Request
-from agentcache.policy.replicas.chain_owners import ChainOwner, ChainOwners
+from tool_runtime.learning.job_blocks import ChainOwner, ChainOwners
 from tool_runtime.learning.job_entry import JobEntry
 from tool_runtime.learning.job_table import JobTable, Parent
-
-_MAX_STEPS = 10_000
 
 
 def generates_text(request: Request) -> bool:
@@ -42,26 +42,6 @@ def is_search_step(request: Request) -> bool:
     if params is None or params.max_tokens != 1 or request.kv_transfer_params:
         return False
     return params.logprobs is not None or params.logprob_token_ids is not None
-
-
-class SearchSteps:
-    """The latest steps, to tell where a search begins. Costs O(prompt) a step; knows steps by 64 bits each."""
-
-    def __init__(self) -> None:
-        self._steps: OrderedDict[int, None] = OrderedDict()
-
-    def begins_search(self, request: Request) -> bool:
-        """Note a step; tell whether it goes on from none before, by one token more than that one's prompt."""
-        prompt = memoryview(array("Q", request.prompt_token_ids or ()))
-        step, before = (
-            hash((request.session_id, request.cache_salt, part.tobytes())) for part in (prompt, prompt[:-1])
-        )
-        begins = not prompt or before not in self._steps
-        self._steps[step] = None
-        self._steps.move_to_end(step)
-        if len(self._steps) > _MAX_STEPS:
-            self._steps.popitem(last=False)
-        return begins
 
 
 logger = init_logger("vllm.agentcache")
@@ -96,6 +76,8 @@ class JobFinder:
         self._replies: ReplyIds[ChainOwner] = ReplyIds()
         self._unmatched: deque[bool] = deque(maxlen=_WINDOW)
         self._has_warned = False
+        # Of the job that came back last, where that could be told: a new job's client is most likely to do the same.
+        self._repeats_reply = True
 
     def find(self, request: Request) -> Family:
         """Find the job of a request that has come."""
@@ -119,6 +101,12 @@ class JobFinder:
         """Compare the prompt with the turn that it goes on from; once a turn."""
         return self._chains.compare(continues, reusable_hashes(request, self._block_size))
 
+    def repeats_reply(self, request: Request, overlap: Overlap) -> bool:
+        """Tell whether the job's prompts are likely to have the replies before them, as this one or the last has."""
+        told = overlap.repeats_reply(request.prompt_token_ids or (), self._block_size)
+        self._repeats_reply = self._repeats_reply if told is None else told
+        return self._repeats_reply
+
     def count_messages(self, request: Request) -> int:
         """Count the tokens of the prompt up to the end of its last message, in full blocks."""
         return find_prompt_end(request, self._block_size).blocks * self._block_size
@@ -129,7 +117,7 @@ class JobFinder:
         self._owners.note(hashes, prompt_tokens, self._block_size, session=job, request=turn)
         prompt = self._describe(request)
         end = self._note_prompt(request, prompt, job, turn)
-        self._chains.note(turn, prompt, reply=_find_reply(request), end=end)
+        self._chains.note(turn, prompt, reply=_find_reply(request), end=end, sent=read_sent(request))
 
     def note_cut(self, request: Request, job: str, turn: str) -> None:
         """Note that the request was cut off: its job may go on from the prompt."""
@@ -145,10 +133,13 @@ class JobFinder:
         """Forget which blocks are cached. A prompt is still matched to the turn that it continues."""
         self._chains.reset()
 
-    def find_by_reply(self, reply: str, tenants: Collection[str | None] | None = None) -> JobEntry | None:
-        """Find the job that a reply belongs to, by the id that its client has got; of these tenants, or of any."""
-        owner = self._replies.find(reply, tenants)
-        return None if owner is None else self._jobs.get(owner.session)
+    def find_jobs(self, session: str, tenants: Collection[str | None] | None) -> list[JobEntry]:
+        """Find jobs by their session; where none has this name, the job of the reply that has it as its id."""
+        named = None if tenants is None else {job_name(session, tenant) for tenant in tenants}
+        jobs = [entry for entry in self._jobs.find(session) if named is None or entry.session in named]
+        owner = None if jobs else self._replies.find(session, tenants)
+        replied = None if owner is None else self._jobs.get(owner.session)
+        return jobs if replied is None else [replied]
 
     def _find_owner(self, request: Request) -> tuple[ChainOwner | None, FoundBy]:
         owner = self._find_predecessor(request)

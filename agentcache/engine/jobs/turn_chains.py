@@ -11,15 +11,15 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+from cachetools import FIFOCache
 from numpy.typing import NDArray
 
-from agentcache.engine.jobs.bounded_table import BoundedTable, count_text_bytes
-from agentcache.engine.marks import has_reply
+from agentcache.engine.marks import SentPrompt, has_reply
 from agentcache.engine.vllm.types import Request
 from tool_runtime.learning.job_table import Parent
 
-# Of all jobs: those that ended last.
-MAX_TURNS = 1024
+# Of the turns of all jobs. Clients decide how large each is; it counts for so much that at most 1,024 are kept.
+MAX_BYTES, LEAST_BYTES = 64 * 2**20, 64 * 2**10
 # Templates begin a reply by its role, and some by an empty thought: no more tokens than this.
 _MAX_REPLY_HEAD = 32
 
@@ -60,14 +60,23 @@ _FACTORS = [np.uint64(secrets.randbits(64) | 1) for _ in range(_SAID.bit_length(
 class Overlap(NamedTuple):
     """Tokens that a prompt shares with the turn it goes on from, and where it leaves that turn if it does.
 
-    `abandoned_tokens` of the turn are not in the prompt. `end` is where the turn's own prompt ended, None where that is
-    not known.
+    `abandoned_tokens` of the turn are not in the prompt. `end` is where the turn's own prompt ended, `sent` what its
+    client sent, None where that is not known.
     """
 
     shared_tokens: int
     diverged_at: int | None
     abandoned_tokens: int = 0
     end: PromptEnd | None = None
+    sent: SentPrompt | None = None
+
+    def repeats_reply(self, prompt: Sequence[int], block_size: int) -> bool | None:
+        """Tell whether the prompt has the turn's reply; None where it lacks messages of the turn, or has no more."""
+        if self.end is None:
+            return None
+        if self.diverged_at is None:
+            return True if self.shared_tokens > self.end.blocks * block_size else None
+        return False if self.end.is_in(prompt, self.diverged_at // block_size, block_size) else None
 
 
 @dataclass(frozen=True)
@@ -113,12 +122,14 @@ class _Turn(NamedTuple):
     said: np.uint64 | None = None
     asked: str | None = None
     agent: str | None = None
+    sent: SentPrompt | None = None
 
     @property
     def num_bytes(self) -> int:
         """Return what it takes, about: a token of its end has a place in a tuple, and may be an object of its own."""
         tail = len(self.end.tail) if self.end is not None else 0
-        return len(self.chain or b"") + 40 * tail + count_text_bytes((self.asked or "", self.agent or ""))
+        texts = filter(None, (self.asked, self.agent, *(self.sent.texts() if self.sent is not None else ())))
+        return max(LEAST_BYTES, len(self.chain or b"") + 40 * tail + sum(4 * len(text) for text in texts))
 
 
 _UNKNOWN = _Turn(None)
@@ -127,22 +138,31 @@ _UNKNOWN = _Turn(None)
 class TurnChains:
     """The turns that ended last, by their request; each can be compared with once. They take 64 MB at most."""
 
-    def __init__(self, block_size: int, max_turns: int = MAX_TURNS) -> None:
+    def __init__(self, block_size: int, max_bytes: int = MAX_BYTES) -> None:
         self._block_size = block_size
-        self._turns: BoundedTable[_Turn] = BoundedTable(max_turns)
+        self._turns: FIFOCache[str, _Turn] = FIFOCache(max_bytes, getsizeof=lambda turn: turn.num_bytes)
 
-    def note(self, request: str, prompt: Prompt, *, reply: Sequence[int] = (), end: PromptEnd | None = None) -> None:
+    def note(
+        self,
+        request: str,
+        prompt: Prompt,
+        *,
+        reply: Sequence[int] = (),
+        end: PromptEnd | None = None,
+        sent: SentPrompt | None = None,
+    ) -> None:
         """Remember a finished request by its prompt, with the full blocks of its reply; the oldest leaves a full table.
 
         `reply` is without a token that ends it.
         """
         said = _find_said(prompt.tokens, reply)
-        turn = _Turn(_abbreviate(prompt.hashes), end, said, prompt.asked, prompt.agent)
-        self._turns.put(request, turn, turn.num_bytes)
+        turn = _Turn(_abbreviate(prompt.hashes), end, said, prompt.asked, prompt.agent, sent)
+        if turn.num_bytes <= self._turns.maxsize:
+            self._turns[request] = turn
 
     def compare(self, request: str | None, hashes: Sequence[bytes]) -> Overlap:
         """Compare the blocks of a prompt with those of the finished request; (0, None) where that is not known."""
-        turn = (self._turns.pop(request) if request is not None else None) or _UNKNOWN
+        turn = self._turns.pop(request or "", _UNKNOWN)
         if turn.chain is None:
             return Overlap(0, None)
         shared = _count_shared(turn.chain, _abbreviate(hashes))
@@ -150,7 +170,7 @@ class TurnChains:
         tokens = shared * self._block_size
         if not abandoned:
             return Overlap(tokens, None, end=turn.end)
-        return Overlap(tokens, tokens, abandoned * self._block_size, turn.end)
+        return Overlap(tokens, tokens, abandoned * self._block_size, turn.end, turn.sent)
 
     def find_continued(self, waiting: Collection[str], prompt: Prompt, owner: str | None = None) -> str | Parent:
         """Find the turn that a prompt goes on from, of those of its agent that wait.
@@ -168,7 +188,7 @@ class TurnChains:
             The request, which is the owner where the prompt's last reply answers that. UNKNOWN where it may be one of
             those that nothing is known of.
         """
-        known = {name: self._turns.get(name) or _UNKNOWN for name in (*waiting, *filter(None, [owner]))}
+        known = {name: self._turns.get(name, _UNKNOWN) for name in (*waiting, *filter(None, [owner]))}
         turns = {name: turn for name, turn in known.items() if turn is _UNKNOWN or turn.agent == prompt.agent}
         chain = _abbreviate(prompt.hashes)
         shared = {name: _count_shared(turn.chain or b"", chain) for name, turn in turns.items()}
@@ -190,7 +210,8 @@ class TurnChains:
 
     def reset(self) -> None:
         """Forget what the turns left in the cache."""
-        self._turns.change_all(lambda turn: turn._replace(chain=None))
+        for request, turn in list(self._turns.items()):
+            self._turns[request] = turn._replace(chain=None)
 
 
 def _abbreviate(hashes: Sequence[bytes]) -> bytes:

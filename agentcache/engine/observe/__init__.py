@@ -2,14 +2,13 @@
 
 An error in one of these observers turns it off (`engine/parts.py`):
 
-- `misses` and `hit_places` (`misses.py`), with `losses` of two caches (`ledger.py`): why a prompt was not cached, and
-  which cache supplied hits. They also count for the price of a return, which keeps what it has learnt if they fail.
-- `prompt_changes` (`prompt_change.py`): what a client has changed, and the text of it. If it fails, prompts are
-  expected to repeat replies, as those of a new client.
-- `job_stats` (`stats.py`): turns, counts and views of jobs.
+- `misses`, with `losses` of two caches (`misses.py`): why a prompt was not cached. They also count for the price of a
+  return, which keeps what it has learnt if they fail.
+- `prompt_changes` (`prompt_change.py`): what a client has changed, and the text of it.
+- `job_stats` and `hit_places` (`stats.py`): turns and counts of jobs, and which cache supplied hits.
 - `lru_comparison` (`lru_comparison.py`): what a shadow LRU would have hit.
-- `recording` (`recorder.py`): lines of a recording, which `record_writer.py` writes in a thread.
+- `recording` (`recorder.py`): lines of a recording, which `workloads/recording/writer.py` writes in a thread.
 - `snapshot` (`snapshot.py`): what is read for metrics.
 
-`views.py` has what leaves the engine's process, as plain values.
+`views.py` has what leaves the engine's process, as plain values; `job_views.py` makes those of jobs.
 """

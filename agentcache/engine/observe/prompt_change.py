@@ -6,12 +6,12 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
-from typing import Literal, NamedTuple
+from typing import Literal
 
-from agentcache.engine.constants import CONTINUES_ARGUMENT, SENT_ARGUMENT
-from agentcache.engine.jobs.bounded_table import MAX_BYTES, BoundedTable, count_text_bytes
-from agentcache.engine.jobs.turn_chains import MAX_TURNS, Overlap
-from agentcache.engine.marks import MAX_MESSAGES, ROLES, read_mark, read_roles
+from cachetools import FIFOCache
+
+from agentcache.engine.jobs.turn_chains import LEAST_BYTES, MAX_BYTES, Overlap
+from agentcache.engine.marks import MAX_MESSAGES, ROLES, SentPrompt, read_roles, read_sent
 from agentcache.engine.observe.views import ChangeCause, ChangeText, ChangeView
 from agentcache.engine.vllm.types import Request, SamplingParams
 
@@ -21,90 +21,50 @@ _MESSAGE, _TOOL, _NAME = 9, 16, 8
 _TOKENS_AROUND = 16
 
 
-class SentPrompt(NamedTuple):
-    """As digests, in the forms of `front_end/sent_digests.py`; `messages` None where no API server told any of them.
-
-    `adapter` is the name and path of the LoRA adapter. With `continues` the server puts what it has stored between the
-    first message, the instructions, and the others.
-    """
-
-    adapter: tuple[str, str] | None
-    continues: bool = False
-    messages: str | None = None
-    tools: str = ""
-    options: str = ""
-
-    def texts(self) -> tuple[str, ...]:
-        """Return all texts, of which clients decide how long they are."""
-        return *(self.adapter or ()), self.messages or "", self.tools, self.options
-
-
-def read_sent(request: Request) -> SentPrompt:
-    """Read what the API server told of a request."""
-    lora = request.lora_request
-    adapter = (lora.lora_name, lora.lora_path) if lora is not None else None
-    sent = read_mark(request, SENT_ARGUMENT)
-    names = ("messages", "tools", "options")
-    if not isinstance(sent, dict) or not all(isinstance(sent.get(name), str) for name in names):
-        return SentPrompt(adapter)
-    return SentPrompt(adapter, read_mark(request, CONTINUES_ARGUMENT) is not None, *(sent[name] for name in names))
-
-
 class PromptChanges:
-    """Looks at each prompt of a job that has come back, in whole blocks of `block_size` tokens.
+    """Explains where the prompt of a job that is back leaves the turn before, in whole blocks of `block_size` tokens.
 
-    Of turns whose jobs are away it keeps what their clients sent and, where `shows_text`, their tokens: 64 MB at most;
-    the oldest leave first.
+    Where it `shows_text`, it keeps the tokens of turns whose jobs are away: 64 MB at most; the oldest leave first.
     """
 
     def __init__(self, block_size: int, *, shows_text: bool, max_bytes: int = MAX_BYTES) -> None:
+        self.shows_text = shows_text
         self._block_size = block_size
-        self._shows_text = shows_text
-        self._turns: BoundedTable[tuple[SentPrompt, array[int]]] = BoundedTable(MAX_TURNS, max_bytes)
-        # Of the job that came back last, where that could be told: a new job's client is most likely to do the same.
-        self._repeats_reply = True
+        self._tokens: FIFOCache[str, array[int]] = FIFOCache(max_bytes, getsizeof=_count_bytes)
 
-    def note(self, request: Request, turn: str) -> None:
-        """Note a request that has finished as this turn, and whose job goes on."""
-        is_kept = self._shows_text and request.prompt_token_ids is not None
-        sent, tokens = read_sent(request), array("i", request.all_token_ids if is_kept else ())
-        self._turns.put(turn, (sent, tokens), count_text_bytes(sent.texts()) + len(tokens) * tokens.itemsize)
+    def note(self, request: Request, turn: str, before: str | None) -> None:
+        """Keep the tokens of a request that has finished as this turn, in place of the turn `before`."""
+        self.forget(filter(None, [before]))
+        tokens = array("i", request.all_token_ids)
+        if _count_bytes(tokens) <= self._tokens.maxsize:
+            self._tokens[turn] = tokens
 
     def forget(self, turns: Iterable[str]) -> None:
-        """Forget turns of a job that is over."""
+        """Forget the tokens of turns that nothing will go on from."""
         for turn in turns:
-            self._turns.pop(turn)
+            self._tokens.pop(turn, None)
 
     def clear(self) -> None:
-        """Forget all turns."""
-        self._turns.clear()
+        """Forget the tokens of all turns."""
+        self._tokens.clear()
 
-    def find(self, request: Request, overlap: Overlap, continues: str | None) -> tuple[ChangeView | None, bool]:
-        """Return what the prompt has changed, and whether its job's prompts are likely to have the replies before them.
-
-        `overlap` is with the turn that the prompt goes on from, which it `continues`; that one is forgotten.
-        """
-        last = self._turns.pop(continues or "")
-        at_token, end, size = overlap.diverged_at, overlap.end, self._block_size
-        if at_token is None:
-            if end is not None and overlap.shared_tokens > end.blocks * size:
-                self._repeats_reply = True
-            return None, self._repeats_reply
-        prompt = request.prompt_token_ids or []
-        # It leaves the turn behind all of that one's messages.
-        in_reply = end is not None and end.is_in(prompt, at_token // size, size)
-        if in_reply:
-            self._repeats_reply = False
+    def explain(self, request: Request, overlap: Overlap, before: str | None) -> ChangeView:
+        """Explain why the prompt leaves the turn `before`, with which it has the `overlap`."""
+        prompt, size, at_token = request.prompt_token_ids or [], self._block_size, overlap.diverged_at
+        assert at_token is not None
+        in_reply = overlap.repeats_reply(prompt, size) is False
         letter = "a" if in_reply else _find_role(request, at_token, at_token + size)
         now = read_sent(request)
-        before, tokens = last or (SentPrompt(now.adapter), ())
-        change = ChangeView(
+        return ChangeView(
             at_token=at_token,
-            cause=_find_cause(before, now, letter, in_reply=in_reply),
+            cause=_find_cause(overlap.sent or SentPrompt(now.adapter), now, letter, in_reply=in_reply),
             role=ROLES[letter] if letter is not None else None,
-            text=cut_change(tokens, prompt, at_token, size),
+            text=cut_change(self._tokens.get(before or "", ()), prompt, at_token, size),
         )
-        return change, self._repeats_reply
+
+
+def _count_bytes(tokens: array[int]) -> int:
+    return max(len(tokens) * tokens.itemsize, LEAST_BYTES)
 
 
 def cut_change(last: Sequence[int], prompt: Sequence[int], at_token: int, block_size: int) -> ChangeText | None:

@@ -3,29 +3,66 @@
 from __future__ import annotations
 
 import datetime
+import secrets
+from array import array
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
+from hashlib import sha256
+from itertools import count
+from multiprocessing import current_process
 from pathlib import Path
+from typing import NamedTuple
 
 from agentcache.config import AgentCacheConfig
 from agentcache.config_reader import CONFIG_KEY
-from agentcache.engine.jobs.job_finder import SearchSteps, is_search_step
-from agentcache.engine.jobs.names import job_name
-from agentcache.engine.jobs.request_state import RequestState, describe_status, is_made_up, is_whole
-from agentcache.engine.observe.record_line import LineMaker, RecordedRequest, begin_recording
-from agentcache.engine.observe.record_writer import LineFile, LineWriter
+from agentcache.engine.jobs.job_finder import is_search_step
+from agentcache.engine.jobs.request_state import RequestState
+from agentcache.engine.marks import job_name
 from agentcache.engine.parts import Part, request_ids
-from agentcache.engine.replies.ended_reply import EndedReply
-from agentcache.engine.replies.tool_reader import MAX_TOKENS, ToolReader, calls_of
+from agentcache.engine.replies.ended_reply import (
+    MAX_TOKENS,
+    EndedReply,
+    ToolReader,
+    calls_of,
+    describe_status,
+    is_made_up,
+    is_whole,
+)
 from agentcache.engine.vllm.base import VllmConfig
 from agentcache.engine.vllm.types import EngineCoreOutputs, Request
 from agentcache.errors import InputError
 from agentcache.models.catalog import short_name
 from tool_runtime.learning.tool_key import ToolKey
 from workloads.recording.line import VERSION, End, Header, name_file
+from workloads.recording.line_maker import LineMaker, RecordedRequest
+from workloads.recording.writer import LineFile, LineWriter
 
 _MEGABYTE = 10**6
 _ENDS: dict[str, End] = {"finished": "answer", "cut off": "length", "aborted": "aborted", "failed": "failed"}
+
+
+_MAX_STEPS = 10_000
+
+
+class SearchSteps:
+    """The latest steps, to tell where a search begins. Costs O(prompt) a step; knows steps by 64 bits each."""
+
+    def __init__(self) -> None:
+        self._steps: OrderedDict[int, None] = OrderedDict()
+
+    def begins_search(self, request: Request) -> bool:
+        """Note a step; tell whether it goes on from none before, by one token more than that one's prompt."""
+        prompt = memoryview(array("Q", request.prompt_token_ids or ()))
+        step, before = (
+            hash((request.session_id, request.cache_salt, part.tobytes())) for part in (prompt, prompt[:-1])
+        )
+        begins = not prompt or before not in self._steps
+        self._steps[step] = None
+        self._steps.move_to_end(step)
+        if len(self._steps) > _MAX_STEPS:
+            self._steps.popitem(last=False)
+        return begins
 
 
 class RequestRecorder(Part):
@@ -112,6 +149,40 @@ class RequestRecorder(Part):
     def abandon(self) -> None:
         """Have what waits written, without waiting for it: nothing more is recorded."""
         self._writer.stop()
+
+
+_SECRET_BYTES = 32
+# An engine that goes on with another policy begins another recording, as the engines beside it do.
+_numbers = count()
+
+
+class SharedStart(NamedTuple):
+    """`key` makes the ids of a recording, `id` names it. Neither tells anything of the other.
+
+    Both are made of a secret that is drawn at the start, shared by the engines of one start so that their ids agree,
+    never written, and gone with the processes.
+    """
+
+    key: bytes
+    id: str
+
+
+def begin_recording(config: VllmConfig) -> SharedStart:
+    """Return what this engine's next recording has in common with those of the engines beside it."""
+    seed = _find_secret(config) + next(_numbers).to_bytes(8, "big")
+    return SharedStart(sha256(b"recording key" + seed).digest(), sha256(b"recording id" + seed).hexdigest()[:16])
+
+
+def _find_secret(config: VllmConfig) -> bytes:
+    """Find what all engines of a host know that one process has started, or draw it for an engine alone.
+
+    That process gave them its key. It may start engines again, and those meet at another port. An engine alone has no
+    port; the number of engines does not tell, as vLLM has those of a dense model believe that each is alone.
+    """
+    port = config.parallel_config.data_parallel_master_port
+    if not port:
+        return secrets.token_bytes(_SECRET_BYTES)
+    return sha256(bytes(current_process().authkey) + str(port).encode()).digest()
 
 
 def make_recorder(

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from agentcache._evictor import Evictor, PinnedEvictor
 from agentcache.engine.blocks.block_queue import Evictions
+from agentcache.engine.observe.job_views import count_runtime
 from agentcache.engine.observe.views import ComparisonCounts, RuntimeCounts, SegmentCounts, TierCounts, View
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.engine.segments.scheduler import find_engine_obstacle
@@ -86,7 +87,7 @@ def make_snapshot(scheduler: AgentScheduler) -> Snapshot:
         tier=read(None, tier.count) if tier is not None else None,
         comparison=read(None, comparison.stats.model_copy) if comparison is not None else None,
         requests=_count_requests(scheduler),
-        runtime=tracker.stats_guard.ask(None, tracker.count) if tracker is not None else None,
+        runtime=tracker.stats_guard.ask(None, count_runtime, tracker) if tracker is not None else None,
         # The last, which tells of those before.
         observer_failures=dict(scheduler.observers.failures),
     )

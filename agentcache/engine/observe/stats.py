@@ -1,26 +1,32 @@
-"""Collects what is shown of jobs: their latest turns and pins, and counts over all of them. Decides nothing."""
+"""Notes what is shown of turns, and collects it of jobs, with their pins, and counts over all. Decides nothing."""
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING
 
-from agentcache.engine.blocks.pins import Pin, Pins
+from agentcache.engine.blocks.pins import Pin
 from agentcache.engine.observe.views import (
     FoundBy,
     Histogram,
     HitPlace,
-    JobView,
     LossCause,
-    PinCounts,
-    PinView,
     RuntimeCounts,
     ToolCounts,
     TurnView,
 )
+from agentcache.engine.replies.ended_reply import describe_status
+from agentcache.engine.vllm.types import CacheHitSource, PrefillStats, Request
+from agentcache.engine.vllm.workers import KVConnectorBase_V1
+from agentcache.engine.waits import WaitReason
 from tool_runtime.learning.job_entry import Departed, Departure, Gap, JobEntry
-from tool_runtime.learning.tool_key import HUMAN
+from tool_runtime.learning.tool_key import HUMAN, ToolKey
+
+if TYPE_CHECKING:
+    from agentcache.engine.jobs.request_state import RequestState
 
 MAX_TURNS = 64
 # Of all jobs; the oldest leave first. They take 13 MB.
@@ -31,7 +37,62 @@ _MAX_TOOLS = 32
 # Of a session that is kept as its client spells it.
 _MAX_SESSION = 256
 _MAX_EXPIRED = 10_000
+# A reply, which a client may dictate, can call thousands.
+_MAX_CALLED = 16
+# Shorter than a step.
+_LEAST_S = 0.001
 _WAIT_BOUNDS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60)
+
+
+@dataclass(slots=True)
+class Waits:
+    """Seconds by reason of a request that waits since `since_s`. Until another reason is noted, time counts for one."""
+
+    since_s: float
+    reason: WaitReason = "batch full"
+    _seconds: dict[WaitReason, float] = field(default_factory=dict)
+
+    def note(self, reason: WaitReason, now_s: float) -> None:
+        """Note what holds the request from now on."""
+        self._seconds[self.reason] = self._seconds.get(self.reason, 0.0) + now_s - self.since_s
+        self.reason, self.since_s = reason, now_s
+
+    def end(self, now_s: float) -> dict[WaitReason, float]:
+        """Return the seconds by reason of a request that waits no more, without those that lasted less than a step."""
+        self.note(self.reason, now_s)
+        return {reason: round(seconds, 6) for reason, seconds in self._seconds.items() if seconds >= _LEAST_S}
+
+
+def begin_turn(request: Request, entry: JobEntry, diverged_at: int | None, now_s: float) -> TurnView:
+    """Begin what is shown of the turn of a request that has just come."""
+    return TurnView(
+        turn=entry.turns + entry.failures + len(entry.running) - 1,
+        arrived_s=now_s,
+        prompt_tokens=request.num_prompt_tokens,
+        diverged_at=diverged_at,
+    )
+
+
+def note_admission(state: RequestState, now_s: float, stats: PrefillStats | None) -> None:
+    """Note that a request runs for the first time, and what it found cached."""
+    turn, state.has_run = state.turn, True
+    turn.scheduled_s, turn.waits = now_s, state.waits.end(now_s)
+    turn.cached_tokens = stats.num_cached_tokens if stats is not None else 0
+    turn.recomputed_tokens = max(0, state.overlap.shared_tokens - turn.cached_tokens)
+
+
+def end_turn(state: RequestState, request: Request, calls: Sequence[ToolKey], now_s: float) -> TurnView:
+    """Note that a turn has finished with these calls; return it."""
+    turn = state.turn
+    if not state.has_run:
+        turn.waits = state.waits.end(now_s)
+    if turn.first_token_s is None and request.num_output_tokens:
+        # The first was the last as well.
+        turn.first_token_s = now_s
+    turn.finished_s, turn.status = now_s, describe_status(request)
+    turn.output_tokens = request.num_output_tokens
+    turn.tools = tuple(islice(dict.fromkeys(call.tool for call in calls), _MAX_CALLED))
+    return turn
 
 
 @dataclass(slots=True)
@@ -59,15 +120,19 @@ class JobStats:
     """
 
     def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin without jobs, and with all counts at 0."""
         self.jobs: dict[str, JobRecord] = {}
-        self._counts = RuntimeCounts()
-        self._ended_jobs: deque[tuple[JobRecord, JobEntry]] = deque(maxlen=_MAX_ENDED_JOBS)
+        self.counts = RuntimeCounts()
+        self.ended: deque[tuple[JobRecord, JobEntry]] = deque(maxlen=_MAX_ENDED_JOBS)
         self._latest: deque[tuple[JobRecord, TurnView]] = deque()
         self._expired: deque[str | None] = deque(maxlen=_MAX_EXPIRED)
 
     def begin(self, job: str, now_s: float, by: FoundBy, session: str | None = None) -> None:
         """Note the arrival of a request of a job, how that was found, and the session that its client names."""
-        self._counts.found_jobs[by] += 1
+        self.counts.found_jobs[by] += 1
         record = self.jobs.setdefault(job, JobRecord(now_s))
         if session and len(session) <= _MAX_SESSION:
             record.session = session
@@ -76,13 +141,13 @@ class JobStats:
 
     def add_turn(self, job: str, turn: TurnView) -> None:
         """Record a turn that has ended, and the latency of the answer if it is one."""
-        record, counts = self.jobs[job], self._counts
+        record, counts = self.jobs[job], self.counts
         record.finished_s = max(record.finished_s, turn.finished_s)
         record.turns.append(turn)
         if turn.status == "finished" and not turn.tools:
             # Of several requests at a time the first to answer ends the question, the others are their own.
             asked_s = turn.arrived_s if record.asked_s is None else record.asked_s
-            counts.answer_latency_s.add(turn.finished_s - asked_s)
+            add(counts.answer_latency_s, turn.finished_s - asked_s)
             record.asked_s = None
         self._latest.append((record, turn))
         if len(self._latest) > _MAX_TURNS_IN_ALL:
@@ -95,7 +160,7 @@ class JobStats:
             counted.hits.update(turn.hits)
             counted.evicted_from.update(turn.evicted_from)
         for reason, seconds in turn.waits.items():
-            counts.waits.setdefault(reason, Histogram(_WAIT_BOUNDS_S)).add(seconds)
+            add(counts.waits.setdefault(reason, Histogram(_WAIT_BOUNDS_S, (0,) * len(_WAIT_BOUNDS_S))), seconds)
         if turn.change is not None:
             counts.changed_prompts[turn.change.cause] += 1
 
@@ -105,7 +170,7 @@ class JobStats:
 
     def add_gap(self, gap: Gap) -> None:
         """Count a gap for its tool, for "other", or for the human."""
-        is_human, tools = gap.turn.key == HUMAN, self._counts.tools
+        is_human, tools = gap.turn.key == HUMAN, self.counts.tools
         name = "(human)" if is_human else gap.turn.key.tool
         if name not in tools and len(tools) >= _MAX_TOOLS and not is_human:
             name = "other"
@@ -117,14 +182,14 @@ class JobStats:
         """Count a job that left the table."""
         entry = departed.job
         record = self.jobs.pop(entry.session, None)
-        self._counts.jobs_ended[departed.cause.value] += 1
+        self.counts.jobs_ended[departed.cause.value] += 1
         if record is not None and departed.cause is Departure.IDLE:
             self._expired.append(record.session)
         if record is None or not entry.turns:
             return
-        self._ended_jobs.append((record, entry))
-        self._counts.job_latency_s.add(record.finished_s - entry.arrival_s)
-        self._counts.job_turns.add(entry.turns)
+        self.ended.append((record, entry))
+        add(self.counts.job_latency_s, record.finished_s - entry.arrival_s)
+        add(self.counts.job_turns, entry.turns)
 
     def session_of(self, job: str) -> str | None:
         """Return the session of a job of the table as its client spells it; None if it names none, or a long one."""
@@ -147,77 +212,41 @@ class JobStats:
         if record.pins and record.pins[0].turn == turn.turn:
             record.pins.popleft()
 
-    def count(self, jobs: int, pins: Pins | None, *, held_turns: int = 0) -> RuntimeCounts:
-        """Return all counts. `jobs` are in the table now."""
-        now = {"jobs": jobs, "pins": _count_pins(pins), "held_turns": held_turns}
-        return self._counts.model_copy(deep=True, update=now)
 
-    def view_ended(self, now_s: float, max_turns: int = MAX_TURNS) -> Iterator[JobView]:
-        """View the jobs that ended last with their latest turns, the latest job first."""
-        for record, entry in reversed(self._ended_jobs):
-            yield view_job(record, entry, None, now_s, is_over=True, max_turns=max_turns)
+def add(histogram: Histogram, value: float) -> None:
+    """Count one value."""
+    bounds, buckets = histogram.bounds, histogram.buckets
+    histogram.buckets = tuple(count + (value <= bound) for count, bound in zip(buckets, bounds, strict=True))
+    histogram.count += 1
+    histogram.total += value
 
 
-def view_job(
-    record: JobRecord, entry: JobEntry, pins: Pins | None, now_s: float, *, is_over: bool, max_turns: int = MAX_TURNS
-) -> JobView:
-    """View one job with its latest turns and their pins; `pins` None where none of the job's can be alive."""
-    turns = tuple(record.turns)[-max_turns:]
-    # Turns have numbers as they come, and are here as they end.
-    numbers = {turn.turn for turn in turns}
-    return JobView(
-        session=entry.client_session,
-        now_s=now_s,
-        arrived_s=entry.arrival_s,
-        last_active_s=entry.last_active_s,
-        turns=turns,
-        turn_count=entry.turns,
-        call_count=entry.calls,
-        failure_count=entry.failures,
-        running=len(entry.running),
-        waits_for=tuple(turn.key.tool for turn in entry.pending.values() if turn.key != HUMAN),
-        is_over=is_over,
-        pins=tuple(_view_pin(pin, pins) for pin in record.pins if pin.turn in numbers),
-        hits=dict(record.hits),
-        evicted_from=dict(record.evicted_from),
-    )
+_PLACES: Mapping[CacheHitSource, HitPlace] = {
+    CacheHitSource.DEVICE: "gpu",
+    CacheHitSource.HOST: "host",
+    CacheHitSource.DISK: "disk",
+}
 
 
-def hide_takers(view: JobView) -> JobView:
-    """Leave out for which sessions the job's blocks were evicted, but for its own."""
-    turns = tuple(
-        replace(
-            turn,
-            lost_to=tuple(
-                loss if loss.taker == view.session else loss.model_copy(update={"taker": None}) for loss in turn.lost_to
-            ),
-        )
-        for turn in view.turns
-    )
-    return view.model_copy(update={"turns": turns})
+def find_places(
+    connector: KVConnectorBase_V1 | None, request: Request, stats: PrefillStats | None
+) -> dict[HitPlace, int]:
+    """Split the cached tokens of a request that has just been admitted by the place that supplied them.
 
+    vLLM asks its connectors the same for `vllm:prompt_tokens_cached_by_source`, once what they load is known. `gpu` and
+    `host` are always there, other places where tokens came from them. What a connector cannot place, or adds up to
+    another number, came from `elsewhere`.
 
-def _count_pins(pins: Pins | None) -> PinCounts:
-    if pins is None:
-        return PinCounts()
-    return PinCounts(
-        live=len(pins),
-        blocks=pins.blocks,
-        budget_blocks=pins.budget_blocks,
-        began=pins.began,
-        ended=dict(pins.ended),
-        held_s=pins.held_s,
-    )
-
-
-def _view_pin(pin: Pin, pins: Pins | None) -> PinView:
-    return PinView(
-        turn=pin.turn,
-        began_s=pin.began_s,
-        expires_s=pin.expires_s,
-        blocks=pin.blocks,
-        blocks_left=pins.blocks_left(pin) if pins is not None else 0,
-        value_s=pin.value_s,
-        ended_s=pin.ended_s,
-        cause=pin.end.value if pin.end is not None else None,
-    )
+    Returns:
+        Nothing without a connector: there is one cache alone.
+    """
+    if connector is None or stats is None:
+        return {}
+    places: Counter[HitPlace] = Counter({"gpu": stats.num_local_cached_tokens, "host": 0})
+    brought = stats.num_external_cached_tokens
+    sources = connector.get_external_cache_hit_sources(request, brought) if brought else {}
+    if sum(sources.values()) != brought:
+        sources = {CacheHitSource.EXTERNAL_UNSPECIFIED: brought}
+    for source, tokens in sources.items():
+        places[_PLACES.get(source, "elsewhere")] += tokens
+    return dict(places)

@@ -176,19 +176,9 @@ class Histogram:
     """Counts values: `buckets[i]` those up to `bounds[i]` (cumulative), `count` all; `total` is their sum."""
 
     bounds: tuple[float, ...]
-    buckets: tuple[int, ...] = ()
+    buckets: tuple[int, ...]
     count: int = 0
     total: float = 0.0
-
-    def __post_init__(self) -> None:
-        """Begin at zero, unless counts are given."""
-        self.buckets = self.buckets or (0,) * len(self.bounds)
-
-    def add(self, value: float) -> None:
-        """Count one value."""
-        self.buckets = tuple(count + (value <= bound) for count, bound in zip(self.buckets, self.bounds, strict=True))
-        self.count += 1
-        self.total += value
 
 
 class ToolCounts(View):
@@ -255,6 +245,8 @@ class TierCounts(View):
 
 _LATENCY_BOUNDS_S = (1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600)
 _TURN_BOUNDS = (1, 2, 3, 5, 8, 12, 20, 30, 50, 100)
+_NO_LATENCIES = Histogram(_LATENCY_BOUNDS_S, (0,) * len(_LATENCY_BOUNDS_S))
+_NO_TURNS = Histogram(_TURN_BOUNDS, (0,) * len(_TURN_BOUNDS))
 
 
 class RuntimeCounts(View):
@@ -263,12 +255,12 @@ class RuntimeCounts(View):
     jobs: int = Field(default=0, description="in the table now")
     jobs_ended: Counter[str] = Field(default=Counter(), description="by cause: job over, expired, table full")
     job_latency_s: Histogram = Field(
-        default=Histogram(_LATENCY_BOUNDS_S), description="first arrival to last reply, of jobs that ended"
+        default=_NO_LATENCIES, description="first arrival to last reply, of jobs that ended"
     )
     answer_latency_s: Histogram = Field(
-        default=Histogram(_LATENCY_BOUNDS_S), description="question to answer: a whole reply that calls no tool"
+        default=_NO_LATENCIES, description="question to answer: a whole reply that calls no tool"
     )
-    job_turns: Histogram = Histogram(_TURN_BOUNDS)
+    job_turns: Histogram = _NO_TURNS
     tools: dict[str, ToolCounts] = Field(
         default={}, description="by tool, at most 32 names; the rest is `other`, and a human's pause `(human)`"
     )

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from itertools import chain, islice
 from typing import Any
 
+from agentcache.engine.blocks.pins import PinEnd
 from agentcache.engine.constants import EXPIRED_METHOD, JOB_METHOD, JOBS_METHOD, RELEASE_METHOD
 from agentcache.engine.jobs.tracker import JobTracker
+from agentcache.engine.observe.job_views import MAX_JOBS_AT_ONCE, view_ended, view_jobs, view_session
 from agentcache.engine.observe.snapshot import SNAPSHOT_METHOD, snapshot_core
 from agentcache.engine.observe.views import JobView
 from agentcache.engine.rpc.policy_switch import USE_POLICY_METHOD, read_and_use
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.engine.vllm.engine import EngineCoreProc
 from agentcache.engine.vllm.patches import replace
+from tool_runtime.learning.job_table import MAX_EXPIRED
 
 
 def answer_front_ends() -> None:
@@ -38,7 +41,7 @@ def _view_session(core: EngineCoreProc, session: str, tenants: list[str | None] 
     tracker = _find_tracker(core)
     if tracker is None:
         return None
-    return tracker.stats_guard.ask(list[dict[str, Any]](), lambda: _dump(tracker.view_session(session, tenants)))
+    return tracker.stats_guard.ask(list[dict[str, Any]](), lambda: _dump(view_session(tracker, session, tenants)))
 
 
 def _view_latest(core: EngineCoreProc, first: int, jobs: int, turns: int) -> list[dict[str, Any]] | None:
@@ -49,10 +52,12 @@ def _view_latest(core: EngineCoreProc, first: int, jobs: int, turns: int) -> lis
     tracker = _find_tracker(core)
     if tracker is None:
         return None
-    return tracker.stats_guard.ask(
-        list[dict[str, Any]](),
-        lambda: _dump(islice(chain(tracker.view_jobs(turns), tracker.view_ended(turns)), first, first + jobs)),
-    )
+
+    def view() -> list[dict[str, Any]]:
+        views = chain(view_jobs(tracker, turns), view_ended(tracker.stats, tracker.clock(), turns))
+        return _dump(islice(views, first, first + jobs))
+
+    return tracker.stats_guard.ask([], view)
 
 
 def _dump(views: Iterable[JobView]) -> list[dict[str, Any]]:
@@ -67,13 +72,46 @@ def _release(
     `rank` names the one engine that is meant, None all.
     """
     tracker = _find_tracker(core) if rank is None or rank == core.engine_index else None
-    return None if tracker is None else tracker.release(session, tenants)
+    return None if tracker is None else release(tracker, session, tenants)
+
+
+def release(tracker: JobTracker, session: str, tenants: Collection[str | None] | None = None) -> list[str | None]:
+    """End the session's jobs, one a tenant, or those of these tenants, up to 256 a call.
+
+    Returns:
+        Of each the session as its client names it, None where it names none; empty if there are no jobs.
+    """
+    # Those that end when nothing of them runs any more come last: another call ends more.
+    found = sorted(tracker.finder.find_jobs(session, tenants), key=lambda entry: entry.is_final)
+    jobs = found[:MAX_JOBS_AT_ONCE]
+    named = {entry.session for entry in tracker.runtime.jobs.find(session)}
+    names = [
+        session if entry.session in named else tracker.stats_guard.ask(None, tracker.stats.session_of, entry.session)
+        for entry in jobs
+    ]
+    for entry in jobs:
+        if tracker.pins is not None:
+            tracker.pins.end_all(PinEnd.RELEASED, entry.session)
+        tracker.changes_guard.tell(tracker.changes.forget, tuple(entry.pending))
+        tracker.runtime.jobs.end(entry.session)
+    tracker.end_departed()
+    return names
 
 
 def _take_expired(core: EngineCoreProc) -> list[str | None] | None:
-    """Return the sessions that were idle for too long, as the tracker does; each once, so one front end may ask."""
     tracker = _find_tracker(core)
-    return None if tracker is None else tracker.take_expired()
+    return None if tracker is None else take_expired(tracker)
+
+
+def take_expired(tracker: JobTracker) -> list[str | None]:
+    """Return the sessions that were idle for too long, of those that ended since the last call: one front end may ask.
+
+    None stands for those that have no name, or are back. More may be over by now unless the list is empty.
+    """
+    # An engine core without requests takes no steps.
+    tracker.end_departed(MAX_EXPIRED)
+    find, expired = tracker.runtime.jobs.find, tracker.stats_guard.ask([], tracker.stats.take_expired)
+    return [None if session is None or find(session) else session for session in expired]
 
 
 def _find_tracker(core: EngineCoreProc) -> JobTracker | None:

@@ -17,13 +17,14 @@ from agentcache.engine.jobs.tracker import JobTracker
 from agentcache.engine.order.admission import AdmissionControl
 from agentcache.engine.order.load_control import LoadControl
 from agentcache.engine.parts import Observers
-from agentcache.engine.replies.tool_reader import make_reader
+from agentcache.engine.replies.ended_reply import make_reader
 from agentcache.engine.segments.scheduler import MultiSegmentScheduler
 from agentcache.policy.registry import EvictorInputs
 from agentcache.policy.return_price import ReturnPrice
 from agentcache.policy.runtime_policy import Order, RuntimePolicy
+from tool_runtime.learning.continuum import ContinuumCode, ContinuumPaper
 from tool_runtime.learning.runtime import AHEAD_TURNS, AgentRuntime
-from tool_runtime.learning.ttl import ContinuumCode, ContinuumPaper, HazardTtl, TtlEstimator
+from tool_runtime.learning.ttl import HazardTtl, TtlEstimator
 
 # What jobs want is counted up to so many times what the caches hold: more changes nothing.
 _ROOMS = 4

@@ -16,15 +16,13 @@ from agentcache.engine.blocks.preemption import Preemption
 from agentcache.engine.chunking import StepLimit
 from agentcache.engine.cpu_cache.tier import Tier
 from agentcache.engine.jobs.tracker import JobTracker
-from agentcache.engine.observe.ledger import Ledger
 from agentcache.engine.observe.lru_comparison import make_comparison
-from agentcache.engine.observe.misses import MissLog
+from agentcache.engine.observe.misses import Ledger, MissLog
 from agentcache.engine.observe.recorder import make_recorder
 from agentcache.engine.order.job_queue import JobQueue
 from agentcache.engine.parts import Hooks, Observers
 from agentcache.engine.policy_choice import find_cost_obstacle, speaks_for_server, write_banner
-from agentcache.engine.replies.ended_reply import StopStrings
-from agentcache.engine.replies.tool_reader import make_reader
+from agentcache.engine.replies.ended_reply import StopStrings, make_reader
 from agentcache.engine.segments.gap_filler import GapFiller
 from agentcache.engine.segments.obstacles import Reason
 from agentcache.engine.segments.plan import SegmentCosts

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from agentcache.policy.replicas.chain import Chain, KnownBlocks
-from agentcache.policy.replicas.chain_owners import ChainOwners
 from agentcache.policy.replicas.engine_load import EngineLoad, HostMemory, PrefillCost
 from agentcache.policy.replicas.job_homes import JobHome, JobHomes, LiveJobs
+from tool_runtime.learning.job_blocks import ChainOwners
 
 Reason = Literal["new", "home", "cheaper", "engine closed"]
 

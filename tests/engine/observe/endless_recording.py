@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from agentcache.engine.observe.record_line import LineMaker, RecordedRequest
-from agentcache.engine.observe.record_writer import LineFile, LineWriter
 from workloads.recording.line import VERSION, Header
+from workloads.recording.line_maker import LineMaker, RecordedRequest
+from workloads.recording.writer import LineFile, LineWriter
 
 FILES = 4
 # Some hundred lines, most of which cross a border of the kernel's pages; they take about half a second.

@@ -9,7 +9,7 @@ import pytest
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from vllm.v1.metrics.stats import PrefillStats
 
-from agentcache.engine.observe.misses import find_places
+from agentcache.engine.observe.stats import find_places
 
 
 def find(local: int, brought: int, sources: dict[CacheHitSource, int]) -> dict[str, int]:

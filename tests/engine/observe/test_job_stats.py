@@ -6,7 +6,8 @@ import pytest
 
 from agentcache.engine.blocks.pins import Pin
 from agentcache.engine.observe import stats
-from agentcache.engine.observe.stats import JobStats, view_job
+from agentcache.engine.observe.job_views import view_ended, view_job
+from agentcache.engine.observe.stats import JobStats, add
 from agentcache.engine.observe.views import Histogram, ToolCounts, TurnView
 from tool_runtime.learning.job_entry import Departed, Departure, Gap, JobEntry, PendingTurn
 from tool_runtime.learning.tool_key import HUMAN, ToolKey
@@ -51,9 +52,9 @@ def make_gap(key: ToolKey, seconds: float) -> Gap:
 
 
 def test_a_histogram_counts_up_to_its_bounds() -> None:
-    histogram = Histogram((1, 5))
+    histogram = Histogram((1, 5), (0, 0))
     for value in (0.5, 1, 1.5, 5, 7):
-        histogram.add(value)
+        add(histogram, value)
     assert (histogram.bounds, histogram.buckets, histogram.count, histogram.total) == ((1, 5), (2, 4), 5, 15.0)
 
 
@@ -67,12 +68,12 @@ def test_a_job_from_its_beginning_to_its_end() -> None:
     log.add_turn("job@tenant", make_turn(1, finished_s=14.0, hit=64, lost=32))
     end(log, make_entry("job@tenant", turns=2, client_session="job"))
     assert not log.jobs
-    counts = log.count(5, None)
-    assert (counts.jobs, counts.jobs_ended) == (5, {"job over": 1})
+    counts = log.counts
+    assert counts.jobs_ended == {"job over": 1}
     assert (counts.job_latency_s.count, counts.job_latency_s.total) == (1, 4.0)
     assert (counts.job_turns.count, counts.job_turns.total) == (1, 2.0)
     assert (counts.prompt_tokens, counts.hit_tokens, counts.recomputed_tokens) == (200, 64, 32)
-    (view,) = log.view_ended(50.0)
+    (view,) = view_ended(log, 50.0)
     assert (view.session, view.now_s, view.is_over, view.turn_count) == ("job", 50.0, True, 2)
     assert [turn.turn for turn in view.turns] == [0, 1]
 
@@ -85,7 +86,7 @@ def test_an_answer_s_latency_runs_from_its_first_request() -> None:
         log.add_turn("job", make_turn(finished_s=finished_s, arrived_s=arrived_s, **turn))
 
     def answers() -> tuple[int, float]:
-        counts = log.count(1, None).answer_latency_s
+        counts = log.counts.answer_latency_s
         return counts.count, counts.total
 
     take_turn(10.0, 12.0)
@@ -105,7 +106,7 @@ def test_of_two_requests_at_a_time_each_has_its_answer() -> None:
         log.begin("job", arrived_s, "named")
     for arrived_s, finished_s in ((13.0, 14.0), (10.0, 15.0)):
         log.add_turn("job", make_turn(arrived_s=arrived_s, finished_s=finished_s, tools=()))
-    counts = log.count(1, None).answer_latency_s
+    counts = log.counts.answer_latency_s
     assert (counts.count, counts.total) == (2, 4.0 + 5.0)
 
 
@@ -113,9 +114,9 @@ def test_a_job_without_a_whole_reply_has_no_latency() -> None:
     log = JobStats()
     log.begin("job", 10.0, "named")
     end(log, make_entry(turns=0, failures=1), Departure.IDLE)
-    assert log.count(0, None).jobs_ended == {"expired": 1}
-    assert log.count(0, None).job_latency_s.count == 0
-    assert list(log.view_ended(0.0)) == []
+    assert log.counts.jobs_ended == {"expired": 1}
+    assert log.counts.job_latency_s.count == 0
+    assert list(view_ended(log, 0.0)) == []
 
 
 def test_only_the_latest_turns_and_ended_jobs_are_kept() -> None:
@@ -127,8 +128,8 @@ def test_only_the_latest_turns_and_ended_jobs_are_kept() -> None:
     for number in range(1000):
         log.begin(f"{number}", 0.0, "named")
         end(log, make_entry(f"{number}"), Departure.CAPACITY)
-    assert [view.session for view in log.view_ended(0.0)] == [f"{number}" for number in range(999, 499, -1)]
-    assert log.count(0, None).job_turns.count == 1000
+    assert [view.session for view in view_ended(log, 0.0)] == [f"{number}" for number in range(999, 499, -1)]
+    assert log.counts.job_turns.count == 1000
 
 
 def make_pin(turn: int) -> Pin:
@@ -152,7 +153,7 @@ def test_turns_and_pins_are_bounded_and_the_idlest_go_first(
     assert not log.jobs["39"].pins
     # Its latency is known although its turns are not.
     end(log, make_entry("0", turns=10))
-    assert log.count(0, None).job_latency_s.total == 10.0
+    assert log.counts.job_latency_s.total == 10.0
 
 
 def test_pins_are_shown_with_turns_that_ended_out_of_order(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,7 +187,7 @@ def test_a_gap_counts_for_its_tool_for_other_or_for_the_human() -> None:
     log.add_gap(make_gap(ToolKey("tool 3"), 1.0))
     for _ in range(2):
         log.add_gap(make_gap(HUMAN, 30.0))
-    tools = log.count(0, None).tools
+    tools = log.counts.tools
     assert len(tools) == 34
     assert tools["tool 3"] == ToolCounts(gaps=2, seconds=3.0)
     assert tools["other"] == ToolCounts(gaps=8, seconds=16.0)

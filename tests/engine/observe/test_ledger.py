@@ -7,7 +7,7 @@ from hand_clock import Clock
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcache.engine.observe.ledger import Ledger
+from agentcache.engine.observe.misses import Ledger
 
 HASHES = [block.to_bytes(8, "big") + b"rest" for block in range(13)]
 

@@ -14,8 +14,8 @@ from tracked_requests import BLOCK, Tracked
 from vllm.v1.request import Request
 
 from agentcache.engine.jobs.turn_chains import Overlap
-from agentcache.engine.observe.ledger import Eviction
-from agentcache.engine.observe.misses import explain_misses, find_missed
+from agentcache.engine.observe.job_views import count_runtime, view_session
+from agentcache.engine.observe.misses import Eviction, explain_misses, find_missed
 from agentcache.engine.observe.views import TurnView
 
 SYSTEM = [1] * 4 * BLOCK
@@ -30,7 +30,7 @@ def evict(tracked: Tracked, request: Request, blocks: Sequence[int], by: str) ->
 
 
 def last_turn(tracked: Tracked, session: str) -> TurnView:
-    return tracked.tracker.view_session(session)[0].turns[-1]
+    return view_session(tracked.tracker, session)[0].turns[-1]
 
 
 def test_a_first_prompt_was_never_seen() -> None:
@@ -58,7 +58,7 @@ def test_evicted_blocks_tell_by_whom_and_when() -> None:
     assert turn.misses["behind a gap"] == (shared - 5) * BLOCK
     (loss,) = turn.lost_to
     assert (loss.tokens, loss.ago_s, loss.taker) == (3 * BLOCK, 5.0, "other")
-    (hidden,) = tracked.tracker.view_session("s", [None])
+    (hidden,) = view_session(tracked.tracker, "s", [None])
     assert [each.taker for each in hidden.turns[-1].lost_to] == [None], "it may be another tenant's"
     answer(tracked, thief)
 
@@ -143,7 +143,7 @@ def test_a_change_tells_where_and_what(
     assert turn.change is not None
     assert (turn.change.cause, turn.change.role, turn.change.at_token) == (cause, role, turn.diverged_at)
     assert turn.misses["changed"] > 0
-    assert tracked.tracker.count().changed_prompts == {cause: 1}
+    assert count_runtime(tracked.tracker).changed_prompts == {cause: 1}
 
 
 def test_a_prompt_that_goes_on_has_not_changed() -> None:

@@ -10,9 +10,9 @@ from vllm.v1.request import Request, RequestStatus
 
 from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT
 from agentcache.engine.marks import write_forced_calls
-from agentcache.engine.observe.record_line import RecordedRequest
-from agentcache.engine.observe.record_writer import FindCalls
 from agentcache.engine.observe.recorder import RequestRecorder
+from workloads.recording.line_maker import RecordedRequest
+from workloads.recording.writer import FindCalls
 
 STOPPED, FULL, GONE = (
     RequestStatus.FINISHED_STOPPED,

@@ -11,9 +11,10 @@ import pytest
 from endless_recording import make_header
 from vllm.config import VllmConfig
 
-from agentcache.engine.observe.record_line import LineMaker, RecordedRequest, begin_recording
-from agentcache.engine.observe.record_writer import LineFile
+from agentcache.engine.observe.recorder import begin_recording
 from workloads.recording.line import Header, Line
+from workloads.recording.line_maker import LineMaker, RecordedRequest
+from workloads.recording.writer import LineFile
 
 
 def _make(**changes: object) -> RecordedRequest:
@@ -84,7 +85,7 @@ def test_engines_of_one_start_give_the_same_ids(monkeypatch: pytest.MonkeyPatch)
     """Each in its process, which counts for itself; tests/server/test_two_api_servers.py has real ones."""
     found = []
     for _ in range(2):
-        monkeypatch.setattr("agentcache.engine.observe.record_line._numbers", count())
+        monkeypatch.setattr("agentcache.engine.observe.recorder._numbers", count())
         found.append([begin_recording(_engine_at(29500)) for _ in range(2)])
     assert found[0] == found[1]
     first, then = found[0]
@@ -95,7 +96,7 @@ def test_engines_of_one_start_give_the_same_ids(monkeypatch: pytest.MonkeyPatch)
 def test_a_secret_of_one_start_is_that_of_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     starts = [begin_recording(VllmConfig()) for _ in range(2)]
     for port, authkey in ((29500, b"one"), (29600, b"one"), (29500, b"another")):
-        monkeypatch.setattr("agentcache.engine.observe.record_line._numbers", count())
+        monkeypatch.setattr("agentcache.engine.observe.recorder._numbers", count())
         monkeypatch.setattr(multiprocessing.current_process(), "authkey", authkey)
         starts.append(begin_recording(_engine_at(port)))
     assert len({start.key for start in starts} | {start.id for start in starts}) == 10
@@ -220,7 +221,7 @@ def test_a_line_is_written_as_its_reader_would_write_it(changes: dict[str, Any],
 
 
 def test_an_id_that_is_forgotten_is_the_same_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agentcache.engine.observe.record_line._KEPT_IDS", 2)
+    monkeypatch.setattr("workloads.recording.line_maker._KEPT_IDS", 2)
     maker = _maker()
     assert _read(maker, _make()) == _read(maker, _make())
     assert maker._block_id.cache_info().currsize == 2

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from endless_recording import make_header, make_request
 
-from agentcache.engine.observe import record_writer
-from agentcache.engine.observe.record_line import LineMaker
-from agentcache.engine.observe.record_writer import LineWriter
 from tool_runtime.learning.tool_key import ToolKey
+from workloads.recording import writer as line_writer
+from workloads.recording.line_maker import LineMaker
+from workloads.recording.writer import LineWriter
 
 
 class SlowFile:
@@ -33,8 +33,8 @@ class SlowFile:
 
 @pytest.fixture
 def file(monkeypatch: pytest.MonkeyPatch) -> SlowFile:
-    monkeypatch.setattr(record_writer, "_MOST_WAITING", 2)
-    monkeypatch.setattr(record_writer, "_TOGETHER", 1)
+    monkeypatch.setattr(line_writer, "_MOST_WAITING", 2)
+    monkeypatch.setattr(line_writer, "_TOGETHER", 1)
     return SlowFile()
 
 
@@ -60,7 +60,7 @@ def test_lost_requests_are_counted_where_they_are_missing(file: SlowFile) -> Non
 
 
 def test_a_disk_that_does_not_answer_lets_the_server_end(file: SlowFile, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record_writer, "_LAST_WRITES_S", 0.01)
+    monkeypatch.setattr(line_writer, "_LAST_WRITES_S", 0.01)
     writer = make_writer(file)
     for number in range(2, 4):
         writer.write(make_request(number))
@@ -93,9 +93,9 @@ def test_calls_are_read_in_the_thread_that_writes(file: SlowFile) -> None:
 def test_requests_wait_for_few_others_and_not_for_long(
     together: int, longest_wait_s: float, count: int, file: SlowFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(record_writer, "_MOST_WAITING", 10)
-    monkeypatch.setattr(record_writer, "_TOGETHER", together)
-    monkeypatch.setattr(record_writer, "_LONGEST_WAIT_S", longest_wait_s)
+    monkeypatch.setattr(line_writer, "_MOST_WAITING", 10)
+    monkeypatch.setattr(line_writer, "_TOGETHER", together)
+    monkeypatch.setattr(line_writer, "_LONGEST_WAIT_S", longest_wait_s)
     lines = LineMaker(key=b"key", block_tokens=512, tool_names=False, started_s=0.0)
     writer = LineWriter(file, lines, make_header("start"))  # type: ignore[arg-type]
     for number in range(count):

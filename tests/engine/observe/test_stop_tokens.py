@@ -26,9 +26,8 @@ def make_request(tokens: list[int], *, stops: int = 0, eos: int | None = EOS, ro
 
 
 def find_role(request: Request, at_token: int) -> str | None:
-    change, _ = PromptChanges(BLOCK, shows_text=False).find(request, Overlap(at_token, at_token, BLOCK), None)
-    assert change is not None
-    return change.role
+    changes = PromptChanges(BLOCK, shows_text=False)
+    return changes.explain(request, Overlap(at_token, at_token, BLOCK), None).role
 
 
 def message(token: int, end: int) -> list[int]:

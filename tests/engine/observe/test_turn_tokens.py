@@ -11,10 +11,11 @@ from tracked_requests import BLOCK, Tracked
 from vllm.v1.request import Request
 
 from agentcache.engine.constants import SCHEDULER_CLASS
-from agentcache.engine.jobs.bounded_table import ENTRY_BYTES
-from agentcache.engine.jobs.turn_chains import Overlap
+from agentcache.engine.jobs.turn_chains import LEAST_BYTES, Overlap
+from agentcache.engine.observe.job_views import view_session
 from agentcache.engine.observe.prompt_change import PromptChanges, cut_change
 from agentcache.engine.observe.views import ChangeText, ChangeView
+from agentcache.engine.rpc.core_calls import release
 
 SYSTEM = list(range(100, 100 + 8 * BLOCK))
 DATE = 5 * BLOCK + 2
@@ -25,7 +26,7 @@ TOMORROW = [*SYSTEM[:DATE], 99, *SYSTEM[DATE + 1 :]]
 def change_date(tracked: Tracked) -> ChangeView:
     answer(tracked, ask_told(tracked, "one", CHAT, session="s"))
     answer(tracked, ask_told(tracked, "two", [("s", TOMORROW), *CHAT[1:], ("a", [9]), ("u", [8])], session="s"))
-    change = tracked.tracker.view_session("s")[0].turns[-1].change
+    change = view_session(tracked.tracker, "s")[0].turns[-1].change
     assert change is not None
     return change
 
@@ -52,7 +53,7 @@ def test_a_reply_that_is_not_repeated_is_told() -> None:
     answer(tracked, request)
     reply = list(request.all_token_ids)[request.num_prompt_tokens :]
     answer(tracked, ask_told(tracked, "two", [*CHAT, ("a", [9])], session="s"))
-    change = tracked.tracker.view_session("s")[0].turns[-1].change
+    change = view_session(tracked.tracker, "s")[0].turns[-1].change
     assert change is not None
     assert change.cause == "reply not repeated"
     assert isinstance(change.text, ChangeText)
@@ -68,9 +69,7 @@ def ask_finished(name: str, tokens: Sequence[int]) -> Request:
 
 def find_text(changes: PromptChanges, turn: str) -> ChangeText | None:
     """What is kept of the turn, as a prompt tells that leaves it at its first token."""
-    change, _ = changes.find(Tracked().ask("next", [0] * BLOCK), Overlap(0, 0, BLOCK), turn)
-    assert change is not None
-    return change.text
+    return changes.explain(Tracked().ask("next", [0] * BLOCK), Overlap(0, 0, BLOCK), turn).text
 
 
 def test_tokens_are_kept_while_a_job_is_away() -> None:
@@ -78,21 +77,22 @@ def test_tokens_are_kept_while_a_job_is_away() -> None:
     answer(tracked, ask_told(tracked, "one", CHAT, session="s"))
     answer(tracked, ask_told(tracked, "other", [("s", TOMORROW)], session="other"))
     answer(tracked, ask_told(tracked, "third", CHAT, session="third"))
-    changes = tracked.tracker._changes
-    tracked.tracker.release("s")
+    changes = tracked.tracker.changes
+    release(tracked.tracker, "s")
     assert find_text(changes, "one") is None, "its job is over"
     assert find_text(changes, "other") is not None
+    answer(tracked, ask_told(tracked, "next", [("s", TOMORROW), ("u", [5])], session="other"))
     assert find_text(changes, "other") is None, "its job was back"
     tracked.tracker.reset()
     assert find_text(changes, "third") is None
 
 
 def test_the_oldest_turns_make_room() -> None:
-    changes = PromptChanges(BLOCK, shows_text=True, max_bytes=2 * ENTRY_BYTES + 700)
+    changes = PromptChanges(BLOCK, shows_text=True, max_bytes=2 * LEAST_BYTES)
     for turn in "abc":
-        changes.note(ask_finished(turn, [ord(turn)] * 4), turn)
+        changes.note(ask_finished(turn, [ord(turn)] * 4), turn, None)
     assert [find_text(changes, turn) is not None for turn in "abc"] == [False, True, True]
-    changes.note(ask_finished("too long", [1] * ENTRY_BYTES), "too long")
+    changes.note(ask_finished("too long", [1] * LEAST_BYTES), "too long", None)
     assert find_text(changes, "too long") is None
 
 
@@ -122,8 +122,4 @@ def test_the_first_token_that_differs_is_found(prompt: list[int], place: int | N
 def test_the_knob_says_whether_tokens_are_kept(tiny_model_path: str, shows: bool) -> None:
     knobs = {"policy": "agentcache", "runtime": {"tool_parser": None, "show_text": shows}}
     scheduler = make_scheduler(make_config(tiny_model_path, SCHEDULER_CLASS, **knobs), 40)
-    changes = scheduler.tracker._changes
-    changes.note(ask_finished("one", [1] * BLOCK), "one")
-    size = changes._block_size
-    change, _ = changes.find(Tracked().ask("next", [0] * size), Overlap(0, 0, size), "one")
-    assert (change.text is not None) == shows
+    assert scheduler.tracker.changes.shows_text == shows

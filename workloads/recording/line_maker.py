@@ -1,21 +1,15 @@
 """Makes the line that a recording keeps of a request, from which no text or name can be found again.
 
-Ids are keyed hashes. The key is made of a secret that is drawn at the start, shared by the engines of one start so that
-their ids agree, never written, and gone with the processes: who knows a text cannot look for it either.
+Ids are keyed hashes. The key is never written: who knows a text cannot look for it either.
 """
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from hashlib import blake2b, sha256
-from itertools import count
-from multiprocessing import current_process
-from typing import NamedTuple
+from hashlib import blake2b
 
-from agentcache.engine.vllm.base import VllmConfig
 from workloads.recording.line import End, Header, Line
 
 # JSON's numbers are exact up to 2**53. Two of a million blocks have one id in one of ten thousand recordings.
@@ -93,33 +87,3 @@ class LineMaker:
 
 def _milliseconds(seconds: float) -> float:
     return round(seconds * 1000, 3)
-
-
-_SECRET_BYTES = 32
-# An engine that goes on with another policy begins another recording, as the engines beside it do.
-_numbers = count()
-
-
-class SharedStart(NamedTuple):
-    """`key` makes the ids of a recording, `id` names it. Neither tells anything of the other."""
-
-    key: bytes
-    id: str
-
-
-def begin_recording(config: VllmConfig) -> SharedStart:
-    """Return what this engine's next recording has in common with those of the engines beside it."""
-    seed = _find_secret(config) + next(_numbers).to_bytes(8, "big")
-    return SharedStart(sha256(b"recording key" + seed).digest(), sha256(b"recording id" + seed).hexdigest()[:16])
-
-
-def _find_secret(config: VllmConfig) -> bytes:
-    """Find what all engines of a host know that one process has started, or draw it for an engine alone.
-
-    That process gave them its key. It may start engines again, and those meet at another port. An engine alone has no
-    port; the number of engines does not tell, as vLLM has those of a dense model believe that each is alone.
-    """
-    port = config.parallel_config.data_parallel_master_port
-    if not port:
-        return secrets.token_bytes(_SECRET_BYTES)
-    return sha256(bytes(current_process().authkey) + str(port).encode()).digest()

@@ -5,30 +5,12 @@ from __future__ import annotations
 import pytest
 from tracked_requests import ASKED, Tracked
 
-from agentcache.engine.jobs.bounded_table import ENTRY_BYTES, BoundedTable
-from agentcache.engine.jobs.names import ReplyIds
-from agentcache.engine.jobs.turn_chains import Prompt, TurnChains
+from agentcache.engine.jobs.turn_chains import MAX_BYTES, Prompt, TurnChains
+from agentcache.engine.marks import ReplyIds
+from agentcache.engine.observe.job_views import view_jobs
+from agentcache.engine.rpc.core_calls import release
 
 LONG = "x" * 100_000
-
-
-def test_the_oldest_entries_leave_by_their_bytes() -> None:
-    table: BoundedTable[int] = BoundedTable(9, 3 * ENTRY_BYTES + 100)
-    for number, name in enumerate("abc"):
-        table.put(name, number, 30)
-    table.put("b", 5, 40)
-    assert (table.num_bytes, table.get("b")) == (3 * ENTRY_BYTES + 100, 5)
-    table.put("d", 6, 30)
-    assert (table.get("a"), table.pop("c"), len(table)) == (None, 2, 2)
-    table.put("too large", 7, 4 * ENTRY_BYTES)
-    assert (len(table), table.num_bytes) == (0, 0)
-
-
-def test_the_oldest_entries_leave_by_their_number() -> None:
-    table: BoundedTable[int] = BoundedTable(2)
-    for number, name in enumerate("abac"):
-        table.put(name, number, 1)
-    assert [table.get(name) for name in "abc"] == [2, None, 3]
 
 
 def test_turns_with_huge_prompts_leave_their_table() -> None:
@@ -37,7 +19,9 @@ def test_turns_with_huge_prompts_leave_their_table() -> None:
         chains.note(f"huge {turn}", Prompt([bytes(32)] * 1000, asked=LONG))
     assert chains.compare("huge 0", [bytes(32)]).shared_tokens == 0
     assert chains.compare("huge 199", [bytes(32)]).shared_tokens == 16
-    assert chains._turns.num_bytes <= 64 * 2**20
+    assert chains._turns.currsize <= MAX_BYTES
+    chains.note("too large", Prompt([], asked="x" * MAX_BYTES))
+    assert chains.compare("huge 198", [bytes(32)]).shared_tokens == 16
 
 
 def test_a_tenants_long_salt_is_kept_short() -> None:
@@ -51,9 +35,9 @@ def test_a_tenants_long_salt_is_kept_short() -> None:
 def test_a_nameless_session_is_found_by_its_long_request() -> None:
     tracked = Tracked()
     tracked.turn(LONG, ASKED, salt="tenant")
-    (view,) = tracked.tracker.view_jobs()
+    (view,) = view_jobs(tracked.tracker)
     assert len(view.session) <= 64
-    assert tracked.tracker.release(view.session, ["tenant"]) == [view.session]
+    assert release(tracked.tracker, view.session, ["tenant"]) == [view.session]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcache.policy.replicas.chain_owners import ChainOwner, ChainOwners
+from tool_runtime.learning.job_blocks import ChainOwner, ChainOwners
 
 BLOCK = 4
 ONE, TWO = ("one", "1"), ("two", "2")

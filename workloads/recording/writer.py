@@ -5,6 +5,7 @@ A full FILE becomes FILE.1, that FILE.2; the last is deleted.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -13,12 +14,12 @@ from itertools import pairwise
 from pathlib import Path
 from threading import Event, Thread
 
-from agentcache.engine.observe.record_line import LineMaker, RecordedRequest
-from agentcache.engine.vllm.base import init_logger
 from tool_runtime.learning.tool_key import ToolKey
 from workloads.recording.line import Header
+from workloads.recording.line_maker import LineMaker, RecordedRequest
 
-logger = init_logger("vllm.agentcache")
+# It writes while an engine serves, whose log this is.
+logger = logging.getLogger("vllm.agentcache")
 
 # How the first line of a recording begins. Another file that stood there is left as it is.
 _BEGINNING = b'{"recording":'
