@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -61,7 +62,9 @@ def run_command(
     try:
         yield process
     finally:
-        process.kill()
+        if process.is_alive():
+            assert process.pid is not None
+            os.killpg(process.pid, signal.SIGKILL)
         process.join()
 
 
