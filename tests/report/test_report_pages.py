@@ -16,6 +16,7 @@ from agentcache.report.builder import read_report, write_report
 from agentcache.report.content import MAX_LISTED
 from agentcache.report.events import EVENTS_FILE, Event, PolicyEvent
 from agentcache.report.figure import render_svg
+from agentcache.report.html import PLOTS
 
 pytestmark = pytest.mark.usefixtures("without_plots")
 
@@ -25,6 +26,7 @@ HOSTILE = '<script>alert("x")</script> | `</td>` http://evil.example/x.png\n# he
 
 @pytest.fixture
 def plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agentcache.report.html.PLOTS", PLOTS)
     monkeypatch.setattr("agentcache.report.html.render_svg", render_svg)
 
 

@@ -6,17 +6,25 @@ What they are given is pickled, as it is for processes that are spawned.
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Iterator
+import os
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from multiprocessing.context import BaseContext
 from multiprocessing.forkserver import ensure_running
+from multiprocessing.process import BaseProcess
+from pathlib import Path
 
+import prometheus_client.values
 import psutil
 import pytest
 
 _FORKSERVER = multiprocessing.get_context("forkserver")
-# All that a worker loads.
-_FORKSERVER.set_forkserver_preload(["vllm.v1.engine.core", "vllm.v1.worker.cpu_worker"])
+# All that a worker and a server load.
+_FORKSERVER.set_forkserver_preload(
+    ["vllm.v1.engine.core", "vllm.v1.worker.cpu_worker", "vllm.entrypoints.openai.api_server"]
+)
 
 
 def get_context(_method: str | None = None) -> BaseContext:
@@ -41,3 +49,35 @@ def run_forkserver(model: str) -> Iterator[None]:
     yield
     for server in servers:
         server.kill()
+        server.wait()
+
+
+@contextmanager
+def run_command(
+    arguments: Sequence[str], output: Path, environment: Mapping[str, str] | None = None
+) -> Iterator[BaseProcess]:
+    """Run `agentcache` in a session of its own, killed at the end; vLLM's processes in it are forked from it."""
+    process = _FORKSERVER.Process(target=_be_command, args=(arguments, output, environment or {}))
+    process.start()
+    try:
+        yield process
+    finally:
+        if process.is_alive():
+            assert process.pid is not None
+            os.killpg(process.pid, signal.SIGKILL)
+        process.join()
+
+
+def _be_command(arguments: Sequence[str], output: Path, environment: Mapping[str, str]) -> None:
+    os.setsid()
+    with output.open("wb") as file:
+        for target in (1, 2):
+            os.dup2(file.fileno(), target)
+    os.environ.update(environment)
+    # Where it is to keep its values it reads when it is imported, and it was.
+    prometheus_client.values.ValueClass = prometheus_client.values.get_value_class()
+    fork = multiprocessing.get_context("fork")
+    multiprocessing.get_context = lambda _method=None: fork  # type: ignore[assignment]
+    from agentcache.cli import main
+
+    sys.exit(main(arguments))

@@ -15,10 +15,11 @@ from typing import Any
 import httpx
 import pytest
 from background_server import ONE_PROCESS, OPTIONS
+from import_door import PATH as IMPORT_ALL
 from openai import OpenAI
 from policy_door import PATH as SWITCH
 from told_snapshot import PATH
-from wheel_install import without_checkout
+from wheel_install import PACKAGES, without_checkout
 
 from agentcache.engine.constants import FORCED_REPLY_PROCESSOR, REPLY_ARGUMENT, SCHEDULER_CLASS
 from agentcache.jobs.recorded_job import ReplyEncoder
@@ -54,6 +55,7 @@ def url(folder: Path, wheel_bin: Path, port: int) -> Iterator[str]:
         *("--host", "127.0.0.1", "--port", str(port), "--max-model-len", "1024"),
         *("--scheduler-cls", SCHEDULER_CLASS, "--additional-config", json.dumps({"agentcache": START})),
         *("--middleware", "told_snapshot.tell_snapshot", "--middleware", "policy_door.take_policy"),
+        *("--middleware", "import_door.import_all"),
         # A random model calls no tools by itself.
         *("--logits-processors", FORCED_REPLY_PROCESSOR),
     )
@@ -161,3 +163,10 @@ def test_a_tool_that_a_reply_calls_is_pinned_and_learnt(url: str, agent: Agent) 
     runtime = read_runtime(url)
     assert {tool: counts["gaps"] for tool, counts in runtime["tools"].items()} == {"weather": 1}
     assert runtime["pins"]["ended"] == {"returned": 1}
+
+
+def test_every_module_of_the_wheel_can_be_imported(url: str, wheel_bin: Path) -> None:
+    """By a Python that has loaded vLLM: to start another for it would take ten seconds."""
+    files = httpx.post(f"{url}{IMPORT_ALL}", json=PACKAGES, timeout=60).raise_for_status().json()
+    assert files.keys() > {"agentcache._evictor", "agentcache.cli.command", "workloads.bfcl.web_search"}
+    assert all(Path(file).is_relative_to(wheel_bin.parent) for file in files.values())

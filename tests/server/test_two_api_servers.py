@@ -3,36 +3,25 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import httpx
-import loaded_once
 import pytest
 from background_server import ONE_PROCESS, OPTIONS
+from loaded_once import run_command
 
 from workloads.recording.line import name_file
 from workloads.recording.reader import read_recording
 from workloads.recording.sessions import build_jobs
 
 # On a busy machine it takes minutes.
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(600), pytest.mark.usefixtures("forkserver")]
 
-# As `agentcache serve`, but that its five processes are forked from one that has loaded vLLM.
-SERVE = """
-import multiprocessing, sys
-from loaded_once import get_context
-from agentcache.cli import main
-multiprocessing.get_context = get_context
-sys.exit(main(["serve", *sys.argv[1:]]))
-"""
 SESSIONS = [f"session {number}" for number in range(6)]
 TURNS = 3
 # So many that all late requests run at once, and are seen to, on a busy machine as well.
@@ -40,22 +29,17 @@ LATE_TOKENS = 600
 
 
 @contextmanager
-def serve(log: Path, port: int, *options: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    command = [sys.executable, "-c", SERVE, "tiny", "--port", str(port), "--data-parallel-size", "2"]
-    command += [*OPTIONS, *ONE_PROCESS, *options]
+def serve(log: Path, port: int, *options: str) -> Iterator[tuple[str, BaseProcess]]:
+    command = ["serve", "tiny", "--port", str(port), "--data-parallel-size", "2", *OPTIONS, *ONE_PROCESS, *options]
     # Whatever its value: without it each engine of vLLM 0.33 wants a memory node of its own.
-    environment = {**os.environ, "VLLM_CPU_SIM_MULTI_NUMA": "0", "PYTHONPATH": str(Path(loaded_once.__file__).parent)}
-    with log.open("wb") as out:
-        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=environment)
-    url = f"http://127.0.0.1:{port}"
-    try:
+    environment = {"VLLM_CPU_SIM_MULTI_NUMA": "0", "PROMETHEUS_MULTIPROC_DIR": str(log.parent / "metrics")}
+    Path(environment["PROMETHEUS_MULTIPROC_DIR"]).mkdir()
+    with run_command(command, log, environment) as process:
+        url = f"http://127.0.0.1:{port}"
         while not is_up(url):
-            assert process.poll() is None, log.read_text(errors="replace")
+            assert process.is_alive(), log.read_text(errors="replace")
             time.sleep(0.5)
         yield url, process
-    finally:
-        process.kill()
-        process.wait()
 
 
 def is_up(url: str) -> bool:
@@ -107,9 +91,10 @@ def test_jobs_stay_home_and_replies_end(tmp_path: Path, port: int) -> None:
         with ThreadPoolExecutor(4) as pool:
             replies = [pool.submit(ask, url, f"late {number}", 0, LATE_TOKENS) for number in range(4)]
             wait_for_running(url, 4)
-            os.kill(process.pid, signal.SIGTERM)
+            process.terminate()
             assert [reply.result() for reply in replies] == [LATE_TOKENS] * 4
-        assert process.wait(120) == 0
+        process.join(120)
+        assert process.exitcode == 0
     text = log.read_text(errors="replace")
     assert "ApiServer_1" in text
     assert "balancer chooses" not in text

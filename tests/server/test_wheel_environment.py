@@ -1,4 +1,4 @@
-"""What the wheel brings and requires is enough, and nothing else is in its environment."""
+"""What the wheel requires is in its environment, and nothing else; that it is enough: test_plain_serve.py."""
 
 from __future__ import annotations
 
@@ -7,18 +7,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from wheel_install import PACKAGES, PIP, without_checkout
+from wheel_install import PIP, without_checkout
 
-# Every Python here loads vLLM.
+# The wheel may have to be built.
 pytestmark = pytest.mark.engine
 
-IMPORT_ALL = """
-import importlib, pkgutil, sys
-for package in map(importlib.import_module, sys.argv[1:]):
-    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-        if not module.name.endswith(".__main__"):
-            importlib.import_module(module.name)
-"""
 TELL_INSTALLED = """
 import json
 from importlib.metadata import distribution, distributions
@@ -27,19 +20,10 @@ print(json.dumps({"names": names, "origin": json.loads(distribution("vllm-agentc
 """
 
 
-def run(wheel_bin: Path, folder: Path, code: str, *arguments: str) -> str:
-    command = [str(wheel_bin / "python"), "-c", code, *arguments]
-    done = subprocess.run(command, env=without_checkout(), cwd=folder, check=False, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return done.stdout
-
-
-def test_every_module_can_be_imported(wheel_bin: Path, tmp_path: Path) -> None:
-    run(wheel_bin, tmp_path, IMPORT_ALL, *PACKAGES)
-
-
 def test_neither_the_checkout_nor_its_tools_are_there(wheel_bin: Path, tmp_path: Path) -> None:
-    installed = json.loads(run(wheel_bin, tmp_path, TELL_INSTALLED))
+    command = [str(wheel_bin / "python"), "-c", TELL_INSTALLED]
+    done = subprocess.run(command, env=without_checkout(), cwd=tmp_path, check=True, stdout=subprocess.PIPE)
+    installed = json.loads(done.stdout)
     assert installed["origin"]["url"].endswith(".whl")
     assert {"vllm-agentcache", "torch"} <= set(installed["names"])
     assert {"pip", "pytest", "mypy", "scikit-build-core"}.isdisjoint(installed["names"])
