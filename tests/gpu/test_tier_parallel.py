@@ -29,7 +29,7 @@ pytestmark = [
     pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs"),
 ]
 
-SIZES = Sizes(on_gpu=800, on_host=16_000, jobs=72, prompt=6000, step=8192, least=10_000)
+SIZES = Sizes(on_gpu=1200, on_host=20_000, jobs=88, prompt=6000, step=8192, least=10_000)
 
 
 @pytest.fixture(scope="module")

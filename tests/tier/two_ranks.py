@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
-import pytest
 import torch
 from at_workers import Difference, call_workers, compare_gpu_blocks, save_host_blocks
 from background_server import engine_processes
@@ -92,10 +91,12 @@ class TwoRanks:
         settle(self.engine)
         assert self.engine.scheduler.reset_prefix_cache(reset_connector=True)
 
-    def run_one_by_one(self, jobs: list[Job]) -> list[Reply]:
-        replies = [ask(self.engine, job) for job in jobs]
-        settle(self.engine)
-        return replies
+    def run_one_by_one(self, jobs: list[Job]) -> None:
+        """Blocks are stored beside steps of other jobs, and behind every second job while the engine is idle."""
+        for number, job in enumerate(jobs, start=1):
+            ask(self.engine, job)
+            if number % 2 == 0 or number == len(jobs):
+                settle(self.engine)
 
     def run_together(self, jobs: list[Job]) -> list[Reply]:
         names = [self.engine.add(job.prompt, 4, **identify(job)) for job in jobs]
@@ -110,6 +111,7 @@ class TwoRanks:
 
     def ask_cold(self, job: Job, tokens: int = 4) -> Reply:
         """The reply of a stock engine that has nothing cached; its GPUs keep the blocks until the next."""
+        settle(self.cold)
         assert self.cold.reset()
         reply = ask(self.cold, job, tokens)
         assert reply.cached == 0
@@ -147,27 +149,20 @@ def ask(engine: LiveEngine, job: Job, tokens: int = 4) -> Reply:
 
 
 @contextmanager
-def start_two_ranks(
-    model: str, layout: str, sizes: Sizes, *, partition: str | None = None, **options: Any
-) -> Iterator[TwoRanks]:
-    """Start both engines, each with its workers in two processes, which are gone at the end.
-
-    `partition` has the layers of each pipeline stage, else vLLM divides them.
-    """
-    ranks, _ = LAYOUTS[layout]
+def start_two_ranks(model: str, layout: str, sizes: Sizes, **options: Any) -> Iterator[TwoRanks]:
+    """Start both engines, each with its workers in two processes, which are gone at the end."""
     block_bytes = count_block_bytes(options["dtype"])
-    options |= {
+    options |= LAYOUTS[layout][0] | {
         "max_model_len": sizes.step,
         "max_num_batched_tokens": sizes.step,
-        "max_num_seqs": 8,
         "num_gpu_blocks_override": sizes.on_gpu,
         "kv_cache_memory_bytes": sizes.on_gpu * block_bytes,
         "skip_tokenizer_init": True,
         "distributed_executor_backend": "mp",
     }
     # vLLM divides it among ranks, and a pipeline's first stage has more of a block than the others.
-    host_bytes = 2 * sizes.on_host * block_bytes
-    ours = make_transfer_config(host_bytes, steered=True, lazy=False)
+    ours = make_transfer_config(2 * sizes.on_host * block_bytes, steered=True, lazy=False)
+    # Has the GPUs' blocks in the same places, and copies none.
     idle = KVTransferConfig(
         kv_connector="CopyingConnector",
         kv_connector_module_path="agentcache.engine.vllm.connector",
@@ -176,21 +171,16 @@ def start_two_ranks(
     )
     before = engine_processes()
     started: list[LiveEngine] = []
-    with pytest.MonkeyPatch.context() as environment:
-        if partition is not None:
-            environment.setenv("VLLM_PP_LAYER_PARTITION", partition)
-        envs.disable_envs_cache()
-        try:
-            engine = LiveEngine(model, policy="agentcache", knobs=KNOBS, kv_transfer_config=ours, **ranks, **options)
-            started.append(engine)
-            # A step or two later the engine looks again at what may be stored.
-            engine.scheduler.clock = itertools.count(1.0, 0.1).__next__
-            cold = LiveEngine(model, scheduler=None, kv_transfer_config=idle, **ranks, **options)
-            started.append(cold)
-            yield TwoRanks(engine, cold, sizes)
-        finally:
-            for each in started:
-                # Not the whole engine: that would take this process's communication groups from others in it.
-                each._core.model_executor.shutdown()
-            _, alive = psutil.wait_procs(engine_processes() - before, timeout=15)
-            assert alive == []
+    envs.disable_envs_cache()
+    try:
+        started.append(LiveEngine(model, policy="agentcache", knobs=KNOBS, kv_transfer_config=ours, **options))
+        # A step or two later the engine looks again at what may be stored.
+        started[0].scheduler.clock = itertools.count(1.0, 0.1).__next__
+        started.append(LiveEngine(model, scheduler=None, kv_transfer_config=idle, **options))
+        yield TwoRanks(*started, sizes=sizes)
+    finally:
+        for engine in started:
+            # Not the whole engine: that would take this process's communication groups from others in it.
+            engine._core.model_executor.shutdown()
+        _, alive = psutil.wait_procs(engine_processes() - before, timeout=15)
+        assert alive == []
