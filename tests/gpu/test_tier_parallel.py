@@ -1,0 +1,80 @@
+"""The CPU cache on two GPUs, by tensor parallelism and by pipeline stages of unequal length.
+
+Each worker keeps its share of every block. Each prompt's first turn is computed in one step of its own, so that the
+kernels of a cold engine, given the same, compute the same bytes: none may differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from engine_pair import LEAST, MOST
+from parallel_checks import (
+    check_blocks_and_replies,
+    check_failed_fetches,
+    check_failed_stores,
+    check_flipped_bit,
+    check_layout,
+    check_replies_where_copies_fail,
+    check_wrong_blocks,
+)
+from served import find_tolerance
+from two_ranks import LAYOUTS, Sizes, TwoRanks, make_model, start_two_ranks
+
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs"),
+]
+
+SIZES = Sizes(on_gpu=1200, on_host=20_000, jobs=88, prompt=6000, step=8192, least=10_000)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return make_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module", params=LAYOUTS)
+def layout(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def ranks(layout: str, model: str) -> Iterator[TwoRanks]:
+    with pytest.MonkeyPatch.context() as patch:
+        # Tests before may have used the GPU in this process.
+        patch.setenv("VLLM_WORKER_MULTIPROCESSING_METHOD", "spawn")
+        with start_two_ranks(model, layout, SIZES, dtype="bfloat16", gpu_memory_utilization=0.1) as ranks:
+            ranks.tolerance = find_tolerance(ranks.cold, LEAST, MOST)
+            yield ranks
+
+
+def test_ranks_on_gpus_have_the_layers_of_their_layout(layout: str, ranks: TwoRanks) -> None:
+    check_layout(ranks, layout)
+
+
+def test_every_stored_block_of_two_gpus(ranks: TwoRanks, tmp_path: Path) -> None:
+    check_blocks_and_replies(ranks, tmp_path)
+
+
+def test_stores_that_fail_at_the_second_gpu(ranks: TwoRanks) -> None:
+    check_failed_stores(ranks)
+
+
+def test_fetches_that_fail_at_the_second_gpu(ranks: TwoRanks) -> None:
+    check_failed_fetches(ranks)
+
+
+def test_replies_where_copies_of_one_gpu_fail(ranks: TwoRanks) -> None:
+    check_replies_where_copies_fail(ranks)
+
+
+def test_one_bit_flipped_at_the_second_gpu_is_seen(ranks: TwoRanks, tmp_path: Path) -> None:
+    check_flipped_bit(ranks, tmp_path)
+
+
+def test_wrong_blocks_at_the_second_gpu_are_seen(ranks: TwoRanks) -> None:
+    check_wrong_blocks(ranks)
