@@ -101,7 +101,7 @@ def test_patience_goes_by_what_will_be_lost(loss: float, patience_s: float) -> N
     tracked.loss = loss
     request = tracked.ask("a", ASKED)
     tracked.tracker.step()
-    assert tracked.tracker.patience_s == patience_s
+    assert tracked.tracker.patience_s() == patience_s
     tracked.clock.now_s += patience_s - 0.1
     assert tracked.tracker.find_wait(request, available=6)
     tracked.clock.now_s += 0.1
@@ -111,9 +111,9 @@ def test_patience_goes_by_what_will_be_lost(loss: float, patience_s: float) -> N
 def test_what_will_be_lost_is_looked_at_once_a_step() -> None:
     tracked = make_waiting(pinned=6, kept_order=Order(patience_s=4.0))
     tracked.loss = 0.0
-    assert tracked.tracker.patience_s == 8.0, "or requests of one queue would have several"
+    assert tracked.tracker.patience_s() == 8.0, "or requests of one queue would have several"
     tracked.tracker.step()
-    assert tracked.tracker.patience_s == 4.0
+    assert tracked.tracker.patience_s() == 4.0
 
 
 @pytest.mark.parametrize("runtime_policy", [RuntimePolicy(), RuntimePolicy(order=Order())])
@@ -121,7 +121,7 @@ def test_policies_that_do_not_wait_for_pins(runtime_policy: RuntimePolicy) -> No
     tracked = make_waiting(pinned=6)
     other = Tracked(runtime_policy, pins=tracked.pins)
     assert not other.tracker.find_wait(other.ask("a", ASKED), available=0)
-    assert other.tracker.patience_s == math.inf
+    assert other.tracker.patience_s() == math.inf
 
 
 def test_preempted_requests_and_nobody_s_turns_do_not_wait() -> None:

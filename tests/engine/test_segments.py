@@ -13,7 +13,7 @@ from agentcache.engine.segments.plan import (
     find_hits,
     plan_segments,
 )
-from agentcache.policy.cost import RecomputeCost
+from agentcache.policy.price import RecomputeCost
 
 BLOCK_SIZE = 16
 COSTS = SegmentCosts(RecomputeCost(slope_s=1e-6, base_s=2e-4, floor_s=1e-9), row_s=1e-3, block_size=BLOCK_SIZE)

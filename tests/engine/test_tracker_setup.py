@@ -16,8 +16,8 @@ from agentcache.config import AgentCacheConfig
 from agentcache.engine.jobs.job_finder import generates_text
 from agentcache.engine.jobs.tracker import JobTracker
 from agentcache.engine.setup.jobs import JobsBuild
-from agentcache.policy.cost import RecomputeCost
 from agentcache.policy.lifespan import Frequency, LambdaBounds
+from agentcache.policy.price import RecomputeCost
 from agentcache.policy.registry import EvictorInputs, Learning
 from agentcache.policy.runtime_policy import Order, RuntimePolicy
 from tool_runtime.learning.durations import Ended
@@ -45,7 +45,9 @@ def make(
         block_size=16,
         hash_block_size=16,
         find_hits=lambda _: [],
-        get_request_counts=lambda: (0, 0),
+        count_elsewhere=lambda _: 0,
+        count_running=lambda: 0,
+        count_waiting=lambda: 0,
         connector=None,
     )
     build = JobsBuild(
@@ -139,9 +141,9 @@ def test_without_a_tier_patience_goes_by_the_room(wanted: int, patience_s: float
     blocks = int(wanted * 1.6 / 1.2 / 16)
     tracker.runtime.jobs.turn_counts.blocks.put(1, [b"%d" % place for place in range(blocks)])
     tracker.step()
-    assert tracker.patience_s == pytest.approx(patience_s, abs=0.3)
+    assert tracker.patience_s() == pytest.approx(patience_s, abs=0.3)
     _, tracker = make(replace(policy, kept_order=None))
-    assert tracker.patience_s == 8.0, "one order holds however much there is room for"
+    assert tracker.patience_s() == 8.0, "one order holds however much there is room for"
 
 
 def test_the_bounds_of_the_job_table_are_set() -> None:

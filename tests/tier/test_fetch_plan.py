@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from agentcache.engine.cpu_cache.fetching import FetchCosts, plan_fetch
 from agentcache.engine.cpu_cache.link import Link
 from agentcache.engine.segments.plan import Hits, Interval, SegmentCosts, plan_segments
-from agentcache.policy.cost import RecomputeCost
+from agentcache.policy.price import RecomputeCost
 
 BLOCK = 16
 

@@ -11,7 +11,7 @@ from agentcache.engine.cpu_cache.fetching import FetchCosts, Fetching, plan_fetc
 from agentcache.engine.cpu_cache.link import Link
 from agentcache.engine.segments.cached_blocks import CachedBlockMap, WatchedBlockMap
 from agentcache.engine.segments.plan import SegmentCosts
-from agentcache.policy.cost import RecomputeCost
+from agentcache.policy.price import RecomputeCost
 
 BLOCKS = 12
 KEYS = [make_block_hash_with_group_id(BlockHash(bytes([number]) * 32), 0) for number in range(BLOCKS)]

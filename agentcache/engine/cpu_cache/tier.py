@@ -19,7 +19,7 @@ from agentcache.engine.vllm.connector import CopiesDone
 from agentcache.engine.vllm.copiers import CopyOrders
 from agentcache.engine.vllm.types import KVCacheBlock, Request, Scheduler, SchedulerOutput
 from agentcache.errors import IntegrityError
-from agentcache.policy.return_price import ReturnPrice
+from agentcache.policy.price import ReturnPrice
 
 logger = init_logger("vllm.agentcache")
 
@@ -231,6 +231,10 @@ class Tier(Part):
         keys = [copy.key for store in self.copies.stores.values() for copy in store.copies]
         if len(set(keys)) < len(keys) or any(map(self.host.map.holds, keys)):
             raise IntegrityError("a block is copied to the CPU cache twice")
+
+    def count_elsewhere(self, request: Request) -> int:
+        """Count the request's blocks that are in the CPU cache alone."""
+        return self.fetching.count_here(request)
 
     def awaits_blocks(self, request: Request, on_gpu: CachedBlockMap) -> bool:
         """Tell whether blocks of the request are fetched, or are to be, by what the GPU has."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from agentcache._evictor import FreeContext
-from agentcache.engine.blocks.evictor_inputs import TurnCost
 from agentcache.engine.blocks.pins import Pin, PinEnd, Pins, pin_rank
 from agentcache.engine.constants import ANSWER_MARK
 from agentcache.engine.jobs.duration_store import DurationStore
@@ -25,6 +24,7 @@ from agentcache.engine.replies.tool_reader import ToolReader, calls_of
 from agentcache.engine.vllm.types import EngineCoreOutputs, KVCacheBlock, Request
 from agentcache.engine.vllm.workers import KVConnectorBase_V1
 from agentcache.engine.waits import WaitReason
+from agentcache.policy.price import TurnCost
 from agentcache.policy.runtime_policy import RuntimePolicy
 from tool_runtime.learning.job_entry import Departure, Gap, JobEntry
 from tool_runtime.learning.job_table import MAX_EXPIRED
@@ -132,9 +132,8 @@ class JobTracker(Part):
         state, now_s = self.states.get(request.request_id), self.clock()
         return state.priority if state is not None else QueuePriority(ORDINARY, now_s, now_s, by_arrival=True)
 
-    @property
     def patience_s(self) -> float:
-        """The seconds after which a request goes before those of older jobs."""
+        """Return the seconds after which a request goes before those of older jobs."""
         return self._waiting.patience_s
 
     def find_wait(self, request: Request, available: int) -> WaitReason | None:
@@ -160,7 +159,9 @@ class JobTracker(Part):
         state.admit(now_s, stats)
         if stats is not None:
             turn.hits = self._places_guard.ask({}, find_places, self._connector, request, stats)
-        self.runtime.load.admitted(now_s - turn.arrived_s, self._turn_cost.of_lost(state))
+        self.runtime.load.admitted(
+            now_s - turn.arrived_s, self._turn_cost.of_lost(state.overlap.shared_tokens, turn.recomputed_tokens)
+        )
         self._waiting.admitted(request, state, now_s)
         self._end_return(state)
 

@@ -17,7 +17,7 @@ from agentcache.engine.observe.views import PLACE_OF, HitPlace, LossView, MissRe
 from agentcache.engine.parts import Part
 from agentcache.engine.vllm.types import CacheHitSource, KVCacheBlock, PrefillStats, Request
 from agentcache.engine.vllm.workers import KVConnectorBase_V1
-from agentcache.policy.return_price import ReturnPrice
+from agentcache.policy.price import ReturnPrice
 
 _MAX_LOSSES = 3
 

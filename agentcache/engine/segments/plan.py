@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from agentcache.policy.cost import RecomputeCost
+from agentcache.policy.price import RecomputeCost
 
 
 class Interval(NamedTuple):

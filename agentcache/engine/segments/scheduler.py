@@ -172,6 +172,22 @@ class MultiSegmentScheduler(VllmScheduler):
         """Tell whether the request must wait for blocks of the CPU cache, by what the GPU has."""
         return any(awaits(request, on_gpu) for awaits in self.hooks.awaits_blocks)
 
+    def count_elsewhere(self, request: Request) -> int:
+        """Count the request's blocks that are in another cache alone."""
+        return sum(count(request) for count in self.hooks.count_elsewhere)
+
+    def limit_prefill(self, tokens: int, decodes: int, requests: int) -> int:
+        """Limit the prompt tokens of a step in which so many of all requests decode; 0 for decodes alone."""
+        return min((limit(tokens, decodes, requests) for limit in self.hooks.limit_prefill), default=tokens)
+
+    def count_running(self) -> int:
+        """Count the requests that run."""
+        return self.get_request_counts()[0]
+
+    def count_waiting(self) -> int:
+        """Count those that wait."""
+        return self.get_request_counts()[1]
+
     def note_wait(self, request: Request, reason: WaitReason) -> None:
         """Note what holds a request that this step has looked at."""
         for note in self.hooks.note_wait:

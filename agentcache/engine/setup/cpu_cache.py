@@ -21,9 +21,8 @@ from agentcache.engine.segments.gap_filler import GapFiller
 from agentcache.engine.segments.obstacles import Reason
 from agentcache.engine.segments.scheduler import MultiSegmentScheduler
 from agentcache.engine.vllm.connector import CopyingConnector
-from agentcache.policy.cost import RecomputeCost
+from agentcache.policy.price import RecomputeCost, ReturnPrice
 from agentcache.policy.registry import EvictorInputs
-from agentcache.policy.return_price import ReturnPrice
 
 # Copies are made beside the steps: a second of the link counts for so much of one of the GPU's. Where all of it counts,
 # caches that lose most of what they copy give up classes to which all jobs come back, and lose the rest too. Of 0.2 and

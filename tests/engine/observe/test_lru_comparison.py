@@ -14,7 +14,7 @@ from agentcache.engine.constants import SCHEDULER_CLASS
 from agentcache.engine.observe.lru_comparison import find_saving
 from agentcache.engine.observe.snapshot import make_snapshot
 from agentcache.engine.segments.plan import SegmentCosts
-from agentcache.policy.cost import RecomputeCost
+from agentcache.policy.price import RecomputeCost
 
 BLOCKS = 41
 NUMBERS = itertools.count()
