@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentcache.engine.blocks.block_queue import BlockQueue
-from agentcache.engine.cpu_cache.link import Link, find_speeds
+from agentcache.engine.cpu_cache.link import find_block_bytes, find_speeds
 from agentcache.engine.parts import Hooks, Part
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.engine.vllm.connector import CopiesDone
@@ -20,6 +20,7 @@ from agentcache.engine.vllm.workers import (
     SimpleCPUOffloadMetadata,
     SimpleCPUOffloadWorkerMetadata,
 )
+from agentcache.policy.link_profile import Link
 
 
 @dataclass(slots=True)
@@ -45,7 +46,8 @@ class Links:
 def find_links(scheduler: AgentScheduler) -> Links:
     """Find what copies of the scheduler's blocks cost. Raises InputError for a cost profile that cannot be used."""
     speeds = find_speeds(scheduler.vllm_config, scheduler.config)
-    return Links(Link.of(speeds.fetch, scheduler), Link.of(speeds.store, scheduler), speeds.both_share)
+    block_bytes = find_block_bytes(scheduler)
+    return Links(speeds.fetch.of_blocks(block_bytes), speeds.store.of_blocks(block_bytes), speeds.both_share)
 
 
 class HostLink:

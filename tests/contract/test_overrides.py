@@ -24,7 +24,8 @@ from agentcache.engine.replies.forced_reply import ForcedReplyProcessor
 from agentcache.engine.rpc.core_calls import answer_front_ends
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.engine.segments.cached_blocks import WatchedBlockMap
-from agentcache.engine.segments.stand_ins import FillingQueue, SteeredCacheManager
+from agentcache.engine.segments.fill_request import FillingQueue
+from agentcache.engine.segments.scheduler import SteeredCacheManager
 from agentcache.engine.vllm.compat import check_vllm
 from agentcache.engine.vllm.connector import CopyingConnector
 from agentcache.front_end.hooks import watch_engine_arguments

@@ -7,9 +7,7 @@ from agentcache.config_reader import read_config
 from agentcache.engine.cpu_cache.options import is_steered
 from agentcache.engine.cpu_cache.tier import Tier
 from agentcache.engine.policy_choice import find_cost_obstacle
-from agentcache.engine.segments.layer_rule import has_full_attention_alone
-from agentcache.engine.segments.obstacles import Reason
-from agentcache.engine.segments.scheduler import find_config_obstacle
+from agentcache.engine.segments.obstacles import Reason, find_config_obstacle, has_full_attention_alone
 from agentcache.engine.start_cause import refuse_start
 from agentcache.engine.vllm.base import VllmConfig, current_platform
 from agentcache.engine.vllm.connector import CopiesDone, CopyingConnector

@@ -10,7 +10,7 @@ from agentcache._evictor import Evictor, PinnedEvictor
 from agentcache.engine.blocks.block_queue import Evictions
 from agentcache.engine.observe.views import ComparisonCounts, RuntimeCounts, SegmentCounts, TierCounts, View
 from agentcache.engine.scheduler import AgentScheduler
-from agentcache.engine.segments.scheduler import find_engine_obstacle
+from agentcache.engine.segments.obstacles import find_engine_obstacle
 from agentcache.engine.vllm.engine import EngineCoreProc
 
 # The method of the engine core that answers with a snapshot.

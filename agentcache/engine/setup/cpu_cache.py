@@ -10,7 +10,7 @@ from agentcache.config import AgentCacheConfig
 from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.cpu_cache.connector import SteeredConnector, TierObstacle, find_tier_obstacle
 from agentcache.engine.cpu_cache.fetching import Fetching
-from agentcache.engine.cpu_cache.link import Link, find_block_bytes, find_speeds
+from agentcache.engine.cpu_cache.link import find_block_bytes, find_speeds
 from agentcache.engine.cpu_cache.options import is_left_to_vllm, is_steered, names_ours
 from agentcache.engine.cpu_cache.store_choice import Usefulness
 from agentcache.engine.cpu_cache.storing import Storing
@@ -21,6 +21,7 @@ from agentcache.engine.segments.gap_filler import GapFiller
 from agentcache.engine.segments.obstacles import Reason
 from agentcache.engine.segments.scheduler import MultiSegmentScheduler
 from agentcache.engine.vllm.connector import CopyingConnector
+from agentcache.policy.link_profile import Link
 from agentcache.policy.price import RecomputeCost, ReturnPrice
 from agentcache.policy.registry import EvictorInputs
 
@@ -109,6 +110,7 @@ def find_tier(scheduler: MultiSegmentScheduler, config: AgentCacheConfig) -> tup
     if is_left_to_vllm(vllm_config):
         return None, TierObstacle.LAYER_KINDS
     if isinstance(connector, CopyingConnector):
-        return TierSetup(connector.host_blocks, Link.of(find_speeds(vllm_config, config).fetch, scheduler)), None
+        speed = find_speeds(vllm_config, config).fetch
+        return TierSetup(connector.host_blocks, speed.of_blocks(find_block_bytes(scheduler))), None
     is_ours = names_ours(vllm_config)
     return None, find_tier_obstacle(vllm_config, scheduler.kv_cache_config, config) if is_ours else None

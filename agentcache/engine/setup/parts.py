@@ -24,16 +24,17 @@ from agentcache.engine.parts import Hooks, Observers
 from agentcache.engine.policy_choice import find_cost_obstacle, speaks_for_server, write_banner
 from agentcache.engine.replies.ended_reply import StopStrings
 from agentcache.engine.replies.tool_reader import make_reader
+from agentcache.engine.segments.cached_blocks import HitFinder
 from agentcache.engine.segments.gap_filler import GapFiller
-from agentcache.engine.segments.obstacles import Reason
-from agentcache.engine.segments.plan import SegmentCosts
-from agentcache.engine.segments.scheduler import MultiSegmentScheduler, find_engine_obstacle
+from agentcache.engine.segments.obstacles import Reason, find_engine_obstacle, make_rule
+from agentcache.engine.segments.scheduler import MultiSegmentScheduler
 from agentcache.engine.setup.cpu_cache import find_tier
 from agentcache.engine.setup.jobs import JobsBuild
 from agentcache.engine.vllm.base import init_logger
 from agentcache.engine.vllm.types import KVCacheBlock, SchedulingPolicy
 from agentcache.policy.price import ReturnPrice
 from agentcache.policy.registry import EvictorInputs, Policy
+from agentcache.policy.reuse_plan import SegmentCosts
 from agentcache.policy.runtime_policy import RuntimePolicy
 
 logger = init_logger("vllm.agentcache")
@@ -175,7 +176,16 @@ class Build:
             if self._obstacle is not None:
                 logger.warning("Cached blocks are reused as prefixes only: %s.", self._obstacle.text)
             return None
-        return self.scheduler.make_filler(self._costs, self.config.tuning.max_gaps)
+        scheduler = self.scheduler
+        finder = HitFinder(self._manager.block_pool, make_rule(scheduler.kv_cache_config), scheduler.block_size)
+        return GapFiller(
+            self._manager,
+            finder,
+            self._costs,
+            self.config.tuning.max_gaps,
+            find_wait=scheduler.find_wait,
+            awaits_blocks=scheduler.awaits_blocks,
+        )
 
     def _log(self) -> None:
         config = self.scheduler.vllm_config
