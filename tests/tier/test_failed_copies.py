@@ -14,8 +14,8 @@ import torch
 from tiered_scheduler import make_tiered
 
 from agentcache.engine.cpu_cache.connector import TierConnector
-from agentcache.engine.cpu_cache.copies import Copies
 from agentcache.engine.cpu_cache.storing import Store
+from agentcache.engine.cpu_cache.tier import Copies
 from agentcache.engine.vllm import copiers
 from agentcache.engine.vllm.connector import CopiesDone, CopyingConnector, HostBlocks
 from agentcache.engine.vllm.copiers import CopyOrders, Ended, PlainCopier, StreamCopier

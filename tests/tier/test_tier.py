@@ -49,12 +49,12 @@ def test_the_host_is_told_what_the_gpu_uses_of_its_blocks(tiny_model_path: str) 
 @pytest.mark.parametrize(("policy", "patience_s"), [("agentcache", 15.0), ("agentcache-interactive", 8.0)])
 def test_jobs_wait_longer_where_both_caches_are_too_small(tiny_model_path: str, policy: str, patience_s: float) -> None:
     lone = make_tiered(tiny_model_path, policy=policy, blocks=60, host_blocks=20)
-    seen = [lone.scheduler.tracker.patience_s]
+    seen = [lone.scheduler.tracker.patience_s()]
     for seed in range(5):
         ask(lone, f"job-{seed}/0", make_tokens(seed, 320))
         lone.run_until_idle()
         lone.step()
-        seen.append(lone.scheduler.tracker.patience_s)
+        seen.append(lone.scheduler.tracker.patience_s())
     # Jobs whose tools run want 20 full blocks each, and a fifth more for their next turn; there is room for 80.
     demands = [jobs * 1.2 * 20 / 80 for jobs in range(6)]
     assert seen == pytest.approx([2 + min(1, max(0, (each - 0.7) / 0.4)) * (patience_s - 2) for each in demands])
