@@ -86,7 +86,7 @@ class HostLink:
         if not ended:
             return None
         if not self._is_vllms:
-            done = CopiesDone({copy.number: self._workers for copy in ended})
+            done = CopiesDone({copy.number: [0.0] * self._workers for copy in ended})
             return KVConnectorOutput(kv_connector_worker_meta=done)
         # In their order: a set's differs from process to process, and with it the requests that run next.
         fetched: Any = dict.fromkeys(name for copy in ended for name in copy.requests).keys()

@@ -110,12 +110,17 @@ class Copies:
             What has ended at all of them, with the seconds that it took them together; None if it failed at any.
         """
         reported = self._reported = self._reported.aggregate(done)
-        whole = [number for number in done.ended if reported.ended[number] == self._workers]
-        ended = {number: reported.take(number) for number in whole}
+        whole = [number for number in done.ended if len(reported.ended[number]) == self._workers]
+        ended = {number: _add_up(reported.ended.pop(number)) for number in whole}
         return (
             [(self.stores.pop(number), seconds) for number, seconds in ended.items() if number in self.stores],
             [(self._fetches.pop(number), seconds) for number, seconds in ended.items() if number in self._fetches],
         )
+
+
+def _add_up(seconds: list[float | None]) -> float | None:
+    known = [each for each in seconds if each is not None]
+    return sum(known) if len(known) == len(seconds) else None
 
 
 class Tier(Part):

@@ -6,7 +6,6 @@ Its workers make copies. At the scheduler it asks for none until the tier steers
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -47,43 +46,15 @@ class HostBlocks(KVConnectorHandshakeMetadata):
 
 @dataclass
 class CopiesDone(KVConnectorWorkerMetadata):
-    """Tells the scheduler of copies that have ended: by a copy's number, at how many workers.
+    """Tells of copies that have ended: by a copy's number, the seconds that it took at each worker; None: it failed."""
 
-    `failed` are the numbers of those that failed at any worker, `seconds` has how long the others took, added up.
-    """
-
-    ended: dict[int, int] = field(default_factory=dict)
-    failed: set[int] = field(default_factory=set)
-    seconds: dict[int, float] = field(default_factory=dict)
-
-    def note(self, number: int, seconds: float | None) -> None:
-        """Note that a copy has ended at one worker, after so many seconds; None: it failed."""
-        self.ended[number] = 1
-        if seconds is None:
-            self.failed.add(number)
-        else:
-            self.seconds[number] = seconds
-
-    def take(self, number: int) -> float | None:
-        """Take out a copy, and return the seconds that it took; None: it failed."""
-        del self.ended[number]
-        seconds = self.seconds.pop(number, 0.0)
-        if number not in self.failed:
-            return seconds
-        self.failed.discard(number)
-        return None
+    ended: dict[int, list[float | None]] = field(default_factory=dict)
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> CopiesDone:
-        """Add up what two workers report, or two steps."""
+        """Join what two workers report, or two steps."""
         assert isinstance(other, CopiesDone)
-        return CopiesDone(
-            dict(Counter(self.ended) + Counter(other.ended)),
-            self.failed | other.failed,
-            {
-                number: self.seconds.get(number, 0.0) + other.seconds.get(number, 0.0)
-                for number in self.seconds.keys() | other.seconds.keys()
-            },
-        )
+        numbers = dict.fromkeys((*self.ended, *other.ended))
+        return CopiesDone({each: [*self.ended.get(each, ()), *other.ended.get(each, ())] for each in numbers})
 
 
 class CopyingConnector(KVConnectorBase_V1, SupportsHMA):
@@ -166,10 +137,8 @@ class CopyingConnector(KVConnectorBase_V1, SupportsHMA):
 
     def build_connector_worker_meta(self) -> CopiesDone | None:
         """Return the copies that ended since the last call. Raises ServerError where those under way never end."""
-        done = CopiesDone()
-        for number, seconds in self.copier.take_ended() if self.copier is not None else ():
-            done.note(number, seconds)
-        return done if done.ended else None
+        ended = () if self.copier is None else self.copier.take_ended()
+        return CopiesDone({number: [seconds] for number, seconds in ended}) if ended else None
 
     def shutdown(self) -> None:
         """End the copies, and give the memory back."""
