@@ -159,5 +159,5 @@ def _copy(output: SchedulerOutput) -> KVConnectorOutput | None:
     asked = output.kv_connector_metadata
     if not isinstance(asked, CopyOrders):
         return None
-    ended = {number: 1 for number in (asked.store_event, asked.load_event) if number >= 0}
-    return KVConnectorOutput(kv_connector_worker_meta=CopiesDone(ended))
+    done = CopiesDone({number: [0.0] for number in (asked.store_event, asked.load_event) if number >= 0})
+    return KVConnectorOutput(kv_connector_worker_meta=done)

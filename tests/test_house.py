@@ -19,6 +19,8 @@ FIGURES = {
     "count_knobs": 27,
     "count_terms": 49,
 }
+# The others may grow so far.
+LINES = {"engine": 10_000, "product": 33_000, "scheduler": 250}
 
 
 @pytest.fixture(scope="module")
@@ -32,3 +34,19 @@ def house() -> dict[str, Any]:
 def test_figures_are_as_small_as_they_were(house: dict[str, Any], name: str) -> None:
     figure = house[name]()
     assert figure.count == FIGURES[name], (figure.rule, figure.found)
+
+
+@pytest.mark.parametrize(("cpu_cache", "most"), [(False, 30), (True, 38)])
+def test_a_turn_passes_few_modules(house: dict[str, Any], *, cpu_cache: bool, most: int) -> None:
+    figure = house["count_turn_modules"](cpu_cache=cpu_cache)
+    assert 10 < figure.count <= most, figure.found
+
+
+def test_the_house_is_no_larger(house: dict[str, Any]) -> None:
+    files = {
+        "engine": house["list_modules"](house["ENGINE"]),
+        "product": house["list_product"](),
+        "scheduler": [house["ENGINE"] / "scheduler.py"],
+    }
+    for part, most in LINES.items():
+        assert house["count_lines"](files[part]) <= most, part

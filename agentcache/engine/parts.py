@@ -32,6 +32,10 @@ class Part:
     def step(self) -> None:
         """Note that a step is scheduled next."""
 
+    def limit_prefill(self, tokens: int, decodes: int, requests: int) -> int:  # noqa: ARG002
+        """Limit the prompt tokens of a step in which so many of all requests decode. Return `tokens`, or 0 for none."""
+        return tokens
+
     def find_wait(self, request: Request, available: int) -> WaitReason | None:
         """Find why a queued request may not run in this step; None if this part does not hold it.
 
@@ -41,6 +45,10 @@ class Part:
     def awaits_blocks(self, request: Request, on_gpu: CachedBlockMap) -> bool:  # noqa: ARG002
         """Tell whether the request must wait for blocks that are on their way, by what the GPU has."""
         return False
+
+    def count_elsewhere(self, request: Request) -> int:  # noqa: ARG002
+        """Count the request's blocks that are in another cache than the GPU's, from which they can be brought."""
+        return 0
 
     def note_wait(self, request: Request, reason: WaitReason) -> None:
         """Note what holds a queued request that this step has looked at."""
@@ -105,8 +113,10 @@ class Hooks:
         self.parts = tuple(parts)
         self.arrived = self._find(Part.arrived)
         self.step = self._find(Part.step)
+        self.limit_prefill = self._find(Part.limit_prefill)
         self.find_wait = self._find(Part.find_wait)
         self.awaits_blocks = self._find(Part.awaits_blocks)
+        self.count_elsewhere = self._find(Part.count_elsewhere)
         self.note_wait = self._find(Part.note_wait)
         self.make_room = self._find(Part.make_room)
         self.choose_victim = self._find(Part.choose_victim)

@@ -19,8 +19,7 @@ from agentcache.engine.jobs.job_finder import generates_text
 from agentcache.engine.observe.lru_comparison import LruComparison
 from agentcache.engine.parts import Observers
 from agentcache.engine.policy_choice import choose_policy
-from agentcache.engine.segments.scheduler import MultiSegmentScheduler
-from agentcache.engine.segments.stand_ins import steer
+from agentcache.engine.segments.scheduler import MultiSegmentScheduler, steer
 from agentcache.engine.setup.parts import Build
 from agentcache.engine.vllm.base import VllmConfig
 from agentcache.engine.vllm.garbage import spare_core

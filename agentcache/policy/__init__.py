@@ -1,1 +1,1 @@
-"""Decides which cache block is evicted next: pure decisions, without vLLM, torch or a clock of its own."""
+"""Decides which cache block is evicted next, and what of a prompt is reused: purely, without vLLM, torch or a clock."""

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from agentcache.errors import InputError, in_one_line
 from agentcache.policy.link_profile import LinkProfile
+from agentcache.policy.price import RecomputeCost
 from agentcache.policy.step_cost import StepCost
 from tool_runtime.bounds import MAX_CACHE_TOKENS
 
@@ -38,28 +39,6 @@ class PrefillBatch(NamedTuple):
     l2: int
     q2: int
     seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class RecomputeCost:
-    """Seconds of prefill that losing one block adds, linear in its position and never below `floor_s`."""
-
-    slope_s: float
-    base_s: float
-    floor_s: float
-
-    def __post_init__(self) -> None:
-        """Raise InputError for a cost that is not finite or a floor that is not positive."""
-        if not (math.isfinite(self.slope_s) and math.isfinite(self.base_s)):
-            raise InputError(
-                f"recompute cost {self.slope_s} s/token + {self.base_s} s: must be finite; fit the model again"
-            )
-        if not 0 < self.floor_s < math.inf:
-            raise InputError(f"floor_s {self.floor_s}: must be a positive number of seconds")
-
-    def at(self, position: float) -> float:
-        """Return the cost of the block that ends `position` tokens into its sequence."""
-        return max(self.slope_s * position + self.base_s, self.floor_s)
 
 
 class CostModel(BaseModel):

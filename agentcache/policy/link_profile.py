@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from pydantic import BaseModel, ConfigDict, Field
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One direction, as copies of blocks see it: seconds until a copy begins, and seconds of each block."""
+
+    latency_s: float
+    block_s: float
 
 
 class LinkSpeed(BaseModel):
@@ -12,6 +22,10 @@ class LinkSpeed(BaseModel):
 
     latency_s: float = Field(ge=0)
     gb_s: float = Field(ge=1e-6)
+
+    def of_blocks(self, block_bytes: float) -> Link:
+        """Return what copies of such blocks cost at this speed."""
+        return Link(self.latency_s, block_bytes / (self.gb_s * 1e9))
 
 
 class LinkSpeeds(BaseModel):

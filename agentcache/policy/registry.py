@@ -16,8 +16,8 @@ from agentcache._evictor import (
     ReturnTimeEvictor,
 )
 from agentcache.errors import InputError, suggest
-from agentcache.policy.cost import RecomputeCost
 from agentcache.policy.lifespan import Frequency, LambdaBounds, LambdaController
+from agentcache.policy.price import RecomputeCost
 from agentcache.policy.runtime_policy import Order, RuntimePolicy
 
 

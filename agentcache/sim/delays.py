@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentcache.engine.blocks.block_queue import BlockQueue
-from agentcache.engine.cpu_cache.link import Link, find_speeds
+from agentcache.engine.cpu_cache.link import find_block_bytes, find_speeds
 from agentcache.engine.parts import Hooks, Part
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.engine.vllm.connector import CopiesDone
@@ -20,6 +20,7 @@ from agentcache.engine.vllm.workers import (
     SimpleCPUOffloadMetadata,
     SimpleCPUOffloadWorkerMetadata,
 )
+from agentcache.policy.link_profile import Link
 
 
 @dataclass(slots=True)
@@ -45,7 +46,8 @@ class Links:
 def find_links(scheduler: AgentScheduler) -> Links:
     """Find what copies of the scheduler's blocks cost. Raises InputError for a cost profile that cannot be used."""
     speeds = find_speeds(scheduler.vllm_config, scheduler.config)
-    return Links(Link.of(speeds.fetch, scheduler), Link.of(speeds.store, scheduler), speeds.both_share)
+    block_bytes = find_block_bytes(scheduler)
+    return Links(speeds.fetch.of_blocks(block_bytes), speeds.store.of_blocks(block_bytes), speeds.both_share)
 
 
 class HostLink:
@@ -84,7 +86,7 @@ class HostLink:
         if not ended:
             return None
         if not self._is_vllms:
-            done = CopiesDone({copy.number: self._workers for copy in ended})
+            done = CopiesDone({copy.number: [0.0] * self._workers for copy in ended})
             return KVConnectorOutput(kv_connector_worker_meta=done)
         # In their order: a set's differs from process to process, and with it the requests that run next.
         fetched: Any = dict.fromkeys(name for copy in ended for name in copy.requests).keys()

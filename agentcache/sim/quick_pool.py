@@ -13,8 +13,8 @@ from typing import Any
 
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.engine.segments.cached_blocks import BlockKeys, WatchedBlockMap, take_blocks
-from agentcache.engine.segments.layer_rule import has_full_attention_alone
-from agentcache.engine.segments.stand_ins import SteeredCacheManager, steer
+from agentcache.engine.segments.obstacles import has_full_attention_alone
+from agentcache.engine.segments.scheduler import SteeredCacheManager, steer
 from agentcache.engine.vllm.patches import replace
 from agentcache.engine.vllm.types import (
     BlockHashWithGroupId,

@@ -13,7 +13,7 @@ from sizes import pick_size
 
 from agentcache._evictor import Evictor, LruEvictor
 from agentcache.errors import IntegrityError
-from agentcache.policy.cost import RecomputeCost
+from agentcache.policy.price import RecomputeCost
 
 LOSS = RecomputeCost(slope_s=1e-8, base_s=1e-4, floor_s=1e-9)
 FOREVER = float("inf")

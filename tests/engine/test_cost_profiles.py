@@ -14,8 +14,9 @@ from agentcache.engine.blocks.evictor_inputs import LEAST_STEP_S, build_inputs, 
 from agentcache.engine.constants import SCHEDULER_CLASS
 from agentcache.errors import InputError
 from agentcache.models.shapes import SHAPES, TINY
-from agentcache.policy.cost import CostModel, CostProfile, ProfileKey, RecomputeCost, save_profile
+from agentcache.policy.cost import CostModel, CostProfile, ProfileKey, save_profile
 from agentcache.policy.presets import GPUS, estimate_cost_model, estimate_step_cost
+from agentcache.policy.price import RecomputeCost
 
 KEY = ProfileKey(model="mine", gpu="cpu", tensor_parallel_size=1, dtype="bfloat16")
 MINE = CostModel(k1=1e-6, k2=3e-4, k3=1e-6, k4=3e-4, k5=2e-8, k6=2e-8, intercept_s=1e-3)

@@ -122,7 +122,8 @@ def test_a_job_may_be_back_before_its_blocks_were_read(tiny_model_path: str, fre
     tell_sent(lone.scheduler, "one")
     assert freed == []
     tell_sent(lone.scheduler, "two")
-    assert [(context.pin, blocks) for context, blocks in freed] == [(pins.find("two").number, 8)]
+    (pin,) = pins
+    assert [(context.pin, blocks) for context, blocks in freed] == [(pin.number, 8)]
     lone.scheduler.check_integrity()
 
 

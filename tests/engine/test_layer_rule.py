@@ -17,7 +17,7 @@ from vllm.v1.core.kv_cache_utils import BlockHash, make_block_hash_with_group_id
 from vllm.v1.request import Request
 
 from agentcache.engine.segments.cached_blocks import CachedBlockMap
-from agentcache.engine.segments.layer_rule import Chunk, LayerRule, Window
+from agentcache.policy.reuse_plan import Chunk, LayerRule, Window
 
 BLOCKS = 30
 HASHES = [BlockHash(bytes([number]) * 32) for number in range(BLOCKS)]

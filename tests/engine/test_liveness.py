@@ -10,7 +10,7 @@ from live_jobs import Case, LiveRun, draw_case, make_live
 from sizes import pick_size
 
 from agentcache.engine.setup import parts
-from agentcache.policy.cost import RecomputeCost
+from agentcache.policy.price import RecomputeCost
 from agentcache.policy.registry import EvictorInputs
 
 # Requests that fetch took from each other for ever, where each did not keep what it had fetched.

@@ -17,7 +17,7 @@ from agentcache.engine.observe.views import TurnView
 from agentcache.engine.rpc.core_calls import release
 from agentcache.front_end.placement_process import JobPlaces
 from agentcache.front_end.placer import Placer
-from agentcache.policy.cost import RecomputeCost
+from agentcache.policy.price import RecomputeCost
 from agentcache.policy.replicas.engine_load import PrefillCost
 
 COST = PrefillCost(RecomputeCost(slope_s=0.0, base_s=1.0, floor_s=1e-9), BLOCK_SIZE)

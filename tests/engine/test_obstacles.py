@@ -19,8 +19,7 @@ import agentcache
 from agentcache.engine.constants import SCHEDULER_CLASS
 from agentcache.engine.observe.snapshot import EngineSnapshot, make_snapshot
 from agentcache.engine.scheduler import AgentScheduler
-from agentcache.engine.segments.obstacles import Obstacle
-from agentcache.engine.segments.scheduler import find_engine_obstacle
+from agentcache.engine.segments.obstacles import Obstacle, find_engine_obstacle
 from agentcache.server.metrics import render_metrics
 from agentcache.server.snapshot_reader import Reading
 

@@ -5,7 +5,8 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcache.engine.segments.plan import (
+from agentcache.policy.price import RecomputeCost
+from agentcache.policy.reuse_plan import (
     Hits,
     Interval,
     SegmentCosts,
@@ -13,7 +14,6 @@ from agentcache.engine.segments.plan import (
     find_hits,
     plan_segments,
 )
-from agentcache.policy.cost import RecomputeCost
 
 BLOCK_SIZE = 16
 COSTS = SegmentCosts(RecomputeCost(slope_s=1e-6, base_s=2e-4, floor_s=1e-9), row_s=1e-3, block_size=BLOCK_SIZE)

@@ -30,8 +30,7 @@ from vllm.v1.structured_output import StructuredOutputManager
 
 from agentcache.engine.constants import SCHEDULER_CLASS
 from agentcache.engine.scheduler import AgentScheduler
-from agentcache.engine.segments.layer_rule import find_rule_obstacle
-from agentcache.engine.segments.obstacles import Obstacle
+from agentcache.engine.segments.obstacles import Obstacle, find_rule_obstacle
 from agentcache.engine.vllm.compat import find_moved
 
 BLOCKS = 64

@@ -107,7 +107,7 @@ def test_pins_keep_to_the_budget_and_the_cheapest_give_way(tiny_model_path: str)
     do_turn_in_no_time(lone, "two", tokens_of(2, 300), calls=(SEARCH,), session_id="b")
     lone.step()
     assert pins.blocks == 15
-    assert pins.blocks_left(pins.find("two")) >= 12
+    assert pins.blocks_left(next(pin for pin in pins if pin.owner == "two")) >= 12
     do_turn_in_no_time(lone, "salted", tokens_of(3, 300), calls=(SEARCH,), session_id="c", cache_salt="tenant")
     lone.step()
     assert sum(pins.blocks_left(pin) for pin in pins if pin.tenant is not None) <= 7

@@ -15,8 +15,8 @@ from agentcache.config import AgentCacheConfig
 from agentcache.engine.jobs.job_finder import generates_text
 from agentcache.engine.jobs.tracker import JobTracker
 from agentcache.engine.setup.jobs import JobsBuild
-from agentcache.policy.cost import RecomputeCost
 from agentcache.policy.lifespan import Frequency, LambdaBounds
+from agentcache.policy.price import RecomputeCost
 from agentcache.policy.registry import EvictorInputs, Learning
 from agentcache.policy.runtime_policy import Order, RuntimePolicy
 from tool_runtime.learning.continuum import ContinuumCode, ContinuumPaper
@@ -45,7 +45,9 @@ def make(
         block_size=16,
         hash_block_size=16,
         find_hits=lambda _: [],
-        get_request_counts=lambda: (0, 0),
+        count_elsewhere=lambda _: 0,
+        count_running=lambda: 0,
+        count_waiting=lambda: 0,
         connector=None,
     )
     build = JobsBuild(

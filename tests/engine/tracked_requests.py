@@ -16,7 +16,6 @@ from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
 from vllm.v1.request import Request, RequestStatus
 
 from agentcache._evictor import FreeContext
-from agentcache.engine.blocks.evictor_inputs import RequestCost, TurnCost
 from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT
 from agentcache.engine.jobs.duration_store import DurationStore
 from agentcache.engine.jobs.finish_classes import ReuseFactors
@@ -27,7 +26,7 @@ from agentcache.engine.observe.misses import Ledger, MissLog
 from agentcache.engine.order.admission import AdmissionControl
 from agentcache.engine.order.load_control import LoadControl
 from agentcache.engine.parts import Observers
-from agentcache.policy.cost import RecomputeCost
+from agentcache.policy.price import RecomputeCost, RequestCost, TurnCost
 from agentcache.policy.runtime_policy import LONGEST_S, RuntimePolicy
 from tool_runtime.agent.job import ToolCall
 from tool_runtime.learning.runtime import AgentRuntime

@@ -27,7 +27,7 @@ from agentcache.front_end.placing_client import (
     place_requests,
 )
 from agentcache.front_end.shared_placement import Rejoining, SharedPlacement
-from agentcache.policy.cost import RecomputeCost
+from agentcache.policy.price import RecomputeCost
 from agentcache.policy.replicas.engine_load import HostMemory, PrefillCost
 from agentcache.policy.replicas.job_homes import JobHome
 from agentcache.policy.replicas.placement import Placed

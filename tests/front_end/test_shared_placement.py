@@ -20,7 +20,7 @@ from agentcache.errors import ServerError
 from agentcache.front_end import placement_process, shared_placement
 from agentcache.front_end.placement_process import JobPlaces, Meeting
 from agentcache.front_end.shared_placement import PlacementProcess, Rejoining, SharedPlacement, connect, start_process
-from agentcache.policy.cost import RecomputeCost
+from agentcache.policy.price import RecomputeCost
 from agentcache.policy.replicas.chain import Chain
 from agentcache.policy.replicas.engine_load import PrefillCost
 

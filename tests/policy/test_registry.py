@@ -17,8 +17,8 @@ from agentcache._evictor import (
     ReturnTimeEvictor,
 )
 from agentcache.errors import InputError
-from agentcache.policy.cost import RecomputeCost
 from agentcache.policy.lifespan import Frequency, LambdaBounds
+from agentcache.policy.price import RecomputeCost
 from agentcache.policy.registry import (
     DEFAULT_POLICY,
     POLICIES,

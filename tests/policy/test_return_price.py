@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcache.policy.cost import RecomputeCost
-from agentcache.policy.return_price import ReturnPrice
+from agentcache.policy.price import RecomputeCost, ReturnPrice
 
 COMPUTE = RecomputeCost(slope_s=1e-7, base_s=3e-4, floor_s=1e-9)
 FETCH_S = 5e-5

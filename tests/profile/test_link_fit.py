@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcache.engine.cpu_cache.link import Link
 from agentcache.engine.vllm.copiers import CopyOrders
 from agentcache.errors import InputError
-from agentcache.policy.link_profile import ASSUMED_LINK, LinkSpeed
+from agentcache.policy.link_profile import ASSUMED_LINK, Link, LinkSpeed
 from agentcache.profile.link_rows import LinkRow, fit_link, predict_s
 from agentcache.sim.delays import HostLink, Links
 

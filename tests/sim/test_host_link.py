@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcache.engine.cpu_cache.link import Link
 from agentcache.engine.vllm.copiers import CopyOrders
 from agentcache.engine.vllm.workers import SimpleCPUOffloadMetadata
+from agentcache.policy.link_profile import Link
 from agentcache.sim.delays import HostLink, Links
 
 BLOCK_S, LATENCY_S, BOTH_SHARE = 1.0, 0.25, 0.625

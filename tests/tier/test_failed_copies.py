@@ -14,8 +14,8 @@ import torch
 from tiered_scheduler import make_tiered
 
 from agentcache.engine.cpu_cache.connector import TierConnector
-from agentcache.engine.cpu_cache.copies import Copies
 from agentcache.engine.cpu_cache.storing import Store
+from agentcache.engine.cpu_cache.tier import Copies
 from agentcache.engine.vllm import copiers
 from agentcache.engine.vllm.connector import CopiesDone, CopyingConnector, HostBlocks
 from agentcache.engine.vllm.copiers import CopyOrders, Ended, PlainCopier, StreamCopier
@@ -297,7 +297,8 @@ def test_a_worker_reports_each_copy_once(tiny_model_path: str) -> None:
     worker.wait_for_save()
     done = worker.build_connector_worker_meta()
     assert done is not None
-    assert (done.ended, done.failed, done.seconds.keys()) == ({6: 1, 7: 1}, set(), {6, 7})
+    assert done.ended.keys() == {6, 7}
+    assert all(seconds is not None and seconds >= 0 for (seconds,) in done.ended.values())
     assert worker.build_connector_worker_meta() is None
 
 
@@ -316,10 +317,10 @@ def test_a_copy_has_failed_if_it_did_at_any_worker() -> None:
     stores = [Store([], []) for _ in range(5)]
     for store in stores:
         copies.begin(store)
-    first = CopiesDone({1: 1, 2: 1, 3: 1}, failed={2}, seconds={1: 0.5, 3: 2.0})
-    second = CopiesDone({1: 1, 3: 1}, seconds={1: 0.25, 3: 3.0})
+    first = CopiesDone({1: [0.5], 2: [None], 3: [2.0]})
+    second = CopiesDone({1: [0.25], 3: [3.0]})
     assert copies.end(first.aggregate(second)) == ([(stores[1], 0.75), (stores[3], 5.0)], [])
     # The other worker has made it.
-    assert copies.end(CopiesDone({2: 1, 4: 1}, seconds={2: 0.5, 4: 1.0})) == ([(stores[2], None)], [])
-    assert copies.end(CopiesDone({4: 1}, seconds={4: 1.5})) == ([(stores[4], 2.5)], [])
+    assert copies.end(CopiesDone({2: [0.5], 4: [1.0]})) == ([(stores[2], None)], [])
+    assert copies.end(CopiesDone({4: [1.5]})) == ([(stores[4], 2.5)], [])
     assert copies._reported == CopiesDone()

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcache.engine.cpu_cache.fetching import FetchCosts, plan_fetch
-from agentcache.engine.cpu_cache.link import Link
-from agentcache.engine.segments.plan import Hits, Interval, SegmentCosts, plan_segments
-from agentcache.policy.cost import RecomputeCost
+from agentcache.policy.link_profile import Link
+from agentcache.policy.price import RecomputeCost
+from agentcache.policy.reuse_plan import FetchCosts, Hits, Interval, SegmentCosts, plan_fetch, plan_segments
 
 BLOCK = 16
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hand_clock import Clock
 
-from agentcache.engine.cpu_cache.store_choice import LookTimes
+from agentcache.engine.cpu_cache.storing import LookTimes
 
 MARGIN = 40
 

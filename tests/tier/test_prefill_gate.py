@@ -6,7 +6,7 @@ from hand_clock import Clock
 from tiered_jobs import PROMPT, ask, make_tokens
 from tiered_scheduler import TieredScheduler, make_tiered
 
-from agentcache.engine.cpu_cache.tier import PrefillGate
+from agentcache.engine.cpu_cache.storing import PrefillGate
 
 
 def test_gate_is_closed_while_blocks_are_not_stored() -> None:
@@ -35,7 +35,7 @@ def test_the_next_prefill_waits_as_long(tiny_model_path: str) -> None:
     """However long ago the last one began to wait, and whether or not its blocks were ever stored."""
     clock = Clock()
     tier = make_tiered(tiny_model_path).scheduler.tier
-    tier._gate = PrefillGate(lambda _: False, clock)
+    tier.storing.gate = PrefillGate(lambda _: False, clock)
 
     def let_prefill(requests: int) -> bool:
         return tier.limit_prefill(512, 1, requests) > 0

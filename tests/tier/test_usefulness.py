@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentcache.engine.cpu_cache.store_choice import Usefulness
+from agentcache.policy.price import Usefulness
 
 
 def test_class_is_tried_until_too_few_are_fetched() -> None:

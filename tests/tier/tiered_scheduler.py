@@ -128,12 +128,8 @@ class TieredScheduler(LoneScheduler):
         self._note_computed()
         done = [copy for copy in self.copies if not copy.left]
         self.copies = [copy for copy in self.copies if copy.left]
-        counts = CopiesDone(
-            {copy.number: 1 for copy in done},
-            failed={copy.number for copy in done if copy.fails},
-            seconds={copy.number: 0.5 for copy in done if not copy.fails},
-        )
-        self.scheduler.connector.update_connector_output(KVConnectorOutput(kv_connector_worker_meta=counts))
+        ended = CopiesDone({copy.number: [None if copy.fails else 0.5] for copy in done})
+        self.scheduler.connector.update_connector_output(KVConnectorOutput(kv_connector_worker_meta=ended))
         if self.scheduler.tier is None:
             return
         host = self.scheduler.tier.host

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 from unittest import mock
 
-from agentcache.engine.cpu_cache.store_choice import LookTimes
-from agentcache.engine.cpu_cache.storing import Store, Storing
+from agentcache.engine.cpu_cache.storing import LookTimes, Store, Storing
 from agentcache.engine.cpu_cache.tier import Tier, find_filled
 
 

@@ -1,15 +1,12 @@
-"""Derives costs from vLLM's configuration and ours: the evictor's inputs, and what a turn costs to compute again."""
+"""Derives costs from vLLM's configuration and ours: the evictor's inputs."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from agentcache.config import AgentCacheConfig
 from agentcache.config_reader import CONFIG_KEY
-from agentcache.engine.jobs.request_state import RequestState
 from agentcache.engine.vllm.base import VllmConfig, current_platform
-from agentcache.engine.vllm.types import Request
 from agentcache.errors import InputError
 from agentcache.models.catalog import short_name
 from agentcache.models.geometry import read_geometry
@@ -25,50 +22,7 @@ from agentcache.policy.presets import (
 )
 from agentcache.policy.profile_folder import Wanted, pick_profile
 from agentcache.policy.registry import EvictorInputs, Learning
-from agentcache.policy.return_price import BlockPrice
 from agentcache.policy.step_cost import StepCost
-
-
-@dataclass(frozen=True, slots=True)
-class TurnCost:
-    """Seconds of prefill. `recompute_cost` is that of a block of `block_size` tokens; the cache has `num_blocks`."""
-
-    recompute_cost: BlockPrice
-    block_size: int
-    num_blocks: int
-
-    def of_end(self, tokens: int, blocks: float) -> float:
-        """Return what the last blocks of so many tokens cost: what other requests share with them is the beginning."""
-        return blocks * self.recompute_cost.at(tokens - blocks * self.block_size / 2)
-
-    def of_rest(self, tokens: int, kept_tokens: int) -> float:
-        """Return what a prompt of so many tokens costs of which the first `kept_tokens` are cached."""
-        return self.of_end(tokens, (tokens - kept_tokens) / self.block_size)
-
-    def of_whole(self, tokens: int) -> float:
-        """Return what all full blocks of so many tokens cost."""
-        return self.of_end(tokens, tokens // self.block_size)
-
-    def of_lost(self, state: RequestState) -> float:
-        """Return the cost of what the turn before had left and is gone: the end of what is shared with it."""
-        return self.of_end(state.overlap.shared_tokens, state.turn.recomputed_tokens / self.block_size)
-
-    def share(self, blocks: int) -> float:
-        """Return the share of the cache that so many blocks are."""
-        return blocks / self.num_blocks
-
-
-@dataclass(frozen=True, slots=True)
-class RequestCost:
-    """Prices requests in seconds: the prefill as `prefill` says, each token of the reply by `step_s`."""
-
-    prefill: TurnCost
-    step_s: float
-
-    def find(self, request: Request, kept_tokens: int) -> float:
-        """Return the most that the request takes, served alone, of which so many tokens are cached."""
-        return self.prefill.of_rest(request.num_tokens, kept_tokens) + request.max_tokens * self.step_s
-
 
 # For a GPU that has no data sheet here: what decides the order is only how the costs of two positions compare.
 _OTHER_GPU = "h100"

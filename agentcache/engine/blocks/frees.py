@@ -28,6 +28,17 @@ class Describe(Protocol):
         """Return the context of the blocks."""
 
 
+def describe_unknown(
+    request: Request,  # noqa: ARG001
+    blocks: list[KVCacheBlock],  # noqa: ARG001
+    *,
+    prefix_only: bool,
+    whole: bool,
+) -> FreeContext:
+    """Return the context of blocks of which no job is known."""
+    return FreeContext(prefix_only=prefix_only, whole=whole)
+
+
 class Frees(Part):
     """Leaves to vLLM what requests free: there is no evictor to tell."""
 
@@ -66,16 +77,21 @@ class DescribedFrees(Frees):
         checkpoints: Checkpoints | None,
         *,
         describe: Describe,
+        note_use: Callable[[list[KVCacheBlock], FreeContext], None] | None,
         renew: Callable[[FreeContext], FreeContext],
         is_fill_request: Callable[[str], bool],
         fills_gaps: bool,
         fills_gaps_of: Callable[[Request], bool],
     ) -> None:
-        """`queue` is that of the manager's pool. `renew` gives the context that holds by now."""
+        """`queue` is that of the manager's pool. `renew` gives the context that holds by now.
+
+        `note_use`, where there is a CPU cache, notes who frees blocks.
+        """
         self._manager = manager
         self.queue = queue
         self._checkpoints = checkpoints
         self._describe = describe
+        self._note_use = note_use
         self._renew = renew
         self._is_fill_request = is_fill_request
         self._fills_gaps = fills_gaps
@@ -154,12 +170,15 @@ class DescribedFrees(Frees):
 
     def _find_context(self, request: Request, blocks: list[KVCacheBlock]) -> FreeContext:
         is_prefix_only = not self._fills_gaps_of(request)
-        return self._describe(
+        context = self._describe(
             request,
             blocks,
             prefix_only=self._fills_gaps and is_prefix_only,
             whole=self._checkpoints is not None and is_prefix_only,
         )
+        if self._note_use is not None:
+            self._note_use(blocks, context)
+        return context
 
 
 def _ids(blocks: Iterable[KVCacheBlock]) -> list[int]:

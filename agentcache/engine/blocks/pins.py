@@ -18,8 +18,6 @@ from tool_runtime.learning.ttl import Hold
 
 # Which one gives way may be told by a time, the latest first.
 LATEST_S = 1e9
-
-
 # So many entries of blocks that wait for their pins, 2 MB: with more, no pin begins until others have ended. Jobs that
 # share a context have one entry each, and one for each place where they part.
 _MAX_RESERVATIONS = 2**18
@@ -57,7 +55,7 @@ class Pin:
     expires_s: float
     value_s: float
     rank: Callable[[Pin], float]
-    blocks: int = 0
+    blocks: int
     awaited: bool = False
     ended_s: float | None = None
     end: PinEnd | None = None
@@ -130,10 +128,6 @@ class Pins:
         """Iterate over the live pins; they may end meanwhile."""
         return iter(list(self._live.values()))
 
-    def find(self, owner: str) -> Pin | None:
-        """Return the live pin of the owner, None if it has none."""
-        return self._by_owner.get(owner)
-
     def begin(
         self,
         owner: str,
@@ -164,13 +158,11 @@ class Pins:
         """
         hold = decide(0.0, [block.ref_cnt for block in blocks].count(1))
         block_ids = [block.block_id for block in blocks if block._block_hash]
-        if hold.ttl_s <= 0 or not self.budget_blocks or not block_ids:
-            return None
-        if self._evictor.reservations >= _MAX_RESERVATIONS:
+        is_worthless = hold.ttl_s <= 0 or not self.budget_blocks or not block_ids
+        if is_worthless or self._evictor.reservations >= _MAX_RESERVATIONS:
             return None
         now_s, number = self._clock(), next(self._numbers)
-        pin = Pin(number, owner, job, tenant, turn, now_s, now_s + hold.ttl_s, hold.value_s, rank)
-        pin.blocks = len(block_ids)
+        pin = Pin(number, owner, job, tenant, turn, now_s, now_s + hold.ttl_s, hold.value_s, rank, len(block_ids))
         self._evictor.reserve(number, block_ids)
         self.began += 1
         of_job = self._by_job.setdefault(job, {})
@@ -202,14 +194,12 @@ class Pins:
 
     def drop_guard(self, request_id: str) -> None:
         """Drop what is kept for a request that was admitted, or is over."""
-        number = self._guards.pop(request_id, None)
-        if number is not None:
+        if (number := self._guards.pop(request_id, None)) is not None:
             self._evictor.release(number, self._clock())
 
     def end(self, owner: str, cause: PinEnd) -> None:
         """End the turn's pin; do nothing if it has none that is live."""
-        pin = self._by_owner.get(owner)
-        if pin is not None:
+        if (pin := self._by_owner.get(owner)) is not None:
             self._end(pin, cause)
 
     def end_all(self, cause: PinEnd, job: str | None = None) -> None:
@@ -228,8 +218,7 @@ class Pins:
         if self.blocks > self._checked_blocks:
             self._keep_budgets()
         self._checked_blocks = self.blocks
-        now_s = self._clock()
-        decided = 0
+        now_s, decided = self._clock(), 0
         while decided < MAX_EXPIRED and self._deadlines and self._deadlines[0][0] <= now_s:
             pin = self._live.get(heapq.heappop(self._deadlines)[1])
             if pin is None or pin.awaited:

@@ -2,26 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from agentcache.config import AgentCacheConfig
 from agentcache.engine.blocks.evictor_inputs import find_profile
 from agentcache.engine.vllm.base import VllmConfig
 from agentcache.engine.vllm.types import Scheduler
-from agentcache.policy.link_profile import ASSUMED_LINK, LinkSpeed, LinkSpeeds
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """One direction: seconds until a copy begins, and seconds of each block."""
-
-    latency_s: float
-    block_s: float
-
-    @classmethod
-    def of(cls, speed: LinkSpeed, scheduler: Scheduler) -> Link:
-        """Return what copies of the scheduler's blocks cost at this speed."""
-        return cls(speed.latency_s, find_block_bytes(scheduler) / (speed.gb_s * 1e9))
+from agentcache.policy.link_profile import ASSUMED_LINK, LinkSpeeds
 
 
 def find_block_bytes(scheduler: Scheduler) -> float:

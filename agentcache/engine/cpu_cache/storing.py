@@ -14,13 +14,13 @@ from itertools import compress
 from agentcache._evictor import Evictor, FreeContext
 from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.cpu_cache.host_cache import UNKNOWN_USE, HostCache, LastUse, StoredBlock
-from agentcache.engine.cpu_cache.store_choice import LookTimes, Usefulness
 from agentcache.engine.observe.misses import Ledger
 from agentcache.engine.observe.views import TierCounts
 from agentcache.engine.parts import Observers
 from agentcache.engine.segments.cached_blocks import HitFinder
 from agentcache.engine.vllm.base import cdiv
 from agentcache.engine.vllm.types import BlockHashWithGroupId, KVCacheBlock, Scheduler
+from agentcache.policy.price import Usefulness
 
 # While a block is copied it goes last: its loss can be avoided, however little it is worth.
 _COPYING_S = 1e3
@@ -31,6 +31,10 @@ _STEPS_AHEAD = 4
 # Steps whose new tokens take as many victims as are copied beside one
 # (docs/results/host-memory-choices.md#bounded-copies).
 _STEPS_AT_ONCE = 2
+# Even where nothing is evicted the order changes as time goes by.
+_LOOK_AGAIN_S = 0.5
+# So long prefills wait at a stretch. Three steps of decodes and the copies beside them take about as long.
+_MOST_GATED_S = 0.1
 
 
 @dataclass(slots=True, eq=False)
@@ -40,6 +44,72 @@ class Store:
     blocks: Sequence[KVCacheBlock]
     copies: Sequence[StoredBlock]
     abandoned: bool = False
+
+
+class LookTimes:
+    """Knows when to look at the GPU's next victims: a look walks through all of them, and most steps change few."""
+
+    def __init__(self, queue: BlockQueue, clock: Callable[[], float]) -> None:
+        self._queue = queue
+        self._clock = clock
+        self._begun_s = -_LOOK_AGAIN_S
+        self._evicted = 0
+        self._wanted = 0
+        self.is_awaited = False
+        """Whether blocks were freed since the last look."""
+        self.has_more = False
+        """The last look found more than a step may copy."""
+
+    def want(self, victims: int) -> None:
+        """Ask for so many victims more than usual."""
+        self._wanted = max(self._wanted, victims)
+
+    def is_due(self, margin: int, *, idle: bool) -> bool:
+        """Tell whether so many blocks went, or so much time, that others of the next `margin` are victims now.
+
+        While the engine is idle time evicts nothing. It looks once at what requests have left: with copies that outlast
+        the time to the next look, and more victims than the CPU cache has room for, it would copy for ever.
+        """
+        if self._wanted or self.has_more:
+            return True
+        if self.is_awaited if idle else self._clock() - self._begun_s >= _LOOK_AGAIN_S:
+            return True
+        return self._queue.evictions["capacity"].blocks - self._evicted >= margin // 4
+
+    def begin(self) -> int:
+        """Note that a look begins. Return how many victims more than usual are asked for."""
+        self._begun_s, self._evicted = self._clock(), self._queue.evictions["capacity"].blocks
+        wanted, self._wanted = self._wanted, 0
+        self.is_awaited = self.has_more = False
+        return wanted
+
+
+class PrefillGate:
+    """Closed while the blocks that go next are not stored, but not for long.
+
+    What a long request leaves at its end is thousands of blocks, none of them stored, and a prefill takes hundreds a
+    step. A copy counts some steps after it began. Steps of decodes alone are short, and a block takes many times as
+    long to compute as to copy.
+    """
+
+    def __init__(self, can_lose: Callable[[int], bool], clock: Callable[[], float]) -> None:
+        """`can_lose` tells whether the next so many blocks are stored or not worth it, and has them stored if not."""
+        self._can_lose = can_lose
+        self._clock = clock
+        self._closed_s: float | None = None
+
+    def end_wait(self) -> None:
+        """Note a step that no prefill waits for: the next one waits anew."""
+        self._closed_s = None
+
+    def is_open(self, blocks: int) -> bool:
+        """Tell whether this step may take so many blocks."""
+        if self._can_lose(blocks):
+            self.end_wait()
+            return True
+        if self._closed_s is None:
+            self._closed_s = self._clock()
+        return self._clock() - self._closed_s >= _MOST_GATED_S
 
 
 class Storing:
@@ -95,6 +165,7 @@ class Storing:
         # Being copied. The GPU may have several blocks of one hash, of requests that computed the same side by side.
         self._under_way: set[BlockHashWithGroupId] = set()
         self.looks = LookTimes(queue, clock)
+        self.gate = PrefillGate(self.can_lose, clock)
 
     def note_use(self, blocks: Sequence[KVCacheBlock], context: FreeContext) -> None:
         """Note who frees these blocks of the GPU now."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
-from agentcache.engine.cpu_cache.copies import Copies
-from agentcache.engine.cpu_cache.fetching import Fetching
-from agentcache.engine.cpu_cache.storing import Storing
+from agentcache.engine.cpu_cache.fetching import Fetch, Fetching
+from agentcache.engine.cpu_cache.storing import Store, Storing
 from agentcache.engine.observe.views import TierCounts
 from agentcache.engine.parts import Part
 from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP, CachedBlockMap
@@ -19,42 +19,12 @@ from agentcache.engine.vllm.connector import CopiesDone
 from agentcache.engine.vllm.copiers import CopyOrders
 from agentcache.engine.vllm.types import KVCacheBlock, Request, Scheduler, SchedulerOutput
 from agentcache.errors import IntegrityError
-from agentcache.policy.return_price import ReturnPrice
+from agentcache.policy.price import ReturnPrice
 
 logger = init_logger("vllm.agentcache")
 
 # So long what is on its way to the GPU may take the link. What a request wants beyond that comes in parts.
 _MOST_FETCHES_S = 0.1
-# So long prefills wait at a stretch. Three steps of decodes and the copies beside them take about as long.
-_MOST_GATED_S = 0.1
-
-
-class PrefillGate:
-    """Closed while the blocks that go next are not stored, but not for long.
-
-    What a long request leaves at its end is thousands of blocks, none of them stored, and a prefill takes hundreds a
-    step. A copy counts some steps after it began. Steps of decodes alone are short, and a block takes many times as
-    long to compute as to copy.
-    """
-
-    def __init__(self, can_lose: Callable[[int], bool], clock: Callable[[], float]) -> None:
-        """`can_lose` tells whether the next so many blocks are stored or not worth it, and has them stored if not."""
-        self._can_lose = can_lose
-        self._clock = clock
-        self._closed_s: float | None = None
-
-    def end_wait(self) -> None:
-        """Note a step that no prefill waits for: the next one waits anew."""
-        self._closed_s = None
-
-    def is_open(self, blocks: int) -> bool:
-        """Tell whether this step may take so many blocks."""
-        if self._can_lose(blocks):
-            self.end_wait()
-            return True
-        if self._closed_s is None:
-            self._closed_s = self._clock()
-        return self._clock() - self._closed_s >= _MOST_GATED_S
 
 
 def find_filled(scheduler: Scheduler, step: SchedulerOutput) -> set[int]:
@@ -72,6 +42,87 @@ def find_filled(scheduler: Scheduler, step: SchedulerOutput) -> set[int]:
     return filled
 
 
+class Copies:
+    """Fetches that are added between two steps become one copy: they end together."""
+
+    def __init__(self, workers: int, most_fetched: int) -> None:
+        """Take how many of vLLM's workers make each copy.
+
+        At most `most_fetched` blocks, or one fetch of more, are on their way to the GPU at a time.
+        """
+        self._numbers = itertools.count()
+        self.stores: dict[int, Store] = {}
+        self.most_fetched = most_fetched
+        self._fetches: dict[int, Fetch] = {}
+        self._added: list[Fetch] = []
+        self._workers = workers
+        # Of copies that have not ended at all workers.
+        self._reported = CopiesDone()
+        # In this step a request was made to wait for the link.
+        self._link_full = False
+
+    @property
+    def fetches(self) -> Iterable[Fetch]:
+        """Those under way, and those that are about to begin."""
+        return itertools.chain(self._fetches.values(), self._added)
+
+    @property
+    def is_fetching(self) -> bool:
+        """Tell whether blocks are on their way to the GPU."""
+        return bool(self._fetches or self._added)
+
+    def add(self, fetch: Fetch) -> None:
+        """Have a fetch begin beside the next step."""
+        self._added.append(fetch)
+
+    def is_link_full(self, blocks: int) -> bool:
+        """Tell whether a fetch of so many blocks must wait for those before it.
+
+        All fetches that begin in one step end together. Began all at once, the first request would wait for what the
+        last one wants, and their blocks would leave no room for what could run meanwhile.
+        """
+        under_way = sum(len(fetch.blocks) for fetch in self.fetches)
+        # Who is next in the queue stays next: a small fetch behind a large one does not pass it.
+        self._link_full = self._link_full or bool(under_way and under_way + blocks > self.most_fetched)
+        return self._link_full
+
+    def begin(self, store: Store | None) -> CopyOrders:
+        """Begin the store and what was added, beside the step that has just been scheduled."""
+        self._link_full = False
+        metadata = CopyOrders()
+        if store is not None:
+            metadata.store_event = number = next(self._numbers)
+            self.stores[number] = store
+            metadata.store_gpu_blocks = [block.block_id for block in store.blocks]
+            metadata.store_cpu_blocks = [copy.block.block_id for copy in store.copies]
+        if self._added:
+            whole, self._added = Fetch.join(self._added), []
+            metadata.load_event = number = next(self._numbers)
+            self._fetches[number] = whole
+            metadata.load_gpu_blocks = [block.block_id for block in whole.blocks]
+            metadata.load_cpu_blocks = [block.block_id for block in whole.sources]
+        return metadata
+
+    def end(self, done: CopiesDone) -> tuple[list[tuple[Store, float | None]], list[tuple[Fetch, float | None]]]:
+        """Take over what workers report since the last call: they do not end a copy in the same step.
+
+        Returns:
+            What has ended at all of them, with the seconds that it took them together; None if it failed at any.
+        """
+        reported = self._reported = self._reported.aggregate(done)
+        whole = [number for number in done.ended if len(reported.ended[number]) == self._workers]
+        ended = {number: _add_up(reported.ended.pop(number)) for number in whole}
+        return (
+            [(self.stores.pop(number), seconds) for number, seconds in ended.items() if number in self.stores],
+            [(self._fetches.pop(number), seconds) for number, seconds in ended.items() if number in self._fetches],
+        )
+
+
+def _add_up(seconds: list[float | None]) -> float | None:
+    known = [each for each in seconds if each is not None]
+    return sum(known) if len(known) == len(seconds) else None
+
+
 class Tier(Part):
     """Steers vLLM's workers: it says what to copy behind each step, and hears what has been copied."""
 
@@ -83,17 +134,15 @@ class Tier(Part):
         fetching: Fetching,
         filler: GapFiller,
         price: ReturnPrice,
-        clock: Callable[[], float],
     ) -> None:
         """Join the caches: `storing` chooses what is copied to the CPU cache, `fetching` what is copied back.
 
-        `filler` holds blocks of waiting requests, `price` is told what was fetched. `clock` gives seconds.
+        `filler` holds blocks of waiting requests, `price` is told what was fetched.
         """
         self.host = storing.host
         self.storing = storing
         self.fetching = fetching
         self.counts = storing.counts
-        self._gate = PrefillGate(storing.can_lose, clock)
         self._scheduler = scheduler
         self._filler = filler
         self._price = price
@@ -124,9 +173,9 @@ class Tier(Part):
         """
         has_prefill = decodes < requests
         if not decodes or not has_prefill:
-            self._gate.end_wait()
+            self.storing.gate.end_wait()
             return tokens
-        return tokens if self._gate.is_open(cdiv(tokens, self._scheduler.block_size)) else 0
+        return tokens if self.storing.gate.is_open(cdiv(tokens, self._scheduler.block_size)) else 0
 
     def admitted(self, request: Request, hit_tokens: int, filled: Collection[int]) -> None:  # noqa: ARG002
         """Note that the request runs: the GPU keeps its blocks until it ends."""
@@ -144,17 +193,13 @@ class Tier(Part):
         most = self.copies.most_fetched
         if self.copies.is_link_full(min(len(wanted), most)):
             return True
-        if not self._find_room(request, on_gpu):
-            return False
+        if not self._filler.has_room(request, on_gpu):
+            self._filler.release_holds(keep_for=request)
+            if not self._filler.has_room(request, on_gpu):
+                return False
         if (fetch := self.fetching.begin(request, on_gpu, wanted, most)) is not None:
             self.copies.add(fetch)
         return True
-
-    def _find_room(self, request: Request, on_gpu: CachedBlockMap) -> bool:
-        if self._filler.has_room(request, on_gpu):
-            return True
-        self._filler.release_holds(keep_for=request)
-        return self._filler.has_room(request, on_gpu)
 
     @property
     def needs_step(self) -> bool:
@@ -231,6 +276,10 @@ class Tier(Part):
         keys = [copy.key for store in self.copies.stores.values() for copy in store.copies]
         if len(set(keys)) < len(keys) or any(map(self.host.map.holds, keys)):
             raise IntegrityError("a block is copied to the CPU cache twice")
+
+    def count_elsewhere(self, request: Request) -> int:
+        """Count the request's blocks that are in the CPU cache alone."""
+        return self.fetching.count_here(request)
 
     def awaits_blocks(self, request: Request, on_gpu: CachedBlockMap) -> bool:
         """Tell whether blocks of the request are fetched, or are to be, by what the GPU has."""

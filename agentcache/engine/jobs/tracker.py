@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from agentcache._evictor import FreeContext
-from agentcache.engine.blocks.evictor_inputs import TurnCost
 from agentcache.engine.blocks.pins import Pin, PinEnd, Pins, pin_rank
 from agentcache.engine.constants import ANSWER_MARK
 from agentcache.engine.jobs.duration_store import DurationStore
@@ -23,6 +22,7 @@ from agentcache.engine.replies.ended_reply import ToolReader, calls_of, is_answe
 from agentcache.engine.vllm.types import EngineCoreOutputs, KVCacheBlock, Request
 from agentcache.engine.vllm.workers import KVConnectorBase_V1
 from agentcache.engine.waits import WaitReason
+from agentcache.policy.price import TurnCost
 from agentcache.policy.runtime_policy import RuntimePolicy
 from tool_runtime.learning.job_entry import Departure, Gap
 from tool_runtime.learning.job_table import MAX_EXPIRED
@@ -105,9 +105,8 @@ class JobTracker(Part):
         state, now_s = self.states.get(request.request_id), self.clock()
         return state.priority if state is not None else QueuePriority(ORDINARY, now_s, now_s, by_arrival=True)
 
-    @property
     def patience_s(self) -> float:
-        """The seconds after which a request goes before those of older jobs."""
+        """Return the seconds after which a request goes before those of older jobs."""
         return self.waiting.patience_s
 
     def find_wait(self, request: Request, available: int) -> WaitReason | None:
@@ -129,7 +128,9 @@ class JobTracker(Part):
         now_s, stats, turn = self.clock(), request.prefill_stats, state.turn
         note_admission(state, now_s, stats)
         turn.hits = self._places_guard.ask({}, find_places, self.connector, request, stats)
-        self.runtime.load.admitted(now_s - turn.arrived_s, self.turn_cost.of_lost(state))
+        self.runtime.load.admitted(
+            now_s - turn.arrived_s, self.turn_cost.of_lost(state.overlap.shared_tokens, turn.recomputed_tokens)
+        )
         self.waiting.admitted(request, state, now_s)
         self._end_return(state)
 

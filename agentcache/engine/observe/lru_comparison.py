@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 from agentcache.engine.observe.views import ComparisonCounts
 from agentcache.engine.parts import Part
-from agentcache.engine.segments.layer_rule import has_full_attention_alone
-from agentcache.engine.segments.plan import Interval, SegmentCosts
+from agentcache.engine.segments.obstacles import has_full_attention_alone
 from agentcache.engine.vllm.base import cdiv
 from agentcache.engine.vllm.types import Request, Scheduler
 from agentcache.errors import IntegrityError
+from agentcache.policy.reuse_plan import Interval, SegmentCosts
 
 
 class _Held(NamedTuple):

@@ -22,7 +22,7 @@ from agentcache.engine.vllm.types import (
     Request,
     make_block_hash_with_group_id,
 )
-from agentcache.policy.return_price import ReturnPrice
+from agentcache.policy.price import ReturnPrice
 
 # Of a block's hash: enough to tell blocks apart.
 _HASH_BYTES = 8

@@ -11,8 +11,6 @@ from itertools import chain, count
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from agentcache.engine.segments.layer_rule import LayerRule
-from agentcache.engine.segments.plan import Hits, Interval, Place, begin_outside, find_hits
 from agentcache.engine.vllm.base import cdiv
 from agentcache.engine.vllm.patches import replace
 from agentcache.engine.vllm.types import (
@@ -24,6 +22,7 @@ from agentcache.engine.vllm.types import (
     Request,
     make_block_hash_with_group_id,
 )
+from agentcache.policy.reuse_plan import Hits, Interval, LayerRule, Place, begin_outside, find_hits
 
 Keys = list[BlockHashWithGroupId]
 

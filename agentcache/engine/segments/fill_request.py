@@ -1,15 +1,15 @@
-"""Fill requests and those that they are for: what one is made of, who can have one, and what is held for it."""
+"""Fill requests and those that they are for: who can have one, what is held for it, and the queue that shows them."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from agentcache.engine.constants import FILL_MARK
 from agentcache.engine.segments.cached_blocks import CachedBlockMap, HitFinder
-from agentcache.engine.segments.plan import Interval, Place
-from agentcache.engine.vllm.types import BlockPool, KVCacheBlock, Request, RequestStatus, SamplingParams
+from agentcache.engine.vllm.types import BlockPool, KVCacheBlock, Request, RequestQueue, RequestStatus, SamplingParams
+from agentcache.policy.reuse_plan import Interval, Place
 
 _STARTABLE = (RequestStatus.WAITING, RequestStatus.PREEMPTED)
 
@@ -155,3 +155,67 @@ class Holds:
         """Release some of what is held for a request."""
         # The last first, as vLLM frees a request's blocks.
         self._pool.free_blocks([parent.held.pop(place) for place in sorted(places, reverse=True)])
+
+
+class FillingQueue(RequestQueue):
+    """Show fill requests at the front of vLLM's own queue, which keeps the order. They are never stored in it."""
+
+    def __init__(
+        self, queue: RequestQueue, next_row: Callable[[Request], Request], rows: Mapping[str, FillRequest]
+    ) -> None:
+        """`next_row` finds what the next request needs first; `rows` are the fill requests under way, by their id."""
+        self._queue = queue
+        self._next_row = next_row
+        self._rows = rows
+        self._front: Request | None = None
+
+    def peek_request(self) -> Request:
+        """Return the request at the front: a fill request as long as the next one needs any."""
+        self._front = self._next_row(self._queue.peek_request())
+        return self._front
+
+    def pop_request(self) -> Request:
+        """Take the request at the front.
+
+        Where a fill request could not be scheduled, its parent leaves the queue: what keeps a fill
+        request from running keeps its parent, too, and both are looked at again in the next step.
+        """
+        front, self._front = self._front, None
+        if front is not None and front.request_id in self._rows:
+            return front
+        return self._queue.pop_request()
+
+    def add_request(self, request: Request) -> None:
+        """Add a client's request to vLLM's queue."""
+        self._queue.add_request(request)
+
+    def prepend_request(self, request: Request) -> None:
+        """Put a request back at the front, unless it is a fill request: those are planned anew after a preemption."""
+        if request.request_id not in self._rows:
+            self._queue.prepend_request(request)
+
+    def prepend_requests(self, requests: Iterable[Request]) -> None:
+        """Put requests back at the front of vLLM's queue."""
+        self._queue.prepend_requests(requests)
+
+    def remove_request(self, request: Request) -> None:
+        """Take out a request that waits."""
+        self._front = None
+        self._queue.remove_request(request)
+
+    def remove_requests(self, requests: Iterable[Request]) -> None:
+        """Take out those of the requests that wait."""
+        self._front = None
+        self._queue.remove_requests(requests)
+
+    def __bool__(self) -> bool:
+        """Tell whether any client's request waits."""
+        return bool(self._queue)
+
+    def __len__(self) -> int:
+        """Return the number of clients' requests that wait."""
+        return len(self._queue)
+
+    def __iter__(self) -> Iterator[Request]:
+        """Iterate over the clients' requests that wait."""
+        return iter(self._queue)

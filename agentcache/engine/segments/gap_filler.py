@@ -24,10 +24,10 @@ from agentcache.engine.segments.fill_request import (
     is_startable,
     make_fill_request,
 )
-from agentcache.engine.segments.plan import Hits, Interval, Place, SegmentCosts, plan_segments
 from agentcache.engine.vllm.base import cdiv
 from agentcache.engine.vllm.types import KVCacheBlock, KVCacheManager, Request, RequestStatus
 from agentcache.engine.waits import WaitReason
+from agentcache.policy.reuse_plan import Hits, Interval, Place, SegmentCosts, plan_segments
 
 _NO_ROOM = "no room"
 

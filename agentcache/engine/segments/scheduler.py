@@ -1,4 +1,7 @@
-"""vLLM's scheduler with multi-segment reuse: fill requests of our own compute the gaps in front of cached blocks."""
+"""vLLM's scheduler with multi-segment reuse: fill requests of our own compute the gaps in front of cached blocks.
+
+Beside it is the KV cache manager that it steers.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,17 @@ from itertools import chain
 from typing import Any
 
 from agentcache.engine.parts import Hooks
-from agentcache.engine.segments.cached_blocks import CachedBlockMap, HitFinder
-from agentcache.engine.segments.fill_request import find_obstacle
+from agentcache.engine.segments.cached_blocks import CachedBlockMap
+from agentcache.engine.segments.fill_request import FillingQueue, find_obstacle
 from agentcache.engine.segments.gap_filler import GapFiller
-from agentcache.engine.segments.layer_rule import find_rule_obstacle, make_rule
-from agentcache.engine.segments.obstacles import Obstacle
-from agentcache.engine.segments.plan import SegmentCosts
-from agentcache.engine.segments.stand_ins import FillingQueue
-from agentcache.engine.vllm.base import VllmConfig, init_logger
+from agentcache.engine.vllm.base import init_logger
+from agentcache.engine.vllm.patches import replace
 from agentcache.engine.vllm.scheduler import VllmScheduler
 from agentcache.engine.vllm.types import (
     EngineCoreOutputs,
     KVCacheBlock,
-    KVCacheConfig,
+    KVCacheBlocks,
+    KVCacheManager,
     ModelRunnerOutput,
     Request,
     RequestStatus,
@@ -38,7 +39,7 @@ _BLOCKED: dict[RequestStatus, WaitReason] = {
 
 
 class MultiSegmentScheduler(VllmScheduler):
-    """Stock vLLM until `fill_gaps` is called with what `make_filler` made, and `hooks` has parts that decide."""
+    """Stock vLLM until `fill_gaps` is called, and `hooks` has parts that decide."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -49,22 +50,10 @@ class MultiSegmentScheduler(VllmScheduler):
         # Whether the KV connector is ours, and brings blocks before requests are admitted.
         self.steers_tier = False
 
-    def make_filler(self, costs: SegmentCosts, max_gaps: int) -> GapFiller:
-        """Make what plans fill requests, on an engine that can have gaps."""
-        finder = HitFinder(self.kv_cache_manager.block_pool, make_rule(self.kv_cache_config), self.block_size)
-        return GapFiller(
-            self.kv_cache_manager,
-            finder,
-            costs,
-            max_gaps,
-            find_wait=self.find_wait,
-            awaits_blocks=self.awaits_blocks,
-        )
-
     def fill_gaps(self, filler: GapFiller) -> None:
         """Reuse cached blocks behind gaps from now on."""
         self.gap_filler = filler
-        self.waiting = FillingQueue(self.waiting, filler)
+        self.waiting = FillingQueue(self.waiting, filler.next_row, filler.rows)
         if self.enable_kv_cache_events:
             logger.warning(
                 "KV events are on and gaps are filled: of a prompt the first blocks are evicted before the last, so a "
@@ -172,29 +161,26 @@ class MultiSegmentScheduler(VllmScheduler):
         """Tell whether the request must wait for blocks of the CPU cache, by what the GPU has."""
         return any(awaits(request, on_gpu) for awaits in self.hooks.awaits_blocks)
 
+    def count_elsewhere(self, request: Request) -> int:
+        """Count the request's blocks that are in another cache alone."""
+        return sum(count(request) for count in self.hooks.count_elsewhere)
+
+    def limit_prefill(self, tokens: int, decodes: int, requests: int) -> int:
+        """Limit the prompt tokens of a step in which so many of all requests decode; 0 for decodes alone."""
+        return min((limit(tokens, decodes, requests) for limit in self.hooks.limit_prefill), default=tokens)
+
+    def count_running(self) -> int:
+        """Count the requests that run."""
+        return self.get_request_counts()[0]
+
+    def count_waiting(self) -> int:
+        """Count those that wait."""
+        return self.get_request_counts()[1]
+
     def note_wait(self, request: Request, reason: WaitReason) -> None:
         """Note what holds a request that this step has looked at."""
         for note in self.hooks.note_wait:
             note(request, reason)
-
-    def note_taker(self, request: Request) -> None:
-        """Note for whom blocks are evicted if any are."""
-        self.taker = self.client_request_of(request).request_id
-
-    def make_room(self, request: Request) -> bool:
-        """Give a request that finds no blocks those held for others, before anything is preempted for it."""
-        return any(make(request, is_alone=not self.running) for make in self.hooks.make_room)
-
-    def choose_victim(self, request: Request) -> None:
-        """Put what is to be preempted for a request that finds no blocks last in the batch."""
-        for choose in self.hooks.choose_victim:
-            choose(request, self.running)
-
-    def register_fill(self, request: Request) -> None:
-        """Note a fill request that runs."""
-        self.requests[request.request_id] = request
-        # The step may have no room to look at that one.
-        self.note_wait(self.client_request_of(request), "fill")
 
     def _handle_blocked_waiting_request(self, request: Request) -> bool:
         reason, blocked = self._find_own_wait(request), _BLOCKED.get(request.status)
@@ -227,33 +213,67 @@ class MultiSegmentScheduler(VllmScheduler):
             super().finish_requests(names, RequestStatus.FINISHED_ABORTED)
 
 
-def find_engine_obstacle(scheduler: MultiSegmentScheduler) -> Obstacle | None:
-    """Find why this engine cannot have gaps; None if it can."""
-    foreign = scheduler.has_foreign_connector
-    found = find_config_obstacle(scheduler.vllm_config, scheduler.kv_cache_config, has_connector=foreign)
-    # Last: it is also the mark of several sizes of blocks.
-    return found or (Obstacle.HASH_SIZE if scheduler.hash_block_size != scheduler.block_size else None)
-
-
-def find_config_obstacle(
-    vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, *, has_connector: bool = False
-) -> Obstacle | None:
-    """Find what in the options or the layers rules out gaps. `has_connector`: one that brings blocks by itself."""
-    parallel, speculative = vllm_config.parallel_config, vllm_config.speculative_config
-    obstacles = {
-        Obstacle.PREFIX_CACHING_OFF: not vllm_config.cache_config.enable_prefix_caching,
-        Obstacle.DRAFTER: speculative is not None and speculative.method != "ngram",
-        Obstacle.KV_CONNECTOR: has_connector,
-        Obstacle.ROUTED_EXPERTS: vllm_config.aux_output_config.enabled,
-        Obstacle.DUAL_BATCH_OVERLAP: parallel.use_ubatching,
-        Obstacle.CONTEXT_PARALLEL: parallel.decode_context_parallel_size * parallel.prefill_context_parallel_size > 1,
-    }
-    found = next((obstacle for obstacle, holds in obstacles.items() if holds), None)
-    return found or find_rule_obstacle(kv_cache_config)
-
-
 def _drop_outputs(by_client: dict[int, EngineCoreOutputs], names: set[str]) -> None:
     for outputs in by_client.values():
         outputs.outputs = [output for output in outputs.outputs if output.request_id not in names]
         if outputs.finished_requests:
             outputs.finished_requests -= names
+
+
+class SteeredCacheManager(KVCacheManager):
+    """Has the state of vLLM's own manager, whose class it takes, and does as its scheduler wants.
+
+    It looks for room, and counts gaps that were filled as computed.
+    """
+
+    scheduler: MultiSegmentScheduler
+
+    def allocate_slots(self, request: Request, num_new_tokens: int, *args: Any, **kwargs: Any) -> KVCacheBlocks | None:
+        """Allocate blocks; look for room before vLLM preempts for a request that finds none."""
+        scheduler = self.scheduler
+        scheduler.taker = scheduler.client_request_of(request).request_id
+        blocks = super().allocate_slots(request, num_new_tokens, *args, **kwargs)
+        # What is held for others, before anything is preempted.
+        if blocks is None and any(make(request, is_alone=not scheduler.running) for make in scheduler.hooks.make_room):
+            blocks = super().allocate_slots(request, num_new_tokens, *args, **kwargs)
+        if blocks is None:
+            for choose in scheduler.hooks.choose_victim:
+                choose(request, scheduler.running)
+        return blocks
+
+    def get_computed_blocks(self, request: Request, *limit: int | None) -> tuple[KVCacheBlocks, int, int]:
+        """Find the cached blocks that a request begins with. vLLM 0.33 gives the most tokens, None for any.
+
+        A request for which a fill request was planned has been looked up then. KV events need vLLM's own look-up.
+        """
+        # With returned routed experts there is a limit: such engines fill no gaps.
+        is_limited = any(tokens is not None for tokens in limit)
+        filler = None if is_limited or self.scheduler.enable_kv_cache_events else self.scheduler.gap_filler
+        if filler is None or (prefix := filler.find_prefix(request)) is None:
+            return super().get_computed_blocks(request, *limit)
+        groups, tokens, boundary = prefix
+        return self.create_kv_cache_blocks(groups), tokens, boundary
+
+    def record_prefix_cache_stats(self, request: Request, num_hits: int) -> None:
+        """Record an admission: that of a fill request nowhere else, that of others without what was brought."""
+        filler = self.scheduler.gap_filler
+        brought = (0, 0) if filler is None else filler.admit(request, num_hits)
+        if brought is None:
+            self.scheduler.requests[request.request_id] = request
+            # The step may have no room to look at its parent.
+            self.scheduler.note_wait(self.scheduler.client_request_of(request), "fill")
+            return
+        filled, fetched = brought
+        stats = request.prefill_stats
+        if filled + fetched and stats is not None and request.num_preemptions == 0:
+            local = stats.num_local_cached_tokens - filled - fetched
+            stats.set(stats.num_prompt_tokens, local, stats.num_external_cached_tokens + fetched)
+        super().record_prefix_cache_stats(request, num_hits - filled - fetched)
+
+
+def steer(scheduler: MultiSegmentScheduler, kind: type[SteeredCacheManager] = SteeredCacheManager) -> None:
+    """Let the scheduler's cache manager do as it wants."""
+    manager = scheduler.kv_cache_manager
+    replace(manager, "__class__", kind)
+    assert isinstance(manager, SteeredCacheManager)
+    manager.scheduler = scheduler

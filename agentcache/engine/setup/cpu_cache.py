@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 from agentcache._evictor import Evictor
 from agentcache.config import AgentCacheConfig
 from agentcache.engine.blocks.block_queue import BlockQueue
-from agentcache.engine.cpu_cache.connector import SteeredConnector, TierObstacle, find_tier_obstacle
+from agentcache.engine.cpu_cache.connector import TierObstacle, find_tier_obstacle
 from agentcache.engine.cpu_cache.fetching import Fetching
-from agentcache.engine.cpu_cache.link import Link, find_block_bytes, find_speeds
+from agentcache.engine.cpu_cache.link import find_block_bytes, find_speeds
 from agentcache.engine.cpu_cache.options import is_left_to_vllm, is_steered, names_ours
-from agentcache.engine.cpu_cache.store_choice import Usefulness
 from agentcache.engine.cpu_cache.storing import Storing
 from agentcache.engine.cpu_cache.tier import Tier
 from agentcache.engine.observe.views import TierCounts
@@ -20,10 +19,10 @@ from agentcache.engine.parts import Observers
 from agentcache.engine.segments.gap_filler import GapFiller
 from agentcache.engine.segments.obstacles import Reason
 from agentcache.engine.segments.scheduler import MultiSegmentScheduler
-from agentcache.engine.vllm.connector import CopyingConnector
-from agentcache.policy.cost import RecomputeCost
+from agentcache.engine.vllm.connector import CopyingConnector, SteeredConnector
+from agentcache.policy.link_profile import Link
+from agentcache.policy.price import RecomputeCost, ReturnPrice, Usefulness
 from agentcache.policy.registry import EvictorInputs
-from agentcache.policy.return_price import ReturnPrice
 
 # Copies are made beside the steps: a second of the link counts for so much of one of the GPU's. Where all of it counts,
 # caches that lose most of what they copy give up classes to which all jobs come back, and lose the rest too. Of 0.2 and
@@ -89,7 +88,6 @@ class TierSetup:
             fetching=fetching,
             filler=filler,
             price=price,
-            clock=clock,
         )
         scheduler.connector = SteeredConnector(scheduler.vllm_config, scheduler.kv_cache_config, tier)
         return tier
@@ -110,6 +108,7 @@ def find_tier(scheduler: MultiSegmentScheduler, config: AgentCacheConfig) -> tup
     if is_left_to_vllm(vllm_config):
         return None, TierObstacle.LAYER_KINDS
     if isinstance(connector, CopyingConnector):
-        return TierSetup(connector.host_blocks, Link.of(find_speeds(vllm_config, config).fetch, scheduler)), None
+        speed = find_speeds(vllm_config, config).fetch
+        return TierSetup(connector.host_blocks, speed.of_blocks(find_block_bytes(scheduler))), None
     is_ours = names_ours(vllm_config)
     return None, find_tier_obstacle(vllm_config, scheduler.kv_cache_config, config) if is_ours else None

@@ -8,9 +8,7 @@ from functools import cached_property
 
 from agentcache._evictor import Evictor, PinnedEvictor
 from agentcache.config import AgentCacheConfig, is_on
-from agentcache.engine.blocks.evictor_inputs import RequestCost, TurnCost
 from agentcache.engine.blocks.pins import Pins
-from agentcache.engine.cpu_cache.tier import Tier
 from agentcache.engine.jobs.duration_store import DurationStore, find_file
 from agentcache.engine.jobs.finish_classes import ReuseFactors
 from agentcache.engine.jobs.tracker import JobTracker
@@ -19,11 +17,11 @@ from agentcache.engine.order.load_control import LoadControl
 from agentcache.engine.parts import Observers
 from agentcache.engine.replies.ended_reply import make_reader
 from agentcache.engine.segments.scheduler import MultiSegmentScheduler
+from agentcache.policy.price import BlockPrice, Demand, RequestCost, ReturnPrice, TurnCost
 from agentcache.policy.registry import EvictorInputs
-from agentcache.policy.return_price import ReturnPrice
 from agentcache.policy.runtime_policy import Order, RuntimePolicy
 from tool_runtime.learning.continuum import ContinuumCode, ContinuumPaper
-from tool_runtime.learning.runtime import AHEAD_TURNS, AgentRuntime
+from tool_runtime.learning.runtime import AgentRuntime
 from tool_runtime.learning.ttl import HazardTtl, TtlEstimator
 
 # What jobs want is counted up to so many times what the caches hold: more changes nothing.
@@ -57,78 +55,70 @@ class JobsBuild:
         self._pins = self._make_pins(pinned)
         return pinned
 
-    def make(self, evictor: Evictor, tier: Tier | None = None) -> JobTracker:
-        """Make the tracker. `evictor` is the one in use, `tier` the CPU cache where one is steered."""
-        config, inputs, runtime_policy, pins = self.config, self.inputs, self._policy, self._pins
+    def make(self, evictor: Evictor) -> JobTracker:
+        """Make the tracker. `evictor` is the one in use."""
+        config, scheduler, runtime_policy = self.config, self.scheduler, self._policy
         runtime = AgentRuntime(
             clock=self.clock,
             estimator=self._make_estimator(runtime_policy),
             max_jobs=config.tuning.max_jobs,
             max_idle_s=config.runtime.max_idle_s,
-            max_blocks=int(_ROOMS * self._room / self.scheduler.hash_block_size),
+            max_blocks=int(_ROOMS * self._room / scheduler.hash_block_size),
         )
         return JobTracker(
             runtime_policy=runtime_policy,
             runtime=runtime,
-            pins=pins,
-            waiting=self._make_admission(runtime, tier),
+            pins=self._pins,
+            waiting=self._make_admission(Demand(runtime, scheduler.hash_block_size, self._room), runtime),
             factors=self._make_factors(evictor, runtime) if runtime_policy.factors else None,
-            turn_cost=TurnCost(self.price or inputs.recompute_cost, self.scheduler.block_size, inputs.num_blocks),
-            hash_block_size=self.scheduler.hash_block_size,
-            tool_reader=make_reader(self.scheduler.vllm_config, config.runtime),
-            count_waiting=lambda: self.scheduler.get_request_counts()[1],
+            turn_cost=self._make_turn_cost(self._price),
+            hash_block_size=scheduler.hash_block_size,
+            tool_reader=make_reader(scheduler.vllm_config, config.runtime),
+            count_waiting=scheduler.count_waiting,
             store=self._make_store(runtime),
             shows_text=config.runtime.show_text,
-            connector=self.scheduler.connector,
+            connector=scheduler.connector,
             observers=self.observers,
             clock=self.clock,
         )
 
-    def _make_admission(self, runtime: AgentRuntime, tier: Tier | None) -> AdmissionControl:
+    def _make_admission(self, demand: Demand, runtime: AgentRuntime) -> AdmissionControl:
+        computing = self._make_turn_cost(self.inputs.recompute_cost)
+        order = self._policy.order or Order()
         return AdmissionControl(
             self._policy,
             self._pins,
             num_blocks=self.inputs.num_blocks,
             block_size=self.scheduler.block_size,
-            price_taken=(self.price or self.inputs.recompute_cost).at,
-            find_work=RequestCost(self._compute_cost, self.inputs.step_s).find,
-            count_running=lambda: self.scheduler.get_request_counts()[0],
+            price_taken=self._price.at,
+            find_work=RequestCost(computing, self.inputs.step_s).find,
+            count_running=self.scheduler.count_running,
             find_turns=runtime.jobs.turn_counts.quantile,
-            find_growth=lambda: runtime.context_growth.ratio,
-            load_control=self._make_load_control(runtime, tier),
+            find_growth=demand.find_growth,
+            load_control=LoadControl(
+                order.recompute_share,
+                order.longest_wait_s,
+                is_short=demand.exceeds_room,
+                find_hits=self.scheduler.find_hits,
+                count_elsewhere=self.scheduler.count_elsewhere,
+                find_seconds=computing.of_rest,
+                block_size=self.scheduler.block_size,
+                loses_whole=self.loses_whole,
+            ),
         )
 
-    def _make_load_control(self, runtime: AgentRuntime, tier: Tier | None) -> LoadControl:
-        order, room = self._policy.order or Order(), self._room
-        return LoadControl(
-            order.recompute_share,
-            order.longest_wait_s,
-            is_short=lambda: self._count_wanted(runtime) > room,
-            find_hits=self.scheduler.find_hits,
-            count_elsewhere=(lambda _: 0) if tier is None else tier.fetching.count_here,
-            find_seconds=self._compute_cost.of_rest,
-            block_size=self.scheduler.block_size,
-            loses_whole=self.loses_whole,
-        )
-
-    def _count_wanted(self, runtime: AgentRuntime) -> float:
-        """Count the tokens that jobs under way will come back for: their last prompts, and what a turn adds to them."""
-        tokens = len(runtime.jobs.turn_counts.blocks) * self.scheduler.hash_block_size
-        return tokens * (1 + runtime.context_growth.ratio / AHEAD_TURNS)
+    def _make_turn_cost(self, price: BlockPrice) -> TurnCost:
+        return TurnCost(price, self.scheduler.block_size, self.inputs.num_blocks)
 
     @property
-    def _compute_cost(self) -> TurnCost:
-        """What prefill takes, whatever the CPU cache has."""
-        return TurnCost(self.inputs.recompute_cost, self.scheduler.block_size, self.inputs.num_blocks)
+    def _price(self) -> BlockPrice:
+        return self.price or self.inputs.recompute_cost
 
     @property
     def _room(self) -> float:
         """The tokens that the caches hold together."""
-        return (
-            self.inputs.num_blocks
-            * self.scheduler.block_size
-            * (1.0 if self.price is None else 1 + self.price.size_ratio)
-        )
+        beside = 0.0 if self.price is None else self.price.size_ratio
+        return self.inputs.num_blocks * self.scheduler.block_size * (1 + beside)
 
     @cached_property
     def _policy(self) -> RuntimePolicy:

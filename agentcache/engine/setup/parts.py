@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from agentcache._evictor import Evictor, FreeContext
+from agentcache._evictor import Evictor
 from agentcache.config import AgentCacheConfig, is_on
 from agentcache.engine.blocks.block_queue import BlockQueue, replace_queue
 from agentcache.engine.blocks.checkpoints import Checkpoints, has_checkpoints
 from agentcache.engine.blocks.evictor_inputs import build_inputs
-from agentcache.engine.blocks.frees import DescribedFrees, Frees
+from agentcache.engine.blocks.frees import DescribedFrees, Frees, describe_unknown
 from agentcache.engine.blocks.preemption import Preemption
 from agentcache.engine.chunking import StepLimit
 from agentcache.engine.cpu_cache.tier import Tier
@@ -23,16 +23,17 @@ from agentcache.engine.order.job_queue import JobQueue
 from agentcache.engine.parts import Hooks, Observers
 from agentcache.engine.policy_choice import find_cost_obstacle, speaks_for_server, write_banner
 from agentcache.engine.replies.ended_reply import StopStrings, make_reader
+from agentcache.engine.segments.cached_blocks import HitFinder
 from agentcache.engine.segments.gap_filler import GapFiller
-from agentcache.engine.segments.obstacles import Reason
-from agentcache.engine.segments.plan import SegmentCosts
-from agentcache.engine.segments.scheduler import MultiSegmentScheduler, find_engine_obstacle
+from agentcache.engine.segments.obstacles import Reason, find_engine_obstacle, make_rule
+from agentcache.engine.segments.scheduler import MultiSegmentScheduler
 from agentcache.engine.setup.cpu_cache import find_tier
 from agentcache.engine.setup.jobs import JobsBuild
 from agentcache.engine.vllm.base import init_logger
-from agentcache.engine.vllm.types import KVCacheBlock, Request, SchedulingPolicy
+from agentcache.engine.vllm.types import KVCacheBlock, SchedulingPolicy
+from agentcache.policy.price import ReturnPrice
 from agentcache.policy.registry import EvictorInputs, Policy
-from agentcache.policy.return_price import ReturnPrice
+from agentcache.policy.reuse_plan import SegmentCosts
 from agentcache.policy.runtime_policy import RuntimePolicy
 
 logger = init_logger("vllm.agentcache")
@@ -91,7 +92,7 @@ class Build:
         filler = self._make_filler()
         self._log()
         tier = None if queue is None or filler is None else self._make_tier(queue, filler)
-        tracker = None if evictor is None or jobs is None else jobs.make(evictor, tier)
+        tracker = None if evictor is None or jobs is None else jobs.make(evictor)
         checkpoints = None if queue is None else self._make_checkpoints(queue, tracker)
         frees = Frees() if queue is None else self._make_frees(queue, checkpoints, tracker, tier)
         preemption = None if tracker is None else self._order_jobs(tracker)
@@ -107,7 +108,7 @@ class Build:
             tier=tier,
             tier_obstacle=self._tier_obstacle,
             frees=frees,
-            step_limit=self._limit_steps(tier),
+            step_limit=self._limit_steps(),
             stop_strings=StopStrings(None if tracker is None else self.scheduler.vllm_config.model_config),
             hooks=Hooks(part for part in order if part is not None),
         )
@@ -176,7 +177,16 @@ class Build:
             if self._obstacle is not None:
                 logger.warning("Cached blocks are reused as prefixes only: %s.", self._obstacle.text)
             return None
-        return self.scheduler.make_filler(self._costs, self.config.tuning.max_gaps)
+        scheduler = self.scheduler
+        finder = HitFinder(self._manager.block_pool, make_rule(scheduler.kv_cache_config), scheduler.block_size)
+        return GapFiller(
+            self._manager,
+            finder,
+            self._costs,
+            self.config.tuning.max_gaps,
+            find_wait=scheduler.find_wait,
+            awaits_blocks=scheduler.awaits_blocks,
+        )
 
     def _log(self) -> None:
         config = self.scheduler.vllm_config
@@ -224,19 +234,12 @@ class Build:
     def _make_frees(
         self, queue: BlockQueue, checkpoints: Checkpoints | None, tracker: JobTracker | None, tier: Tier | None
     ) -> Frees:
-        def describe(request: Request, blocks: list[KVCacheBlock], *, prefix_only: bool, whole: bool) -> FreeContext:
-            if tracker is None:
-                return FreeContext(prefix_only=prefix_only, whole=whole)
-            context = tracker.on_free(request, blocks, prefix_only=prefix_only, whole=whole)
-            if tier is not None:
-                tier.storing.note_use(blocks, context)
-            return context
-
         return DescribedFrees(
             self._manager,
             queue,
             checkpoints,
-            describe=describe,
+            describe=describe_unknown if tracker is None else tracker.on_free,
+            note_use=None if tier is None else tier.storing.note_use,
             renew=(lambda context: context) if tracker is None else tracker.on_late_free,
             is_fill_request=self.scheduler.is_fill_request,
             fills_gaps=self._fills_gaps,
@@ -251,7 +254,7 @@ class Build:
         if self.scheduler.policy is not SchedulingPolicy.FCFS:
             logger.warning("Requests keep the order of --scheduling-policy %s.", self.scheduler.policy.value)
             return None
-        self.scheduler.waiting = JobQueue(tracker.priority_of, lambda: tracker.patience_s, self.clock)
+        self.scheduler.waiting = JobQueue(tracker.priority_of, tracker.patience_s, self.clock)
         return Preemption(runtime.victim, lambda request: tracker.priority_of(request).time_s)
 
     def _watch(self, queue: BlockQueue | None, tracker: JobTracker | None, tier: Tier | None) -> None:
@@ -291,7 +294,6 @@ class Build:
         )
         self.observers.watch("recording", recorder)
 
-    def _limit_steps(self, tier: Tier | None) -> StepLimit:
+    def _limit_steps(self) -> StepLimit:
         tuning = self.config.tuning if is_on(self.config.chunking.enabled, self.policy.chunking) else None
-        gate = (lambda budget, *_: budget) if tier is None else tier.limit_prefill
-        return StepLimit(tuning, self.scheduler.max_num_scheduled_tokens, gate)
+        return StepLimit(tuning, self.scheduler.max_num_scheduled_tokens, self.scheduler.limit_prefill)

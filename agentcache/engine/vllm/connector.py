@@ -1,16 +1,14 @@
 """The CPU cache's KV connector, on vLLM's public interface, and what its workers report.
 
-Its workers make copies, its scheduler asks for none: `agentcache/engine/cpu_cache/connector.py` has
-the scheduler's side that does, and what vLLM loads.
+Its workers make copies. At the scheduler it asks for none until the tier steers it (`SteeredConnector`).
 """
 
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -18,7 +16,14 @@ from agentcache.engine.start_cause import refuse_start
 from agentcache.engine.vllm.base import VllmConfig, current_platform
 from agentcache.engine.vllm.copiers import CopyOrders, PlainCopier, StreamCopier, end_engine
 from agentcache.engine.vllm.host_memory import count_host_blocks, find_pieces, take_memory
-from agentcache.engine.vllm.types import CacheHitSource, KVCacheBlocks, KVCacheConfig, Request, SchedulerOutput
+from agentcache.engine.vllm.types import (
+    CacheHitSource,
+    KVCacheBlocks,
+    KVCacheConfig,
+    KVConnectorOutput,
+    Request,
+    SchedulerOutput,
+)
 from agentcache.engine.vllm.workers import (
     KVConnectorBase_V1,
     KVConnectorHandshakeMetadata,
@@ -27,6 +32,9 @@ from agentcache.engine.vllm.workers import (
     KVConnectorWorkerMetadata,
     SupportsHMA,
 )
+
+if TYPE_CHECKING:
+    from agentcache.engine.cpu_cache.tier import Tier
 
 
 @dataclass
@@ -38,43 +46,15 @@ class HostBlocks(KVConnectorHandshakeMetadata):
 
 @dataclass
 class CopiesDone(KVConnectorWorkerMetadata):
-    """Tells the scheduler of copies that have ended: by a copy's number, at how many workers.
+    """Tells of copies that have ended: by a copy's number, the seconds that it took at each worker; None: it failed."""
 
-    `failed` are the numbers of those that failed at any worker, `seconds` has how long the others took, added up.
-    """
-
-    ended: dict[int, int] = field(default_factory=dict)
-    failed: set[int] = field(default_factory=set)
-    seconds: dict[int, float] = field(default_factory=dict)
-
-    def note(self, number: int, seconds: float | None) -> None:
-        """Note that a copy has ended at one worker, after so many seconds; None: it failed."""
-        self.ended[number] = 1
-        if seconds is None:
-            self.failed.add(number)
-        else:
-            self.seconds[number] = seconds
-
-    def take(self, number: int) -> float | None:
-        """Take out a copy, and return the seconds that it took; None: it failed."""
-        del self.ended[number]
-        seconds = self.seconds.pop(number, 0.0)
-        if number not in self.failed:
-            return seconds
-        self.failed.discard(number)
-        return None
+    ended: dict[int, list[float | None]] = field(default_factory=dict)
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> CopiesDone:
-        """Add up what two workers report, or two steps."""
+        """Join what two workers report, or two steps."""
         assert isinstance(other, CopiesDone)
-        return CopiesDone(
-            dict(Counter(self.ended) + Counter(other.ended)),
-            self.failed | other.failed,
-            {
-                number: self.seconds.get(number, 0.0) + other.seconds.get(number, 0.0)
-                for number in self.seconds.keys() | other.seconds.keys()
-            },
-        )
+        numbers = dict.fromkeys((*self.ended, *other.ended))
+        return CopiesDone({each: [*self.ended.get(each, ()), *other.ended.get(each, ())] for each in numbers})
 
 
 class CopyingConnector(KVConnectorBase_V1, SupportsHMA):
@@ -157,10 +137,8 @@ class CopyingConnector(KVConnectorBase_V1, SupportsHMA):
 
     def build_connector_worker_meta(self) -> CopiesDone | None:
         """Return the copies that ended since the last call. Raises ServerError where those under way never end."""
-        done = CopiesDone()
-        for number, seconds in self.copier.take_ended() if self.copier is not None else ():
-            done.note(number, seconds)
-        return done if done.ended else None
+        ended = () if self.copier is None else self.copier.take_ended()
+        return CopiesDone({number: [seconds] for number, seconds in ended}) if ended else None
 
     def shutdown(self) -> None:
         """End the copies, and give the memory back."""
@@ -183,3 +161,33 @@ class CopyingConnector(KVConnectorBase_V1, SupportsHMA):
     def request_finished_all_groups(self, request: Request, block_ids: tuple[list[int], ...]) -> tuple[bool, None]:  # noqa: ARG002
         """Let the request's blocks be freed: copies hold what they need."""
         return False, None
+
+
+class SteeredConnector(CopyingConnector):
+    """The scheduler's side where the CPU cache is steered: the tier says what is copied, and hears what has been."""
+
+    def __init__(self, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, tier: Tier) -> None:
+        super().__init__(vllm_config, KVConnectorRole.SCHEDULER, kv_cache_config)
+        self._tier = tier
+
+    def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:  # noqa: ARG002
+        """Return no tokens: what is fetched is in the GPU's cache by then. None while the request must wait."""
+        return (None, False) if self._tier.make_wait(request) else (0, False)
+
+    def build_connector_meta(self, scheduler_output: SchedulerOutput) -> CopyOrders:
+        """Tell the workers what to copy."""
+        return self._tier.begin_copies(scheduler_output)
+
+    def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
+        """Take over what the workers have copied."""
+        done = connector_output.kv_connector_worker_meta
+        if isinstance(done, CopiesDone):
+            self._tier.end_copies(done)
+
+    def has_pending_push_work(self) -> bool:
+        """Tell whether the engine must go on for the sake of copies."""
+        return self._tier.needs_step
+
+    def reset_cache(self) -> bool | None:
+        """Forget what is in the CPU cache. Return False while blocks are on their way from it."""
+        return self._tier.clear()

@@ -13,8 +13,8 @@ from sizes import pick_size
 from agentcache.engine.constants import SCHEDULER_CLASS
 from agentcache.engine.observe.lru_comparison import find_saving
 from agentcache.engine.observe.snapshot import make_snapshot
-from agentcache.engine.segments.plan import SegmentCosts
-from agentcache.policy.cost import RecomputeCost
+from agentcache.policy.price import RecomputeCost
+from agentcache.policy.reuse_plan import SegmentCosts
 
 BLOCKS = 41
 NUMBERS = itertools.count()

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcache.policy.cost import RecomputeCost
+from agentcache.policy.price import RecomputeCost
 from agentcache.policy.replicas.chain import Chain
 from agentcache.policy.replicas.engine_load import EngineLoad, PrefillCost
 from agentcache.policy.replicas.placement import Placed, Placement, SpillRule
