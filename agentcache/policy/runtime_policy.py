@@ -45,8 +45,8 @@ class Order:
     would cost, at each turn no longer than their patience. Juniors are new jobs and, of those under way, the share
     `juniors` that has the fewest turns behind it, but none that has come far (`FAR_TURNS`).
 
-    Where jobs want more than the caches hold, turns that compute their contexts in the room of pins go one at a
-    time, so that they take at most `recompute_share` of the engine's time, whatever their patience (`LoadControl`). One
+    Where jobs want more than the caches hold, turns that compute their contexts go one at a time while others run, so
+    that they take at most `recompute_share` of the engine's time, whatever their patience (`LoadControl`). One
     that has waited for `longest_wait_s` goes all the same.
     """
 

@@ -135,13 +135,12 @@ class AdmissionControl:
         """
         if self._respected is None or request.status == RequestStatus.PREEMPTED or state.priority.by_arrival:
             return None
-        is_limited = self.load_control.limits(request, state, now_s)
-        pinned = self._respected.blocks
-        lacking = self._count_needed(request, state) - (available - pinned)
-        if is_limited and lacking > 0:
+        if self.load_control.limits(request, state, now_s):
             return "load" if self.load_control.holds(request, state, now_s) else None
         if now_s - state.turn.arrived_s >= self.patience_s:
             return None
+        pinned = self._respected.blocks
+        lacking = self._count_needed(request, state) - (available - pinned)
         under_way = pinned + self._count_held_by_running(available)
         if under_way and self._reserve and self._juniors.include(state.turn.turn):
             room = min(under_way, self._reserve)

@@ -18,12 +18,12 @@ _LOOK_S = 1.0
 
 
 class LoadControl:
-    """Lets a turn that finds too little of its prompt take blocks of pins once the turn before it has paid.
+    """Lets a turn that finds too little of its prompt compute it once the turn before it has paid.
 
     Such turns go one at a time, in the order of the queue, each as long after the one before as that one's prompt took
     to compute, divided by `share`: so computing contexts again takes at most that share of the engine's time. A turn
-    waits for at most what the contexts ahead of it take to compute, divided by `share`, and for
-    `longest_wait_s` at most. One that finds room beside the pins does not wait: its wait would spare no job anything.
+    waits for at most what the contexts ahead of it take to compute, divided by `share`, for `longest_wait_s` at most,
+    and no longer than anything runs. Free blocks make no difference: a job whose tool runs wants them, pinned or not.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class LoadControl:
         return hits
 
     def limits(self, request: Request, state: RequestState, now_s: float) -> bool:
-        """Tell whether the request has to wait for its turn if it would take blocks of pins."""
+        """Tell whether the request has to wait for its turn."""
         if self._limits and now_s >= state.look_again_s:
             self.look(request, state, now_s)
         return self._limits and state.kept_tokens < _KEPT_SHARE * request.num_tokens
@@ -94,7 +94,7 @@ class LoadControl:
         return True
 
     def admitted(self, request: Request, state: RequestState, now_s: float) -> None:
-        """Note that the request runs: if it took blocks of pins, others wait until that has paid."""
+        """Note that the request runs: if it was its turn, others wait until that has paid."""
         if self._next == request.request_id:
             seconds = self._find_seconds(request.num_tokens, state.kept_tokens)
             self._next_s = now_s + seconds / self._share
