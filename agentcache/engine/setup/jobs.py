@@ -11,7 +11,7 @@ from agentcache.config import AgentCacheConfig, is_on
 from agentcache.engine.blocks.evictor_inputs import RequestCost, TurnCost
 from agentcache.engine.blocks.pins import Pins
 from agentcache.engine.cpu_cache.tier import Tier
-from agentcache.engine.jobs.duration_store import DurationStore, find_file
+from agentcache.engine.jobs.duration_files import find_file, open_store
 from agentcache.engine.jobs.finish_classes import ReuseFactors
 from agentcache.engine.jobs.tracker import JobTracker
 from agentcache.engine.order.admission import AdmissionControl
@@ -24,6 +24,7 @@ from agentcache.policy.registry import EvictorInputs
 from agentcache.policy.return_price import ReturnPrice
 from agentcache.policy.runtime_policy import Order, RuntimePolicy
 from tool_runtime.learning.continuum import ContinuumCode, ContinuumPaper
+from tool_runtime.learning.duration_store import DurationStore
 from tool_runtime.learning.runtime import AHEAD_TURNS, AgentRuntime
 from tool_runtime.learning.ttl import HazardTtl, TtlEstimator
 
@@ -188,7 +189,7 @@ class JobsBuild:
         if given is None:
             return None
         path = find_file(given, self.scheduler.vllm_config.parallel_config.data_parallel_index)
-        return DurationStore(path, runtime.durations, self.clock)
+        return open_store(path, runtime.durations, self.clock)
 
     def _make_estimator(self, runtime_policy: RuntimePolicy) -> TtlEstimator | None:
         match runtime_policy.ttl:
