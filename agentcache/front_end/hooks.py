@@ -75,7 +75,7 @@ def _names_agentcache(engine_args: EngineArgs) -> bool:
 def _check_knobs(config: VllmConfig, ours: AgentCacheConfig) -> None:
     """Raise InputError for what the engine core would refuse after the model is loaded."""
     from agentcache.engine.blocks.evictor_inputs import find_own_profile
-    from agentcache.engine.jobs.duration_store import check_files
+    from agentcache.engine.jobs.duration_files import check_files
 
     parallel = config.parallel_config
     # The engines of this machine.

@@ -10,9 +10,9 @@ from hand_clock import Clock
 from tracked_requests import ASKED, BASH, Tracked
 
 from agentcache.config import RuntimeConfig
-from agentcache.engine.jobs import duration_store
-from agentcache.engine.jobs.duration_store import DurationStore, check_files
+from agentcache.engine.jobs.duration_files import check_files, open_store
 from agentcache.errors import InputError
+from tool_runtime.learning import duration_store
 from tool_runtime.learning.durations import Durations, Ended
 from tool_runtime.learning.durations_file import load_durations
 from tool_runtime.learning.tool_key import ToolKey
@@ -27,7 +27,7 @@ class Kept:
         self.clock = Clock()
         self.durations = Durations()
         self.path = path
-        self.store = DurationStore(path, self.durations, self.clock)
+        self.store = open_store(path, self.durations, self.clock)
 
     def learn(self, seconds: float = 3.0) -> None:
         self.durations.observe(TOOL, seconds, Ended.RETURNED, self.clock())

@@ -17,7 +17,6 @@ from vllm.v1.request import Request, RequestStatus
 
 from agentcache._evictor import FreeContext
 from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT
-from agentcache.engine.jobs.duration_store import DurationStore
 from agentcache.engine.jobs.finish_classes import ReuseFactors
 from agentcache.engine.jobs.tracker import JobTracker
 from agentcache.engine.marks import write_forced_calls
@@ -29,6 +28,7 @@ from agentcache.engine.parts import Observers
 from agentcache.policy.price import RecomputeCost, RequestCost, TurnCost
 from agentcache.policy.runtime_policy import LONGEST_S, RuntimePolicy
 from tool_runtime.agent.job import ToolCall
+from tool_runtime.learning.duration_store import DurationStore
 from tool_runtime.learning.runtime import AgentRuntime
 from tool_runtime.learning.tool_key import ToolKey
 from tool_runtime.learning.ttl import TtlEstimator

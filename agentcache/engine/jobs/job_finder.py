@@ -102,7 +102,7 @@ class JobFinder:
         return self._chains.compare(continues, reusable_hashes(request, self._block_size))
 
     def repeats_reply(self, request: Request, overlap: Overlap) -> bool:
-        """Tell whether the job's prompts are likely to have the replies before them, as this one or the last has."""
+        """Learn from the prompt, and tell whether the job's prompts are likely to have the replies before them."""
         told = overlap.repeats_reply(request.prompt_token_ids or (), self._block_size)
         self._repeats_reply = self._repeats_reply if told is None else told
         return self._repeats_reply

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from agentcache._evictor import FreeContext
 from agentcache.engine.blocks.pins import Pin, PinEnd, Pins, pin_rank
 from agentcache.engine.constants import ANSWER_MARK
-from agentcache.engine.jobs.duration_store import DurationStore
 from agentcache.engine.jobs.finish_classes import OVER, PREEMPTED, UNKNOWN, ReuseFactors, number_calls
 from agentcache.engine.jobs.job_finder import JobFinder, is_search_step
 from agentcache.engine.jobs.request_state import RequestState
@@ -24,6 +23,7 @@ from agentcache.engine.vllm.workers import KVConnectorBase_V1
 from agentcache.engine.waits import WaitReason
 from agentcache.policy.price import TurnCost
 from agentcache.policy.runtime_policy import RuntimePolicy
+from tool_runtime.learning.duration_store import DurationStore
 from tool_runtime.learning.job_entry import Departure, Gap
 from tool_runtime.learning.job_table import MAX_EXPIRED
 from tool_runtime.learning.runtime import AgentRuntime
@@ -127,6 +127,7 @@ class JobTracker(Part):
             return
         now_s, stats, turn = self.clock(), request.prefill_stats, state.turn
         note_admission(state, now_s, stats)
+        state.has_run = True
         turn.hits = self._places_guard.ask({}, find_places, self.connector, request, stats)
         self.runtime.load.admitted(
             now_s - turn.arrived_s, self.turn_cost.of_lost(state.overlap.shared_tokens, turn.recomputed_tokens)

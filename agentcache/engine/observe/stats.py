@@ -75,7 +75,7 @@ def begin_turn(request: Request, entry: JobEntry, diverged_at: int | None, now_s
 
 def note_admission(state: RequestState, now_s: float, stats: PrefillStats | None) -> None:
     """Note that a request runs for the first time, and what it found cached."""
-    turn, state.has_run = state.turn, True
+    turn = state.turn
     turn.scheduled_s, turn.waits = now_s, state.waits.end(now_s)
     turn.cached_tokens = stats.num_cached_tokens if stats is not None else 0
     turn.recomputed_tokens = max(0, state.overlap.shared_tokens - turn.cached_tokens)

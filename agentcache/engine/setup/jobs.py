@@ -9,7 +9,7 @@ from functools import cached_property
 from agentcache._evictor import Evictor, PinnedEvictor
 from agentcache.config import AgentCacheConfig, is_on
 from agentcache.engine.blocks.pins import Pins
-from agentcache.engine.jobs.duration_store import DurationStore, find_file
+from agentcache.engine.jobs.duration_files import find_file, open_store
 from agentcache.engine.jobs.finish_classes import ReuseFactors
 from agentcache.engine.jobs.tracker import JobTracker
 from agentcache.engine.order.admission import AdmissionControl
@@ -21,6 +21,7 @@ from agentcache.policy.price import BlockPrice, Demand, RequestCost, ReturnPrice
 from agentcache.policy.registry import EvictorInputs
 from agentcache.policy.runtime_policy import Order, RuntimePolicy
 from tool_runtime.learning.continuum import ContinuumCode, ContinuumPaper
+from tool_runtime.learning.duration_store import DurationStore
 from tool_runtime.learning.runtime import AgentRuntime
 from tool_runtime.learning.ttl import HazardTtl, TtlEstimator
 
@@ -157,7 +158,7 @@ class JobsBuild:
         if given is None:
             return None
         path = find_file(given, self.scheduler.vllm_config.parallel_config.data_parallel_index)
-        return DurationStore(path, runtime.durations, self.clock)
+        return open_store(path, runtime.durations, self.clock)
 
     def _make_estimator(self, runtime_policy: RuntimePolicy) -> TtlEstimator | None:
         match runtime_policy.ttl:

@@ -5,26 +5,22 @@ Data-parallel engines have a file each, and read those of the others: what one h
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from threading import Event, Thread
 
-from agentcache.config import RuntimeConfig
-from agentcache.config_reader import CONFIG_KEY
-from agentcache.engine.vllm.base import init_logger
-from agentcache.errors import InputError
 from tool_runtime.learning.durations import Durations
 from tool_runtime.learning.durations_file import (
-    ForeignFileError,
-    check_file,
     find_siblings,
     load_durations,
     read_siblings,
     save_durations,
 )
 
-logger = init_logger("vllm.agentcache")
+# It saves while an engine serves, whose log this is.
+logger = logging.getLogger("vllm.agentcache")
 
 # A server that is killed loses what came within that time. Writing long records takes a second; a hundredth of the
 # time is for that.
@@ -32,26 +28,6 @@ LEAST_PAUSE_S = 2.0
 PAUSE_PER_SAVE = 100.0
 # A disk that takes longer does not hold up the end of the server.
 _LAST_SAVE_S = 5.0
-
-
-def find_file(durations_file: str, rank: int) -> Path:
-    """Return where the data-parallel engine `rank` keeps what it has learned itself."""
-    path = Path(durations_file)
-    return path.with_name(f"{path.name}.{rank}") if rank else path
-
-
-def check_files(runtime: RuntimeConfig, ranks: Iterable[int]) -> None:
-    """Raise InputError if the file of one of these engines holds anything but durations: it would be replaced."""
-    if runtime.durations_file is not None:
-        for rank in ranks:
-            _refuse_foreign(find_file(runtime.durations_file, rank))
-
-
-def _refuse_foreign(path: Path) -> None:
-    try:
-        check_file(path)
-    except ForeignFileError as error:
-        raise InputError(f"additional_config: {CONFIG_KEY}.runtime.durations_file: {error}") from None
 
 
 class DurationStore:
@@ -64,9 +40,8 @@ class DurationStore:
     def __init__(self, path: Path, durations: Durations, clock: Callable[[], float]) -> None:
         """Load the file. `clock` gives seconds, those of `durations`. A damaged file is a line in the log.
 
-        Raises InputError for a file of anything else.
+        Raises ForeignFileError for a file of anything else.
         """
-        _refuse_foreign(path)
         self._path = path
         self._durations = durations
         self._saved = durations.observed
