@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from live_engine import BLOCK, LiveEngine, Reply, make_prompt
+from live_engine import BLOCK, Reply, make_prompt
 
 # As an engine is served: CUDA graphs, and steps scheduled while others run.
 SERVED: dict[str, Any] = {
@@ -47,18 +47,3 @@ def assert_near(pairs: Iterable[tuple[Reply, Reply]], tolerance: float) -> None:
     assert max(find_distance(reply, expected) for reply, expected in pairs) <= tolerance
     other = sum(reply.tokens != expected.tokens for reply, expected in pairs)
     assert other <= max(1, MOST_OTHER * len(pairs))
-
-
-def find_tolerance(cold: LiveEngine, least: float = 0.005, most: float = 0.1) -> float:
-    """Find the most that a token's logprob may differ: what stock vLLM's own batches make, times the margin.
-
-    That counts as `least` at least, and is an error from `most` on.
-    """
-    prompts = [make_prompt(seed, tokens=100 + 70 * seed) for seed in range(12)]
-    alone = [cold.ask(prompt, 24) for prompt in prompts]
-    cold.reset()
-    names = [cold.add(prompt, 24) for prompt in prompts]
-    cold.finish()
-    own = max(find_distance(cold.reply(name), reply) for name, reply in zip(names, alone, strict=True))
-    assert own < most, "the kernels do not repeat themselves well enough for this test"
-    return MARGIN * max(own, least)

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from engine_pair import LEAST, MOST
 from parallel_checks import (
     check_blocks_and_replies,
     check_failed_fetches,
@@ -21,7 +20,6 @@ from parallel_checks import (
     check_replies_where_copies_fail,
     check_wrong_blocks,
 )
-from served import find_tolerance
 from two_ranks import LAYOUTS, Sizes, TwoRanks, make_model, start_two_ranks
 
 pytestmark = [
@@ -48,7 +46,7 @@ def ranks(layout: str, model: str) -> Iterator[TwoRanks]:
         # Tests before may have used the GPU in this process.
         patch.setenv("VLLM_WORKER_MULTIPROCESSING_METHOD", "spawn")
         with start_two_ranks(model, layout, SIZES, dtype="bfloat16", gpu_memory_utilization=0.1) as ranks:
-            ranks.tolerance = find_tolerance(ranks.cold, LEAST, MOST)
+            ranks.measure_tolerance()
             yield ranks
 
 
