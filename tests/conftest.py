@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 # Engines run beside each other, and two threads of one that wait for each other on busy cores take fifty times as long.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# vLLM loads it to look for drafts, and it would set OpenMP's threads to the cores.
+os.environ.setdefault("NUMBA_NUM_THREADS", "1")
 # vLLM for the CPU takes `--distributed-executor-backend uni` under this alone, which also keeps an LLM in one process.
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 # An error in what only explains, which a server goes on without, fails the test, also in an engine of its own process.

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import inspect
 import runpy
 import sys
 import tomllib
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import vllm
+from source_once import get_source
 from vllm.engine.arg_utils import EngineArgs
 from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue
@@ -25,7 +27,8 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
-def _fresh_check() -> Iterator[None]:
+def _fresh_check(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(inspect, "getsource", get_source)
     check_vllm.cache_clear()
     yield
     check_vllm.cache_clear()

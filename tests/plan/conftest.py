@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from loaded_tokenizers import load_tokenizers_once
 from made_command import make_settings
 from made_plan import InProcess
 
 from agentcache.sim.command import simulate
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _tokenizers() -> Iterator[None]:
+    with load_tokenizers_once():
+        yield
 
 
 @pytest.fixture(scope="session")
