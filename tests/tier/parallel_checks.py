@@ -10,6 +10,8 @@ from live_engine import BLOCK
 from served import find_distance
 from two_ranks import LAYOUTS, Job, TwoRanks, ask, identify, make_jobs
 
+from agentcache.engine.observe.job_views import view_session
+
 logger = logging.getLogger(__name__)
 
 # Numbers of jobs; those of the others begin with 0.
@@ -85,7 +87,7 @@ def check_failed_fetches(ranks: TwoRanks) -> None:
 def check_missed(ranks: TwoRanks, job: Job, cause: str) -> None:
     """The job's next turn hits nothing, for that cause, and its reply is right."""
     reply = ask(ranks.engine, job)
-    (told,) = ranks.engine.scheduler.tracker.view_session(identify(job)["session"])
+    (told,) = view_session(ranks.engine.scheduler.tracker, identify(job)["session"])
     turn = told.turns[-1]
     assert reply.cached == sum(turn.hits.values()) == 0, turn
     # Of evictions long ago nothing is known.
