@@ -7,13 +7,15 @@ policy in force (`policy_choice.py`) brings to the scheduler.
 What the scheduler is made of, a room each:
 
 - `blocks/`: the queue of free blocks, pins, and what losing a block costs
-- `jobs/`: which job and turn a request belongs to, and what is learnt and shown of jobs
-- `order/`: which request comes next, which one has to wait, and how much prefill a step may hold
+- `jobs/`: which job and turn a request belongs to
+- `order/`: which request comes next, and which one has to wait
 - `segments/`: reuse of cached blocks behind gaps, by fill requests
 - `cpu_cache/`: the second cache, in the host's memory
 - `replies/`: which tools a reply calls, and how it ended
-- `record/`: the file of requests that a server has seen
+- `observe/`: what explains, counts, shows and records; it decides nothing
 - `rpc/`: what front ends ask of a running engine core
 
-`marks.py` has what comes with a request, `constants.py` the names that both processes know.
+`request_state.py` is what all rooms know of a request in the engine, `waits.py` why it waits, `marks.py` what comes with
+it. `parts.py` has the hooks by which the scheduler asks the rooms, `chunking.py` limits the prefill of a step, and
+`constants.py` has the names that both processes know.
 """

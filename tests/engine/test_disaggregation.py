@@ -15,8 +15,8 @@ from vllm import SamplingParams
 from vllm.v1.engine import EngineCoreOutputs
 from vllm.v1.request import Request, RequestStatus
 
-from agentcache._evictor import FreeContext
-from agentcache.engine.jobs.finish_classes import OVER, PREEMPTED, SHARED, UNKNOWN
+from agentcache._evictor import SHARED_CLASS, FreeContext
+from agentcache.engine.jobs.finish_classes import OVER, PREEMPTED, UNKNOWN
 from agentcache.engine.observe.job_views import count_runtime, view_session
 from agentcache.engine.observe.views import JobView
 from agentcache.engine.replies.ended_reply import is_handed_over, is_whole
@@ -79,7 +79,7 @@ def test_blocks_read_late_are_those_of_their_turn(tiny_model_path: str, freed: F
     ((context, blocks),) = freed
     tracker = lone.scheduler.tracker
     assert (context.job, blocks) == (tracker.runtime.jobs.get("mine").number, 6)
-    assert context.finish_class == tracker._numbers.number(ELSEWHERE) not in (UNKNOWN, PREEMPTED, OVER, SHARED)
+    assert context.finish_class == tracker._numbers.number(ELSEWHERE) not in (UNKNOWN, PREEMPTED, OVER, SHARED_CLASS)
     (pin,) = tracker.pins
     assert (context.pin, tracker.pins.blocks_left(pin)) == (pin.number, 6)
     assert "one" not in lone.scheduler.requests
@@ -211,4 +211,4 @@ def test_an_arrived_prompt_is_not_taken_for_a_common_one(tiny_model_path: str, f
     freed.clear()
     run_until_idle(lone)
     assert freed
-    assert all(context.finish_class != SHARED for context, _ in freed)
+    assert all(context.finish_class != SHARED_CLASS for context, _ in freed)

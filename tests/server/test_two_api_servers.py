@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.timeout(600), pytest.mark.usefixtu
 SESSIONS = [f"session {number}" for number in range(6)]
 TURNS = 3
 # So many that all late requests run at once, and are seen to, on a busy machine as well.
-LATE_TOKENS = 600
+LATE_TOKENS = 2000
 
 
 @contextmanager

@@ -20,9 +20,8 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable
 from itertools import chain
 
-from agentcache._evictor import FreeContext
+from agentcache._evictor import SHARED_CLASS, FreeContext
 from agentcache.engine.blocks.block_queue import BlockQueue
-from agentcache.engine.jobs.finish_classes import SHARED
 from agentcache.engine.parts import Part
 from agentcache.engine.vllm.patches import replace
 from agentcache.engine.vllm.types import (
@@ -76,7 +75,7 @@ class Checkpoints(Part):
         `find_return` gives the tokens of its prompt that its job will come back with; None: with the reply, too.
         """
         # Several jobs have begun with it: it belongs to none of them.
-        self.beginning = FreeContext(finish_class=SHARED, prefix_only=not fills_gaps)
+        self.beginning = FreeContext(finish_class=SHARED_CLASS, prefix_only=not fills_gaps)
         self._manager = manager
         self._queue = queue
         self._find_request = find_request

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentcache._evictor import SHARED_CLASS, Evictor
+from agentcache._evictor import Evictor
 from agentcache.policy.lifespan import LifespanEstimator
 from tool_runtime.learning.runtime import AgentRuntime
 from tool_runtime.learning.tool_key import KeyNumbers, ToolKey
@@ -10,8 +10,6 @@ from tool_runtime.learning.tool_key import KeyNumbers, ToolKey
 UNKNOWN = 0
 PREEMPTED = 1
 OVER = 2
-# What several jobs begin with, or wait for.
-SHARED = SHARED_CLASS
 
 
 def number_calls() -> KeyNumbers:

@@ -17,7 +17,6 @@ from typing import NamedTuple
 from agentcache.config import AgentCacheConfig
 from agentcache.config_reader import CONFIG_KEY
 from agentcache.engine.jobs.job_finder import is_search_step
-from agentcache.engine.jobs.request_state import RequestState
 from agentcache.engine.marks import job_name
 from agentcache.engine.parts import Part, request_ids
 from agentcache.engine.replies.ended_reply import (
@@ -29,6 +28,7 @@ from agentcache.engine.replies.ended_reply import (
     is_made_up,
     is_whole,
 )
+from agentcache.engine.request_state import RequestState
 from agentcache.engine.vllm.base import VllmConfig
 from agentcache.engine.vllm.types import EngineCoreOutputs, Request
 from agentcache.errors import InputError

@@ -26,7 +26,7 @@ from tool_runtime.learning.job_entry import Departed, Departure, Gap, JobEntry
 from tool_runtime.learning.tool_key import HUMAN, ToolKey
 
 if TYPE_CHECKING:
-    from agentcache.engine.jobs.request_state import RequestState
+    from agentcache.engine.request_state import RequestState
 
 MAX_TURNS = 64
 # Of all jobs; the oldest leave first. They take 13 MB.

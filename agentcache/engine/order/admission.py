@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from agentcache.engine.blocks.pins import LATEST_S, Pins
-from agentcache.engine.jobs.request_state import RequestState
 from agentcache.engine.order.load_control import LoadControl
+from agentcache.engine.request_state import RequestState
 from agentcache.engine.vllm.base import cdiv
 from agentcache.engine.vllm.types import KVCacheBlock, Request, RequestStatus
 from agentcache.engine.waits import WaitReason

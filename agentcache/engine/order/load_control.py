@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from agentcache.engine.jobs.request_state import RequestState
+from agentcache.engine.request_state import RequestState
 from agentcache.engine.vllm.types import KVCacheBlock, Request
 
 # A turn that finds less of its prompt in the caches computes its context. Chosen of 0.5, 0.8 and 0.9 on seed 0
