@@ -15,7 +15,7 @@ What the scheduler is made of, a room each:
 - `observe/`: what explains, counts, shows and records; it decides nothing
 - `rpc/`: what front ends ask of a running engine core
 
-`request_state.py` is what all rooms know of a request in the engine, `waits.py` why it waits, `marks.py` what comes with
-it. `parts.py` has the hooks by which the scheduler asks the rooms, `chunking.py` limits the prefill of a step, and
-`constants.py` has the names that both processes know.
+`request_state.py` is what all rooms know of a request in the engine, `waits.py` why it waits, `marks.py` what comes
+with it. `parts.py` has the hooks by which the scheduler asks the rooms, `chunking.py` limits the prefill of a step,
+and `constants.py` has the names that both processes know.
 """
