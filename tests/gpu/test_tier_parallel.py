@@ -6,20 +6,12 @@ kernels of a cold engine, given the same, compute the same bytes: none may diffe
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
-from parallel_checks import (
-    check_blocks_and_replies,
-    check_failed_fetches,
-    check_failed_stores,
-    check_flipped_bit,
-    check_layout,
-    check_replies_where_copies_fail,
-    check_wrong_blocks,
-)
+from parallel_checks import check_layout, each_check
 from two_ranks import LAYOUTS, Sizes, TwoRanks, make_model, start_two_ranks
 
 pytestmark = [
@@ -54,25 +46,6 @@ def test_ranks_on_gpus_have_the_layers_of_their_layout(layout: str, ranks: TwoRa
     check_layout(ranks, layout)
 
 
-def test_every_stored_block_of_two_gpus(ranks: TwoRanks, tmp_path: Path) -> None:
-    check_blocks_and_replies(ranks, tmp_path)
-
-
-def test_stores_that_fail_at_the_second_gpu(ranks: TwoRanks) -> None:
-    check_failed_stores(ranks)
-
-
-def test_fetches_that_fail_at_the_second_gpu(ranks: TwoRanks) -> None:
-    check_failed_fetches(ranks)
-
-
-def test_replies_where_copies_of_one_gpu_fail(ranks: TwoRanks) -> None:
-    check_replies_where_copies_fail(ranks)
-
-
-def test_one_bit_flipped_at_the_second_gpu_is_seen(ranks: TwoRanks, tmp_path: Path) -> None:
-    check_flipped_bit(ranks, tmp_path)
-
-
-def test_wrong_blocks_at_the_second_gpu_are_seen(ranks: TwoRanks) -> None:
-    check_wrong_blocks(ranks)
+@each_check
+def test_the_cpu_cache_on_two_gpus(check: Callable[[TwoRanks, Path], None], ranks: TwoRanks, tmp_path: Path) -> None:
+    check(ranks, tmp_path)

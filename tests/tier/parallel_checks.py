@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from at_workers import Difference, call_workers, count_layers, fail_copies, flip_bit, mend_copies, put_other_blocks
 from live_engine import BLOCK
 from served import find_distance
@@ -53,7 +55,7 @@ def describe(differences: list[list[Difference]]) -> None:
         logger.info(f"rank {rank}: {len(each)} shares compared, {len(other)} differ, by {most:.2g} of the norm at most")
 
 
-def check_failed_stores(ranks: TwoRanks) -> None:
+def check_failed_stores(ranks: TwoRanks, _: Path) -> None:
     """What one worker could not store is no hit, though the other has stored it."""
     ranks.start_anew()
     job, stored, failed = one_job(ranks), ranks.tier.counts.stored, ranks.tier.counts.failed_stores
@@ -73,7 +75,7 @@ def check_logged(logs: list[list[str]], error: str) -> None:
     assert [lines.count(told) for lines in logs] == [0, 1], logs
 
 
-def check_failed_fetches(ranks: TwoRanks) -> None:
+def check_failed_fetches(ranks: TwoRanks, _: Path) -> None:
     """What one worker could not fetch is computed."""
     job = store_one(ranks)
     held, fetched, failed = ranks.find_host_blocks(job), ranks.tier.counts.fetched, ranks.tier.counts.failed_fetches
@@ -95,7 +97,7 @@ def check_missed(ranks: TwoRanks, job: Job, cause: str) -> None:
     ranks.assert_near_cold([job], [reply])
 
 
-def check_replies_where_copies_fail(ranks: TwoRanks) -> None:
+def check_replies_where_copies_fail(ranks: TwoRanks, _: Path) -> None:
     jobs = make_jobs(ranks.sizes)[: max(12, ranks.sizes.jobs // 4)]
     ranks.start_anew()
     before = ranks.tier.counts.model_copy()
@@ -121,7 +123,7 @@ def check_flipped_bit(ranks: TwoRanks, folder: Path) -> None:
     assert [each.other_bytes for each in second] == [int(place == flipped) for place in range(len(held))]
 
 
-def check_wrong_blocks(ranks: TwoRanks) -> None:
+def check_wrong_blocks(ranks: TwoRanks, _: Path) -> None:
     """What the second worker fetches counts: where its host memory has other blocks, the reply is another."""
     expected = ranks.ask_cold(one_job(ranks), 16)
     distances = []
@@ -161,3 +163,14 @@ def push_out(ranks: TwoRanks, job: Job) -> None:
             return
         ranks.run_one_by_one([other])
     raise AssertionError("the job's blocks stay on the GPUs")
+
+
+CHECKS: dict[str, Callable[[TwoRanks, Path], None]] = {
+    "every stored block": check_blocks_and_replies,
+    "stores fail at the second": check_failed_stores,
+    "fetches fail at the second": check_failed_fetches,
+    "replies where copies fail": check_replies_where_copies_fail,
+    "one bit flipped is seen": check_flipped_bit,
+    "wrong blocks are seen": check_wrong_blocks,
+}
+each_check = pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)

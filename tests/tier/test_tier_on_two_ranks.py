@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from loaded_once import get_context
-from parallel_checks import (
-    check_blocks_and_replies,
-    check_failed_fetches,
-    check_failed_stores,
-    check_flipped_bit,
-    check_layout,
-    check_replies_where_copies_fail,
-    check_wrong_blocks,
-)
-from sizes import pick_size
+from parallel_checks import check_layout, each_check
+from sizes import IS_THOROUGH
 from two_ranks import LAYOUTS, Sizes, TwoRanks, make_model, start_two_ranks
 
-pytestmark = pytest.mark.engine
+# Four engines' workers take a minute of CPU to start.
+pytestmark = [pytest.mark.engine, pytest.mark.skipif(not IS_THOROUGH, reason="make test-thorough runs it")]
 
 SIZES = Sizes(on_gpu=60, on_host=400, jobs=12, prompt=500, step=1024, least=100)
 
@@ -30,7 +23,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return make_model(tmp_path_factory.mktemp("model"))
 
 
-@pytest.fixture(scope="module", params=list(LAYOUTS)[: pick_size(1, 2)])
+@pytest.fixture(scope="module", params=LAYOUTS)
 def layout(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -55,25 +48,6 @@ def test_ranks_have_the_layers_of_their_layout(layout: str, ranks: TwoRanks) -> 
     check_layout(ranks, layout)
 
 
-def test_every_stored_block_of_two_ranks(ranks: TwoRanks, tmp_path: Path) -> None:
-    check_blocks_and_replies(ranks, tmp_path)
-
-
-def test_stores_that_fail_at_the_second_rank(ranks: TwoRanks) -> None:
-    check_failed_stores(ranks)
-
-
-def test_fetches_that_fail_at_the_second_rank(ranks: TwoRanks) -> None:
-    check_failed_fetches(ranks)
-
-
-def test_replies_where_copies_of_one_rank_fail(ranks: TwoRanks) -> None:
-    check_replies_where_copies_fail(ranks)
-
-
-def test_one_bit_flipped_at_the_second_rank_is_seen(ranks: TwoRanks, tmp_path: Path) -> None:
-    check_flipped_bit(ranks, tmp_path)
-
-
-def test_wrong_blocks_at_the_second_rank_are_seen(ranks: TwoRanks) -> None:
-    check_wrong_blocks(ranks)
+@each_check
+def test_the_cpu_cache_on_two_ranks(check: Callable[[TwoRanks, Path], None], ranks: TwoRanks, tmp_path: Path) -> None:
+    check(ranks, tmp_path)
