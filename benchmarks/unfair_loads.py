@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from converters.recorded import Request, Session, write_sessions
@@ -52,41 +54,40 @@ def _draw_tokens(draw: np.random.Generator, count: int) -> list[int]:
     return [int(each) for each in draw.integers(1000, 100_000, count)]
 
 
-def make_sub_agents(draw: np.random.Generator) -> list[Session]:
-    shared = _draw_tokens(draw, 40_000)
-    return [
-        make_agent(f"child-{each}", OTHERS_AT_S + each / 64, draw, begin=shared, turns=6, added=1500, tool_s=2.0)
-        for each in range(64)
-    ]
+class Others(NamedTuple):
+    """So many agents, `a_second` of them until all have come, that share the beginning of their contexts."""
+
+    agents: int
+    a_second: float
+    shared_tokens: int
+    turns: int
+    added: int
+    tool_s: float = 2.0
 
 
-def make_siblings(draw: np.random.Generator) -> list[Session]:
-    shared = _draw_tokens(draw, 20_000)
-    return [
-        make_agent(f"sibling-{each}", OTHERS_AT_S, draw, begin=shared, turns=1, added=4000, tool_s=2.0)
-        for each in range(51)
-    ]
-
-
-def make_tenant(draw: np.random.Generator) -> list[Session]:
-    shared = _draw_tokens(draw, 2000)
-    return [
-        make_agent(f"tenant-{each}", OTHERS_AT_S + each / 5, draw, begin=shared, turns=3, added=2000, tool_s=2.0)
-        for each in range(500)
-    ]
-
-
-def make_endless(draw: np.random.Generator) -> list[Session]:
-    begin = _draw_tokens(draw, 8000)
-    return [make_agent("endless", OTHERS_AT_S, draw, begin=begin, turns=70, added=1200, tool_s=0.01)]
-
-
-OTHERS: dict[str, Callable[[np.random.Generator], list[Session]]] = {
-    "sub-agents": make_sub_agents,
-    "siblings": make_siblings,
-    "tenant": make_tenant,
-    "endless": make_endless,
+OTHERS = {
+    "sub-agents": Others(64, 64.0, shared_tokens=40_000, turns=6, added=1500),
+    "siblings": Others(51, math.inf, shared_tokens=20_000, turns=1, added=4000),
+    "tenant": Others(500, 5.0, shared_tokens=2000, turns=3, added=2000),
+    "endless": Others(1, 1.0, shared_tokens=8000, turns=70, added=1200, tool_s=0.01),
 }
+
+
+def make_others(kind: str, draw: np.random.Generator) -> list[Session]:
+    others = OTHERS[kind]
+    shared = _draw_tokens(draw, others.shared_tokens)
+    return [
+        make_agent(
+            f"{kind}-{each}",
+            OTHERS_AT_S + each / others.a_second,
+            draw,
+            begin=shared,
+            turns=others.turns,
+            added=others.added,
+            tool_s=others.tool_s,
+        )
+        for each in range(others.agents)
+    ]
 
 
 def write(kind: str, seed: int, path: Path) -> None:
@@ -97,7 +98,7 @@ def write(kind: str, seed: int, path: Path) -> None:
         make_agent(f"{STRANGER}-{number}", float(at), draw, begin=system, turns=8, added=3000, tool_s=1.9)
         for number, at in enumerate(arrivals_s)
     ]
-    write_sessions(path, [*strangers, *OTHERS[kind](draw)], kind=f"unfair: {kind}")
+    write_sessions(path, [*strangers, *make_others(kind, draw)], kind=f"unfair: {kind}")
 
 
 def read(run: Path) -> None:
