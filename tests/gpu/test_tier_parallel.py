@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from parallel_checks import check_layout, each_check
+from parallel_checks import each_check
 from two_ranks import LAYOUTS, Sizes, TwoRanks, make_model, start_two_ranks
 
 pytestmark = [
@@ -28,22 +28,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module", params=LAYOUTS)
-def layout(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture(scope="module")
-def ranks(layout: str, model: str) -> Iterator[TwoRanks]:
+def ranks(request: pytest.FixtureRequest, model: str) -> Iterator[TwoRanks]:
     with pytest.MonkeyPatch.context() as patch:
         # Tests before may have used the GPU in this process.
         patch.setenv("VLLM_WORKER_MULTIPROCESSING_METHOD", "spawn")
-        with start_two_ranks(model, layout, SIZES, dtype="bfloat16", gpu_memory_utilization=0.1) as ranks:
+        with start_two_ranks(model, request.param, SIZES, dtype="bfloat16", gpu_memory_utilization=0.1) as ranks:
             ranks.measure_tolerance()
             yield ranks
-
-
-def test_ranks_on_gpus_have_the_layers_of_their_layout(layout: str, ranks: TwoRanks) -> None:
-    check_layout(ranks, layout)
 
 
 @each_check

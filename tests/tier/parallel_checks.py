@@ -21,8 +21,8 @@ PUSHING, OWN = 10_000, 20_000
 MOST_PUSHING = 100
 
 
-def check_layout(ranks: TwoRanks, layout: str) -> None:
-    expected = LAYOUTS[layout][1]
+def check_layout(ranks: TwoRanks, _: Path) -> None:
+    expected = LAYOUTS[ranks.layout][1]
     assert call_workers(ranks.engine, count_layers) == expected
     assert call_workers(ranks.cold, count_layers) == expected
     assert ranks.tier.counts.total >= ranks.sizes.on_host
@@ -166,6 +166,7 @@ def push_out(ranks: TwoRanks, job: Job) -> None:
 
 
 CHECKS: dict[str, Callable[[TwoRanks, Path], None]] = {
+    "layers of the layout": check_layout,
     "every stored block": check_blocks_and_replies,
     "stores fail at the second": check_failed_stores,
     "fetches fail at the second": check_failed_fetches,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from loaded_once import get_context
-from parallel_checks import check_layout, each_check
+from parallel_checks import each_check
 from sizes import IS_THOROUGH
 from two_ranks import LAYOUTS, Sizes, TwoRanks, make_model, start_two_ranks
 
@@ -24,28 +24,19 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module", params=LAYOUTS)
-def layout(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture(scope="module")
 def ranks(
-    layout: str,
+    request: pytest.FixtureRequest,
     model: str,
     forkserver: None,  # noqa: ARG001 (of the ranks)
 ) -> Iterator[TwoRanks]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VLLM_USE_V2_MODEL_RUNNER", "0")
         patch.setattr(multiprocessing, "get_context", get_context)
-        with start_two_ranks(model, layout, SIZES, dtype="float32") as ranks:
+        with start_two_ranks(model, request.param, SIZES, dtype="float32") as ranks:
             for engine in (ranks.engine, ranks.cold):
                 # Where later stages receive is made by vLLM's first dummy batch, which it leaves out on CPUs.
                 engine._core.model_executor.execute_dummy_batch()
             yield ranks
-
-
-def test_ranks_have_the_layers_of_their_layout(layout: str, ranks: TwoRanks) -> None:
-    check_layout(ranks, layout)
 
 
 @each_check

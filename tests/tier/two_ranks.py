@@ -78,9 +78,10 @@ def make_jobs(sizes: Sizes, first: int = 0) -> list[Job]:
 class TwoRanks:
     """The engine under test, and the stock one."""
 
-    def __init__(self, engine: LiveEngine, cold: LiveEngine, sizes: Sizes) -> None:
+    def __init__(self, engine: LiveEngine, cold: LiveEngine, layout: str, sizes: Sizes) -> None:
         self.engine = engine
         self.cold = cold
+        self.layout = layout
         self.sizes = sizes
         self.tolerance = 2e-3
         """The most by which logprobs of their replies may differ: in float32, that."""
@@ -189,7 +190,7 @@ def start_two_ranks(model: str, layout: str, sizes: Sizes, **options: Any) -> It
         # A step or two later the engine looks again at what may be stored.
         started[0].scheduler.clock = itertools.count(1.0, 0.1).__next__
         started.append(LiveEngine(model, scheduler=None, kv_transfer_config=idle, **options))
-        yield TwoRanks(*started, sizes=sizes)
+        yield TwoRanks(*started, layout=layout, sizes=sizes)
     finally:
         for engine in started:
             # Not the whole engine: that would take this process's communication groups from others in it.
