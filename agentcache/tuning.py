@@ -96,7 +96,7 @@ class Tuning(KnobGroup):
     )
     least_wait_s: float | None = knob_field(
         None,
-        "seconds that a wait for pins must be worth to be begun; of no effect with a CPU cache",
+        "seconds that a wait for pins must be worth to be begun; policy agentcache has 0 with a CPU cache",
         'chosen: policy agentcache has 1, against 0 on mini-swe-agent seeds 0 to 3 (docs/results/front.md, "How '
         'it was chosen")',
         **NOT_NEGATIVE,

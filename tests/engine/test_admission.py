@@ -100,7 +100,7 @@ def test_policies_that_do_not_wait_for_pins(runtime_policy: RuntimePolicy) -> No
     tracked = make_waiting(pinned=6)
     other = Tracked(runtime_policy, pins=tracked.pins)
     assert not other.tracker.find_wait(other.ask("a", ASKED), available=0)
-    assert other.tracker.patience_s() == math.inf
+    assert other.tracker.waiting.patience_s == math.inf
 
 
 def test_preempted_requests_and_nobody_s_turns_do_not_wait() -> None:

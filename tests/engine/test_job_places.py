@@ -60,7 +60,7 @@ def test_nobody_is_passed_by_one_that_comes_a_patience_later(
     """Pinned or not. Each request comes some seconds after the one before, then some are served."""
     clock, order = Clock(), Order(seniority_s=seniority_s, patience_s=patience_s)
     places: dict[str, QueuePriority] = {}
-    queue = JobQueue(lambda request: places[request.request_id], lambda: patience_s, clock)
+    queue = JobQueue(lambda request: places[request.request_id], patience_s, clock)
     for number, (gap_s, age_s, pinned, served) in enumerate([*arrivals, (100, 0, False, len(arrivals))]):
         clock.now_s += gap_s
         places[f"{number}"] = find_priority(order, clock.now_s - age_s, clock.now_s, pinned=pinned)

@@ -20,7 +20,7 @@ def make_request(name: str, arrival_time: float = 0.0) -> Request:
 
 
 def make_queue(patience_s: float = math.inf, clock: Clock | None = None, **places: QueuePriority) -> JobQueue:
-    return JobQueue(lambda request: places[request.request_id], lambda: patience_s, clock or Clock())
+    return JobQueue(lambda request: places[request.request_id], patience_s, clock or Clock())
 
 
 def names(queue: JobQueue) -> str:
@@ -95,7 +95,7 @@ def test_requests_that_wait_elsewhere_may_be_removed_with_others() -> None:
 
 
 def test_departed_requests_do_not_pile_up() -> None:
-    queue = JobQueue(lambda _: QueuePriority(ORDINARY, 0.0, 0.0, by_arrival=True), lambda: math.inf, Clock())
+    queue = JobQueue(lambda _: QueuePriority(ORDINARY, 0.0, 0.0, by_arrival=True), math.inf, Clock())
     for number in range(1000):
         request = make_request(f"{number}")
         queue.add_request(request)
@@ -174,7 +174,7 @@ class JobQueueMachine(RuleBasedStateMachine):
         self.running: list[Request] = []
         self.shown: Request | None = None
         self.clock = Clock()
-        self.queue = JobQueue(lambda request: self.places[request.request_id], lambda: 4.0, self.clock)
+        self.queue = JobQueue(lambda request: self.places[request.request_id], 4.0, self.clock)
 
     def key(self, request: Request) -> tuple[int, float, float, float, int]:
         place = self.places[request.request_id]

@@ -101,14 +101,14 @@ def test_recurrent_models_wait_no_longer_than_their_cache_takes(
     assert lone.scheduler.gap_filler is None
     # A tiny model computes it in less than a second.
     patient = make_lone(tiny_model_path, [FULL], blocks=blocks, policy=policy)
-    assert 0 < lone.scheduler.tracker.patience_s() < 1 < patient.scheduler.tracker.patience_s()
+    assert 0 < lone.scheduler.tracker.waiting.patience_s < 1 < patient.scheduler.tracker.waiting.patience_s
     stock = make_lone(tiny_model_path, specs, blocks=blocks, policy="vllm")
     assert count_hits(run_jobs(lone)) >= count_hits(run_jobs(stock))
 
 
 def test_a_knob_gives_recurrent_models_more_patience(tiny_model_path: str) -> None:
     lone = make_lone(tiny_model_path, [FULL, RECURRENT], policy="agentcache", order={"patience_s": 9.0})
-    assert lone.scheduler.tracker.patience_s() == 9.0
+    assert lone.scheduler.tracker.waiting.patience_s == 9.0
     assert isinstance(lone.scheduler.evictor, PinnedEvictor)
     do_turn_in_no_time(lone, "one", tokens_of(1, 100), calls=(SEARCH,))
     assert len(lone.scheduler.tracker.pins) == 1

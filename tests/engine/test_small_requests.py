@@ -165,7 +165,7 @@ def test_small_requests_go_before_what_came_after_them() -> None:
             "later small": QueuePriority(ORDINARY, 8.0, 8.0, by_arrival=True),
         },
     )
-    queue = JobQueue(lambda request: places[request.request_id], lambda: 10.0, clock)
+    queue = JobQueue(lambda request: places[request.request_id], 10.0, clock)
     for name in reversed(places):
         queue.add_request(make_request(name))
     assert [queue.pop_request().request_id for _ in places] == list(places)
@@ -173,7 +173,7 @@ def test_small_requests_go_before_what_came_after_them() -> None:
 
 def test_one_of_no_job_is_put_back_where_it_was() -> None:
     clock = Clock()
-    queue = JobQueue(lambda _: QueuePriority(ORDINARY, clock.now_s, clock.now_s, by_arrival=True), lambda: 10.0, clock)
+    queue = JobQueue(lambda _: QueuePriority(ORDINARY, clock.now_s, clock.now_s, by_arrival=True), 10.0, clock)
     for name in ("skipped", "next"):
         queue.add_request(make_request(name))
         clock.now_s += 1.0

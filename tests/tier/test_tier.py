@@ -49,7 +49,7 @@ def test_the_host_is_told_what_the_gpu_uses_of_its_blocks(tiny_model_path: str) 
 @pytest.mark.parametrize("policy", ["agentcache", "agentcache-interactive", "agentcache-throughput"])
 def test_waits_beside_a_cpu_cache_are_short(tiny_model_path: str, policy: str) -> None:
     beside, alone = make_tiered(tiny_model_path, policy=policy), make_lone(tiny_model_path, policy)
-    assert beside.scheduler.tracker.patience_s() == 5.0 < alone.scheduler.tracker.patience_s()
+    assert beside.scheduler.tracker.waiting.patience_s == 5.0 < alone.scheduler.tracker.waiting.patience_s
 
 
 def test_what_is_new_is_computed_whatever_the_host_has(tiny_model_path: str) -> None:

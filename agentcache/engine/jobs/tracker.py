@@ -105,10 +105,6 @@ class JobTracker(Part):
         state, now_s = self.states.get(request.request_id), self.clock()
         return state.priority if state is not None else QueuePriority(ORDINARY, now_s, now_s, by_arrival=True)
 
-    def patience_s(self) -> float:
-        """Return the seconds after which a request goes before those of older jobs."""
-        return self.waiting.patience_s
-
     def find_wait(self, request: Request, available: int) -> WaitReason | None:
         """Find why the request is not to be admitted in this step: `pins`, `new job` or `load`; None if it may be."""
         state = self.states.get(request.request_id)

@@ -66,6 +66,9 @@ class AdmissionControl:
         that a job is still to add to a prompt, as a multiple of the prompt's.
         """
         self._order = runtime_policy.order or Order()
+        self.patience_s = self._order.patience_s
+        """From its arrival on: after so long a request goes before those of older jobs, and takes pinned blocks."""
+        self._reserve = int(self._order.reserve * num_blocks)
         self._num_blocks = num_blocks
         self._guarded = pins if runtime_policy.protect_waiting else None
         self._respected = pins if runtime_policy.wait_for_pins != "none" else None
@@ -81,15 +84,6 @@ class AdmissionControl:
         self._held_back = self._holds_juniors = False
         # Since when the pins have kept requests from being admitted.
         self._held_since_s: float | None = None
-
-    @property
-    def patience_s(self) -> float:
-        """From its arrival on: after so long a request goes before those of older jobs, and takes pinned blocks."""
-        return self._order.patience_s
-
-    @property
-    def _reserve(self) -> int:
-        return int(self._order.reserve * self._num_blocks)
 
     def _count_held_by_running(self, available: int) -> int:
         """Count the blocks of running requests, as far as they are to have room to grow when they come back."""

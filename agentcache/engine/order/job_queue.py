@@ -70,11 +70,11 @@ class JobQueue(RequestQueue):
     def __init__(
         self,
         find_priority: Callable[[Request], QueuePriority],
-        get_patience_s: Callable[[], float],
+        patience_s: float,
         clock: Callable[[], float],
     ) -> None:
         self._find_priority = find_priority
-        self._get_patience_s = get_patience_s
+        self._patience_s = patience_s
         self._clock = clock
         self._by_priority = _Line(lambda entry: entry.key)
         self._by_arrival = _Line(lambda entry: entry.arrival)
@@ -159,7 +159,7 @@ class JobQueue(RequestQueue):
         first, oldest = self._by_priority.entries[0], self._by_arrival.entries[0]
         if first.priority.rank == PREEMPTED:
             return first
-        if self._clock() - oldest.priority.arrival_s >= self._get_patience_s():
+        if self._clock() - oldest.priority.arrival_s >= self._patience_s:
             return oldest
         in_place = self._in_place.entries
         return in_place[0] if in_place and in_place[0].arrival < first.arrival else first

@@ -254,7 +254,7 @@ class Build:
         if self.scheduler.policy is not SchedulingPolicy.FCFS:
             logger.warning("Requests keep the order of --scheduling-policy %s.", self.scheduler.policy.value)
             return None
-        self.scheduler.waiting = JobQueue(tracker.priority_of, tracker.patience_s, self.clock)
+        self.scheduler.waiting = JobQueue(tracker.priority_of, tracker.waiting.patience_s, self.clock)
         return Preemption(runtime.victim, lambda request: tracker.priority_of(request).time_s)
 
     def _watch(self, queue: BlockQueue | None, tracker: JobTracker | None, tier: Tier | None) -> None:
