@@ -17,8 +17,8 @@ from agentcache.engine.constants import (
     SENT_ARGUMENT,
     TOOLS_DECLARED_ARGUMENT,
 )
-from agentcache.engine.observe.job_views import view_session
 from agentcache.engine.rpc.core_calls import release
+from agentcache.engine.rpc.job_views import view_session
 from tool_runtime.agent.job import ToolCall
 
 LOOK = [ToolCall("look", "{}")]

@@ -15,7 +15,9 @@ What the scheduler is made of, a room each:
 - `observe/`: what explains, counts, shows and records; it decides nothing
 - `rpc/`: what front ends ask of a running engine core
 
-`request_state.py` is what all rooms know of a request in the engine, `waits.py` why it waits, `marks.py` what comes
-with it. `parts.py` has the hooks by which the scheduler asks the rooms, `chunking.py` limits the prefill of a step,
-and `constants.py` has the names that both processes know.
+No two of them import each other, by a contract in `pyproject.toml` that has their order. Below them is what several
+know: `request_state.py`, a request in the engine, and what its prompt shares with the turn before; `waits.py`, why it
+waits; `marks.py`, what comes with it; `cached_blocks.py`, which of its blocks are cached; `views.py`, what leaves the
+engine's process, as plain values. `parts.py` has the hooks by which the scheduler asks the rooms, `chunking.py` limits
+the prefill of a step, and `constants.py` has the names that both processes know.
 """

@@ -26,7 +26,6 @@ from tool_runtime.learning.job_table import MAX_ID
 from tool_runtime.learning.tool_key import ToolKey, tool_keys
 
 if TYPE_CHECKING:
-    from agentcache.engine.replies.ended_reply import EndedReply
     from agentcache.engine.vllm.types import Request, SamplingParams
 
 Owner = TypeVar("Owner")
@@ -74,14 +73,9 @@ class Questions(NamedTuple):
     answered: str | None = None
 
 
-def read_mark(request: Request | EndedReply, name: str) -> Any:
-    """Read a mark; None if there is none."""
-    return _read(request.sampling_params, name)
-
-
 def read_roles(request: Request) -> str:
     """Read the letters of the prompt's messages; empty if the API server did not send them."""
-    roles = read_mark(request, ROLES_ARGUMENT)
+    roles = read_mark(request.sampling_params, ROLES_ARGUMENT)
     is_told = isinstance(roles, str) and len(roles) <= MAX_MESSAGES and ROLES.keys() >= set(roles)
     return roles if is_told else ""
 
@@ -98,7 +92,7 @@ def has_history(request: Request) -> bool:
 
 def read_questions(request: Request) -> Questions:
     """Read digests of what the prompt asks; both None if the API server did not send them."""
-    told = read_mark(request, QUESTIONS_ARGUMENT)
+    told = read_mark(request.sampling_params, QUESTIONS_ARGUMENT)
     is_known = isinstance(told, list) and len(told) == len(Questions())
     return Questions(*(each if isinstance(each, str) else None for each in told)) if is_known else Questions()
 
@@ -125,29 +119,43 @@ def read_sent(request: Request) -> SentPrompt:
     """Read what the API server told of a request."""
     lora = request.lora_request
     adapter = (lora.lora_name, lora.lora_path) if lora is not None else None
-    sent = read_mark(request, SENT_ARGUMENT)
+    sent = read_mark(request.sampling_params, SENT_ARGUMENT)
     names = ("messages", "tools", "options")
     if not isinstance(sent, dict) or not all(isinstance(sent.get(name), str) for name in names):
         return SentPrompt(adapter)
-    return SentPrompt(adapter, read_mark(request, CONTINUES_ARGUMENT) is not None, *(sent[name] for name in names))
+    return SentPrompt(
+        adapter, read_mark(request.sampling_params, CONTINUES_ARGUMENT) is not None, *(sent[name] for name in names)
+    )
 
 
 def read_agent(request: Request) -> str | None:
     """Read which agent of its session has sent the request; None where its client does not say."""
-    agent = read_mark(request, AGENT_ARGUMENT)
+    agent = read_mark(request.sampling_params, AGENT_ARGUMENT)
     return agent if isinstance(agent, str) else None
 
 
 def read_predecessor(request: Request) -> str | None:
     """Read the id of the response that the request says it goes on from."""
-    response = read_mark(request, CONTINUES_ARGUMENT)
+    response = read_mark(request.sampling_params, CONTINUES_ARGUMENT)
     return response if isinstance(response, str) else None
 
 
 def read_left(request: Request) -> int:
     """Read how many tokens of the prompt the engine that the job has just left has cached; 0 if it has left none."""
-    tokens = read_mark(request, LEFT_ARGUMENT)
+    tokens = read_mark(request.sampling_params, LEFT_ARGUMENT)
     return tokens if type(tokens) is int and tokens > 0 else 0
+
+
+def is_search_step(request: Request) -> bool:
+    """Tell whether the request is one step of a search that picks each next token itself, and so ends no turn.
+
+    vLLM makes its beams so, online and offline, and the labels that it chooses among. A request that a connector has
+    other plans with is a whole one, of which another engine decodes the rest.
+    """
+    params = request.sampling_params
+    if params is None or params.max_tokens != 1 or request.kv_transfer_params:
+        return False
+    return params.logprobs is not None or params.logprob_token_ids is not None
 
 
 def find_forced_reply(params: SamplingParams | None) -> Any:
@@ -156,15 +164,16 @@ def find_forced_reply(params: SamplingParams | None) -> Any:
     Whether a client may dictate is checked by this when its request comes in, so what is dictated with a reply is
     read by nothing else.
     """
-    return _read(params, REPLY_ARGUMENT)
+    return read_mark(params, REPLY_ARGUMENT)
 
 
 def find_forced_calls(params: SamplingParams | None) -> Any:
     """Find the value of CALLS_ARGUMENT; None where no reply is dictated with it."""
-    return _read(params, CALLS_ARGUMENT) if find_forced_reply(params) is not None else None
+    return read_mark(params, CALLS_ARGUMENT) if find_forced_reply(params) is not None else None
 
 
-def _read(params: SamplingParams | None, name: str) -> Any:
+def read_mark(params: SamplingParams | None, name: str) -> Any:
+    """Read a mark; None if there is none."""
     return ((params and params.extra_args) or {}).get(name)
 
 

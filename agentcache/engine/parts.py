@@ -20,7 +20,7 @@ from agentcache.engine.vllm.types import EngineCoreOutputs, KVCacheBlock, Reques
 from agentcache.engine.waits import WaitReason
 
 if TYPE_CHECKING:
-    from agentcache.engine.segments.cached_blocks import CachedBlockMap
+    from agentcache.engine.cached_blocks import CachedBlockMap
 
 
 class Part:

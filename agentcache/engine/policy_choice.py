@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 
 from agentcache.config import AgentCacheConfig
-from agentcache.engine.blocks.evictor_inputs import describe_costs
+from agentcache.engine.blocks.evictor_inputs import describe_costs, find_cost_obstacle
 from agentcache.engine.constants import REPORT_URL_VARIABLE
 from agentcache.engine.cpu_cache.link import describe_link
 from agentcache.engine.segments.obstacles import Reason
 from agentcache.engine.vllm.base import ParallelConfig, VllmConfig, init_logger
-from agentcache.errors import InputError
-from agentcache.models.geometry import read_geometry
 from agentcache.policy.registry import Policy, find_policy, with_evictor
 
 logger = init_logger("vllm.agentcache")
@@ -33,16 +31,6 @@ def choose_policy(vllm_config: VllmConfig, config: AgentCacheConfig) -> Policy:
         policy.name,
     )
     return find_policy("lru")
-
-
-def find_cost_obstacle(vllm_config: VllmConfig) -> str | None:
-    """Say why the cost of the model's blocks cannot be known, as the beginning of a sentence; None if it can."""
-    try:
-        read_geometry(vllm_config.model_config.hf_text_config)
-    except InputError as error:
-        sentence = str(error)
-        return sentence[0].upper() + sentence[1:]
-    return None
 
 
 def write_banner(

@@ -2,13 +2,82 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from agentcache.engine.jobs.turn_chains import Overlap
-from agentcache.engine.observe.stats import Waits
-from agentcache.engine.observe.views import TurnView
-from agentcache.engine.order.job_queue import QueuePriority
+from agentcache.engine.marks import SentPrompt
+from agentcache.engine.views import TurnView
+from agentcache.engine.waits import WaitReason
 from tool_runtime.learning.job_entry import JobEntry
+
+# Shorter than a step.
+_LEAST_S = 0.001
+
+
+class PromptEnd(NamedTuple):
+    """The tokens of a prompt behind its last full block, up to the end of its last message."""
+
+    blocks: int
+    tail: tuple[int, ...]
+
+    def is_in(self, tokens: Sequence[int], shared_blocks: int, block_size: int) -> bool:
+        """Tell whether a prompt that has `shared_blocks` of these blocks has all of this prompt's messages."""
+        behind = self.blocks * block_size
+        return self.blocks <= shared_blocks and tuple(tokens[behind : behind + len(self.tail)]) == self.tail
+
+
+class Overlap(NamedTuple):
+    """Tokens that a prompt shares with the turn it goes on from, and where it leaves that turn if it does.
+
+    `abandoned_tokens` of the turn are not in the prompt. `end` is where the turn's own prompt ended, `sent` what its
+    client sent, None where that is not known.
+    """
+
+    shared_tokens: int
+    diverged_at: int | None
+    abandoned_tokens: int = 0
+    end: PromptEnd | None = None
+    sent: SentPrompt | None = None
+
+    def repeats_reply(self, prompt: Sequence[int], block_size: int) -> bool | None:
+        """Tell whether the prompt has the turn's reply; None where it lacks messages of the turn, or has no more."""
+        if self.end is None:
+            return None
+        if self.diverged_at is None:
+            return True if self.shared_tokens > self.end.blocks * block_size else None
+        return False if self.end.is_in(prompt, self.diverged_at // block_size, block_size) else None
+
+
+class QueuePriority(NamedTuple):
+    """Lower ones are served first. A request's priority stays the same while it waits.
+
+    With `by_arrival` it is served before those that have come after it, whatever their priority.
+    """
+
+    rank: int
+    time_s: float
+    arrival_s: float
+    by_arrival: bool = False
+
+
+@dataclass(slots=True)
+class Waits:
+    """Seconds by reason of a request that waits since `since_s`. Until another reason is noted, time counts for one."""
+
+    since_s: float
+    reason: WaitReason = "batch full"
+    _seconds: dict[WaitReason, float] = field(default_factory=dict)
+
+    def note(self, reason: WaitReason, now_s: float) -> None:
+        """Note what holds the request from now on."""
+        self._seconds[self.reason] = self._seconds.get(self.reason, 0.0) + now_s - self.since_s
+        self.reason, self.since_s = reason, now_s
+
+    def end(self, now_s: float) -> dict[WaitReason, float]:
+        """Return the seconds by reason of a request that waits no more, without those that lasted less than a step."""
+        self.note(self.reason, now_s)
+        return {reason: round(seconds, 6) for reason, seconds in self._seconds.items() if seconds >= _LEAST_S}
 
 
 @dataclass(slots=True, eq=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP
+from agentcache.engine.cached_blocks import KV_CACHE_GROUP
 from agentcache.engine.vllm.base import VllmConfig
 from agentcache.engine.vllm.compat import check_vllm
 from agentcache.engine.vllm.engine import EngineCore, Executor, LLMEngine

@@ -12,8 +12,8 @@ from fastapi.routing import APIRoute
 from starlette.datastructures import State
 
 from agentcache.config_reader import read_config
-from agentcache.engine.observe.snapshot import SNAPSHOT_METHOD
 from agentcache.engine.replies.parser_log import shorten_parser_errors
+from agentcache.engine.rpc.snapshot import SNAPSHOT_METHOD
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.engine.vllm.base import VllmConfig, init_logger
 from agentcache.engine.vllm.compat import check_vllm

@@ -10,7 +10,7 @@ from typing import Any
 
 from agentcache.engine.constants import EXPIRED_METHOD, JOB_METHOD, JOBS_METHOD, RELEASE_METHOD
 from agentcache.engine.observe.stats import MAX_TURNS
-from agentcache.engine.observe.views import JobView
+from agentcache.engine.views import JobView
 from agentcache.engine.vllm.base import init_logger
 from agentcache.errors import ServerError, in_one_line
 from agentcache.front_end.placer import Placer

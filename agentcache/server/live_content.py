@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any, NamedTuple
 
-from agentcache.engine.observe.snapshot import EngineSnapshot
-from agentcache.engine.observe.views import (
+from agentcache.engine.rpc.snapshot import EngineSnapshot
+from agentcache.engine.views import (
     ChangeText,
     ChangeView,
     ComparisonCounts,

@@ -12,7 +12,7 @@ from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 
-from agentcache.engine.observe.snapshot import EngineSnapshot
+from agentcache.engine.rpc.snapshot import EngineSnapshot
 from agentcache.errors import ServerError
 from agentcache.report.figure import render_svg
 from agentcache.report.html import PLOTS, Plot, find_template

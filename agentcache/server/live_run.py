@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
-from agentcache.engine.observe.views import TurnView
+from agentcache.engine.views import TurnView
 from agentcache.report.events import JobEvent, PolicyEvent, RequestEvent, ToolCallEvent
 from agentcache.report.figure import shorten
 from agentcache.report.policy_run import PolicyRun

@@ -7,8 +7,8 @@ from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from agentcache.engine.observe.snapshot import EngineSnapshot
-from agentcache.engine.observe.views import Histogram
+from agentcache.engine.rpc.snapshot import EngineSnapshot
+from agentcache.engine.views import Histogram
 
 PREFIX = "agentcache:"
 

@@ -8,8 +8,8 @@ from prometheus_client import generate_latest
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from agentcache.engine.observe.snapshot import EngineSnapshot
-from agentcache.engine.observe.views import ComparisonCounts, Histogram, TierCounts
+from agentcache.engine.rpc.snapshot import EngineSnapshot
+from agentcache.engine.views import ComparisonCounts, Histogram, TierCounts
 from agentcache.server.metric_families import (
     PREFIX,
     GetSamples,

@@ -9,7 +9,7 @@ from typing import get_args
 
 from matplotlib.figure import Figure
 
-from agentcache.engine.observe.views import MissReason
+from agentcache.engine.views import MissReason
 from agentcache.report.figure import (
     GREEN,
     GREY,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from agentcache.engine.observe.snapshot import EngineSnapshot
-from agentcache.engine.observe.views import PLACE_OF, Histogram, LossCause, RuntimeCounts
+from agentcache.engine.rpc.snapshot import EngineSnapshot
+from agentcache.engine.views import PLACE_OF, Histogram, LossCause, RuntimeCounts
 from agentcache.server.metric_families import (
     GetSamples,
     Samples,

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agentcache.engine.observe.snapshot import EngineSnapshot
+from agentcache.engine.rpc.snapshot import EngineSnapshot
 from agentcache.engine.vllm.base import init_logger
 from agentcache.errors import in_one_line
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import Any
 
+from agentcache.engine.cached_blocks import BlockKeys, WatchedBlockMap, take_blocks
 from agentcache.engine.scheduler import AgentScheduler
-from agentcache.engine.segments.cached_blocks import BlockKeys, WatchedBlockMap, take_blocks
 from agentcache.engine.segments.obstacles import has_full_attention_alone
 from agentcache.engine.segments.scheduler import SteeredCacheManager, steer
 from agentcache.engine.vllm.patches import replace

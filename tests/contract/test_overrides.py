@@ -17,17 +17,17 @@ from vllm.v1.engine import UtilityOutput, core_client
 from vllm.v1.engine.core import EngineCoreProc
 
 from agentcache.engine.blocks.block_queue import BlockQueue
+from agentcache.engine.cached_blocks import WatchedBlockMap
 from agentcache.engine.constants import SCHEDULER_CLASS
-from agentcache.engine.cpu_cache.connector import TierConnector
+from agentcache.engine.cpu_cache.connector import SteeredConnector, TierConnector
 from agentcache.engine.order.job_queue import JobQueue
 from agentcache.engine.replies.forced_reply import ForcedReplyProcessor
 from agentcache.engine.rpc.core_calls import answer_front_ends
 from agentcache.engine.scheduler import AgentScheduler
-from agentcache.engine.segments.cached_blocks import WatchedBlockMap
 from agentcache.engine.segments.fill_request import FillingQueue
 from agentcache.engine.segments.scheduler import SteeredCacheManager
 from agentcache.engine.vllm.compat import check_vllm
-from agentcache.engine.vllm.connector import CopyingConnector, SteeredConnector
+from agentcache.engine.vllm.connector import CopyingConnector
 from agentcache.front_end.hooks import watch_engine_arguments
 from agentcache.front_end.placing_client import PlacingClient, make_placing_clients
 from agentcache.front_end.request_marks import mark_requests

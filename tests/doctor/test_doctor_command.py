@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 from agentcache.cli import main
 from agentcache.doctor import command
 from agentcache.doctor.findings import Diagnosis, Finding
-from agentcache.engine.observe.views import ChangeView
+from agentcache.engine.views import ChangeView
 
 Answer = Callable[[httpx.Request], httpx.Response]
 

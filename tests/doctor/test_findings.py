@@ -8,7 +8,7 @@ import pytest
 from made_engine import make_engine, make_runtime
 
 from agentcache.doctor.findings import _LOSSES, diagnose
-from agentcache.engine.observe.views import PLACE_OF
+from agentcache.engine.views import PLACE_OF
 
 PARSER = {"runtime": {"tool_parser": "hermes"}}
 

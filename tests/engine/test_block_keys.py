@@ -6,7 +6,7 @@ from vllm import SamplingParams
 from vllm.v1.core.kv_cache_utils import BlockHash, make_block_hash_with_group_id
 from vllm.v1.request import Request
 
-from agentcache.engine.segments.cached_blocks import BlockKeys
+from agentcache.engine.cached_blocks import BlockKeys
 from agentcache.sim.quick_pool import follow
 
 

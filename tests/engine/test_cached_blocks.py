@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from vllm.v1.core.kv_cache_utils import BlockHash, KVCacheBlock, make_block_hash_with_group_id
 
-from agentcache.engine.segments.cached_blocks import CachedBlockMap, WatchedBlockMap
+from agentcache.engine.cached_blocks import CachedBlockMap, WatchedBlockMap
 
 HASHES = [BlockHash(bytes([number]) * 32) for number in range(8)]
 

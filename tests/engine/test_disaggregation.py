@@ -17,9 +17,9 @@ from vllm.v1.request import Request, RequestStatus
 
 from agentcache._evictor import SHARED_CLASS, FreeContext
 from agentcache.engine.jobs.finish_classes import OVER, PREEMPTED, UNKNOWN
-from agentcache.engine.observe.job_views import count_runtime, view_session
-from agentcache.engine.observe.views import JobView
 from agentcache.engine.replies.ended_reply import is_handed_over, is_whole
+from agentcache.engine.rpc.job_views import count_runtime, view_session
+from agentcache.engine.views import JobView
 from tool_runtime.learning.tool_key import ELSEWHERE
 
 Freed = list[tuple[FreeContext, int]]

@@ -9,7 +9,7 @@ import pytest
 from lone_scheduler import LoneScheduler
 from steered_scheduler import STEERED, do_turn, learn_that_tools_are_fast, make_lone, run_until_idle, tokens_of
 
-from agentcache.engine.observe.job_views import count_runtime, view_session
+from agentcache.engine.rpc.job_views import count_runtime, view_session
 from tool_runtime.agent.job import ToolCall
 from tool_runtime.learning import duration_store
 from tool_runtime.learning.durations_file import load_durations

@@ -7,7 +7,7 @@ from told_requests import answer, ask_told
 from tracked_requests import BLOCK, Tracked
 from vllm.v1.request import Request, RequestStatus
 
-from agentcache.engine.observe.job_views import count_runtime, view_session
+from agentcache.engine.rpc.job_views import count_runtime, view_session
 
 SYSTEM = ("s", [1] * 3 * BLOCK)
 Chat = list[tuple[str, list[int]]]

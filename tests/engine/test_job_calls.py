@@ -6,9 +6,9 @@ import pytest
 from tracked_requests import ASKED, Tracked
 from vllm.v1.request import RequestStatus
 
-from agentcache.engine.observe.job_views import count_runtime, view_session
 from agentcache.engine.rpc import core_calls
 from agentcache.engine.rpc.core_calls import release, take_expired
+from agentcache.engine.rpc.job_views import count_runtime, view_session
 from tool_runtime.learning.job_table import MAX_EXPIRED
 
 

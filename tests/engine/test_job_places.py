@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from vllm import SamplingParams
 from vllm.v1.request import Request
 
-from agentcache.engine.order.job_queue import ORDINARY, PINNED, JobQueue, QueuePriority, find_priority
+from agentcache.engine.order.job_queue import ORDINARY, PINNED, JobQueue, find_priority
+from agentcache.engine.request_state import QueuePriority
 from agentcache.policy.runtime_policy import Order
 
 

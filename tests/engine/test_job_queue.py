@@ -12,7 +12,8 @@ from sizes import pick_size
 from vllm import SamplingParams
 from vllm.v1.request import Request, RequestStatus
 
-from agentcache.engine.order.job_queue import ORDINARY, PINNED, PREEMPTED, JobQueue, QueuePriority
+from agentcache.engine.order.job_queue import ORDINARY, PINNED, PREEMPTED, JobQueue
+from agentcache.engine.request_state import QueuePriority
 
 
 def make_request(name: str, arrival_time: float = 0.0) -> Request:

@@ -7,8 +7,8 @@ from vllm.v1.request import RequestStatus
 
 from agentcache._evictor import FreeContext
 from agentcache.engine.jobs.finish_classes import OVER, UNKNOWN
-from agentcache.engine.observe.job_views import count_runtime, view_ended, view_jobs, view_session
 from agentcache.engine.rpc.core_calls import release
+from agentcache.engine.rpc.job_views import count_runtime, view_ended, view_jobs, view_session
 from agentcache.policy.runtime_policy import Order, RuntimePolicy
 from tool_runtime.learning.tool_key import ToolKey
 

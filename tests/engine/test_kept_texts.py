@@ -7,8 +7,8 @@ from tracked_requests import ASKED, Tracked
 
 from agentcache.engine.jobs.turn_chains import MAX_BYTES, Prompt, TurnChains
 from agentcache.engine.marks import ReplyIds
-from agentcache.engine.observe.job_views import view_jobs
 from agentcache.engine.rpc.core_calls import release
+from agentcache.engine.rpc.job_views import view_jobs
 
 LONG = "x" * 100_000
 

@@ -24,7 +24,7 @@ from vllm.v1.kv_cache_interface import (
 from vllm.v1.structured_output import StructuredOutputManager
 
 from agentcache._evictor import LruEvictor, PinnedEvictor
-from agentcache.engine import policy_choice
+from agentcache.engine.blocks import evictor_inputs
 from agentcache.engine.constants import SCHEDULER_CLASS
 from agentcache.engine.order.job_queue import JobQueue
 from agentcache.models.geometry import read_geometry
@@ -152,7 +152,7 @@ def test_a_model_of_recurrent_layers_alone_starts(tiny_model_path: str, tmp_path
 def test_a_config_without_what_costs_need_is_served_as_by_lru(
     tiny_model_path: str, monkeypatch: pytest.MonkeyPatch, vllm_log: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(policy_choice, "read_geometry", lambda _: read_geometry(SimpleNamespace(hidden_size=128)))
+    monkeypatch.setattr(evictor_inputs, "read_geometry", lambda _: read_geometry(SimpleNamespace(hidden_size=128)))
     lone = make_lone(tiny_model_path, [FULL], blocks=40, policy="agentcache")
     (line,) = [record.message for record in vllm_log.records if (record.name, record.levelname) == WARNED]
     assert line.startswith("The model's config (SimpleNamespace) has no num_hidden_layers: policy agentcache cannot ")

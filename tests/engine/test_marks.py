@@ -26,7 +26,7 @@ from agentcache.engine.constants import (
     TOOLS_DECLARED_ARGUMENT,
 )
 from agentcache.engine.marks import read_agent, read_left, read_predecessor, read_questions, read_roles
-from agentcache.engine.observe.job_views import view_session
+from agentcache.engine.rpc.job_views import view_session
 from agentcache.policy.runtime_policy import RuntimePolicy
 
 WRONG: list[Mapping[str, Any]] = [

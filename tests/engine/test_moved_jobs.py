@@ -9,12 +9,12 @@ from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, EngineCoreReques
 from vllm.v1.request import Request
 
 from agentcache.engine.constants import LEFT_ARGUMENT, SCHEDULER_CLASS
-from agentcache.engine.jobs.turn_chains import Overlap
 from agentcache.engine.marks import read_left
-from agentcache.engine.observe.job_views import count_runtime, view_session
 from agentcache.engine.observe.misses import explain_misses
-from agentcache.engine.observe.views import TurnView
+from agentcache.engine.request_state import Overlap
 from agentcache.engine.rpc.core_calls import release
+from agentcache.engine.rpc.job_views import count_runtime, view_session
+from agentcache.engine.views import TurnView
 from agentcache.front_end.placement_process import JobPlaces
 from agentcache.front_end.placer import Placer
 from agentcache.policy.price import RecomputeCost

@@ -17,7 +17,7 @@ from vllm.v1.structured_output import StructuredOutputManager
 
 import agentcache
 from agentcache.engine.constants import SCHEDULER_CLASS
-from agentcache.engine.observe.snapshot import EngineSnapshot, make_snapshot
+from agentcache.engine.rpc.snapshot import EngineSnapshot, make_snapshot
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.engine.segments.obstacles import Obstacle, find_engine_obstacle
 from agentcache.server.metrics import render_metrics

@@ -21,7 +21,7 @@ from vllm.v1.kv_cache_interface import KVCacheSpec
 from agentcache._evictor import FreeContext
 from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.jobs.finish_classes import OVER, PREEMPTED, UNKNOWN
-from agentcache.engine.observe.job_views import view_session
+from agentcache.engine.rpc.job_views import view_session
 
 FAMILIES: dict[str, list[KVCacheSpec]] = {
     "full": [FULL],

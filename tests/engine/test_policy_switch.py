@@ -21,8 +21,8 @@ from vllm.v1.core.sched.request_queue import FCFSRequestQueue
 
 from agentcache.config import AgentCacheConfig, RuntimeConfig
 from agentcache.config_reader import read_config
-from agentcache.engine.observe.snapshot import SNAPSHOT_METHOD, EngineSnapshot, make_snapshot
 from agentcache.engine.rpc.policy_switch import use_policy
+from agentcache.engine.rpc.snapshot import SNAPSHOT_METHOD, EngineSnapshot, make_snapshot
 from agentcache.errors import InputError, ServerError
 from agentcache.tuning import Tuning
 from tool_runtime.learning.durations import Ended

@@ -14,8 +14,8 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from agentcache._evictor import UNKNOWN_REQUEST
 from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.constants import SCHEDULER_CLASS
-from agentcache.engine.observe.views import TurnView
 from agentcache.engine.scheduler import AgentScheduler
+from agentcache.engine.views import TurnView
 from agentcache.errors import InputError, IntegrityError
 
 # Four requests of the length below fill it: small enough for evictions and preemptions in every mix.

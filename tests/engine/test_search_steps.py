@@ -12,9 +12,9 @@ from vllm import SamplingParams
 from vllm.v1.request import Request
 
 from agentcache.engine.constants import SCHEDULER_CLASS
-from agentcache.engine.jobs.job_finder import is_search_step
-from agentcache.engine.observe.job_views import count_runtime, view_jobs
+from agentcache.engine.marks import is_search_step
 from agentcache.engine.observe.recorder import SearchSteps
+from agentcache.engine.rpc.job_views import count_runtime, view_jobs
 from tool_runtime.agent.job import ToolCall
 
 PROMPT = [1, 2, 3]

@@ -10,8 +10,8 @@ from tracked_requests import BLOCK, Tracked
 
 from agentcache.engine.constants import SENT_ARGUMENT
 from agentcache.engine.marks import SentPrompt, read_sent
-from agentcache.engine.observe.job_views import view_session
-from agentcache.engine.observe.views import ChangeView
+from agentcache.engine.rpc.job_views import view_session
+from agentcache.engine.views import ChangeView
 
 SYSTEM, OTHER = ("s", [1] * 4 * BLOCK), ("s", [1] * BLOCK + [2] * 3 * BLOCK)
 ASKED, CALLED, RESULT = ("u", [5] * 20), ("a", [9] * 8), ("t", [7] * 9)

@@ -18,7 +18,7 @@ from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.engine.core import EngineCore
 from vllm.v1.request import RequestStatus
 
-from agentcache.engine.observe.job_views import count_runtime, view_jobs
+from agentcache.engine.rpc.job_views import count_runtime, view_jobs
 from agentcache.engine.scheduler import AgentScheduler
 
 

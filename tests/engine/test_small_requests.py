@@ -16,7 +16,8 @@ from test_job_queue import make_request
 from tracked_requests import BLOCK
 
 from agentcache.engine.constants import SCHEDULER_CLASS
-from agentcache.engine.order.job_queue import ORDINARY, PINNED, JobQueue, QueuePriority
+from agentcache.engine.order.job_queue import ORDINARY, PINNED, JobQueue
+from agentcache.engine.request_state import QueuePriority
 
 STEP_S = 0.02
 

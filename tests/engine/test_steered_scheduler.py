@@ -21,8 +21,8 @@ from steered_scheduler import (
     tokens_of,
 )
 
-from agentcache.engine.observe.job_views import view_session
 from agentcache.engine.rpc.core_calls import release
+from agentcache.engine.rpc.job_views import view_session
 
 
 @pytest.mark.parametrize("policy", STEERED)

@@ -8,8 +8,8 @@ from transformers import AutoTokenizer
 from vllm import SamplingParams
 from vllm.v1.request import Request, RequestStatus
 
-from agentcache.engine.observe.job_views import view_session
 from agentcache.engine.replies.ended_reply import MAX_STOP_TOKENS, StopStrings
+from agentcache.engine.rpc.job_views import view_session
 from agentcache.engine.scheduler import AgentScheduler
 
 STOP = "Observation:"

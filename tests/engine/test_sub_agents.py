@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from told_requests import END, answer, ask_told
 from tracked_requests import BASH, BLOCK, SYSTEM, TASK, Tracked
 
-from agentcache.engine.observe.job_views import view_session
+from agentcache.engine.rpc.job_views import view_session
 from tool_runtime.agent.job import ToolCall
 
 Chat = list[tuple[str, list[int]]]

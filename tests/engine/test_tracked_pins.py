@@ -10,7 +10,8 @@ from vllm.v1.core.kv_cache_utils import KVCacheBlock
 from vllm.v1.request import RequestStatus
 
 from agentcache.engine.blocks.pins import Decide, PinEnd
-from agentcache.engine.order.job_queue import ORDINARY, PINNED, QueuePriority
+from agentcache.engine.order.job_queue import ORDINARY, PINNED
+from agentcache.engine.request_state import QueuePriority
 from agentcache.engine.rpc.core_calls import release
 from agentcache.policy.runtime_policy import Order, RuntimePolicy
 from tool_runtime.learning.continuum import ContinuumCode

@@ -7,8 +7,9 @@ from tracked_requests import ASKED, BASH, BLOCK, LOSS_S, SYSTEM, TASK, Tracked
 
 from agentcache._evictor import FreeContext
 from agentcache.engine.jobs.finish_classes import OVER, PREEMPTED, UNKNOWN
-from agentcache.engine.observe.job_views import count_runtime, view_session
-from agentcache.engine.order.job_queue import ORDINARY, QueuePriority
+from agentcache.engine.order.job_queue import ORDINARY
+from agentcache.engine.request_state import QueuePriority
+from agentcache.engine.rpc.job_views import count_runtime, view_session
 from agentcache.policy.runtime_policy import Order, RuntimePolicy
 
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcache.engine.jobs.turn_chains import LEAST_BYTES, Overlap, Prompt, PromptEnd, TurnChains
+from agentcache.engine.jobs.turn_chains import LEAST_BYTES, Prompt, TurnChains
+from agentcache.engine.request_state import Overlap, PromptEnd
 from tool_runtime.learning.job_table import Parent
 
 BLOCK = 16

@@ -11,9 +11,9 @@ from lone_scheduler import BLOCK_SIZE, LoneScheduler, make_config, make_schedule
 from tracked_requests import Tracked
 
 from agentcache.engine.constants import SCHEDULER_CLASS
-from agentcache.engine.observe.job_views import count_runtime, view_session
-from agentcache.engine.observe.stats import Waits
-from agentcache.engine.observe.views import TurnView
+from agentcache.engine.request_state import Waits
+from agentcache.engine.rpc.job_views import count_runtime, view_session
+from agentcache.engine.views import TurnView
 from agentcache.engine.waits import WaitReason
 from agentcache.policy.runtime_policy import RuntimePolicy
 from agentcache.sim.clock import VirtualClock

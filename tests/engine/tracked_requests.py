@@ -20,11 +20,11 @@ from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT
 from agentcache.engine.jobs.finish_classes import ReuseFactors
 from agentcache.engine.jobs.tracker import JobTracker
 from agentcache.engine.marks import write_forced_calls
-from agentcache.engine.observe.job_views import view_session
 from agentcache.engine.observe.misses import Ledger, MissLog
 from agentcache.engine.order.admission import AdmissionControl
 from agentcache.engine.order.load_control import LoadControl
 from agentcache.engine.parts import Observers
+from agentcache.engine.rpc.job_views import view_session
 from agentcache.policy.price import RecomputeCost, RequestCost, TurnCost
 from agentcache.policy.runtime_policy import LONGEST_S, RuntimePolicy
 from tool_runtime.agent.job import ToolCall

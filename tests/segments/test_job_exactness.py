@@ -12,7 +12,7 @@ from live_engine import BLOCK, LiveEngine
 from sizes import IS_THOROUGH
 
 from agentcache.engine.jobs.tracker import JobTracker
-from agentcache.engine.observe.job_views import count_runtime, view_jobs
+from agentcache.engine.rpc.job_views import count_runtime, view_jobs
 
 pytestmark = pytest.mark.engine
 

@@ -12,13 +12,13 @@ from starlette.testclient import TestClient
 
 from agentcache.engine.blocks.block_queue import Evictions
 from agentcache.engine.constants import EXPIRED_METHOD, JOBS_METHOD, RELEASE_METHOD
-from agentcache.engine.observe.snapshot import (
+from agentcache.engine.rpc.snapshot import (
     SNAPSHOT_METHOD,
     BlockCounts,
     EngineSnapshot,
     RequestCounts,
 )
-from agentcache.engine.observe.views import (
+from agentcache.engine.views import (
     ComparisonCounts,
     Histogram,
     JobView,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from made_engine import FakeCore, connect, make_engine, make_job, make_turn
 
-from agentcache.engine.observe.views import ChangeText, ChangeView, JobView
+from agentcache.engine.views import ChangeText, ChangeView, JobView
 from agentcache.server import change_text
 from agentcache.server.change_text import write_all
 

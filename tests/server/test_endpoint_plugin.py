@@ -27,7 +27,7 @@ from vllm.plugins.endpoint_plugins.interface import EndpointPlugin
 from vllm.tool_parsers import ToolParserManager
 
 from agentcache.engine.constants import RELEASE_METHOD, SCHEDULER_CLASS
-from agentcache.engine.observe.snapshot import SNAPSHOT_METHOD
+from agentcache.engine.rpc.snapshot import SNAPSHOT_METHOD
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.engine.vllm.compat import check_vllm
 from agentcache.errors import CompatibilityError

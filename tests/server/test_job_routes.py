@@ -12,7 +12,7 @@ from vllm.entrypoints.serve.exception_handling.register import init_exception_ha
 
 from agentcache.engine.constants import JOB_METHOD, JOBS_METHOD, RELEASE_METHOD
 from agentcache.engine.observe.stats import MAX_TURNS
-from agentcache.engine.observe.views import ChangeView
+from agentcache.engine.views import ChangeView
 from agentcache.front_end.client_sessions import MAX_SESSION_CHARACTERS
 from agentcache.server import job_reader
 from agentcache.server.job_reader import MAX_JOBS, JobReader

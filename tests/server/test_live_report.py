@@ -21,9 +21,9 @@ from made_engine import (
 )
 
 from agentcache.engine.constants import JOBS_METHOD
-from agentcache.engine.observe.snapshot import RequestCounts
 from agentcache.engine.observe.stats import MAX_TURNS
-from agentcache.engine.observe.views import Histogram, JobView, PinCounts
+from agentcache.engine.rpc.snapshot import RequestCounts
+from agentcache.engine.views import Histogram, JobView, PinCounts
 from agentcache.errors import ServerError
 from agentcache.server import job_reader, live_report
 from agentcache.server.job_reader import JobReader

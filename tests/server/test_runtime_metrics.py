@@ -5,8 +5,8 @@ import re
 from made_engine import make_engine, make_runtime, make_tiered_engine
 from prometheus_client.parser import text_string_to_metric_families
 
-from agentcache.engine.observe.snapshot import EngineSnapshot
-from agentcache.engine.observe.views import ToolCounts
+from agentcache.engine.rpc.snapshot import EngineSnapshot
+from agentcache.engine.views import ToolCounts
 from agentcache.server.metrics import render_metrics
 from agentcache.server.snapshot_reader import Reading
 

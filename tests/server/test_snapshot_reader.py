@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from agentcache.engine.blocks.block_queue import Evictions
-from agentcache.engine.observe.snapshot import (
+from agentcache.engine.rpc.snapshot import (
     BlockCounts,
     EngineSnapshot,
     RequestCounts,
 )
-from agentcache.engine.observe.views import SegmentCounts
+from agentcache.engine.views import SegmentCounts
 from agentcache.server import snapshot_reader
 from agentcache.server.metrics import render_metrics
 from agentcache.server.snapshot_reader import MIN_INTERVAL_S, Reading, SnapshotReader

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from agentcache.engine.observe.snapshot import SNAPSHOT_METHOD
+from agentcache.engine.rpc.snapshot import SNAPSHOT_METHOD
 
 PATH = "/told-snapshot"
 

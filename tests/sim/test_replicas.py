@@ -8,8 +8,8 @@ import pytest
 from made_command import make_settings
 from made_simulation import make_engine
 
-from agentcache.engine.jobs.turn_chains import Overlap
 from agentcache.engine.observe.misses import explain_misses, find_missed
+from agentcache.engine.request_state import Overlap
 from agentcache.errors import InputError
 from agentcache.report.events import read_events
 from agentcache.report.policy_run import group_by_policy

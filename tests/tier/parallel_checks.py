@@ -12,7 +12,7 @@ from live_engine import BLOCK
 from served import find_distance
 from two_ranks import LAYOUTS, Job, TwoRanks, ask, identify, make_jobs
 
-from agentcache.engine.observe.job_views import view_session
+from agentcache.engine.rpc.job_views import view_session
 
 logger = logging.getLogger(__name__)
 

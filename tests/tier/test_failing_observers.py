@@ -21,11 +21,11 @@ from agentcache.engine.observe.lru_comparison import LruComparison
 from agentcache.engine.observe.misses import Ledger, MissLog
 from agentcache.engine.observe.prompt_change import PromptChanges
 from agentcache.engine.observe.recorder import RequestRecorder
-from agentcache.engine.observe.snapshot import Snapshot, make_snapshot
 from agentcache.engine.observe.stats import JobStats
-from agentcache.engine.observe.views import SegmentCounts
 from agentcache.engine.parts import RAISE
 from agentcache.engine.rpc import core_calls
+from agentcache.engine.rpc.snapshot import Snapshot, make_snapshot
+from agentcache.engine.views import SegmentCounts
 from workloads.recording.line_maker import LineMaker
 
 # Of each observer the calls that the engine makes.

@@ -8,8 +8,8 @@ from sizes import pick_size
 from tiered_jobs import PROMPT, ask, make_evicted, make_tokens, push_out, run_at_random
 from tiered_scheduler import TieredScheduler, make_tiered
 
-from agentcache.engine.observe.job_views import view_session
-from agentcache.engine.observe.snapshot import make_snapshot
+from agentcache.engine.rpc.job_views import view_session
+from agentcache.engine.rpc.snapshot import make_snapshot
 
 LONGER = PROMPT + make_tokens(9, 30)
 WHOLE = len(PROMPT) // BLOCK_SIZE * BLOCK_SIZE

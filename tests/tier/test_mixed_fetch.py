@@ -16,7 +16,7 @@ from vllm.distributed.kv_transfer import ensure_kv_transfer_shutdown
 from vllm.v1.core.kv_cache_utils import BlockHashWithGroupId
 
 from agentcache.engine.cpu_cache.options import make_transfer_config
-from agentcache.engine.observe.job_views import view_session
+from agentcache.engine.rpc.job_views import view_session
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.policy.link_profile import Link
 

@@ -14,11 +14,11 @@ from vllm import SamplingParams
 from vllm.v1.core.kv_cache_utils import BlockHash, BlockHashWithGroupId, KVCacheBlock, make_block_hash_with_group_id
 from vllm.v1.request import Request
 
-from agentcache.engine.observe.job_views import count_runtime, view_ended, view_jobs, view_session
+from agentcache.engine.cached_blocks import WatchedBlockMap
 from agentcache.engine.observe.misses import Eviction
-from agentcache.engine.observe.snapshot import make_snapshot
-from agentcache.engine.observe.views import PLACE_OF, TurnView
-from agentcache.engine.segments.cached_blocks import WatchedBlockMap
+from agentcache.engine.rpc.job_views import count_runtime, view_ended, view_jobs, view_session
+from agentcache.engine.rpc.snapshot import make_snapshot
+from agentcache.engine.views import PLACE_OF, TurnView
 from agentcache.policy.link_profile import Link
 
 WHOLE = len(PROMPT) // BLOCK_SIZE * BLOCK_SIZE

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from tiered_engine import start_tiered_as
 from vllm.v1.engine import PauseMode
 
-from agentcache.engine.observe.job_views import view_session
+from agentcache.engine.rpc.job_views import view_session
 
 pytestmark = pytest.mark.engine
 

@@ -21,7 +21,7 @@ from vllm.v1.kv_cache_interface import (
 
 from agentcache.engine.cpu_cache.connector import TierConnector, TierObstacle
 from agentcache.engine.cpu_cache.options import make_transfer_config
-from agentcache.engine.observe.snapshot import make_snapshot
+from agentcache.engine.rpc.snapshot import make_snapshot
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.engine.segments.obstacles import Obstacle
 from agentcache.engine.vllm.workers import KVConnectorRole, SimpleCPUOffloadConnector

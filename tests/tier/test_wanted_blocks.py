@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from vllm.v1.core.kv_cache_utils import BlockHash, KVCacheBlock, make_block_hash_with_group_id
 
+from agentcache.engine.cached_blocks import CachedBlockMap, WatchedBlockMap
 from agentcache.engine.cpu_cache.fetching import Fetching
-from agentcache.engine.segments.cached_blocks import CachedBlockMap, WatchedBlockMap
 from agentcache.policy.link_profile import Link
 from agentcache.policy.price import RecomputeCost
 from agentcache.policy.reuse_plan import FetchCosts, SegmentCosts, plan_fetch

@@ -138,3 +138,13 @@ def _name_gpu() -> str:
 
 def _find_gpu() -> str:
     return name if (name := _name_gpu()) in GPUS else _OTHER_GPU
+
+
+def find_cost_obstacle(vllm_config: VllmConfig) -> str | None:
+    """Say why the cost of the model's blocks cannot be known, as the beginning of a sentence; None if it can."""
+    try:
+        read_geometry(vllm_config.model_config.hf_text_config)
+    except InputError as error:
+        sentence = str(error)
+        return sentence[0].upper() + sentence[1:]
+    return None

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from agentcache.config import AgentCacheConfig, is_on
 from agentcache.config_reader import read_config
+from agentcache.engine.blocks.evictor_inputs import find_cost_obstacle
 from agentcache.engine.cpu_cache.options import is_steered
-from agentcache.engine.policy_choice import find_cost_obstacle
 from agentcache.engine.segments.obstacles import Reason, find_config_obstacle, has_full_attention_alone
 from agentcache.engine.start_cause import refuse_start
 from agentcache.engine.vllm.base import VllmConfig, current_platform
-from agentcache.engine.vllm.connector import CopyingConnector
+from agentcache.engine.vllm.connector import CopiesDone, CopyingConnector
+from agentcache.engine.vllm.copiers import CopyOrders
 from agentcache.engine.vllm.types import (
     KVCacheConfig,
+    KVConnectorOutput,
+    Request,
+    SchedulerOutput,
     generate_scheduler_kv_cache_config,
 )
 from agentcache.engine.vllm.workers import KVConnectorBase_V1, KVConnectorRole, SimpleCPUOffloadConnector
 from agentcache.policy.registry import find_policy
+
+if TYPE_CHECKING:
+    from agentcache.engine.cpu_cache.tier import Tier
 
 
 class TierObstacle(Reason):
@@ -67,3 +76,33 @@ class TierConnector(CopyingConnector):
         if role is KVConnectorRole.WORKER and current_platform.is_cpu():
             raise refuse_start("--kv-offloading-size: vLLM's SimpleCPUOffloadConnector does not run on its CPU backend")
         return SimpleCPUOffloadConnector(vllm_config, role, kv_cache_config)
+
+
+class SteeredConnector(CopyingConnector):
+    """The scheduler's side where the CPU cache is steered: the tier says what is copied, and hears what has been."""
+
+    def __init__(self, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, tier: Tier) -> None:
+        super().__init__(vllm_config, KVConnectorRole.SCHEDULER, kv_cache_config)
+        self._tier = tier
+
+    def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:  # noqa: ARG002
+        """Return no tokens: what is fetched is in the GPU's cache by then. None while the request must wait."""
+        return (None, False) if self._tier.make_wait(request) else (0, False)
+
+    def build_connector_meta(self, scheduler_output: SchedulerOutput) -> CopyOrders:
+        """Tell the workers what to copy."""
+        return self._tier.begin_copies(scheduler_output)
+
+    def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
+        """Take over what the workers have copied."""
+        done = connector_output.kv_connector_worker_meta
+        if isinstance(done, CopiesDone):
+            self._tier.end_copies(done)
+
+    def has_pending_push_work(self) -> bool:
+        """Tell whether the engine must go on for the sake of copies."""
+        return self._tier.needs_step
+
+    def reset_cache(self) -> bool | None:
+        """Forget what is in the CPU cache. Return False while blocks are on their way from it."""
+        return self._tier.clear()

@@ -14,8 +14,8 @@ from typing import NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
 
 from agentcache.engine.blocks.block_queue import BlockQueue
+from agentcache.engine.cached_blocks import KV_CACHE_GROUP, CachedBlockMap, find_inputs
 from agentcache.engine.cpu_cache.storing import Storing
-from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP, CachedBlockMap, find_inputs
 from agentcache.engine.segments.gap_filler import GapFiller
 from agentcache.engine.vllm.types import BlockHashWithGroupId, KVCacheBlock, Request, Scheduler
 from agentcache.policy.link_profile import Link

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from agentcache._evictor import UNKNOWN_REQUEST, Evictor, FreeContext
 from agentcache.engine.blocks.block_queue import BlockQueue, Evictions, replace_queue
-from agentcache.engine.segments.cached_blocks import WatchedBlockMap, watch_cache
+from agentcache.engine.cached_blocks import WatchedBlockMap, watch_cache
 from agentcache.engine.vllm.types import BlockHashWithGroupId, BlockPool, KVCacheBlock
 
 # Multiplies the value of a block that is on the GPU as well, which may lose it before it is stored again: it loses a

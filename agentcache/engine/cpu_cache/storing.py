@@ -13,11 +13,11 @@ from itertools import compress
 
 from agentcache._evictor import Evictor, FreeContext
 from agentcache.engine.blocks.block_queue import BlockQueue
+from agentcache.engine.cached_blocks import HitFinder
 from agentcache.engine.cpu_cache.host_cache import UNKNOWN_USE, HostCache, LastUse, StoredBlock
 from agentcache.engine.observe.misses import Ledger
-from agentcache.engine.observe.views import TierCounts
 from agentcache.engine.parts import Observers
-from agentcache.engine.segments.cached_blocks import HitFinder
+from agentcache.engine.views import TierCounts
 from agentcache.engine.vllm.base import cdiv
 from agentcache.engine.vllm.types import BlockHashWithGroupId, KVCacheBlock, Scheduler
 from agentcache.policy.price import Usefulness

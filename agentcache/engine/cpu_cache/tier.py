@@ -6,14 +6,14 @@ import itertools
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
+from agentcache.engine.cached_blocks import KV_CACHE_GROUP, CachedBlockMap
 from agentcache.engine.cpu_cache.fetching import Fetch, Fetching
 from agentcache.engine.cpu_cache.storing import Store, Storing
-from agentcache.engine.observe.views import TierCounts
 from agentcache.engine.parts import Part
-from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP, CachedBlockMap
 from agentcache.engine.segments.fill_request import find_obstacle
 from agentcache.engine.segments.gap_filler import GapFiller
 from agentcache.engine.segments.scheduler import MultiSegmentScheduler
+from agentcache.engine.views import TierCounts
 from agentcache.engine.vllm.base import cdiv, init_logger
 from agentcache.engine.vllm.connector import CopiesDone
 from agentcache.engine.vllm.copiers import CopyOrders

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from agentcache.engine.jobs.turn_chains import Overlap, Prompt, PromptEnd, TurnChains, find_prompt_end
+from agentcache.engine.jobs.turn_chains import Prompt, TurnChains, find_prompt_end
 from agentcache.engine.marks import (
     ReplyIds,
     has_history,
@@ -19,7 +19,8 @@ from agentcache.engine.marks import (
     reusable_hashes,
     shorten,
 )
-from agentcache.engine.observe.views import FoundBy
+from agentcache.engine.request_state import Overlap, PromptEnd
+from agentcache.engine.views import FoundBy
 from agentcache.engine.vllm.base import init_logger
 from agentcache.engine.vllm.types import Request
 from tool_runtime.learning.job_blocks import ChainOwner, ChainOwners
@@ -30,18 +31,6 @@ from tool_runtime.learning.job_table import JobTable, Parent
 def generates_text(request: Request) -> bool:
     """Tell whether it generates text in one go, as embeddings and live streams of input do not."""
     return request.pooling_params is None and not request.resumable
-
-
-def is_search_step(request: Request) -> bool:
-    """Tell whether the request is one step of a search that picks each next token itself, and so ends no turn.
-
-    vLLM makes its beams so, online and offline, and the labels that it chooses among. A request that a connector has
-    other plans with is a whole one, of which another engine decodes the rest.
-    """
-    params = request.sampling_params
-    if params is None or params.max_tokens != 1 or request.kv_transfer_params:
-        return False
-    return params.logprobs is not None or params.logprob_token_ids is not None
 
 
 logger = init_logger("vllm.agentcache")

@@ -9,15 +9,15 @@ from agentcache._evictor import FreeContext
 from agentcache.engine.blocks.pins import Pin, PinEnd, Pins, pin_rank
 from agentcache.engine.constants import ANSWER_MARK
 from agentcache.engine.jobs.finish_classes import OVER, PREEMPTED, UNKNOWN, ReuseFactors, number_calls
-from agentcache.engine.jobs.job_finder import JobFinder, is_search_step
-from agentcache.engine.marks import shorten, tenant_name
+from agentcache.engine.jobs.job_finder import JobFinder
+from agentcache.engine.marks import is_search_step, shorten, tenant_name
 from agentcache.engine.observe.prompt_change import PromptChanges
-from agentcache.engine.observe.stats import JobStats, Waits, begin_turn, end_turn, find_places, note_admission
+from agentcache.engine.observe.stats import JobStats, begin_turn, end_turn, find_places, note_admission
 from agentcache.engine.order.admission import AdmissionControl
-from agentcache.engine.order.job_queue import ORDINARY, QueuePriority, find_priority
+from agentcache.engine.order.job_queue import ORDINARY, find_priority
 from agentcache.engine.parts import Observers, Part, request_ids
 from agentcache.engine.replies.ended_reply import ToolReader, calls_of, is_answer, is_whole
-from agentcache.engine.request_state import RequestState
+from agentcache.engine.request_state import QueuePriority, RequestState, Waits
 from agentcache.engine.vllm.types import EngineCoreOutputs, KVCacheBlock, Request
 from agentcache.engine.vllm.workers import KVConnectorBase_V1
 from agentcache.engine.waits import WaitReason

@@ -15,6 +15,7 @@ from cachetools import FIFOCache
 from numpy.typing import NDArray
 
 from agentcache.engine.marks import SentPrompt, has_reply
+from agentcache.engine.request_state import Overlap, PromptEnd
 from agentcache.engine.vllm.types import Request
 from tool_runtime.learning.job_table import Parent
 
@@ -22,18 +23,6 @@ from tool_runtime.learning.job_table import Parent
 MAX_BYTES, LEAST_BYTES = 64 * 2**20, 64 * 2**10
 # Templates begin a reply by its role, and some by an empty thought: no more tokens than this.
 _MAX_REPLY_HEAD = 32
-
-
-class PromptEnd(NamedTuple):
-    """The tokens of a prompt behind its last full block, up to the end of its last message."""
-
-    blocks: int
-    tail: tuple[int, ...]
-
-    def is_in(self, tokens: Sequence[int], shared_blocks: int, block_size: int) -> bool:
-        """Tell whether a prompt that has `shared_blocks` of these blocks has all of this prompt's messages."""
-        behind = self.blocks * block_size
-        return self.blocks <= shared_blocks and tuple(tokens[behind : behind + len(self.tail)]) == self.tail
 
 
 def find_prompt_end(request: Request, block_size: int) -> PromptEnd:
@@ -55,28 +44,6 @@ _SAID = 16
 # One for each time that runs are joined to runs of twice the length. Secret and drawn at the start, so that a client
 # cannot construct two runs of tokens with the same hash.
 _FACTORS = [np.uint64(secrets.randbits(64) | 1) for _ in range(_SAID.bit_length() - 1)]
-
-
-class Overlap(NamedTuple):
-    """Tokens that a prompt shares with the turn it goes on from, and where it leaves that turn if it does.
-
-    `abandoned_tokens` of the turn are not in the prompt. `end` is where the turn's own prompt ended, `sent` what its
-    client sent, None where that is not known.
-    """
-
-    shared_tokens: int
-    diverged_at: int | None
-    abandoned_tokens: int = 0
-    end: PromptEnd | None = None
-    sent: SentPrompt | None = None
-
-    def repeats_reply(self, prompt: Sequence[int], block_size: int) -> bool | None:
-        """Tell whether the prompt has the turn's reply; None where it lacks messages of the turn, or has no more."""
-        if self.end is None:
-            return None
-        if self.diverged_at is None:
-            return True if self.shared_tokens > self.end.blocks * block_size else None
-        return False if self.end.is_in(prompt, self.diverged_at // block_size, block_size) else None
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,5 @@ An error in one of these observers turns it off (`engine/parts.py`):
 - `job_stats` and `hit_places` (`stats.py`): turns and counts of jobs, and which cache supplied hits.
 - `lru_comparison` (`lru_comparison.py`): what a shadow LRU would have hit.
 - `recording` (`recorder.py`): lines of a recording, which `workloads/recording/writer.py` writes in a thread.
-- `snapshot` (`snapshot.py`): what is read for metrics.
-
-`views.py` has what leaves the engine's process, as plain values; `job_views.py` makes those of jobs.
+- `snapshot` (`engine/rpc/snapshot.py`): what is read for metrics.
 """

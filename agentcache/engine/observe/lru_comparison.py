@@ -13,9 +13,9 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import chain, islice
 from typing import NamedTuple
 
-from agentcache.engine.observe.views import ComparisonCounts
 from agentcache.engine.parts import Part
 from agentcache.engine.segments.obstacles import has_full_attention_alone
+from agentcache.engine.views import ComparisonCounts
 from agentcache.engine.vllm.base import cdiv
 from agentcache.engine.vllm.types import Request, Scheduler
 from agentcache.errors import IntegrityError

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from itertools import count, takewhile
 from typing import NamedTuple
 
-from agentcache.engine.jobs.turn_chains import Overlap
+from agentcache.engine.cached_blocks import KV_CACHE_GROUP
 from agentcache.engine.marks import read_left, reusable_hashes
-from agentcache.engine.observe.views import PLACE_OF, HitPlace, LossCause, LossView, MissReason
 from agentcache.engine.parts import Part
-from agentcache.engine.request_state import RequestState
-from agentcache.engine.segments.cached_blocks import KV_CACHE_GROUP
+from agentcache.engine.request_state import Overlap, RequestState
+from agentcache.engine.views import PLACE_OF, HitPlace, LossCause, LossView, MissReason
 from agentcache.engine.vllm.types import (
     BlockHash,
     BlockHashWithGroupId,

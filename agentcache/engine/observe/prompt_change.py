@@ -10,13 +10,15 @@ from typing import Literal
 
 from cachetools import FIFOCache
 
-from agentcache.engine.jobs.turn_chains import LEAST_BYTES, MAX_BYTES, Overlap
 from agentcache.engine.marks import MAX_MESSAGES, ROLES, SentPrompt, read_roles, read_sent
-from agentcache.engine.observe.views import ChangeCause, ChangeText, ChangeView
+from agentcache.engine.request_state import Overlap
+from agentcache.engine.views import ChangeCause, ChangeText, ChangeView
 from agentcache.engine.vllm.types import Request, SamplingParams
 
 # Characters of a message in a client's digests, of a tool, and of the tool's name.
 _MESSAGE, _TOOL, _NAME = 9, 16, 8
+# Of the tokens of all turns. Clients decide how many each has; it counts for so much that at most 1,024 are kept.
+MAX_BYTES, LEAST_BYTES = 64 * 2**20, 64 * 2**10
 # Enough for a date and a time of day in digits of a token each.
 _TOKENS_AROUND = 16
 

@@ -16,8 +16,7 @@ from typing import NamedTuple
 
 from agentcache.config import AgentCacheConfig
 from agentcache.config_reader import CONFIG_KEY
-from agentcache.engine.jobs.job_finder import is_search_step
-from agentcache.engine.marks import job_name
+from agentcache.engine.marks import is_search_step, job_name
 from agentcache.engine.parts import Part, request_ids
 from agentcache.engine.replies.ended_reply import (
     MAX_TOKENS,

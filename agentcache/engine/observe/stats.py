@@ -9,7 +9,8 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from agentcache.engine.blocks.pins import Pin
-from agentcache.engine.observe.views import (
+from agentcache.engine.replies.ended_reply import describe_status
+from agentcache.engine.views import (
     FoundBy,
     Histogram,
     HitPlace,
@@ -18,10 +19,8 @@ from agentcache.engine.observe.views import (
     ToolCounts,
     TurnView,
 )
-from agentcache.engine.replies.ended_reply import describe_status
 from agentcache.engine.vllm.types import CacheHitSource, PrefillStats, Request
 from agentcache.engine.vllm.workers import KVConnectorBase_V1
-from agentcache.engine.waits import WaitReason
 from tool_runtime.learning.job_entry import Departed, Departure, Gap, JobEntry
 from tool_runtime.learning.tool_key import HUMAN, ToolKey
 
@@ -39,28 +38,7 @@ _MAX_SESSION = 256
 _MAX_EXPIRED = 10_000
 # A reply, which a client may dictate, can call thousands.
 _MAX_CALLED = 16
-# Shorter than a step.
-_LEAST_S = 0.001
 _WAIT_BOUNDS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60)
-
-
-@dataclass(slots=True)
-class Waits:
-    """Seconds by reason of a request that waits since `since_s`. Until another reason is noted, time counts for one."""
-
-    since_s: float
-    reason: WaitReason = "batch full"
-    _seconds: dict[WaitReason, float] = field(default_factory=dict)
-
-    def note(self, reason: WaitReason, now_s: float) -> None:
-        """Note what holds the request from now on."""
-        self._seconds[self.reason] = self._seconds.get(self.reason, 0.0) + now_s - self.since_s
-        self.reason, self.since_s = reason, now_s
-
-    def end(self, now_s: float) -> dict[WaitReason, float]:
-        """Return the seconds by reason of a request that waits no more, without those that lasted less than a step."""
-        self.note(self.reason, now_s)
-        return {reason: round(seconds, 6) for reason, seconds in self._seconds.items() if seconds >= _LEAST_S}
 
 
 def begin_turn(request: Request, entry: JobEntry, diverged_at: int | None, now_s: float) -> TurnView:

@@ -8,21 +8,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
+from agentcache.engine.request_state import QueuePriority
 from agentcache.engine.vllm.types import Request, RequestQueue, RequestStatus
 from agentcache.policy.runtime_policy import Order
-
-
-class QueuePriority(NamedTuple):
-    """Lower ones are served first. A request's priority stays the same while it waits.
-
-    With `by_arrival` it is served before those that have come after it, whatever their priority.
-    """
-
-    rank: int
-    time_s: float
-    arrival_s: float
-    by_arrival: bool = False
-
 
 PREEMPTED, PINNED, ORDINARY = range(3)
 

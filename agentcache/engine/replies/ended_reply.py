@@ -227,7 +227,7 @@ class ToolReader:
 
 def _ask_as(request: Request | EndedReply) -> Any:
     """Return what a parser looks at of the client's chat request: whether it had to call tools, or a certain one."""
-    choice: Any = read_mark(request, TOOL_CHOICE_ARGUMENT)
+    choice: Any = read_mark(request.sampling_params, TOOL_CHOICE_ARGUMENT)
     if not isinstance(choice, str):
         return _make_request("required" if choice is True else "auto")
     choice = ChatCompletionNamedToolChoiceParam(function=ChatCompletionNamedFunction(name=choice))
@@ -250,7 +250,7 @@ def calls_of(request: Request | EndedReply, reader: ToolReader | None) -> list[T
         return [ELSEWHERE]
     if (dictated := find_forced_calls(request.sampling_params)) is not None:
         return read_forced_calls(dictated) or []
-    declared = read_mark(request, TOOLS_DECLARED_ARGUMENT)
+    declared = read_mark(request.sampling_params, TOOLS_DECLARED_ARGUMENT)
     if reader is None or not (declared is True or isinstance(declared, list)):
         return []
     calls = reader.read(request)

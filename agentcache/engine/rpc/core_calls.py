@@ -9,11 +9,11 @@ from typing import Any
 from agentcache.engine.blocks.pins import PinEnd
 from agentcache.engine.constants import EXPIRED_METHOD, JOB_METHOD, JOBS_METHOD, RELEASE_METHOD
 from agentcache.engine.jobs.tracker import JobTracker
-from agentcache.engine.observe.job_views import MAX_JOBS_AT_ONCE, view_ended, view_jobs, view_session
-from agentcache.engine.observe.snapshot import SNAPSHOT_METHOD, snapshot_core
-from agentcache.engine.observe.views import JobView
+from agentcache.engine.rpc.job_views import MAX_JOBS_AT_ONCE, view_ended, view_jobs, view_session
 from agentcache.engine.rpc.policy_switch import USE_POLICY_METHOD, read_and_use
+from agentcache.engine.rpc.snapshot import SNAPSHOT_METHOD, snapshot_core
 from agentcache.engine.scheduler import AgentScheduler
+from agentcache.engine.views import JobView
 from agentcache.engine.vllm.engine import EngineCoreProc
 from agentcache.engine.vllm.patches import replace
 from tool_runtime.learning.job_table import MAX_EXPIRED

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from agentcache.engine.cached_blocks import CachedBlockMap, HitFinder
 from agentcache.engine.constants import FILL_MARK
-from agentcache.engine.segments.cached_blocks import CachedBlockMap, HitFinder
 from agentcache.engine.vllm.types import BlockPool, KVCacheBlock, Request, RequestQueue, RequestStatus, SamplingParams
 from agentcache.policy.reuse_plan import Interval, Place
 

@@ -12,9 +12,8 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from agentcache.engine.observe.views import SegmentCounts
+from agentcache.engine.cached_blocks import CachedBlockMap, HitFinder, Prefix, PrefixHit
 from agentcache.engine.parts import Part
-from agentcache.engine.segments.cached_blocks import CachedBlockMap, HitFinder, Prefix, PrefixHit
 from agentcache.engine.segments.fill_request import (
     FillRequest,
     Holds,
@@ -24,6 +23,7 @@ from agentcache.engine.segments.fill_request import (
     is_startable,
     make_fill_request,
 )
+from agentcache.engine.views import SegmentCounts
 from agentcache.engine.vllm.base import cdiv
 from agentcache.engine.vllm.types import KVCacheBlock, KVCacheManager, Request, RequestStatus
 from agentcache.engine.waits import WaitReason

@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterable
 from itertools import chain
 from typing import Any
 
+from agentcache.engine.cached_blocks import CachedBlockMap
 from agentcache.engine.parts import Hooks
-from agentcache.engine.segments.cached_blocks import CachedBlockMap
 from agentcache.engine.segments.fill_request import FillingQueue, find_obstacle
 from agentcache.engine.segments.gap_filler import GapFiller
 from agentcache.engine.vllm.base import init_logger

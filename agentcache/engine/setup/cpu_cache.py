@@ -8,18 +8,18 @@ from dataclasses import dataclass, replace
 from agentcache._evictor import Evictor
 from agentcache.config import AgentCacheConfig
 from agentcache.engine.blocks.block_queue import BlockQueue
-from agentcache.engine.cpu_cache.connector import TierObstacle, find_tier_obstacle
+from agentcache.engine.cpu_cache.connector import SteeredConnector, TierObstacle, find_tier_obstacle
 from agentcache.engine.cpu_cache.fetching import Fetching
 from agentcache.engine.cpu_cache.link import find_block_bytes, find_speeds
 from agentcache.engine.cpu_cache.options import is_left_to_vllm, is_steered, names_ours
 from agentcache.engine.cpu_cache.storing import Storing
 from agentcache.engine.cpu_cache.tier import Tier
-from agentcache.engine.observe.views import TierCounts
 from agentcache.engine.parts import Observers
 from agentcache.engine.segments.gap_filler import GapFiller
 from agentcache.engine.segments.obstacles import Reason
 from agentcache.engine.segments.scheduler import MultiSegmentScheduler
-from agentcache.engine.vllm.connector import CopyingConnector, SteeredConnector
+from agentcache.engine.views import TierCounts
+from agentcache.engine.vllm.connector import CopyingConnector
 from agentcache.policy.link_profile import Link
 from agentcache.policy.price import RecomputeCost, ReturnPrice, Usefulness
 from agentcache.policy.registry import EvictorInputs

@@ -10,9 +10,10 @@ from agentcache._evictor import Evictor
 from agentcache.config import AgentCacheConfig, is_on
 from agentcache.engine.blocks.block_queue import BlockQueue, replace_queue
 from agentcache.engine.blocks.checkpoints import Checkpoints, has_checkpoints
-from agentcache.engine.blocks.evictor_inputs import build_inputs
+from agentcache.engine.blocks.evictor_inputs import build_inputs, find_cost_obstacle
 from agentcache.engine.blocks.frees import DescribedFrees, Frees, describe_unknown
 from agentcache.engine.blocks.preemption import Preemption
+from agentcache.engine.cached_blocks import HitFinder
 from agentcache.engine.chunking import StepLimit
 from agentcache.engine.cpu_cache.tier import Tier
 from agentcache.engine.jobs.tracker import JobTracker
@@ -21,9 +22,8 @@ from agentcache.engine.observe.misses import Ledger, MissLog
 from agentcache.engine.observe.recorder import make_recorder
 from agentcache.engine.order.job_queue import JobQueue
 from agentcache.engine.parts import Hooks, Observers
-from agentcache.engine.policy_choice import find_cost_obstacle, speaks_for_server, write_banner
+from agentcache.engine.policy_choice import speaks_for_server, write_banner
 from agentcache.engine.replies.ended_reply import StopStrings, make_reader
-from agentcache.engine.segments.cached_blocks import HitFinder
 from agentcache.engine.segments.gap_filler import GapFiller
 from agentcache.engine.segments.obstacles import Reason, find_engine_obstacle, make_rule
 from agentcache.engine.segments.scheduler import MultiSegmentScheduler

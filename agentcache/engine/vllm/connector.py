@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -20,7 +20,6 @@ from agentcache.engine.vllm.types import (
     CacheHitSource,
     KVCacheBlocks,
     KVCacheConfig,
-    KVConnectorOutput,
     Request,
     SchedulerOutput,
 )
@@ -32,9 +31,6 @@ from agentcache.engine.vllm.workers import (
     KVConnectorWorkerMetadata,
     SupportsHMA,
 )
-
-if TYPE_CHECKING:
-    from agentcache.engine.cpu_cache.tier import Tier
 
 
 @dataclass
@@ -161,33 +157,3 @@ class CopyingConnector(KVConnectorBase_V1, SupportsHMA):
     def request_finished_all_groups(self, request: Request, block_ids: tuple[list[int], ...]) -> tuple[bool, None]:  # noqa: ARG002
         """Let the request's blocks be freed: copies hold what they need."""
         return False, None
-
-
-class SteeredConnector(CopyingConnector):
-    """The scheduler's side where the CPU cache is steered: the tier says what is copied, and hears what has been."""
-
-    def __init__(self, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, tier: Tier) -> None:
-        super().__init__(vllm_config, KVConnectorRole.SCHEDULER, kv_cache_config)
-        self._tier = tier
-
-    def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:  # noqa: ARG002
-        """Return no tokens: what is fetched is in the GPU's cache by then. None while the request must wait."""
-        return (None, False) if self._tier.make_wait(request) else (0, False)
-
-    def build_connector_meta(self, scheduler_output: SchedulerOutput) -> CopyOrders:
-        """Tell the workers what to copy."""
-        return self._tier.begin_copies(scheduler_output)
-
-    def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
-        """Take over what the workers have copied."""
-        done = connector_output.kv_connector_worker_meta
-        if isinstance(done, CopiesDone):
-            self._tier.end_copies(done)
-
-    def has_pending_push_work(self) -> bool:
-        """Tell whether the engine must go on for the sake of copies."""
-        return self._tier.needs_step
-
-    def reset_cache(self) -> bool | None:
-        """Forget what is in the CPU cache. Return False while blocks are on their way from it."""
-        return self._tier.clear()

@@ -6,9 +6,9 @@ import pytest
 
 from agentcache.engine.blocks.pins import Pin
 from agentcache.engine.observe import stats
-from agentcache.engine.observe.job_views import view_ended, view_job
 from agentcache.engine.observe.stats import JobStats, add
-from agentcache.engine.observe.views import Histogram, ToolCounts, TurnView
+from agentcache.engine.rpc.job_views import view_ended, view_job
+from agentcache.engine.views import Histogram, ToolCounts, TurnView
 from tool_runtime.learning.job_entry import Departed, Departure, Gap, JobEntry, PendingTurn
 from tool_runtime.learning.tool_key import HUMAN, ToolKey
 

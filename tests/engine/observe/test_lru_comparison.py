@@ -12,7 +12,7 @@ from sizes import pick_size
 
 from agentcache.engine.constants import SCHEDULER_CLASS
 from agentcache.engine.observe.lru_comparison import find_saving
-from agentcache.engine.observe.snapshot import make_snapshot
+from agentcache.engine.rpc.snapshot import make_snapshot
 from agentcache.policy.price import RecomputeCost
 from agentcache.policy.reuse_plan import SegmentCosts
 

@@ -13,10 +13,10 @@ from told_requests import END, HEAD, answer, ask_told, message
 from tracked_requests import BLOCK, Tracked
 from vllm.v1.request import Request
 
-from agentcache.engine.jobs.turn_chains import Overlap
-from agentcache.engine.observe.job_views import count_runtime, view_session
 from agentcache.engine.observe.misses import Eviction, explain_misses, find_missed
-from agentcache.engine.observe.views import TurnView
+from agentcache.engine.request_state import Overlap
+from agentcache.engine.rpc.job_views import count_runtime, view_session
+from agentcache.engine.views import TurnView
 
 SYSTEM = [1] * 4 * BLOCK
 QUESTION = [2] * (3 * BLOCK - 2)

@@ -9,16 +9,16 @@ from vllm.v1.engine.core import EngineCoreProc
 
 from agentcache.engine.blocks.block_queue import Evictions
 from agentcache.engine.constants import SCHEDULER_CLASS
-from agentcache.engine.observe.snapshot import (
+from agentcache.engine.rpc.core_calls import answer_front_ends
+from agentcache.engine.rpc.snapshot import (
     SNAPSHOT_METHOD,
     BlockCounts,
     EngineSnapshot,
     RequestCounts,
     make_snapshot,
 )
-from agentcache.engine.observe.views import SegmentCounts
-from agentcache.engine.rpc.core_calls import answer_front_ends
 from agentcache.engine.scheduler import AgentScheduler
+from agentcache.engine.views import SegmentCounts
 
 BLOCKS = 41
 PROMPT = list(range(20 * BLOCK_SIZE + 3))

@@ -9,8 +9,8 @@ from vllm import SamplingParams
 from vllm.v1.request import Request
 
 from agentcache.engine.constants import ROLES_ARGUMENT
-from agentcache.engine.jobs.turn_chains import Overlap
 from agentcache.engine.observe.prompt_change import PromptChanges
+from agentcache.engine.request_state import Overlap
 
 BLOCK, EOS, FIRST_STOP = 4, 2, 1000
 

@@ -11,11 +11,11 @@ from tracked_requests import BLOCK, Tracked
 from vllm.v1.request import Request
 
 from agentcache.engine.constants import SCHEDULER_CLASS
-from agentcache.engine.jobs.turn_chains import LEAST_BYTES, Overlap
-from agentcache.engine.observe.job_views import view_session
-from agentcache.engine.observe.prompt_change import PromptChanges, cut_change
-from agentcache.engine.observe.views import ChangeText, ChangeView
+from agentcache.engine.observe.prompt_change import LEAST_BYTES, PromptChanges, cut_change
+from agentcache.engine.request_state import Overlap
 from agentcache.engine.rpc.core_calls import release
+from agentcache.engine.rpc.job_views import view_session
+from agentcache.engine.views import ChangeText, ChangeView
 
 SYSTEM = list(range(100, 100 + 8 * BLOCK))
 DATE = 5 * BLOCK + 2

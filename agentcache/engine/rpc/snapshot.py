@@ -8,10 +8,10 @@ from pydantic import Field
 
 from agentcache._evictor import Evictor, PinnedEvictor
 from agentcache.engine.blocks.block_queue import Evictions
-from agentcache.engine.observe.job_views import count_runtime
-from agentcache.engine.observe.views import ComparisonCounts, RuntimeCounts, SegmentCounts, TierCounts, View
+from agentcache.engine.rpc.job_views import count_runtime
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.engine.segments.obstacles import find_engine_obstacle
+from agentcache.engine.views import ComparisonCounts, RuntimeCounts, SegmentCounts, TierCounts, View
 from agentcache.engine.vllm.engine import EngineCoreProc
 
 # The method of the engine core that answers with a snapshot.

@@ -8,7 +8,7 @@ from dataclasses import replace
 from agentcache.engine.blocks.pins import Pin, Pins
 from agentcache.engine.jobs.tracker import JobTracker
 from agentcache.engine.observe.stats import MAX_TURNS, JobRecord, JobStats
-from agentcache.engine.observe.views import JobView, PinCounts, PinView, RuntimeCounts
+from agentcache.engine.views import JobView, PinCounts, PinView, RuntimeCounts
 from tool_runtime.learning.job_entry import JobEntry
 from tool_runtime.learning.tool_key import HUMAN
 
