@@ -16,7 +16,6 @@ from vllm.v1.engine.core import EngineCoreProc
 from agentcache.engine.constants import EXPIRED_METHOD, JOB_METHOD, JOBS_METHOD, RELEASE_METHOD
 from agentcache.engine.cpu_cache.tier import Tier
 from agentcache.engine.jobs import tracker as tracker_module
-from agentcache.engine.observe import snapshot as snapshot_module
 from agentcache.engine.observe.lru_comparison import LruComparison
 from agentcache.engine.observe.misses import Ledger, MissLog
 from agentcache.engine.observe.prompt_change import PromptChanges
@@ -24,6 +23,7 @@ from agentcache.engine.observe.recorder import RequestRecorder
 from agentcache.engine.observe.stats import JobStats
 from agentcache.engine.parts import RAISE
 from agentcache.engine.rpc import core_calls
+from agentcache.engine.rpc import snapshot as snapshot_module
 from agentcache.engine.rpc.snapshot import Snapshot, make_snapshot
 from agentcache.engine.views import SegmentCounts
 from workloads.recording.line_maker import LineMaker

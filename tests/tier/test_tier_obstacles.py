@@ -78,7 +78,7 @@ def test_a_model_without_costs_is_one_of_them(
     def fail(_: object) -> None:
         raise InputError("config without layers")
 
-    monkeypatch.setattr("agentcache.engine.policy_choice.read_geometry", fail)
+    monkeypatch.setattr("agentcache.engine.blocks.evictor_inputs.read_geometry", fail)
     check_says(make_offloading(tiny_model_path), vllm_log, TierObstacle.COSTS_UNKNOWN)
 
 
