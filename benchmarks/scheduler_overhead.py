@@ -44,7 +44,7 @@ from agentcache.models.catalog import resolve_model
 BLOCK_TOKENS = 16
 STEP_TOKENS = 8192
 GAP_BLOCKS = 16
-SCHEDULERS = ("vllm", "lru", "asymcache", "agentcache")
+SCHEDULERS = ("vllm", "lru", "observe", "asymcache", "agentcache")
 # Without adaptive chunking, so that all schedulers have the same work in each step.
 KNOBS = {"gpu": "h200", "chunking": {"enabled": False}}
 # How much of a waiting request's prompt is that of a running one, where it has gaps.

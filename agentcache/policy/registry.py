@@ -164,6 +164,12 @@ POLICIES: dict[str, Policy] = {
     for policy in (
         Policy("vllm", "stock vLLM, nothing replaced", None),
         Policy("lru", "our block queue, least recently used first; equals vllm", _make_lru),
+        Policy(
+            "observe",
+            "stock vLLM's order and evictions; jobs are followed, so that reports show what they would gain",
+            _make_lru,
+            runtime=RuntimePolicy(),
+        ),
         _AGENTCACHE,
         _change_order(
             "agentcache-interactive",

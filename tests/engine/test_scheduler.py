@@ -84,13 +84,13 @@ def run_mix(scheduler: AsyncScheduler, seed: int, in_flight: int) -> JobMix:
 
 @pytest.mark.parametrize(("in_flight", "is_async"), [(1, True), (2, True), (1, False), (2, False)])
 @pytest.mark.parametrize("seed", range(pick_size(1, 4)))
-def test_policies_vllm_and_lru_equal_stock_vllm_step_by_step(
+def test_policies_that_decide_nothing_equal_stock_step_by_step(
     tiny_model_path: str, seed: int, in_flight: int, is_async: bool
 ) -> None:
     """Two steps in flight without async scheduling are pipeline parallelism under the V1 model runner."""
     stock = run_mix(make_scheduler(make_config(tiny_model_path, None, is_async=is_async), NUM_BLOCKS), seed, in_flight)
     assert_eventful(stock)
-    for policy, queue in (("vllm", FreeKVCacheBlockQueue), ("lru", BlockQueue)):
+    for policy, queue in (("vllm", FreeKVCacheBlockQueue), ("lru", BlockQueue), ("observe", BlockQueue)):
         config = make_config(tiny_model_path, SCHEDULER_CLASS, is_async=is_async, policy=policy)
         mix = run_mix(make_scheduler(config, NUM_BLOCKS), seed, in_flight)
         assert type(mix.lone.pool.free_block_queue) is queue

@@ -146,6 +146,7 @@ AGENTCACHE = Composition(
 COMPOSITIONS = {
     "vllm": Composition(),
     "lru": Composition(),
+    "observe": Composition(),
     "agentcache": AGENTCACHE,
     "agentcache-interactive": replace(AGENTCACHE, patience_s=8.0, recompute_share=0.0),
     "agentcache-throughput": replace(AGENTCACHE, recompute_share=0.15, longest_wait_s=math.inf),
@@ -167,6 +168,7 @@ def test_what_every_policy_composes() -> None:
     ("name", "evictor"),
     [
         ("lru", LruEvictor),
+        ("observe", LruEvictor),
         ("continuum-code", LruEvictor),
         ("continuum-paper", LruEvictor),
         ("agentcache", ReturnTimeEvictor),

@@ -48,6 +48,7 @@ ASYMCACHE = (Outcome(30_816, 503, 0.25), Outcome(31_200, 479, 0.239))
 GOLDEN: dict[str, tuple[Outcome, Outcome]] = {
     "vllm": LRU,
     "lru": LRU,
+    "observe": LRU,
     "asymcache": ASYMCACHE,
     "asymcache-linear": ASYMCACHE,
     "agentcache": AGENTCACHE,
