@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import inspect
 import runpy
 import sys
 import tomllib
@@ -9,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import vllm
-from source_once import get_source
 from vllm.engine.arg_utils import EngineArgs
 from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue
@@ -18,7 +16,7 @@ from agentcache._evictor import LruEvictor
 from agentcache.engine.blocks.block_queue import replace_queue
 from agentcache.engine.vllm import compat
 from agentcache.engine.vllm.compat import check_signature, check_vllm, find_moved, supported_range
-from agentcache.engine.vllm.internals import MOVED
+from agentcache.engine.vllm.internals import ATTRIBUTES, MOVED
 from agentcache.engine.vllm.patches import replace
 from agentcache.errors import CompatibilityError
 from agentcache.front_end.request_marks import mark_requests
@@ -27,8 +25,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
-def _fresh_check(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(inspect, "getsource", get_source)
+def _fresh_check() -> Iterator[None]:
     check_vllm.cache_clear()
     yield
     check_vllm.cache_clear()
@@ -91,6 +88,12 @@ def test_an_internal_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.delattr(FreeKVCacheBlockQueue, "popleft_n")
     name = "vllm.v1.core.kv_cache_utils.FreeKVCacheBlockQueue.popleft_n"
     assert failure() == f"vLLM {vllm.__version__}: it has no {name}"
+
+
+def test_an_attribute_of_another_class_of_the_module_will_not_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    owner = "vllm.v1.core.kv_cache_utils:FreeKVCacheBlockQueue"
+    monkeypatch.setitem(ATTRIBUTES, owner, ("num_free_blocks", "_block_hash"))
+    assert failure() == f"vLLM {vllm.__version__}: {owner.replace(':', '.')} has no _block_hash"
 
 
 def test_another_version_is_named_before_its_internals_are_read(monkeypatch: pytest.MonkeyPatch) -> None:

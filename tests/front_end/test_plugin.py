@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +11,6 @@ import pytest
 import vllm
 from loaded_once import get_context
 from plugin_loader import load_plugins
-from source_once import get_source
 from vllm.config import SchedulerConfig
 from vllm.engine.arg_utils import EngineArgs
 from vllm.utils.import_utils import resolve_obj_by_qualname
@@ -38,7 +36,6 @@ UNTOUCHED = ["loaded: [True, False]", "config: None {}", "wrapped: False", "adde
 def _as_installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in ("from_cli_args", "create_engine_config"):
         monkeypatch.setattr(EngineArgs, name, vars(EngineArgs)[name])
-    monkeypatch.setattr(inspect, "getsource", get_source)
     check_vllm.cache_clear()
     watch_engine_arguments.cache_clear()
     yield
