@@ -21,10 +21,7 @@ import psutil
 import pytest
 
 _FORKSERVER = multiprocessing.get_context("forkserver")
-# All that a worker and a server load.
-_FORKSERVER.set_forkserver_preload(
-    ["vllm.v1.engine.core", "vllm.v1.worker.cpu_worker", "vllm.entrypoints.openai.api_server"]
-)
+_FORKSERVER.set_forkserver_preload(["preloaded"])
 
 
 def get_context(_method: str | None = None) -> BaseContext:
@@ -42,6 +39,8 @@ def run_forkserver(model: str) -> Iterator[None]:
     before = psutil.Process().children()
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("VLLM_USE_V2_MODEL_RUNNER", "0")
+        # Python 3.11 looks for what is preloaded there alone, and goes on without what it does not find.
+        environment.setenv("PYTHONPATH", str(Path(__file__).parent))
         ensure_running()
     servers = [
         each for each in psutil.Process().children() if each not in before and "forkserver" in each.cmdline()[-1]
