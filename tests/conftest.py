@@ -10,9 +10,11 @@ import gc
 import logging
 import os
 import random
+import ssl
 import sys
 from collections.abc import Collection, Generator, Iterator
 from dataclasses import replace
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,6 +43,9 @@ BINDING = "VLLM_CPU_OMP_THREADS_BIND"
 NO_ENGINE = "the test lacks the mark engine"
 # Fixtures that are made once: no test has two.
 ONE_WORKER = ("shared_server", "wheel_bin", "forkserver")
+
+# Each HTTP client reads all certificates anew, for 30 ms; here nobody speaks TLS.
+ssl.create_default_context = cache(ssl.create_default_context)
 
 settings.register_profile("fast", max_examples=30, deadline=None, print_blob=True, derandomize=False)
 settings.register_profile("thorough", settings.get_profile("fast"), max_examples=300)
