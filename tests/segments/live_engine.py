@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import random
@@ -35,6 +36,10 @@ from tool_runtime.agent.job import ToolCall
 BLOCK = 32
 # Every island is worth a row, however short.
 ALL_ISLANDS = {"row_s": 0.0}
+# Each engine looks for kernels in every module of the process, for half of its start; the first has replaced them all.
+current_platform.register_triton_kernel_overrides = functools.cache(  # type: ignore[method-assign]
+    current_platform.register_triton_kernel_overrides
+)
 _SMALL = {
     "dtype": "float32",
     "enforce_eager": True,
