@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from live_engine import LiveEngine
+from live_engine import ColdEngine, LiveEngine
 
 # Options of `LiveEngine.use`, which a running engine takes; all others make another engine.
 OF_THE_POLICY = {"policy", "segments", "tuning", "look_s"}
@@ -13,8 +13,7 @@ TakeEngine = Callable[..., LiveEngine]
 
 @pytest.fixture(scope="session")
 def cold(tiny_model_path: str) -> LiveEngine:
-    """The oracle: stock vLLM that computes every prompt."""
-    return LiveEngine(tiny_model_path, scheduler=None, enable_prefix_caching=False)
+    return ColdEngine(tiny_model_path)
 
 
 @pytest.fixture(scope="session")

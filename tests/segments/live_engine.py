@@ -259,6 +259,20 @@ class LiveEngine:
         return self.stats[-1]
 
 
+class ColdEngine(LiveEngine):
+    """The oracle: stock vLLM that computes every prompt. What it was asked before it answers as it did then."""
+
+    def __init__(self, model: str, **options: Any) -> None:
+        super().__init__(model, scheduler=None, enable_prefix_caching=False, **options)
+        self._known: dict[str, Reply] = {}
+
+    def ask(self, prompt: list[int], output_tokens: int = 8, **options: Any) -> Reply:
+        key = repr((prompt, output_tokens, sorted(options.items())))
+        if key not in self._known:
+            self._known[key] = super().ask(prompt, output_tokens, **options)
+        return self._known[key]
+
+
 def make_prompt(seed: int, tokens: int) -> list[int]:
     chance = random.Random(seed)
     return [chance.randrange(8000) for _ in range(tokens)]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 from crowd import WindowedCrowd, assert_equal_to_cold
 from family_models import make_model
-from live_engine import BLOCK, LiveEngine, assert_same, make_prompt
+from live_engine import BLOCK, ColdEngine, LiveEngine, assert_same, make_prompt
 from sizes import pick_size
 
 pytestmark = pytest.mark.engine
@@ -38,7 +38,7 @@ class Pair(NamedTuple):
 @pytest.fixture(scope="module", params=BLOCKS)
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     path = make_model(request.param, tmp_path_factory.mktemp(request.param))
-    cold = LiveEngine(path, scheduler=None, enable_prefix_caching=False, num_gpu_blocks_override=200, **OPTIONS)
+    cold = ColdEngine(path, num_gpu_blocks_override=200, **OPTIONS)
     engine = LiveEngine(path, num_gpu_blocks_override=BLOCKS[request.param], **OPTIONS)
     rule = engine.scheduler.gap_filler.finder.rule
     return Pair(engine, cold, rule.full[0], rule.parts[0][0])
@@ -91,7 +91,7 @@ def test_replies_of_jobs_of_families_equal_cold_ones(pair: Pair, policy: dict[st
 def test_layers_that_vllm_does_not_tell_apart(tmp_path: Path) -> None:
     """Those with a window keep all tokens then: each block's end is a place to go on from."""
     path = make_model("gpt-oss", tmp_path)
-    cold = LiveEngine(path, scheduler=None, enable_prefix_caching=False, num_gpu_blocks_override=200, **OPTIONS)
+    cold = ColdEngine(path, num_gpu_blocks_override=200, **OPTIONS)
     engine = LiveEngine(path, num_gpu_blocks_override=60, disable_hybrid_kv_cache_manager=True, **OPTIONS)
     assert len(engine.scheduler.kv_cache_config.kv_cache_groups) == 1
     assert engine.scheduler.checkpoints is None

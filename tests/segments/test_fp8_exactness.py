@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from crowd import BLOCKS, Crowd, assert_equal_to_cold, assert_eventful, note_preemptions
-from live_engine import BLOCK, LiveEngine, assert_same, make_prompt
+from live_engine import BLOCK, ColdEngine, LiveEngine, assert_same, make_prompt
 from vllm.v1.attention.backends.cpu_attn import _get_attn_isa
 
 from agentcache.front_end.token_bytes import count_layer_bytes
@@ -35,7 +35,7 @@ def pair(tiny_model_path: str) -> Pair:
         _get_attn_isa(torch.float32, BLOCK, TINY.fields["head_dim"], "fp8")
     except NotImplementedError as reason:
         pytest.skip(str(reason))
-    cold = LiveEngine(tiny_model_path, scheduler=None, enable_prefix_caching=False, **FP8)
+    cold = ColdEngine(tiny_model_path, **FP8)
     return Pair(LiveEngine(tiny_model_path, num_gpu_blocks_override=BLOCKS, **FP8), cold)
 
 

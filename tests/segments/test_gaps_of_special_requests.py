@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from drafting import FEW_TOKENS, GAP, OTHERS, PROMPT, ask_with_drafts
-from live_engine import BLOCK, LiveEngine, Reply, assert_same
+from live_engine import BLOCK, ColdEngine, LiveEngine, Reply, assert_same
 from loaded_once import get_context
 from safetensors.torch import save_file
 from vllm.lora.request import LoRARequest
@@ -50,7 +50,7 @@ def make_adapter(folder: Path, number: int) -> LoRARequest:
 
 def test_adapters_share_nothing_and_fill_their_own_gaps(tiny_model_path: str, tmp_path: Path) -> None:
     options: dict[str, Any] = {"enable_lora": True, "max_loras": 2, "max_lora_rank": RANK}
-    cold = LiveEngine(tiny_model_path, scheduler=None, enable_prefix_caching=False, **options)
+    cold = ColdEngine(tiny_model_path, **options)
     engine = LiveEngine(tiny_model_path, **options)
     adapters = [None, make_adapter(tmp_path / "one", 1), make_adapter(tmp_path / "two", 2)]
     expected = [cold.ask(PROMPT, lora=adapter) for adapter in adapters]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from crowd import Crowd, assert_equal_to_cold
 from family_models import make_model
-from live_engine import BLOCK, LiveEngine, assert_same, make_prompt
+from live_engine import BLOCK, ColdEngine, LiveEngine, assert_same, make_prompt
 from sizes import IS_THOROUGH
 
 pytestmark = pytest.mark.engine
@@ -28,7 +28,7 @@ PROMPT = make_prompt(seed=1, tokens=6 * BLOCK + 7)
 @pytest.fixture(scope="module", params=[each for each in BLOCKS if each not in LIKE_OTHERS])
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[LiveEngine, LiveEngine]:
     path = make_model(request.param, tmp_path_factory.mktemp(request.param))
-    cold = LiveEngine(path, scheduler=None, enable_prefix_caching=False, num_gpu_blocks_override=100, **OPTIONS)
+    cold = ColdEngine(path, num_gpu_blocks_override=100, **OPTIONS)
     return LiveEngine(path, num_gpu_blocks_override=BLOCKS[request.param], **OPTIONS), cold
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from family_models import make_model
-from live_engine import BLOCK, LiveEngine, assert_same, make_prompt
+from live_engine import BLOCK, ColdEngine, LiveEngine, assert_same, make_prompt
 
 pytestmark = pytest.mark.engine
 
@@ -19,7 +19,7 @@ PROMPT = make_prompt(seed=1, tokens=10 * BLOCK + 7)
 
 def test_a_model_with_windows_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = make_model("mistral", tmp_path)
-    cold = LiveEngine(path, skip_tokenizer_init=True, scheduler=None, enable_prefix_caching=False)
+    cold = ColdEngine(path, skip_tokenizer_init=True)
     said: list[str] = []
     monkeypatch.setattr(logging.getLogger("vllm.agentcache"), "handle", lambda record: said.append(record.getMessage()))
     engine = LiveEngine(path, skip_tokenizer_init=True)

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 
 import pytest
-from live_engine import BLOCK, LiveEngine, assert_same, make_prompt
+from live_engine import BLOCK, ColdEngine, LiveEngine, assert_same, make_prompt
 from lone_scheduler import BLOCK_SIZE
 from pushed_out import SEARCH, push_out
 from sizes import pick_size
@@ -128,7 +128,7 @@ def test_rows_read_their_own_keys_behind_computed_heads(seed: int, tiny_model_pa
 @pytest.mark.engine
 def test_reply_over_a_mixed_fetch_equals_a_cold_one(tiny_model_path: str) -> None:
     prompt, blocks, head = make_prompt(seed=1, tokens=20 * BLOCK + 7), 20, 12
-    expected = LiveEngine(tiny_model_path, scheduler=None, enable_prefix_caching=False).ask(prompt, 16)
+    expected = ColdEngine(tiny_model_path).ask(prompt, 16)
     # Of the tiny model, in float32: two layers of two heads of 32, keys and values.
     host_bytes = 300 * 2 * 2 * 2 * 32 * 4 * BLOCK
     engine = LiveEngine(

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from live_engine import BLOCK, LiveEngine, Reply, assert_same
+from live_engine import BLOCK, ColdEngine, LiveEngine, Reply, assert_same
 from pausable_engine import PausableEngine
 from rollout import HELD, HELD_TOKENS, RUNNING, RUNNING_TOKENS, TURN_TOKENS, Rollout
 from safetensors.torch import load_file, save_file
@@ -31,7 +31,7 @@ class Weights(NamedTuple):
 
 
 def start_cold(path: str) -> Weights:
-    return Weights(path, LiveEngine(path, scheduler=None, enable_prefix_caching=False))
+    return Weights(path, ColdEngine(path))
 
 
 @pytest.fixture(scope="module")

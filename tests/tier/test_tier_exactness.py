@@ -13,7 +13,7 @@ import pytest
 import torch
 from crowd import BLOCKS, Crowd, assert_equal_to_cold, note_preemptions
 from disk_engine import make_disk_config
-from live_engine import BLOCK, LiveEngine, assert_same, make_prompt
+from live_engine import BLOCK, ColdEngine, LiveEngine, assert_same, make_prompt
 from pushed_out import SEARCH, push_out, settle
 from sizes import pick_size
 from tiered_engine import BLOCK_BYTES, start_tiered
@@ -33,8 +33,7 @@ PROMPT = make_prompt(seed=1, tokens=20 * BLOCK + 7)
 
 @pytest.fixture(scope="module")
 def cold(tiny_model_path: str) -> LiveEngine:
-    """The oracle: stock vLLM that computes every prompt."""
-    return LiveEngine(tiny_model_path, scheduler=None, enable_prefix_caching=False)
+    return ColdEngine(tiny_model_path)
 
 
 # With these seeds no reply happens to end at the token that ends a recorded one.
