@@ -15,6 +15,7 @@ pytestmark = pytest.mark.engine
 BLOCK_SIZE = 32
 CACHE_TOKENS = 1024
 TURNS = 4
+REPLY_TOKENS = 16
 # No two runs take the same time, so it must not decide: with so long a lifespan cost does, and between equals the age.
 TIMELESS = {"gpu": "cpu", "lifespan_s": 1e6, "tuning": {"lambda_limit": 1.0}}
 
@@ -40,7 +41,7 @@ def converse(engine: LiveEngine) -> list[Served]:
     served = []
     for turn in range(TURNS):
         for chat, prompt in enumerate(chats):
-            reply = engine.ask(prompt, 40)
+            reply = engine.ask(prompt, REPLY_TOKENS)
             served.append(Served(prompt, reply.tokens, reply.cached))
             chats[chat] = prompt + make_prompt(100 * (turn + 1) + chat, 45)
     return served

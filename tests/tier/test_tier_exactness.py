@@ -37,7 +37,7 @@ def cold(tiny_model_path: str) -> LiveEngine:
 
 
 # With these seeds no reply happens to end at the token that ends a recorded one.
-@pytest.mark.parametrize(("host_blocks", "seed"), [(4, 4), (30, 9), (300, 9)][: pick_size(2, 3)])
+@pytest.mark.parametrize(("host_blocks", "seed"), [(30, 9), (4, 4), (300, 9)][: pick_size(1, 3)])
 def test_replies_over_two_caches_equal_cold_ones(
     host_blocks: int, seed: int, cold: LiveEngine, tiny_model_path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
