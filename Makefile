@@ -2,7 +2,7 @@
 # make check          setup, then linters and types
 # make wheel          the wheel with what it requires in an environment of its own, .venv/wheel
 # make test           setup, wheel and check, and beside mypy all tests
-# make test-fast      setup, then the tests that start no engine
+# make test-fast      setup, then the tests that start no engine, without simulations and long runs, with few examples
 # make test-thorough  the same, with all tests at their full size
 # make test-vllm VLLM=0.33  setup, then tests and a simulation on that release of vLLM, in an environment of its own
 # make test-gpu ENGINE=cuda  setup, then the tests that need an NVIDIA GPU, which are in none of the others
@@ -88,7 +88,7 @@ tests: lint wheel
 
 # What each worker imports, test files too. They would all compile it at once, and it takes longer than the import.
 $(VENV)/compiled: $(READY)
-	$(BIN)/python -c "import agents, pytest, sys, $(SERVER); sys.exit(pytest.main(['--collect-only', '-qq']))" > $@.txt
+	$(BIN)/python -c "import agents, pytest, sys, $(SERVER); sys.exit(pytest.main(['--collect-only', '-qq']))" > $@.txt || { cat $@.txt; exit 1; }
 	touch $@
 
 SERVER := vllm.entrypoints.openai.api_server, vllm.v1.engine.core, vllm.v1.worker.cpu_worker
@@ -108,7 +108,11 @@ $(WHEEL)/installed-$(ENGINE): pyproject.toml tests/server/linked_packages.py $(V
 # No test waits for a server here, so a third worker would only import vLLM once more.
 test-fast: WORKERS = 2
 test-fast: setup
-	$(PYTEST) -m "not engine"
+	$(PYTEST) -m "not engine" --hypothesis-profile=quick $(LONG:%=--ignore=%)
+
+# Simulations and long runs: half of the time of all that starts no engine.
+LONG := tests/benchmarks tests/plan tests/sim tests/test_cli.py tests/test_cli_process.py tests/test_distribution.py \
+  $(addprefix tests/engine/test_,checkpoints.py garbage.py layer_group_gaps.py multi_segment.py scheduler.py)
 
 test-thorough: PYTEST += --hypothesis-profile=thorough
 test-thorough: types tests

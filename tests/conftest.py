@@ -48,6 +48,7 @@ ONE_WORKER = ("shared_server", "wheel_bin", "forkserver")
 ssl.create_default_context = cache(ssl.create_default_context)
 
 settings.register_profile("fast", max_examples=30, deadline=None, print_blob=True, derandomize=False)
+settings.register_profile("quick", settings.get_profile("fast"), max_examples=5)
 settings.register_profile("thorough", settings.get_profile("fast"), max_examples=300)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 
