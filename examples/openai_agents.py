@@ -45,7 +45,7 @@ def describe_error(_context: RunContextWrapper[Any], error: Exception) -> str:
 
 
 def show_usage(usage: Usage) -> None:
-    # 0 may also mean that the server does not count them: it does with --enable-prompt-tokens-details.
+    # 0 may also mean that the server does not tell them: `vllm serve` needs --enable-prompt-tokens-details.
     if cached := usage.input_tokens_details.cached_tokens:
         print(f"{usage.requests} requests: {cached} of {usage.input_tokens} prompt tokens were cached")  # noqa: T201
 

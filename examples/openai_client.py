@@ -75,7 +75,7 @@ def run_tool(folder: Folder, name: str, arguments: str) -> str:
 
 
 def show_usage(turn: int, usage: CompletionUsage | None) -> None:
-    # The server counts cached tokens when it runs with --enable-prompt-tokens-details.
+    # `vllm serve` tells cached tokens when it runs with --enable-prompt-tokens-details, `agentcache serve` always.
     if usage and usage.prompt_tokens_details:
         cached = usage.prompt_tokens_details.cached_tokens or 0
         print(f"turn {turn}: {cached} of {usage.prompt_tokens} prompt tokens were cached")  # noqa: T201

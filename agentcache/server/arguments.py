@@ -82,7 +82,8 @@ def build_arguments(
 def _parse(words: list[str]) -> Namespace:
     own = _VllmParser(prog="agentcache serve MODEL", add_help=False)  # type: ignore[no-untyped-call]
     parser = find_moved("make_arg_parser")(own)
-    parser.set_defaults(shutdown_timeout=SHUTDOWN_TIMEOUT_S)
+    # Without the tokens that were cached no use can be billed; vLLM leaves them out.
+    parser.set_defaults(shutdown_timeout=SHUTDOWN_TIMEOUT_S, enable_prompt_tokens_details=True)
     if words.count("--config") > 1:
         raise InputError("--config: given twice; give one file")
     try:

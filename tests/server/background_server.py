@@ -27,7 +27,6 @@ from agentcache.server.embedded import EmbeddedServer, run_embedded_server
 
 OPTIONS = (
     *("--block-size", "32"),
-    "--enable-prompt-tokens-details",
     "--no-use-tqdm-on-load",
 )
 # The worker inside the engine's process, as on one GPU: a third process takes ten seconds to start. See conftest.py.

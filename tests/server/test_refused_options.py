@@ -157,6 +157,14 @@ def test_the_engine_has_time_to_save_unless_the_user_says_so(
     assert started[0].shutdown_timeout == timeout_s
 
 
+@pytest.mark.parametrize(("options", "tells"), [([], True), (["--no-enable-prompt-tokens-details"], False)])
+def test_replies_tell_cached_tokens_unless_the_user_says_so(
+    options: list[str], tells: bool, started: list[Any]
+) -> None:
+    assert main([*TINY, *options]) == 0
+    assert started[0].enable_prompt_tokens_details is tells
+
+
 def test_a_configuration_file_goes_before_our_defaults(started: list[Any], tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text("shutdown-timeout: 3\n")
