@@ -139,6 +139,13 @@ class RuntimeConfig(KnobGroup):
         "first append their rank to its name, and each learns from the files of all); None keeps them in memory alone",
         _OPT_IN,
     )
+    job_log: str | None = knob_field(
+        None,
+        "file that gets a line when a job is over, with what it took (docs/summary.md); named:FILE adds the names that "
+        "clients give; serve sets it from --job-log (data-parallel engines other than the first add their rank)",
+        _OPT_IN,
+        min_length=1,
+    )
 
 
 class RecordConfig(KnobGroup):

@@ -105,8 +105,10 @@ def _name_as_typed(message: str, options: argparse.Namespace) -> str:
     if not message.startswith(PLACE):
         return message
     name, _, rest = message.removeprefix(PLACE).partition(": ")
-    if name == "cost_profile" and options.profile is not None:
-        return f"--profile {rest}"
+    typed = {"cost_profile": ("--profile", options.profile), "runtime.job_log": ("--job-log", options.job_log)}
+    option, value = typed.get(name, ("", None))
+    if value is not None:
+        return f"{option} {rest}"
     is_typed = name in {pair.partition("=")[0] for pair in options.agentcache}
     return f"--agentcache {name}: {rest}" if is_typed else message
 
@@ -119,7 +121,7 @@ def _check_vllm() -> None:
 
 
 def _file_knobs(options: argparse.Namespace) -> list[str]:
-    files = {"record.file": options.record, "cost_profile": options.profile}
+    files = {"record.file": options.record, "runtime.job_log": options.job_log, "cost_profile": options.profile}
     return [f"{name}={json.dumps(file)}" for name, file in files.items() if file is not None]
 
 

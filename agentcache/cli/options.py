@@ -58,6 +58,11 @@ def _add_serve(parser: OptionParser) -> None:
         "--record", metavar="FILE", help="write a line for each request, without its text, for plan and simulate"
     )
     parser.add_argument(
+        "--job-log",
+        metavar="FILE",
+        help="write a line for each job that is over: times, tokens, GPU seconds; named:FILE adds its session's name",
+    )
+    parser.add_argument(
         "--profile",
         metavar="FILE",
         help="what `agentcache profile` wrote on this machine, or a folder with one that fits",

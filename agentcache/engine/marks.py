@@ -228,6 +228,11 @@ class ReplyIds(Generic[Owner]):
         return owner if tenants is None or tenant in map(tenant_name, tenants) else None
 
 
+def client_id(request_id: str) -> str:
+    """Return the id that the client gets of a request, shortened; the engine's own where none is told to clients."""
+    return shorten(_find_reply(request_id) or request_id)
+
+
 def _find_reply(request_id: str) -> str | None:
     """Find the id that the client gets. The engine adds a suffix to it, the server a number to that of a response."""
     reply, dash, _ = request_id.rpartition("-")

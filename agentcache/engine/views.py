@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, with_config
 
+from agentcache.engine.job_summary import JobSummary
 from agentcache.engine.waits import WaitReason
 
 
@@ -104,6 +105,7 @@ class TurnView:
     finished_s: float = 0.0
     prompt_tokens: int
     cached_tokens: int = 0
+    computed_tokens: Annotated[int, Field(description="of the prompt; fewer than it lacked if cut short")] = 0
     recomputed_tokens: Annotated[
         int, Field(description="of the last turn's blocks that this prompt repeats, those not cached")
     ] = 0
@@ -134,6 +136,8 @@ class TurnView:
         dict[WaitReason, float],
         Field(description="seconds from its arrival until it ran, by what held it; those below 1 ms are left out"),
     ] = field(default_factory=dict)
+    request_id: Annotated[str, Field(description="as the client has it")] = ""
+    thread: Annotated[str | None, Field(description="the agent of its session that asked, if its client says")] = None
 
 
 class PinView(View):
@@ -168,6 +172,7 @@ class JobView(View):
     pins: tuple[PinView, ...] = Field(description="the latest, oldest first")
     hits: dict[HitPlace, int] = Field(default={}, description="as of its turns, of all of them")
     evicted_from: dict[LossCause, int] = Field(default={}, description="as of its turns, of all of them")
+    summary: JobSummary | None = Field(default=None, description="None until the job has left the table")
 
 
 @with_config(extra="forbid")
@@ -281,6 +286,7 @@ class RuntimeCounts(View):
     waits: dict[WaitReason, Histogram] = Field(
         default={}, description="seconds that turns waited, by what held them; of turns that it held for 1 ms or more"
     )
+    log_lost: int = Field(default=0, description="jobs that are missing in the job log")
     held_turns: int = Field(
         default=0, description="that waited to compute their contexts, because jobs wanted more than the caches hold"
     )

@@ -14,13 +14,15 @@ from functools import cache, wraps
 from typing import Any
 
 from agentcache.config import AgentCacheConfig
-from agentcache.config_reader import CONFIG_KEY, read_config
+from agentcache.config_reader import CONFIG_KEY, PLACE, read_config
 from agentcache.engine.constants import SCHEDULER_CLASS
 from agentcache.engine.vllm.base import EngineArgs, VllmConfig
 from agentcache.engine.vllm.compat import check_vllm, installed_version
 from agentcache.engine.vllm.patches import replace
-from agentcache.errors import TERMINATED, CompatibilityError, in_one_line
+from agentcache.errors import TERMINATED, CompatibilityError, InputError, in_one_line
 from agentcache.front_end.offloading import steer_offloading
+from agentcache.job_log import check_logs
+from agentcache.policy.registry import find_policy
 
 _API_SERVER = "vllm.entrypoints.launchers.api_server.entry"
 # The attribute of vLLM's engine arguments with the live report's address.
@@ -81,6 +83,9 @@ def _check_knobs(config: VllmConfig, ours: AgentCacheConfig) -> None:
     # The engines of this machine.
     ranks = range(parallel.data_parallel_rank, parallel.data_parallel_rank + parallel.data_parallel_size_local)
     check_files(ours.runtime, ranks)
+    if ours.runtime.job_log is not None and find_policy(ours.policy).runtime is None:
+        raise InputError(f"{PLACE}runtime.job_log: policy {ours.policy} follows no jobs; leave it out")
+    check_logs(ours.runtime.job_log, ranks)
     find_own_profile(config, ours)
 
 

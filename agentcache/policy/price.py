@@ -187,7 +187,12 @@ class RequestCost:
 
     def find(self, request: SizedRequest, kept_tokens: int) -> float:
         """Return the most that the request takes, served alone, of which so many tokens are cached."""
-        return self.prefill.of_rest(request.num_tokens, kept_tokens) + request.max_tokens * self.step_s
+        return self.of_turn(kept_tokens, request.num_tokens - kept_tokens, request.max_tokens)
+
+    def of_turn(self, cached_tokens: int, computed_tokens: int, output_tokens: int) -> float:
+        """Return what a turn took, had it been served alone, which computed so many tokens behind cached ones."""
+        prefill_s = self.prefill.of_rest(cached_tokens + computed_tokens, cached_tokens)
+        return prefill_s + output_tokens * self.step_s
 
 
 class Demand:

@@ -29,7 +29,7 @@ from agentcache.server.config_file import check_config_file
 # what is under way.
 SHUTDOWN_TIMEOUT_S = 10
 # What `agentcache serve` takes itself: a misspelt one comes here with vLLM's.
-OWN_OPTIONS = ("--policy", "--agentcache", "--record", "--profile", "--forced-replies")
+OWN_OPTIONS = ("--policy", "--agentcache", "--record", "--job-log", "--profile", "--forced-replies")
 
 
 class _VllmParser(OptionParser, FlexibleArgumentParser):

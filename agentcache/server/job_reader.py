@@ -102,21 +102,26 @@ class JobReader:
         write_latest(jobs, self._decode)
         return jobs
 
-    async def release(self, session: str, tenants: Tenants = None) -> bool:
+    async def release(self, session: str, tenants: Tenants = None) -> list[dict[str, Any]] | None:
         """End the session's jobs, or that of the reply which has `session` as its id, and release their pins.
 
-        Returns False if no engine knows any. The router is told the session's name, and nothing of a job without one.
+        The router is told the session's name, and nothing of a job without one.
+
+        Returns:
+            The summaries of those that are over now, as one with requests is only after them; None if no engine knows
+            any job.
         """
         if self._placer is not None:
             self._placer.end_session(session, tenants)
         # What no engine knows may be a session that they have forgotten.
         over: Sequence[str | None] = [session]
         try:
-            released = list(chain.from_iterable(await self._gather(RELEASE_METHOD, session, tenants)))
+            answers = await self._gather(RELEASE_METHOD, session, tenants)
+            released = list(chain.from_iterable(answer["sessions"] for answer in answers))
             over = released or over
         finally:
             self._tell_router(over)
-        return bool(released)
+        return [job for answer in answers for job in answer["ended"]] if released else None
 
     async def tell_expired(self) -> None:
         """Tell the router which sessions engines have forgotten since the last call, idle for too long."""
@@ -138,7 +143,7 @@ class JobReader:
                 if session is not None:
                     self._router.finish(session)
 
-    async def _gather(self, method: str, *args: Any) -> list[Sequence[str | None]]:
+    async def _gather(self, method: str, *args: Any) -> list[Any]:
         """Ask every engine whose policy follows jobs."""
         return [answer for answer in await self._ask(method, *args) if answer is not None]
 

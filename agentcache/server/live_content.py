@@ -174,6 +174,30 @@ def list_open_jobs(jobs: Sequence[NamedJob]) -> Listing:
     return Listing(columns, rows, max(0, len(going_on) - MAX_LISTED), links)
 
 
+def list_ended_jobs(jobs: Sequence[NamedJob]) -> Listing:
+    """List what the jobs that are over took, the latest first."""
+    latest = sorted(jobs, key=lambda job: job.idle_s)
+    ended = [(job, job.view.summary) for job in latest if job.view.summary is not None]
+    rows = [
+        (
+            job.name,
+            total.cause or NO_DATA,
+            f"{total.turns:,}",
+            format_number(total.latency_s),
+            NO_DATA if total.ttft_mean_s is None else format_number(total.ttft_mean_s),
+            f"{total.prompt_tokens:,}",
+            _show_share(total.cached_tokens, total.prompt_tokens),
+            f"{total.output_tokens:,}",
+            ", ".join(f"{format_number(seconds)} {reason}" for reason, seconds in total.waits_s.items()) or NO_DATA,
+            format_number(total.gpu_s),
+        )
+        for job, total in ended[:MAX_LISTED]
+    ]
+    columns = ("Job", "Ended by", "Turns", "Latency (s)", "TTFT, mean (s)", "Prompt tokens", "Cached", "Output tokens")
+    links = [find_job_path(job.view.session) for job, _ in ended[:MAX_LISTED]]
+    return Listing((*columns, "Waited (s)", "GPU (s)"), rows, max(0, len(ended) - MAX_LISTED), links)
+
+
 def list_tools(engines: Sequence[EngineSnapshot]) -> Listing:
     """List the tools that jobs waited for, the longest total first."""
     gaps: Counter[str] = Counter()

@@ -21,7 +21,7 @@ from agentcache.report.summary import PolicySummary, summarize_policy
 from agentcache.report.swim_lanes import MAX_LANES, plot_swim_lanes
 from agentcache.report.table import NO_DATA, Row, build_rows
 from agentcache.server.job_reader import EngineJob, JobReader
-from agentcache.server.live_content import build_tiles, list_changes, list_open_jobs, list_tools
+from agentcache.server.live_content import build_tiles, list_changes, list_ended_jobs, list_open_jobs, list_tools
 from agentcache.server.live_run import NamedJob, build_lanes_run, build_run, name_jobs
 from agentcache.server.miss_plot import describe_misses
 from agentcache.server.snapshot_reader import Reading
@@ -97,6 +97,7 @@ def build_values(engines: Sequence[EngineSnapshot], found: Sequence[Values], tim
         "tiles": build_tiles(engines),
         "jobs": len(jobs),
         "open_jobs": list_open_jobs(jobs),
+        "ended_jobs": list_ended_jobs(jobs),
         "changes": list_changes(jobs),
         "tools": list_tools(engines),
         "rows": _choose_rows({policy: summarize_policy(run)}),

@@ -76,8 +76,9 @@ async def list_jobs(request: Request, limit: int = 100, of: str | None = None) -
 async def get_jobs(request: Request, session: str) -> Response:
     """Return the session's jobs with their latest turns and pins; `engine` is the data-parallel rank.
 
-    Where no session has this name, it is taken for the id of a reply. With several engines, `home` is where the next
-    turn goes, how often the job has moved, and why it is there.
+    Those in `ended` are over, the latest of each engine first, and have a summary. Where no session has this name, it
+    is taken for the id of a reply. With several engines, `home` is where the next turn goes, how often the job has
+    moved, and why it is there.
     """
     _check_length(session)
     reading = await _read_runtime(request)
@@ -90,19 +91,21 @@ async def get_jobs(request: Request, session: str) -> Response:
     if not found:
         return _make_unknown_session()
     shown = {} if home is None else {"home": {"engine": home.engine, "moves": home.moves, "reason": home.reason}}
-    return JSONResponse({"session": session, "jobs": found, **shown})
+    parts = {"jobs": [job for job in found if job["summary"] is None]}
+    parts["ended"] = [job for job in found if job["summary"] is not None]
+    return JSONResponse({"session": session, **parts, **shown})
 
 
 @router.delete(_JOBS_PATH)
 async def release_job(request: Request, session: str) -> Response:
-    """End the session's jobs and release their pins."""
+    """End the session's jobs and release their pins; return the summaries of those that are over."""
     _check_length(session)
     await _read_runtime(request)
     try:
-        released = await _get_jobs(request).release(session, _find_tenants(request))
+        ended = await _get_jobs(request).release(session, _find_tenants(request))
     except ServerError as error:
         raise HTTPException(HTTP_503_SERVICE_UNAVAILABLE, str(error)) from None
-    return JSONResponse({"released": True}) if released else _make_unknown_session()
+    return _make_unknown_session() if ended is None else JSONResponse({"released": True, "ended": ended})
 
 
 @router.get("/report", response_class=HTMLResponse)

@@ -125,6 +125,7 @@ RUNTIME_METRICS = (
         _all(lambda runtime: by_reason(runtime.found_jobs)),
         "how",
     ),
+    counter("job_log_lost_total", "Jobs that are missing in the job log.", _one(lambda runtime: runtime.log_lost)),
     counter(
         "held_turns_total",
         "Turns that waited to compute their contexts, because jobs wanted more than the caches hold.",

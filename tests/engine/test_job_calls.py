@@ -6,6 +6,7 @@ import pytest
 from tracked_requests import ASKED, Tracked
 from vllm.v1.request import RequestStatus
 
+from agentcache.engine.jobs.tracker import JobTracker
 from agentcache.engine.rpc import core_calls
 from agentcache.engine.rpc.core_calls import release, take_expired
 from agentcache.engine.rpc.job_views import count_runtime, view_session
@@ -19,7 +20,14 @@ def core(monkeypatch: pytest.MonkeyPatch) -> Any:
     for number, salt in enumerate([None, "a", "b"]):
         tracked.turn(f"turn {number}", ASKED, session="mine", salt=salt)
     monkeypatch.setattr(core_calls, "_find_tracker", lambda core: core)
+    monkeypatch.setattr(JobTracker, "engine_index", 3, raising=False)
     return tracked.tracker
+
+
+def release_of(core: Any, session: str, tenants: list[str | None] | None) -> dict[str, Any]:
+    answer = core_calls._release(core, session, tenants)
+    assert answer is not None
+    return answer
 
 
 def numbers(answer: list[dict[str, Any]] | None) -> list[float]:
@@ -37,11 +45,34 @@ def test_a_session_is_shown_of_all_tenants_or_of_one(core: Any) -> None:
 
 
 def test_a_session_is_released_of_one_tenant_or_of_all(core: Any) -> None:
-    assert core_calls._release(core, "mine", ["c"]) == []
-    assert core_calls._release(core, "mine", ["a"]) == ["mine"]
-    assert numbers(core_calls._view_session(core, "mine", None)) == [0, 2]
-    assert core_calls._release(core, "mine", None) == ["mine", "mine"]
-    assert core_calls._view_session(core, "mine", None) == []
+    assert core_calls._release(core, "mine", ["c"]) == {"sessions": [], "ended": []}
+    assert release_of(core, "mine", ["a"])["sessions"] == ["mine"]
+    both = release_of(core, "mine", None)
+    assert both["sessions"] == ["mine", "mine"]
+    assert [(job["engine"], job["cause"], job["turns"]) for job in both["ended"]] == 2 * [(3, "job over", 1)]
+    assert core_calls._release(core, "mine", None) == {"sessions": [], "ended": []}
+
+
+def test_a_job_that_is_over_is_shown_to_who_may_see_it(core: Any) -> None:
+    core_calls._release(core, "mine", ["a"])
+    core_calls._release(core, "mine", ["b"])
+    # Those of the table come first, then those that are over, the latest first.
+    seen = {None: [0, 2, 1], (None,): [0], ("a",): [1], ("b",): [2], ("c",): [], ("a", "b"): [2, 1]}
+    for tenants, jobs in seen.items():
+        shown = core_calls._view_session(core, "mine", None if tenants is None else list(tenants))
+        assert numbers(shown) == jobs
+        assert [job["summary"] is not None for job in shown or ()] == [number != 0 for number in jobs]
+
+
+def test_a_reply_finds_its_job_when_that_is_over() -> None:
+    tracked = Tracked()
+    tracked.turn("chatcmpl-1-0a1b2c3d", ASKED, session="other", salt="a")
+    release(tracked.tracker, "chatcmpl-1", ["a"])
+    (view,) = view_session(tracked.tracker, "chatcmpl-1", ["a"], with_ended=True)
+    assert view.session == "other"
+    assert view.summary is not None
+    assert view.summary.request_ids == ["chatcmpl-1"]
+    assert view_session(tracked.tracker, "chatcmpl-1", ["b"], with_ended=True) == []
 
 
 def test_jobs_are_listed_with_as_many_turns_as_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,11 +37,11 @@ INPUTS = EvictorInputs(
 
 
 def make(
-    runtime_policy: RuntimePolicy, evictor: Evictor | None = None, vllm_config: Any = None, **knobs: Any
+    runtime_policy: RuntimePolicy, evictor: Evictor | None = None, rank: int = 0, **knobs: Any
 ) -> tuple[Evictor, JobTracker]:
-    """Only a tool parser and a file of durations need vLLM's configuration."""
+    parallel = SimpleNamespace(data_parallel_index=rank, world_size=1)
     scheduler: Any = SimpleNamespace(
-        vllm_config=vllm_config,
+        vllm_config=SimpleNamespace(parallel_config=parallel),
         block_size=16,
         hash_block_size=16,
         find_hits=lambda _: [],
@@ -167,8 +167,7 @@ def test_a_policy_that_protects_waiting_has_pins_but_no_holds() -> None:
 def test_what_was_learned_of_tools_is_in_a_file_for_each_engine(tmp_path: Path) -> None:
     path = tmp_path / "durations.json"
     for rank in (0, 1):
-        parallel = SimpleNamespace(parallel_config=SimpleNamespace(data_parallel_index=rank))
-        _, tracker = make(RuntimePolicy(), vllm_config=parallel, runtime={"durations_file": str(path)})
+        _, tracker = make(RuntimePolicy(), rank=rank, runtime={"durations_file": str(path)})
         tracker.runtime.durations.observe(ToolKey("bash"), 3.0 + rank, Ended.RETURNED, 0.0)
         tracker.close()
     totals_s = {name: load_durations(tmp_path / name)[0][-1].total_s for name in ("durations.json", "durations.json.1")}

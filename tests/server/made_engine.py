@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any
 
 from fastapi import FastAPI
@@ -12,6 +13,7 @@ from starlette.testclient import TestClient
 
 from agentcache.engine.blocks.block_queue import Evictions
 from agentcache.engine.constants import EXPIRED_METHOD, JOBS_METHOD, RELEASE_METHOD
+from agentcache.engine.job_summary import JobSummary
 from agentcache.engine.rpc.snapshot import (
     SNAPSHOT_METHOD,
     BlockCounts,
@@ -136,6 +138,13 @@ def make_job(session: str, *turns: TurnView, **changes: Any) -> JobView:
     return JobView(**{**found, **changes})
 
 
+def make_summary(**changes: Any) -> dict[str, Any]:
+    """What the engine tells of a job that is over."""
+    found: dict[str, Any] = {"cause": "job over", "requests": 2, "turns": 2, "latency_s": 7.0, "ttft_mean_s": 1.0}
+    tokens = {"prompt_tokens": 200, "cached_tokens": 128, "output_tokens": 22, "waits_s": {"pins": 1.5}, "gpu_s": 0.25}
+    return asdict(JobSummary(**{**found, **tokens, **changes}))
+
+
 def on_engine(job: JobView, engine: int = 0) -> EngineJob:
     return EngineJob(engine=engine, **dict(job))
 
@@ -191,7 +200,9 @@ class FakeCore:
         argument = args[0]
         its = [job for job in jobs if job.session == argument]
         if method == RELEASE_METHOD:
-            return [job.session for job in its] or [self.replies[name] for name in [argument] if name in self.replies]
+            of_replies = [self.replies[name] for name in [argument] if name in self.replies]
+            sessions = [job.session for job in its] or of_replies
+            return {"sessions": sessions, "ended": [make_summary() | {"engine": snapshot.engine} for _ in its]}
         if method == JOBS_METHOD:
             first, asked, turns = args
             latest = sorted(jobs, key=lambda job: -job.last_active_s)[first : first + asked]

@@ -6,7 +6,7 @@ from argparse import Namespace
 from urllib.parse import quote
 
 import pytest
-from made_engine import FakeCore, connect, make_app, make_engine, make_job, make_pin, make_turn
+from made_engine import FakeCore, connect, make_app, make_engine, make_job, make_pin, make_summary, make_turn
 from starlette.testclient import TestClient
 from vllm.entrypoints.serve.exception_handling.register import init_exception_handler
 
@@ -42,8 +42,18 @@ def test_a_job_is_found_whatever_its_session_is_called(session: str) -> None:
     with connect(FakeCore((make_engine(3), [*others, job]))) as client:
         answer = client.get(find_path(session))
         assert answer.status_code == 200
-        assert answer.json() == {"session": session, "jobs": [{"engine": 3, **job.model_dump(mode="json")}]}
-        assert client.delete(find_path(session)).json() == {"released": True}
+        jobs = [{"engine": 3, **job.model_dump(mode="json")}]
+        assert answer.json() == {"session": session, "jobs": jobs, "ended": []}
+        ended = [{**make_summary(), "engine": 3}]
+        assert client.delete(find_path(session)).json() == {"released": True, "ended": ended}
+
+
+def test_jobs_that_are_over_stand_apart_with_their_summary() -> None:
+    over = make_job("mine", make_turn(0, 10.0), is_over=True, summary=make_summary())
+    with connect(FakeCore((make_engine(), [make_job("mine", make_turn(0, 20.0)), over]))) as client:
+        answer = client.get(find_path("mine")).json()
+    assert [job["arrived_s"] for job in answer["jobs"]] == [20.0]
+    assert [(job["engine"], job["summary"]) for job in answer["ended"]] == [(0, make_summary())]
 
 
 def test_a_form_asks_for_one_job_as_its_address_does() -> None:
@@ -59,7 +69,8 @@ def test_jobs_carry_their_engine_s_rank_and_release_reaches_all() -> None:
     with connect(core) as client:
         jobs = client.get(find_path("mine")).json()["jobs"]
         assert [(job["engine"], job["arrived_s"]) for job in jobs] == [(4, 10.0), (6, 20.0), (6, 20.0)]
-        assert client.delete(find_path("mine")).json() == {"released": True}
+        ended = client.delete(find_path("mine")).json()["ended"]
+        assert [job["engine"] for job in ended] == [4, 6, 6]
     assert core.calls[-1] == (RELEASE_METHOD, "mine", None)
 
 

@@ -72,7 +72,7 @@ def serve(model_path: str, file: Path) -> tuple[TieredScheduler, list[Step], Sna
     steps: list[Step] = []
     step = lone.step
     lone.step = lambda: steps.append(step()) or steps[-1]  # type: ignore[func-returns-value,method-assign]
-    core = SimpleNamespace(scheduler=lone.scheduler)
+    core = SimpleNamespace(scheduler=lone.scheduler, engine_index=0)
     for turn in range(2):
         for job in ("mine", "yours"):
             ask(lone, f"{job}/{2 * turn}", PROMPT)

@@ -25,7 +25,7 @@ from agentcache.engine.vllm.base import init_logger
 from agentcache.engine.vllm.types import Request
 from tool_runtime.learning.job_blocks import ChainOwner, ChainOwners
 from tool_runtime.learning.job_entry import JobEntry
-from tool_runtime.learning.job_table import JobTable, Parent
+from tool_runtime.learning.job_table import JobTable, Parent, bounded_id
 
 
 def generates_text(request: Request) -> bool:
@@ -122,13 +122,20 @@ class JobFinder:
         """Forget which blocks are cached. A prompt is still matched to the turn that it continues."""
         self._chains.reset()
 
-    def find_jobs(self, session: str, tenants: Collection[str | None] | None) -> list[JobEntry]:
-        """Find jobs by their session; where none has this name, the job of the reply that has it as its id."""
+    def find_jobs(
+        self, session: str, tenants: Collection[str | None] | None, ended: Collection[JobEntry] = ()
+    ) -> list[JobEntry]:
+        """Find jobs by their session; where none has this name, the job of the reply that has it as its id.
+
+        They are in the table or, behind those, among the `ended` that have left it.
+        """
         named = None if tenants is None else {job_name(session, tenant) for tenant in tenants}
-        jobs = [entry for entry in self._jobs.find(session) if named is None or entry.session in named]
-        owner = None if jobs else self._replies.find(session, tenants)
-        replied = None if owner is None else self._jobs.get(owner.session)
-        return jobs if replied is None else [replied]
+        client_session = bounded_id(session)
+        known = *self._jobs.find(session), *(entry for entry in ended if entry.client_session == client_session)
+        jobs = [entry for entry in known if named is None or entry.session in named]
+        if jobs or (owner := self._replies.find(session, tenants)) is None:
+            return jobs
+        return [entry for entry in (self._jobs.get(owner.session), *ended) if entry and entry.session == owner.session]
 
     def _find_owner(self, request: Request) -> tuple[ChainOwner | None, FoundBy]:
         owner = self._find_predecessor(request)

@@ -54,7 +54,7 @@ class JobTracker(Part):
     connector: KVConnectorBase_V1 | None
     observers: Observers
     clock: Callable[[], float]
-    stats: JobStats = field(default_factory=JobStats, init=False)
+    stats: JobStats = field(default_factory=JobStats)
     states: dict[str, RequestState] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
@@ -201,6 +201,7 @@ class JobTracker(Part):
 
     def close(self) -> None:
         """Save what was learned: the engine stops, or is about to have another tracker."""
+        self.stats_guard.tell(self.stats.close, self.runtime.jobs.jobs, self.clock())
         if self.store is not None:
             self.store.close()
 
@@ -223,7 +224,7 @@ class JobTracker(Part):
         for departed in self.runtime.expire(self._may_expire):
             self._may_expire = max(0, self._may_expire - (departed.cause is Departure.IDLE))
             job = departed.job.session
-            self.stats_guard.tell(self.stats.end, departed)
+            self.stats_guard.tell(self.stats.end, departed, self.clock())
             self.finder.forget(job)
             self.changes_guard.tell(self.changes.forget, departed.job.pending)
             if self.pins is not None:

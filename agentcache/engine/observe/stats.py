@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from agentcache.engine.blocks.pins import Pin
+from agentcache.engine.job_summary import JobSummary
+from agentcache.engine.marks import client_id, read_agent
 from agentcache.engine.replies.ended_reply import describe_status
 from agentcache.engine.views import (
     FoundBy,
@@ -21,6 +24,7 @@ from agentcache.engine.views import (
 )
 from agentcache.engine.vllm.types import CacheHitSource, PrefillStats, Request
 from agentcache.engine.vllm.workers import KVConnectorBase_V1
+from agentcache.job_log import JobLog
 from tool_runtime.learning.job_entry import Departed, Departure, Gap, JobEntry
 from tool_runtime.learning.tool_key import HUMAN, ToolKey
 
@@ -48,6 +52,8 @@ def begin_turn(request: Request, entry: JobEntry, diverged_at: int | None, now_s
         arrived_s=now_s,
         prompt_tokens=request.num_prompt_tokens,
         diverged_at=diverged_at,
+        request_id=client_id(request.request_id),
+        thread=read_agent(request),
     )
 
 
@@ -69,6 +75,10 @@ def end_turn(state: RequestState, request: Request, calls: Sequence[ToolKey], no
         turn.first_token_s = now_s
     turn.finished_s, turn.status = now_s, describe_status(request)
     turn.output_tokens = request.num_output_tokens
+    if state.has_run:
+        # One that was cut short may have computed a part alone.
+        read = request.num_prompt_tokens if turn.output_tokens else request.num_computed_tokens
+        turn.computed_tokens = max(0, min(read, request.num_prompt_tokens) - turn.cached_tokens)
     turn.tools = tuple(islice(dict.fromkeys(call.tool for call in calls), _MAX_CALLED))
     return turn
 
@@ -79,7 +89,7 @@ class JobRecord:
 
     `asked_s` is the arrival of the first request since the job's last answer, None while there is none. `session` is as
     the client spells it, None if it names none or one of more than 256 characters. `turns` and `pins` are the latest,
-    oldest first; `hits` and `evicted_from` are of all turns.
+    oldest first; `hits`, `evicted_from` and `summary` are of all turns.
     """
 
     finished_s: float
@@ -89,15 +99,48 @@ class JobRecord:
     pins: deque[Pin] = field(default_factory=lambda: deque(maxlen=_MAX_PINS))
     hits: Counter[HitPlace] = field(default_factory=Counter)
     evicted_from: Counter[LossCause] = field(default_factory=Counter)
+    summary: JobSummary = field(default_factory=JobSummary)
+
+    def add(self, turn: TurnView, gpu_s: float) -> None:
+        """Add a request that has ended to the summary, and the seconds of GPUs that it took."""
+        total = self.summary
+        total.requests += 1
+        total.prompt_tokens += turn.prompt_tokens
+        total.cached_tokens += turn.cached_tokens
+        total.computed_tokens += turn.computed_tokens
+        total.output_tokens += turn.output_tokens
+        total.gpu_s += gpu_s
+        if turn.first_token_s is not None:
+            ttft_s, mean_s = turn.first_token_s - turn.arrived_s, total.ttft_mean_s or 0.0
+            total.first_tokens += 1
+            total.ttft_mean_s = mean_s + (ttft_s - mean_s) / total.first_tokens
+            total.ttft_max_s = max(total.ttft_max_s or 0.0, ttft_s)
+        for reason, seconds in turn.waits.items():
+            total.waits_s[reason] = total.waits_s.get(reason, 0.0) + seconds
 
 
 class JobStats:
     """`jobs` holds a record for every job of the table, by its name there.
 
-    Of turns the latest are kept, 64 of a job and 16,384 of all jobs; of pins 16 a job, none older than its turns.
+    Of turns the latest are kept, 64 of a job and 16,384 of all jobs; of pins 16 a job, none older than its turns. Of
+    jobs that are over the latest 500 are kept.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        price: Callable[[int, int, int], float] = lambda *_: 0.0,
+        gpus: int = 1,
+        log: JobLog | None = None,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`price` tells the seconds that cached, computed and output tokens took on so many GPUs.
+
+        `wall_clock` gives seconds since 1970.
+        """
+        self._price = price
+        self._gpus = gpus
+        self.log = log
+        self._wall_clock = wall_clock
         self.clear()
 
     def clear(self) -> None:
@@ -122,6 +165,8 @@ class JobStats:
         record, counts = self.jobs[job], self.counts
         record.finished_s = max(record.finished_s, turn.finished_s)
         record.turns.append(turn)
+        price_s = self._price(turn.cached_tokens, turn.computed_tokens, turn.output_tokens)
+        record.add(turn, self._gpus * price_s)
         if turn.status == "finished" and not turn.tools:
             # Of several requests at a time the first to answer ends the question, the others are their own.
             asked_s = turn.arrived_s if record.asked_s is None else record.asked_s
@@ -156,18 +201,40 @@ class JobStats:
         count.gaps += 1
         count.seconds += gap.seconds
 
-    def end(self, departed: Departed) -> None:
-        """Count a job that left the table."""
+    def end(self, departed: Departed, now_s: float) -> None:
+        """Count and log a job that left the table."""
         entry = departed.job
         record = self.jobs.pop(entry.session, None)
         self.counts.jobs_ended[departed.cause.value] += 1
         if record is not None and departed.cause is Departure.IDLE:
             self._expired.append(record.session)
-        if record is None or not entry.turns:
+        if record is None or not (entry.turns or record.summary.requests):
             return
+        self._sum_up(record, entry, departed.cause.value, now_s)
         self.ended.append((record, entry))
+        if not entry.turns:
+            return
         add(self.counts.job_latency_s, record.finished_s - entry.arrival_s)
         add(self.counts.job_turns, entry.turns)
+
+    def close(self, jobs: Iterable[JobEntry], now_s: float) -> None:
+        """Log the jobs that are left: the engine stops."""
+        for entry in jobs:
+            if (record := self.jobs[entry.session]).summary.requests:
+                self._sum_up(record, entry, "server stopped", now_s)
+        if self.log is not None:
+            self.log.close()
+
+    def _sum_up(self, record: JobRecord, entry: JobEntry, cause: str, now_s: float) -> None:
+        """End and log what the job comes to."""
+        total = record.summary
+        total.end(entry, cause, record.finished_s, now_s, self._wall_clock())
+        # Without a second cache turns have no places.
+        total.cached_by_place = dict[str, int](record.hits.items()) or {"gpu": total.cached_tokens}
+        total.request_ids = [turn.request_id for turn in record.turns]
+        total.threads = list(dict.fromkeys(turn.thread for turn in record.turns if turn.thread is not None))
+        if self.log is not None:
+            self.log.write(asdict(total), entry.session, record.session or entry.client_session)
 
     def session_of(self, job: str) -> str | None:
         """Return the session of a job of the table as its client spells it; None if it names none, or a long one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import asdict
 from itertools import chain, islice
 from typing import Any
 
@@ -36,12 +37,16 @@ def answer_front_ends() -> None:
 def _view_session(core: EngineCoreProc, session: str, tenants: list[str | None] | None) -> list[dict[str, Any]] | None:
     """View the jobs of a session, one a tenant, all or those of these tenants, given by their cache salts.
 
-    None, as of all methods here, when the policy follows no jobs.
+    Those that are over follow, and have a summary. None, as of all methods here, when the policy follows no jobs.
     """
     tracker = _find_tracker(core)
     if tracker is None:
         return None
-    return tracker.stats_guard.ask(list[dict[str, Any]](), lambda: _dump(view_session(tracker, session, tenants)))
+
+    def view() -> list[dict[str, Any]]:
+        return _dump(view_session(tracker, session, tenants, with_ended=True))
+
+    return tracker.stats_guard.ask([], view)
 
 
 def _view_latest(core: EngineCoreProc, first: int, jobs: int, turns: int) -> list[dict[str, Any]] | None:
@@ -66,13 +71,19 @@ def _dump(views: Iterable[JobView]) -> list[dict[str, Any]]:
 
 def _release(
     core: EngineCoreProc, session: str, tenants: list[str | None] | None, rank: int | None = None
-) -> list[str | None] | None:
-    """End the session's jobs, all or those of these tenants; return how their clients name the session of each.
+) -> dict[str, Any] | None:
+    """End the session's jobs, all or those of these tenants. `rank` names the one engine that is meant, None all.
 
-    `rank` names the one engine that is meant, None all.
+    Returns:
+        `sessions`, how their clients name the session of each, and `ended`, the summaries of those that ran no more.
     """
     tracker = _find_tracker(core) if rank is None or rank == core.engine_index else None
-    return None if tracker is None else release(tracker, session, tenants)
+    if tracker is None:
+        return None
+    numbers = {entry.number for entry in tracker.finder.find_jobs(session, tenants)}
+    sessions = release(tracker, session, tenants)
+    ended = [asdict(record.summary) for record, entry in tracker.stats.ended if entry.number in numbers]
+    return {"sessions": sessions, "ended": [{"engine": core.engine_index, **job} for job in ended]}
 
 
 def release(tracker: JobTracker, session: str, tenants: Collection[str | None] | None = None) -> list[str | None]:

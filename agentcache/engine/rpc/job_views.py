@@ -17,11 +17,22 @@ MAX_JOBS_AT_ONCE = 256
 _MAX_TURNS_AT_ONCE = 1024
 
 
-def view_session(tracker: JobTracker, session: str, tenants: Collection[str | None] | None = None) -> list[JobView]:
-    """View the session's jobs, one a tenant, or those of these tenants; of many the first, with fewer turns."""
-    jobs = tracker.finder.find_jobs(session, tenants)[:MAX_JOBS_AT_ONCE]
+def view_session(
+    tracker: JobTracker, session: str, tenants: Collection[str | None] | None = None, *, with_ended: bool = False
+) -> list[JobView]:
+    """View the session's jobs, one a tenant, or those of these tenants; of many the first, with fewer turns.
+
+    Those that have left the table come behind the others, the latest first.
+    """
+    ended = {entry.number: (record, entry) for record, entry in reversed(tracker.stats.ended)} if with_ended else {}
+    jobs = tracker.finder.find_jobs(session, tenants, [entry for _, entry in ended.values()])[:MAX_JOBS_AT_ONCE]
     max_turns = min(MAX_TURNS, max(1, _MAX_TURNS_AT_ONCE // max(1, len(jobs))))
-    views = (_view(tracker, entry, max_turns) for entry in jobs)
+    views = (
+        view_job(*ended[entry.number], None, tracker.clock(), is_over=True, max_turns=max_turns)
+        if entry.number in ended
+        else _view(tracker, entry, max_turns)
+        for entry in jobs
+    )
     # Who took a tenant's blocks may be another tenant.
     return list(views) if tenants is None else [_hide_takers(view) for view in views]
 
@@ -42,6 +53,7 @@ def count_runtime(tracker: JobTracker) -> RuntimeCounts:
     """Count everything since the start."""
     held_turns = tracker.waiting.load_control.held_turns
     now = {"jobs": len(tracker.runtime.jobs), "pins": _count_pins(tracker.pins), "held_turns": held_turns}
+    now["log_lost"] = 0 if tracker.stats.log is None else tracker.stats.log.lost
     return tracker.stats.counts.model_copy(deep=True, update=now)
 
 
@@ -72,6 +84,7 @@ def view_job(
         pins=tuple(_view_pin(pin, pins) for pin in record.pins if pin.turn in numbers),
         hits=dict(record.hits),
         evicted_from=dict(record.evicted_from),
+        summary=record.summary if record.summary.cause is not None else None,
     )
 
 

@@ -12,11 +12,14 @@ from agentcache.engine.blocks.pins import Pins
 from agentcache.engine.jobs.duration_files import find_file, open_store
 from agentcache.engine.jobs.finish_classes import ReuseFactors
 from agentcache.engine.jobs.tracker import JobTracker
+from agentcache.engine.observe.recorder import begin_recording
+from agentcache.engine.observe.stats import JobStats
 from agentcache.engine.order.admission import AdmissionControl
 from agentcache.engine.order.load_control import LoadControl
 from agentcache.engine.parts import Observers
 from agentcache.engine.replies.ended_reply import make_reader
 from agentcache.engine.segments.scheduler import MultiSegmentScheduler
+from agentcache.job_log import JobLog
 from agentcache.policy.price import BlockPrice, Demand, RequestCost, ReturnPrice, TurnCost
 from agentcache.policy.registry import EvictorInputs
 from agentcache.policy.runtime_policy import Order, RuntimePolicy
@@ -81,7 +84,14 @@ class JobsBuild:
             connector=scheduler.connector,
             observers=self.observers,
             clock=self.clock,
+            stats=self._make_stats(),
         )
+
+    def _make_stats(self) -> JobStats:
+        config, given = self.scheduler.vllm_config, self.config.runtime.job_log
+        rank, gpus = config.parallel_config.data_parallel_index, config.parallel_config.world_size
+        cost = RequestCost(self._make_turn_cost(self.inputs.recompute_cost), self.inputs.step_s)
+        return JobStats(cost.of_turn, gpus, None if given is None else JobLog(given, rank, begin_recording(config).key))
 
     def _make_admission(self, demand: Demand, runtime: AgentRuntime) -> AdmissionControl:
         computing = self._make_turn_cost(self.inputs.recompute_cost)
