@@ -53,7 +53,7 @@ class JobLog:
             self._lose("the disk is too slow")
 
     def close(self) -> None:
-        """Write what waits, within seconds."""
+        """Write what waits, within seconds. What comes later is not written."""
         with suppress(Full):
             self._lines.put_nowait(None)
         self._thread.join(_LAST_WRITES_S)

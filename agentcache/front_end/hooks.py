@@ -83,9 +83,10 @@ def _check_knobs(config: VllmConfig, ours: AgentCacheConfig) -> None:
     # The engines of this machine.
     ranks = range(parallel.data_parallel_rank, parallel.data_parallel_rank + parallel.data_parallel_size_local)
     check_files(ours.runtime, ranks)
-    if ours.runtime.job_log is not None and find_policy(ours.policy).runtime is None:
-        raise InputError(f"{PLACE}runtime.job_log: policy {ours.policy} follows no jobs; leave it out")
-    check_logs(ours.runtime.job_log, ranks)
+    if (log := ours.runtime.job_log) is not None and find_policy(ours.policy).runtime is None:
+        problem = f"policy {ours.policy} follows no jobs; leave it out, or choose another policy"
+        raise InputError(f"{PLACE}runtime.job_log: {log}: {problem}")
+    check_logs(log, ranks)
     find_own_profile(config, ours)
 
 

@@ -166,9 +166,9 @@ def _check_length(session: str) -> None:
 
 
 def _shorten_job(job: dict[str, Any]) -> dict[str, Any]:
-    """Leave out turns and pins, but for what the last turn tells."""
+    """Leave out turns, pins and summary, but for what the last turn tells."""
     last = job["turns"][-1] if job["turns"] else {}
-    shown = {name: value for name, value in job.items() if name not in ("turns", "pins")}
+    shown = {name: value for name, value in job.items() if name not in ("turns", "pins", "summary")}
     about_last = {f"last_{name}": last.get(name) for name in ("prompt_tokens", "cached_tokens", "misses", "change")}
     return {**shown, **about_last, "url": f"{PREFIX}/{find_job_path(job['session'])}"}
 

@@ -212,7 +212,8 @@ def test_a_job_that_is_deleted_keeps_nothing(server: Server) -> None:
     server.ask(start_chat("Wait for me?"), SEARCHES, session_id="deleted")
     (pin,) = server.find_job("deleted")["pins"]
     before = server.read_runtime()["pins"]
-    assert server.release("deleted").json() == {"released": True}
+    answer = server.release("deleted").json()
+    assert (answer["released"], [job["turns"] for job in answer["ended"]]) == (True, [1])
     after = server.read_runtime()["pins"]
     assert after["blocks"] == before["blocks"] - pin["blocks"]
     assert after["ended"]["released"] == before["ended"].get("released", 0) + 1

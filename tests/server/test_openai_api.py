@@ -210,8 +210,12 @@ def test_a_session_of_several_tenants_is_a_job_of_each(client: OpenAI) -> None:
     final = {"X-Session-ID": "shared", "x-dynamo-session-final": "true"}
     with pytest.raises(BadRequestError):
         client.post("/chat/completions", body={"cache_salt": "b"}, options={"headers": final}, cast_to=object)
-    assert httpx.delete(url, headers=AUTHORIZED | {"X-Cache-Salt": "a"}).json() == {"released": True}
+    (ended,) = httpx.delete(url, headers=AUTHORIZED | {"X-Cache-Salt": "a"}).json()["ended"]
+    assert (ended["cause"], ended["requests"], ended["output_tokens"]) == ("job over", 1, 1)
     assert (count(), count(**{"X-Cache-Salt": "b"})) == (1, 1)
+    # Who may see the job may see its record.
+    seen = [httpx.get(url, headers=AUTHORIZED | {"X-Cache-Salt": salt}).json().get("ended") for salt in "ab"]
+    assert [len(jobs) for jobs in seen] == [1, 0]
 
 
 def test_a_session_that_is_no_text_is_a_bad_request(client: OpenAI) -> None:

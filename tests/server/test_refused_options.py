@@ -63,6 +63,11 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         (["--config"], "vLLM refuses the options: No config file specified!"),
         (["--config", "a.yaml", "--config", "b.yaml"], "--config: given twice; give one file"),
         (["--config=a.yaml"], "--config=a.yaml: vLLM would not read it; give --config a.yaml"),
+        (
+            ["--job-log", "/none/jobs"],
+            "--job-log /none/jobs: No such file or directory; name a file that can be written",
+        ),
+        (["--job-log", "jobs", "--policy", "lru"], "--job-log jobs: policy lru follows no jobs; leave it out, or"),
         (["--port", "70000"], "--port 70000: the server cannot listen there"),
         (["--uds", "/proc/none/socket"], "--uds /proc/none/socket: the server cannot listen there"),
     ],

@@ -71,7 +71,9 @@ def read_job(url: str, session: str) -> httpx.Response:
 
 def test_jobs_stay_home_and_replies_end(tmp_path: Path, port: int) -> None:
     log, recorded = tmp_path / "server.log", tmp_path / "traffic.jsonl"
+    jobs = tmp_path / "jobs.jsonl"
     record = ("--record", str(recorded), "--agentcache", "tuning.record_block_tokens=64")
+    record += ("--job-log", str(jobs))
     # The default gives late replies 10 s, which a busy machine exceeds.
     with serve(log, port, *record, "--shutdown-timeout", "120") as (url, process):
         for turn in range(TURNS):
@@ -86,8 +88,10 @@ def test_jobs_stay_home_and_replies_end(tmp_path: Path, port: int) -> None:
             ] * 2
             homes[session] = views[0]["home"]["engine"]
         assert sorted(homes.values()) == [0, 0, 0, 1, 1, 1]
-        assert httpx.delete(f"{url}/agentcache/jobs/{SESSIONS[0]}", timeout=30).json() == {"released": True}
-        assert read_job(url, SESSIONS[0]).status_code == httpx.codes.NOT_FOUND
+        (ended,) = httpx.delete(f"{url}/agentcache/jobs/{SESSIONS[0]}", timeout=30).json()["ended"]
+        assert (ended["engine"], ended["turns"]) == (homes[SESSIONS[0]], TURNS)
+        over = read_job(url, SESSIONS[0]).raise_for_status().json()
+        assert (over["jobs"], [job["summary"]["turns"] for job in over["ended"]]) == ([], [TURNS])
         with ThreadPoolExecutor(4) as pool:
             replies = [pool.submit(ask, url, f"late {number}", 0, LATE_TOKENS) for number in range(4)]
             wait_for_running(url, 4)
@@ -102,6 +106,16 @@ def test_jobs_stay_home_and_replies_end(tmp_path: Path, port: int) -> None:
     assert banner.endswith(f" Live report: {url}/agentcache/report")
     assert text.count(f"{url}/agentcache/report") == 1
     check_recording(recorded)
+    check_job_log(jobs)
+
+
+def check_job_log(path: Path) -> None:
+    """One line a job: of the one that was deleted, and of those that the servers' end found."""
+    parts = [[json.loads(line) for line in each.read_text().splitlines()] for each in (path, name_file(path, 1))]
+    assert [{line["engine"] for line in part} for part in parts] == [{0}, {1}]
+    lines = [line for part in parts for line in part]
+    assert len({line["job"] for line in lines}) == len(lines) == len(SESSIONS) + 4
+    assert sorted(line["cause"] for line in lines) == ["job over"] + ["server stopped"] * (len(lines) - 1)
 
 
 def check_recording(path: Path) -> None:

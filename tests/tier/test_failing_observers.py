@@ -34,7 +34,7 @@ CALLS: dict[str, list[tuple[Any, str]]] = {
     "prompt_changes": [(PromptChanges, name) for name in ("explain", "note", "forget", "clear")],
     "hit_places": [(tracker_module, "find_places")],
     "job_stats": [
-        *((JobStats, name) for name in ("add_turn", "begin", "add_gap", "end", "take_expired", "session_of")),
+        *((JobStats, name) for name in ("add_turn", "begin", "add_gap", "end", "take_expired", "session_of", "close")),
         (snapshot_module, "count_runtime"),
         (core_calls, "view_ended"),
     ],

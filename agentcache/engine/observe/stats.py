@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from agentcache.engine.request_state import RequestState
 
 MAX_TURNS = 64
-# Of all jobs; the oldest leave first. They take 13 MB.
+# Of all jobs; the oldest leave first. They take 15 MB.
 _MAX_TURNS_IN_ALL = 16_384
 _MAX_PINS = 16
 _MAX_ENDED_JOBS = 500
@@ -219,11 +219,12 @@ class JobStats:
 
     def close(self, jobs: Iterable[JobEntry], now_s: float) -> None:
         """Log the jobs that are left: the engine stops."""
+        if self.log is None:
+            return
         for entry in jobs:
             if (record := self.jobs[entry.session]).summary.requests:
                 self._sum_up(record, entry, "server stopped", now_s)
-        if self.log is not None:
-            self.log.close()
+        self.log.close()
 
     def _sum_up(self, record: JobRecord, entry: JobEntry, cause: str, now_s: float) -> None:
         """End and log what the job comes to."""
