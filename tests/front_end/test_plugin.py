@@ -131,6 +131,7 @@ def test_an_engine_with_us_names_what_has_gone(monkeypatch: pytest.MonkeyPatch, 
             "agentcache.cost_profile: /: has no profile of ",
         ),
         ({"runtime": {"durations_file": "/"}}, "agentcache.runtime.durations_file: / is not a regular file; name one"),
+        ({"runtime": {"job_log": "named:/"}}, "agentcache.runtime.job_log: /: Is a directory; name a file that can"),
     ],
 )
 def test_a_wrong_knob_is_told_before_the_engine_starts(

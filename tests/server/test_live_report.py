@@ -14,6 +14,7 @@ from made_engine import (
     make_job,
     make_pin,
     make_runtime,
+    make_summary,
     make_tiered_engine,
     make_turn,
     on_engine,
@@ -27,7 +28,7 @@ from agentcache.engine.views import Histogram, JobView, PinCounts
 from agentcache.errors import ServerError
 from agentcache.server import job_reader, live_report
 from agentcache.server.job_reader import JobReader
-from agentcache.server.live_content import build_tiles, list_open_jobs, list_tools
+from agentcache.server.live_content import build_tiles, list_ended_jobs, list_open_jobs, list_tools
 from agentcache.server.live_report import MIN_INTERVAL_S, REST, LiveReport
 from agentcache.server.live_run import name_jobs
 from agentcache.server.snapshot_reader import Reading
@@ -56,6 +57,19 @@ def test_tiles_add_up_all_engines() -> None:
         ("(human)", "2", "30.0", "60.0"),
         ("search", "8", "1.50", "12.0"),
     ]
+
+
+def test_jobs_that_are_over_are_listed_with_what_they_took() -> None:
+    over = [
+        make_job(name, make_turn(0, 10.0), is_over=True, now_s=now_s, summary=make_summary(**changes))
+        for name, now_s, changes in (("old", 90.0, {}), ("new", 50.0, {"ttft_mean_s": None, "waits_s": {}}))
+    ]
+    listing = list_ended_jobs(name_jobs([on_engine(job) for job in (*over, make_job("open", make_turn(0, 10.0)))]))
+    assert listing.rows == [
+        ("new", "job over", "2", "7.00", "–", "200", "64.0 %", "22", "–", "0.250"),
+        ("old", "job over", "2", "7.00", "1.00", "200", "64.0 %", "22", "1.50 pins", "0.250"),
+    ]
+    assert listing.links == ["jobs/new", "jobs/old"]
 
 
 @pytest.mark.parametrize(
