@@ -18,7 +18,7 @@ from vllm.utils.hashing import get_hash_fn_by_name
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
-from vllm.v1.engine import EngineCoreOutput
+from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
@@ -125,14 +125,25 @@ class LoneScheduler:
         )
         params.update_from_generation_config({}, EOS)
         self._replies[request_id] = reply
-        self.scheduler.add_request(Request(request_id, prompt, params, None, block_hasher=self._hasher, **options))
+        self.scheduler.add_request(self.make_request(request_id, prompt, params, **options))
+
+    def add_sent(self, request: EngineCoreRequest, reply: Sequence[int]) -> None:
+        """Add a request as a front end sends it."""
+        self._replies[request.request_id] = reply
+        self.scheduler.add_request(Request.from_engine_core_request(request, self._hasher))
+
+    def make_request(
+        self, name: str, prompt: list[int], params: SamplingParams | None = None, **options: Any
+    ) -> Request:
+        """A request that is not added yet."""
+        return Request(name, prompt, params or SamplingParams(), None, block_hasher=self._hasher, **options)
 
     def abort(self, request_id: str) -> None:
         self.scheduler.finish_requests(request_id, RequestStatus.FINISHED_ABORTED)
 
     def find_blocks(self, tokens: list[int]) -> list[int]:
         """The ids of the cached blocks that a prompt of these tokens would hit, up to the first that is missing."""
-        hashes = Request("", tokens, SamplingParams(), None, block_hasher=self._hasher).block_hashes
+        hashes = self.make_request("", tokens).block_hashes
         found = (self.pool.get_cached_block(block_hash, [0]) for block_hash in hashes)
         return [blocks[0].block_id for blocks in takewhile(bool, found)]
 

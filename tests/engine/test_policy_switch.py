@@ -47,7 +47,7 @@ def make_small(model_path: str, policy: str) -> LiveEngine:
 
 
 def core_of(engine: LiveEngine) -> Any:
-    return engine._core
+    return engine.core
 
 
 def make_config(policy: str) -> AgentCacheConfig:

@@ -127,7 +127,7 @@ class LiveEngine:
         client: Any = self._engine.engine_core
         # The first engine to go would take from the others what they share: the process's communication groups.
         client._finalizer.detach()
-        self._core = client.engine_core
+        self.core = client.engine_core
         self._done: dict[str, RequestOutput] = {}
         self._numbers = itertools.count()
         if isinstance(self.scheduler, AgentScheduler):
@@ -135,9 +135,9 @@ class LiveEngine:
 
     def use(self, policy: str = "asymcache", look_s: float = 1.0, **knobs: Any) -> None:
         """Go on as an engine that just started under `policy` does."""
-        while self.scheduler.has_requests() or self._core.batch_queue:
+        while self.scheduler.has_requests() or self.core.batch_queue:
             self.step()
-        switch_without_collecting(self._core, AgentCacheConfig.model_validate(configure(policy, **knobs)))
+        switch_without_collecting(self.core, AgentCacheConfig.model_validate(configure(policy, **knobs)))
         for recorder in self.stats:
             recorder.scheduler.clear()
             recorder.iterations.clear()
@@ -146,7 +146,7 @@ class LiveEngine:
 
     @property
     def scheduler(self) -> Any:
-        return self._core.scheduler
+        return self.core.scheduler
 
     @property
     def pool(self) -> Any:
@@ -155,7 +155,7 @@ class LiveEngine:
     @property
     def schedules_ahead(self) -> bool:
         """Tell whether a step is scheduled while another runs."""
-        return self._core.batch_queue is not None
+        return self.core.batch_queue is not None
 
     @property
     def vllm_config(self) -> VllmConfig:
@@ -250,7 +250,7 @@ class LiveEngine:
             None,
             lora_request=lora,
             cache_salt=salt,
-            block_hasher=self._core.request_block_hasher,
+            block_hasher=self.core.request_block_hasher,
         )
         return [make_block_hash_with_group_id(block_hash, group) for block_hash in request.block_hashes]
 

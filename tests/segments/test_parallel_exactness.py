@@ -42,7 +42,7 @@ def engine(
     before = engine_processes()
     engine = start(tiny_model_path, is_v2=is_v2, **RANKS[ranks])
     assert engine.vllm_config.use_v2_model_runner == is_v2
-    executor = engine._core.model_executor
+    executor = engine.core.model_executor
     # Where V1's later stages receive is made by vLLM's first dummy batch, which it leaves out on CPUs if nothing is
     # compiled: its own scheduler as well ends there with "assert self.intermediate_tensors is not None".
     executor.execute_dummy_batch()
@@ -72,7 +72,7 @@ def note_overlaps(engine: LiveEngine, monkeypatch: pytest.MonkeyPatch) -> list[b
     overlaps: list[bool] = []
 
     def note(ending: Any, *args: Any) -> Any:
-        for _, later, _ in engine._core.batch_queue or ():
+        for _, later, _ in engine.core.batch_queue or ():
             if ending.num_scheduled_tokens and later.num_scheduled_tokens:
                 names = ending.num_scheduled_tokens.keys() | later.num_scheduled_tokens.keys()
                 overlaps.append(any(map(scheduler.is_fill_request, names)))

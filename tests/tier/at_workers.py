@@ -14,13 +14,12 @@ from vllm.distributed.kv_transfer import get_kv_transfer_group
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 
 from agentcache.engine.vllm import copiers
-from agentcache.engine.vllm.copiers import PlainCopier
 
 if TYPE_CHECKING:
     from live_engine import LiveEngine
 
 # As they are when no copy is made to fail.
-_COPY_BLOCKS, _COPY = copiers.copy_blocks, PlainCopier._copy
+_COPY_BLOCKS, _ASSIGN_BLOCKS = copiers.copy_blocks, copiers.assign_blocks
 
 
 class Difference(NamedTuple):
@@ -46,7 +45,7 @@ _LOG = NotedLog()
 
 def call_workers(engine: LiveEngine, function: Callable[..., Any], *args: Any) -> list[Any]:
     """Call a module's function at each worker, with the worker and `args`; what they return, by rank."""
-    executor: Any = engine._core.model_executor
+    executor: Any = engine.core.model_executor
     results: list[Any] = executor.collective_rpc(function, args=args, timeout=120)
     return results
 
@@ -111,18 +110,16 @@ def fail_copies(worker: Any, rank: int, every: int, error: str) -> None:
         if fails:
             raise RuntimeError(error)
 
-    def copy(sources: Any, read: list[int], targets: Any, written: list[int]) -> None:
+    def assign_blocks(sources: Any, read: list[int], targets: Any, written: list[int]) -> None:
         fails = not next(numbers) % every
-        _COPY(sources, read[:1] * len(read) if fails else read, targets, written)
+        _ASSIGN_BLOCKS(sources, read[:1] * len(read) if fails else read, targets, written)
         if fails:
             raise RuntimeError(error)
 
-    copiers.copy_blocks = copy_blocks
-    PlainCopier._copy = staticmethod(copy)  # type: ignore[method-assign,assignment]
+    copiers.copy_blocks, copiers.assign_blocks = copy_blocks, assign_blocks
 
 
 def mend_copies(worker: Any) -> list[str]:  # noqa: ARG001 (as all that workers are called with)
     """Let no copy fail any more. Return what has been logged since they failed."""
-    copiers.copy_blocks = _COPY_BLOCKS
-    PlainCopier._copy = staticmethod(_COPY)  # type: ignore[method-assign]
+    copiers.copy_blocks, copiers.assign_blocks = _COPY_BLOCKS, _ASSIGN_BLOCKS
     return list(_LOG.lines)

@@ -14,24 +14,24 @@ from vllm.v1.engine.core import EngineCoreProc
 class PausableEngine(LiveEngine):
     def __init__(self, model: str, **options: Any) -> None:
         super().__init__(model, **options)
-        self._core.__class__ = EngineCoreProc
-        self._core.engines_running = False
-        self._core.output_queue = SimpleQueue()
+        self.core.__class__ = EngineCoreProc
+        self.core.engines_running = False
+        self.core.output_queue = SimpleQueue()
 
     def pause(self, mode: PauseMode, *, clear_cache: bool = True) -> None:
-        self._complete(self._core.pause_scheduler(mode, clear_cache))
+        self._complete(self.core.pause_scheduler(mode, clear_cache))
 
     def resume(self) -> None:
-        self._core.resume_scheduler()
+        self.core.resume_scheduler()
 
     def sleep(self, level: int, mode: PauseMode) -> None:
-        self._complete(self._core.sleep(level, mode))
+        self._complete(self.core.sleep(level, mode))
 
     def wake_up(self, tags: list[str] | None = None) -> bool:
-        return bool(self._core.wake_up(tags))
+        return bool(self.core.wake_up(tags))
 
     def load_weights(self, path: str) -> None:
-        self._core.collective_rpc("reload_weights", kwargs={"weights_path": path})
+        self.core.collective_rpc("reload_weights", kwargs={"weights_path": path})
 
     def has_ended(self, name: str) -> bool:
         return name in self._done
@@ -42,11 +42,11 @@ class PausableEngine(LiveEngine):
 
     def _complete(self, pause: Future[Any] | None) -> None:
         """As the loop of an engine process does."""
-        while self._core.has_work():
+        while self.core.has_work():
             self.step()
-        self._core._notify_idle_state_callbacks()
-        while not self._core.output_queue.empty():
-            _, outputs = self._core.output_queue.get_nowait()
+        self.core._notify_idle_state_callbacks()
+        while not self.core.output_queue.empty():
+            _, outputs = self.core.output_queue.get_nowait()
             processed = self._engine.output_processor.process_outputs(outputs.outputs)
             self._done |= {output.request_id: output for output in processed.request_outputs}  # type: ignore[misc]
         if pause is not None:

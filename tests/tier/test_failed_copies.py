@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import nullcontext
+from queue import Queue
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 import pytest
 import torch
+from kept_objects import list_kept
 from tiered_scheduler import make_tiered
 
 from agentcache.engine.cpu_cache.connector import TierConnector
@@ -95,6 +97,19 @@ class FakeEvent:
         return (end.at_s - self.at_s) * 1e3
 
 
+class Asked(Queue[Any]):
+    """What a thread was asked for is done when it asks for the next."""
+
+    has_given = False
+
+    def get(self, *args: Any) -> Any:
+        if self.has_given:
+            self.task_done()
+        asked = super().get(*args)
+        self.has_given = True
+        return asked
+
+
 class Device:
     """A GPU that is made up, with blocks of one number each. Steps end when they are told to."""
 
@@ -103,13 +118,26 @@ class Device:
         self.on_host = {"layer": torch.full((8, 1), -1.0)}
         self.failures: list[Exception] = []
         self.steps: list[FakeEvent] = []
+        # That of loads, and that of stores.
+        self.streams: list[FakeStream] = []
+        self.asked = Asked()
+        self.thread: threading.Thread | None = None
         cuda = SimpleNamespace(Stream=FakeStream, current_stream=lambda: None)
         monkeypatch.setattr(copiers, "torch", SimpleNamespace(Event=self._make_event, cuda=cuda))
-        monkeypatch.setattr(copiers, "build_params", lambda *params, **_: params)
+        monkeypatch.setattr(copiers, "build_params", self._build_params)
         monkeypatch.setattr(copiers, "copy_blocks", self._copy)
         monkeypatch.setattr(copiers, "current_platform", SimpleNamespace(set_device=lambda _: None))
+        monkeypatch.setattr(copiers, "SimpleQueue", lambda: self.asked)
+        monkeypatch.setattr(copiers, "Thread", self._make_thread)
         self.copier = StreamCopier(self.on_gpu, self.on_host)
-        self.streams: list[Any] = [self.copier._load.stream, self.copier._store.stream]
+
+    def _build_params(self, sources: Any, targets: Any, stream: FakeStream, **_: Any) -> tuple[Any, Any, FakeStream]:
+        self.streams.insert(0 if targets is self.on_gpu else len(self.streams), stream)
+        return sources, targets, stream
+
+    def _make_thread(self, **options: Any) -> threading.Thread:
+        self.thread = threading.Thread(**options)
+        return self.thread
 
     def _make_event(self, *, enable_timing: bool = False) -> FakeEvent:
         event = FakeEvent(enable_timing=enable_timing)
@@ -137,16 +165,14 @@ class Device:
 
     def wait_for_thread(self) -> None:
         """Let it take all that it was asked for, and live on."""
-        taken = threading.Event()
-        probe: Any = SimpleNamespace(begin=lambda *_: taken.set())
-        self.copier._asked.put((probe, 0, [], [], self.steps[-1]))  # type: ignore[arg-type]
-        assert taken.wait(timeout=60)
+        with self.asked.all_tasks_done:
+            assert self.asked.all_tasks_done.wait_for(lambda: not self.asked.unfinished_tasks, timeout=60)
 
     def end_thread(self) -> None:
         """Let it take all that it was asked for."""
-        if self.copier._thread.is_alive():
-            self.copier._asked.put(None)
-        self.copier._thread.join()
+        assert self.thread is not None
+        self.asked.put(None)
+        self.thread.join()
 
     def read(self, place: str) -> list[float]:
         tensor = {"gpu": self.on_gpu, "host": self.on_host}[place]["layer"]
@@ -323,4 +349,4 @@ def test_a_copy_has_failed_if_it_did_at_any_worker() -> None:
     # The other worker has made it.
     assert copies.end(CopiesDone({2: [0.5], 4: [1.0]})) == ([(stores[2], None)], [])
     assert copies.end(CopiesDone({4: [1.5]})) == ([(stores[4], 2.5)], [])
-    assert copies._reported == CopiesDone()
+    assert list_kept(copies, CopiesDone) == [CopiesDone()], "of what has ended nothing is kept"

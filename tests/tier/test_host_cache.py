@@ -16,13 +16,15 @@ from agentcache.engine.cpu_cache.host_cache import HostCache, LastUse, StoredBlo
 from agentcache.policy.registry import Learning
 
 
-def make_host(blocks: int = 5, evictor: Evictor | None = None, useless: Container[int] = ()) -> HostCache:
+def make_host(
+    blocks: int = 5, evictor: Evictor | None = None, useless: Container[int] = (), clock: Clock | None = None
+) -> HostCache:
     evictor = LruEvictor() if evictor is None else evictor
     return HostCache(
         blocks,
         16,
         evictor,
-        Clock(),
+        clock or Clock(),
         is_useful=lambda finish_class: finish_class not in useless,
         on_lost=lambda _: None,
     )
@@ -195,7 +197,8 @@ def test_copy_of_what_the_gpu_loses_is_worth_its_last_use() -> None:
 def test_order_is_that_of_the_evictor_by_last_uses(uses: list[tuple[int, float, list[int]]], now_s: float) -> None:
     """Return times cost, by the age on the GPU: what a job is likely to do changes as it stays away."""
     options = {"slope_s": 1e-3, "base_s": 1.0, "floor_s": 1e-6, **asdict(Learning())}
-    host = make_host(40, ReturnTimeEvictor(num_blocks=40, **options))
+    clock = Clock()
+    host = make_host(40, ReturnTimeEvictor(num_blocks=40, **options), clock=clock)
     alone = ReturnTimeEvictor(num_blocks=40, **options)
     for number, (finish_class, freed_s, positions) in enumerate(sorted(uses, key=itemgetter(1))):
         context = FreeContext(finish_class=finish_class, job=number + 1)
@@ -205,6 +208,8 @@ def test_order_is_that_of_the_evictor_by_last_uses(uses: list[tuple[int, float, 
         host.put([StoredBlock(block, key, 16 * n, LastUse(context, freed_s)) for block, key, n in filled])
         if positions:
             alone.add([block.block_id for block in blocks], [16 * n for n in positions], freed_s, context)
-    host._queue.clock.now_s = now_s
-    order = [block.block_id for block in host._queue.get_all_free_blocks() if block.block_hash is not None]
+    clock.now_s = now_s
+    # What holds nothing goes first.
+    used = host.used_blocks
+    order = [block.block_id for block in host.reserve(39)][39 - used :]
     assert order == list(alone.order(now_s))

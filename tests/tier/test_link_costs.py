@@ -21,7 +21,8 @@ from agentcache.policy import presets
 from agentcache.policy.cost import CostModel, CostProfile, ProfileKey, read_profile, save_profile
 from agentcache.policy.link_profile import ASSUMED_LINK, LinkProfile, LinkSpeed, LinkSpeeds
 from agentcache.policy.presets import PROFILES
-from agentcache.sim.delays import find_links
+from agentcache.sim import delays
+from agentcache.sim.delays import Links, find_links
 
 KEY = ProfileKey(model="mine", gpu="cpu", tensor_parallel_size=1, dtype="bfloat16")
 MODEL = CostModel(k1=1e-6, k2=3e-4, k3=1e-6, k4=3e-4, k5=2e-8, k6=2e-8, intercept_s=1e-3)
@@ -139,10 +140,13 @@ def test_an_engine_prices_fetches_by_it_and_says_so(
     assert lines[-1].endswith(f"; blocks in the CPU cache {said}")
 
 
-def test_a_simulation_takes_both_directions(tiny_model_path: str, tmp_path: Path) -> None:
-    engine = make_engine(tiny_model_path, host_tokens=1600, knobs={"cost_profile": str(save(tmp_path))})
-    assert engine._link is not None
-    links = engine._link._links
+def test_a_simulation_takes_both_directions(
+    tiny_model_path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[Links] = []
+    monkeypatch.setattr(delays, "HostLink", lambda links, workers: taken.append(links))  # noqa: ARG005
+    make_engine(tiny_model_path, host_tokens=1600, knobs={"cost_profile": str(save(tmp_path))})
+    (links,) = taken
     assert links.fetch.block_s == pytest.approx(links.store.block_s / 2)
     assert links.both_share == 0.7
 

@@ -30,7 +30,7 @@ def test_a_failed_store_is_as_if_never_made(tiny_model_path: str) -> None:
     lone = make_tiered(tiny_model_path)
     tier = lone.scheduler.tier
     lone.fails = 1.0
-    tier.storing._margin = lone.pool.num_gpu_blocks
+    lone.store_ahead()
     ask(lone, "mine/0", PROMPT)
     lone.run_until_idle()
     assert tier.host.used_blocks == 0 == tier.counts.stored == tier.counts.overwritten
@@ -146,7 +146,11 @@ def test_aborted_before_its_fetch_fails(tiny_model_path: str) -> None:
     lone.abort("mine/1")
     lone.pace = 1.0
     lone.run_until_idle()
-    assert not sources & lone.scheduler.tier.host._copied, "they are there alone"
+    on_gpu = lone.pool.cached_block_hash_to_block
+    both = {block.block_id for block in lone.host_pool.blocks if block.block_hash and on_gpu.holds(block.block_hash)}
+    order = [block.block_id for block in lone.scheduler.tier.host.reserve(lone.host_pool.get_num_free_blocks())]
+    assert len(both) > 9
+    assert max(map(order.index, both)) < min(map(order.index, sources)), "they are there alone"
     assert lone.scheduler.tier.counts.failed_fetches == WHOLE // BLOCK_SIZE
     assert lone.pool.get_num_free_blocks() == lone.pool.num_gpu_blocks - 1
 

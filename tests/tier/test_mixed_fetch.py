@@ -27,7 +27,7 @@ def slow_down(scheduler: AgentScheduler, head: int) -> None:
     """Have the link take as long for a block as computing the last of a prompt's first `head` blocks does."""
     assert scheduler.tier is not None
     fetching = scheduler.tier.fetching
-    fetching.link = Link(latency_s=0.0, block_s=fetching._filler.costs.block_s(head - 1))
+    fetching.link = Link(latency_s=0.0, block_s=scheduler.gap_filler.costs.block_s(head - 1))
 
 
 def come_back(lone: TieredScheduler) -> tuple[int, int]:
@@ -65,8 +65,8 @@ def lose(lone: TieredScheduler, keys: Sequence[BlockHashWithGroupId], *, host: b
     """Have the GPU's cache, and the host's as well, forget blocks."""
     lone.pool.evict_blocks({block.block_id for block in lone.scheduler.gap_filler.finder.cache.find_blocks(keys)})
     if host:
-        cache = lone.scheduler.tier.host
-        cache._pool.evict_blocks({block.block_id for block in cache.map.find_blocks(keys)})
+        blocks = lone.scheduler.tier.host.map.find_blocks(keys)
+        lone.host_pool.evict_blocks({block.block_id for block in blocks})
 
 
 def test_gaps_that_were_filled_count(tiny_model_path: str) -> None:

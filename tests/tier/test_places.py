@@ -10,9 +10,7 @@ from lone_scheduler import BLOCK_SIZE
 from sizes import pick_size
 from tiered_jobs import PROMPT, ask, make_evicted, make_tokens, push_out, run_at_random
 from tiered_scheduler import TieredScheduler, make_tiered
-from vllm import SamplingParams
 from vllm.v1.core.kv_cache_utils import BlockHash, BlockHashWithGroupId, KVCacheBlock, make_block_hash_with_group_id
-from vllm.v1.request import Request
 
 from agentcache.engine.cached_blocks import WatchedBlockMap
 from agentcache.engine.observe.misses import Eviction
@@ -109,7 +107,7 @@ def test_a_wait_lasts_until_the_blocks_are_there(tiny_model_path: str) -> None:
 
 def test_never_chosen(tiny_model_path: str) -> None:
     lone = make_tiered(tiny_model_path)
-    lone.scheduler.tier.storing._margin = lone.scheduler.tier.storing._most = 0
+    lone.store_ahead(0, most=0)
     ask(lone, "mine/0", PROMPT)
     lone.run_until_idle()
     push_out(lone, 1, 2, 3)
@@ -130,7 +128,7 @@ def test_not_worth_a_copy(tiny_model_path: str) -> None:
 def test_overwritten_before_it_was_copied(tiny_model_path: str) -> None:
     lone = make_tiered(tiny_model_path)
     lone.pace = 0.0
-    lone.scheduler.tier.storing._margin = lone.pool.num_gpu_blocks
+    lone.store_ahead()
     ask(lone, "mine/0", PROMPT)
     while lone.scheduler.requests:
         lone.step()
@@ -145,7 +143,7 @@ def test_overwritten_before_it_was_copied(tiny_model_path: str) -> None:
 def test_no_room_while_all_of_the_host_is_being_copied_to(tiny_model_path: str) -> None:
     lone = make_tiered(tiny_model_path, host_blocks=3)
     lone.pace = 0.0
-    lone.scheduler.tier.storing._margin = lone.pool.num_gpu_blocks
+    lone.store_ahead()
     ask(lone, "mine/0", PROMPT)
     while lone.scheduler.requests:
         lone.step()
@@ -170,17 +168,16 @@ def test_evicted_from_the_host(tiny_model_path: str) -> None:
 
 
 def find_keys(lone: TieredScheduler) -> list[BlockHashWithGroupId]:
-    hashes = Request("", PROMPT, SamplingParams(), None, block_hasher=lone._hasher).block_hashes
-    return [make_block_hash_with_group_id(each, 0) for each in hashes]
+    return [make_block_hash_with_group_id(each, 0) for each in lone.make_request("", PROMPT).block_hashes]
 
 
 def test_a_copy_lost_before_its_block_counts_as_the_hosts(tiny_model_path: str) -> None:
     lone = make_tiered(tiny_model_path)
     tier = lone.scheduler.tier
-    tier.storing._margin = lone.pool.num_gpu_blocks
+    lone.store_ahead()
     ask(lone, "mine/0", PROMPT)
     lone.run_until_idle()
-    tier.storing._margin = tier.storing._most = 0
+    lone.store_ahead(0, most=0)
     tier.host.give_back(tier.host.reserve(tier.counts.total))
     lost_s = lone.scheduler.clock.now_s
     push_out(lone, 1, 2, 3)
@@ -232,7 +229,7 @@ class Oracle:
 
     def reset(self) -> None:
         """What is there is lost by no eviction, but may have been lost there by one before."""
-        self._unsure.update(self._host._cache)
+        self._unsure.update(filter(self._host.holds, self._had))
         self._reset()
 
     def take(self, hashes: Sequence[bytes], missed: Sequence[int]) -> dict[int, Eviction]:

@@ -27,7 +27,7 @@ def make_alike(model_path: str, most: int) -> TieredScheduler:
         lone.run_until_idle()
     keys = [block.block_hash for block in lone.pool.blocks if block.block_hash is not None]
     assert (len(keys), len(set(keys))) == (BLOCKS + 1, BLOCKS)
-    storing._margin, storing._most = lone.pool.num_gpu_blocks, most
+    lone.store_ahead(most=most)
     return lone
 
 
@@ -73,12 +73,11 @@ def test_prompts_alike_at_once_are_copied_once(seed: int, tiny_model_path: str) 
     lone = make_tiered(
         tiny_model_path, host_blocks=chance.choice([20, 200]), pace=chance.choice([0.05, 0.3]), seed=seed
     )
-    storing = lone.scheduler.tier.storing
-    storing._margin, storing._most = chance.choice([4, 20]), chance.choice([1, 4])
+    lone.store_ahead(chance.choice([4, 20]), most=chance.choice([1, 4]))
     prompts = [make_tokens(number, chance.randint(1, 12) * BLOCK_SIZE) for number in range(3)]
     for number in range(pick_size(30, 100)):
         ask(lone, f"job-{number}/0", chance.choice(prompts), tokens=chance.randint(1, 8))
         for _ in range(chance.choice([0, 0, 1, 6])):
             lone.step()
     lone.run_until_idle()
-    assert storing.counts.stored
+    assert lone.scheduler.tier.counts.stored

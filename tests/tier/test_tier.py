@@ -5,13 +5,11 @@ from __future__ import annotations
 from unittest import mock
 
 import pytest
-from lone_scheduler import BLOCK_SIZE
+from lone_scheduler import BLOCK_SIZE, LoneScheduler
 from sizes import pick_size
 from steered_scheduler import make_lone
 from tiered_jobs import PROMPT, ask, make_evicted, make_tokens, push_out, run_at_random
 from tiered_scheduler import TieredScheduler, make_tiered
-from vllm import SamplingParams
-from vllm.v1.request import Request
 
 
 def begin_fetch(lone: TieredScheduler) -> None:
@@ -53,27 +51,35 @@ def test_waits_beside_a_cpu_cache_are_short(tiny_model_path: str, policy: str) -
 
 
 def test_what_is_new_is_computed_whatever_the_host_has(tiny_model_path: str) -> None:
-    request = Request("new", PROMPT, SamplingParams(max_tokens=1), None)
-    beside, alone = (
-        lone.scheduler.tracker.waiting._find_work(request, 0)
-        for lone in (make_tiered(tiny_model_path), make_lone(tiny_model_path, "agentcache"))
-    )
-    assert beside == alone
+    sizes = [(prompt, reply) for prompt in (20, 600, 1300, 2000) for reply in range(20, 30)]
+    engine = {"max_model_len": 2048}
+
+    def list_small(lone: LoneScheduler) -> list[tuple[int, int]]:
+        """Those that keep their place by arrival, since prefill and reply take so little time."""
+        for prompt, reply in sizes:
+            lone.add(f"{prompt}/{reply}", make_tokens(prompt + reply, prompt), reply)
+        states = lone.scheduler.tracker.states
+        return [(prompt, reply) for prompt, reply in sizes if states[f"{prompt}/{reply}"].priority.by_arrival]
+
+    beside = list_small(make_tiered(tiny_model_path, engine=engine))
+    assert beside == list_small(make_lone(tiny_model_path, "agentcache", engine=engine))
+    assert len({max(reply for prompt, reply in beside if prompt == each) for each, _ in sizes}) > 1
 
 
 def test_block_is_dear_again_when_the_host_loses_its_copy(tiny_model_path: str) -> None:
     lone = make_tiered(tiny_model_path)
-    queue, storing = lone.scheduler.block_queue, lone.scheduler.tier.storing
-    storing._margin = lone.pool.num_gpu_blocks
-    ask(lone, "mine/0", PROMPT, last=True)
-    lone.run_until_idle()
+    queue, host = lone.scheduler.block_queue, lone.scheduler.tier.host
+    lone.store_ahead()
+    for name in ("mine/0", "next/0"):
+        ask(lone, name, [*name.encode(), *PROMPT], last=True)
+        lone.run_until_idle()
     cached = [block for block in queue.get_all_free_blocks() if block.block_hash is not None]
-    queue.reprice(cached, storing._fetch_s)
-    copy = lone.scheduler.tier.host.map.find_blocks([cached[0].block_hash])
-    storing._note_lost_copies(copy)
-    order = queue.get_all_free_blocks()
+    keys = [block.block_hash for block in cached]
+    assert all(map(host.map.holds, keys))
+    host.reserve(lone.host_pool.get_num_free_blocks() - len(cached) + 1)
+    (lost,) = [block for block, key in zip(cached, keys, strict=True) if not host.map.holds(key)]
     # The GPU's is the only one now, so it is dearer than those that are stored.
-    assert order[-1] is cached[0]
+    assert queue.get_all_free_blocks()[-1] is lost is not cached[-1]
 
 
 def test_others_pass_a_request_that_waits_for_its_blocks(tiny_model_path: str) -> None:
@@ -183,7 +189,7 @@ def test_rows_read_their_own_keys_and_values(seed: int, tiny_model_path: str) ->
 
 def test_block_goes_last_while_it_is_copied(tiny_model_path: str) -> None:
     lone = make_tiered(tiny_model_path, blocks=24, host_blocks=4)
-    lone.scheduler.tier.storing._margin = 4
+    lone.store_ahead(4)
     for seed in range(4):
         ask(lone, f"other-{seed}/0", make_tokens(seed, 170), last=True)
         lone.run_until_idle()
@@ -212,7 +218,7 @@ def test_a_step_copies_no_more_than_it_may_next_victims_first(tiny_model_path: s
     lone = make_tiered(tiny_model_path)
     tier, queue = lone.scheduler.tier, lone.scheduler.block_queue
     storing = tier.storing
-    storing._margin, storing._most = lone.pool.num_gpu_blocks, 4
+    lone.store_ahead(most=4)
     with mock.patch.object(storing.usefulness, "is_useful", return_value=False):
         ask(lone, "mine/0", PROMPT)
         lone.run_until_idle()
@@ -269,7 +275,7 @@ def test_idle_engine_copies_what_was_left_and_rests(tiny_model_path: str) -> Non
 def test_fetches_that_fill_the_link_begin_one_after_another(tiny_model_path: str) -> None:
     """The first request runs as soon as its own blocks have come, and a small one does not pass a large one."""
     lone = make_tiered(tiny_model_path, blocks=64, host_blocks=400)
-    lone.scheduler.tier.storing._margin = lone.pool.num_gpu_blocks
+    lone.store_ahead()
     prompts = [make_tokens(number, blocks * BLOCK_SIZE) for number, blocks in enumerate((18, 20, 3))]
     for number, prompt in enumerate(prompts):
         ask(lone, f"job-{number}/0", prompt)
@@ -282,7 +288,7 @@ def test_fetches_that_fill_the_link_begin_one_after_another(tiny_model_path: str
     ran: list[str] = []
     while not lone.idle:
         ran += [name for name in lone.step().scheduled if name not in ran]
-        for fetch in lone.scheduler.tier.copies._fetches.values():
+        for fetch in lone.scheduler.tier.copies.fetches:
             assert len(fetch.blocks) <= 10
     assert ran == ["job-0/1", "job-1/1", "job-2/1"]
 
@@ -298,19 +304,20 @@ def test_a_large_fetch_comes_in_parts(tiny_model_path: str) -> None:
     tier.copies.most_fetched = 7
     fetched = tier.counts.fetched
     ask(lone, "mine/1", prompt + make_tokens(1, 5))
-    parts: dict[int, int] = {}
+    parts: list[frozenset[int]] = []
     while not lone.idle:
         lone.step()
-        parts.update((number, len(fetch.blocks)) for number, fetch in tier.copies._fetches.items())
-    assert list(parts.values()) == [7, 7, 4]
+        under_way = (frozenset(block.block_id for block in fetch.blocks) for fetch in tier.copies.fetches)
+        parts += [blocks for blocks in under_way if blocks not in parts]
+    assert list(map(len, parts)) == [7, 7, 4]
     assert tier.counts.fetched - fetched == 18
 
 
 def lose_to_fetches(model_path: str, most: int) -> int:
     """Six jobs in turn, which both caches hold: how many tokens are computed again, if parts have `most` blocks."""
     lone = make_tiered(model_path, blocks=64, host_blocks=56)
-    tier = lone.scheduler.tier
-    tier.storing._margin, tier.copies.most_fetched = 8, most
+    lone.store_ahead(8)
+    lone.scheduler.tier.copies.most_fetched = most
     prompts = [make_tokens(number, 18 * BLOCK_SIZE + 5) for number in range(6)]
     hits: dict[str, int] = {}
     for turn in range(5):

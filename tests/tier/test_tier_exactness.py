@@ -20,9 +20,9 @@ from tiered_engine import BLOCK_BYTES, start_tiered
 from vllm.distributed.kv_transfer import ensure_kv_transfer_shutdown, get_kv_transfer_group
 from vllm.v1.core.kv_cache_utils import get_block_hash
 
-from agentcache.engine.rpc.job_views import view_session
-from agentcache.engine.rpc.snapshot import EngineSnapshot, make_snapshot
-from agentcache.engine.vllm.copiers import PlainCopier
+from agentcache.engine.observe.job_views import view_session
+from agentcache.engine.observe.snapshot import EngineSnapshot, make_snapshot
+from agentcache.engine.vllm import copiers
 from agentcache.server.metrics import render_metrics
 from agentcache.server.snapshot_reader import Reading
 
@@ -61,7 +61,7 @@ def test_replies_are_cold_ones_whatever_copies_fail(
 ) -> None:
     """Each `every`-th copy fails, when its first layer has been written over. The seeds are chosen as above."""
     numbers = itertools.count(1)
-    copy = PlainCopier._copy
+    copy = copiers.assign_blocks
 
     def fail(sources: Any, read: list[int], targets: Any, written: list[int]) -> None:
         if next(numbers) % every:
@@ -71,7 +71,7 @@ def test_replies_are_cold_ones_whatever_copies_fail(
         first[written] = torch.randint_like(first[written], 100)
         raise RuntimeError("batch memcpy failed")
 
-    monkeypatch.setattr(PlainCopier, "_copy", staticmethod(fail))
+    monkeypatch.setattr(copiers, "assign_blocks", fail)
     with start_tiered(tiny_model_path, 300) as engine:
         tier = engine.scheduler.tier
         crowd = Crowd(engine, random.Random(seed))

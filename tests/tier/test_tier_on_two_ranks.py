@@ -35,7 +35,7 @@ def ranks(
         with start_two_ranks(model, request.param, SIZES, dtype="float32") as ranks:
             for engine in (ranks.engine, ranks.cold):
                 # Where later stages receive is made by vLLM's first dummy batch, which it leaves out on CPUs.
-                engine._core.model_executor.execute_dummy_batch()
+                engine.core.model_executor.execute_dummy_batch()
             yield ranks
 
 

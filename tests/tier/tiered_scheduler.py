@@ -12,6 +12,7 @@ from hand_clock import Clock
 from lone_scheduler import BLOCK_SIZE, LoneScheduler, Step, make_config
 from shadow_cache import digest_tokens
 from vllm.config import VllmConfig
+from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_utils import get_block_hash
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, KVCacheTensor
@@ -81,6 +82,18 @@ class TieredScheduler(LoneScheduler):
         self.scheduler.check_integrity()
         return step
 
+    def store_ahead(self, victims: int | None = None, most: int | None = None) -> None:
+        """Copy the GPU's next `victims`, all unless it is told, and at most so many beside a step."""
+        storing = self.scheduler.tier.storing
+        storing._margin = self.pool.num_gpu_blocks if victims is None else victims
+        storing._most = storing._most if most is None else most
+
+    @property
+    def host_pool(self) -> BlockPool:
+        """vLLM's pool of the CPU cache, which engines do not show."""
+        pool: BlockPool = self.scheduler.tier.host._pool
+        return pool
+
     def run_until_idle(self) -> None:
         steps = 0
         while not self.idle:
@@ -132,9 +145,8 @@ class TieredScheduler(LoneScheduler):
         self.scheduler.connector.update_connector_output(KVConnectorOutput(kv_connector_worker_meta=ended))
         if self.scheduler.tier is None:
             return
-        host = self.scheduler.tier.host
         for target in (target for copy in done if copy.is_store for target in copy.targets):
-            if (key := host._pool.blocks[target].block_hash) is not None:
+            if (key := self.host_pool.blocks[target].block_hash) is not None:
                 assert self.host[target] == self._computed[get_block_hash(key)], f"block {target} holds another's KV"
 
     def _copy_block(self, copy: Copy, source: int, target: int) -> None:

@@ -11,9 +11,11 @@ from agentcache.engine.cpu_cache.tier import Tier, find_filled
 
 def choose_too_early(tier: Tier, step: Any) -> Store | None:
     """Begin a store of the blocks that the step is to fill: their hashes stand on them, their KV is yet to come."""
-    pool = tier._scheduler.kv_cache_manager.block_pool
-    filled = [pool.blocks[block_id] for block_id in sorted(find_filled(tier._scheduler, step))]
-    holds, under_way = tier.host.map.holds, tier.storing._under_way
+    scheduler = tier._scheduler
+    blocks = scheduler.kv_cache_manager.block_pool.blocks
+    filled = [blocks[block_id] for block_id in sorted(find_filled(scheduler, step))]
+    holds = tier.host.map.holds
+    under_way = {copy.key for store in tier.copies.stores.values() for copy in store.copies}
     keyed = {block.block_hash: block for block in filled if block.block_hash is not None}
     chosen = {key: block for key, block in keyed.items() if not holds(key) and key not in under_way}
     with (

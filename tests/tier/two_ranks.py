@@ -194,6 +194,6 @@ def start_two_ranks(model: str, layout: str, sizes: Sizes, **options: Any) -> It
     finally:
         for engine in started:
             # Not the whole engine: that would take this process's communication groups from others in it.
-            engine._core.model_executor.shutdown()
+            engine.core.model_executor.shutdown()
         _, alive = psutil.wait_procs(engine_processes() - before, timeout=15)
         assert alive == []

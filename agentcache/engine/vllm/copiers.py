@@ -182,6 +182,12 @@ class StreamCopier:
                 torch.cuda.cudart().cudaHostUnregister(piece.data_ptr())  # type: ignore[no-untyped-call]
 
 
+def assign_blocks(sources: Pieces, read: list[int], targets: Pieces, written: list[int]) -> None:
+    """Copy blocks within this process's memory."""
+    for name, source in sources.items():
+        targets[name][written] = source[read]
+
+
 class PlainCopier:
     """For vLLM's CPU backend, where both caches are in the same memory and a copy is made when it is asked for."""
 
@@ -205,16 +211,11 @@ class PlainCopier:
     def _time(self, sources: Pieces, read: list[int], targets: Pieces, written: list[int]) -> float | None:
         began_s = time.perf_counter()
         try:
-            self._copy(sources, read, targets, written)
+            assign_blocks(sources, read, targets, written)
         except Exception as error:
             tell_failure(error)
             return None
         return time.perf_counter() - began_s
-
-    @staticmethod
-    def _copy(sources: Pieces, read: list[int], targets: Pieces, written: list[int]) -> None:
-        for name, source in sources.items():
-            targets[name][written] = source[read]
 
     def take_ended(self) -> list[Ended]:
         """Return the copies that were made since the last call."""
