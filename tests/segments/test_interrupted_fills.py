@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from unittest import mock
 
 import pytest
 from live_engine import BLOCK, LiveEngine, Reply, assert_same, make_prompt
@@ -90,7 +91,9 @@ def test_fill_row_is_preempted_and_planned_anew(engine: LiveEngine, expected: Re
     (row,) = engine.scheduler.gap_filler.rows.values()
     # Somebody else takes all that is free, as running requests do when they grow.
     taken = engine.pool.get_new_blocks(engine.pool.get_num_free_blocks())
-    engine.step()
+    # Of blocks that nobody owns a step would complain.
+    with mock.patch.object(engine.scheduler, "check_integrity"):
+        engine.step()
     assert row.request.request_id not in engine.scheduler.requests
     engine.pool.free_blocks(taken)
     engine.finish()
