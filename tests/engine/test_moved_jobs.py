@@ -40,8 +40,7 @@ class Engines:
         engine = self.placer.choose(request)
         assert engine is not None
         lone = self.engines[engine]
-        lone._replies[name] = REPLY
-        lone.scheduler.add_request(Request.from_engine_core_request(request, lone._hasher))
+        lone.add_sent(request, REPLY)
         while not lone.idle:
             lone.step()
         self.placer.note(EngineCoreOutputs(outputs=[EngineCoreOutput(name, REPLY)], finished_requests={name}))
@@ -58,7 +57,7 @@ def test_the_first_turn_after_a_move_tells_of_it(tiny_model_path: str) -> None:
     home, first = engines.turn("1", prompt)
     assert first.misses == {"new": 5 * BLOCK_SIZE}
     # Far more waits there than a move can cost.
-    engines.placement._loads[home].queue("crowd", 1e6)
+    engines.placement.loads[home].queue("crowd", 1e6)
     prompt += [*REPLY, *[9] * 20]
     moved, second = engines.turn("2", prompt)
     assert moved == 1 - home

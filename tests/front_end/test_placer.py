@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from hand_clock import Clock
+from kept_objects import list_kept
 from vllm import SamplingParams
 from vllm.engine.arg_utils import EngineArgs
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest
@@ -102,7 +103,7 @@ def test_a_job_that_its_engine_calls_answered_leaves_the_load() -> None:
     for request, mark in (("1", []), ("2", ["2" + ANSWER_MARK])):
         client.get_core_engine_for_request(make_request(request, [1] * 40, session_id="one"))
         finish(client, request, [7] * 8, *mark)
-        assert sum(load.live_tokens for load in placer.placement._loads) == (0 if mark else 48)
+        assert sum(load.live_tokens for load in placer.placement.loads) == (0 if mark else 48)
     assert (client.reqs_in_flight, sum(client.engine_inflight.values())) == ({}, 0), "vLLM passes over the mark"
 
 
@@ -193,7 +194,7 @@ def test_a_job_is_named_by_any_of_its_replies(fields: dict[str, Any]) -> None:
     assert placer.placement.find(first.job) is None
     assert (placer.find("chatcmpl-a", None), placer.find("chatcmpl-b", None)) == (None, None)
     # Its load is gone with it, and the next turn is a new job's.
-    assert sum(load.jobs for load in placer.placement._loads) == 1
+    assert sum(load.jobs for load in placer.placement.loads) == 1
     placer.choose(make_request("chatcmpl-d-4c", [1] * 40 + [7] * 8 + [3] * 9, **fields))
     assert placer.placement.placed == {"new": 3, "home": 1}
     assert placer.find("chatcmpl-c", None) is other
@@ -252,7 +253,7 @@ def test_the_placement_knows_the_host_s_memory(
     ).create_engine_config()
     config.cache_config.num_gpu_blocks = 200
     placement = _plan_placement(config, read_config(config.additional_config), 2)()
-    assert placement._host == host
+    assert list_kept(placement, HostMemory) == [host]
 
 
 def test_vllm_balances_until_the_placement_is_back() -> None:
@@ -311,5 +312,5 @@ def test_a_request_with_a_huge_id_is_kept_by_a_short_name() -> None:
     client.get_core_engine_for_request(make_request(name, [1] * 9))
     finish(client, name, [2] * 8)
     client.get_core_engine_for_request(make_request("next", [1] * 9 + [2] * 8))
-    (home,) = placer.placement._homes
+    (home,) = list_kept(placer, JobHome)
     assert (len(home.job) <= 64, home.open) == (True, 1)

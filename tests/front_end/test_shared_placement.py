@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from hand_clock import Clock
+from kept_objects import list_kept
 
 from agentcache.errors import ServerError
 from agentcache.front_end import placement_process, shared_placement
@@ -132,8 +133,8 @@ def test_no_request_of_a_server_that_gave_up_stays_open() -> None:
     ours.send((True, "finished", ("1", [7] * 8, 0.0), {}))
     ours.close()
     placement_process._answer(process, placement, Lock())
-    assert placement._open == {}
-    assert sum(load.queued_s for load in placement._loads) == 0
+    assert list_kept(placement, Chain) == [], "of open requests alone"
+    assert sum(load.queued_s for load in placement.loads) == 0
 
 
 def test_servers_that_end_later_are_answered(tmp_path: Path) -> None:

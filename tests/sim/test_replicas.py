@@ -5,12 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kept_objects import list_kept
 from made_command import make_settings
 from made_simulation import make_engine
 
 from agentcache.engine.observe.misses import explain_misses, find_missed
 from agentcache.engine.request_state import Overlap
 from agentcache.errors import InputError
+from agentcache.policy.replicas.engine_load import HostMemory
 from agentcache.report.events import read_events
 from agentcache.report.policy_run import group_by_policy
 from agentcache.report.summary import PolicySummary
@@ -122,8 +124,9 @@ def test_the_routing_knows_the_host_s_memory(host_tokens: int, tiny_model_path: 
     routing = make_routing("agentcache", engines)
     assert isinstance(routing, ByCost)
     # 1,024 bytes a token, or half of that where the machine's vLLM keeps 16 bits.
-    assert routing.placement._host.tokens == host_tokens
-    assert routing.placement._host.load_s in ((512 / 4e9, 1024 / 4e9) if host_tokens else (0.0,))
+    (host,) = list_kept(routing.placement, HostMemory)
+    assert host.tokens == host_tokens
+    assert host.load_s in ((512 / 4e9, 1024 / 4e9) if host_tokens else (0.0,))
 
 
 def test_vllm_s_balancer_minds_a_full_cache(tiny_model_path: str) -> None:

@@ -71,10 +71,11 @@ class Placement:
         self.block_tokens = prefill_cost.block_tokens
         self.placed: dict[Reason, int] = {}
         """Requests by the reason of their placement."""
+        self.loads = [EngineLoad(capacity_tokens) for _ in range(engines)]
+        """What waits and lives at each engine, by its number."""
         self._cost = prefill_cost
         self._extra_jobs = extra_jobs
         self._spill = spill or SpillRule()
-        self._loads = [EngineLoad(capacity_tokens) for _ in range(engines)]
         self._host = host or HostMemory()
         self._known = [KnownBlocks(capacity_tokens // self.block_tokens) for _ in range(engines)]
         # Beside it, the same and what only the CPU cache has.
@@ -92,7 +93,7 @@ class Placement:
         Raises ValueError when every engine is closed.
         """
         for idle in self._live.pop_idle(now_s):
-            self._loads[idle.engine].leave(idle.job)
+            self.loads[idle.engine].leave(idle.job)
         if job is None:
             owner = self._owners.find(chain.hashes)
             job = request if owner is None else owner.session
@@ -105,7 +106,7 @@ class Placement:
             home = JobHome(job, engine, now_s)
         elif home.engine != engine:
             moved_from, home.engine, home.moves = home.engine, engine, home.moves + 1
-            self._loads[moved_from].leave(job)
+            self.loads[moved_from].leave(job)
             left_tokens = self._kept[moved_from].count_hits(chain.hashes) * self.block_tokens
         if reason != "home":
             home.reason = reason
@@ -116,7 +117,7 @@ class Placement:
     def got_token(self, request: str) -> None:
         """Note a request's first token. May be told again, and of requests that were not placed here."""
         if (open_request := self._open.get(request)) is not None:
-            self._loads[open_request.engine].computed(request)
+            self.loads[open_request.engine].computed(request)
 
     def finished(self, request: str, reply: Sequence[int], now_s: float, *, answered: bool = False) -> None:
         """Note that a request is over, with the tokens that it got. `answered`: whole, and they call no tool."""
@@ -125,7 +126,7 @@ class Placement:
             return
         home, chain = over.home, over.chain
         home.open -= 1
-        self._loads[over.engine].computed(request)
+        self.loads[over.engine].computed(request)
         chain.extend(reply)
         if over.engine in self._closed or self._homes.find(home.job) is not home:
             return
@@ -157,7 +158,7 @@ class Placement:
     def close(self, engine: int) -> None:
         """Send no more requests to an engine that is down or draining: its jobs move with their next turns."""
         self._closed.add(engine)
-        self._loads[engine].clear()
+        self.loads[engine].clear()
         self._known[engine].clear()
         self._kept[engine].clear()
 
@@ -166,7 +167,7 @@ class Placement:
         self._closed.discard(engine)
 
     def _choose(self, home: JobHome | None, chain: Chain) -> tuple[int, Reason]:
-        usable = [engine for engine in range(len(self._loads)) if engine not in self._closed]
+        usable = [engine for engine in range(len(self.loads)) if engine not in self._closed]
         if not usable:
             raise ValueError("every engine is down or draining")
         if home is None or home.engine in self._closed:
@@ -174,7 +175,7 @@ class Placement:
             return self._choose_home(usable, chain), reason
         if home.moves or home.open:
             return home.engine, "home"
-        roomy = [each for each in usable if each != home.engine and self._loads[each].has_room(chain.tokens)]
+        roomy = [each for each in usable if each != home.engine and self.loads[each].has_room(chain.tokens)]
         if not roomy:
             return home.engine, "home"
         stay_s = self._cost_at(home.engine, chain, self._prefill_s(home.engine, chain), comes=False)
@@ -189,11 +190,11 @@ class Placement:
         What jobs share is computed and kept once an engine. But a first prompt says little of what its job will be: the
         seconds of its prefill alone would draw all jobs with one system prompt to the few engines that have it.
         """
-        most = (1 + self._extra_jobs) * min(self._loads[engine].jobs for engine in usable)
-        prefills_s = {each: self._prefill_s(each, chain) for each in usable if self._loads[each].jobs <= most}
+        most = (1 + self._extra_jobs) * min(self.loads[engine].jobs for engine in usable)
+        prefills_s = {each: self._prefill_s(each, chain) for each in usable if self.loads[each].jobs <= most}
         least_s = min(prefills_s.values())
         tied = [engine for engine, prefill_s in prefills_s.items() if prefill_s == least_s]
-        return min(tied, key=lambda each: (self._loads[each].jobs, self._cost_at(each, chain, least_s, comes=True)))
+        return min(tied, key=lambda each: (self.loads[each].jobs, self._cost_at(each, chain, least_s, comes=True)))
 
     def _cost_at(self, engine: int, chain: Chain, prefill_s: float, *, comes: bool) -> float:
         """Return the seconds until the first token, and what sharing the cache will cost.
@@ -201,7 +202,7 @@ class Placement:
         A job that shares a cache with jobs that would fill it x times needs its context again about x times more, from
         the CPU cache as far as that has it.
         """
-        load = self._loads[engine]
+        load = self.loads[engine]
         crowding = load.crowding + (chain.tokens / load.capacity_tokens if comes else 0.0)
         whole_s = self._cost.of(chain.tokens)
         lost = crowding * self._host.lost_share(load.capacity_tokens)
@@ -231,7 +232,7 @@ class Placement:
             self._live.learn_return()
 
     def _begin(self, request: str, home: JobHome, chain: Chain, now_s: float) -> None:
-        self._loads[home.engine].queue(request, self._prefill_s(home.engine, chain))
+        self.loads[home.engine].queue(request, self._prefill_s(home.engine, chain))
         self._use(home.engine, chain)
         home.open += 1
         self._open[request] = _OpenRequest(home.engine, home, chain, chain.tokens)
@@ -242,9 +243,9 @@ class Placement:
 
     def _settle(self, home: JobHome, tokens: int, now_s: float) -> None:
         self._homes.touch(home, now_s)
-        self._loads[home.engine].settle(home.job, tokens)
+        self.loads[home.engine].settle(home.job, tokens)
         self._live.touch(home)
 
     def _leave(self, home: JobHome) -> None:
         self._live.leave(home.job)
-        self._loads[home.engine].leave(home.job)
+        self.loads[home.engine].leave(home.job)

@@ -23,7 +23,7 @@ class WithoutHost(Placement):
     """Placement by the cost that it had before there was a host's memory."""
 
     def _cost_at(self, engine: int, chain: Chain, prefill_s: float, *, comes: bool) -> float:
-        load = self._loads[engine]
+        load = self.loads[engine]
         crowding = load.crowding + (chain.tokens / load.capacity_tokens if comes else 0.0)
         return load.queued_s + prefill_s + crowding * self._cost.of(chain.tokens)
 
@@ -56,9 +56,9 @@ class Front:
     def do(self, step: str, which: int) -> Placed | None:
         crowd = f"crowd of {which % 2}"
         if step in ("crowd", "clear"):
-            self.placement._loads[which % 2].computed(crowd)
+            self.placement.loads[which % 2].computed(crowd)
         if step == "crowd":
-            self.placement._loads[which % 2].queue(crowd, 10.0 * which)
+            self.placement.loads[which % 2].queue(crowd, 10.0 * which)
         return {"turn": self.turn, "ask": self.ask}[step](which) if step in ("turn", "ask") else None
 
 
@@ -112,4 +112,4 @@ def test_what_is_loaded_is_not_queued_as_if_it_were_computed() -> None:
     front.ask(0)
     # Two of its turns are in the CPU cache, the third is new.
     new_s = COST.of(9 * BLOCK, 6 * BLOCK)
-    assert front.placement._loads[0].queued_s == pytest.approx(new_s + 6 * BLOCK * 0.01)
+    assert front.placement.loads[0].queued_s == pytest.approx(new_s + 6 * BLOCK * 0.01)

@@ -47,7 +47,7 @@ class Front:
 
     def crowd(self, engine: int, blocks: int) -> None:
         """Have a request for so many blocks wait there."""
-        self.placement._loads[engine].queue(f"crowd of {engine}", float(blocks))
+        self.placement.loads[engine].queue(f"crowd of {engine}", float(blocks))
 
 
 def test_a_job_stays_where_it_began() -> None:
@@ -136,7 +136,7 @@ def test_a_job_does_not_move_for_less_than_the_factor() -> None:
 def test_a_job_does_not_move_to_where_no_room_is() -> None:
     front = Front(factor=2.0)
     home = front.turn("1", [2] * 40, "job").engine
-    front.placement._loads[1 - home].settle("another", 380)
+    front.placement.loads[1 - home].settle("another", 380)
     front.crowd(home, blocks=1000)
     assert front.turn("2", front.prompts["1"], "job").reason == "home"
 
@@ -171,7 +171,7 @@ def test_idle_jobs_make_room_and_keep_their_homes() -> None:
     home = front.turn("1", [2] * 40, "job").engine
     front.now_s = 61.0
     front.turn("2", [3] * 8, "another")
-    assert front.placement._loads[home].live_tokens in (0, 12)
+    assert front.placement.loads[home].live_tokens in (0, 12)
     assert front.turn("3", front.prompts["1"], "job").engine == home
 
 
@@ -179,10 +179,10 @@ def test_a_job_with_a_final_answer_makes_room_and_keeps_its_home() -> None:
     front = Front()
     home = front.turn("1", [2] * 40, "job").engine
     front.turn("2", front.prompts["1"], "job", answered=True)
-    assert front.placement._loads[home].live_tokens == 0
+    assert front.placement.loads[home].live_tokens == 0
     front.crowd(home, blocks=5)
     assert front.turn("3", front.prompts["2"], "job").engine == home
-    assert front.placement._loads[home].live_tokens == len(front.prompts["3"])
+    assert front.placement.loads[home].live_tokens == len(front.prompts["3"])
 
 
 def test_where_jobs_go_on_after_answers_they_count() -> None:
@@ -191,14 +191,14 @@ def test_where_jobs_go_on_after_answers_they_count() -> None:
     home = front.turn("1", [2] * 40, "job", answered=True).engine
     for turn in range(2, 5):
         front.turn(str(turn), front.prompts[str(turn - 1)], "job", answered=True)
-    assert front.placement._loads[home].live_tokens == len(front.prompts["4"])
+    assert front.placement.loads[home].live_tokens == len(front.prompts["4"])
 
 
 def test_an_answer_beside_other_turns_ends_nothing() -> None:
     front = Front()
     home = front.ask("main", [2] * 40, "job").engine
     front.turn("sub", [3] * 40, "job", answered=True)
-    assert front.placement._loads[home].live_tokens > 0
+    assert front.placement.loads[home].live_tokens > 0
 
 
 def test_a_job_that_is_over_begins_anew() -> None:
@@ -252,7 +252,7 @@ def test_no_load_is_left_and_closed_engines_get_nothing(steps: list[tuple[str, i
     for engine in range(3):
         front.placement.open(engine)
     front.turn("last", [9] * 4, "last")
-    loads: list[EngineLoad] = front.placement._loads
+    loads: list[EngineLoad] = front.placement.loads
     assert sorted(load.live_tokens for load in loads) == [0, 0, 8]
     assert [load.queued_s for load in loads] == [0.0] * 3
 
@@ -287,6 +287,6 @@ def test_a_new_job_goes_to_an_engine_with_few_jobs(
             else:
                 front.placement.end_job(over)
             del living[over]
-    assert [load.jobs for load in front.placement._loads] == [
+    assert [load.jobs for load in front.placement.loads] == [
         list(living.values()).count(engine) for engine in range(engines)
     ]
