@@ -48,9 +48,13 @@ class HandingConnector(KVConnectorBase_V1, SupportsHMA):
 
 def tell_sent(scheduler: Any, name: str) -> None:
     """The decode instance has read the request's blocks."""
-    scheduler._update_from_kv_xfer_finished(KVConnectorOutput(finished_sending={name}))
+    _tell(scheduler, KVConnectorOutput(finished_sending={name}))
 
 
 def tell_received(scheduler: Any, name: str) -> None:
     """The request's prompt has arrived."""
-    scheduler._update_from_kv_xfer_finished(KVConnectorOutput(finished_recving={name}))
+    _tell(scheduler, KVConnectorOutput(finished_recving={name}))
+
+
+def _tell(scheduler: Any, output: KVConnectorOutput) -> None:
+    scheduler._update_from_kv_xfer_finished(output)

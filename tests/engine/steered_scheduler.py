@@ -6,6 +6,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from unittest import mock
 
 from hand_clock import Clock
 from lone_scheduler import LoneScheduler, make_config, make_scheduler
@@ -13,8 +14,10 @@ from lone_scheduler import LoneScheduler, make_config, make_scheduler
 from agentcache.engine.constants import SCHEDULER_CLASS
 from agentcache.engine.rpc.core_calls import release
 from agentcache.engine.scheduler import AgentScheduler
+from agentcache.engine.setup import jobs
 from tool_runtime.agent.job import ToolCall
 from tool_runtime.learning.tool_key import ToolKey
+from tool_runtime.learning.ttl import Hold
 
 STEERED = ("continuum-code", "continuum-paper", "continuum+asymcache", "agentcache")
 SEARCH = ToolCall("search", "{}")
@@ -32,6 +35,20 @@ def make_lone(
     assert isinstance(scheduler, AgentScheduler)
     scheduler.clock = Clock()
     return LoneScheduler(scheduler, in_flight, shadow=True)
+
+
+class Patient:
+    """Holds all turns for as long."""
+
+    def decide(self, _: object) -> Hold:
+        return Hold(1e4, 1.0)
+
+
+def make_patient(model_path: str, policy: str, blocks: int = 64, **knobs: Any) -> LoneScheduler:
+    """As `make_lone`, but the policy holds all turns for as long."""
+    estimators = ("ContinuumCode", "ContinuumPaper", "HazardTtl")
+    with mock.patch.multiple(jobs, **dict.fromkeys(estimators, lambda **_: Patient())):
+        return make_lone(model_path, policy, blocks, **knobs)
 
 
 def run_until_idle(lone: LoneScheduler) -> list[Any]:

@@ -6,25 +6,19 @@ import math
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 from lone_scheduler import LoneScheduler
-from steered_scheduler import do_turn_in_no_time, make_lone, run_until_idle, tokens_of
+from steered_scheduler import do_turn_in_no_time, make_lone, make_patient, run_until_idle, tokens_of
 from tracked_requests import ASKED, BLOCK, LOSS_S, Tracked
 from vllm.v1.request import RequestStatus
 
+from agentcache.engine.scheduler import AgentScheduler
 from agentcache.policy.runtime_policy import Order, RuntimePolicy
 from tool_runtime.agent.job import ToolCall
-from tool_runtime.learning.ttl import Hold
 
 SEARCH = ToolCall("search", "{}")
-
-
-class Patient:
-    """Holds all turns for as long."""
-
-    def decide(self, _: object) -> Hold:
-        return Hold(1e4, 1.0)
 
 
 def make_waiting(pinned: int, **runtime_policy: Any) -> Tracked:
@@ -238,11 +232,9 @@ def test_a_new_job_waits_while_taking_that_room_costs_more(spare: int, wait_s: f
 
 
 def make_held(model_path: str, blocks: int, **knobs: Any) -> LoneScheduler:
-    lone = make_lone(model_path, "agentcache", blocks, **{"pins": {"budget": 1.0}, **knobs})
-    lone.scheduler.tracker.runtime._estimator = Patient()
     # So many others that what the pins keep is worth any wait.
-    lone.scheduler.tracker.waiting._count_running = lambda: 1_000_000_000
-    return lone
+    with mock.patch.object(AgentScheduler, "count_running", return_value=1_000_000_000):
+        return make_patient(model_path, "agentcache", blocks, **{"pins": {"budget": 1.0}, **knobs})
 
 
 def test_small_requests_do_not_starve_one_that_waits_for_pins(tiny_model_path: str) -> None:
@@ -330,7 +322,7 @@ def test_what_a_waiting_request_will_hit_survives_others(tiny_model_path: str, g
         lone.scheduler.check_integrity()
     assert evicted >= 10, "others took blocks meanwhile"
     assert (hits["waits"] == len(KNOWN)) is guarded
-    assert (lone.scheduler.evictor.pinned, pins._guards) == (0, {})
+    assert (lone.scheduler.evictor.pinned, lone.scheduler.evictor.adopted) == (0, 0)
     run_until_idle(lone)
 
 
@@ -342,6 +334,6 @@ def test_nothing_is_kept_for_a_request_gone_or_without_hits(tiny_model_path: str
         lone.abort("waits")
     else:
         assert lone.scheduler.reset_prefix_cache(reset_running_requests=True)
-    assert (lone.scheduler.evictor.pinned, lone.scheduler.tracker.pins._guards) == (0, {})
+    assert (lone.scheduler.evictor.pinned, lone.scheduler.evictor.adopted) == (0, 0)
     lone.scheduler.check_integrity()
     run_until_idle(lone)

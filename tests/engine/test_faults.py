@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from lone_scheduler import LoneScheduler
 from steered_scheduler import STEERED, do_turn, learn_that_tools_are_fast, make_lone, run_until_idle, tokens_of
+from tracked_requests import count_chains
 
 from agentcache.engine.rpc.job_views import count_runtime, view_session
 from tool_runtime.agent.job import ToolCall
@@ -22,14 +23,14 @@ SEARCH = ToolCall("search", "{}")
 def assert_nothing_is_left(lone: LoneScheduler) -> None:
     """Of requests; after an hour, of jobs."""
     tracker = lone.scheduler.tracker
-    assert (tracker.states, tracker._without_token, tracker.pins._guards) == ({}, set(), {})
+    assert (tracker.states, lone.scheduler.evictor.adopted) == ({}, 0)
     lone.scheduler.clock.now_s += 4000
     # So many jobs leave in a step.
     for _ in range(0, len(tracker.runtime.jobs) + 1, MAX_EXPIRED):
         tracker.step()
     lone.scheduler.check_integrity()
-    assert (len(tracker.pins), lone.scheduler.evictor.pinned, tracker.pins._by_owner) == (0, 0, {})
-    assert (tracker.stats.jobs, len(tracker.runtime.jobs), len(tracker.finder._owners)) == ({}, 0, 0)
+    assert (len(tracker.pins), lone.scheduler.evictor.pinned, lone.scheduler.evictor.reservations) == (0, 0, 0)
+    assert (tracker.stats.jobs, len(tracker.runtime.jobs), count_chains(tracker)) == ({}, 0, 0)
     assert tracker.pins.ended.total() == tracker.pins.began
 
 
@@ -115,7 +116,6 @@ def test_many_pinned_sessions_leave_no_more_than_the_table_holds(tiny_model_path
     assert len(tracker.stats.jobs) == len(tracker.runtime.jobs) == 20
     assert count_runtime(tracker).jobs_ended == {"table full": 480}
     assert len(tracker.pins) <= 20
-    assert len(tracker.pins._deadlines) < 500
     assert_nothing_is_left(lone)
 
 

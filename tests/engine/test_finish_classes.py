@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+from kept_objects import list_kept
 
 from agentcache.engine.jobs.finish_classes import OVER, PREEMPTED, UNKNOWN, number_calls
 from tool_runtime.learning.tool_key import HUMAN, ToolKey
@@ -54,8 +55,7 @@ def test_commands_that_come_once_do_not_fill_the_memory() -> None:
     tool = classes.number(BASH)
     for count in range(20_000):
         assert classes.number(ToolKey("bash", f"make {count}")) == tool
-    assert len(classes._ends) < 5000
-    assert len(classes._numbers) == 2
+    assert len(list_kept(classes, ToolKey)) < 5000
 
 
 keys = st.builds(ToolKey, st.sampled_from("abc"), st.sampled_from(["", "x", "y", "z"]))

@@ -1,27 +1,42 @@
 from __future__ import annotations
 
+from operator import methodcaller
 from typing import Any
+from unittest import mock
 
 import pytest
+from kept_objects import list_kept
 from tracked_requests import ASKED, Tracked
+from vllm.v1.engine.core import EngineCoreProc
 from vllm.v1.request import RequestStatus
 
-from agentcache.engine.jobs.tracker import JobTracker
-from agentcache.engine.rpc import core_calls
-from agentcache.engine.rpc.core_calls import release, take_expired
-from agentcache.engine.rpc.job_views import count_runtime, view_session
+from agentcache.engine.constants import JOB_METHOD, JOBS_METHOD, RELEASE_METHOD
+from agentcache.engine.observe.job_views import count_runtime, view_session
+from agentcache.engine.rpc.core_calls import answer_front_ends, release, take_expired
+from agentcache.engine.scheduler import AgentScheduler
 from tool_runtime.learning.job_table import MAX_EXPIRED
 
 
 @pytest.fixture
-def core(monkeypatch: pytest.MonkeyPatch) -> Any:
+def core() -> EngineCoreProc:
     """An engine core whose jobs are of one session's name, one a tenant."""
     tracked = Tracked()
     for number, salt in enumerate([None, "a", "b"]):
         tracked.turn(f"turn {number}", ASKED, session="mine", salt=salt)
-    monkeypatch.setattr(core_calls, "_find_tracker", lambda core: core)
-    monkeypatch.setattr(JobTracker, "engine_index", 3, raising=False)
-    return tracked.tracker
+    return make_core(tracked)
+
+
+def make_core(tracked: Tracked) -> EngineCoreProc:
+    """What front ends call, with a scheduler of which they want the tracker alone."""
+    answer_front_ends()
+    core = EngineCoreProc.__new__(EngineCoreProc)
+    core.scheduler = mock.Mock(spec=AgentScheduler, tracker=tracked.tracker)
+    return core
+
+
+def call(core: EngineCoreProc, method: str, *args: object) -> Any:
+    """As vLLM's utility calls do."""
+    return methodcaller(method, *args)(core)
 
 
 def release_of(core: Any, session: str, tenants: list[str | None] | None) -> dict[str, Any]:
@@ -36,58 +51,34 @@ def numbers(answer: list[dict[str, Any]] | None) -> list[float]:
     return [job["arrived_s"] - 1000 for job in answer]
 
 
-def test_a_session_is_shown_of_all_tenants_or_of_one(core: Any) -> None:
+def test_a_session_is_shown_of_all_tenants_or_of_one(core: EngineCoreProc) -> None:
     shown = {0: [None], 1: ["a"], 2: ["b"]}
-    assert numbers(core_calls._view_session(core, "mine", None)) == [0, 1, 2]
+    assert numbers(call(core, JOB_METHOD, "mine", None)) == [0, 1, 2]
     for number, tenants in shown.items():
-        assert numbers(core_calls._view_session(core, "mine", tenants)) == [number]
-    assert numbers(core_calls._view_session(core, "mine", ["c"])) == []
+        assert numbers(call(core, JOB_METHOD, "mine", tenants)) == [number]
+    assert numbers(call(core, JOB_METHOD, "mine", ["c"])) == []
 
 
-def test_a_session_is_released_of_one_tenant_or_of_all(core: Any) -> None:
-    assert core_calls._release(core, "mine", ["c"]) == {"sessions": [], "ended": []}
-    assert release_of(core, "mine", ["a"])["sessions"] == ["mine"]
-    both = release_of(core, "mine", None)
-    assert both["sessions"] == ["mine", "mine"]
-    assert [(job["engine"], job["cause"], job["turns"]) for job in both["ended"]] == 2 * [(3, "job over", 1)]
-    assert core_calls._release(core, "mine", None) == {"sessions": [], "ended": []}
+def test_a_session_is_released_of_one_tenant_or_of_all(core: EngineCoreProc) -> None:
+    assert call(core, RELEASE_METHOD, "mine", ["c"]) == []
+    assert call(core, RELEASE_METHOD, "mine", ["a"]) == ["mine"]
+    assert numbers(call(core, JOB_METHOD, "mine", None)) == [0, 2]
+    assert call(core, RELEASE_METHOD, "mine", None) == ["mine", "mine"]
+    assert call(core, JOB_METHOD, "mine", None) == []
 
 
-def test_a_job_that_is_over_is_shown_to_who_may_see_it(core: Any) -> None:
-    core_calls._release(core, "mine", ["a"])
-    core_calls._release(core, "mine", ["b"])
-    # Those of the table come first, then those that are over, the latest first.
-    seen = {None: [0, 2, 1], (None,): [0], ("a",): [1], ("b",): [2], ("c",): [], ("a", "b"): [2, 1]}
-    for tenants, jobs in seen.items():
-        shown = core_calls._view_session(core, "mine", None if tenants is None else list(tenants))
-        assert numbers(shown) == jobs
-        assert [job["summary"] is not None for job in shown or ()] == [number != 0 for number in jobs]
-
-
-def test_a_reply_finds_its_job_when_that_is_over() -> None:
-    tracked = Tracked()
-    tracked.turn("chatcmpl-1-0a1b2c3d", ASKED, session="other", salt="a")
-    release(tracked.tracker, "chatcmpl-1", ["a"])
-    (view,) = view_session(tracked.tracker, "chatcmpl-1", ["a"], with_ended=True)
-    assert view.session == "other"
-    assert view.summary is not None
-    assert view.summary.request_ids == ["chatcmpl-1"]
-    assert view_session(tracked.tracker, "chatcmpl-1", ["b"], with_ended=True) == []
-
-
-def test_jobs_are_listed_with_as_many_turns_as_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_are_listed_with_as_many_turns_as_are_asked_for() -> None:
     tracked = Tracked()
     for turn in range(3):
         for number in range(4):
             tracked.turn(f"{number} {turn}", [*ASKED, number], session=str(number))
     release(tracked.tracker, "0")
-    core: Any = tracked.tracker
-    monkeypatch.setattr(core_calls, "_find_tracker", lambda core: core)
+    core = make_core(tracked)
 
     def list_jobs(first: int, jobs: int, turns: int) -> list[tuple[str, list[int]]]:
         return [
             (job["session"], [turn["turn"] for turn in job["turns"]])
-            for job in core_calls._view_latest(core, first, jobs, turns) or []
+            for job in call(core, JOBS_METHOD, first, jobs, turns) or []
         ]
 
     assert list_jobs(0, 10, 1) == [("3", [2]), ("2", [2]), ("1", [2]), ("0", [2])]
@@ -183,4 +174,4 @@ def test_an_id_of_any_length_is_kept_short() -> None:
     name = "x" * 100_000
     tracked.turn(f"{name}-0a1b2c3d", ASKED, session="mine")
     assert [view.session for view in view_session(tracked.tracker, name)] == ["mine"]
-    assert max(map(len, tracked.tracker.finder._replies._owners)) <= 64
+    assert max(map(len, list_kept(tracked.tracker.finder, str))) <= 64

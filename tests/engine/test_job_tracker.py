@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 from sizes import pick_size
-from tracked_requests import ASKED, BASH, BLOCK, SYSTEM, TASK, Tracked
+from tracked_requests import ASKED, BASH, BLOCK, SYSTEM, TASK, Tracked, count_chains
 from vllm.v1.request import RequestStatus
 
 from agentcache._evictor import FreeContext
@@ -74,8 +74,7 @@ def test_ids_of_10_mb_are_followed_like_others_and_kept_short(salt: str | None) 
     assert release(tracked.tracker, session)
     assert count_runtime(tracked.tracker).jobs_ended == {"job over": 1}
     assert not tracked.tracker.stats.jobs
-    (owners, visits) = (tracked.tracker.finder._owners, tracked.tracker.states)
-    assert (len(owners), len(visits)) == (0, 0)
+    assert (count_chains(tracked.tracker), tracked.tracker.states) == (0, {})
 
 
 def test_many_sessions_leave_no_more_than_the_table_holds() -> None:
@@ -86,7 +85,9 @@ def test_many_sessions_leave_no_more_than_the_table_holds() -> None:
         tracked.reply(request, tokens=1)
     tracker = tracked.tracker
     assert len(tracker.stats.jobs) <= 51
-    assert len(tracker.finder._owners) + len(tracker.states) + len(tracker._without_token) == 0
+    assert (count_chains(tracker), tracker.states) == (0, {})
+    # A token that comes late is nobody's.
+    tracked.give_tokens("r")
     tracker.step()
     assert len(tracker.stats.jobs) == len(tracked.runtime.jobs) == 50
     assert count_runtime(tracker).jobs_ended == {"table full": sessions - 50}

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import pytest
+from hand_clock import Clock
+from kept_objects import list_kept
 from tracked_requests import ASKED, Tracked
+from vllm.v1.core.kv_cache_utils import KVCacheBlock
 
+from agentcache._evictor import FreeContext, LruEvictor, PinnedEvictor
+from agentcache.engine.blocks.pins import Pin, PinEnd, Pins
 from agentcache.engine.jobs.turn_chains import MAX_BYTES, Prompt, TurnChains
 from agentcache.engine.marks import ReplyIds
 from agentcache.engine.rpc.core_calls import release
-from agentcache.engine.rpc.job_views import view_jobs
+from tool_runtime.learning.ttl import Hold
 
 LONG = "x" * 100_000
 
@@ -19,7 +24,7 @@ def test_turns_with_huge_prompts_leave_their_table() -> None:
         chains.note(f"huge {turn}", Prompt([bytes(32)] * 1000, asked=LONG))
     assert chains.compare("huge 0", [bytes(32)]).shared_tokens == 0
     assert chains.compare("huge 199", [bytes(32)]).shared_tokens == 16
-    assert chains._turns.currsize <= MAX_BYTES
+    assert sum(map(len, list_kept(chains, str))) + sum(map(len, list_kept(chains, bytes))) <= MAX_BYTES
     chains.note("too large", Prompt([], asked="x" * MAX_BYTES))
     assert chains.compare("huge 198", [bytes(32)]).shared_tokens == 16
 
@@ -29,7 +34,7 @@ def test_a_tenants_long_salt_is_kept_short() -> None:
     replies.note("chatcmpl-1-0a1b2c3d", LONG, "job")
     assert replies.find("chatcmpl-1", [LONG]) == "job"
     assert replies.find("chatcmpl-1", [LONG + "x"]) is None
-    assert max(len(tenant or "") for _, tenant in replies._owners.values()) <= 64
+    assert max(map(len, list_kept(replies, str))) <= 64
 
 
 def test_a_nameless_session_is_found_by_its_long_request() -> None:
@@ -38,6 +43,33 @@ def test_a_nameless_session_is_found_by_its_long_request() -> None:
     (view,) = view_jobs(tracked.tracker)
     assert len(view.session) <= 64
     assert release(tracked.tracker, view.session, ["tenant"]) == [view.session]
+
+
+def test_of_requests_that_waited_and_pins_that_ended_nothing_stays() -> None:
+    clock = Clock()
+    evictor = PinnedEvictor(LruEvictor(), num_blocks=8, cheapest_first=True)
+    evictor.add([6, 7], [16, 32], clock(), FreeContext())
+    pins = Pins(evictor, budget_blocks=8, tenant_blocks=8, clock=clock)
+    blocks = [KVCacheBlock(number, ref_cnt=1, _block_hash=b"hash") for number in range(4)]  # type: ignore[arg-type]
+    for number in range(500):
+        pins.guard(f"waits {number}", [6, 7], 1.0)
+        assert evictor.adopted == 2
+        pins.drop_guard(f"waits {number}")
+        pins.begin(
+            f"turn {number}",
+            job="job",
+            tenant=None,
+            turn=number,
+            blocks=blocks,
+            decide=lambda *_: Hold(10.0, 1.0),
+            rank=lambda _: 1.0,
+        )
+        pins.end(f"turn {number}", PinEnd.RETURNED)
+        clock.now_s += 1.0
+        pins.step()
+    assert [name for name in list_kept(pins, str) if name.startswith(("waits", "turn "))] == []
+    assert list_kept(pins, Pin) == []
+    assert len(list_kept(pins, tuple)) < 50, "pins of the last ten seconds"
 
 
 @pytest.mark.parametrize(
@@ -53,4 +85,5 @@ def test_a_nameless_session_is_found_by_its_long_request() -> None:
 def test_a_reply_has_its_request_s_id_without_suffixes(request_id: str, reply: str | None) -> None:
     replies: ReplyIds[str] = ReplyIds()
     replies.note(request_id, None, "job")
-    assert list(replies._owners) == ([] if reply is None else [reply])
+    assert replies.find(reply or request_id, [None]) == (None if reply is None else "job")
+    assert set(list_kept(replies, str)) <= {reply, "job"}

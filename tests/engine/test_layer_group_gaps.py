@@ -43,7 +43,7 @@ def drop(lone: LoneScheduler, group: int, *indices: int) -> None:
         if block.ref_cnt or not block.block_hash or get_group_id(block.block_hash) != group:
             continue
         if block.block_hash_num_tokens // BLOCK_SIZE - 1 in indices:
-            assert lone.pool._maybe_evict_cached_block(block)
+            lone.pool.evict_blocks({block.block_id})
 
 
 def cache_prompt(lone: LoneScheduler) -> None:

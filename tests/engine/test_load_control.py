@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from hand_clock import Clock
 from lone_scheduler import LoneScheduler
-from steered_scheduler import make_lone, run_until_idle, tokens_of
-from test_admission import SEARCH, Patient, make_waiting
+from steered_scheduler import make_lone, make_patient, run_until_idle, tokens_of
+from test_admission import SEARCH, make_waiting
 from tracked_requests import ASKED, BLOCK, SHARE, Tracked
 from vllm.v1.core.kv_cache_utils import BlockHashWithGroupId, KVCacheBlock
 from vllm.v1.request import Request, RequestStatus
 
+from agentcache.engine.order.load_control import LoadControl
 from agentcache.policy.runtime_policy import LONGEST_S
 
 
@@ -50,6 +55,20 @@ def come_back(tracked: Tracked, name: str, kept_blocks: int = 0) -> Request:
     return request
 
 
+def make_lost(tokens: int) -> tuple[Any, Any]:
+    """A request of so many tokens, none of them cached, and its state."""
+    turn = SimpleNamespace(arrived_s=0.0)
+    state = SimpleNamespace(turn=turn, kept_tokens=0, look_again_s=math.inf, was_held=False)
+    return SimpleNamespace(request_id="another", num_tokens=tokens), state
+
+
+def compute_another(control: LoadControl, tokens: int, now_s: float) -> None:
+    """Have a request of so many tokens, none of them cached, begin now."""
+    request, state = make_lost(tokens)
+    assert not control.holds(request, state, now_s)
+    control.admitted(request, state, now_s)
+
+
 def test_a_turn_without_its_context_waits_and_lets_others_pass() -> None:
     tracked = make_controlled()
     lost, kept = come_back(tracked, "lost"), come_back(tracked, "kept", kept_blocks=5)
@@ -76,14 +95,13 @@ def test_it_waits_however_much_is_free(pinned: int) -> None:
 def test_it_goes_on_once_others_have_computed_its_context() -> None:
     """As of sub-agents that share it: it is looked at again, but not in each step."""
     tracked = make_controlled()
-    looks, request = [], come_back(tracked, "a")
-    find = tracked.tracker.waiting.load_control._find_hits
-    tracked.tracker.waiting.load_control._find_hits = lambda request: looks.append(request) or find(request)
+    request = come_back(tracked, "a")
+    tracked.looks.clear()
     for _ in range(150):
         tracked.clock.now_s += 0.1
         tracked.tracker.step()
         assert tracked.tracker.find_wait(request, available=100)
-    assert len(looks) == 4, "after 1, 2, 4 and 8 s"
+    assert tracked.looks == [request] * 4, "after 1, 2, 4 and 8 s"
     tracked.hits = make_hits(5)
     tracked.clock.now_s += 1.1
     tracked.tracker.step()
@@ -153,7 +171,7 @@ def test_no_wait_outlasts_a_client() -> None:
     assert LONGEST_S <= 0.75 * 600
     tracked = make_controlled()
     request = come_back(tracked, "a")
-    tracked.tracker.waiting.load_control._next_s = 1e6
+    compute_another(tracked.tracker.waiting.load_control, 1_000_000, tracked.clock())
     tracked.clock.now_s += LONGEST_S - 1
     assert tracked.tracker.find_wait(request, available=100)
     tracked.clock.now_s += 1
@@ -186,9 +204,7 @@ def test_what_the_host_s_memory_has_is_not_lost() -> None:
 
 def make_small(model_path: str) -> LoneScheduler:
     """Room for 704 tokens; pins hold."""
-    lone = make_lone(model_path, "agentcache", blocks=44, engine={"max_num_seqs": 3}, segments={"enabled": False})
-    lone.scheduler.tracker.runtime._estimator = Patient()
-    return lone
+    return make_patient(model_path, "agentcache", blocks=44, engine={"max_num_seqs": 3}, segments={"enabled": False})
 
 
 def test_the_policy_for_first_tokens_has_no_turns(tiny_model_path: str) -> None:
@@ -199,7 +215,8 @@ def test_the_policy_for_first_tokens_has_no_turns(tiny_model_path: str) -> None:
         jobs.blocks.put(1, [b"%d" % place for place in range(500)])
         control = lone.scheduler.tracker.waiting.load_control
         assert control.is_short()
-        assert (control._share > 0) is has_turns
+        control.step()
+        assert control.limits(*make_lost(100), now_s=0.0) is has_turns
 
 
 def lose_context(model_path: str, *, short: bool = True) -> tuple[LoneScheduler, list[int]]:
@@ -208,8 +225,9 @@ def lose_context(model_path: str, *, short: bool = True) -> tuple[LoneScheduler,
     Where jobs want more than there is room for, another context was computed just now.
     """
     lone = make_small(model_path)
-    lone.scheduler.tracker.waiting.load_control.is_short = lambda: short
-    lone.scheduler.tracker.waiting.load_control._next_s = lone.scheduler.clock.now_s + 100
+    control, now_s = lone.scheduler.tracker.waiting.load_control, lone.scheduler.clock()
+    control.is_short = lambda: short
+    compute_another(control, 100_000, now_s)
     first = tokens_of(1, 200)
     lone.add("a", first, 4, calls=(SEARCH,), session_id="a")
     run_until_idle(lone)

@@ -41,7 +41,7 @@ def drop_blocks(lone: LoneScheduler, *indices: int) -> None:
     """Forget what the free blocks hold that stand at these places of their sequences."""
     for block in lone.pool.blocks:
         if block.ref_cnt == 0 and block.block_hash and block.block_hash_num_tokens // BLOCK_SIZE - 1 in indices:
-            assert lone.pool._maybe_evict_cached_block(block)
+            lone.pool.evict_blocks({block.block_id})
 
 
 def run_until_idle(lone: LoneScheduler) -> list[Any]:

@@ -374,5 +374,5 @@ def test_pins_whose_time_is_over_at_once_end_in_parts() -> None:
     clock.now_s += 1e4
     for left in (32, 0):
         pins.step()
-        assert len(pins._live) == left
+        assert len(pins) == left
     pins.check_integrity()

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 from lone_scheduler import LoneScheduler
-from steered_scheduler import SEARCH, STEERED, make_lone, tokens_of
-from test_admission import Patient
+from steered_scheduler import SEARCH, STEERED, make_lone, make_patient, tokens_of
 from vllm.v1.request import Request
 
 # So many blocks that pins are made, end and are made again, and that requests wait.
@@ -41,16 +40,15 @@ def serve(lone: LoneScheduler, first: int, turns: int, gap_s: float = 1.0) -> No
         lone.step()
 
 
-def make_patient(model_path: str, policy: str, **knobs: Any) -> LoneScheduler:
-    lone = make_lone(model_path, policy, BLOCKS, **knobs)
+def make_unwatched(model_path: str, policy: str, **knobs: Any) -> LoneScheduler:
+    lone = make_patient(model_path, policy, BLOCKS, **knobs)
     lone.shadow = None
-    lone.scheduler.tracker.runtime._estimator = Patient()
     return lone
 
 
 @pytest.mark.parametrize("policy", STEERED)
 def test_no_request_is_alive_once_the_engine_is_idle(tiny_model_path: str, policy: str) -> None:
-    lone = make_patient(tiny_model_path, policy)
+    lone = make_unwatched(tiny_model_path, policy)
     serve(lone, 0, 60)
     pins = lone.scheduler.tracker.pins
     assert len(pins) > 1
@@ -74,7 +72,7 @@ def test_a_request_aborted_while_it_found_no_room_is_gone(tiny_model_path: str, 
 
 
 def test_a_pinned_turn_leaves_no_more_behind_for_a_long_prompt(tiny_model_path: str) -> None:
-    lone = make_patient(tiny_model_path, "agentcache")
+    lone = make_unwatched(tiny_model_path, "agentcache")
     serve(lone, 0, 20)
     gc.collect()
     tracemalloc.start()

@@ -72,9 +72,7 @@ def test_requests_that_the_server_ends_are_whole_or_aborted(
     scheduler, ended = lone.scheduler, []
     params = SamplingParams(max_tokens=99, stop=stop)
     for name in ("a", "b"):
-        scheduler.add_request(
-            Request(name, [7] * 3 * BLOCK_SIZE, params, None, block_hasher=lone._hasher, session_id=name)
-        )
+        scheduler.add_request(lone.make_request(name, [7] * 3 * BLOCK_SIZE, params, session_id=name))
     lone.step()
     scheduler.requests["a"].append_output_token_ids(tokenizer.encode(REPLY))
     for ids in {"one": ["a", "b"], "several": [["a", "b", "unknown"]], "all": [None]}[named]:
@@ -88,7 +86,7 @@ def test_requests_that_the_server_ends_are_whole_or_aborted(
 def test_a_reply_that_failed_for_another_cause_is_not_looked_at(tiny_model_path: str, tokenizer: Any) -> None:
     lone = LoneScheduler(make_scheduler(make_config(tiny_model_path, AgentScheduler, policy="agentcache"), 40))
     params = SamplingParams(max_tokens=99, stop=STOP)
-    lone.scheduler.add_request(Request("a", [7] * 9, params, None, block_hasher=lone._hasher, session_id="a"))
+    lone.scheduler.add_request(lone.make_request("a", [7] * 9, params, session_id="a"))
     lone.step()
     lone.scheduler.requests["a"].append_output_token_ids(tokenizer.encode(REPLY))
     lone.scheduler.finish_requests("a", RequestStatus.FINISHED_ERROR)

@@ -22,8 +22,9 @@ from agentcache.policy.runtime_policy import Order, RuntimePolicy
 from tool_runtime.learning.continuum import ContinuumCode, ContinuumPaper
 from tool_runtime.learning.durations import Ended
 from tool_runtime.learning.durations_file import load_durations
+from tool_runtime.learning.runtime import AgentRuntime
 from tool_runtime.learning.tool_key import ToolKey
-from tool_runtime.learning.ttl import HazardTtl, TtlEstimator
+from tool_runtime.learning.ttl import RELEASE, HazardTtl, Hold, TtlEstimator
 
 INPUTS = EvictorInputs(
     num_blocks=100,
@@ -61,20 +62,29 @@ def make(
     return used, build.make(used)
 
 
+def learn_and_hold(runtime: AgentRuntime) -> Hold:
+    """How long to keep a turn after a tool that took half a second to five."""
+    for seconds in (0.5, 0.8, 1.0, 1.0, 1.5, 5.0):
+        runtime.durations.observe(ToolKey("bash"), seconds, Ended.RETURNED, 0.0)
+    return runtime.decide_hold(ToolKey("bash"), age_s=0.1, loss_s=9.0, prefill_s=9.0, share=0.1, queued=True)
+
+
 @pytest.mark.parametrize(
     ("runtime_policy", "estimator"),
     [
         (RuntimePolicy(), None),
-        (RuntimePolicy(ttl="released"), ContinuumCode),
-        (RuntimePolicy(ttl="published"), ContinuumPaper),
-        (RuntimePolicy(ttl="hazard"), HazardTtl),
+        (RuntimePolicy(ttl="released"), ContinuumCode()),
+        (RuntimePolicy(ttl="published"), ContinuumPaper()),
+        (RuntimePolicy(ttl="hazard"), HazardTtl()),
     ],
 )
-def test_a_policy_that_holds_gets_pins(runtime_policy: RuntimePolicy, estimator: type[TtlEstimator] | None) -> None:
+def test_a_policy_that_holds_gets_pins(runtime_policy: RuntimePolicy, estimator: TtlEstimator | None) -> None:
     evictor, tracker = make(runtime_policy)
     assert isinstance(evictor, PinnedEvictor) is (estimator is not None)
     assert (tracker.pins is not None) is (estimator is not None)
-    assert type(tracker.runtime._estimator) is (estimator or type(None))
+    hold = learn_and_hold(tracker.runtime)
+    assert hold == learn_and_hold(AgentRuntime(clock=Clock(), estimator=estimator))
+    assert (hold.ttl_s > 0) is (estimator is not None)
 
 
 def test_pins_can_be_turned_off_and_on() -> None:
@@ -85,7 +95,7 @@ def test_pins_can_be_turned_off_and_on() -> None:
     assert isinstance(evictor, PinnedEvictor)
     assert tracker.pins is not None
     # They last as long as ours: the policy has no time of its own.
-    assert isinstance(tracker.runtime._estimator, HazardTtl)
+    assert learn_and_hold(tracker.runtime) == learn_and_hold(make(RuntimePolicy(ttl="hazard"))[1].runtime)
 
 
 def test_an_evictor_in_python_gets_pins_like_any_other() -> None:
@@ -103,7 +113,7 @@ def test_an_evictor_in_python_gets_pins_like_any_other() -> None:
 def test_the_budget_is_a_share_of_the_cache_a_tenant_s_of_it() -> None:
     _, tracker = make(RuntimePolicy(ttl="hazard"), pins={"budget": 0.3, "tenant_budget": 0.5})
     assert tracker.pins is not None
-    assert (tracker.pins.budget_blocks, tracker.pins._tenant_blocks) == (30, 15)
+    assert (tracker.pins.budget_blocks, tracker.pins.tenant_blocks) == (30, 15)
     _, tracker = make(RuntimePolicy(ttl="hazard"))
     assert tracker.pins is not None
     assert tracker.pins.budget_blocks == 100
@@ -152,16 +162,18 @@ def test_only_requests_that_generate_text_in_one_go_are_turns() -> None:
 
 
 def test_the_least_chance_and_the_longest_hold_are_set() -> None:
-    _, tracker = make(RuntimePolicy(ttl="hazard"), tuning={"min_chance": 0.7, "max_ttl_s": 3.0})
-    estimator: Any = tracker.runtime._estimator
-    assert (estimator._min_chance, estimator._max_ttl_s) == (0.7, 3.0)
+    def hold(**tuning: float) -> Hold:
+        return learn_and_hold(make(RuntimePolicy(ttl="hazard"), tuning=tuning)[1].runtime)
+
+    assert hold().ttl_s > 3.0 >= hold(max_ttl_s=3.0).ttl_s > 0
+    assert hold(min_chance=0.99) == RELEASE != hold(min_chance=0.1)
 
 
 def test_a_policy_that_protects_waiting_has_pins_but_no_holds() -> None:
     evictor, tracker = make(RuntimePolicy(protect_waiting=True))
     assert isinstance(evictor, PinnedEvictor)
     assert tracker.pins is not None
-    assert tracker.runtime._estimator is None
+    assert learn_and_hold(tracker.runtime) == RELEASE
 
 
 def test_what_was_learned_of_tools_is_in_a_file_for_each_engine(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hand_clock import Clock
+from kept_objects import list_kept
 from python_lru import PythonLru
 from vllm import SamplingParams
 from vllm.lora.request import LoRARequest
@@ -29,6 +30,7 @@ from agentcache.policy.price import RecomputeCost, RequestCost, TurnCost
 from agentcache.policy.runtime_policy import LONGEST_S, RuntimePolicy
 from tool_runtime.agent.job import ToolCall
 from tool_runtime.learning.duration_store import DurationStore
+from tool_runtime.learning.job_blocks import ChainOwners
 from tool_runtime.learning.runtime import AgentRuntime
 from tool_runtime.learning.tool_key import ToolKey
 from tool_runtime.learning.ttl import TtlEstimator
@@ -55,6 +57,12 @@ class ListeningEvictor(PythonLru):
         self.gaps_s.append(idle_s)
 
 
+def count_chains(tracker: JobTracker) -> int:
+    """How many prompts and replies it would still know again."""
+    (chains,) = list_kept(tracker.finder, ChainOwners)
+    return len(chains)
+
+
 @dataclass
 class Tracked:
     """`pins` and `estimator` are for policies with pins; `hits` is what every request will hit."""
@@ -78,6 +86,8 @@ class Tracked:
     hash_block: int = BLOCK
     # The size of the GPU's cache.
     num_blocks: int = 100
+    # The requests whose hits were looked for.
+    looks: list[Request] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.runtime = AgentRuntime(
@@ -103,7 +113,7 @@ class Tracked:
                     SHARE,
                     LONGEST_S,
                     is_short=lambda: self.short,
-                    find_hits=lambda _: self.hits,
+                    find_hits=self._find_hits,
                     count_elsewhere=lambda _: self.elsewhere,
                     find_seconds=lambda prompt, kept: 1.0 * (prompt - kept),
                     block_size=BLOCK,
@@ -124,6 +134,10 @@ class Tracked:
         ledger = Ledger(turn_cost.num_blocks, self.clock)
         self.misses = MissLog(self.hash_block, ledger, self.clock, self.tracker.states)
         self._hasher = get_request_block_hasher(self.hash_block, sha256)
+
+    def _find_hits(self, request: Request) -> list[KVCacheBlock]:
+        self.looks.append(request)
+        return self.hits
 
     def ask(
         self,

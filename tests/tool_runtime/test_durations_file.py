@@ -232,17 +232,20 @@ contents = st.one_of(
 def test_whatever_the_file_holds_serving_goes_on(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
     path = tmp_path_factory.getbasetemp() / "any durations.json"
     path.write_bytes(content)
-    runtime = AgentRuntime(clock=lambda: 50.0, estimator=HazardTtl())
-    runtime.durations.restore(load_durations(path)[0], now_s=50.0)
+    durations = Durations()
+    durations.restore(load_durations(path)[0], now_s=50.0)
+    runtimes = [
+        AgentRuntime(clock=lambda: 50.0, estimator=estimator, durations=durations)
+        for estimator in (HazardTtl(), ContinuumPaper(), ContinuumCode())
+    ]
     for turn, (key, seconds) in enumerate(((MAKE, 3.0), (HUMAN, 1e300), (BASH, 1.7e308), (BASH, 1.7e308))):
-        runtime.durations.observe(key, seconds, Ended.RETURNED, 50.0 + turn)
-        for estimator in (HazardTtl(), ContinuumPaper(), ContinuumCode()):
-            runtime._estimator = estimator
-            hold = runtime.decide_hold(key, age_s=0.5, loss_s=1.0, prefill_s=1.0, share=0.1, queued=True)
+        durations.observe(key, seconds, Ended.RETURNED, 50.0 + turn)
+        for each in runtimes:
+            hold = each.decide_hold(key, age_s=0.5, loss_s=1.0, prefill_s=1.0, share=0.1, queued=True)
             assert 0 <= hold.ttl_s < math.inf
             assert 0 <= hold.value_s < math.inf
-        assert 0 < runtime.correction_factor(key, 10.0, 0.5) < math.inf
-    assert save_durations(runtime.durations.dump(), path) is None
+        assert 0 < runtimes[0].correction_factor(key, 10.0, 0.5) < math.inf
+    assert save_durations(durations.dump(), path) is None
     states, warning = load_durations(path)
     assert warning is None, "what was saved can be read"
     assert len(states) >= 4

@@ -93,11 +93,11 @@ class Pins:
     ) -> None:
         """Begin without pins. With `whole` a part of what a pin keeps is worth nothing: it ends at once."""
         self.budget_blocks = budget_blocks
+        self.tenant_blocks = tenant_blocks
         self.began = 0
         self.ended: Counter[str] = Counter()
         self.held_s = 0.0
         self._evictor = evictor
-        self._tenant_blocks = tenant_blocks
         self._clock = clock
         self._whole = whole
         self._numbers = itertools.count()
@@ -263,7 +263,7 @@ class Pins:
             if pin.tenant is not None:
                 by_tenant[pin.tenant].append(pin)
         for pins in by_tenant.values():
-            self._shrink(pins, self._tenant_blocks)
+            self._shrink(pins, self.tenant_blocks)
         self._shrink(list(self._live.values()), self.budget_blocks)
 
     def _schedule(self, pin: Pin) -> None:
