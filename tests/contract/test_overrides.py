@@ -14,7 +14,7 @@ from vllm.config import VllmConfig
 from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorBase_V1, SupportsHMA
 from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue
 from vllm.v1.engine import UtilityOutput, core_client
-from vllm.v1.engine.core import EngineCoreProc
+from vllm_internals import answer_call
 
 from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.cached_blocks import WatchedBlockMap
@@ -119,7 +119,7 @@ def test_a_call_s_failure_is_answered_or_front_ends_wait() -> None:
     def fail() -> None:
         raise ValueError("no such job")
 
-    call = partial(EngineCoreProc._invoke_utility_method, "agentcache_job")
+    call = partial(answer_call, "agentcache_job")
     call(fail, UtilityOutput(1), answers.append)
     call(lambda: [1], UtilityOutput(2), answers.append)
     assert "no such job" in (answers[0].failure_message or "")

@@ -11,7 +11,6 @@ import pytest
 from lone_scheduler import BLOCK_SIZE
 from starlette.datastructures import Headers
 from vllm import SamplingParams
-from vllm.entrypoints.generate.base.serving import GenerateBaseServing
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.serve.middleware import authenticate
 from vllm.entrypoints.serve.utils.api_utils import validate_json_request
@@ -23,6 +22,7 @@ from vllm.v1.core.kv_cache_utils import (
     make_block_hash_with_group_id,
 )
 from vllm.v1.request import Request
+from vllm_internals import find_session
 
 TOKENS = list(range(100, 100 + 3 * BLOCK_SIZE + 5))
 
@@ -79,7 +79,7 @@ def test_a_client_s_arguments_are_extra_or_replies_are_free() -> None:
 def test_a_body_names_its_session_or_jobs_are_not_found() -> None:
     chat = ChatCompletionRequest(messages=[{"role": "user", "content": "?"}], session_id="mine")
     raw = SimpleNamespace(headers={})
-    assert GenerateBaseServing._get_session_id(chat, raw) == "mine"  # type: ignore[arg-type]
+    assert find_session(chat, raw) == "mine"
 
 
 @pytest.mark.parametrize(

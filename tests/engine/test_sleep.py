@@ -17,6 +17,7 @@ from tiered_scheduler import make_tiered
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.engine.core import EngineCore
 from vllm.v1.request import RequestStatus
+from vllm_internals import finish_pause
 
 from agentcache.engine.rpc.job_views import count_runtime, view_jobs
 from agentcache.engine.scheduler import AgentScheduler
@@ -129,7 +130,7 @@ def test_a_sleep_waits_for_blocks_on_their_way(tiny_model_path: str) -> None:
     lone.pace = 1.0
     while lone.scheduler.has_requests():
         lone.step()
-    core._finish_pause(clear_cache=True)
+    finish_pause(core)
     lone.scheduler.check_integrity()
     assert not lone.scheduler.tier.host.used_blocks
 

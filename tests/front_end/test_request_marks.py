@@ -10,7 +10,6 @@ import pytest
 from lone_scheduler import make_config
 from marked_requests import marking_requests
 from vllm import SamplingParams
-from vllm.entrypoints.generate.base.serving import GenerateBaseServing
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
@@ -18,6 +17,7 @@ from vllm.exceptions import VLLMValidationError
 from vllm.inputs.engine import tokens_input
 from vllm.v1.engine import EngineCoreRequest
 from vllm.v1.engine.input_processor import InputProcessor
+from vllm_internals import find_session, session_finder
 
 from agentcache.engine import constants
 from agentcache.engine.constants import (
@@ -68,7 +68,7 @@ def process(
 
 def send(processor: InputProcessor, request: Any) -> EngineCoreRequest:
     """What vLLM's handler of a valid request does, and the input processor behind it."""
-    session = GenerateBaseServing._get_session_id(request, None)
+    session = find_session(request)
     return process(processor, request.to_sampling_params(9, {}), session=session)
 
 
@@ -87,9 +87,9 @@ def test_it_is_refused_before_a_stream_begins(request_class: Any, name: str) -> 
     body = {**REQUESTS[request_class], "stream": True}
     request = request_class.model_validate({**body, "vllm_xargs": {name: "z"}})
     with pytest.raises(VLLMValidationError, match=f"^{name}: "):
-        GenerateBaseServing._get_session_id(request, None)
+        find_session(request)
     other = request_class.model_validate({**body, "vllm_xargs": {"theirs": 1}})
-    assert not GenerateBaseServing._get_session_id(other, None)
+    assert not find_session(other)
 
 
 def test_calls_without_a_reply_are_dictated_nowhere(processor: InputProcessor) -> None:
@@ -133,22 +133,22 @@ def test_the_engine_gets_the_session_alone(processor: InputProcessor, session: s
 def test_each_chat_of_a_batch_has_its_own_marks(processor: InputProcessor) -> None:
     """Their handler finds all sessions before the first of them is processed."""
     chats = [make_chat(tools=tools) for tools in ([TOOL], None)]
-    sessions = [GenerateBaseServing._get_session_id(chat, None) for chat in chats]
+    sessions = [find_session(chat) for chat in chats]
     made = [process(processor, SamplingParams(), session=session).sampling_params for session in sessions]
     assert [TOOLS_DECLARED_ARGUMENT in (params.extra_args or {}) for params in made if params] == [True, False]
 
 
 def test_a_beam_search_is_not_marked(processor: InputProcessor) -> None:
-    session = GenerateBaseServing._get_session_id(make_chat(use_beam_search=True, session_id="mine"), None)
+    session = find_session(make_chat(use_beam_search=True, session_id="mine"))
     params = process(processor, SamplingParams(), session=session).sampling_params
     assert params is not None
     assert not params.extra_args
 
 
 def test_marking_twice_wraps_once() -> None:
-    once = GenerateBaseServing._get_session_id
+    once = session_finder()
     mark_requests()
-    assert GenerateBaseServing._get_session_id is once
+    assert session_finder() is once
 
 
 def test_the_agent_that_asks_is_told(processor: InputProcessor) -> None:

@@ -14,7 +14,6 @@ import pytest
 import torch
 from vllm import RequestOutput, SamplingParams
 from vllm.config import VllmConfig
-from vllm.distributed import parallel_state
 from vllm.engine.arg_utils import EngineArgs
 from vllm.lora.request import LoRARequest
 from vllm.platforms import current_platform
@@ -24,6 +23,7 @@ from vllm.v1.engine.llm_engine import LLMEngine
 from vllm.v1.metrics.loggers import StatLoggerBase
 from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 from vllm.v1.request import Request
+from vllm_internals import add_group_of_experts, keep_shared_groups
 
 from agentcache.config import AgentCacheConfig
 from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT, SCHEDULER_CLASS
@@ -86,12 +86,6 @@ def configure(policy: str, **knobs: Any) -> dict[str, Any]:
     return {"policy": policy, "lifespan_s": 200, "tuning": ALL_ISLANDS, "forced_replies": True, **knobs}
 
 
-def add_group_of_experts() -> None:
-    """vLLM makes a process's groups with its first engine, and that of experts only if this engine has some."""
-    if parallel_state.model_parallel_is_initialized() and parallel_state._EP is None:
-        parallel_state._EP = parallel_state.get_tp_group()
-
-
 def switch_without_collecting(core: EngineCore, config: AgentCacheConfig) -> None:
     """Leave the old scheduler to a later collection: each walks through all that tests import, for half a second."""
     with pytest.MonkeyPatch.context() as patch:
@@ -125,8 +119,7 @@ class LiveEngine:
             add_group_of_experts()
             self._engine = LLMEngine.from_engine_args(arguments, stat_loggers=[self._make_recorder])
         client: Any = self._engine.engine_core
-        # The first engine to go would take from the others what they share: the process's communication groups.
-        client._finalizer.detach()
+        keep_shared_groups(client)
         self.core = client.engine_core
         self._done: dict[str, RequestOutput] = {}
         self._numbers = itertools.count()

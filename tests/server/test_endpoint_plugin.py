@@ -20,11 +20,11 @@ from made_engine import FakeCore, make_engine, make_job, make_turn
 from starlette.datastructures import State
 from starlette.testclient import TestClient
 from vllm.engine.async_llm_engine import AsyncLLMEngine
-from vllm.entrypoints.generate.base.serving import GenerateBaseServing
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.serve.middleware import authenticate
 from vllm.plugins.endpoint_plugins.interface import EndpointPlugin
 from vllm.tool_parsers import ToolParserManager
+from vllm_internals import find_session
 
 from agentcache.engine.constants import RELEASE_METHOD, SCHEDULER_CLASS
 from agentcache.engine.rpc.snapshot import SNAPSHOT_METHOD
@@ -116,7 +116,7 @@ def make_guarded_app(core: FakeCore, keys: Sequence[str] = (KEY,)) -> FastAPI:
     @app.post("/v1/completions")
     async def complete(raw_request: Request) -> str:
         chat = ChatCompletionRequest.model_validate({"messages": []})
-        GenerateBaseServing._get_session_id(chat, raw_request)
+        find_session(chat, raw_request)
         return "vLLM's own"
 
     AgentCacheEndpoints().attach_router(app)

@@ -10,6 +10,7 @@ from http import HTTPStatus
 from typing import Any
 
 import pytest
+import vllm_internals
 from fastapi import Depends, FastAPI
 from lone_scheduler import make_config
 from made_engine import FakeCore, make_engine, make_job, make_turn
@@ -19,7 +20,6 @@ from starlette.responses import StreamingResponse
 from starlette.testclient import TestClient
 from starlette.types import Message, Receive, Scope, Send
 from vllm import SamplingParams
-from vllm.entrypoints.generate.base.serving import GenerateBaseServing
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.serve.utils.api_utils import validate_json_request
 from vllm.exceptions import VLLMValidationError
@@ -38,7 +38,7 @@ FINAL = {"x-dynamo-session-final": "true"}
 def find_session(scope: Scope, **body: Any) -> str | None:
     """What vLLM does with a chat request that is valid."""
     chat = ChatCompletionRequest.model_validate({"messages": [], **body})
-    return GenerateBaseServing._get_session_id(chat, Request(scope)) or None
+    return vllm_internals.find_session(chat, Request(scope)) or None
 
 
 async def answer_nothing(scope: Scope, receive: Receive, send: Send, **body: Any) -> None:  # noqa: ARG001
@@ -218,7 +218,7 @@ def test_requests_of_tokens_release_the_job_of_their_tenant(tiny_model_path: str
     sessions: list[str | None] = []
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001
-        found = GenerateBaseServing._get_session_id_from_headers(Request(scope))
+        found = vllm_internals.find_session_of_tokens(Request(scope))
         made = processor.process_inputs("a", prompt, SamplingParams(), ("generate",), session_id=found)
         sessions.append(made.session_id)
 

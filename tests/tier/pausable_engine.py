@@ -9,6 +9,7 @@ from typing import Any
 from live_engine import LiveEngine
 from vllm.v1.engine import PauseMode
 from vllm.v1.engine.core import EngineCoreProc
+from vllm_internals import tell_idle
 
 
 class PausableEngine(LiveEngine):
@@ -44,7 +45,7 @@ class PausableEngine(LiveEngine):
         """As the loop of an engine process does."""
         while self.core.has_work():
             self.step()
-        self.core._notify_idle_state_callbacks()
+        tell_idle(self.core)
         while not self.core.output_queue.empty():
             _, outputs = self.core.output_queue.get_nowait()
             processed = self._engine.output_processor.process_outputs(outputs.outputs)
