@@ -101,6 +101,10 @@ class PinnedReference:
             if pin not in pins:
                 pins.append(pin)
 
+    @property
+    def adopted(self) -> int:
+        return sum(block.is_adopted for block in self._blocks.values() if block.pin is not None)
+
     def reserved_by(self, pin: int) -> int:
         return sum(pin in pins for pins in self._reservations.values())
 
@@ -191,7 +195,7 @@ class PinnedReference:
             for pin in {block.pin, *self._reservations.pop(each, [])}:
                 self.losses[pin] = self.losses.get(pin, 0) + 1
             if block.teaches:
-                self._observe(block.context.finish_class, now_s - block.since_s, 1 / block.group_size, returned=False)
+                self.observe(block.context.finish_class, now_s - block.since_s, 1 / block.group_size, returned=False)
             self._forget(each)
             victims.append(each)
         return victims
@@ -247,9 +251,9 @@ class PinnedReference:
 
     def _learn_returns(self, now_s: float) -> None:
         for since_s, finish_class, share in self._returns:
-            self._observe(finish_class, now_s - since_s, share, returned=True)
+            self.observe(finish_class, now_s - since_s, share, returned=True)
         self._returns.clear()
 
-    def _observe(self, finish_class: int, age_s: float, share: float, *, returned: bool) -> None:
+    def observe(self, finish_class: int, age_s: float, share: float, *, returned: bool) -> None:
         if isinstance(self._inner, ReturnTimeReference):
-            self._inner._observe(finish_class, age_s, share, returned=returned)
+            self._inner.observe(finish_class, age_s, share, returned=returned)

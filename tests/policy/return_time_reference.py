@@ -152,7 +152,7 @@ class ReturnTimeReference:
         for block_id in victims:
             group = self._take_out(block_id)
             if not group.copy:
-                self._observe(group.finish_class, now_s - group.freed_s, group.share, returned=False)
+                self.observe(group.finish_class, now_s - group.freed_s, group.share, returned=False)
             if group.whole:
                 group.factor, group.whole = group.factor * BROKEN_VALUE, False
             self.forget(block_id)
@@ -225,10 +225,10 @@ class ReturnTimeReference:
 
     def _note_returns(self, now_s: float) -> None:
         for freed_s, finish_class, weight in self._returns:
-            self._observe(finish_class, now_s - freed_s, weight, returned=True)
+            self.observe(finish_class, now_s - freed_s, weight, returned=True)
         self._returns.clear()
 
-    def _observe(self, finish_class: int, age_s: float, weight: float, *, returned: bool) -> None:
+    def observe(self, finish_class: int, age_s: float, weight: float, *, returned: bool) -> None:
         self._tables[finish_class].observe(age_s, weight, returned)
         self._total += weight
         if self._total > self._learning.window:

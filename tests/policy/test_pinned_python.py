@@ -57,11 +57,11 @@ class PythonReturnTime(PythonEvictor):
 
     def observe_return(self, finish_class: int, age_s: float, share: float) -> None:
         self.told.append(("return", finish_class, age_s, share))
-        self.reference._observe(finish_class, age_s, share, returned=True)
+        self.reference.observe(finish_class, age_s, share, returned=True)
 
     def observe_eviction(self, finish_class: int, age_s: float, share: float) -> None:
         self.told.append(("eviction", finish_class, age_s, share))
-        self.reference._observe(finish_class, age_s, share, returned=False)
+        self.reference.observe(finish_class, age_s, share, returned=False)
 
     def forget(self, block_id: int) -> None:
         self.told.append(("forget", block_id))
