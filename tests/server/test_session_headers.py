@@ -70,7 +70,7 @@ class Server:
             **{"type": "http", "method": method, "path": root + path, "root_path": root},
             **{"headers": raw, "app": self._state_of},
         }
-        await SessionHeaders(note)(scope, self._receive, self._send)
+        await SessionHeaders(note)(scope, self.receive, self.send)
 
     @property
     def released(self) -> list[Any]:
@@ -78,10 +78,10 @@ class Server:
         assert all(tenants == [None] for _, _, tenants in self.core.calls)
         return [session for method, session, _ in self.core.calls if method == RELEASE_METHOD]
 
-    async def _send(self, message: Message) -> None:
+    async def send(self, message: Message) -> None:
         self.sent.append(message)
 
-    async def _receive(self) -> Message:
+    async def receive(self) -> Message:
         """The client stays, and sends nothing."""
         await asyncio.Event().wait()
         raise AssertionError
@@ -454,6 +454,6 @@ def test_other_traffic_passes_untouched() -> None:
 
     scope = {"type": "lifespan"}
     server = Server(answer_nothing)
-    asyncio.run(SessionHeaders(note)(scope, server._receive, server._send))
+    asyncio.run(SessionHeaders(note)(scope, server.receive, server.send))
     assert scopes == [scope]
     assert scopes[0] is scope

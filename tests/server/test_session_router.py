@@ -27,9 +27,10 @@ from agentcache.server.session_router import SessionRouter
 COMMAND = [sys.executable, "-m", "vllm_router.launch_router"]
 
 
-async def settle(router: SessionRouter) -> None:
-    while router._tasks:
-        await asyncio.gather(*router._tasks)
+async def settle() -> None:
+    """Until the router has told all that it was asked to tell."""
+    while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+        await asyncio.gather(*tasks)
 
 
 def ask(handle: Callable[[httpx.Request], httpx.Response], *sessions: str) -> None:
@@ -37,7 +38,7 @@ def ask(handle: Callable[[httpx.Request], httpx.Response], *sessions: str) -> No
         router = SessionRouter("http://router:8080", httpx.MockTransport(handle))
         for session in sessions:
             router.finish(session)
-            await settle(router)
+            await settle()
 
     asyncio.run(run())
 
@@ -91,7 +92,7 @@ def test_many_ends_at_once_share_a_client_and_few_workers(
         router = SessionRouter("http://router", httpx.MockTransport(handle))
         for number in range(40):
             router.finish(str(number))
-        await settle(router)
+        await settle()
 
     monkeypatch.setattr(httpx.AsyncClient, "__init__", note_client)
     monkeypatch.setattr(session_router, "_MAX_QUEUED", 30)
@@ -120,7 +121,7 @@ def tell(core: FakeCore, do: Callable[[JobReader], Awaitable[object]]) -> list[s
         try:
             await do(JobReader(core.call, router=router))
         finally:
-            await settle(router)
+            await settle()
 
     asyncio.run(run())
     return seen
@@ -223,7 +224,7 @@ def tell_a_router(worker_url: str, port: int, metrics_port: int) -> None:
             router = SessionRouter(f"http://127.0.0.1:{port}")
             router.check()
             router.finish("one")
-            await settle(router)
+            await settle()
 
         asyncio.run(run())
     finally:
