@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kept_objects import list_kept
 from made_simulation import make_engine
 from vllm import SamplingParams
 from vllm.utils.hashing import sha256
@@ -116,6 +117,7 @@ def test_the_first_difference_is_found(place: int) -> None:
 def test_an_engine_forgets_sessions_that_are_over(tiny_model_path: str) -> None:
     engine = make_engine(tiny_model_path)
     engine.add("first", list(range(64)), [1], session_id="s")
-    assert engine._known_hashes._latest.keys() == {"s"}
+    (known,) = list_kept(engine, KnownHashes)
+    assert "s" in list_kept(known, str)
     engine.end_session("s")
-    assert not engine._known_hashes._latest
+    assert "s" not in list_kept(known, str)
