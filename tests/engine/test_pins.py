@@ -55,7 +55,7 @@ def pin(
         decide=lambda age_s, _: chosen(age_s),
         rank=lambda _: rank,
     )
-    free(evictor, blocks, pins._clock(), pin=begun)
+    free(evictor, blocks, Clock().now_s if begun is None else begun.began_s, pin=begun)
     pins.step()
     pins.check_integrity()
     return begun
@@ -243,7 +243,7 @@ def pin_by_its_end(pins: Pins, evictor: PinnedEvictor, owner: str, blocks: list[
     )
     assert begun is not None
     positions = [16 * (1 + block) for block in blocks]
-    evictor.add(blocks, positions, pins._clock(), FreeContext(pin=begun.number))
+    evictor.add(blocks, positions, begun.began_s, FreeContext(pin=begun.number))
     pins.step()
 
 
