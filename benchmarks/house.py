@@ -200,6 +200,23 @@ def count_terms() -> Figure:
     return Figure("glossary terms", len(terms), rule, tuple(terms))
 
 
+def count_pokes() -> Figure:
+    found = tuple(poke for path in list_modules(ROOT / "tests") for poke in find_pokes(path))
+    rule = (
+        "attributes in tests/ that begin with one underscore, of anything but self or cls, and without the methods of "
+        "named tuples"
+    )
+    return Figure("pokes at private attributes in tests", len(found), rule, found)
+
+
+def find_pokes(path: Path) -> Iterator[str]:
+    for node in ast.walk(parse(path)):
+        if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
+            is_own = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+            if not is_own and node.attr not in ("_replace", "_asdict", "_fields"):
+                yield f"{node.attr} ({shorten(path)})"
+
+
 def count_turn_modules(*, cpu_cache: bool) -> Figure:
     found = tuple(sorted(shorten(path) for path in trace_turn(ROOT, cpu_cache=cpu_cache)))
     rule = (
@@ -228,6 +245,7 @@ def count_all() -> Iterator[Figure]:
     yield count_late_slots()
     yield count_knobs()
     yield count_terms()
+    yield count_pokes()
 
 
 def main() -> None:
@@ -236,9 +254,9 @@ def main() -> None:
     arguments = parser.parse_args()
     logging.disable(logging.CRITICAL)
     for figure in count_all():
-        print(f"{figure.name:<34}{figure.count:>8,}  {figure.rule}")  # noqa: T201
+        print(f"{figure.name:<38}{figure.count:>8,}  {figure.rule}")  # noqa: T201
         for each in figure.found if arguments.list else ():
-            print(f"{'':<44}{each}")  # noqa: T201
+            print(f"{'':<48}{each}")  # noqa: T201
 
 
 if __name__ == "__main__":
