@@ -21,9 +21,15 @@ def _walk(root: object) -> Iterator[Any]:
         each = left.pop()
         if each is not root:
             yield each
-        # The globals of a function and the attributes of a class are no memory of an object's.
-        found: list[Any] = list(each.__closure__ or ()) if isinstance(each, FunctionType) else gc.get_referents(each)
-        for new in found:
+        for new in _find_referents(each):
             if id(new) not in seen and not isinstance(new, type | ModuleType):
                 seen.add(id(new))
                 left.append(new)
+
+
+def _find_referents(each: Any) -> list[Any]:
+    # The globals of a function are no memory of an object's.
+    if isinstance(each, FunctionType):
+        return list(each.__closure__ or ())
+    # Of a dictionary the collector passes over keys that are texts.
+    return [*each.keys(), *each.values()] if isinstance(each, dict) else gc.get_referents(each)
