@@ -11,8 +11,8 @@ from vllm.v1.engine.core import EngineCoreProc
 from vllm.v1.request import RequestStatus
 
 from agentcache.engine.constants import JOB_METHOD, JOBS_METHOD, RELEASE_METHOD
-from agentcache.engine.observe.job_views import count_runtime, view_session
 from agentcache.engine.rpc.core_calls import answer_front_ends, release, take_expired
+from agentcache.engine.rpc.job_views import count_runtime, view_session
 from agentcache.engine.scheduler import AgentScheduler
 from tool_runtime.learning.job_table import MAX_EXPIRED
 

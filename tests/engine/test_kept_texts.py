@@ -13,6 +13,7 @@ from agentcache.engine.blocks.pins import Pin, PinEnd, Pins
 from agentcache.engine.jobs.turn_chains import MAX_BYTES, Prompt, TurnChains
 from agentcache.engine.marks import ReplyIds
 from agentcache.engine.rpc.core_calls import release
+from agentcache.engine.rpc.job_views import view_jobs
 from tool_runtime.learning.ttl import Hold
 
 LONG = "x" * 100_000

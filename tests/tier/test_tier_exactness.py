@@ -20,8 +20,8 @@ from tiered_engine import BLOCK_BYTES, start_tiered
 from vllm.distributed.kv_transfer import ensure_kv_transfer_shutdown, get_kv_transfer_group
 from vllm.v1.core.kv_cache_utils import get_block_hash
 
-from agentcache.engine.observe.job_views import view_session
-from agentcache.engine.observe.snapshot import EngineSnapshot, make_snapshot
+from agentcache.engine.rpc.job_views import view_session
+from agentcache.engine.rpc.snapshot import EngineSnapshot, make_snapshot
 from agentcache.engine.vllm import copiers
 from agentcache.server.metrics import render_metrics
 from agentcache.server.snapshot_reader import Reading
