@@ -74,7 +74,7 @@ def test_what_is_given_is_read_and_survives_a_round_trip() -> None:
         ),
         ({"budget": 1}, "additional_config: agentcache.budget: no such knob; did you mean pins.budget?"),
         ({"policy": "asymcahe"}, "--policy asymcahe: unknown; choose from "),
-        ({"evictor": "vllm"}, "evictor=vllm: no policy's evictor; choose from lru, agentcache"),
+        ({"evictor": "vllm"}, "evictor=vllm: no policy's evictor; choose from lru, observe, agentcache"),
         ({"policy": "vllm", "evictor": "lru"}, "evictor=lru: policy vllm leaves vLLM's free list as it is"),
         ({"policy": 7}, "additional_config: agentcache.policy: Input should be a valid string"),
         ({"policy": "fifo"}, "--policy fifo: unknown; choose from "),

@@ -31,18 +31,13 @@ def make_core(tracked: Tracked) -> EngineCoreProc:
     answer_front_ends()
     core = EngineCoreProc.__new__(EngineCoreProc)
     core.scheduler = mock.Mock(spec=AgentScheduler, tracker=tracked.tracker)
+    core.engine_index = 3
     return core
 
 
 def call(core: EngineCoreProc, method: str, *args: object) -> Any:
     """As vLLM's utility calls do."""
     return methodcaller(method, *args)(core)
-
-
-def release_of(core: Any, session: str, tenants: list[str | None] | None) -> dict[str, Any]:
-    answer = core_calls._release(core, session, tenants)
-    assert answer is not None
-    return answer
 
 
 def numbers(answer: list[dict[str, Any]] | None) -> list[float]:
@@ -60,11 +55,34 @@ def test_a_session_is_shown_of_all_tenants_or_of_one(core: EngineCoreProc) -> No
 
 
 def test_a_session_is_released_of_one_tenant_or_of_all(core: EngineCoreProc) -> None:
-    assert call(core, RELEASE_METHOD, "mine", ["c"]) == []
-    assert call(core, RELEASE_METHOD, "mine", ["a"]) == ["mine"]
-    assert numbers(call(core, JOB_METHOD, "mine", None)) == [0, 2]
-    assert call(core, RELEASE_METHOD, "mine", None) == ["mine", "mine"]
-    assert call(core, JOB_METHOD, "mine", None) == []
+    assert call(core, RELEASE_METHOD, "mine", ["c"]) == {"sessions": [], "ended": []}
+    assert call(core, RELEASE_METHOD, "mine", ["a"])["sessions"] == ["mine"]
+    both = call(core, RELEASE_METHOD, "mine", None)
+    assert both["sessions"] == ["mine", "mine"]
+    assert [(job["engine"], job["cause"], job["turns"]) for job in both["ended"]] == 2 * [(3, "job over", 1)]
+    assert call(core, RELEASE_METHOD, "mine", None) == {"sessions": [], "ended": []}
+
+
+def test_a_job_that_is_over_is_shown_to_who_may_see_it(core: EngineCoreProc) -> None:
+    call(core, RELEASE_METHOD, "mine", ["a"])
+    call(core, RELEASE_METHOD, "mine", ["b"])
+    # Those of the table come first, then those that are over, the latest first.
+    seen = {None: [0, 2, 1], (None,): [0], ("a",): [1], ("b",): [2], ("c",): [], ("a", "b"): [2, 1]}
+    for tenants, jobs in seen.items():
+        shown = call(core, JOB_METHOD, "mine", None if tenants is None else list(tenants))
+        assert numbers(shown) == jobs
+        assert [job["summary"] is not None for job in shown] == [number != 0 for number in jobs]
+
+
+def test_a_reply_finds_its_job_when_that_is_over() -> None:
+    tracked = Tracked()
+    tracked.turn("chatcmpl-1-0a1b2c3d", ASKED, session="other", salt="a")
+    release(tracked.tracker, "chatcmpl-1", ["a"])
+    (view,) = view_session(tracked.tracker, "chatcmpl-1", ["a"], with_ended=True)
+    assert view.session == "other"
+    assert view.summary is not None
+    assert view.summary.request_ids == ["chatcmpl-1"]
+    assert view_session(tracked.tracker, "chatcmpl-1", ["b"], with_ended=True) == []
 
 
 def test_jobs_are_listed_with_as_many_turns_as_are_asked_for() -> None:

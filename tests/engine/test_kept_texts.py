@@ -46,7 +46,7 @@ def test_a_nameless_session_is_found_by_its_long_request() -> None:
     assert release(tracked.tracker, view.session, ["tenant"]) == [view.session]
 
 
-def test_of_requests_that_waited_and_pins_that_ended_nothing_stays() -> None:
+def test_ended_waits_and_pins_leave_nothing_behind() -> None:
     clock = Clock()
     evictor = PinnedEvictor(LruEvictor(), num_blocks=8, cheapest_first=True)
     evictor.add([6, 7], [16, 32], clock(), FreeContext())
