@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -61,10 +62,16 @@ def read_whole(path: Path) -> bytes:
         raise InputError(f"{path}: cannot be read ({in_one_line(error)})") from None
 
 
+# How files begin that must be made text first.
+_PACKED = {b"\x1f\x8b": "gunzip", b"\x28\xb5\x2f\xfd": "zstd -d", b"PK": "unzip", b"PAR1": "parquet-tools cat --json"}
+
+
 def refuse_compressed(path: Path) -> None:
     """Raise InputError for a file that must be unpacked first."""
-    if path.suffix == ".zst":
-        raise InputError(f"{path}: is compressed; unpack it first, with `zstd -d`, for a .tar.zst also `tar -x`")
+    with suppress(OSError), path.open("rb") as file:
+        begins = file.read(4)
+        if unpack := next((command for magic, command in _PACKED.items() if begins.startswith(magic)), None):
+            raise InputError(f"{path}: is compressed; unpack it first, with `{unpack}`, and a .tar with `tar -x`")
 
 
 def parse_record(kind: type[RecordT], text: bytes, place: str, tags: Collection[str] = ()) -> RecordT:

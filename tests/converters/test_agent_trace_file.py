@@ -83,6 +83,7 @@ def test_traces_come_by_name_and_other_files_are_passed_over(tmp_path):
 
 
 def test_a_folder_without_traces_a_missing_or_packed_file_fails(tmp_path):
+    (tmp_path / "traces.tar.zst").write_bytes(b"\x28\xb5\x2f\xfd")
     with pytest.raises(InputError, match=r"holds no trace_\*\.json"):
         find_traces(tmp_path)
     with pytest.raises(InputError, match=r"gone\.json: cannot be read"):

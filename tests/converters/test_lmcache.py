@@ -114,6 +114,7 @@ def test_a_bad_line_is_named_by_number_and_field(tmp_path, line, problem):
 
 
 def test_empty_missing_and_packed_files_are_refused(tmp_path):
+    (tmp_path / "a.tar.zst").write_bytes(b"\x28\xb5\x2f\xfd")
     for path, problem in (
         (tmp_path / "gone.jsonl", "cannot be read"),
         (tmp_path / "a.tar.zst", "unpack it first"),

@@ -97,6 +97,7 @@ def test_gaps_that_are_all_zero_cannot_be_scaled(tmp_path):
 
 
 def test_empty_missing_and_packed_files_are_refused(tmp_path):
+    (tmp_path / "packed.jsonl.zst").write_bytes(b"\x28\xb5\x2f\xfd")
     with pytest.raises(InputError, match="holds no entries"):
         _convert(tmp_path, [""])
     for name, problem in (("gone.jsonl", "cannot be read"), ("packed.jsonl.zst", "unpack it first")):

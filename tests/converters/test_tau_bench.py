@@ -77,6 +77,7 @@ def test_a_bad_run_is_named_by_number_and_field(tmp_path, entries, problem):
 
 
 def test_more_jobs_than_runs_and_packed_files_are_refused(tmp_path):
+    (tmp_path / "packed.json.zst").write_bytes(b"\x28\xb5\x2f\xfd")
     with pytest.raises(InputError, match=r"--jobs 3: .*runs\.json has 2 recordings; give 1 to 2"):
         load(tmp_path, [run(0), run(1)], jobs=3)
     for name, problem in (("gone.json", "cannot be read"), ("packed.json.zst", "unpack it first")):

@@ -12,7 +12,7 @@ from typing import Any
 from agentcache.errors import InputError
 from workloads.loaded import parse_record, read_lines
 from workloads.recording.line import VERSION, Header, Line, find_first, list_files
-from workloads.recording.spans import ASSUMPTION, TOP, read_traced
+from workloads.recording.spans import ASSUMPTION, read_traced
 
 # Broken lines that a note names.
 _NAMED = 3
@@ -24,7 +24,8 @@ _ROUNDING_MS = 0.01
 class Recording:
     """`requests` in the order in which they came. `broken` lines were skipped: their places, with what is wrong.
 
-    `lost` requests were never written. `assumption` is what the file does not tell, and was taken to be so.
+    `lost` requests were never written. `assumption` is what the file does not tell, and was taken to be so. `left_out`
+    says what else the file holds.
     """
 
     header: Header
@@ -32,6 +33,7 @@ class Recording:
     broken: tuple[str, ...]
     lost: int
     assumption: str | None = None
+    left_out: tuple[str, ...] = ()
 
     def describe_losses(self) -> Iterator[str]:
         """Say what is missing."""
@@ -40,6 +42,7 @@ class Recording:
             yield f"Broken lines that were skipped: {len(self.broken)} ({'; '.join(self.broken[:_NAMED])}{more})."
         if self.lost:
             yield f"Requests that are missing because the disk was too slow when they were recorded: {self.lost}."
+        yield from self.left_out
 
 
 def read_recording(path: Path) -> Recording:
@@ -50,9 +53,9 @@ def read_recording(path: Path) -> Recording:
     """
     broken: list[str] = []
     first = find_first(path)
-    if _has_spans(first):
-        header, traced = read_traced(first, broken)
-        return Recording(header, tuple(traced), tuple(broken), 0, ASSUMPTION)
+    if not _is_recorded(first):
+        header, traced, left_out = read_traced(first, broken)
+        return Recording(header, tuple(traced), tuple(broken), 0, ASSUMPTION, tuple(left_out))
     header = _read_header(first)
     parts = _find_parts(path, header, broken)
     delays_ms = _find_delays(parts)
@@ -105,10 +108,13 @@ def _shift(line: Line, later_ms: float) -> Line:
     return line.model_copy(update={"timestamp": line.timestamp + later_ms}) if later_ms else line
 
 
-def _has_spans(path: Path) -> bool:
-    """Tell whether the file is of spans, by its first line, perhaps broken."""
+def _is_recorded(path: Path) -> bool:
+    """Tell a recording, perhaps with a broken first line, from anything else, in which spans are looked for."""
     _, text = next(read_lines(path))
-    return text.lstrip().startswith(b"{") and f'"{TOP}"'.encode() in text[:200]
+    try:
+        return "recording" in json.loads(text)
+    except (ValueError, TypeError, RecursionError):
+        return b'"recording"' in text[:200]
 
 
 def _read_header(path: Path) -> Header:

@@ -36,9 +36,10 @@ def test_broken_lines_are_skipped_named_counted(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("", "r.jsonl: holds no entries"),
-        ("{", "r.jsonl:1: the first line, which says what the file is, is broken"),
-        pytest.param("[" * 100_000, "r.jsonl:1: the first line, which says what the file is, is broken", id="deep"),
-        (json.dumps(make_line(0, 5, 5, [1])), "r.jsonl:1: recording: is missing"),
+        ('{"recording": ', "r.jsonl:1: the first line, which says what the file is, is broken"),
+        pytest.param("[" * 100_000, "r.jsonl:1: no whole JSON begins here", id="deep"),
+        ("time,tokens", "r.jsonl: is no recording and has no span of a request with gen_ai.usage.input_tokens and"),
+        (json.dumps(make_line(0, 5, 5, [1])), 'but what begins {"timestamp": 0, "input_length": 5'),
         (
             json.dumps({"recording": {**HEADER, "version": 2}}),
             "r.jsonl:1: recording.version: is 2, this agentcache reads 1",
