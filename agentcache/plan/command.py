@@ -38,6 +38,9 @@ def plan(settings: PlanSettings) -> int:
         taken = settings.leave_out_small(longest)
         stretch = load_stretch(taken, recording, requests, most)
         console = Console(file=terminal)
+        # Before minutes of simulations: the file may have been read as another workload than it is.
+        read = "; ".join(f"{what}: {found}" for what, found in stretch.describe_traffic().items())
+        console.print(f"Read from {settings.recording}: {read}.", markup=False, highlight=False, soft_wrap=True)
         sweep = Sweep()
         ended = _simulate_most(taken, stretch.loaded, console, sweep)
     if not sweep.done:
@@ -99,9 +102,7 @@ def _describe_left_out(asked: PlanSettings, taken: PlanSettings, longest: int) -
 
 def _make_plan(settings: PlanSettings, stretch: Stretch, notes: Sequence[str], sweep: Sweep) -> Plan:
     _, profile = find_costs(settings.model, settings.gpu, settings.tensor_parallel_size, settings.profile)
-    seconds = (stretch.requests[-1].timestamp - stretch.requests[0].timestamp) / 1000
     header = stretch.recording.header
-    prompts, replies = stretch.count_tokens()
     return Plan(
         command=settings.command,
         recording=str(settings.recording),
@@ -110,8 +111,7 @@ def _make_plan(settings: PlanSettings, stretch: Stretch, notes: Sequence[str], s
             **_describe_routing(settings, sweep),
             "cost model": f"{'measured' if profile.measured else 'analytic'}: {profile.source}",
             "recorded": f"{header.model}, policy {header.policy}, from {header.started_at} on",
-            "traffic": f"{stretch.kept:,} requests in {seconds:,.0f} s, {len(stretch.loaded.jobs):,} jobs",
-            "tokens": f"{prompts:,} of prompts, {replies:,} of replies",
+            **stretch.describe_traffic(),
         },
         scope=stretch.describe_scope(),
         outcomes=sweep.outcomes,

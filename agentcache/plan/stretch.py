@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,9 @@ from workloads.loaded import LoadedJobs
 from workloads.recording.line import Line
 from workloads.recording.reader import Recording
 from workloads.recording.sessions import build_jobs
+
+# Tools whose calls are counted by name.
+_NAMED_TOOLS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +74,20 @@ class Stretch:
             f"{find_reuse(whole, block_size).endless_hits:.1%} of all (--requests takes more)."
         ).replace("%", " %")
 
-    def count_tokens(self) -> tuple[int, int]:
-        """Count the tokens of the prompts and of the replies that are simulated."""
+    def describe_traffic(self) -> dict[str, str]:
+        """Say what is simulated, as it was read: requests and jobs, tokens, and the calls of tools."""
         contexts = _list_contexts(self.loaded)
-        return sum(each.tokens for each in contexts), sum(each.reply_tokens for each in contexts)
+        prompts, replies = sum(each.tokens for each in contexts), sum(each.reply_tokens for each in contexts)
+        called = Counter(call.name for job in self.loaded.jobs for turn in job.turns for call in turn.tool_calls)
+        tools = [f"{name} {count:,}" for name, count in called.most_common(_NAMED_TOOLS)]
+        if others := called.total() - sum(count for _, count in called.most_common(_NAMED_TOOLS)):
+            tools.append(f"others {others:,}")
+        seconds = (self.requests[-1].timestamp - self.requests[0].timestamp) / 1000
+        return {
+            "traffic": f"{self.kept:,} requests in {seconds:,.0f} s, {len(self.loaded.jobs):,} jobs",
+            "tokens": f"{prompts:,} of prompts (mean context {prompts / self.kept:,.0f}), {replies:,} of replies",
+            "tools": ", ".join(tools) or "none were called",
+        }
 
 
 def find_busiest(requests: Sequence[Line], count: int) -> Sequence[Line]:

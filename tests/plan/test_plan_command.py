@@ -33,7 +33,7 @@ from workloads.recording.sessions import build_jobs
 
 
 def test_a_plan_shows_each_policy_with_each_cache(
-    recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    recording: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert plan(plan_settings(recording, tmp_path / "out")) == 0
     page = (tmp_path / "out" / "plan.html").read_text()
@@ -47,8 +47,9 @@ def test_a_plan_shows_each_policy_with_each_cache(
     ]
     assert "Known error of the simulator" in page
     assert "agentcache is predicted to end the mean job 1 % sooner than vllm" in page
-    shown = capsys.readouterr().out
+    shown = capfd.readouterr().out
     assert shown.count("agentcache") >= 2
+    assert re.match(r"Read from .*: traffic: \d+ requests in \d+ s, \d+ jobs; tokens: [\d,]+ of prompts", shown)
     # By its name alone: the folder was one of who recorded.
     assert "Simulated: llama-3.1-8b on 1 x H200 an engine. Recorded: llama-3.1-8b-" in shown
     assert "plan.html" in shown

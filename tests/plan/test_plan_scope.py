@@ -56,11 +56,21 @@ def test_scope_and_facts_count_what_is_simulated(tmp_path: Path) -> None:
         "beyond the smallest cache, 6,992 tokens: give larger --kv-tokens; 1 more had no reply."
     )
     assert made.facts["traffic"].startswith("2 requests in")
-    assert made.facts["tokens"] == "9,000 of prompts, 10 of replies"
+    assert made.facts["tools"] == "none were called"
+    assert made.facts["tokens"] == "9,000 of prompts (mean context 4,500), 10 of replies"
     made = make_plan(plan_settings(path, tmp_path / "all", policies=("lru",), kv_tokens=(200_000,)))
     assert made.scope == (
         "All figures are of 5 of all 6 requests that were recorded: 83.3 % of them; 1 more had no reply."
     )
+
+
+def test_calls_are_counted_by_tool(tmp_path: Path) -> None:
+    called = ["a", "a", "b", "c", "d", "e", "f", "g"]
+    first = make_line(0, 50, 5, list(range(6)), session="s", called=called, end="calls")
+    path = write_recording(tmp_path / "r.jsonl", first, make_line(900, 90, 5, list(range(10)), session="s"))
+    made = make_plan(plan_settings(path, tmp_path / "out", policies=("lru",), kv_tokens=(7_000,)))
+    assert made.facts["tools"] == "a 2, b 1, c 1, d 1, e 1, others 2"
+    assert made.facts["tokens"] == "140 of prompts (mean context 70), 10 of replies"
 
 
 def test_what_the_model_cannot_take_is_said_to_be_so(tmp_path: Path) -> None:
