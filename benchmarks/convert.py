@@ -19,6 +19,7 @@ from converters.bfcl_multi_turn import read_jobs
 from converters.bfcl_results import read_results
 from converters.chat_sessions import tokenize
 from converters.conversation import PAPER_CV, read_conversations
+from converters.left_out import LeftOut
 from converters.pace import Pace, user_pause
 from converters.recorded import write_sessions
 from converters.tau_bench import read_runs
@@ -34,7 +35,7 @@ from workloads.pacing import ArrivalKind, draw_arrivals, parse_tool_latency
 # Of chats without times, what reads them.
 READERS: dict[str, tuple[Callable[..., list[Job]], str]] = {
     "bfcl_multi_turn": (read_jobs, "recorded shapes of BFCL multi-turn jobs"),
-    "tau_bench": (read_runs, "a result file of tau-bench"),
+    "tau_bench": (read_runs, "a result file of tau-bench or tau2-bench"),
     "webdancer": (read_trajectories, "a file of trajectories"),
     "bfcl_results": (read_results, "an official result file of BFCL web search"),
 }
@@ -43,11 +44,21 @@ READERS: dict[str, tuple[Callable[..., list[Job]], str]] = {
 def convert(arguments: Sequence[str]) -> None:
     """Convert by the words of the command line. Raises InputError for bad input, before anything is written."""
     options = build_parser().parse_args(arguments)
+    options.left_out = LeftOut()
     options.convert(options)
+    for line in options.left_out.describe():
+        sys.stdout.write(f"{line}\n")
 
 
 def convert_mooncake(options: argparse.Namespace) -> None:
-    mooncake.convert(options.path, options.out, jobs=options.jobs, rate=options.rate, max_context=options.max_context)
+    mooncake.convert(
+        options.path,
+        options.out,
+        jobs=options.jobs,
+        rate=options.rate,
+        max_context=options.max_context,
+        left_out=options.left_out,
+    )
 
 
 def convert_agent_traces(options: argparse.Namespace) -> None:
@@ -59,6 +70,7 @@ def convert_agent_traces(options: argparse.Namespace) -> None:
         scale=options.scale,
         max_context=options.max_context,
         max_gap_s=options.max_gap,
+        left_out=options.left_out,
     )
 
 
@@ -71,6 +83,7 @@ def convert_lmcache(options: argparse.Namespace) -> None:
         max_gap_s=options.max_gap,
         encode=load_tokenizer(options.model).encode,
         seed=options.seed,
+        left_out=options.left_out,
     )
 
 
@@ -102,7 +115,7 @@ def convert_chats(options: argparse.Namespace) -> None:
     tokenizer = load_tokenizer(options.model)
     # Shapes have sizes instead of text.
     more = {"encode": tokenizer.encode} if options.kind == "bfcl_multi_turn" else {}
-    jobs = read(options.path, jobs=options.jobs, pace=pace, **more)
+    jobs = read(options.path, jobs=options.jobs, pace=pace, left_out=options.left_out, **more)
     write_sessions(options.out, tokenize(jobs, tokenizer), kind=options.kind)
 
 
@@ -116,7 +129,7 @@ def build_parser() -> argparse.ArgumentParser:
     one = _add(kinds, "mooncake", convert_mooncake, "a trace of single requests")
     one.add_argument("--rate", type=float, help="requests per second (default: as recorded)")
     one.add_argument("--max-context", type=int, metavar="N", help="leave out requests of more than N tokens")
-    text = "sessions of coding agents without text: a folder of trace_*.json, or one of them"
+    text = "sessions of coding agents without text: a folder of trace_*.json, one of them, or a file of one a line"
     one = _add(kinds, "agent_traces", convert_agent_traces, text)
     _add_paced(one, rate=0.2)
     one.add_argument("--arrival", choices=get_args(ArrivalKind), default="even", help="of sessions (default even)")

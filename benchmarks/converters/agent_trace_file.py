@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from statistics import StatisticsError, fmean, linear_regression
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from agentcache.errors import InputError
+from converters.left_out import ForeignRecord, LeftOut
 from tool_runtime.bounds import BlockTokens, Count, Milliseconds, Seconds, Tokens
-from workloads.loaded import Record, parse_record, read_whole, refuse_compressed
+from workloads.loaded import read_lines, read_whole, refuse_compressed
+
+_MS = 1000
 
 
-class Request(Record):
-    """`t` is when it was sent, in seconds from the start of its agent; `api_time` is how long the reply took.
+class Request(ForeignRecord):
+    """`t` is when it was sent, in seconds from the start of its agent or session; `api_time` is how long it took.
 
     `hash_ids` are the full blocks of the prompt. `stop` is empty where it was not recorded.
     """
@@ -27,44 +31,40 @@ class Request(Record):
     prompt_tokens: Tokens = Field(alias="in")
     reply_tokens: Tokens = Field(alias="out")
     hash_ids: list[Count]
-    input_types: list[str]
-    stop: str
+    input_types: list[str] = Field(default=[])
+    stop: str = ""
     api_time: Seconds | None = None
     think_time: Seconds | None = None
-    # Not used; named because a field that is not known is an error.
-    ttft: Any = None
-    model: Any = None
-    output_types: Any = None
 
 
-class SubAgent(Record):
-    """An agent that the session started. With a duration `t` is its end, without one (not waited for) its start."""
+class SubAgent(ForeignRecord):
+    """An agent that the session started. With a duration `t` is its end, without one (not waited for) its start.
+
+    Where its requests are on the session's clock, `t` is its start anyway.
+    """
 
     type: Literal["subagent"]
     t: Seconds
     duration_ms: Milliseconds | None = None
-    tool_tokens: Tokens
-    system_tokens: Tokens
+    tool_tokens: Tokens = 0
+    system_tokens: Tokens = 0
     requests: list[Request]
-    agent_id: Any = None
-    subagent_type: Any = None
-    status: Any = None
-    models: Any = None
-    total_tokens: Any = None
-    tool_use_count: Any = None
+
+    @property
+    def start_s(self) -> float:
+        """When it began, on the session's clock, on which its requests may be, too."""
+        return self.t - (self.duration_ms or 0) / _MS
 
 
-class Trace(Record):
+class Trace(ForeignRecord):
     """A session. Its tool definitions and its system prompt are the first tokens of each of its prompts."""
 
     id: str
     block_size: BlockTokens
     hash_id_scope: Literal["local"] = "local"
-    tool_tokens: Tokens
-    system_tokens: Tokens
+    tool_tokens: Tokens = 0
+    system_tokens: Tokens = 0
     requests: list[Annotated[Request | SubAgent, Field(discriminator="type")]] = Field(min_length=1)
-    models: Any = None
-    totals: Any = None
 
 
 def find_traces(path: Path) -> list[Path]:
@@ -78,16 +78,37 @@ def find_traces(path: Path) -> list[Path]:
     return found
 
 
-def read_trace(path: Path) -> Trace:
-    """Read a trace. Raises InputError that names the file, the request's index and the field."""
-    trace = parse_record(Trace, read_whole(path), str(path), tags=("n", "s", "subagent"))
+def read_traces(path: Path, left_out: LeftOut) -> Iterator[tuple[str, Trace]]:
+    """Read the sessions of a file, one, or one a line, each with a name.
+
+    Raises InputError that names the file, the line, the request's index and the field.
+    """
+    lines = read_lines(path)
+    begin = [*islice(lines, 2)]
+    if len(begin) == 1 or not _is_whole(begin[0][1]):
+        yield path.stem, _read_trace(read_whole(path), str(path), left_out)
+        return
+    for number, text in chain(begin, lines):
+        yield f"{path.stem}-{number}", _read_trace(text, f"{path}:{number}", left_out)
+
+
+def _is_whole(text: bytes) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _read_trace(text: bytes, place: str, left_out: LeftOut) -> Trace:
+    trace = left_out.parse(Trace, text, place, tags=("n", "s", "subagent"))
     for index, entry in enumerate(trace.requests):
-        place = f"{path}: requests[{index}]"
+        at = f"{place}: requests[{index}]"
         if isinstance(entry, Request):
-            _check_blocks(entry, trace.block_size, place)
+            _check_blocks(entry, trace.block_size, at)
         else:
             for inner, request in enumerate(entry.requests):
-                _check_blocks(request, trace.block_size, f"{place}.requests[{inner}]")
+                _check_blocks(request, trace.block_size, f"{at}.requests[{inner}]")
     return trace
 
 
@@ -98,9 +119,6 @@ def _check_blocks(request: Request, block_tokens: int, place: str) -> None:
             f"{place}.hash_ids: {len(request.hash_ids)} blocks of {block_tokens} tokens for a prompt of "
             f"{request.prompt_tokens}; it needs {full}"
         )
-
-
-_MS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +144,9 @@ def order_steps(trace: Trace) -> list[Step]:
     for entry in trace.requests:
         if isinstance(entry, SubAgent):
             agents += 1
-            start_s = entry.t - (entry.duration_ms or 0) / _MS
-            steps += [Step(request, agents, start_s + request.t) for request in entry.requests]
+            # They cannot come before it began: then their times count from there.
+            apart = any(request.t < entry.start_s for request in entry.requests)
+            steps += [Step(each, agents, each.t + entry.start_s * apart) for each in entry.requests]
         else:
             steps.append(Step(entry, 0, entry.t))
     return sorted(steps, key=lambda step: step.start_s)

@@ -1,7 +1,8 @@
 """Traces of coding agents: sizes, block hashes and times of each session's requests, but no text.
 
-A folder of trace_*.json of github.com/callanjfox/kv-cache-tester, or one of these files. Block ids mean something
-within one session only; `agent_blocks` says what sessions are taken to share.
+A folder of trace_*.json of github.com/callanjfox/kv-cache-tester, one of these files, or, as data sets of such traces
+are published, a file of one session a line. Block ids mean something within one session only; `agent_blocks` says
+what sessions are taken to share.
 """
 
 from __future__ import annotations
@@ -13,7 +14,17 @@ from pathlib import Path
 
 from agentcache.errors import InputError
 from converters.agent_blocks import BlockNumbers, Thread
-from converters.agent_trace_file import Step, SubAgent, Trace, Wait, find_traces, measure_waits, order_steps, read_trace
+from converters.agent_trace_file import (
+    Step,
+    SubAgent,
+    Trace,
+    Wait,
+    find_traces,
+    measure_waits,
+    order_steps,
+    read_traces,
+)
+from converters.left_out import LeftOut
 from converters.recorded import write_lines
 from workloads.loaded import check_enough, check_options
 from workloads.recording.line import Line
@@ -64,17 +75,19 @@ def convert(
     scale: float,
     max_context: int | None,
     max_gap_s: float,
+    left_out: LeftOut,
 ) -> None:
     """Convert the first `jobs` sessions of a folder by name, all for None, or the one of a file.
 
     `arrivals` gives so many times in seconds. A session ends before its first request with more than `max_context`
     tokens, after scaling, in prompt and reply together; one that begins with such is left out. Waits are cut to
-    `max_gap_s`. Raises InputError that names file, request and field for bad input.
+    `max_gap_s`; fields that are not read are counted in `left_out`. Raises InputError that names file, request and
+    field for bad input.
     """
     check_options(jobs, scale)
     if not max_gap_s >= 0:
         raise InputError(f"--max-gap {max_gap_s:g}: give seconds, 0 or more")
-    sessions = list(islice(_read_sessions(find_traces(path), scale, max_context), jobs))
+    sessions = list(islice(_read_sessions(find_traces(path), scale, max_context, left_out), jobs))
     check_enough(jobs, len(sessions), path)
     sizes = {session.size.block_tokens for session in sessions}
     if len(sizes) > 1:
@@ -84,16 +97,17 @@ def convert(
     write_lines(out, lines, kind="agent_traces", block_tokens=sizes.pop())
 
 
-def _read_sessions(paths: Sequence[Path], scale: float, max_context: int | None) -> Iterator[_Session]:
+def _read_sessions(
+    paths: Sequence[Path], scale: float, max_context: int | None, left_out: LeftOut
+) -> Iterator[_Session]:
     numbers = BlockNumbers()
-    for path in paths:
-        trace = read_trace(path)
+    for name, trace in chain.from_iterable(read_traces(path, left_out) for path in paths):
         size = BlockScale.of(trace.block_size, scale)
         steps = order_steps(trace)
         if fitting := _count_fitting(steps, size, max_context):
             waits = measure_waits(steps)
             steps = steps[:fitting]
-            yield _Session(path.stem, steps, _number_blocks(trace, steps, numbers), waits, size)
+            yield _Session(name, steps, _number_blocks(trace, steps, numbers), waits, size)
 
 
 def _count_fitting(steps: Sequence[Step], size: BlockScale, max_context: int | None) -> int:

@@ -13,6 +13,7 @@ import numpy as np
 
 from agentcache.errors import InputError
 from converters.bfcl_shapes import Shape, Step, read_shapes
+from converters.left_out import LeftOut
 from converters.pace import Pace, pace_jobs
 from converters.recorded import draw_recordings
 from tool_runtime.agent.job import Job, Message, ToolCall, ToolResult, Turn
@@ -57,8 +58,8 @@ def _read_hint() -> str:
 _CHARACTERS_PER_TOKEN = 4
 
 
-def read_jobs(path: Path, *, jobs: int | None, encode: Encode, pace: Pace) -> list[Job]:
-    """Read `jobs` of the recorded jobs but for those that failed, all for None, drawn by the seed.
+def read_jobs(path: Path, *, jobs: int | None, encode: Encode, pace: Pace, left_out: LeftOut) -> list[Job]:
+    """Read `jobs` of the recorded jobs, all for None, drawn by the seed, those that failed apart (`left_out`).
 
     Replies have the recorded number of tokens, of `encode`; results the recorded number of characters, at four a
     token. A reply stays in the context whole, with its thinking, and all tools of a task are declared from its start.
@@ -66,6 +67,7 @@ def read_jobs(path: Path, *, jobs: int | None, encode: Encode, pace: Pace) -> li
     path:line and the field.
     """
     shapes = read_shapes(path)
+    left_out.failed += sum(shape.error for _, shape in shapes)
     recorded = [(shape, _find_task(shape, place)) for place, shape in shapes if not shape.error]
     drawn = draw_recordings(recorded, jobs, path, pace.seed)
     seeds = np.random.SeedSequence(pace.seed).spawn(len(drawn))

@@ -18,6 +18,7 @@ from typing import Any
 
 from agentcache.errors import InputError
 from converters.chat import check_arguments
+from converters.left_out import LeftOut
 from converters.pace import Pace, pace_jobs
 from tool_runtime.agent.job import Job, Message, ToolCall, ToolResult, Turn
 from workloads.bfcl.dataset import read_system_message, read_tools
@@ -26,33 +27,47 @@ _QUERY = "begin_of_turn_query"
 _STEP = re.compile("step_[0-9]{1,9}")
 
 
-def read_results(path: Path, *, jobs: int | None, pace: Pace) -> list[Job]:
+def read_results(path: Path, *, jobs: int | None, pace: Pace, left_out: LeftOut) -> list[Job]:
     """Read the first `jobs` entries, all for None, with their messages, calls and results.
 
-    Arrivals and tool times are drawn, for the files hold none. Raises InputError with path:line where an entry cannot
-    be replayed.
+    Runs that failed are left out, and counted in `left_out` with fields that are not read. Arrivals and tool times are
+    drawn, for the files hold none. Raises InputError with path:line where an entry cannot be replayed.
     """
-    lines = list(_read_lines(path))
-    if not lines:
-        raise InputError(f"{path}: holds no entries")
-    if jobs is not None and not 1 <= jobs <= len(lines):
-        raise InputError(f"--jobs {jobs}: {path} holds {len(lines)} entries; give 1 to {len(lines)}")
-    chosen = lines[:jobs]
+    entries = _read_entries(path, left_out)
+    if jobs is not None and not 1 <= jobs <= len(entries):
+        raise InputError(f"--jobs {jobs}: {path} holds {len(entries)} entries; give 1 to {len(entries)}")
     tools = read_tools()
     line_of_id: dict[str, int] = {}
     read = []
-    for number, line in chosen:
+    for number, entry in entries[:jobs]:
         try:
-            entry = _parse_entry(line)
             job_id, user_turn = entry["id"], _find_user_turn(entry)
             messages = _read_messages(user_turn)
-            turns = tuple(_read_turns(user_turn))
+            turns = tuple(_read_turns(user_turn, left_out))
         except InputError as error:
             raise InputError(f"{path}:{number}: {error}") from None
         if line_of_id.setdefault(job_id, number) != number:
             raise InputError(f"{path}:{number}: id {job_id} again, after line {line_of_id[job_id]}; take one out")
         read.append(Job(job_id, messages, tools, turns))
     return pace_jobs(read, pace)
+
+
+def _read_entries(path: Path, left_out: LeftOut) -> list[tuple[int, dict[str, Any]]]:
+    """Read the entries, numbered by their lines, but for runs that failed."""
+    entries = []
+    for number, line in _read_lines(path):
+        try:
+            entry = _parse_entry(line)
+        except InputError as error:
+            raise InputError(f"{path}:{number}: {error}") from None
+        if "inference_log" not in entry and str(entry.get("result", "")).startswith("Error during inference"):
+            left_out.failed += 1
+        else:
+            entries.append((number, entry))
+    if not entries:
+        failed = f"{left_out.failed} runs, all of which failed" if left_out.failed else "no entries"
+        raise InputError(f"{path}: holds {failed}")
+    return entries
 
 
 def _read_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -73,14 +88,12 @@ def _parse_entry(line: str) -> dict[str, Any]:
         raise InputError("not JSON that can be read: it has too many levels, or a number of too many digits") from None
     if not isinstance(entry, dict) or not isinstance(entry.get("id"), str):
         raise InputError("not a BFCL result: no id")
-    if "inference_log" not in entry:
-        failed = str(entry.get("result", "")).startswith("Error during inference")
-        problem = "the recorded run failed here; take the line out" if failed else "no inference_log to replay"
-        raise InputError(f"{entry['id']}: {problem}")
     return entry
 
 
 def _find_user_turn(entry: Mapping[str, Any]) -> dict[str, Any]:
+    if "inference_log" not in entry:
+        raise InputError(f"{entry['id']}: no inference_log to replay")
     log = entry["inference_log"]
     if not isinstance(log, list):
         raise InputError(f"{entry['id']}: inference_log is not a list")
@@ -113,26 +126,27 @@ def _read_message(message: Any) -> Message:
     return {"role": role, "content": _join_text(message.get("content"), _QUERY)}
 
 
-def _read_turns(user_turn: Mapping[str, Any]) -> Iterator[Turn]:
+def _read_turns(user_turn: Mapping[str, Any], left_out: LeftOut) -> Iterator[Turn]:
     names = [name for name in user_turn if _STEP.fullmatch(name)]
     if not names:
         raise InputError("no step_0: the entry has no replies")
     names.sort(key=lambda name: int(name.removeprefix("step_")))
     for name in names[:-1]:
-        yield _read_step(name, *_read_log(name, user_turn[name]))
-    content, _ = _read_log(names[-1], user_turn[names[-1]])
+        yield _read_step(name, *_read_log(name, user_turn[name], left_out))
+    content, _ = _read_log(names[-1], user_turn[names[-1]], left_out)
     # The official loop also ends at its step limit and at calls that it cannot decode. No request came after
     # these, so they are an answer: its text.
     yield Turn(json.dumps(content) if _has_calls(content) else _join_text(content, names[-1]))
 
 
-def _read_log(name: str, log: Any) -> tuple[Any, list[str]]:
+def _read_log(name: str, log: Any, left_out: LeftOut) -> tuple[Any, list[str]]:
     """Read the assistant's content and the results of its calls in one step."""
     if not isinstance(log, list) or not all(isinstance(entry, dict) for entry in log):
         raise InputError(f"{name}: not a list of log entries")
     replies = [entry for entry in log if entry.get("role") == "assistant"]
     if len(replies) != 1:
         raise InputError(f"{name}: {len(replies)} assistant entries instead of one")
+    left_out.fields.update(replies[0].keys() - {"role", "content"})
     return replies[0].get("content"), [
         _join_text(entry.get("content"), name) for entry in log if entry.get("role") == "tool"
     ]

@@ -10,21 +10,21 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from agentcache.errors import InputError
+from converters.left_out import ForeignRecord
 from tool_runtime.agent.job import Job, Message, ToolCall, ToolResult, Turn
-from workloads.loaded import Record
 
 # OpenAI's rule.
 ToolName = Annotated[str, Field(pattern="^[a-zA-Z0-9_-]{1,64}$")]
 
 
-class Function(Record):
+class Function(ForeignRecord):
     """A function that was called, with its arguments as JSON text."""
 
     name: ToolName
     arguments: str
 
 
-class Call(Record):
+class Call(ForeignRecord):
     """A tool call as OpenAI's API writes it."""
 
     function: Function
@@ -32,14 +32,12 @@ class Call(Record):
     type: Literal["function"] = "function"
 
 
-class ChatMessage(Record):
+class ChatMessage(ForeignRecord):
     """A message of a chat. The results of a reply's calls come right behind it, in the order of the calls."""
 
     role: Literal["system", "user", "assistant", "tool"]
     content: str | None
     tool_calls: list[Call] | None = None
-    tool_call_id: Any = None
-    name: Any = None
 
 
 def read_chat(job_id: str, chat: Sequence[ChatMessage], place: str, tools: Sequence[dict[str, Any]] = ()) -> Job:

@@ -13,10 +13,11 @@ from pathlib import Path
 from pydantic import Field
 
 from agentcache.errors import InputError
+from converters.left_out import ForeignRecord, LeftOut
 from converters.recorded import Request, Session, draw_recordings, write_sessions
 from tool_runtime.bounds import Microseconds
 from workloads.filler import Encode
-from workloads.loaded import Record, parse_record, read_lines, refuse_compressed
+from workloads.loaded import read_lines, refuse_compressed
 
 _MICROSECONDS = 1e-6
 # The trace does not name the tools.
@@ -25,7 +26,7 @@ _CALLED = ("tool",)
 _unknown = count(-1, -1)
 
 
-class _Request(Record):
+class _Request(ForeignRecord):
     timestamp: Microseconds
     prompt: str = Field(alias="input")
     reply: str = Field(alias="output")
@@ -41,6 +42,7 @@ def convert(
     max_gap_s: float,
     encode: Encode,
     seed: int,
+    left_out: LeftOut,
 ) -> None:
     """Convert `jobs` sessions, all for None, drawn by the seed from a file or from all *.jsonl below a folder.
 
@@ -50,7 +52,7 @@ def convert(
     """
     if not max_gap_s >= 0:
         raise InputError(f"--max-gap {max_gap_s:g}: give seconds, 0 or more")
-    drawn = draw_recordings(_read_sessions(path), jobs, path, seed)
+    drawn = draw_recordings(_read_sessions(path, left_out), jobs, path, seed)
     sessions = (
         Session(requests[0].session_id, arrival_s, [*_list_requests(requests, max_gap_s, encode)])
         for requests, arrival_s in zip(drawn, arrivals(len(drawn)), strict=True)
@@ -58,12 +60,12 @@ def convert(
     write_sessions(out, sessions, kind="lmcache")
 
 
-def _read_sessions(path: Path) -> list[list[_Request]]:
+def _read_sessions(path: Path, left_out: LeftOut) -> list[list[_Request]]:
     """Read the requests of each session in the order of time."""
     sessions: dict[str, list[_Request]] = {}
     for file in _find_files(path):
         for line, text in read_lines(file):
-            request = parse_record(_Request, text, f"{file}:{line}")
+            request = left_out.parse(_Request, text, f"{file}:{line}")
             if request.prompt:
                 sessions.setdefault(request.session_id, []).append(request)
     return [sorted(requests, key=lambda request: request.timestamp) for requests in sessions.values()]

@@ -13,22 +13,25 @@ from pathlib import Path
 from pydantic import Field
 
 from agentcache.errors import InputError
+from converters.left_out import ForeignRecord, LeftOut
 from converters.recorded import write_lines
 from tool_runtime.bounds import Count, Milliseconds, Tokens
-from workloads.loaded import Record, check_enough, check_options, parse_record, read_lines
+from workloads.loaded import check_enough, check_options, read_lines
 from workloads.recording.line import Line
 
 _BLOCK_TOKENS = 512
 
 
-class _Request(Record):
+class _Request(ForeignRecord):
     timestamp: Milliseconds
     input_length: Tokens
     output_length: Tokens
     hash_ids: list[Count] = Field(min_length=1)
 
 
-def convert(path: Path, out: Path, *, jobs: int | None, rate: float | None, max_context: int | None) -> None:
+def convert(
+    path: Path, out: Path, *, jobs: int | None, rate: float | None, max_context: int | None, left_out: LeftOut
+) -> None:
     """Convert the first `jobs` requests, all for None, each a session of its own named after its line.
 
     They come as recorded, or `rate` a second with the recorded gaps in proportion. `max_context` leaves out requests
@@ -36,7 +39,7 @@ def convert(path: Path, out: Path, *, jobs: int | None, rate: float | None, max_
     """
     check_options(jobs, 1.0)
     most = max_context or math.inf
-    fitting = (line for line in _read_requests(path) if line.input_length + line.output_length <= most)
+    fitting = (line for line in _read_requests(path, left_out) if line.input_length + line.output_length <= most)
     chosen = list(islice(fitting, jobs))
     check_enough(jobs, len(chosen), path)
     times = _pace([line.timestamp for line in chosen], rate)
@@ -44,11 +47,11 @@ def convert(path: Path, out: Path, *, jobs: int | None, rate: float | None, max_
     write_lines(out, paced, kind="mooncake", block_tokens=_BLOCK_TOKENS)
 
 
-def _read_requests(path: Path) -> Iterator[Line]:
+def _read_requests(path: Path, left_out: LeftOut) -> Iterator[Line]:
     before_ms = 0.0
     for number, text in read_lines(path):
         place = f"{path}:{number}"
-        request = parse_record(_Request, text, place)
+        request = left_out.parse(_Request, text, place)
         if request.timestamp < before_ms:
             raise InputError(
                 f"{place}: timestamp: {request.timestamp:g} is before that of the line above; sort the file"

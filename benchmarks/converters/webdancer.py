@@ -18,49 +18,44 @@ from typing import Any, Literal
 from pydantic import Field
 
 from converters.chat import Call, ChatMessage, Function, ToolName, read_chat
+from converters.left_out import ForeignRecord, LeftOut
 from converters.pace import Pace, pace_jobs
 from converters.recorded import draw_recordings
 from tool_runtime.agent.job import Job
-from workloads.loaded import Record, parse_record, read_lines
+from workloads.loaded import parse_record, read_lines
 
 _RESULT = re.compile(r"\s*<tool_response>\n?(.*?)\n?</tool_response>\s*", re.DOTALL)
 _CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 
 
-class _Message(Record):
+class _Message(ForeignRecord):
     role: Literal["system", "user", "assistant"]
     content: str
 
 
-class _CallText(Record):
+class _CallText(ForeignRecord):
     name: ToolName
     arguments: dict[str, Any]
 
 
-class _Tool(Record):
+class _Tool(ForeignRecord):
     name_for_model: ToolName
     description_for_model: str
     parameters: dict[str, Any]
-    name_for_human: Any = None
 
 
-class _Trajectory(Record):
+class _Trajectory(ForeignRecord):
     messages: list[_Message] = Field(min_length=1)
     functions: list[_Tool]
-    type: Any = None
-    task: Any = None
-    tool_calls: Any = None
-    answer: Any = None
-    tag: Any = None
 
 
-def read_trajectories(path: Path, *, jobs: int | None, pace: Pace) -> list[Job]:
+def read_trajectories(path: Path, *, jobs: int | None, pace: Pace, left_out: LeftOut) -> list[Job]:
     """Read `jobs` trajectories, all for None, drawn by the seed, each a job with its text named after its line.
 
     Tool times are drawn. Raises InputError with path:line, the field and the message's number.
     """
     recorded = [
-        _read_trajectory(line, parse_record(_Trajectory, text, f"{path}:{line}"), f"{path}:{line}")
+        _read_trajectory(line, left_out.parse(_Trajectory, text, f"{path}:{line}"), f"{path}:{line}")
         for line, text in read_lines(path)
     ]
     return pace_jobs(draw_recordings(recorded, jobs, path, pace.seed), pace)

@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import pytest
 from converters.agent_traces import BlockScale, convert
+from converters.left_out import LeftOut
 from hypothesis import given
 from hypothesis import strategies as st
 from made_agent_trace import BLOCK, make_request, make_sub_agent, make_trace, write_traces
@@ -21,7 +22,16 @@ def _load(path, *, jobs=None, scale=1.0, max_context=None, max_gap_s=60.0):
         return [10.0 * number for number in range(count)]
 
     out = (path if path.is_dir() else path.parent) / "r.jsonl"
-    convert(path, out, jobs=jobs, arrivals=arrivals, scale=scale, max_context=max_context, max_gap_s=max_gap_s)
+    convert(
+        path,
+        out,
+        jobs=jobs,
+        arrivals=arrivals,
+        scale=scale,
+        max_context=max_context,
+        max_gap_s=max_gap_s,
+        left_out=LeftOut(),
+    )
     return load_sessions(out, jobs=None, max_context=None, max_gap_s=None).jobs
 
 

@@ -5,6 +5,7 @@ import json
 import pytest
 from converters.bfcl_multi_turn import find_task, read_jobs
 from converters.bfcl_shapes import read_shapes
+from converters.left_out import LeftOut
 from converters.pace import Pace
 from made_encode import encode
 
@@ -29,7 +30,7 @@ def load(folder, *entries, jobs=None):
     path = folder / "shapes.jsonl"
     path.write_text("".join(json.dumps(entry) + "\n" for entry in entries), encoding="utf-8")
     pace = Pace(lambda count: [0.0] * count, lambda _rng: 2.0, lambda _rng: 7.0, seed=0)
-    return read_jobs(path, jobs=jobs, encode=encode, pace=pace)
+    return read_jobs(path, jobs=jobs, encode=encode, pace=pace, left_out=LeftOut())
 
 
 def test_a_shape_gets_the_questions_and_tools_of_its_task(tmp_path):

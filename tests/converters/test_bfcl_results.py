@@ -4,6 +4,7 @@ import json
 
 import pytest
 from converters.bfcl_results import read_results
+from converters.left_out import LeftOut
 from made_pace import make_pace
 
 from agentcache.errors import InputError
@@ -46,8 +47,8 @@ def write(tmp_path, *lines):
     return path
 
 
-def read(path, jobs=None):
-    return read_results(path, jobs=jobs, pace=make_pace(tool_s=1.5))
+def read(path, jobs=None, left_out=None):
+    return read_results(path, jobs=jobs, pace=make_pace(tool_s=1.5), left_out=left_out or LeftOut())
 
 
 def test_an_entry_keeps_its_messages_calls_and_results(tmp_path):
@@ -122,7 +123,6 @@ SEARCH = [{"search_engine_query": "{}"}]
         ('{"id": "web_search_base_1", "resu', "not JSON"),
         ("[]", "not a BFCL result: no id"),
         ({"id": "web_search_base_1", "result": []}, "no inference_log to replay"),
-        ({"id": "web_search_base_1", "result": "Error during inference: timeout"}, "failed here; take the line out"),
         ({"id": "web_search_base_1", "inference_log": {}}, "inference_log is not a list"),
         ({"id": "web_search_base_1", "inference_log": [{}, {}]}, "2 user turns; only entries with one"),
         (make_entry("multi_turn_base_1"), "only web_search entries are replayed"),
@@ -143,6 +143,19 @@ def test_a_broken_entry_is_named_by_line(tmp_path, line, problem):
     assert str(caught.value).startswith(f"{path}:2: ")
     assert problem in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_failed_runs_and_reasoning_are_left_out_and_counted(tmp_path):
+    failed = {"id": "web_search_base_7", "result": "Error during inference: timed out", "traceback": "Traceback"}
+    left_out = LeftOut()
+    jobs = read(write(tmp_path, failed, make_entry(), failed), left_out=left_out)
+    assert [job.id for job in jobs] == ["web_search_base_0"]
+    assert [*left_out.describe()] == [
+        "Runs that failed and hold nothing to replay, left out: 2.",
+        "Fields that are not read, passed over: reasoning_content 1.",
+    ]
+    with pytest.raises(InputError, match="holds 1 runs, all of which failed"):
+        read(write(tmp_path, failed))
 
 
 def test_a_missing_or_empty_file_is_refused(tmp_path):

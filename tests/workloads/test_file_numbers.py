@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from converters.agent_trace_file import read_trace
+from converters.agent_trace_file import read_traces
+from converters.left_out import LeftOut
 from recorded_lines import HEADER, make_line
 
 from agentcache.errors import InputError
@@ -51,7 +52,7 @@ def _trace(**changes: Any) -> str:
 
 
 RECORDED = (read_recording, _recorded)
-TRACE = (read_trace, _trace)
+TRACE = (lambda path: dict(read_traces(path, LeftOut())), _trace)
 
 
 @pytest.mark.parametrize(
