@@ -63,11 +63,18 @@ def read_whole(path: Path) -> bytes:
 
 
 # How files begin that must be made text first.
-_PACKED = {b"\x1f\x8b": "gunzip", b"\x28\xb5\x2f\xfd": "zstd -d", b"PK": "unzip", b"PAR1": "parquet-tools cat --json"}
+_PACKED = {
+    b"\x1f\x8b": "gunzip",
+    b"\x28\xb5\x2f\xfd": "zstd -d",
+    b"PK\x03\x04": "unzip",
+    b"PAR1": "parquet-tools cat --json",
+}
 
 
 def refuse_compressed(path: Path) -> None:
     """Raise InputError for a file that must be unpacked first."""
+    if not path.is_file():  # What comes through a pipe can be read once.
+        return
     with suppress(OSError), path.open("rb") as file:
         begins = file.read(4)
         if unpack := next((command for magic, command in _PACKED.items() if begins.startswith(magic)), None):
