@@ -62,7 +62,7 @@ def read_calls(path: Path, broken: list[str]) -> tuple[list[ModelCall], list[str
 def _refuse(path: Path, spans: Iterable[Span], broken: Sequence[str]) -> InputError:
     """Say what a file without requests holds, and what would help."""
     if broken:
-        return InputError(f"{path}: no request in it can be read; what is broken first is {broken[0]}")
+        return InputError(f"{broken[0]}; no request in the file can be read")
     begins = " ".join(next(read_lines(path))[1][:200].decode("utf-8", "replace").split())[:60]
     return InputError(
         f"{path}: is no recording and has no span of a request with {NAMES['input'][0]} and {NAMES['output'][0]} or "
