@@ -8,39 +8,31 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from agentcache.engine.rpc.snapshot import EngineSnapshot
-from agentcache.engine.views import Histogram
 
 PREFIX = "agentcache:"
 
-Samples = Iterable[tuple[tuple[str, ...], float | None]]
+Samples = Iterable[tuple[tuple[str, ...], Any]]
 GetSamples = Callable[[EngineSnapshot], Samples]
 MakeMetric = Callable[[Iterable[EngineSnapshot]], Metric]
 
 
-def counter(name: str, text: str, samples: GetSamples, *labels: str) -> MakeMetric:
-    """Make a counter. `samples` gives label values and counts; a count of None is no sample."""
-    return lambda engines: _fill(CounterMetricFamily(PREFIX + name, text, labels=("engine", *labels)), samples, engines)
+def counter(name: str, text: str, source: str | GetSamples, *labels: str) -> MakeMetric:
+    """Make a counter of what `source` names (`read`), or of the label values and counts that it gives."""
+    return lambda engines: _fill(CounterMetricFamily(PREFIX + name, text, labels=("engine", *labels)), source, engines)
 
 
-def gauge(name: str, text: str, samples: GetSamples, *labels: str) -> MakeMetric:
+def gauge(name: str, text: str, source: str | GetSamples, *labels: str) -> MakeMetric:
     """Make a gauge; arguments as for `counter`."""
-    return lambda engines: _fill(GaugeMetricFamily(PREFIX + name, text, labels=("engine", *labels)), samples, engines)
+    return lambda engines: _fill(GaugeMetricFamily(PREFIX + name, text, labels=("engine", *labels)), source, engines)
 
 
-def histogram(name: str, text: str, find: Callable[[EngineSnapshot], Histogram | None]) -> MakeMetric:
-    """Make a histogram. `find` returns None if an engine does not count this."""
-    return histograms(name, text, lambda one: [] if (found := find(one)) is None else [((), found)])
-
-
-def histograms(
-    name: str, text: str, find: Callable[[EngineSnapshot], Iterable[tuple[tuple[str, ...], Histogram]]], *labels: str
-) -> MakeMetric:
-    """Make a histogram for each of the label values that `find` gives."""
+def histogram(name: str, text: str, source: str | GetSamples, *labels: str) -> MakeMetric:
+    """Make a histogram; arguments as for `counter`, with a `Histogram` for each count."""
 
     def make(engines: Iterable[EngineSnapshot]) -> Metric:
         family = HistogramMetricFamily(PREFIX + name, text, labels=("engine", *labels))
         for one in engines:
-            for values, found in find(one):
+            for values, found in _find_samples(one, source):
                 bounded = [(str(float(bound)), count) for bound, count in zip(found.bounds, found.buckets, strict=True)]
                 family.add_metric((str(one.engine), *values), [*bounded, ("+Inf", found.count)], found.total)
         return family
@@ -48,21 +40,29 @@ def histograms(
     return make
 
 
-def by_reason(counts: Mapping[Any, int]) -> Samples:
+def read(one: EngineSnapshot, path: str) -> Samples:
+    """Read what has this path in a snapshot: a sample, or one for each reason; none where the engine has no such."""
+    value: Any = one
+    for name in path.split("."):
+        value = getattr(value, name)
+        if value is None:
+            return ()
+    return by_reason(value) if isinstance(value, Mapping) else [((), value)]
+
+
+def by_reason(counts: Mapping[Any, Any]) -> Samples:
     """Make a sample for each reason or cause, with its words joined to one label value."""
-    return [((label(reason),), count) for reason, count in sorted(counts.items())]
+    return [((reason.replace(" ", "_").replace("-", "_"),), counts[reason]) for reason in sorted(counts)]
 
 
-def label(reason: str) -> str:
-    """Join the words of a reason to one label value."""
-    return reason.replace(" ", "_").replace("-", "_")
+def _find_samples(one: EngineSnapshot, source: str | GetSamples) -> Samples:
+    return read(one, source) if isinstance(source, str) else source(one)
 
 
 def _fill(
-    family: CounterMetricFamily | GaugeMetricFamily, get_samples: GetSamples, engines: Iterable[EngineSnapshot]
+    family: CounterMetricFamily | GaugeMetricFamily, source: str | GetSamples, engines: Iterable[EngineSnapshot]
 ) -> Metric:
     for one in engines:
-        for labels, value in get_samples(one):
-            if value is not None:
-                family.add_metric((str(one.engine), *labels), value)
+        for labels, value in _find_samples(one, source):
+            family.add_metric((str(one.engine), *labels), value)
     return family

@@ -9,11 +9,11 @@ from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from agentcache.engine.rpc.snapshot import EngineSnapshot
-from agentcache.engine.views import ComparisonCounts, Histogram, TierCounts
+from agentcache.engine.views import Histogram, TierCounts
 from agentcache.server.metric_families import (
     PREFIX,
     GetSamples,
-    by_reason,
+    Samples,
     counter,
     gauge,
     histogram,
@@ -47,42 +47,39 @@ def render_metrics(reading: Reading | None) -> bytes:
     return generate_latest(ReadingCollector(reading))
 
 
-def _count_segments(one: EngineSnapshot) -> Histogram | None:
+def _count_segments(one: EngineSnapshot) -> Samples:
     if one.segments is None:
-        return None
+        return ()
     counts = one.segments.requests
     buckets = tuple(sum(count for segments, count in counts.items() if segments <= most) for most in _SEGMENT_BUCKETS)
     total = sum(segments * count for segments, count in counts.items())
-    return Histogram(_SEGMENT_BUCKETS, buckets, sum(counts.values()), total)
+    return [((), Histogram(_SEGMENT_BUCKETS, buckets, sum(counts.values()), total))]
 
 
-def _of_tier(get: Callable[[TierCounts], float]) -> GetSamples:
-    return lambda one: [((), get(one.tier))] if one.tier is not None else ()
+def _count_fetch_waits(one: EngineSnapshot) -> Samples:
+    waits = one.runtime.waits if one.tier is not None and one.runtime is not None else {}
+    return [((), waits["fetch"])] if "fetch" in waits else ()
 
 
-def _against_lru(get: Callable[[ComparisonCounts], float]) -> GetSamples:
-    return lambda one: [((), get(one.comparison))] if one.comparison is not None else ()
-
-
-def _count_fetch_waits(one: EngineSnapshot) -> Histogram | None:
-    return one.runtime.waits.get("fetch") if one.tier is not None and one.runtime is not None else None
+def _count_bytes(get: Callable[[TierCounts], int]) -> GetSamples:
+    return lambda one: () if one.tier is None else [((), get(one.tier) * one.tier.block_bytes)]
 
 
 _CACHE_METRICS = (
     counter(
         "fill_tokens_total",
         "Prompt tokens in front of cached blocks that fill requests computed.",
-        lambda one: [((), one.segments.fill_tokens if one.segments else None)],
+        "segments.fill_tokens",
     ),
     counter(
         "islands_dropped_total",
         "Runs of cached blocks behind a gap that were not reused, because a fill request would have cost more.",
-        lambda one: [((), one.segments.islands_dropped if one.segments else None)],
+        "segments.islands_dropped",
     ),
     counter(
         "segment_fallbacks_total",
         "Requests that could reuse cached blocks only as a prefix, by reason.",
-        lambda one: by_reason(one.segments.fallbacks) if one.segments else (),
+        "segments.fallbacks",
         "reason",
     ),
     counter(
@@ -97,11 +94,11 @@ _CACHE_METRICS = (
         lambda one: [((cause,), lost.age_s) for cause, lost in one.evictions.items()],
         "cause",
     ),
-    gauge("lambda", "The evictor's weight of blocks idle beyond the lifespan.", lambda one: [((), one.lambda_value)]),
+    gauge("lambda", "The evictor's weight of blocks idle beyond the lifespan.", "lambda_value"),
     gauge(
         "prefill_budget_tokens",
         "Prompt tokens that the last step could have had, under adaptive chunking.",
-        lambda one: [((), one.prefill_budget)],
+        "prefill_budget",
     ),
     histogram(
         "request_segments",
@@ -111,76 +108,58 @@ _CACHE_METRICS = (
 )
 
 _TIER_METRICS = (
-    gauge("host_blocks", "Blocks that the CPU cache has room for.", _of_tier(lambda tier: tier.total)),
-    gauge("host_used_blocks", "Blocks of the CPU cache that hold KV.", _of_tier(lambda tier: tier.used)),
-    counter("stored_blocks_total", "Blocks copied to the CPU cache.", _of_tier(lambda tier: tier.stored)),
+    gauge("host_blocks", "Blocks that the CPU cache has room for.", "tier.total"),
+    gauge("host_used_blocks", "Blocks of the CPU cache that hold KV.", "tier.used"),
+    counter("stored_blocks_total", "Blocks copied to the CPU cache.", "tier.stored"),
     counter(
         "stored_bytes_total",
         "Bytes copied to the CPU cache, from all GPUs of the engine, thrown away or not.",
-        _of_tier(lambda tier: (tier.stored + tier.overwritten) * tier.block_bytes),
+        _count_bytes(lambda tier: tier.stored + tier.overwritten),
     ),
-    counter(
-        "store_seconds_total",
-        "Seconds that these copies took, of all GPUs of the engine.",
-        _of_tier(lambda tier: tier.store_s),
-    ),
-    counter(
-        "failed_stores_total",
-        "Blocks whose copies to the CPU cache failed.",
-        _of_tier(lambda tier: tier.failed_stores),
-    ),
+    counter("store_seconds_total", "Seconds that these copies took, of all GPUs of the engine.", "tier.store_s"),
+    counter("failed_stores_total", "Blocks whose copies to the CPU cache failed.", "tier.failed_stores"),
     counter(
         "overwritten_stores_total",
         "Blocks that the GPU reused before they were copied to the CPU cache.",
-        _of_tier(lambda tier: tier.overwritten),
+        "tier.overwritten",
     ),
     counter(
         "avoided_stores_total",
         "Blocks not copied to the CPU cache, because few like them were ever fetched.",
-        _of_tier(lambda tier: tier.avoided),
+        "tier.avoided",
     ),
-    counter("fetched_blocks_total", "Blocks copied back to the GPU.", _of_tier(lambda tier: tier.fetched)),
+    counter("fetched_blocks_total", "Blocks copied back to the GPU.", "tier.fetched"),
     counter(
         "fetched_bytes_total",
         "Bytes copied back, to all GPUs of the engine.",
-        _of_tier(lambda tier: tier.fetched * tier.block_bytes),
+        _count_bytes(lambda tier: tier.fetched),
     ),
-    counter(
-        "fetch_seconds_total",
-        "Seconds that these copies took, of all GPUs of the engine.",
-        _of_tier(lambda tier: tier.fetch_s),
-    ),
-    counter(
-        "failed_fetches_total",
-        "Blocks whose copies back to the GPU failed.",
-        _of_tier(lambda tier: tier.failed_fetches),
-    ),
+    counter("fetch_seconds_total", "Seconds that these copies took, of all GPUs of the engine.", "tier.fetch_s"),
+    counter("failed_fetches_total", "Blocks whose copies back to the GPU failed.", "tier.failed_fetches"),
     histogram(
         "fetch_wait_seconds",
         "Seconds that turns waited for blocks from the CPU cache; old name of turn_wait_seconds for reason fetch.",
         _count_fetch_waits,
     ),
-    counter("host_evicted_blocks_total", "Blocks lost from the CPU cache.", _of_tier(lambda tier: tier.evicted)),
+    counter("host_evicted_blocks_total", "Blocks lost from the CPU cache.", "tier.evicted"),
 )
 
 _COMPARISON_METRICS = (
-    counter(
-        "reused_tokens_total", "Prompt tokens that were not computed.", _against_lru(lambda one: one.reused_tokens)
-    ),
+    counter("reused_tokens_total", "Prompt tokens that were not computed.", "comparison.reused_tokens"),
     counter(
         "lru_tokens_total",
         "Prompt tokens that a shadow LRU of the same requests would have hit.",
-        _against_lru(lambda one: one.lru_tokens),
+        "comparison.lru_tokens",
     ),
     counter(
         "prefill_saved_seconds_total",
         "Seconds of prefill that requests computed less than under that LRU, estimated.",
-        _against_lru(lambda one: one.saved_s),
+        "comparison.saved_s",
     ),
     counter(
         "prefill_lost_seconds_total",
         "Seconds of prefill that other requests computed more than under that LRU, estimated.",
-        _against_lru(lambda one: one.lost_s),
+        "comparison.lost_s",
     ),
 )
 
@@ -189,7 +168,7 @@ _OBSERVER_METRICS = (
     counter(
         "observer_failures_total",
         "Parts that only explain which failed, and are off since; requests are served as before.",
-        lambda one: [((observer,), failures) for observer, failures in one.observer_failures.items()],
+        "observer_failures",
         "observer",
     ),
 )

@@ -2,40 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from agentcache.engine.rpc.snapshot import EngineSnapshot
-from agentcache.engine.views import PLACE_OF, Histogram, LossCause, RuntimeCounts
-from agentcache.server.metric_families import (
-    GetSamples,
-    Samples,
-    by_reason,
-    counter,
-    gauge,
-    histogram,
-    histograms,
-    label,
-)
+from agentcache.engine.views import PLACE_OF, ToolCounts
+from agentcache.server.metric_families import Samples, by_reason, counter, gauge, histogram
 
 
-def _all(get: Callable[[RuntimeCounts], Samples]) -> GetSamples:
-    return lambda one: get(one.runtime) if one.runtime is not None else ()
+def _tools(one: EngineSnapshot) -> Mapping[str, ToolCounts]:
+    return one.runtime.tools if one.runtime is not None else {}
 
 
-def _one(get: Callable[[RuntimeCounts], float]) -> GetSamples:
-    return _all(lambda runtime: [((), get(runtime))])
-
-
-def _of(get: Callable[[RuntimeCounts], Histogram]) -> Callable[[EngineSnapshot], Histogram | None]:
-    return lambda one: get(one.runtime) if one.runtime is not None else None
-
-
-def _waits(one: EngineSnapshot) -> list[tuple[tuple[str, ...], Histogram]]:
-    waits = one.runtime.waits if one.runtime is not None else {}
-    return [((label(reason),), counts) for reason, counts in sorted(waits.items())]
-
-
-def _by_place(counts: Mapping[LossCause, int]) -> Samples:
+def _by_place(one: EngineSnapshot) -> Samples:
+    counts = one.runtime.evicted_from if one.runtime is not None else {}
     return [
         ((PLACE_OF[cause], *labels), value)
         for cause in sorted(counts)
@@ -44,91 +23,89 @@ def _by_place(counts: Mapping[LossCause, int]) -> Samples:
 
 
 RUNTIME_METRICS = (
-    gauge("jobs", "Jobs that the runtime remembers.", _one(lambda runtime: runtime.jobs)),
-    counter(
-        "jobs_ended_total", "Jobs that ended, by cause.", _all(lambda runtime: by_reason(runtime.jobs_ended)), "cause"
-    ),
+    gauge("jobs", "Jobs that the runtime remembers.", "runtime.jobs"),
+    counter("jobs_ended_total", "Jobs that ended, by cause.", "runtime.jobs_ended", "cause"),
     histogram(
         "job_latency_seconds",
         "Seconds from a job's first arrival to its last reply, tools included, of jobs that ended.",
-        _of(lambda runtime: runtime.job_latency_s),
+        "runtime.job_latency_s",
     ),
     histogram(
         "answer_latency_seconds",
         "Seconds from a question to its answer, tools included: a whole reply that calls no tool.",
-        _of(lambda runtime: runtime.answer_latency_s),
+        "runtime.answer_latency_s",
     ),
-    histograms(
+    histogram(
         "turn_wait_seconds",
         "Seconds from a turn's arrival until it ran, by what held it, of turns that it held for 1 ms or more.",
-        _waits,
+        "runtime.waits",
         "reason",
     ),
-    histogram("job_turns", "Turns of jobs that ended.", _of(lambda runtime: runtime.job_turns)),
+    histogram("job_turns", "Turns of jobs that ended.", "runtime.job_turns"),
     counter(
         "tool_gap_seconds_total",
         "Seconds from the end of a turn that called this tool to the job's next request, summed.",
-        _all(lambda runtime: [((tool,), gaps.seconds) for tool, gaps in runtime.tools.items()]),
+        lambda one: [((tool,), gaps.seconds) for tool, gaps in _tools(one).items()],
         "tool",
     ),
     counter(
         "tool_gaps_total",
         "Turns that called this tool and were followed by another.",
-        _all(lambda runtime: [((tool,), gaps.gaps) for tool, gaps in runtime.tools.items()]),
+        lambda one: [((tool,), gaps.gaps) for tool, gaps in _tools(one).items()],
         "tool",
     ),
-    gauge("pins", "Pins that live.", _one(lambda runtime: runtime.pins.live)),
-    gauge("pinned_blocks", "Blocks that pins keep.", _one(lambda runtime: runtime.pins.blocks)),
-    gauge("pin_budget_blocks", "Blocks that pins may keep together.", _one(lambda runtime: runtime.pins.budget_blocks)),
-    counter("pins_begun_total", "Pins begun.", _one(lambda runtime: runtime.pins.began)),
-    counter("pins_ended_total", "Pins ended, by cause.", _all(lambda runtime: by_reason(runtime.pins.ended)), "cause"),
+    gauge("pins", "Pins that live.", "runtime.pins.live"),
+    gauge("pinned_blocks", "Blocks that pins keep.", "runtime.pins.blocks"),
+    gauge("pin_budget_blocks", "Blocks that pins may keep together.", "runtime.pins.budget_blocks"),
+    counter("pins_begun_total", "Pins begun.", "runtime.pins.began"),
+    counter("pins_ended_total", "Pins ended, by cause.", "runtime.pins.ended", "cause"),
     counter(
         "pin_held_seconds_total",
         "Seconds that ended pins lasted, summed.",
-        _one(lambda runtime: runtime.pins.held_s),
+        "runtime.pins.held_s",
     ),
-    counter("prompt_tokens_total", "Prompt tokens of jobs.", _one(lambda runtime: runtime.prompt_tokens)),
-    counter("hit_tokens_total", "Those that came from the cache.", _one(lambda runtime: runtime.hit_tokens)),
+    counter("prompt_tokens_total", "Prompt tokens of jobs.", "runtime.prompt_tokens"),
+    counter("hit_tokens_total", "Those that came from the cache.", "runtime.hit_tokens"),
     counter(
         "hit_tokens_by_place_total",
         "Prompt tokens of jobs that came from the GPU's cache, or were fetched from elsewhere, by place.",
-        _all(lambda runtime: by_reason(runtime.hits)),
+        "runtime.hits",
         "place",
     ),
     counter(
         "recomputed_tokens_total",
         "Prompt tokens that repeat the job's last turn and were no longer cached.",
-        _one(lambda runtime: runtime.recomputed_tokens),
+        "runtime.recomputed_tokens",
     ),
     counter(
         "missed_tokens_total",
         "Prompt tokens of jobs that were not cached, by reason.",
-        _all(lambda runtime: by_reason(runtime.missed_tokens)),
+        "runtime.missed_tokens",
         "reason",
     ),
     counter(
         "evicted_tokens_total",
         "Those that were evicted, by place and reason, where there is a CPU cache.",
-        _all(lambda runtime: _by_place(runtime.evicted_from)),
+        _by_place,
         "place",
         "reason",
     ),
     counter(
         "changed_prompts_total",
         "Prompts that left the last turn of their job, by what changed.",
-        _all(lambda runtime: by_reason(runtime.changed_prompts)),
+        "runtime.changed_prompts",
         "cause",
     ),
     counter(
         "found_jobs_total",
         "Requests of jobs, by how their job was found.",
-        _all(lambda runtime: by_reason(runtime.found_jobs)),
+        "runtime.found_jobs",
         "how",
     ),
-    counter("job_log_lost_total", "Jobs that are missing in the job log.", _one(lambda runtime: runtime.log_lost)),
+    counter("job_log_lost_total", "Jobs that are missing in the job log.", "runtime.log_lost"),
     counter(
         "held_turns_total",
         "Turns that waited to compute their contexts, because jobs wanted more than the caches hold.",
-        _one(lambda runtime: runtime.held_turns),
+        "runtime.held_turns",
     ),
 )
