@@ -35,7 +35,6 @@ from agentcache.profile.bench_engine import BenchEngine, make_bench_config
 from agentcache.profile.display import print_estimate, print_fits, show_progress
 from agentcache.profile.link import MeasuredLink, measure_link
 from agentcache.profile.measurer import Measurer, Sample
-from agentcache.profile.plot import plot_fits
 from agentcache.profile.points import Limits, Point, PointSource
 from agentcache.profile.settings import ProfileSettings
 from agentcache.run.folder import divert_output
@@ -63,7 +62,7 @@ class Measured:
 def profile(settings: ProfileSettings) -> int:
     """Return the exit status: 0, or 130 after Ctrl-C, when the fits are made of what was measured until then.
 
-    Writes the profile, what it is made of and a plot to `settings.out`. Raises InputError or ServerError.
+    Writes the profile and what it is made of to `settings.out`. Raises InputError or ServerError.
     """
     settings.check()
     check_vllm()
@@ -90,9 +89,7 @@ def profile(settings: ProfileSettings) -> int:
         print_fits(console, prefills, steps)
         print_estimate(console, steps, _estimate(config, key))
         save_profile(_make_profile(key, prefills, steps, measured, link), settings.out)
-        picture, title = path.with_suffix(".png"), f"{key}, measured with vLLM {installed_version()}"
-        plot_fits(prefills, steps, title, None if link is None else link.fitted).savefig(picture, dpi=130)
-        console.print(f"profile: {path}\nplot: {picture}\npoints: {points_file}", markup=False, highlight=False)
+        console.print(f"profile: {path}\npoints: {points_file}", markup=False, highlight=False)
     return INTERRUPTED if measured.interrupted else 0
 
 

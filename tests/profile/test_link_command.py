@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import vllm
-from matplotlib.figure import Figure
 from rich.console import Console
 from sizes import IS_THOROUGH
 from vllm.config import VllmConfig
@@ -30,7 +29,6 @@ from agentcache.profile.command import Measured
 from agentcache.profile.link import measure_link
 from agentcache.profile.link_process import LinkLayout, find_layout, run_link_process
 from agentcache.profile.link_rows import LinkRow, fit_link, read_rows
-from agentcache.profile.plot import _draw_link
 from agentcache.profile.settings import ProfileSettings
 
 MODEL = CostModel(k1=1e-7, k2=23e-6, k3=2e-7, k4=21e-6, k5=4.3e-10, k6=8.4e-10, intercept_s=2e-3)
@@ -191,18 +189,6 @@ def test_a_failed_process_s_last_line_is_the_error(tmp_path: Path, monkeypatch: 
         run_link_process(LLAMA, tmp_path / "rows")
 
 
-def test_the_plot_has_what_was_measured_and_the_fits() -> None:
-    axes = Figure().subplots()
-    _draw_link(axes, fit_link(make_rows(LLAMA)))
-    drawn = {str(line.get_label()): line for line in axes.get_lines()}
-    assert {"fetch", "store", "both ways, each", "beside products"} <= drawn.keys()
-    for name, seconds in (("fetch", lambda row: row.fetch_s), ("both ways, each", lambda row: row.both_s)):
-        assert list(drawn[name].get_ydata()) == [row.gb_s(seconds(row)) for row in make_rows(LLAMA)]
-    # The rows are those of a link, so the lines go through the marks.
-    lines = [line for line in axes.get_lines() if str(line.get_label()).startswith("_")]
-    assert list(lines[0].get_ydata()) == pytest.approx(list(drawn["fetch"].get_ydata()))
-
-
 @pytest.fixture
 def made_steps(monkeypatch: pytest.MonkeyPatch) -> list[Measured]:
     """What has been "measured", one for each run. Of the overlaps that a fit tries, only its own."""
@@ -231,13 +217,9 @@ def test_profile_writes_the_section_where_there_is_a_link(
     assert path.with_suffix(".link.jsonl").exists() == on_gpu
     if section is not None:
         assert section.speeds.fetch.gb_s == pytest.approx(40)
-    assert path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_profile_is_kept_unless_it_is_to_be_replaced(
-    tmp_path: Path, made_steps: list[Measured], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(command, "plot_fits", lambda *_: Figure())
+def test_a_profile_is_kept_unless_it_is_to_be_replaced(tmp_path: Path, made_steps: list[Measured]) -> None:
     kept, of_another = tmp_path / "tiny_cpu_tp1_float32.json", tmp_path / "tiny_h200_tp1_bfloat16.json"
     of_another.write_text("of another engine")
     assert command.profile(ProfileSettings(model="tiny", out=tmp_path)) == 0

@@ -62,7 +62,7 @@ def test_every_step_has_the_rows_that_its_point_asks_for(out: Path) -> None:
     assert together >= 5
 
 
-def test_profile_and_plot_are_written(out: Path) -> None:
+def test_a_profile_is_written(out: Path) -> None:
     key = ProfileKey(model="tiny", gpu="cpu", tensor_parallel_size=1, dtype="float32")
     profile = load_profile(out / key.file_name, key)
     assert profile.measured
@@ -74,4 +74,3 @@ def test_profile_and_plot_are_written(out: Path) -> None:
     assert profile.steps is not None
     assert profile.steps.count >= 32
     assert profile.steps.step_cost.prefill_s(1024) > profile.steps.step_cost.prefill_s(16) > 0
-    assert (out / key.file_name).with_suffix(".png").read_bytes().startswith(b"\x89PNG")
