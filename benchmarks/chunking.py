@@ -140,7 +140,8 @@ def run(bench: BenchEngine, options: argparse.Namespace) -> None:
     print(json.dumps({name: value for name, value in record.items() if name != "settings"}), flush=True)  # noqa: T201
     for setting in TINY_SETTINGS if options.tiny else SETTINGS:
         chunking = setting and Tuning(chunking_threshold=setting[0], chunking_floor=setting[1])
-        bench.control.set_chunking(chunking)
+        bench.control.scheduler.step_limit.tuning = chunking
+        bench.control.limit_step(None)
         if not bench.engine.reset_prefix_cache():
             raise SystemExit("the cache of the setting before could not be emptied")
         left = prefill_budget(chunking, options.decodes, bench.control.step_tokens) if chunking else None

@@ -27,6 +27,7 @@ import numpy as np
 import torch
 from vllm.platforms import current_platform
 
+from agentcache.errors import InputError
 from agentcache.models.catalog import SHAPE_PREFIX
 from agentcache.models.shapes import SHAPES, TINY, Shape
 from agentcache.profile.bench_engine import BenchEngine, Timing, make_bench_config
@@ -116,7 +117,9 @@ def floor_s(timing: Timing, shape: Shape, flops_s: float) -> float:
 
 def measure(bench: BenchEngine, tokens: Sequence[int], case: Case, repeats: int) -> Timing:
     """The repeat with the median TTFT."""
-    bench.control.set_max_gaps(case.max_gaps)
+    if bench.control.scheduler.gap_filler is None:
+        raise InputError("the engine reuses prefixes only; the log says why")
+    bench.control.scheduler.gap_filler.max_gaps = case.max_gaps
     bench.control.limit_step(case.step_tokens)
     timings = []
     for _ in range(repeats + 1):

@@ -11,7 +11,6 @@ from agentcache.engine.vllm.engine import EngineCore, Executor, LLMEngine
 from agentcache.engine.vllm.types import BlockHash, Request, SamplingParams, make_block_hash_with_group_id
 from agentcache.errors import CompatibilityError, InputError
 from agentcache.profile.step_log import LoggingScheduler
-from agentcache.tuning import Tuning
 
 LOGGING_SCHEDULER = f"{LoggingScheduler.__module__}.{LoggingScheduler.__name__}"
 
@@ -73,17 +72,6 @@ class BenchControl:
         }
         # There may be several of a hash: two requests of a step can compute the same block.
         self._pool.evict_blocks({block.block_id for block in self._pool.blocks if block.block_hash in dropped})
-
-    def set_max_gaps(self, count: int) -> None:
-        """Set the most gaps of a hit; 0 is stock prefix caching. Raises InputError if the engine cannot have gaps."""
-        if self.scheduler.gap_filler is None:
-            raise InputError("the engine reuses prefixes only; the log says why")
-        self.scheduler.gap_filler.max_gaps = count
-
-    def set_chunking(self, tuning: Tuning | None) -> None:
-        """Shrink the prefill of steps as this says; None leaves steps at their full size."""
-        self.scheduler.step_limit.tuning = tuning
-        self.scheduler.max_num_scheduled_tokens = self._step_tokens
 
     def limit_step(self, tokens: int | None) -> None:
         """Limit a step to so many tokens; None is what the engine was started with."""

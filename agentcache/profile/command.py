@@ -28,12 +28,13 @@ from agentcache.policy.cost import (
     fit_cost_model,
     save_profile,
 )
+from agentcache.policy.link_profile import LinkProfile
 from agentcache.policy.presets import GPUS, estimate_step_cost
 from agentcache.policy.step_cost import StepCost
 from agentcache.policy.step_fit import FittedStepCost, MeasuredStep, fit_step_cost
 from agentcache.profile.bench_engine import BenchEngine, make_bench_config
 from agentcache.profile.display import print_estimate, print_fits, show_progress
-from agentcache.profile.link import MeasuredLink, measure_link
+from agentcache.profile.link import measure_link
 from agentcache.profile.measurer import Measurer, Sample
 from agentcache.profile.points import Limits, Point, PointSource
 from agentcache.profile.settings import ProfileSettings
@@ -163,7 +164,7 @@ def _estimate(config: VllmConfig, key: ProfileKey) -> StepCost | None:
 
 
 def _make_profile(
-    key: ProfileKey, prefills: FittedCostModel, steps: FittedStepCost, measured: Measured, link: MeasuredLink | None
+    key: ProfileKey, prefills: FittedCostModel, steps: FittedStepCost, measured: Measured, link: LinkProfile | None
 ) -> CostProfile:
     device = "CPU backend" if current_platform.is_cpu() else current_platform.get_device_name()
     return CostProfile(
@@ -174,7 +175,7 @@ def _make_profile(
         r_squared=prefills.r_squared,
         cost_model=prefills.cost_model,
         steps=StepProfile(count=len(steps.residuals), r_squared=steps.r_squared, step_cost=steps.step_cost),
-        link=None if link is None else link.section,
+        link=link,
         kv_tokens=measured.kv_tokens,
     )
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -20,16 +19,9 @@ _DOUBTFUL = 0.98
 _LINES_PER_RUN = 10
 
 
-class Advance(Protocol):
-    """Shows every point that is measured."""
-
-    def __call__(self) -> None:
-        """Note that one more point is measured."""
-
-
 @contextmanager
-def show_progress(console: Console, total: int) -> Iterator[Advance]:
-    """Show a bar, or a line now and then where the output is no terminal."""
+def show_progress(console: Console, total: int) -> Iterator[Callable[[], None]]:
+    """Show a bar, or a line now and then where the output is no terminal. To be called for each point that is done."""
     columns = (SpinnerColumn(), TextColumn("[bold]measuring"), BarColumn(bar_width=20), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task("measuring", total=total)

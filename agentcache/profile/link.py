@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 
@@ -12,60 +12,51 @@ from rich.table import Table
 from agentcache.engine.vllm.base import VllmConfig, current_platform
 from agentcache.engine.vllm.compat import installed_version
 from agentcache.errors import InputError
-from agentcache.policy.link_profile import LinkProfile
-from agentcache.profile.link_process import LinkLayout, find_layout, run_link_process
-from agentcache.profile.link_rows import FittedLink, fit_link, predict_s
+from agentcache.policy.link_profile import LinkProfile, LinkSpeeds
+from agentcache.profile.link_process import find_layout, run_link_process
+from agentcache.profile.link_rows import LinkRow, fit_link, predict_s
 
 
-def print_link(console: Console, link: FittedLink) -> None:
+def print_link(console: Console, speeds: LinkSpeeds, rows: Sequence[LinkRow]) -> None:
     """Print the rows in gigabytes a second, each way, and what is fitted to them."""
-    table = Table(title=f"host's memory: GB/s, blocks of {link.rows[0].bytes:,} bytes", title_justify="left")
+    table = Table(title=f"host's memory: GB/s, blocks of {rows[0].bytes:,} bytes", title_justify="left")
     for column in ("blocks", "fetch", "store", "both ways, each", "beside products", "products slower"):
         table.add_column(column, justify="right")
-    for row in link.rows:
+    for row in rows:
         rates = (f"{row.gb_s(seconds):.1f}" for seconds in (row.fetch_s, row.store_s, row.both_s, row.beside_s))
         table.add_row(f"{row.blocks:,}", *rates, f"{row.slowdown:.2f} times")
     console.print(table)
-    fetch, store = link.speeds.fetch, link.speeds.store
-    measured = {"fetch": (fetch, [row.fetch_s for row in link.rows]), "store": (store, [r.store_s for r in link.rows])}
+    measured = {
+        "fetch": (speeds.fetch, [row.fetch_s for row in rows]),
+        "store": (speeds.store, [row.store_s for row in rows]),
+    }
     for name, (speed, times) in measured.items():
-        pairs = zip(link.rows, times, strict=True)
+        pairs = zip(rows, times, strict=True)
         off = max(abs(predict_s(speed, row) / seconds - 1) for row, seconds in pairs)
         console.print(
             f"{name}: {1e3 * speed.latency_s:.2f} ms and {speed.gb_s:.1f} GB/s, off by at most {100 * off:.0f} %"
         )
-    console.print(f"both ways at once, each keeps {100 * link.speeds.both_share:.0f} % of that")
+    console.print(f"both ways at once, each keeps {100 * speeds.both_share:.0f} % of that")
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredLink:
-    """What was measured, and the profile's section made of it."""
-
-    fitted: FittedLink
-    section: LinkProfile
-
-
-def measure_link(config: VllmConfig, rows_file: Path, console: Console) -> MeasuredLink | None:
-    """Measure and print it, and write its rows; None, with a line that says why, where that cannot be done."""
+def measure_link(config: VllmConfig, rows_file: Path, console: Console) -> LinkProfile | None:
+    """Measure it, print and write the rows, and return the profile's section; None, and print why, if there is none."""
     if not current_platform.is_cuda():
         console.print("host's memory: no link to measure, for the engine runs on no CUDA device")
         return None
     try:
         layout = find_layout(config)
         console.print("host's memory: measuring copies to the GPU and from it")
-        link = fit_link(run_link_process(layout, rows_file))
+        rows = run_link_process(layout, rows_file)
+        speeds = fit_link(rows)
     except InputError as error:
         console.print(f"host's memory: the link is not measured: {error}", style="red", markup=False)
         return None
-    print_link(console, link)
-    return MeasuredLink(link, _make_section(link, layout))
-
-
-def _make_section(link: FittedLink, layout: LinkLayout) -> LinkProfile:
+    print_link(console, speeds, rows)
     return LinkProfile(
         source=f"agentcache profile on {current_platform.get_device_name()}, vLLM {installed_version()}, "
-        f"{date.today()}, copies of {link.rows[0].blocks:,} to {link.rows[-1].blocks:,} blocks",
+        f"{date.today()}, copies of {rows[0].blocks:,} to {rows[-1].blocks:,} blocks",
         pieces=layout.pieces,
         piece_bytes=layout.piece_bytes,
-        speeds=link.speeds,
+        speeds=speeds,
     )

@@ -131,19 +131,11 @@ def read_rows(file: Path) -> list[LinkRow]:
     return [LinkRow(**json.loads(line)) for line in file.read_text(encoding="utf-8").splitlines()]
 
 
-@dataclass(frozen=True, slots=True)
-class FittedLink:
-    """The speeds with the rows that they are fitted to."""
-
-    speeds: LinkSpeeds
-    rows: Sequence[LinkRow]
-
-
-def fit_link(rows: Sequence[LinkRow]) -> FittedLink:
+def fit_link(rows: Sequence[LinkRow]) -> LinkSpeeds:
     """Fit the speeds. Raises InputError for rows that no link explains."""
     fetch, store = _fit("fetch", rows, lambda row: row.fetch_s), _fit("store", rows, lambda row: row.store_s)
     both = _fit("both ways", rows, lambda row: row.both_s)
-    return FittedLink(LinkSpeeds(fetch=fetch, store=store, both_share=_find_share(fetch, store, both)), rows)
+    return LinkSpeeds(fetch=fetch, store=store, both_share=_find_share(fetch, store, both))
 
 
 def predict_s(speed: LinkSpeed, row: LinkRow) -> float:

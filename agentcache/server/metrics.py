@@ -34,8 +34,7 @@ class ReadingCollector(Collector):
         """Yield the metrics, and how old they are."""
         engines = self._reading.engines if self._reading is not None else ()
         yield _describe_policy(engines)
-        makers = (*_CACHE_METRICS, *_TIER_METRICS, *_COMPARISON_METRICS, *RUNTIME_METRICS, *_OBSERVER_METRICS)
-        yield from (make(engines) for make in makers)
+        yield from (make(engines) for make in (*_METRICS, *RUNTIME_METRICS))
         age = GaugeMetricFamily(f"{PREFIX}snapshot_age_seconds", "Seconds since the engines told these values.")
         if self._reading is not None:
             age.add_metric((), self._reading.age_s)
@@ -65,7 +64,7 @@ def _count_bytes(get: Callable[[TierCounts], int]) -> GetSamples:
     return lambda one: () if one.tier is None else [((), get(one.tier) * one.tier.block_bytes)]
 
 
-_CACHE_METRICS = (
+_METRICS = (
     counter(
         "fill_tokens_total",
         "Prompt tokens in front of cached blocks that fill requests computed.",
@@ -105,9 +104,6 @@ _CACHE_METRICS = (
         "Segments of requests that had gaps filled; a request has one fill request less.",
         _count_segments,
     ),
-)
-
-_TIER_METRICS = (
     gauge("host_blocks", "Blocks that the CPU cache has room for.", "tier.total"),
     gauge("host_used_blocks", "Blocks of the CPU cache that hold KV.", "tier.used"),
     counter("stored_blocks_total", "Blocks copied to the CPU cache.", "tier.stored"),
@@ -142,9 +138,6 @@ _TIER_METRICS = (
         _count_fetch_waits,
     ),
     counter("host_evicted_blocks_total", "Blocks lost from the CPU cache.", "tier.evicted"),
-)
-
-_COMPARISON_METRICS = (
     counter("reused_tokens_total", "Prompt tokens that were not computed.", "comparison.reused_tokens"),
     counter(
         "lru_tokens_total",
@@ -161,10 +154,6 @@ _COMPARISON_METRICS = (
         "Seconds of prefill that other requests computed more than under that LRU, estimated.",
         "comparison.lost_s",
     ),
-)
-
-
-_OBSERVER_METRICS = (
     counter(
         "observer_failures_total",
         "Parts that only explain which failed, and are off since; requests are served as before.",

@@ -15,7 +15,7 @@ from pydantic import Field
 from agentcache.errors import InputError
 from converters.left_out import ForeignRecord, LeftOut
 from converters.recorded import Request, Session, draw_recordings, write_sessions
-from tool_runtime.bounds import Microseconds
+from tool_runtime.bounds import MAX_S
 from workloads.filler import Encode
 from workloads.loaded import read_lines, refuse_compressed
 
@@ -27,7 +27,7 @@ _unknown = count(-1, -1)
 
 
 class _Request(ForeignRecord):
-    timestamp: Microseconds
+    timestamp: int = Field(ge=0, le=MAX_S * 10**6)
     prompt: str = Field(alias="input")
     reply: str = Field(alias="output")
     session_id: str = Field(min_length=1)

@@ -94,14 +94,13 @@ def test_without_a_cuda_device_there_is_no_link_to_measure(tmp_path: Path) -> No
 
 
 def test_with_one_it_is_measured_fitted_and_shown(gpu: list[LinkLayout], tmp_path: Path) -> None:
-    measured, said = run(configure("shape:llama-3.1-8b", block_size=16), tmp_path / "rows")
+    section, said = run(configure("shape:llama-3.1-8b", block_size=16), tmp_path / "rows")
     assert gpu == [LLAMA]
-    assert measured is not None
-    section = measured.section
+    assert section is not None
     assert (section.pieces, section.piece_bytes) == (32, 65_536)
     assert section.source.startswith(f"agentcache profile on NVIDIA H200, vLLM {vllm.__version__}")
     assert section.source.endswith(", copies of 1 to 4,096 blocks")
-    assert section.speeds == fit_link(make_rows(LLAMA)).speeds
+    assert section.speeds == fit_link(make_rows(LLAMA))
     assert section.speeds.fetch.gb_s == pytest.approx(40)
     assert "blocks of 2,097,152 bytes" in said
     assert "fetch: 0.10 ms and 40.0 GB/s, off by at most 0 %" in said

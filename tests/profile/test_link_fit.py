@@ -43,11 +43,12 @@ def test_latency_and_bandwidth_of_each_way_come_out_again(
     fetch_latency_s: float, fetch_gb_s: float, store_latency_s: float, store_gb_s: float
 ) -> None:
     fetch, store = speed(fetch_latency_s, fetch_gb_s), speed(store_latency_s, store_gb_s)
-    fitted = fit_link(make_rows(fetch, store, fetch))
-    for found, made in ((fitted.speeds.fetch, fetch), (fitted.speeds.store, store)):
+    rows = make_rows(fetch, store, fetch)
+    speeds = fit_link(rows)
+    for found, made in ((speeds.fetch, fetch), (speeds.store, store)):
         assert found.model_dump() == pytest.approx(made.model_dump(), rel=1e-4)
-        assert [predict_s(found, row) for row in fitted.rows] == pytest.approx(
-            [predict_s(made, row) for row in fitted.rows], rel=1e-6
+        assert [predict_s(found, row) for row in rows] == pytest.approx(
+            [predict_s(made, row) for row in rows], rel=1e-6
         )
 
 
@@ -79,12 +80,12 @@ def test_with_the_share_the_simulated_link_takes_as_long(
     costs = [Link(latency_s, BLOCK_BYTES / (way.gb_s * 1e9)) for way in (fetch, store)]
     links = Links(*costs, share)
     rows = [replace(row, both_s=find_end_s(links, row.blocks)) for row in make_rows(fetch, store, fetch)]
-    assert fit_link(rows).speeds.both_share == pytest.approx(share, rel=1e-3)
+    assert fit_link(rows).both_share == pytest.approx(share, rel=1e-3)
 
 
 def test_noise_moves_the_fit_a_little() -> None:
     made = speed(0.00006, 42.0)
-    speeds = fit_link(make_rows(made, made, speed(0.00008, 26.0), noise=0.03)).speeds
+    speeds = fit_link(make_rows(made, made, speed(0.00008, 26.0), noise=0.03))
     assert speeds.fetch.gb_s == pytest.approx(42.0, rel=0.03)
     assert speeds.fetch.latency_s == pytest.approx(0.00006, rel=0.1)
     assert speeds.both_share == pytest.approx(26 / 42, rel=0.06)
@@ -104,7 +105,7 @@ def test_the_measured_table_gives_about_what_is_assumed() -> None:
         LinkRow(count, BLOCK_BYTES, *(count * BLOCK_BYTES / rate / 1e9 for rate in rates), 1.0, 1.0)
         for count, *rates in table
     ]
-    speeds = fit_link(rows).speeds
+    speeds = fit_link(rows)
     for found, assumed in ((speeds.fetch, ASSUMED_LINK.fetch), (speeds.store, ASSUMED_LINK.store)):
         assert found.gb_s == pytest.approx(assumed.gb_s, rel=0.03)
         assert found.latency_s == pytest.approx(assumed.latency_s, rel=0.06)
@@ -113,15 +114,15 @@ def test_the_measured_table_gives_about_what_is_assumed() -> None:
 
 def test_two_ways_that_do_not_disturb_each_other_keep_all() -> None:
     slow, fast = speed(0.0, 10.0), speed(0.0, 20.0)
-    assert fit_link(make_rows(slow, fast, slow)).speeds.both_share == pytest.approx(1.0)
+    assert fit_link(make_rows(slow, fast, slow)).both_share == pytest.approx(1.0)
     # As noise may have it: both at once sooner than the slower one alone.
-    assert fit_link(make_rows(slow, fast, speed(0.0, 30.0))).speeds.both_share == 1.0
+    assert fit_link(make_rows(slow, fast, speed(0.0, 30.0))).both_share == 1.0
 
 
 def test_a_latency_is_never_negative() -> None:
     made = speed(0.0, 40.0)
     rows = [replace(row, fetch_s=row.fetch_s * (1 + row.blocks / 4096)) for row in make_rows(made, made, made)]
-    assert fit_link(rows).speeds.fetch.latency_s == 0.0
+    assert fit_link(rows).fetch.latency_s == 0.0
 
 
 def test_what_no_link_explains_is_refused() -> None:

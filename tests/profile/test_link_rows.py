@@ -83,7 +83,7 @@ def test_each_column_is_what_it_says(blocks: int) -> None:
 
 
 def test_what_is_timed_is_what_is_fitted() -> None:
-    speeds = fit_link(measure(1, 16, 64, 256)).speeds
+    speeds = fit_link(measure(1, 16, 64, 256))
     assert (speeds.fetch.latency_s, speeds.store.latency_s) == pytest.approx((LATENCY_S, LATENCY_S))
     assert speeds.fetch.gb_s == pytest.approx(BLOCK_BYTES / FETCH_S / 1e9)
     assert speeds.store.gb_s == pytest.approx(BLOCK_BYTES / STORE_S / 1e9)
