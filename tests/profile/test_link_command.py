@@ -21,6 +21,7 @@ from agentcache.models.catalog import resolve_model
 from agentcache.models.shapes import TINY
 from agentcache.policy import step_fit
 from agentcache.policy.cost import CostModel, PrefillBatch, read_profile
+from agentcache.policy.link_profile import LinkProfile
 from agentcache.policy.presets import GPUS, estimate_step_cost
 from agentcache.policy.step_cost import Row
 from agentcache.policy.step_fit import MeasuredStep
@@ -49,7 +50,7 @@ def configure(model: str, **options: Any) -> VllmConfig:
     return EngineArgs(model=resolve_model(model).path, load_format="dummy", **options).create_engine_config()
 
 
-def run(config: VllmConfig, rows_file: Path) -> tuple[link.MeasuredLink | None, str]:
+def run(config: VllmConfig, rows_file: Path) -> tuple[LinkProfile | None, str]:
     terminal = io.StringIO()
     return measure_link(config, rows_file, Console(file=terminal, width=100)), terminal.getvalue()
 
