@@ -112,7 +112,8 @@ test-fast: setup
 
 # Simulations and long runs: half of the time of all that starts no engine.
 LONG := tests/benchmarks tests/plan tests/sim tests/test_cli.py tests/test_cli_process.py tests/test_distribution.py \
-  $(addprefix tests/engine/test_,checkpoints.py garbage.py layer_group_gaps.py multi_segment.py scheduler.py)
+  tests/contract/test_garbage.py tests/engine/test_scheduler.py \
+  $(addprefix tests/engine/,blocks/test_checkpoints.py segments/test_layer_group_gaps.py segments/test_multi_segment.py)
 
 test-thorough: PYTEST += --hypothesis-profile=thorough
 test-thorough: types tests
