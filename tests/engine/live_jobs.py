@@ -6,9 +6,9 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
+from grouped_scheduler import FULL, RECURRENT, WINDOW, make_lone
 from hand_clock import Clock
 from lone_scheduler import BLOCK_SIZE, LoneScheduler, Step, make_config, make_scheduler
-from test_layer_groups import FULL, RECURRENT, WINDOW, make_lone
 from tiered_scheduler import TieredScheduler, make_tiered
 from vllm.utils.math_utils import cdiv
 from vllm.v1.kv_cache_interface import KVCacheSpec

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from grouped_scheduler import FULL, WARNED, WINDOW, make_lone
 from lone_scheduler import LoneScheduler, make_config, make_scheduler
 from steered_scheduler import do_turn_in_no_time, tokens_of
-from test_layer_groups import FULL, WARNED, WINDOW, make_lone
 from transformers import Ernie4_5_VLMoeTextConfig, Gemma4TextConfig, Mamba2Config, OPTConfig, PretrainedConfig
 from vllm.config import VllmConfig
 

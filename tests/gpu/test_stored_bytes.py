@@ -18,7 +18,7 @@ import torch
 from live_engine import LiveEngine, Reply, make_prompt
 from pushed_out import SEARCH, settle
 from served import find_distance
-from test_tier_on_gpu import KNOBS
+from tier_knobs import KNOBS
 from too_early import begin_unchecked
 from vllm.distributed.kv_transfer import ensure_kv_transfer_shutdown, get_kv_transfer_group
 

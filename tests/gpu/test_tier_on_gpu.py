@@ -14,6 +14,7 @@ from crowd import BLOCKS, Crowd, note_preemptions
 from live_engine import BLOCK, LiveEngine
 from pushed_out import SEARCH, push_out, settle
 from served import PROMPT, SERVED, assert_near, find_distance
+from tier_knobs import KNOBS
 from transformers import AutoConfig
 from vllm.distributed.kv_transfer import ensure_kv_transfer_shutdown, get_kv_transfer_group
 
@@ -21,10 +22,6 @@ from agentcache.engine.cpu_cache.options import make_transfer_config
 from agentcache.engine.vllm import copiers
 
 pytestmark = pytest.mark.engine
-
-
-# Everything is worth a fetch.
-KNOBS = {"tier": {"enabled": True, "link_gb_s": 1e6}, "tuning": {"row_s": 0.0, "link_latency_s": 0.0}}
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from test_table import EMPTY
+from made_summaries import EMPTY
 
 from agentcache.report.summary import Distribution, PolicySummary
 from agentcache.report.table import write_headline

@@ -4,33 +4,13 @@ from __future__ import annotations
 
 import pytest
 from made_run import make_events, make_record
+from made_summaries import EMPTY
 from rich.console import Console
 
 from agentcache.report.events import Event
 from agentcache.report.policy_run import group_by_policy
 from agentcache.report.summary import Distribution, PolicySummary, Summary, summarize
 from agentcache.report.table import Row, build_rows, format_number, terminal_table
-
-EMPTY = PolicySummary(
-    job_latency_s=Distribution(),
-    ttft_s=Distribution(),
-    tpot_s=Distribution(),
-    queue_s=Distribution(),
-    tool_s=Distribution(),
-    token_hit_rate=None,
-    block_hit_rate=None,
-    request_hit_rate=None,
-    recomputed_tokens=None,
-    jobs=0,
-    failed=0,
-    interrupted=0,
-    turns=0,
-    makespan_s=None,
-    preemptions=None,
-    retries=0,
-    diverged_prompts=0,
-    engine_startup_s=None,
-)
 
 
 def row_of(name: str, *policies: PolicySummary) -> Row:

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from grouped_scheduler import FULL, WINDOW
+from made_obstacles import DOCUMENTED, DRAFTS, make_scheduler, read_label
 from prefix_router import EVENTS
-from test_layer_groups import FULL, WINDOW
-from test_obstacles import DOCUMENTED, DRAFTS, make_scheduler, read_label
 from vllm.v1.core.kv_cache_utils import generate_scheduler_kv_cache_config
 from vllm.v1.kv_cache_interface import (
     KVCacheConfig,

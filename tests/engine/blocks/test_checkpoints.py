@@ -5,31 +5,21 @@ from __future__ import annotations
 import random
 
 import pytest
+from grouped_scheduler import ATTENTION, CHUNKED, FAMILIES, FULL, RECURRENT, find_hits, make_lone
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from lone_scheduler import BLOCK_SIZE, LoneScheduler
 from sizes import pick_size
 from steered_scheduler import SEARCH, do_turn_in_no_time, run_until_idle, tokens_of
-from test_layer_groups import ATTENTION, FULL, RECURRENT, WINDOW, make_lone
-from vllm.v1.core.kv_cache_utils import KVCacheBlock
 from vllm.v1.kv_cache_interface import ChunkedLocalAttentionSpec, KVCacheSpec, SlidingWindowSpec
 
 from agentcache.engine.blocks.checkpoints import has_checkpoints
 from tool_runtime.agent.job import ToolCall
 
-CHUNKED = ChunkedLocalAttentionSpec(**ATTENTION, attention_chunk_size=8 * BLOCK_SIZE)
 # Of the hits under stock vLLM, in six runs of eight jobs each. Of 1,500 mixes drawn the mean was 1.1, the least 0.77:
 # those with a window half as wide as the context, or with room for hardly more than what runs.
 TOLERANCE = 0.7
 SEEDS = range(pick_size(1, 4))
-FAMILIES: dict[str, list[KVCacheSpec]] = {
-    "gpt-oss": [WINDOW, FULL],
-    "gemma": [WINDOW, WINDOW, WINDOW, FULL],
-    "llama-4": [CHUNKED, CHUNKED, FULL],
-    "qwen3-next": [RECURRENT, RECURRENT, RECURRENT, FULL],
-    "windows alone": [WINDOW],
-    "states alone": [RECURRENT],
-}
 
 
 def find_hit_tokens(lone: LoneScheduler, tokens: list[int]) -> int:
@@ -37,13 +27,6 @@ def find_hit_tokens(lone: LoneScheduler, tokens: list[int]) -> int:
     _, hit, _ = lone.scheduler.kv_cache_manager.get_computed_blocks(lone.scheduler.requests["probe"])
     lone.abort("probe")
     return int(hit)
-
-
-def find_hits(lone: LoneScheduler, tokens: list[int]) -> list[KVCacheBlock]:
-    lone.add("look", tokens, output_tokens=1)
-    hits: list[KVCacheBlock] = lone.scheduler.find_hits(lone.scheduler.requests["look"])
-    lone.abort("look")
-    return hits
 
 
 @pytest.mark.parametrize("family", ["gpt-oss", "qwen3-next"])

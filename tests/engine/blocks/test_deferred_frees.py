@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 from lone_scheduler import BLOCK_SIZE, LoneScheduler
 from steered_scheduler import SEARCH, do_turn_in_no_time, learn_that_tools_are_fast, make_lone, tokens_of
 from vllm.v1.request import RequestStatus
 
 from agentcache._evictor import FreeContext
-from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.jobs.finish_classes import OVER, PREEMPTED, UNKNOWN
 from agentcache.engine.rpc.core_calls import release
 
@@ -18,21 +16,6 @@ def make_deferring(model_path: str, blocks: int = 64) -> LoneScheduler:
     learn_that_tools_are_fast(lone)
     lone.scheduler.defer_block_free = True
     return lone
-
-
-@pytest.fixture
-def freed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[FreeContext, int]]:
-    """What each call freed, and in which context."""
-    calls: list[tuple[FreeContext, int]] = []
-    append_n = BlockQueue.append_n
-
-    def note(queue: BlockQueue, blocks: list[object]) -> None:
-        if blocks:
-            calls.append((queue.context, len(blocks)))
-        append_n(queue, blocks)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(BlockQueue, "append_n", note)
-    return calls
 
 
 def finish(lone: LoneScheduler, name: str) -> int:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import random
 from collections import Counter
 
+from grouped_scheduler import CHUNKED, FULL, make_lone
 from lone_scheduler import EOS, LoneScheduler
 from steered_scheduler import SEARCH, learn_that_tools_are_fast, tokens_of
-from test_checkpoints import CHUNKED
-from test_layer_groups import FULL, make_lone
 
 TURNS = 5
 # The made-up model's whole cache takes less than a step to compute: with chunks nobody would leave pins alone.

@@ -6,13 +6,13 @@ import random
 from typing import Any
 
 import pytest
+from gapped_scheduler import Soak
+from gapped_scheduler import make_lone as make_filling
+from grouped_scheduler import FULL, RECURRENT, WINDOW
+from grouped_scheduler import make_lone as make_grouped
 from lone_scheduler import BLOCK_SIZE, LoneScheduler
 from prefix_router import EVENTS, PrefixRouter
 from steered_scheduler import SEARCH, Life, make_lone, run_until_idle, tokens_of
-from test_layer_groups import FULL, RECURRENT, WINDOW
-from test_layer_groups import make_lone as make_grouped
-from test_multi_segment import Soak
-from test_multi_segment import make_lone as make_filling
 
 WARNING = "KV events are on and gaps are filled"
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from freed_blocks import freed as freed  # noqa: PLC0414 (a fixture)
+from grouped_scheduler import FULL, WINDOW
+from grouped_scheduler import make_lone as make_grouped
 from handing_connector import CONNECTOR, DECODE_ELSEWHERE, PREFILLED_ELSEWHERE, tell_received, tell_sent
 from lone_scheduler import LoneScheduler
 from steered_scheduler import SEARCH, learn_that_tools_are_fast, make_lone, run_until_idle, tokens_of
-from test_deferred_frees import freed as freed  # noqa: PLC0414 (a fixture)
-from test_layer_groups import FULL, WINDOW
-from test_layer_groups import make_lone as make_grouped
 from vllm import SamplingParams
 from vllm.v1.engine import EngineCoreOutputs
 from vllm.v1.request import Request, RequestStatus

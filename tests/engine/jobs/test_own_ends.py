@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from grouped_scheduler import CHUNKED, FULL, RECURRENT, WINDOW, make_lone
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lone_scheduler import BLOCK_SIZE, EOS, STOP_TOKEN, LoneScheduler
 from sizes import pick_size
 from steered_scheduler import SEARCH, Life, learn_that_tools_are_fast, run_until_idle, tokens_of
-from test_checkpoints import CHUNKED
-from test_layer_groups import FULL, RECURRENT, WINDOW, make_lone
 from transformers import AutoTokenizer
 from vllm.v1.kv_cache_interface import KVCacheSpec
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -13,26 +12,10 @@ from lone_scheduler import LoneScheduler
 from steered_scheduler import do_turn_in_no_time, make_lone, make_patient, run_until_idle, tokens_of
 from tracked_requests import ASKED, BLOCK, LOSS_S, Tracked
 from vllm.v1.request import RequestStatus
+from waiting_requests import BLOCKS_ASKED, RESERVED, SEARCH, make_waiting
 
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.policy.runtime_policy import Order, RuntimePolicy
-from tool_runtime.agent.job import ToolCall
-
-SEARCH = ToolCall("search", "{}")
-
-
-def make_waiting(pinned: int, **runtime_policy: Any) -> Tracked:
-    pins = SimpleNamespace(
-        blocks=pinned,
-        step=lambda: None,
-        begin=lambda *_, **__: None,
-        await_return=lambda _: False,
-        end=lambda *_: None,
-        guard=lambda *_: None,
-        drop_guard=lambda _: None,
-    )
-    runtime_policy = {"wait_for_pins": "weighed", "order": Order(patience_s=8.0), **runtime_policy}
-    return Tracked(RuntimePolicy(**runtime_policy), pins=pins, waiting=1)
 
 
 def test_a_request_that_needs_pinned_blocks_holds_up_the_queue() -> None:
@@ -159,11 +142,6 @@ def test_the_wait_for_pins_restarts_once_nobody_waits() -> None:
     tracked.tracker.step()
     tracked.clock.now_s += 100
     assert tracked.tracker.find_wait(tracked.ask("new", ASKED), available=6)
-
-
-# Of the 100 blocks that `Tracked` has; with BLOCKS_ASKED a new job needs so many free beside the pins.
-RESERVED = Order(patience_s=8.0, reserve=0.04)
-BLOCKS_ASKED = -(-len(ASKED) // BLOCK)
 
 
 def test_a_new_job_leaves_those_under_way_room_to_grow() -> None:

@@ -10,15 +10,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from kept_objects import list_kept
 from sizes import pick_size
-from vllm import SamplingParams
 from vllm.v1.request import Request, RequestStatus
+from waiting_requests import make_request
 
 from agentcache.engine.order.job_queue import ORDINARY, PINNED, PREEMPTED, JobQueue
 from agentcache.engine.request_state import QueuePriority
-
-
-def make_request(name: str, arrival_time: float = 0.0) -> Request:
-    return Request(name, [1, 2, 3], SamplingParams(max_tokens=4), None, arrival_time=arrival_time)
 
 
 def make_queue(patience_s: float = math.inf, clock: Clock | None = None, **places: QueuePriority) -> JobQueue:

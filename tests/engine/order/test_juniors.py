@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from test_admission import BLOCKS_ASKED, RESERVED, SEARCH, make_waiting
 from tracked_requests import ASKED, BLOCK, LOSS_S, Tracked
 from vllm.v1.core.kv_cache_utils import BlockHashWithGroupId, KVCacheBlock
 from vllm.v1.request import Request
+from waiting_requests import BLOCKS_ASKED, RESERVED, SEARCH, make_waiting
 
 from agentcache.engine.order.admission import FAR_TURNS, Juniors
 from agentcache.policy.runtime_policy import Order

@@ -10,10 +10,10 @@ import pytest
 from hand_clock import Clock
 from lone_scheduler import LoneScheduler
 from steered_scheduler import make_lone, make_patient, run_until_idle, tokens_of
-from test_admission import SEARCH, make_waiting
 from tracked_requests import ASKED, BLOCK, SHARE, Tracked
 from vllm.v1.core.kv_cache_utils import BlockHashWithGroupId, KVCacheBlock
 from vllm.v1.request import Request, RequestStatus
+from waiting_requests import SEARCH, make_waiting
 
 from agentcache.engine.order.load_control import LoadControl
 from agentcache.policy.runtime_policy import LONGEST_S

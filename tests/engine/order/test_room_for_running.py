@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from grouped_scheduler import FAMILIES, FULL, make_lone
 from lone_scheduler import BLOCK_SIZE, LoneScheduler
 from steered_scheduler import run_until_idle, tokens_of
-from test_checkpoints import FAMILIES
-from test_layer_groups import FULL, make_lone
 from vllm.v1.kv_cache_interface import KVCacheSpec
 
 # Of seventy blocks the running request has 31 or more, and less than as many are left beside what is asked for, though

@@ -11,9 +11,8 @@ import pytest
 from hand_clock import Clock
 from lone_scheduler import LoneScheduler, make_config, make_scheduler
 from steered_scheduler import SEARCH, tokens_of
-from test_admission import make_waiting
-from test_job_queue import make_request
 from tracked_requests import BLOCK
+from waiting_requests import make_request, make_waiting
 
 from agentcache.engine.constants import SCHEDULER_CLASS
 from agentcache.engine.order.job_queue import ORDINARY, PINNED, JobQueue

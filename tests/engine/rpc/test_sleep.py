@@ -7,12 +7,12 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
+from gapped_scheduler import PROMPT, cache_prompt
+from gapped_scheduler import make_lone as make_filling
+from gapped_scheduler import run_until_idle as run_filling
 from handing_connector import CONNECTOR, HandingConnector
 from lone_scheduler import BLOCK_SIZE, Step
 from steered_scheduler import SEARCH, do_turn_in_no_time, make_lone, run_until_idle, tokens_of
-from test_multi_segment import PROMPT, cache_prompt
-from test_multi_segment import make_lone as make_filling
-from test_multi_segment import run_until_idle as run_filling
 from tiered_scheduler import make_tiered
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.engine.core import EngineCore

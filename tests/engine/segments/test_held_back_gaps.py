@@ -7,6 +7,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from gapped_scheduler import PROMPT, drop_blocks, rows_of
 from lone_scheduler import BLOCK_SIZE, LoneScheduler
 from steered_scheduler import (
     SEARCH,
@@ -16,7 +17,6 @@ from steered_scheduler import (
     run_until_idle,
     tokens_of,
 )
-from test_multi_segment import PROMPT, drop_blocks, rows_of
 from vllm.sampling_params import StructuredOutputsParams
 from vllm.v1.request import RequestStatus
 from vllm.v1.structured_output.request import StructuredOutputRequest

@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
+from gapped_families import FAMILIES
+from gapped_scheduler import FEW_SLOTS, PRIORITIES, PROMPT, Soak, rows_of, run_until_idle
+from grouped_scheduler import find_hits, make_lone
 from lone_scheduler import BLOCK_SIZE, LoneScheduler
 from sizes import pick_size
-from test_checkpoints import CHUNKED, find_hits
-from test_layer_groups import FULL, WINDOW, make_lone
-from test_multi_segment import FEW_SLOTS, PRIORITIES, PROMPT, Soak, rows_of, run_until_idle
 from vllm.v1.core.kv_cache_utils import get_group_id
-from vllm.v1.kv_cache_interface import KVCacheSpec, MLAAttentionSpec
 from vllm.v1.request import RequestStatus
 
-NARROW = replace(WINDOW, sliding_window=20)
-# On the CPU vLLM has no prefix caching for it.
-LATENT = MLAAttentionSpec(block_size=BLOCK_SIZE, num_kv_heads=1, head_size=64, dtype=torch.float32)
-FAMILIES: dict[str, list[KVCacheSpec]] = {
-    "gpt-oss": [WINDOW, FULL],
-    "gemma": [WINDOW, WINDOW, FULL, WINDOW],
-    "two windows": [FULL, WINDOW, NARROW, FULL],
-    "llama-4": [CHUNKED, CHUNKED, FULL],
-    "deepseek": [LATENT],
-}
 # The window takes four blocks.
 ALL_ISLANDS = {"row_s": 0.0}
 

@@ -6,12 +6,12 @@ from functools import cache
 from typing import Any
 
 import pytest
+from gapped_families import FAMILIES
+from grouped_scheduler import make_lone
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lone_scheduler import BLOCK_SIZE, LoneScheduler
 from sizes import pick_size
-from test_layer_group_gaps import FAMILIES
-from test_layer_groups import make_lone
 from vllm import SamplingParams
 from vllm.v1.core.kv_cache_utils import BlockHash, make_block_hash_with_group_id
 from vllm.v1.request import Request

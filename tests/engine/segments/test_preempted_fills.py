@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from test_multi_segment import PROMPT, cache_prompt, make_lone, rows_of, run_until_idle
+from gapped_scheduler import PROMPT, cache_prompt, make_lone, rows_of, run_until_idle
 
 
 def test_a_block_that_was_half_filled_is_not_used(tiny_model_path: str) -> None:

@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from gapped_scheduler import PROMPT, cache_prompt, rows_of, run_until_idle
 from lone_scheduler import BLOCK_SIZE, LoneScheduler, make_config
-from test_multi_segment import PROMPT, cache_prompt, rows_of, run_until_idle
 from vllm.v1.core.kv_cache_utils import generate_scheduler_kv_cache_config
 from vllm.v1.kv_cache_interface import (
     CircularBufferSpec,
