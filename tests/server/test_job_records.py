@@ -69,9 +69,10 @@ def check(record: dict[str, Any], replies: list[ChatCompletion]) -> None:
     assert abs(started.timestamp() - replies[0].created) < 5
 
 
-def test_all_tell_the_same_of_a_job_that_is_over(shared_server: SharedServer, tmp_path: Path) -> None:
+@pytest.mark.parametrize("policy", ["agentcache", "observe"])
+def test_all_tell_the_same_of_a_job_that_is_over(shared_server: SharedServer, tmp_path: Path, policy: str) -> None:
     log = tmp_path / "jobs.jsonl"
-    shared_server.use("agentcache", runtime={"job_log": str(log), "tool_parser": None})
+    shared_server.use(policy, runtime={"job_log": str(log), "tool_parser": None})
     replies = converse(shared_server)
     path = f"jobs/{SESSION}"
     (ended,) = ask(shared_server, "DELETE", path).json()["ended"]
