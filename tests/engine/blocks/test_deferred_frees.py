@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from freed_blocks import freed as freed  # noqa: PLC0414 (a fixture)
 from lone_scheduler import BLOCK_SIZE, LoneScheduler
 from steered_scheduler import SEARCH, do_turn_in_no_time, learn_that_tools_are_fast, make_lone, tokens_of
 from vllm.v1.request import RequestStatus
