@@ -110,10 +110,10 @@ test-fast: WORKERS = 2
 test-fast: setup
 	$(PYTEST) -m "not engine" --hypothesis-profile=quick $(LONG:%=--ignore=%)
 
-# Simulations and long runs: half of the time of all that starts no engine.
-LONG := tests/benchmarks tests/plan tests/sim tests/test_cli.py tests/test_cli_process.py tests/test_distribution.py \
-  tests/contract/test_garbage.py tests/engine/test_scheduler.py \
-  $(addprefix tests/engine/,blocks/test_checkpoints.py segments/test_layer_group_gaps.py segments/test_multi_segment.py)
+# Simulations, replays, plots and long runs: more than half of the time of all that starts no engine.
+LONG := tests/benchmarks tests/plan tests/replay tests/sim tests/test_cli.py tests/test_cli_process.py tests/test_distribution.py \
+  tests/contract/test_garbage.py tests/policy/test_kept_ranking.py tests/report/test_plots.py tests/report/test_report_pages.py \
+  $(addprefix tests/engine/,test_scheduler.py blocks/test_checkpoints.py segments/test_layer_group_gaps.py segments/test_multi_segment.py)
 
 test-thorough: PYTEST += --hypothesis-profile=thorough
 test-thorough: types tests
