@@ -158,7 +158,7 @@ def fill_bench(policy: str, prompts: Sequence[list[int]], steps: int, case: str)
         bench.step()
     if case != ADMITTED:
         bench.take_all_but(half * (steps // BLOCK_TOKENS + 2))
-    if case == HELD_BACK and getattr(bench.scheduler, "tracker", None) is not None:
+    if case == HELD_BACK and policy != "observe" and getattr(bench.scheduler, "tracker", None) is not None:
         # As it does when pins are worth more than the wait.
         bench.scheduler.hooks.find_wait = (lambda *_: "pins",)
     for request, prompt in zip(running, prompts[half:], strict=True):
