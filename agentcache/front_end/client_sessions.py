@@ -26,6 +26,8 @@ CLIENT_HEADERS = (
     "session-id",  # Codex; older versions spell it
     "session_id",
     "x-session-affinity",  # OpenCode, to providers that are not its own
+    "x-litellm-session-id",  # OpenHands, and what stands behind LiteLLM's proxy
+    "x-agent-session-id",  # Hermes Agent
 )
 # Under which clients name the agent of a session that sends a request, in the same way. A main agent may have none.
 AGENT_HEADERS = (

@@ -32,7 +32,7 @@ def histogram(name: str, text: str, source: str | GetSamples, *labels: str) -> M
     def make(engines: Iterable[EngineSnapshot]) -> Metric:
         family = HistogramMetricFamily(PREFIX + name, text, labels=("engine", *labels))
         for one in engines:
-            for values, found in _find_samples(one, source):
+            for values, found in read(one, source):
                 bounded = [(str(float(bound)), count) for bound, count in zip(found.bounds, found.buckets, strict=True)]
                 family.add_metric((str(one.engine), *values), [*bounded, ("+Inf", found.count)], found.total)
         return family
@@ -40,10 +40,12 @@ def histogram(name: str, text: str, source: str | GetSamples, *labels: str) -> M
     return make
 
 
-def read(one: EngineSnapshot, path: str) -> Samples:
+def read(one: EngineSnapshot, source: str | GetSamples) -> Samples:
     """Read what has this path in a snapshot: a sample, or one for each reason; none where the engine has no such."""
+    if not isinstance(source, str):
+        return source(one)
     value: Any = one
-    for name in path.split("."):
+    for name in source.split("."):
         value = getattr(value, name)
         if value is None:
             return ()
@@ -55,14 +57,10 @@ def by_reason(counts: Mapping[Any, Any]) -> Samples:
     return [((reason.replace(" ", "_").replace("-", "_"),), counts[reason]) for reason in sorted(counts)]
 
 
-def _find_samples(one: EngineSnapshot, source: str | GetSamples) -> Samples:
-    return read(one, source) if isinstance(source, str) else source(one)
-
-
 def _fill(
     family: CounterMetricFamily | GaugeMetricFamily, source: str | GetSamples, engines: Iterable[EngineSnapshot]
 ) -> Metric:
     for one in engines:
-        for labels, value in _find_samples(one, source):
+        for labels, value in read(one, source):
             family.add_metric((str(one.engine), *labels), value)
     return family

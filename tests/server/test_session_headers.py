@@ -119,6 +119,8 @@ def run_request(headers: dict[str, str], *, app: App = answer_nothing, **where: 
         ({"x-session-affinity": "router", "x-claude-code-session-id": "claude"}, "claude"),
         ({"x-session-affinity": "opencode", "X-Session-ID": "own"}, "own"),
         ({"session-id": "", "x-session-affinity": "opencode"}, "opencode"),
+        ({"x-litellm-session-id": "openhands"}, "openhands"),
+        ({"x-agent-session-id": "hermes", "x-litellm-session-id": "litellm"}, "litellm"),
         ({"x-dynamo-session-id": ""}, None),
         ({}, None),
     ],
