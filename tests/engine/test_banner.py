@@ -37,8 +37,8 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ),
         ({"policy": "lru"}, "agentcache: policy lru."),
         (
-            {"policy": "vllm", "record": {"file": "/dev/null"}},
-            "agentcache: policy vllm; requests recorded in /dev/null.",
+            {"policy": "vllm", "record": {"file": "traffic.jsonl"}},
+            "agentcache: policy vllm; requests recorded in traffic.jsonl.",
         ),
         (
             {"policy": "continuum-code", "gpu": "h200", "runtime": {"tool_parser": None}},

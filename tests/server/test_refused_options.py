@@ -67,6 +67,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
             ["--job-log", "/none/jobs"],
             "--job-log /none/jobs: No such file or directory; name a file that can be written",
         ),
+        (["--record", "/dev/null"], "/dev/null: is not a regular file; name a file in a folder that exists"),
+        (["--record", "/none/traffic.jsonl"], "/none/traffic.jsonl: its folder does not exist; name a file"),
         (["--job-log", "jobs", "--policy", "lru"], "--job-log jobs: policy lru follows no jobs; leave it out, or"),
         (["--port", "70000"], "--port 70000: the server cannot listen there"),
         (["--uds", "/proc/none/socket"], "--uds /proc/none/socket: the server cannot listen there"),

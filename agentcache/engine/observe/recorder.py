@@ -227,8 +227,8 @@ def make_recorder(
 
 def check_folder(path: Path) -> None:
     """Raise InputError if no file can be made there."""
-    if path.is_dir() or not path.absolute().parent.is_dir():
-        problem = "is a folder" if path.is_dir() else "its folder does not exist"
+    if path.exists() != path.is_file() or not path.absolute().parent.is_dir():
+        problem = "is not a regular file" if path.exists() else "its folder does not exist"
         raise InputError(f"{CONFIG_KEY}.record.file (--record) {path}: {problem}; name a file in a folder that exists")
 
 
