@@ -1,6 +1,6 @@
 """The CPU cache's KV connector, on vLLM's public interface, and what its workers report.
 
-Its workers make copies. At the scheduler it asks for none until the tier steers it (`SteeredConnector`).
+Its workers make copies. At the scheduler it asks for none until the tier steers it (`engine/cpu_cache/connector.py`).
 """
 
 from __future__ import annotations
