@@ -44,7 +44,7 @@ NO_ENGINE = "the test lacks the mark engine"
 # Fixtures that are made once: no test has two.
 ONE_WORKER = ("shared_server", "wheel_bin", "forkserver")
 
-# Each HTTP client reads all certificates anew, for 30 ms; here nobody speaks TLS.
+# A new SSL context loads every certificate, which takes 30 ms. Tests use no TLS, so all HTTP clients share one.
 ssl.create_default_context = cache(ssl.create_default_context)
 
 settings.register_profile("fast", max_examples=30, deadline=None, print_blob=True, derandomize=False)

@@ -91,7 +91,7 @@ def test_fill_row_is_preempted_and_planned_anew(engine: LiveEngine, expected: Re
     (row,) = engine.scheduler.gap_filler.rows.values()
     # Somebody else takes all that is free, as running requests do when they grow.
     taken = engine.pool.get_new_blocks(engine.pool.get_num_free_blocks())
-    # Of blocks that nobody owns a step would complain.
+    # The check would complain about blocks without an owner.
     with mock.patch.object(engine.scheduler, "check_integrity"):
         engine.step()
     assert row.request.request_id not in engine.scheduler.requests

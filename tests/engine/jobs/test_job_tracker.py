@@ -86,7 +86,7 @@ def test_many_sessions_leave_no_more_than_the_table_holds() -> None:
     tracker = tracked.tracker
     assert len(tracker.stats.jobs) <= 51
     assert (count_chains(tracker), tracker.states) == (0, {})
-    # A token that comes late is nobody's.
+    # A late token belongs to no request.
     tracked.give_tokens("r")
     tracker.step()
     assert len(tracker.stats.jobs) == len(tracked.runtime.jobs) == 50
