@@ -11,6 +11,9 @@ from agentcache.engine.views import TurnView
 from agentcache.engine.waits import WaitReason
 from tool_runtime.learning.job_entry import JobEntry
 
+# Of what is kept of all jobs' turns, in each of two tables. Clients decide how large a turn is; it counts for so much
+# that at most 1,024 are kept.
+MAX_TURN_BYTES, LEAST_TURN_BYTES = 64 * 2**20, 64 * 2**10
 # Shorter than a step.
 _LEAST_S = 0.001
 

@@ -79,8 +79,9 @@ class Stretch:
         contexts = _list_contexts(self.loaded)
         prompts, replies = sum(each.tokens for each in contexts), sum(each.reply_tokens for each in contexts)
         called = Counter(call.name for job in self.loaded.jobs for turn in job.turns for call in turn.tool_calls)
-        tools = [f"{name} {count:,}" for name, count in called.most_common(_NAMED_TOOLS)]
-        if others := called.total() - sum(count for _, count in called.most_common(_NAMED_TOOLS)):
+        named = called.most_common(_NAMED_TOOLS)
+        tools = [f"{name} {count:,}" for name, count in named]
+        if others := called.total() - sum(count for _, count in named):
             tools.append(f"others {others:,}")
         seconds = (self.requests[-1].timestamp - self.requests[0].timestamp) / 1000
         return {

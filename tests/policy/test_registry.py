@@ -6,6 +6,7 @@ import sys
 from dataclasses import dataclass, replace
 
 import pytest
+from made_inputs import make_inputs
 
 from agentcache._evictor import (
     AsymCacheEvictor,
@@ -17,28 +18,17 @@ from agentcache._evictor import (
     ReturnTimeEvictor,
 )
 from agentcache.errors import InputError
-from agentcache.policy.lifespan import Frequency, LambdaBounds
-from agentcache.policy.price import RecomputeCost
 from agentcache.policy.registry import (
     DEFAULT_POLICY,
     POLICIES,
     EvictorInputs,
-    Learning,
     Policy,
     find_policy,
     with_evictor,
 )
 from agentcache.policy.runtime_policy import LONGEST_S, PinRank, PinWait, RuntimePolicy, Ttl, Victim
 
-INPUTS = EvictorInputs(
-    num_blocks=8,
-    recompute_cost=RecomputeCost(slope_s=1e-9, base_s=2e-5, floor_s=1e-7),
-    step_s=0.01,
-    frequency=Frequency(alpha_s=14.0, beta_s=0.35, tau0_s=9.75),
-    lifespan_window=10,
-    lambda_bounds=LambdaBounds(),
-    learning=Learning(),
-)
+INPUTS = make_inputs(num_blocks=8)
 
 
 def test_every_policy_is_found_by_its_name() -> None:

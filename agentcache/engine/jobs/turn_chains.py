@@ -15,12 +15,10 @@ from cachetools import FIFOCache
 from numpy.typing import NDArray
 
 from agentcache.engine.marks import SentPrompt, has_reply
-from agentcache.engine.request_state import Overlap, PromptEnd
+from agentcache.engine.request_state import LEAST_TURN_BYTES, MAX_TURN_BYTES, Overlap, PromptEnd
 from agentcache.engine.vllm.types import Request
 from tool_runtime.learning.job_table import Parent
 
-# Of the turns of all jobs. Clients decide how large each is; it counts for so much that at most 1,024 are kept.
-MAX_BYTES, LEAST_BYTES = 64 * 2**20, 64 * 2**10
 # Templates begin a reply by its role, and some by an empty thought: no more tokens than this.
 _MAX_REPLY_HEAD = 32
 
@@ -96,7 +94,7 @@ class _Turn(NamedTuple):
         """Return what it takes, about: a token of its end has a place in a tuple, and may be an object of its own."""
         tail = len(self.end.tail) if self.end is not None else 0
         texts = filter(None, (self.asked, self.agent, *(self.sent.texts() if self.sent is not None else ())))
-        return max(LEAST_BYTES, len(self.chain or b"") + 40 * tail + sum(4 * len(text) for text in texts))
+        return max(LEAST_TURN_BYTES, len(self.chain or b"") + 40 * tail + sum(4 * len(text) for text in texts))
 
 
 _UNKNOWN = _Turn(None)
@@ -105,7 +103,7 @@ _UNKNOWN = _Turn(None)
 class TurnChains:
     """The turns that ended last, by their request; each can be compared with once. They take 64 MB at most."""
 
-    def __init__(self, block_size: int, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(self, block_size: int, max_bytes: int = MAX_TURN_BYTES) -> None:
         self._block_size = block_size
         self._turns: FIFOCache[str, _Turn] = FIFOCache(max_bytes, getsizeof=lambda turn: turn.num_bytes)
 

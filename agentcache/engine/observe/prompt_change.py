@@ -11,14 +11,12 @@ from typing import Literal
 from cachetools import FIFOCache
 
 from agentcache.engine.marks import MAX_MESSAGES, ROLES, SentPrompt, read_roles, read_sent
-from agentcache.engine.request_state import Overlap
+from agentcache.engine.request_state import LEAST_TURN_BYTES, MAX_TURN_BYTES, Overlap
 from agentcache.engine.views import ChangeCause, ChangeText, ChangeView
 from agentcache.engine.vllm.types import Request, SamplingParams
 
 # Characters of a message in a client's digests, of a tool, and of the tool's name.
 _MESSAGE, _TOOL, _NAME = 9, 16, 8
-# Of the tokens of all turns. Clients decide how many each has; it counts for so much that at most 1,024 are kept.
-MAX_BYTES, LEAST_BYTES = 64 * 2**20, 64 * 2**10
 # Enough for a date and a time of day in digits of a token each.
 _TOKENS_AROUND = 16
 
@@ -29,7 +27,7 @@ class PromptChanges:
     Where it `shows_text`, it keeps the tokens of turns whose jobs are away: 64 MB at most; the oldest leave first.
     """
 
-    def __init__(self, block_size: int, *, shows_text: bool, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(self, block_size: int, *, shows_text: bool, max_bytes: int = MAX_TURN_BYTES) -> None:
         self.shows_text = shows_text
         self._block_size = block_size
         self._tokens: FIFOCache[str, array[int]] = FIFOCache(max_bytes, getsizeof=_count_bytes)
@@ -66,7 +64,7 @@ class PromptChanges:
 
 
 def _count_bytes(tokens: array[int]) -> int:
-    return max(len(tokens) * tokens.itemsize, LEAST_BYTES)
+    return max(len(tokens) * tokens.itemsize, LEAST_TURN_BYTES)
 
 
 def cut_change(last: Sequence[int], prompt: Sequence[int], at_token: int, block_size: int) -> ChangeText | None:

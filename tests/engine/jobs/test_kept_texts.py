@@ -10,8 +10,9 @@ from vllm.v1.core.kv_cache_utils import KVCacheBlock
 
 from agentcache._evictor import FreeContext, LruEvictor, PinnedEvictor
 from agentcache.engine.blocks.pins import Pin, PinEnd, Pins
-from agentcache.engine.jobs.turn_chains import MAX_BYTES, Prompt, TurnChains
+from agentcache.engine.jobs.turn_chains import Prompt, TurnChains
 from agentcache.engine.marks import ReplyIds
+from agentcache.engine.request_state import MAX_TURN_BYTES
 from agentcache.engine.rpc.core_calls import release
 from agentcache.engine.rpc.job_views import view_jobs
 from tool_runtime.learning.ttl import Hold
@@ -25,8 +26,8 @@ def test_turns_with_huge_prompts_leave_their_table() -> None:
         chains.note(f"huge {turn}", Prompt([bytes(32)] * 1000, asked=LONG))
     assert chains.compare("huge 0", [bytes(32)]).shared_tokens == 0
     assert chains.compare("huge 199", [bytes(32)]).shared_tokens == 16
-    assert sum(map(len, list_kept(chains, str))) + sum(map(len, list_kept(chains, bytes))) <= MAX_BYTES
-    chains.note("too large", Prompt([], asked="x" * MAX_BYTES))
+    assert sum(map(len, list_kept(chains, str))) + sum(map(len, list_kept(chains, bytes))) <= MAX_TURN_BYTES
+    chains.note("too large", Prompt([], asked="x" * MAX_TURN_BYTES))
     assert chains.compare("huge 198", [bytes(32)]).shared_tokens == 16
 
 

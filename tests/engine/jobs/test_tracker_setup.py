@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from hand_clock import Clock
+from made_inputs import make_inputs
 from python_lru import PythonLru
 from vllm import PoolingParams, SamplingParams
 from vllm.v1.request import Request
@@ -15,9 +16,6 @@ from agentcache.config import AgentCacheConfig
 from agentcache.engine.jobs.job_finder import generates_text
 from agentcache.engine.jobs.tracker import JobTracker
 from agentcache.engine.setup.jobs import JobsBuild
-from agentcache.policy.lifespan import Frequency, LambdaBounds
-from agentcache.policy.price import RecomputeCost
-from agentcache.policy.registry import EvictorInputs, Learning
 from agentcache.policy.runtime_policy import Order, RuntimePolicy
 from tool_runtime.learning.continuum import ContinuumCode, ContinuumPaper
 from tool_runtime.learning.durations import Ended
@@ -26,15 +24,7 @@ from tool_runtime.learning.runtime import AgentRuntime
 from tool_runtime.learning.tool_key import ToolKey
 from tool_runtime.learning.ttl import RELEASE, HazardTtl, Hold, TtlEstimator
 
-INPUTS = EvictorInputs(
-    num_blocks=100,
-    recompute_cost=RecomputeCost(slope_s=1e-9, base_s=2e-5, floor_s=1e-7),
-    step_s=0.01,
-    frequency=Frequency(alpha_s=14.0, beta_s=0.35, tau0_s=9.75),
-    lifespan_window=10,
-    lambda_bounds=LambdaBounds(),
-    learning=Learning(),
-)
+INPUTS = make_inputs(num_blocks=100)
 
 
 def make(

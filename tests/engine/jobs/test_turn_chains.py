@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcache.engine.jobs.turn_chains import LEAST_BYTES, Prompt, TurnChains
-from agentcache.engine.request_state import Overlap, PromptEnd
+from agentcache.engine.jobs.turn_chains import Prompt, TurnChains
+from agentcache.engine.request_state import LEAST_TURN_BYTES, Overlap, PromptEnd
 from tool_runtime.learning.job_table import Parent
 
 BLOCK = 16
@@ -60,7 +60,7 @@ def test_a_turn_is_compared_with_once() -> None:
 
 
 def test_the_oldest_turns_are_forgotten_and_a_reset_forgets_all() -> None:
-    chains = TurnChains(BLOCK, 3 * LEAST_BYTES)
+    chains = TurnChains(BLOCK, 3 * LEAST_TURN_BYTES)
     for name in "abcde":
         chains.note(name, describe(name))
     assert [chains.compare(name, hash_blocks(name)).shared_tokens for name in "abcd"] == [0, 0, BLOCK, BLOCK]

@@ -11,8 +11,8 @@ from tracked_requests import BLOCK, Tracked
 from vllm.v1.request import Request
 
 from agentcache.engine.constants import SCHEDULER_CLASS
-from agentcache.engine.observe.prompt_change import LEAST_BYTES, PromptChanges, cut_change
-from agentcache.engine.request_state import Overlap
+from agentcache.engine.observe.prompt_change import PromptChanges, cut_change
+from agentcache.engine.request_state import LEAST_TURN_BYTES, Overlap
 from agentcache.engine.rpc.core_calls import release
 from agentcache.engine.rpc.job_views import view_session
 from agentcache.engine.views import ChangeText, ChangeView
@@ -88,11 +88,11 @@ def test_tokens_are_kept_while_a_job_is_away() -> None:
 
 
 def test_the_oldest_turns_make_room() -> None:
-    changes = PromptChanges(BLOCK, shows_text=True, max_bytes=2 * LEAST_BYTES)
+    changes = PromptChanges(BLOCK, shows_text=True, max_bytes=2 * LEAST_TURN_BYTES)
     for turn in "abc":
         changes.note(ask_finished(turn, [ord(turn)] * 4), turn, None)
     assert [find_text(changes, turn) is not None for turn in "abc"] == [False, True, True]
-    changes.note(ask_finished("too long", [1] * LEAST_BYTES), "too long", None)
+    changes.note(ask_finished("too long", [1] * LEAST_TURN_BYTES), "too long", None)
     assert find_text(changes, "too long") is None
 
 

@@ -13,7 +13,7 @@ from gapped_scheduler import run_until_idle as run_filling
 from handing_connector import CONNECTOR, HandingConnector
 from lone_scheduler import BLOCK_SIZE, Step
 from steered_scheduler import SEARCH, do_turn_in_no_time, make_lone, run_until_idle, tokens_of
-from tiered_scheduler import make_tiered
+from tiered_scheduler import TieredScheduler, make_tiered
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.engine.core import EngineCore
 from vllm.v1.request import RequestStatus
@@ -95,12 +95,18 @@ def test_a_sleep_in_the_middle_of_a_gap(tiny_model_path: str, mode: str) -> None
     assert count_hits(run_filling(lone)) == 17 * BLOCK_SIZE, "gaps are filled again"
 
 
-def test_the_host_s_memory_is_empty_after_a_sleep(tiny_model_path: str) -> None:
-    lone = make_tiered(tiny_model_path)
-    core = make_core(lone.scheduler)
+def fill_tier(model_path: str) -> TieredScheduler:
+    """Four jobs have run, more than the GPU holds: the CPU cache has blocks."""
+    lone = make_tiered(model_path)
     for seed in range(4):
         lone.add(f"job {seed}", tokens_of(seed, 200), output_tokens=2)
         lone.run_until_idle()
+    return lone
+
+
+def test_the_host_s_memory_is_empty_after_a_sleep(tiny_model_path: str) -> None:
+    lone = fill_tier(tiny_model_path)
+    core = make_core(lone.scheduler)
     assert lone.scheduler.tier.host.used_blocks
     core.sleep(1)
     lone.scheduler.check_integrity()
@@ -114,11 +120,8 @@ def test_the_host_s_memory_is_empty_after_a_sleep(tiny_model_path: str) -> None:
 
 def test_a_sleep_waits_for_blocks_on_their_way(tiny_model_path: str) -> None:
     """vLLM's engine process finishes a pause once its scheduler has nothing left: until then blocks are written."""
-    lone = make_tiered(tiny_model_path)
+    lone = fill_tier(tiny_model_path)
     core = make_core(lone.scheduler)
-    for seed in range(4):
-        lone.add(f"job {seed}", tokens_of(seed, 200), output_tokens=2)
-        lone.run_until_idle()
     lone.pace = 0.0
     lone.add("again", tokens_of(0, 200), output_tokens=2)
     lone.step()
