@@ -35,7 +35,7 @@ import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
 from server_fleet import ROUTERS, Fleet, empty_caches
 
-from agentcache.report.events import read_events
+from agentcache.report.events import EVENTS_FILE, read_events
 from agentcache.report.policy_run import PolicyRun
 from agentcache.report.summary import summarize_policy
 from agentcache.report.table import NO_DATA
@@ -43,7 +43,7 @@ from agentcache.report.table import NO_DATA
 ALONE = "alone"
 _HEADERS = (
     *("row", "jobs", "mean (s)", "each seed", "P90 (s)", "P99 (s)", "TTFT mean; P99; worst (s)", "TPOT (ms)"),
-    *("hits (%)", "recomputed", "busiest"),
+    *("hits (%)", "recomputed", "busiest", "tok/s of lanes"),
 )
 
 
@@ -144,6 +144,8 @@ def replay(row: Row, url: str, options: argparse.Namespace) -> None:
             # It writes its report of the jobs that have ended.
             process.send_signal(signal.SIGINT)
             process.wait()
+    if not all((find_folder(row, seed, options.out) / EVENTS_FILE).exists() for seed in row.load.seeds):
+        sys.exit(f"{row.name}: a replay was refused; see {options.out}/replay-{row.name}-*.log")
 
 
 def find_folder(row: Row, seed: int, out: Path) -> Path:
@@ -173,13 +175,15 @@ def print_table(rows: Sequence[Row], out: Path) -> None:
 def describe(row: Row, out: Path) -> list[str]:
     """Describe a row over the jobs of all its replays."""
     whole = PolicyRun()
-    means = []
+    means, tokens_a_second = [], []
     for seed in row.load.seeds:
         own = PolicyRun()
         for event in read_events(find_folder(row, seed, out)):
             own.add(event)
             whole.add(event)
-        means.append(_show(summarize_policy(own).job_latency_s.mean))
+        alone = summarize_policy(own)
+        means.append(_show(alone.job_latency_s.mean))
+        tokens_a_second += [alone.throughput.total_tok_s] if alone.throughput else []
     found = summarize_policy(whole)
     latency_s, ttft_s = found.job_latency_s, found.ttft_s
     computed = json.loads((out / f"{row.name}.json").read_text())["computed_tokens"]
@@ -195,6 +199,7 @@ def describe(row: Row, out: Path) -> list[str]:
         _show(found.token_hit_rate, scale=100),
         _show(found.recomputed_tokens, 0),
         f"{max(computed) / np.mean(computed):.2f}",
+        _show(sum(tokens_a_second) if tokens_a_second else None, 0),
     ]
 
 
