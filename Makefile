@@ -7,6 +7,7 @@
 # make test-vllm VLLM=0.33  setup, then tests and a simulation on that release of vLLM, in an environment of its own
 # make test-gpu ENGINE=cuda  setup, then the tests that need an NVIDIA GPU, which are in none of the others
 # make test-aiperf    setup, then AIPerf, in an environment of its own, against a server of ours; in none of the others
+# make test-litellm   setup, then LiteLLM's proxy, in an environment of its own, in front of a server of ours; in none of the others
 # make demo           setup, then BFCL web-search jobs under stock vLLM's policy and ours, on a real engine on the CPU, with a
 #                     report in runs/demo/report.html; then the same on a simulated H200 under three loads
 
@@ -30,7 +31,7 @@ PACKAGES := $(shell find agentcache tool_runtime workloads -name __init__.py)
 # A file at a time, in order: its tests share engines. See also tests/conftest.py.
 PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder
 
-.PHONY: setup check lint types test tests wheel test-fast test-thorough test-vllm test-gpu test-aiperf demo
+.PHONY: setup check lint types test tests wheel test-fast test-thorough test-vllm test-gpu test-aiperf test-litellm demo
 
 # On two cores pip downloads and unpacks while csrc/ is compiled, and mypy takes what the tests leave.
 MAKEFLAGS += --jobs=2
@@ -151,6 +152,16 @@ $(AIPERF)/bin/aiperf:
 
 test-aiperf: setup $(AIPERF)/bin/aiperf
 	AGENTCACHE_AIPERF=$(AIPERF)/bin/aiperf $(BIN)/python -m pytest tests/server/test_aiperf.py -rs
+
+# 600 MB with what it requires, of which much is pinned.
+LITELLM := $(abspath $(VENV)/litellm)
+
+$(LITELLM)/bin/litellm:
+	$(PYTHON) -m venv $(LITELLM)
+	$(LITELLM)/bin/python -m pip install --quiet --no-compile 'litellm[proxy]==1.108.7'
+
+test-litellm: setup $(LITELLM)/bin/litellm
+	AGENTCACHE_LITELLM=$(LITELLM)/bin/litellm $(BIN)/python -m pytest tests/server/test_litellm.py -rs
 
 # Forty-four jobs within five seconds, in a cache that holds about seven of them when they end. How the settings were
 # chosen, and what other seeds gave: docs/results/demo.md.

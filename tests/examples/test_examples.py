@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import runpy
 import subprocess
 import sys
@@ -57,6 +58,14 @@ def run_example(name: str, url: str, replies: list[list[int]], *options: str) ->
     return done.stdout.splitlines(), [each for each in script.exchanges if each.path != "/v1/models"]
 
 
+def run_here(name: str, monkeypatch: pytest.MonkeyPatch, *options: str) -> None:
+    """In this process, which has loaded what it needs."""
+    monkeypatch.setattr(sys, "argv", [name, *options])
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.syspath_prepend(EXAMPLES)
+    runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+
+
 @pytest.mark.engine
 @pytest.mark.parametrize("example", ["openai_client.py", "openai_agents.py"])
 def test_example_runs_its_tools_and_hits_its_cached_turns(
@@ -98,15 +107,46 @@ def test_without_a_server_one_line_says_how_to_start_one(
     example: str, options: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dead_url = "http://127.0.0.1:9/v1"
-    monkeypatch.setattr(sys, "argv", [example, "--base-url", dead_url, *options])
-    monkeypatch.syspath_prepend(EXAMPLES)
     with pytest.raises(SystemExit) as ended:
-        runpy.run_path(str(EXAMPLES / example), run_name="__main__")
+        run_here(example, monkeypatch, "--base-url", dead_url, *options)
     # Python prints it, and the status is 1.
     line = str(ended.value.code)
     assert "\n" not in line
     assert line.startswith(f"{dead_url}: no server answers (")
     assert "agentcache serve MODEL" in line
+
+
+@pytest.mark.engine
+def test_the_doctor_names_what_two_of_three_sessions_do(
+    url: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run_here("three_sessions.py", monkeypatch, "--base-url", url)
+    printed = capfd.readouterr().out
+    cached: dict[str, list[int]] = {}
+    for name, tokens in re.findall(r"^ *(\S+), turn \d: +(\d+) of", printed, re.MULTILINE):
+        cached.setdefault(name, []).append(int(tokens))
+    assert {name: len(turns) for name, turns in cached.items()} == {
+        **{"steady": 6, "sub-agent": 2, "dated": 5, "shortened": 5}
+    }
+    assert cached["steady"] == sorted(set(cached["steady"]))
+    assert cached["sub-agent"][1] > 0
+    assert cached["dated"] == [0] * 5
+    # The system message alone stays, once the client has begun to cut.
+    (left,) = set(cached["shortened"][2:])
+    assert 0 < left < cached["shortened"][1]
+    findings = re.findall(
+        r"^\d\. (\d+ of \d+) prompts left the last turn of their job: ([a-z ]+);", printed, re.MULTILINE
+    )
+    assert findings == [("4 of 18", "system message changed"), ("3 of 18", "history changed")]
+
+
+def test_a_server_that_does_not_start_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = tmp_path / "python"
+    command.write_text("#!/bin/sh\necho first\necho error: no memory\nexit 1\n")
+    command.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(command))
+    with pytest.raises(SystemExit, match=r"^the server did not start: error: no memory$"):
+        run_here("three_sessions.py", monkeypatch)
 
 
 def test_an_answer_that_is_an_error_is_one_line(tmp_path: Path) -> None:

@@ -80,6 +80,7 @@ def make_engine(engine: int = 0, **changes: Any) -> EngineSnapshot:
         ),
         "requests": RequestCounts(running=1, waiting=0),
         "runtime": make_runtime(),
+        "observer_failures": {"misses": 0},
     }
     return EngineSnapshot(**{**found, **changes})
 
