@@ -7,7 +7,7 @@
 # make test-vllm VLLM=0.33  setup, then tests and a simulation on that release of vLLM, in an environment of its own
 # make test-gpu ENGINE=cuda  setup, then the tests that need an NVIDIA GPU, which are in none of the others
 # make test-aiperf    setup, then AIPerf, in an environment of its own, against a server of ours; in none of the others
-# make test-litellm   setup, then LiteLLM's proxy, in an environment of its own, in front of a server of ours; in none of the others
+# make test-litellm   the same with LiteLLM's proxy, in front of a server of ours
 # make demo           setup, then BFCL web-search jobs under stock vLLM's policy and ours, on a real engine on the CPU, with a
 #                     report in runs/demo/report.html; then the same on a simulated H200 under three loads
 

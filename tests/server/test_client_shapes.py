@@ -1,4 +1,4 @@
-"""Requests with all that Claude Code 2.1 and Codex 0.12x send: what differs from turn to turn changes no job."""
+"""Requests with all that Claude Code 2.1 and Codex (0.12x to 0.171) send: what changes each turn changes no job."""
 
 from __future__ import annotations
 
@@ -102,10 +102,11 @@ def test_claude_code_and_its_sub_agents_are_one_job(shared_server: SharedServer,
 def write_codex(session: str, inputs: list[Body]) -> Body:
     function = {"type": "function", "name": "exec_command", "strict": False, "parameters": COMMAND}
     search = {"type": "web_search", "external_web_access": False}
+    agents = {"type": "namespace", "name": "multi_agent_v1", "description": "Sub-agents.", "tools": [function]}
     return {
         "instructions": "You are Codex, and run commands in the user's folder. " * 8,
         "input": inputs,
-        "tools": [function, {"type": "custom", "name": "apply_patch", "description": "Patch files."}, search],
+        "tools": [function, {"type": "custom", "name": "apply_patch", "description": "Patch files."}, agents, search],
         **{"tool_choice": "auto", "parallel_tool_calls": False, "store": False, "prompt_cache_key": session},
         **{"include": ["reasoning.encrypted_content"], "reasoning": {"effort": "medium", "summary": "auto"}},
         "text": {"verbosity": "medium"},
