@@ -118,8 +118,10 @@ def test_without_a_server_one_line_says_how_to_start_one(
 
 @pytest.mark.engine
 def test_the_doctor_names_what_two_of_three_sessions_do(
-    url: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    url: str, shared_server: SharedServer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    # It counts no other test's requests.
+    shared_server.use("agentcache")
     run_here("three_sessions.py", monkeypatch, "--base-url", url)
     printed = capfd.readouterr().out
     cached: dict[str, list[int]] = {}
