@@ -1,44 +1,14 @@
-"""Runs tools that take their recorded time, and shortens waits of a closed loop's lanes where all lanes wait."""
+"""Shortens the waits of a closed loop's lanes where all lanes wait."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
-from typing import Any
 
-from tool_runtime.agent.executor import Tool, ToolRegistry
-from tool_runtime.agent.job import Job, ToolResult
-
-Sleep = Callable[[float], Awaitable[None]]
-
-
-def recorded_tools(job: Job, sleep: Sleep = asyncio.sleep) -> ToolRegistry:
-    """Make the tools. Results are given out in the order in which calls start, which is that of the recording."""
-    results = chain.from_iterable(turn.results for turn in job.turns)
-
-    async def answer(**_arguments: Any) -> str:
-        # Take it before the first wait: calls of one turn start in order, whichever ends first.
-        result: ToolResult | None = next(results, None)
-        if result is None:
-            raise LookupError("the recording has no further tool result")
-        await sleep(result.duration_s)
-        return result.content
-
-    registry = ToolRegistry()
-    for tool in job.tools:
-        registry.add(_as_tool(tool["function"], answer))
-    # A model may have called a tool it was not offered; its recorded result, an error text, is returned like others.
-    for name in {call.name for turn in job.turns for call in turn.tool_calls}.difference(registry.names):
-        registry.add(Tool(name, "", {"type": "object"}, answer))
-    return registry
-
-
-def _as_tool(function: Mapping[str, Any], answer: Callable[..., Awaitable[str]]) -> Tool:
-    return Tool(function["name"], function.get("description", ""), function["parameters"], answer)
+from tool_runtime.agent.recorded_tools import Sleep
 
 
 @dataclass(slots=True, eq=False)

@@ -15,17 +15,15 @@ from agentcache.jobs.context_job import ContextJob
 from agentcache.jobs.lanes import IDLE_CAP_S, Lanes
 from agentcache.jobs.recorded_job import RecordedJob
 from agentcache.replay.endpoint import Endpoint
-from agentcache.replay.lane_waits import LaneWaits, Sleep, recorded_tools
+from agentcache.replay.lane_waits import LaneWaits
 from agentcache.report.events import MEASURED, EventWriter
 from agentcache.run.display import ReplayDisplay
 from agentcache.run.recorder import JobRecorder
 from tool_runtime.agent.agent_loop import AgentLoop, TraceLoop
-from tool_runtime.agent.executor import ToolExecutor
 from tool_runtime.agent.job import ToolCall
 from tool_runtime.agent.model_client import ModelClient
+from tool_runtime.agent.recorded_tools import RecordedTools, Sleep
 
-# A tool takes the time that was recorded or drawn; this only ends a sleep that went wrong.
-_TOOL_TIMEOUT_S = 3600.0
 # How often to look whether all lanes are warm.
 _WARM_UP_POLL_S = 0.05
 
@@ -140,11 +138,11 @@ class ReplayRunner:
         model = ModelClient(
             client, self._endpoint.model, clock=self._clock, sleep=sleep, session_prefix=self._session_prefix
         )
-        executor = ToolExecutor(recorded_tools(job, sleep), timeout_s=_TOOL_TIMEOUT_S, clock=self._clock)
+        tools = RecordedTools(job, clock=self._clock, sleep=sleep)
         if isinstance(recorded, ContextJob):
             return TraceLoop(
                 model,
-                executor,
+                tools,
                 write_prompt=recorded.prompt,
                 observer=recorder,
                 sleep=sleep,
@@ -154,11 +152,10 @@ class ReplayRunner:
             )
         return AgentLoop(
             model,
-            executor,
+            tools,
             observer=recorder,
             sleep=sleep,
             request_options=lambda turn: _request_options(recorded.reply(turn), "max_completion_tokens"),
-            max_tool_steps=len(job.turns) - 1,
         )
 
 

@@ -10,8 +10,8 @@ from agentcache.jobs.lanes import Lanes
 from agentcache.jobs.recorded_job import RecordedJob, find_divergence
 from agentcache.report.events import EventSink, JobEvent, RequestEvent, ToolCallEvent
 from tool_runtime.agent.agent_loop import JobOutcome
-from tool_runtime.agent.executor import ExecutedCall
 from tool_runtime.agent.model_client import RequestOutcome
+from tool_runtime.agent.recorded_tools import ExecutedCall
 
 
 @dataclass(slots=True)

@@ -19,9 +19,9 @@ from agentcache.sim.delays import FrontEnd
 from agentcache.sim.engine import RequestTimes, SimulatedEngine, StepOutcome
 from agentcache.sim.routing import OneEngine, Routing
 from tool_runtime.agent.agent_loop import JobOutcome
-from tool_runtime.agent.executor import ExecutedCall
 from tool_runtime.agent.job import ToolCall, ToolResult
 from tool_runtime.agent.model_client import RequestOutcome
+from tool_runtime.agent.recorded_tools import ExecutedCall
 
 # No policy may hold back all requests for longer, while nothing else happens: they wait for pins only while others run,
 # so for copies alone. An idle engine looks a thousand times in each second of it.

@@ -11,9 +11,9 @@ from agentcache.jobs.recorded_job import TextJob
 from agentcache.report.events import Event, EventWriter, JobEvent, RequestEvent, ToolCallEvent, read_events
 from agentcache.run.recorder import JobRecorder
 from tool_runtime.agent.agent_loop import JobOutcome
-from tool_runtime.agent.executor import ExecutedCall
 from tool_runtime.agent.job import Context, Job, ToolCall, ToolResult, Turn
 from tool_runtime.agent.model_client import RequestOutcome
+from tool_runtime.agent.recorded_tools import ExecutedCall
 
 # Ten tokens a reply; the prompts of the tests below are made of them.
 REPLIES = [list(range(100 + 10 * turn, 110 + 10 * turn)) for turn in range(3)]

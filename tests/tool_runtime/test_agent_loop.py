@@ -8,10 +8,10 @@ import httpx2
 import pytest
 from fake_vllm import FakeClock, FakeVllm, calls, says
 
-from tool_runtime.agent.agent_loop import AgentLoop, JobOutcome, no_options
-from tool_runtime.agent.executor import ExecutedCall, Tool, ToolExecutor, ToolRegistry
+from tool_runtime.agent.agent_loop import AgentLoop, JobOutcome
 from tool_runtime.agent.job import Job, Message, ToolCall, ToolResult, Turn
 from tool_runtime.agent.model_client import ModelClient, RequestOutcome
+from tool_runtime.agent.recorded_tools import ExecutedCall, RecordedTools, Sleep
 
 QUESTION = {"role": "user", "content": "What is 1 + 2, plus 3?"}
 
@@ -33,42 +33,38 @@ class Record:
         self.order.append(f"{executed.call.name} {turn}")
 
 
-def registry_of(**functions: Any) -> ToolRegistry:
-    registry = ToolRegistry()
-    for name, function in functions.items():
-        registry.add(Tool(name, f"does {name}", {"type": "object"}, function))
-    return registry
+TOOLS = ({"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}},)
+
+
+def gives(*results: ToolResult, pause_s: float = 0.0, said: tuple[Message, ...] = ()) -> Turn:
+    """A recorded turn behind which these results came; the reply itself is the server's."""
+    return Turn("", (), results, pause_s, said)
 
 
 def loop_on(
     server: FakeVllm,
-    registry: ToolRegistry,
+    job: Job,
+    *,
     clock: FakeClock | None = None,
     observer: Record | None = None,
-    request_options: Callable[[int], Mapping[str, Any]] = no_options,
-    *,
+    request_options: Callable[[int], Mapping[str, Any]] = lambda _: {},
+    sleep: Sleep | None = None,
     max_retries: int = 2,
-    **limits: int,
 ) -> AgentLoop:
     clock = clock or FakeClock()
-    executor = ToolExecutor(registry, timeout_s=20.0, clock=clock)
     return AgentLoop(
         ModelClient(server.client(), "m", clock=clock, sleep=clock.sleep, max_retries=max_retries),
-        executor,
-        sleep=clock.sleep,
-        observer=observer,
+        RecordedTools(job, clock=clock, sleep=sleep or clock.sleep),
+        observer=observer or Record(),
         request_options=request_options,
-        **limits,
+        sleep=clock.sleep,
     )
 
 
-def run(server: FakeVllm, registry: ToolRegistry, **settings: Any) -> JobOutcome:
-    job = Job("job-7", (QUESTION,), registry.as_openai())
-    return asyncio.run(loop_on(server, registry, **settings).run(job))
-
-
-def add(a: int, b: int) -> int:
-    return a + b
+def run(server: FakeVllm, *turns: Turn, tools: tuple[Mapping[str, Any], ...] = TOOLS, **settings: Any) -> JobOutcome:
+    """Play a recording of these turns and an answer."""
+    job = Job("job-7", (QUESTION,), tools, (*turns, Turn("the answer")))
+    return asyncio.run(loop_on(server, job, **settings).run(job))
 
 
 def test_a_job_of_several_turns_runs_to_its_answer() -> None:
@@ -77,16 +73,12 @@ def test_a_job_of_several_turns_runs_to_its_answer() -> None:
         calls(("c2", "add", '{"a": 3, "b": 3}')),
         says("Six."),
     )
-    outcome = run(server, registry_of(add=add))
-    assert (outcome.job_id, outcome.status, outcome.error, outcome.stopped_by_limit) == (
-        "job-7",
-        "finished",
-        None,
-        False,
-    )
+    three, six = ToolResult("3", 0.0), ToolResult("6", 0.0)
+    outcome = run(server, gives(three), gives(six))
+    assert (outcome.job_id, outcome.status, outcome.error) == ("job-7", "finished", None)
     assert outcome.turns == (
-        Turn("\n\nLet me see. ", (ToolCall("add", '{"a":1,  "b":2}', "c1"),), (ToolResult("3", 0.0),)),
-        Turn("", (ToolCall("add", '{"a": 3, "b": 3}', "c2"),), (ToolResult("6", 0.0),)),
+        Turn("\n\nLet me see. ", (ToolCall("add", '{"a":1,  "b":2}', "c1"),), (three,)),
+        Turn("", (ToolCall("add", '{"a": 3, "b": 3}', "c2"),), (six,)),
         Turn("Six."),
     )
 
@@ -97,7 +89,7 @@ def test_the_history_is_what_was_received() -> None:
         calls(("c2", "add", "not json"), ("c3", "add", '{"a": "é", "b": "\\u00e9"}')),
         says("Six."),
     )
-    run(server, registry_of(add=add))
+    run(server, gives(ToolResult("3", 0.0)), gives(ToolResult("no JSON", 0.0), ToolResult("éé", 0.0)))
 
     def call(id_: str, arguments: str) -> dict[str, Any]:
         return {"id": id_, "type": "function", "function": {"name": "add", "arguments": arguments}}
@@ -105,20 +97,19 @@ def test_the_history_is_what_was_received() -> None:
     first = {"role": "assistant", "content": "\n\nLet me see. ", "tool_calls": [call("c1", '{"a":1,  "b":2}')]}
     both = [call("c2", "not json"), call("c3", '{"a": "é", "b": "\\u00e9"}')]
     second = {"role": "assistant", "content": None, "tool_calls": both}
+    results = [("c2", "no JSON"), ("c3", "éé")]
     histories = [body["messages"] for body in server.bodies]
     assert histories[0] == [QUESTION]
     assert histories[1] == [QUESTION, first, {"role": "tool", "tool_call_id": "c1", "content": "3"}]
     assert histories[2][:4] == [*histories[1], second]
-    assert [message["tool_call_id"] for message in histories[2][4:]] == ["c2", "c3"]
-    assert histories[2][4]["content"].startswith("Error during execution: the arguments of add are not valid JSON")
-    assert histories[2][5]["content"] == "éé"
+    assert [(message["tool_call_id"], message["content"]) for message in histories[2][4:]] == results
 
 
 def test_a_request_carries_tools_session_and_its_turn_s_options() -> None:
     server = FakeVllm(calls(("c1", "add", '{"a": 1, "b": 2}')), says("3"))
-    registry = registry_of(add=add)
-    run(server, registry, request_options=lambda turn: {"max_tokens": 16, "return_token_ids": True, "seed": turn})
-    assert [body["tools"] for body in server.bodies] == [list(registry.as_openai())] * 2
+    options = {"max_tokens": 16, "return_token_ids": True}
+    run(server, gives(ToolResult("3", 0.0)), request_options=lambda turn: {**options, "seed": turn})
+    assert [body["tools"] for body in server.bodies] == [list(TOOLS)] * 2
     assert [body["session_id"] for body in server.bodies] == ["job-7", "job-7"]
     assert [(body["max_tokens"], body["return_token_ids"], body["seed"]) for body in server.bodies] == [
         (16, True, 0),
@@ -128,27 +119,23 @@ def test_a_request_carries_tools_session_and_its_turn_s_options() -> None:
 
 def test_a_job_without_tools_sends_none() -> None:
     server = FakeVllm(says("hello"))
-    assert run(server, registry_of()).turns == (Turn("hello"),)
+    assert run(server, tools=()).turns == (Turn("hello"),)
     assert "tools" not in server.bodies[0]
 
 
 def test_the_observer_hears_of_each_thing_as_it_ends() -> None:
     record = Record()
-    second_ended = asyncio.Event()
-    told_before_the_turn_ended: list[list[str]] = []
+    waits = {2.0: asyncio.Event(), 1.0: asyncio.Event()}
+    waits[1.0].set()
 
-    async def first() -> str:
-        await second_ended.wait()
-        told_before_the_turn_ended.append(list(record.order))
-        return "1"
-
-    async def second() -> None:
-        asyncio.get_running_loop().call_soon(second_ended.set)
-        raise ValueError("broken")
+    async def sleep(seconds: float) -> None:
+        await waits[seconds].wait()
+        if seconds == 1.0:
+            asyncio.get_running_loop().call_soon(waits[2.0].set)
 
     server = FakeVllm(calls(("c1", "first", "{}"), ("c2", "second", "{}")), says("done"))
-    run(server, registry_of(first=first, second=second), observer=record)
-    assert told_before_the_turn_ended == [["request 0", "second 0"]]
+    results = ToolResult("1", 2.0), ToolResult("", 1.0, "broken")
+    run(server, gives(*results), observer=record, sleep=sleep)
     assert record.order == ["request 0", "second 0", "first 0", "request 1"]
     assert [(job, turn, executed.result.error) for job, turn, executed in record.tool_calls] == [
         ("job-7", 0, "broken"),
@@ -167,48 +154,41 @@ def test_the_job_lasts_from_its_first_request_to_its_last_reply() -> None:
         [lambda: clock.advance(1.0), *calls(("c1", "work", "{}"))],
         [lambda: clock.advance(2.0), *says("done")],
     )
-    outcome = run(server, registry_of(work=lambda: clock.advance(5.0)), clock=clock)
+    outcome = run(server, gives(ToolResult("", 5.0)), clock=clock)
     assert (outcome.started_s, outcome.finished_s) == (10.0, 18.0)
-    assert outcome.turns[0].results[0].duration_s == 5.0
 
 
-def test_the_loop_stops_at_the_step_limit() -> None:
-    ran: list[int] = []
-    server = FakeVllm(*[calls((f"c{turn}", "again", "{}")) for turn in range(21)])
-    outcome = run(server, registry_of(again=lambda: ran.append(1)))
-    assert (len(server.bodies), len(ran)) == (21, 20)
-    assert (outcome.status, outcome.stopped_by_limit, outcome.error) == ("finished", True, None)
-    assert outcome.turns[-1] == Turn("", (ToolCall("again", "{}", "c20"),), ())
-    assert len(outcome.turns) == 21
-
-
-def test_an_answer_at_the_step_limit_is_an_ordinary_end() -> None:
-    outcome = run(FakeVllm(calls(("c", "again", "{}")), says("done")), registry_of(again=lambda: 1), max_tool_steps=1)
-    assert (outcome.status, outcome.stopped_by_limit, outcome.turns[-1]) == ("finished", False, Turn("done"))
+def test_calls_behind_the_last_recorded_turn_are_not_played() -> None:
+    record = Record()
+    server = FakeVllm(*[calls((f"c{turn}", "again", "{}")) for turn in range(3)])
+    outcome = run(server, *[gives(ToolResult("1", 0.0))] * 2, observer=record)
+    assert (len(server.bodies), len(record.tool_calls)) == (3, 2)
+    assert (outcome.status, outcome.error, len(outcome.turns)) == ("finished", None, 3)
+    assert outcome.turns[-1] == Turn("", (ToolCall("again", "{}", "c2"),), ())
 
 
 def test_a_failed_request_fails_the_job_and_keeps_the_turns_done() -> None:
     record = Record()
     broken = httpx2.Response(500, json={"error": {"message": "engine died"}})
     server = FakeVllm(calls(("c1", "add", '{"a": 1, "b": 2}')), broken)
-    outcome = run(server, registry_of(add=add), observer=record)
-    assert (outcome.status, outcome.error, outcome.stopped_by_limit) == ("failed", "HTTP 500: engine died", False)
+    outcome = run(server, *[gives(ToolResult("3", 0.0))] * 2, observer=record)
+    assert (outcome.status, outcome.error) == ("failed", "HTTP 500: engine died")
     assert [len(turn.results) for turn in outcome.turns] == [1]
     assert [request.error for request in record.requests] == [None, "HTTP 500: engine died"]
 
 
-def test_calls_of_a_reply_that_broke_off_are_not_run() -> None:
-    ran: list[int] = []
+def test_calls_of_a_reply_that_broke_off_are_not_played() -> None:
+    record = Record()
     whole = calls(("c1", "work", "{}"))
     server = FakeVllm([*whole[:3], httpx2.ReadError("reset")])
-    outcome = run(server, registry_of(work=lambda: ran.append(1)))
-    assert (outcome.status, outcome.stopped_by_limit, outcome.turns, ran) == ("failed", False, (), [])
+    outcome = run(server, gives(ToolResult("", 0.0)), observer=record)
+    assert (outcome.status, outcome.turns, record.tool_calls) == ("failed", (), [])
 
 
 def test_the_number_of_retries_can_be_set() -> None:
     record = Record()
     server = FakeVllm(*[httpx2.ConnectError("refused")] * 3, says("done"))
-    outcome = run(server, registry_of(), observer=record, max_retries=3)
+    outcome = run(server, observer=record, max_retries=3)
     assert (outcome.status, record.requests[0].retries) == ("finished", 3)
 
 
@@ -217,7 +197,7 @@ def test_cancelling_a_job_cancels_its_tools() -> None:
     cancelled: list[bool] = []
     record = Record()
 
-    async def hang() -> None:
+    async def hang(_: float) -> None:
         started.set()
         try:
             await asyncio.Event().wait()
@@ -226,52 +206,30 @@ def test_cancelling_a_job_cancels_its_tools() -> None:
             raise
 
     async def cancel_once_started() -> None:
-        registry = registry_of(hang=hang)
-        loop = loop_on(FakeVllm(calls(("c1", "hang", "{}"))), registry, observer=record)
-        job = asyncio.create_task(loop.run(Job("job-7", (QUESTION,), registry.as_openai())))
+        job = Job("job-7", (QUESTION,), TOOLS, (gives(ToolResult("", 9.0)), Turn("done")))
+        loop = loop_on(FakeVllm(calls(("c1", "hang", "{}"))), job, observer=record, sleep=hang)
+        task = asyncio.create_task(loop.run(job))
         await started.wait()
-        job.cancel()
+        task.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await job
+            await task
 
     asyncio.run(cancel_once_started())
     assert cancelled == [True]
     assert record.order == ["request 0"]
 
 
-def test_jobs_of_one_loop_do_not_mix() -> None:
-    server = FakeVllm(*[says("done")] * 3)
-    loop = loop_on(server, registry_of())
-
-    async def run_all() -> list[JobOutcome]:
-        return await asyncio.gather(*(loop.run(Job(f"job-{n}", (QUESTION,))) for n in range(3)))
-
-    assert [outcome.job_id for outcome in asyncio.run(run_all())] == ["job-0", "job-1", "job-2"]
-    assert sorted(body["session_id"] for body in server.bodies) == ["job-0", "job-1", "job-2"]
-
-
 def test_what_was_said_after_a_turn_is_sent_after_its_pause() -> None:
-    clock = FakeClock()
     again: Message = {"role": "user", "content": "And again?"}
     server = FakeVllm(calls(("c1", "work", "{}")), says("Done."), says("Once more."))
-    registry = registry_of(work=lambda: clock.advance(5.0))
-    turns = (
-        Turn("", (ToolCall("work", "{}"),), (ToolResult("null", 5.0),), pause_s=3.0),
-        Turn("Done.", pause_s=60.0, said=(again,)),
-        Turn("Once more."),
-    )
     record = Record()
-    loop = loop_on(server, registry, observer=record, clock=clock, max_tool_steps=2)
-    outcome = asyncio.run(loop.run(Job("job-7", (QUESTION,), registry.as_openai(), turns)))
-    assert (outcome.status, outcome.stopped_by_limit) == ("finished", False)
+    outcome = run(server, gives(ToolResult("", 5.0), pause_s=3.0), gives(pause_s=60.0, said=(again,)), observer=record)
+    assert outcome.status == "finished"
     assert [request.sent_s for request in record.requests] == [0.0, 8.0, 68.0]
     assert server.bodies[2]["messages"][-2:] == [{"role": "assistant", "content": "Done."}, again]
     assert [turn.said for turn in outcome.turns] == [(), (again,), ()]
 
 
 def test_a_reply_without_calls_ends_a_job_if_nothing_was_said() -> None:
-    server = FakeVllm(says("Done."))
-    loop = loop_on(server, registry_of())
-    turns = (Turn("", (ToolCall("work", "{}"),), (ToolResult("x", 0.0),), pause_s=9.0), Turn("."))
-    outcome = asyncio.run(loop.run(Job("job-7", (QUESTION,), turns=turns)))
+    outcome = run(FakeVllm(says("Done.")), gives(ToolResult("x", 0.0), pause_s=9.0))
     assert outcome.turns == (Turn("Done."),)

@@ -10,9 +10,9 @@ import pytest
 from fake_vllm import FakeClock, FakeVllm, completes
 
 from tool_runtime.agent.agent_loop import JobOutcome, TraceLoop
-from tool_runtime.agent.executor import ExecutedCall, Tool, ToolExecutor, ToolRegistry
 from tool_runtime.agent.job import Context, Job, ToolCall, ToolResult, Turn
 from tool_runtime.agent.model_client import ModelClient, RequestOutcome
+from tool_runtime.agent.recorded_tools import ExecutedCall, RecordedTools
 
 CONTEXT = Context((1,), 16, 3, 2)
 
@@ -46,21 +46,19 @@ def run(
     clock: FakeClock | None = None,
     options: Callable[[int], Mapping[str, Any]] = lambda _turn: {},
 ) -> tuple[JobOutcome, Record]:
-    """Turn n is sent as the tokens n, n, n. Each tool call takes the longest recorded time of the job."""
+    """Turn n is sent as the tokens n, n, n."""
     clock = clock or FakeClock()
     record = Record(clock)
-    longest_s = max((result.duration_s for turn in turns for result in turn.results), default=0.0)
-    registry = ToolRegistry()
-    registry.add(Tool("wait", "", {"type": "object"}, lambda: clock.advance(longest_s)))
+    job = Job("job-7", (), turns=turns)
     loop = TraceLoop(
         ModelClient(server.client(), "m", clock=clock, sleep=clock.sleep),
-        ToolExecutor(registry, timeout_s=10.0, clock=clock),
+        RecordedTools(job, clock=clock, sleep=clock.sleep),
         write_prompt=lambda turn: [turn] * 3,
         observer=record,
         sleep=clock.sleep,
         request_options=options,
     )
-    return asyncio.run(loop.run(Job("job-7", (), turns=turns))), record
+    return asyncio.run(loop.run(job)), record
 
 
 def test_every_turn_is_sent_as_tokens_with_session_and_options() -> None:

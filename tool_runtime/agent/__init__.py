@@ -1,1 +1,1 @@
-"""Runs agents: a loop between the model and its tools, the executor of tool calls, and the client."""
+"""Plays the agents of recordings: a loop between the model and its tools, what tools gave, and the client."""

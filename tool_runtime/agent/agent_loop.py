@@ -1,26 +1,22 @@
-"""Loops between model, tools and human: asks, runs the calls of the reply, waits for what is said, asks again."""
+"""Plays a job's recording: asks the model, plays the calls of its reply, waits for what is said, asks again."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, Protocol
 
-from tool_runtime.agent.executor import ExecutedCall, ToolExecutor
 from tool_runtime.agent.job import Job, Message, Turn
 from tool_runtime.agent.model_client import ModelClient, RequestOutcome
+from tool_runtime.agent.recorded_tools import ExecutedCall, RecordedTools, Sleep
 from tool_runtime.agent.reply import Reply
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOutcome:
-    """A job that ended: first request sent to last reply received, in seconds, and the turns it did.
-
-    A job that still called tools at the step limit is finished, `stopped_by_limit`; its last turn has calls
-    without results.
-    """
+    """A job that ended: first request sent to last reply received, in seconds, and the turns it did."""
 
     job_id: str
     started_s: float
@@ -28,7 +24,6 @@ class JobOutcome:
     turns: tuple[Turn, ...]
     status: Literal["finished", "failed"]
     error: str | None = None
-    stopped_by_limit: bool = False
 
 
 class LoopObserver(Protocol):
@@ -41,56 +36,48 @@ class LoopObserver(Protocol):
         """Note a call that has its result."""
 
 
-def no_options(_turn: int) -> Mapping[str, Any]:
-    """Return no request options: everything is left to the server's defaults."""
-    return {}
-
-
 class AgentLoop:
-    """Does jobs with one model and one set of tools.
+    """Plays a chat: what the server replies goes into the next request, with what is recorded behind the turn.
 
     `request_options` gives, for a turn (from 0), further fields of the request body: sampling parameters, vLLM's
-    own fields. A job goes on while replies call tools, or where its recording has something said behind a turn.
-    After `max_tool_steps` such turns the model is asked once more, and then no more.
+    own fields.
     """
 
     def __init__(
         self,
         model: ModelClient,
-        executor: ToolExecutor,
+        tools: RecordedTools,
         *,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        observer: LoopObserver | None = None,
-        request_options: Callable[[int], Mapping[str, Any]] = no_options,
-        max_tool_steps: int = 20,
+        observer: LoopObserver,
+        request_options: Callable[[int], Mapping[str, Any]],
+        sleep: Sleep = asyncio.sleep,
     ) -> None:
         self._model = model
-        self._executor = executor
-        self._sleep = sleep
+        self._tools = tools
         self._observer = observer
         self._request_options = request_options
-        self._max_tool_steps = max_tool_steps
+        self._sleep = sleep
 
     async def run(self, job: Job) -> JobOutcome:
         """Send `job.messages` and `job.tools`, and follow the calls. A failed request makes a failed outcome.
 
-        What the recording has said behind a turn is sent after its pause, which follows the results of the calls.
-        Cancelling it cancels the request or the calls under way; the observer is not told of those.
+        It ends with the reply to the last recorded turn, or with one that calls no tool where nothing was said.
+        What was said is sent after its pause, which follows the results of the calls. Cancelling it cancels the request
+        or the calls under way; the observer is not told of those.
         """
         messages = list(job.messages)
         turns: list[Turn] = []
         reply, request = await self._ask(job, 0, messages)
         started_s = request.sent_s
-        while request.error is None and len(turns) < self._max_tool_steps:
-            recorded = job.turns[len(turns)] if len(turns) < len(job.turns) else Turn()
-            if not reply.tool_calls and not recorded.said:
+        for number, recorded in enumerate(job.turns[:-1]):
+            if request.error is not None or not (reply.tool_calls or recorded.said):
                 break
-            executed = await self._run_calls(job, len(turns), reply)
+            executed = await self._tools.run(reply.tool_calls, partial(self._observer.tool_call_ended, job.id, number))
             await self._sleep(recorded.pause_s)
             results = tuple(each.result for each in executed)
             turns.append(Turn(reply.content, reply.tool_calls, results, recorded.pause_s, recorded.said))
             messages += [_assistant_message(reply), *map(_tool_message, executed), *recorded.said]
-            reply, request = await self._ask(job, len(turns), messages)
+            reply, request = await self._ask(job, number + 1, messages)
         if request.error is None:
             turns.append(Turn(reply.content, reply.tool_calls))
         return JobOutcome(
@@ -100,21 +87,12 @@ class AgentLoop:
             turns=tuple(turns),
             status="finished" if request.error is None else "failed",
             error=request.error,
-            stopped_by_limit=request.error is None and bool(reply.tool_calls),
         )
 
     async def _ask(self, job: Job, turn: int, messages: Sequence[Message]) -> tuple[Reply, RequestOutcome]:
         reply, request = await self._model.ask(job.id, turn, messages, job.tools, self._request_options(turn))
-        if self._observer is not None:
-            self._observer.request_ended(request)
+        self._observer.request_ended(request)
         return reply, request
-
-    async def _run_calls(self, job: Job, turn: int, reply: Reply) -> list[ExecutedCall]:
-        def tell(executed: ExecutedCall) -> None:
-            if self._observer is not None:
-                self._observer.tool_call_ended(job.id, turn, executed)
-
-        return await self._executor.run(reply.tool_calls, on_end=tell)
 
 
 def _assistant_message(reply: Reply) -> Message:
@@ -144,19 +122,19 @@ class TraceLoop:
     def __init__(
         self,
         model: ModelClient,
-        executor: ToolExecutor,
+        tools: RecordedTools,
         *,
         write_prompt: Callable[[int], Sequence[int]],
         observer: LoopObserver,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        request_options: Callable[[int], Mapping[str, Any]] = no_options,
+        request_options: Callable[[int], Mapping[str, Any]],
+        sleep: Sleep = asyncio.sleep,
     ) -> None:
         self._model = model
-        self._executor = executor
-        self._sleep = sleep
-        self._observer = observer
+        self._tools = tools
         self._write_prompt = write_prompt
+        self._observer = observer
         self._request_options = request_options
+        self._sleep = sleep
 
     async def run(self, job: Job) -> JobOutcome:
         """Run a job. A failed request ends it and makes a failed outcome. Raises ValueError for a job without turns."""
@@ -186,5 +164,5 @@ class TraceLoop:
 
     async def _pass_time(self, job: Job, number: int) -> None:
         turn = job.turns[number]
-        await self._executor.run(turn.tool_calls, on_end=partial(self._observer.tool_call_ended, job.id, number))
+        await self._tools.run(turn.tool_calls, partial(self._observer.tool_call_ended, job.id, number))
         await self._sleep(turn.pause_s)

@@ -64,8 +64,8 @@ class Turn:
 class Job:
     """One task of an agent, from the first request to the last reply.
 
-    `turns` is the recording that a replay follows; it is empty for a job that a model is to do by itself. Either all
-    turns have a context, and `messages` is empty, or none has.
+    `turns` is the recording that a replay follows. Either all turns have a context, and `messages` is empty, or none
+    has.
     """
 
     id: str
