@@ -139,7 +139,7 @@ def test_what_a_moved_job_leaves_is_released_there() -> None:
     assert named is not None
     client = make_client(placer)
     finish(client, "1", [7] * 8)
-    placer.placement.close(named)
+    placer.placement.loads[named].queue("crowd", 1000.0)
     assert placer.choose(make_request("2", [1] * 40, session_id="one", cache_salt="tenant")) == 1 - named
     assert released == [(named, "one", "tenant")]
 

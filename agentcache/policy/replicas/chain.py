@@ -76,7 +76,3 @@ class KnownBlocks:
             blocks.move_to_end(block)
         while len(blocks) > self._capacity:
             blocks.popitem(last=False)
-
-    def clear(self) -> None:
-        """Forget all: the engine has."""
-        self._blocks.clear()

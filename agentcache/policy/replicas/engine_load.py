@@ -70,12 +70,6 @@ class EngineLoad:
         """Note that a job is over, or lives elsewhere. May be told again."""
         self.live_tokens -= self._jobs.pop(job, 0)
 
-    def clear(self) -> None:
-        """Forget all: the engine has."""
-        self._queued.clear()
-        self._jobs.clear()
-        self.queued_s, self.live_tokens = 0.0, 0
-
 
 @dataclass(frozen=True, slots=True)
 class HostMemory:

@@ -11,7 +11,7 @@ from agentcache.policy.replicas.engine_load import EngineLoad, HostMemory, Prefi
 from agentcache.policy.replicas.job_homes import JobHome, JobHomes, LiveJobs
 from tool_runtime.learning.job_blocks import ChainOwners
 
-Reason = Literal["new", "home", "cheaper", "engine closed"]
+Reason = Literal["new", "home", "cheaper"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,17 +81,13 @@ class Placement:
         # Beside it, the same and what only the CPU cache has.
         kept_blocks = (capacity_tokens + self._host.tokens) // self.block_tokens
         self._kept = [KnownBlocks(kept_blocks) for _ in range(engines)] if self._host.tokens else self._known
-        self._closed: set[int] = set()
         self._owners = ChainOwners()
         self._homes = JobHomes(max_jobs)
         self._live = LiveJobs(self._spill.live_s)
         self._open: dict[str, _OpenRequest] = {}
 
     def place(self, request: str, chain: Chain, now_s: float, *, job: str | None = None) -> Placed:
-        """Choose the engine of a request with this prompt. `job` None: its client names none, so the chain tells.
-
-        Raises ValueError when every engine is closed.
-        """
+        """Choose the engine of a request with this prompt. `job` None: its client names none, so the chain tells."""
         for idle in self._live.pop_idle(now_s):
             self.loads[idle.engine].leave(idle.job)
         if job is None:
@@ -128,7 +124,7 @@ class Placement:
         home.open -= 1
         self.loads[over.engine].computed(request)
         chain.extend(reply)
-        if over.engine in self._closed or self._homes.find(home.job) is not home:
+        if self._homes.find(home.job) is not home:
             return
         self._use(over.engine, chain)
         self._owners.note(chain.hashes, over.prompt_tokens, self.block_tokens, session=home.job, request=request)
@@ -155,27 +151,13 @@ class Placement:
         """Find where a job lives."""
         return self._homes.find(job)
 
-    def close(self, engine: int) -> None:
-        """Send no more requests to an engine that is down or draining: its jobs move with their next turns."""
-        self._closed.add(engine)
-        self.loads[engine].clear()
-        self._known[engine].clear()
-        self._kept[engine].clear()
-
-    def open(self, engine: int) -> None:
-        """Use an engine again, or for the first time; its cache is empty."""
-        self._closed.discard(engine)
-
     def _choose(self, home: JobHome | None, chain: Chain) -> tuple[int, Reason]:
-        usable = [engine for engine in range(len(self.loads)) if engine not in self._closed]
-        if not usable:
-            raise ValueError("every engine is down or draining")
-        if home is None or home.engine in self._closed:
-            reason: Reason = "new" if home is None else "engine closed"
-            return self._choose_home(usable, chain), reason
+        engines = range(len(self.loads))
+        if home is None:
+            return self._choose_home(engines, chain), "new"
         if home.moves or home.open:
             return home.engine, "home"
-        roomy = [each for each in usable if each != home.engine and self.loads[each].has_room(chain.tokens)]
+        roomy = [each for each in engines if each != home.engine and self.loads[each].has_room(chain.tokens)]
         if not roomy:
             return home.engine, "home"
         stay_s = self._cost_at(home.engine, chain, self._prefill_s(home.engine, chain), comes=False)
@@ -184,14 +166,14 @@ class Placement:
         moves = stay_s > self._spill.factor * costs_s[cheapest]
         return (cheapest, "cheaper") if moves else (home.engine, "home")
 
-    def _choose_home(self, usable: Sequence[int], chain: Chain) -> int:
+    def _choose_home(self, engines: Sequence[int], chain: Chain) -> int:
         """Return an engine with few live jobs: that which has most of the prompt; of several, the least loaded.
 
         What jobs share is computed and kept once an engine. But a first prompt says little of what its job will be: the
         seconds of its prefill alone would draw all jobs with one system prompt to the few engines that have it.
         """
-        most = (1 + self._extra_jobs) * min(self.loads[engine].jobs for engine in usable)
-        prefills_s = {each: self._prefill_s(each, chain) for each in usable if self.loads[each].jobs <= most}
+        most = (1 + self._extra_jobs) * min(self.loads[engine].jobs for engine in engines)
+        prefills_s = {each: self._prefill_s(each, chain) for each in engines if self.loads[each].jobs <= most}
         least_s = min(prefills_s.values())
         tied = [engine for engine, prefill_s in prefills_s.items() if prefill_s == least_s]
         return min(tied, key=lambda each: (self.loads[each].jobs, self._cost_at(each, chain, least_s, comes=True)))

@@ -15,6 +15,7 @@ from agentcache.policy.replicas.placement import Placed, Placement, SpillRule
 
 BLOCK = 4
 GPU = 160
+_OTHERS = 100
 COST = PrefillCost(RecomputeCost(slope_s=0.01, base_s=1.0, floor_s=1e-9), BLOCK)
 STEPS = st.lists(st.tuples(st.sampled_from(["turn", "turn", "ask", "crowd", "clear"]), st.integers(0, 7)), max_size=50)
 
@@ -53,6 +54,15 @@ class Front:
         self.placement.finished(str(self.requests), [], 0.0)
         return placed
 
+    def fill(self, engine: int) -> None:
+        """Have an engine full of others' jobs, so that none goes there."""
+        for job in range(_OTHERS):
+            self.placement.loads[engine].settle(f"other {job}", GPU if not job else 0)
+
+    def empty(self, engine: int) -> None:
+        for job in range(_OTHERS):
+            self.placement.loads[engine].leave(f"other {job}")
+
     def do(self, step: str, which: int) -> Placed | None:
         crowd = f"crowd of {which % 2}"
         if step in ("crowd", "clear"):
@@ -77,35 +87,35 @@ def test_a_job_in_dram_stays_where_loading_costs_less(turns: int, others: int, s
 
     `share` of computing its context is what loading it takes as often as the crowd makes it be loaded.
     """
-    # Its own context and theirs are at one engine: the other was closed when they came.
+    # Its own context and theirs are at one engine: the other was full when they came.
     tokens = 3 * BLOCK * (turns + 1 + others * 5)
     crowding = tokens / GPU
     load_s = share * COST.recompute_cost.at(0) / BLOCK / (1.0 + crowding)
     front = Front(host=HostMemory(tokens, load_s))
-    front.placement.close(1)
+    front.fill(1)
     for _ in range(turns):
         front.turn(100)
     for other in range(others):
         for _ in range(5):
             front.turn(other)
-    front.placement.open(1)
+    front.empty(1)
     assert front.turn(100).reason == "home"
 
 
 @pytest.mark.parametrize(("host", "reason"), [(HostMemory(), "cheaper"), (HostMemory(10 * GPU, 0.01), "home")])
 def test_a_crowded_home_with_dram_keeps_its_jobs(host: HostMemory, reason: str) -> None:
     front = Front(host=host)
-    front.placement.close(1)
+    front.fill(1)
     for job in range(10):
         for _ in range(5):
             assert front.turn(job).engine == 0
-    front.placement.open(1)
+    front.empty(1)
     assert front.turn(0).reason == reason
 
 
 def test_what_is_loaded_is_not_queued_as_if_it_were_computed() -> None:
     front = Front(host=HostMemory(10 * GPU, 0.01))
-    front.placement.close(1)
+    front.fill(1)
     for job in range(10):
         front.turn(job)
         front.turn(job)

@@ -35,5 +35,3 @@ def test_the_end_of_the_oldest_chain_leaves_first() -> None:
     known.use(old)
     known.use(new)
     assert (known.count_hits(old), known.count_hits(new)) == (2, 2)
-    known.clear()
-    assert (known.count_hits(old), len(known)) == (0, 0)

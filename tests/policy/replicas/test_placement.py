@@ -107,15 +107,6 @@ def test_of_engines_that_share_as_much_the_emptiest_gets_it() -> None:
     assert front.turn("5", [9] * 8, "job 5").engine == 1
 
 
-def test_jobs_of_an_engine_that_closes_spread() -> None:
-    front = Front(engines=3, capacity=10_000)
-    first = {f"job {job}": front.turn(str(job), [job + 2] * 8, f"job {job}").engine for job in range(18)}
-    front.placement.close(0)
-    jobs = [job for job, engine in first.items() if engine == 0]
-    moved = [front.turn(f"{job} again", [50 + place] * 8, job).engine for place, job in enumerate(jobs)]
-    assert sorted(moved) == [1] * 3 + [2] * 3
-
-
 def test_a_job_moves_once_when_home_costs_far_more() -> None:
     front = Front(factor=2.0)
     home = front.turn("1", [2] * 40, "job").engine
@@ -146,24 +137,6 @@ def test_a_job_with_a_turn_under_way_does_not_move() -> None:
     home = front.ask("1", [2] * 40, "job").engine
     front.crowd(home, blocks=1000)
     assert front.ask("2", [2] * 60, "job").engine == home
-
-
-def test_a_closed_engine_gets_nothing_and_its_jobs_move() -> None:
-    front = Front()
-    home = front.turn("1", [2] * 40, "job").engine
-    front.placement.close(home)
-    again = front.turn("2", front.prompts["1"], "job")
-    assert (again.engine, again.moved_from, again.reason) == (1 - home, home, "engine closed")
-    assert all(front.turn(str(n), [n] * 40, f"job {n}").engine == 1 - home for n in range(3, 9))
-    front.placement.open(home)
-    assert home in {front.turn(str(n), [n] * 40, f"job {n}").engine for n in range(10, 20)}
-
-
-def test_without_an_open_engine_there_is_an_error() -> None:
-    front = Front(engines=1)
-    front.placement.close(0)
-    with pytest.raises(ValueError, match="every engine is down or draining"):
-        front.ask("1", [2] * 8)
 
 
 def test_idle_jobs_make_room_and_keep_their_homes() -> None:
@@ -218,39 +191,29 @@ def test_only_the_latest_jobs_are_remembered() -> None:
 
 
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["ask", "token", "end", "answer", "close", "open", "over"]), st.integers(0, 5)),
+    st.tuples(st.sampled_from(["ask", "token", "end", "answer", "over"]), st.integers(0, 5)),
     max_size=60,
 )
 
 
 @given(STEPS)
-def test_no_load_is_left_and_closed_engines_get_nothing(steps: list[tuple[str, int]]) -> None:
+def test_no_load_is_left_when_all_is_over(steps: list[tuple[str, int]]) -> None:
     front = Front(engines=3, capacity=100, factor=1.0, live_s=5.0)
     opened: list[str] = []
-    closed: set[int] = set()
     for number, (what, which) in enumerate(steps):
         front.now_s += which / 2
         if what == "ask":
-            placed = front.ask(str(number), [which] * (8 + number), f"job {which}" if which % 2 else None)
+            front.ask(str(number), [which] * (8 + number), f"job {which}" if which % 2 else None)
             opened.append(str(number))
-            assert placed.engine not in closed
         elif what == "token" and opened:
             front.placement.got_token(opened[which % len(opened)])
         elif what in ("end", "answer") and opened:
             front.answer(opened.pop(which % len(opened)), answered=what == "answer")
-        elif what == "close" and len(closed | {which % 3}) < 3:
-            front.placement.close(which % 3)
-            closed.add(which % 3)
-        elif what == "open":
-            front.placement.open(which % 3)
-            closed.discard(which % 3)
         elif what == "over":
             front.placement.end_job(f"job {which}")
     for request in opened:
         front.answer(request)
     front.now_s += 100.0
-    for engine in range(3):
-        front.placement.open(engine)
     front.turn("last", [9] * 4, "last")
     loads: list[EngineLoad] = front.placement.loads
     assert sorted(load.live_tokens for load in loads) == [0, 0, 8]
