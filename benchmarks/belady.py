@@ -38,8 +38,8 @@ from agentcache.engine.scheduler import AgentScheduler
 from agentcache.engine.vllm.types import get_block_hash
 from agentcache.errors import IntegrityError
 from agentcache.jobs.recorded_job import PromptWriter, RecordedJob
-from agentcache.policy.presets import Row
 from agentcache.policy.price import RecomputeCost
+from agentcache.policy.step_cost import Row
 from agentcache.sim.costs import StepModel
 from agentcache.sim.engine import SimulatedEngine
 

@@ -31,7 +31,8 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 
 from agentcache.engine.constants import TOOLS_DECLARED_ARGUMENT
-from agentcache.policy.presets import Row, find_step_cost
+from agentcache.policy.presets import find_step_cost
+from agentcache.policy.step_cost import Row
 
 _RUNTIME = {"tool_parser": "hermes"}
 _TOOL = "look"

@@ -21,7 +21,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from agentcache.policy.presets import Row, StepCost, find_step_cost
+from agentcache.policy.presets import find_step_cost
+from agentcache.policy.step_cost import Row, StepCost
 from agentcache.report.events import read_events
 from agentcache.report.policy_run import group_by_policy
 

@@ -23,7 +23,8 @@ from agentcache.policy.price import RecomputeCost
 from agentcache.policy.step_cost import StepCost
 from tool_runtime.bounds import MAX_CACHE_TOKENS
 
-DEFAULT_FLOOR_S = 1e-9
+# No block costs less: evictors divide by it.
+_FLOOR_S = 1e-9
 TERMS = ("l1", "q1", "l2", "q2", "(l1+q1)²", "q2·(l1+q1+l2+q2)", "intercept")
 # One more than there are coefficients: fewer leave no residual to judge the fit by.
 MIN_BATCHES = len(TERMS) + 1
@@ -59,16 +60,14 @@ class CostModel(BaseModel):
         linear = self.k1 * l1 + self.k2 * q1 + self.k3 * l2 + self.k4 * q2
         return linear + self.k5 * (l1 + q1) ** 2 + self.k6 * q2 * (l1 + q1 + l2 + q2) + self.intercept_s
 
-    def recompute_cost(self, block_tokens: int, floor_s: float = DEFAULT_FLOOR_S) -> RecomputeCost:
+    def recompute_cost(self, block_tokens: int) -> RecomputeCost:
         """Derive what a block of `block_tokens` tokens costs when its segment's first block turns from l2 to q1.
 
         That is the exact difference of two predictions, T(l1, q1+b, l2−b, q2) − T(l1, q1, l2, q2) with l1+q1+b the
         position. With b = 1 it is the paper's 2·k5·n + (k2−k3+k5), whose n counts the tokens before the block.
         """
-        if block_tokens < 1:
-            raise InputError(f"block_tokens {block_tokens}: must be at least 1")
         per_token_s = self.k2 - self.k3 - self.k5 * block_tokens
-        return RecomputeCost(2 * self.k5 * block_tokens, block_tokens * per_token_s, floor_s)
+        return RecomputeCost(2 * self.k5 * block_tokens, block_tokens * per_token_s, _FLOOR_S)
 
 
 class Residual(NamedTuple):
@@ -88,8 +87,7 @@ class FittedCostModel:
 
 
 def fit_cost_model(batches: Sequence[PrefillBatch]) -> FittedCostModel:
-    """Fit by least squares over the batches. Raises InputError when they are too few, invalid, or leave a term open."""
-    _check_batches(batches)
+    """Fit by least squares over the batches, at least `MIN_BATCHES`. Raises InputError when they leave a term open."""
     columns = _term_columns(batches)
     seconds = np.array([batch.seconds for batch in batches])
     # Squares of tokens are 1e5 times larger than tokens: unscaled, the solver would take the small ones for noise.
@@ -105,19 +103,6 @@ def fit_cost_model(batches: Sequence[PrefillBatch]) -> FittedCostModel:
         r_squared=1 - float(errors @ errors) / variation,
         residuals=tuple(sorted(residuals, key=lambda residual: -abs(residual.seconds))),
     )
-
-
-def _check_batches(batches: Sequence[PrefillBatch]) -> None:
-    if len(batches) < MIN_BATCHES:
-        raise InputError(f"cost model: {len(batches)} batches; at least {MIN_BATCHES} are needed, hundreds are better")
-    for index, batch in enumerate(batches):
-        for segment in ("l1", "q1", "l2", "q2"):
-            if (tokens := getattr(batch, segment)) < 0:
-                raise InputError(f"cost model: batch {index}: {segment} is {tokens}; tokens cannot be negative")
-        if not 0 < batch.seconds < math.inf:
-            raise InputError(f"cost model: batch {index}: seconds is {batch.seconds}; must be positive and finite")
-    if len({batch.seconds for batch in batches}) == 1:
-        raise InputError(f"cost model: every batch took {batches[0].seconds} s; measure batches of different lengths")
 
 
 def _term_columns(batches: Sequence[PrefillBatch]) -> NDArray[np.float64]:

@@ -6,12 +6,6 @@ import math
 from collections import deque
 from dataclasses import dataclass
 
-from agentcache.errors import InputError
-
-# agentcache/tuning.py says where they come from.
-DEFAULT_REUSE_PROBABILITY = 0.5
-DEFAULT_SLOPE_RATIO = 40.0
-
 
 @dataclass(frozen=True, slots=True)
 class Frequency:
@@ -25,44 +19,22 @@ class Frequency:
     tau0_s: float
 
     @classmethod
-    def from_turning_point(
-        cls,
-        lifespan_s: float,
-        reuse_probability: float = DEFAULT_REUSE_PROBABILITY,
-        slope_ratio: float = DEFAULT_SLOPE_RATIO,
-    ) -> Frequency:
-        """Make the curve that turns at `lifespan_s`: `reuse_probability` there, `slope_ratio` times as steep after.
-
-        Raises InputError for values that leave no such curve.
-        """
-        if not 0 < lifespan_s < math.inf:
-            raise InputError(f"lifespan_s {lifespan_s}: must be a positive number of seconds")
-        if not 0 < reuse_probability < 1:
-            raise InputError(f"reuse_probability {reuse_probability}: must lie between 0 and 1, both excluded")
-        if not 1 < slope_ratio < math.inf:
-            raise InputError(f"slope_ratio {slope_ratio}: must be greater than 1")
+    def from_turning_point(cls, lifespan_s: float, reuse_probability: float, slope_ratio: float) -> Frequency:
+        """Make the curve that turns at `lifespan_s`: `reuse_probability` there, `slope_ratio` times as steep after."""
         alpha_s = -lifespan_s / math.log(reuse_probability)
         return cls(alpha_s, alpha_s / slope_ratio, lifespan_s * (1 - 1 / slope_ratio))
 
 
-# Assumed; see `lifespan_window` in agentcache/tuning.py.
-DEFAULT_WINDOW = 1000
 _NS = 1_000_000_000
 
 
 class LifespanEstimator:
-    """Mean and percentiles of the last `window` reuse gaps."""
+    """The mean of the last `window` reuse gaps."""
 
-    def __init__(self, window: int = DEFAULT_WINDOW) -> None:
-        if window < 1:
-            raise InputError(f"lifespan_window {window}: must be at least 1 gap")
+    def __init__(self, window: int) -> None:
         # Whole nanoseconds: the running sum stays exact however many gaps come and go.
         self._gaps_ns: deque[int] = deque(maxlen=window)
         self._sum_ns = 0
-
-    def __len__(self) -> int:
-        """Return how many gaps the window holds."""
-        return len(self._gaps_ns)
 
     def observe(self, gap_s: float) -> None:
         """Note that a block was used again after `gap_s` seconds; the oldest gap leaves a full window. O(1).
@@ -83,51 +55,26 @@ class LifespanEstimator:
         return self._sum_ns / len(self._gaps_ns) / _NS if self._gaps_ns else None
 
 
-@dataclass(frozen=True, slots=True)
-class LambdaBounds:
-    """Limits of λ. 1, its value before anything was observed, lies within."""
-
-    low: float = 1e-6
-    high: float = 1e6
-
-    def __post_init__(self) -> None:
-        """Raise InputError for bounds that are not on both sides of 1."""
-        if not 0 < self.low <= 1:
-            raise InputError(f"lambda_bounds.low {self.low}: must be above 0 and at most 1")
-        if not 1 <= self.high < math.inf:
-            raise InputError(f"lambda_bounds.high {self.high}: must be at least 1 and finite")
-
-
-DEFAULT_LAMBDA_BOUNDS = LambdaBounds()
-
-
-def log_lifespan_weight(
-    frequency: Frequency, mean_s: float | None, bounds: LambdaBounds = DEFAULT_LAMBDA_BOUNDS
-) -> float:
-    """Return ln λ, with which the frequency's branches meet at `mean_s`, not its lifespan, as far as bounds allow.
-
-    0 before anything was observed. A logarithm, because λ itself overflows for means far beyond the lifespan.
-    """
-    if mean_s is None:
-        return 0.0
-    log_weight = (mean_s - frequency.tau0_s) / frequency.beta_s - mean_s / frequency.alpha_s
-    return min(max(log_weight, math.log(bounds.low)), math.log(bounds.high))
-
-
 class LambdaController:
-    """λ that follows the mean of the latest reuse gaps (paper, Online Lifespan Setting)."""
+    """λ that follows the mean of the latest reuse gaps (paper, Online Lifespan Setting).
 
-    def __init__(self, frequency: Frequency, window: int, bounds: LambdaBounds = DEFAULT_LAMBDA_BOUNDS) -> None:
+    It stays between 1/`limit` and `limit`; `limit` is at least 1.
+    """
+
+    def __init__(self, frequency: Frequency, window: int, limit: float) -> None:
         self._frequency = frequency
-        self._bounds = bounds
+        self._limit = limit
         self._gaps = LifespanEstimator(window)
 
     def observe(self, gap_s: float) -> float:
         """Return λ from now on, after one more gap."""
         self._gaps.observe(gap_s)
-        return lifespan_weight(self._frequency, self._gaps.mean_s, self._bounds)
+        assert self._gaps.mean_s is not None
+        return lifespan_weight(self._frequency, self._gaps.mean_s, self._limit)
 
 
-def lifespan_weight(frequency: Frequency, mean_s: float | None, bounds: LambdaBounds = DEFAULT_LAMBDA_BOUNDS) -> float:
-    """Return λ itself, the factor of the steep branch."""
-    return math.exp(log_lifespan_weight(frequency, mean_s, bounds))
+def lifespan_weight(frequency: Frequency, mean_s: float, limit: float) -> float:
+    """Return λ, with which the frequency's branches meet at `mean_s`, not its lifespan, as far as the limit allows."""
+    # The logarithm: λ itself overflows for means far beyond the lifespan.
+    log_weight = (mean_s - frequency.tau0_s) / frequency.beta_s - mean_s / frequency.alpha_s
+    return math.exp(min(max(log_weight, math.log(1 / limit)), math.log(limit)))

@@ -19,21 +19,6 @@ from agentcache.policy.cost import (
 )
 from agentcache.policy.step_cost import Row, StepCost, WindowCost
 
-__all__ = [
-    "GPUS",
-    "PRESETS",
-    "Gpu",
-    "Row",
-    "StepCost",
-    "count_parameters",
-    "estimate_cost_model",
-    "estimate_step_cost",
-    "find_cost_profile",
-    "find_measured_profile",
-    "find_step_cost",
-    "match_gpu",
-]
-
 # What `agentcache profile` measured, one file a ProfileKey. Where there is one, it goes before the data sheet.
 PROFILES = Path(__file__).with_name("profiles")
 

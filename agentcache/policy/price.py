@@ -5,13 +5,11 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from agentcache.errors import InputError
 from tool_runtime.learning.runtime import AHEAD_TURNS, AgentRuntime
 
 # After so many blocks all that was seen counts for half.
@@ -37,15 +35,6 @@ class RecomputeCost:
     slope_s: float
     base_s: float
     floor_s: float
-
-    def __post_init__(self) -> None:
-        """Raise InputError for a cost that is not finite or a floor that is not positive."""
-        if not (math.isfinite(self.slope_s) and math.isfinite(self.base_s)):
-            raise InputError(
-                f"recompute cost {self.slope_s} s/token + {self.base_s} s: must be finite; fit the model again"
-            )
-        if not 0 < self.floor_s < math.inf:
-            raise InputError(f"floor_s {self.floor_s}: must be a positive number of seconds")
 
     def at(self, position: float) -> float:
         """Return the cost of the block that ends `position` tokens into its sequence."""

@@ -16,7 +16,7 @@ from agentcache._evictor import (
     ReturnTimeEvictor,
 )
 from agentcache.errors import InputError, suggest
-from agentcache.policy.lifespan import Frequency, LambdaBounds, LambdaController
+from agentcache.policy.lifespan import Frequency, LambdaController
 from agentcache.policy.price import RecomputeCost
 from agentcache.policy.runtime_policy import Order, RuntimePolicy
 
@@ -49,7 +49,7 @@ class EvictorInputs:
     step_s: float
     frequency: Frequency
     lifespan_window: int
-    lambda_bounds: LambdaBounds
+    lambda_limit: float
     learning: Learning
     fills_gaps: bool = True
 
@@ -100,7 +100,7 @@ def _make_asymcache(
         num_blocks=inputs.num_blocks,
         **asdict(inputs.frequency),
         **asdict(inputs.compared_recompute_cost),
-        controller=LambdaController(inputs.frequency, inputs.lifespan_window, inputs.lambda_bounds).observe,
+        controller=LambdaController(inputs.frequency, inputs.lifespan_window, inputs.lambda_limit).observe,
     )
 
 

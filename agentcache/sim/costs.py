@@ -9,9 +9,9 @@ from typing import Protocol
 from agentcache.errors import InputError
 from agentcache.models.catalog import short_name
 from agentcache.policy.cost import CostProfile
-from agentcache.policy.presets import PRESETS, Row, estimate_kv_tokens, find_cost_profile, find_step_cost
+from agentcache.policy.presets import PRESETS, estimate_kv_tokens, find_cost_profile, find_step_cost
 from agentcache.policy.profile_folder import Wanted, pick_profile
-from agentcache.policy.step_cost import StepCost
+from agentcache.policy.step_cost import Row, StepCost
 
 
 def find_costs(model: str, gpu: str, ranks: int, profile: Path | None) -> tuple[StepCost, CostProfile]:

@@ -23,7 +23,7 @@ from agentcache.engine.vllm.types import (
     get_request_block_hasher,
     hash_block_tokens,
 )
-from agentcache.policy.presets import Row
+from agentcache.policy.step_cost import Row
 from agentcache.sim.clock import VirtualClock
 from agentcache.sim.costs import StepModel
 from agentcache.sim.delays import make_link, time_decisions

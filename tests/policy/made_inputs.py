@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentcache.policy.lifespan import Frequency, LambdaBounds
+from agentcache.policy.lifespan import Frequency
 from agentcache.policy.price import RecomputeCost
 from agentcache.policy.registry import EvictorInputs, Learning
 
@@ -14,6 +14,6 @@ def make_inputs(num_blocks: int) -> EvictorInputs:
         step_s=0.01,
         frequency=Frequency(alpha_s=14.0, beta_s=0.35, tau0_s=9.75),
         lifespan_window=10,
-        lambda_bounds=LambdaBounds(),
+        lambda_limit=1e6,
         learning=Learning(),
     )

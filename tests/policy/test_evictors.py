@@ -126,7 +126,7 @@ def test_asymcache_with_a_controller_follows_recent_reuse() -> None:
     frequency = Frequency(**FREQUENCY)
 
     def victim(gaps_s: Sequence[float]) -> int:
-        controller = LambdaController(frequency, window=10)
+        controller = LambdaController(frequency, window=10, limit=1e6)
         evictor = AsymCacheEvictor(num_blocks=2, **FREQUENCY, **COST, controller=controller.observe)
         evictor.add([0], [100_000], 0.0)
         evictor.add([1], [16], 11.0)
@@ -143,7 +143,9 @@ def test_asymcache_with_a_controller_follows_recent_reuse() -> None:
 def test_an_error_of_the_controller_leaves_lambda(
     make: type[AsymCacheEvictor | AsymCacheLinearEvictor],
 ) -> None:
-    evictor = make(num_blocks=2, **FREQUENCY, **COST, controller=LambdaController(Frequency(**FREQUENCY), 10).observe)
+    evictor = make(
+        num_blocks=2, **FREQUENCY, **COST, controller=LambdaController(Frequency(**FREQUENCY), 10, 1e6).observe
+    )
     evictor.observe_reuse(14.0)
     before = evictor.lambda_value
     with pytest.raises(ValueError, match="reuse gap of -1"):

@@ -175,7 +175,7 @@ def test_a_release_does_not_take_the_present_for_the_past() -> None:
 
 
 def test_reuse_is_passed_on_to_the_inner_evictor() -> None:
-    controller = LambdaController(Frequency(**FREQUENCY), window=10)
+    controller = LambdaController(Frequency(**FREQUENCY), window=10, limit=1e6)
     inner = AsymCacheEvictor(num_blocks=2, **FREQUENCY, **COST, controller=controller.observe)
     evictor = pin_around(inner, num_blocks=2)
     evictor.observe_reuse(14.0)

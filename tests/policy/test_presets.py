@@ -18,14 +18,13 @@ from agentcache.policy import presets
 from agentcache.policy.presets import (
     GPUS,
     PRESETS,
-    Row,
-    StepCost,
     count_parameters,
     estimate_cost_model,
     estimate_step_cost,
     find_cost_profile,
     find_step_cost,
 )
+from agentcache.policy.step_cost import Row, StepCost
 
 MEASURABLE = {model: pair for model, pair in PRESETS.items() if pair[0].model_type == "llama"}
 PAIRS = [(model, gpu, 8 if "70b" in model else 1) for model, (_, gpus) in MEASURABLE.items() for gpu in gpus]

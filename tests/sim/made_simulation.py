@@ -11,7 +11,7 @@ from rich.console import Console
 
 from agentcache.jobs.recorded_job import PromptWriter, RecordedJob, TextJob, record_text
 from agentcache.jobs.tokenizer import LocalTokenizer
-from agentcache.policy.presets import Row
+from agentcache.policy.step_cost import Row
 from agentcache.report.events import EventWriter, read_events
 from agentcache.report.policy_run import PolicyRun, group_by_policy
 from agentcache.run.display import ReplayDisplay

@@ -10,7 +10,7 @@ import pytest
 from sizes import pick_size
 
 from agentcache.models.catalog import resolve_model
-from agentcache.policy.presets import Row
+from agentcache.policy.step_cost import Row
 from agentcache.sim.clock import VirtualClock
 from agentcache.sim.engine import SimulatedEngine
 from agentcache.sim.engine_shape import EngineShape

@@ -8,7 +8,8 @@ from made_simulation import ConstantGpu, make_engine
 from vllm.platforms import current_platform
 
 from agentcache.errors import InputError
-from agentcache.policy.presets import Row, find_step_cost
+from agentcache.policy.presets import find_step_cost
+from agentcache.policy.step_cost import Row
 from agentcache.sim.engine import RequestTimes, SimulatedEngine, StepOutcome
 from agentcache.sim.engine_shape import EngineShape, make_config
 

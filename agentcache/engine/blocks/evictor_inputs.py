@@ -12,7 +12,7 @@ from agentcache.models.catalog import short_name
 from agentcache.models.geometry import read_geometry
 from agentcache.models.shapes import SHAPES
 from agentcache.policy.cost import CostModel, CostProfile, ProfileKey
-from agentcache.policy.lifespan import Frequency, LambdaBounds
+from agentcache.policy.lifespan import Frequency
 from agentcache.policy.presets import (
     GPUS,
     estimate_cost_model,
@@ -42,7 +42,7 @@ def build_inputs(
         step_s=find_step_s(cost_model, step_cost),
         frequency=Frequency.from_turning_point(config.lifespan_s, tuning.reuse_probability, tuning.slope_ratio),
         lifespan_window=tuning.lifespan_window,
-        lambda_bounds=LambdaBounds(1 / tuning.lambda_limit, tuning.lambda_limit),
+        lambda_limit=tuning.lambda_limit,
         learning=Learning(prior_returns=tuning.prior_returns),
         fills_gaps=fills_gaps,
     )
