@@ -39,8 +39,7 @@ from agentcache.engine.vllm.types import get_block_hash
 from agentcache.errors import IntegrityError
 from agentcache.jobs.recorded_job import PromptWriter, RecordedJob
 from agentcache.policy.price import RecomputeCost
-from agentcache.policy.step_cost import Row
-from agentcache.sim.costs import StepModel
+from agentcache.policy.step_cost import Row, StepCost
 from agentcache.sim.engine import SimulatedEngine
 
 # A request that is due already waits in the engine: its blocks are worth more than any others.
@@ -192,7 +191,7 @@ def evict_by_future(
 
 
 def make_clairvoyant(
-    engine: SimulatedEngine, jobs: Sequence[RecordedJob], prompts: PromptWriter, gpu: StepModel
+    engine: SimulatedEngine, jobs: Sequence[RecordedJob], prompts: PromptWriter, gpu: StepCost
 ) -> FutureUses:
     """Let the engine, which has seen no request, evict by the future of these jobs; the runner must tell it on."""
     future = FutureUses([_foresee(recorded, engine, prompts, gpu) for recorded in jobs])
@@ -201,13 +200,13 @@ def make_clairvoyant(
     return future
 
 
-def _foresee(recorded: RecordedJob, engine: SimulatedEngine, prompts: PromptWriter, gpu: StepModel) -> FutureJob:
+def _foresee(recorded: RecordedJob, engine: SimulatedEngine, prompts: PromptWriter, gpu: StepCost) -> FutureJob:
     hashes = list(hash_prompts(prompts.write(recorded), engine.block_size, engine.hash_block))
     return FutureJob(recorded.job.id, hashes, list(_estimate_gaps(recorded, hashes, engine.block_size, gpu)))
 
 
 def _estimate_gaps(
-    recorded: RecordedJob, prompts: Sequence[Sequence[bytes]], block_size: int, gpu: StepModel
+    recorded: RecordedJob, prompts: Sequence[Sequence[bytes]], block_size: int, gpu: StepCost
 ) -> Iterator[float]:
     """Estimate the seconds from each request to the next if it were alone and hit all that the one before it left."""
     for number, (before, prompt) in enumerate(pairwise([[], *prompts[:-1]])):

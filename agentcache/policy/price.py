@@ -20,14 +20,6 @@ _CLASS_WINDOW = 50_000
 _PRIOR_LOST, _PRIOR_FETCHED = 200, 200
 
 
-class BlockPrice(Protocol):
-    """What losing a block costs."""
-
-    def at(self, position: float) -> float:
-        """Return the seconds for the block that ends `position` tokens into its sequence."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class RecomputeCost:
     """Seconds of prefill that losing one block adds, linear in its position and never below `floor_s`."""
@@ -62,7 +54,7 @@ class ReturnPrice:
         return self._lost / self._seen
 
     def at(self, position: float) -> float:
-        """As in the contract."""
+        """Return the seconds for the block that ends `position` tokens into its sequence."""
         return self.lost_share * self._compute.at(position) + (1 - self.lost_share) * self._fetch_s
 
     def note_lost(self, blocks: int) -> None:
@@ -85,6 +77,10 @@ class ReturnPrice:
         if self._seen >= _WINDOW:
             self._seen /= 2
             self._lost /= 2
+
+
+BlockPrice = RecomputeCost | ReturnPrice
+"""What losing a block costs."""
 
 
 class Usefulness:

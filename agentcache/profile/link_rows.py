@@ -8,13 +8,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
 from agentcache.errors import InputError
 from agentcache.policy.link_profile import LinkSpeed, LinkSpeeds
 from agentcache.policy.step_fit import solve_non_negative
+from agentcache.profile.gpu_copier import GpuCopier
 
 _COUNTS = (1, 16, 64, 256, 1024, 4096)
 _REPEATS = 7
@@ -42,32 +42,10 @@ class LinkRow:
         return self.all_bytes / seconds / 1e9
 
 
-class Copier(Protocol):
-    """Begins what it is told to, and waits when it is told to."""
-
-    def fetch(self, blocks: int) -> None:
-        """Begin to copy so many blocks to the GPU."""
-
-    def store(self, blocks: int) -> None:
-        """Begin to copy so many blocks from the GPU."""
-
-    def multiply(self) -> None:
-        """Begin products of large matrices, as a prefill does."""
-
-    def wait_for_copies(self) -> None:
-        """Wait until copies in both directions have ended."""
-
-    def wait_for_products(self) -> None:
-        """Wait until the products have ended."""
-
-    def wait_for_all(self) -> None:
-        """Wait until the GPU is idle."""
-
-
 class LinkTimer:
     """Times a copier, by medians of several runs after one that does not count."""
 
-    def __init__(self, copier: Copier, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, copier: GpuCopier, clock: Callable[[], float] = time.perf_counter) -> None:
         self._copier = copier
         self._clock = clock
 

@@ -7,9 +7,9 @@ import logging
 import secrets
 from argparse import Namespace
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, closing
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from agentcache.config_reader import CONFIG_KEY
 from agentcache.errors import InputError, ServerError
@@ -57,28 +57,11 @@ class Target:
     session_prefix: str = ""
 
 
-class Backend(Protocol):
-    """Knows the model before a run, and opens a server for each policy. None means "not known" or "no limit"."""
-
-    policies: tuple[str, ...]
-    tokenizer: Tokenizer
-    model: str
-    device: str
-    max_tokens: int | None
-    cache_tokens: int | None
-    notes: tuple[str, ...]
-
-    def open(self, policy: str) -> AbstractAsyncContextManager[Target]:
-        """Open a server for the policy. Raises ServerError if there is none; the next policy may still get one."""
-        ...
-
-    async def aclose(self) -> None:
-        """Stop the server. To be called after the last policy."""
-        ...
-
-
 class ExternalBackend:
-    """A server that the user runs. It has its own policy, so there is one run, named "server"."""
+    """A server that the user runs. It has its own policy, so there is one run, named "server".
+
+    Of this and the other backend None means "not known", or "no limit".
+    """
 
     policies: tuple[str, ...] = ("server",)
     notes: tuple[str, ...] = ()
@@ -218,6 +201,9 @@ class EmbeddedBackend:
             # vLLM refuses a cache that cannot hold one request of the model's full length.
             options += ["--max-model-len", str(self.cache_tokens)]
         return build_arguments(self.model, options, policy=policy, forced_replies=True, knobs=self._knobs)
+
+
+Backend = ExternalBackend | EmbeddedBackend
 
 
 def _load_tokenizer(model: str, endpoint: Endpoint) -> LocalTokenizer:

@@ -5,31 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any
 
-from agentcache.config_reader import CONFIG_KEY, read_config
 from agentcache.errors import InputError
-from agentcache.jobs.settings import JobSettings
 from agentcache.models.catalog import check_servable
-from agentcache.run.checks import check_kv_tokens, check_out, check_policies
+from agentcache.run.checks import RunSettings, check_kv_tokens
 
 # RFC 9110: a token.
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplaySettings:
-    """One field per option of `agentcache replay`, which documents them. `command` is the line that was typed.
+class ReplaySettings(RunSettings):
+    """One field per option of `agentcache replay`, which documents them."""
 
-    `knobs` are further fields of AgentCacheConfig.
-    """
-
-    command: str
-    jobs: JobSettings
-    out: Path
-    overwrite: bool
-    policies: tuple[str, ...]
     model: str | None
     base_url: str | None
     tokenizer: str | None = None
@@ -38,12 +26,10 @@ class ReplaySettings:
     engine_options: tuple[str, ...]
     kv_tokens: int | None
     request_timeout_s: float
-    knobs: Mapping[str, Any] = field(default_factory=dict)
 
     def check(self) -> None:
         """Raise InputError for settings that cannot work, before anything is loaded."""
-        self.jobs.check()
-        check_policies(self.policies)
+        self.check_run()
         if self.base_url is None and not (self.model and self.policies):
             raise InputError("replay: give --model and --policy, or --base-url of a server that runs already")
         if self.base_url is not None and (self.policies or self.engine_options or self.kv_tokens or self.knobs):
@@ -56,10 +42,8 @@ class ReplaySettings:
             raise InputError(f"--request-timeout {self.request_timeout_s:g}: give a number of seconds above 0")
         if self.kv_tokens is not None:
             check_kv_tokens(self.kv_tokens)
-        read_config({CONFIG_KEY: self.knobs})
         if self.base_url is None and self.model:
             check_servable(self.model)
-        check_out(self.out, self.overwrite)
 
 
 def read_headers(texts: Sequence[str]) -> dict[str, str]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import Field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, TypeVar
 
+from agentcache.config_reader import CONFIG_KEY, read_config
 from agentcache.errors import InputError
 from agentcache.jobs.settings import JobSettings
 from agentcache.output_folder import check_free
@@ -33,20 +34,26 @@ def check_out(out: Path, overwrite: bool) -> None:
     check_free(out, (RUN_FILE, EVENTS_FILE), "run", overwrite=overwrite)
 
 
-class RunSettings(Protocol):
-    """What the settings of a replay and of a simulation have in common here."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """What the settings of a replay and of a simulation have in common: a field per option, which documents it.
 
-    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+    `command` is the line that was typed. `knobs` are further fields of AgentCacheConfig.
+    """
 
-    @property
-    def jobs(self) -> JobSettings:
-        """The jobs to run."""
-        ...
+    command: str
+    jobs: JobSettings
+    out: Path
+    overwrite: bool
+    policies: tuple[str, ...]
+    knobs: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
-    def out(self) -> Path:
-        """The folder of the run."""
-        ...
+    def check_run(self) -> None:
+        """Raise InputError for one of these that cannot work, before anything is loaded."""
+        self.jobs.check()
+        check_policies(self.policies)
+        check_out(self.out, self.overwrite)
+        read_config({CONFIG_KEY: self.knobs})
 
 
 _Settings = TypeVar("_Settings", bound=RunSettings)

@@ -22,7 +22,7 @@ from agentcache.report.summary import Summary
 from agentcache.run.display import ReplayDisplay
 from agentcache.run.folder import ENGINE_LOG, begin_run, divert_output, find_versions
 from agentcache.sim.clock import VirtualClock
-from agentcache.sim.costs import StepModel, find_costs, name_costs, name_dtype
+from agentcache.sim.costs import find_costs, name_costs, name_dtype
 from agentcache.sim.delays import MEASURED_FRONT_END, FrontEnd
 from agentcache.sim.engine import SimulatedEngine
 from agentcache.sim.engine_shape import EngineShape, make_config
@@ -85,7 +85,7 @@ class Simulation:
         # The waits of a recording are from engine to engine: the way to the client and back is in them.
         self._front_end = FrontEnd() if settings.jobs.kind == "recording" else MEASURED_FRONT_END
         costs = settings.model, settings.gpu, settings.tensor_parallel_size, settings.profile
-        self.gpu: StepModel = find_costs(*costs)[0]
+        self.gpu = find_costs(*costs)[0]
         self.shape = EngineShape(
             model_path=path,
             cache_tokens=settings.cache_tokens,

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 from agentcache.errors import InputError
 from agentcache.models.catalog import short_name
 from agentcache.policy.cost import CostProfile
 from agentcache.policy.presets import PRESETS, estimate_kv_tokens, find_cost_profile, find_step_cost
 from agentcache.policy.profile_folder import Wanted, pick_profile
-from agentcache.policy.step_cost import Row, StepCost
+from agentcache.policy.step_cost import StepCost
 
 
 def find_costs(model: str, gpu: str, ranks: int, profile: Path | None) -> tuple[StepCost, CostProfile]:
@@ -64,11 +62,3 @@ def _find_own(model: str, gpu: str, ranks: int, path: Path) -> tuple[Path, CostP
             f"{own.key.tensor_parallel_size}, or another profile"
         )
     return file, own
-
-
-class StepModel(Protocol):
-    """A GPU with a model on it."""
-
-    def step_s(self, rows: Sequence[Row]) -> float:
-        """Return the seconds of one forward pass over a batch of prefill chunks and decodes; 0 without rows."""
-        ...

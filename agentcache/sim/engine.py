@@ -23,9 +23,8 @@ from agentcache.engine.vllm.types import (
     get_request_block_hasher,
     hash_block_tokens,
 )
-from agentcache.policy.step_cost import Row
+from agentcache.policy.step_cost import Row, StepCost
 from agentcache.sim.clock import VirtualClock
-from agentcache.sim.costs import StepModel
 from agentcache.sim.delays import make_link, time_decisions
 from agentcache.sim.engine_shape import EngineShape, build_scheduler
 from agentcache.sim.known_hashes import KnownHashes, MadeHashes, choose_hash
@@ -87,7 +86,7 @@ class SimulatedEngine:
         self,
         shape: EngineShape,
         policy: str,
-        gpu: StepModel,
+        gpu: StepCost,
         clock: VirtualClock,
         *,
         hashes: dict[str, MadeHashes] | None = None,

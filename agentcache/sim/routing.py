@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from hashlib import blake2b
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from agentcache.engine.rpc.core_calls import release
 from agentcache.policy.replicas.chain import Chain, KnownBlocks
@@ -55,11 +55,12 @@ class Choice(NamedTuple):
     left_tokens: int = 0
 
 
-class Routing(Protocol):
-    """Chooses for every request, and is told what becomes of it."""
+class Routing:
+    """Chooses for every request, and is told what becomes of it. This one sends all to the first engine."""
 
-    def choose(self, request: str, prompt: Sequence[int], job: str) -> Choice:
+    def choose(self, request: str, prompt: Sequence[int], job: str) -> Choice:  # noqa: ARG002
         """Return the engine, and what the job leaves behind."""
+        return Choice(0)
 
     def got_token(self, request: str) -> None:
         """Note that a request has its first token."""
@@ -71,24 +72,7 @@ class Routing(Protocol):
         """Note that a job is over."""
 
 
-class OneEngine:
-    """Sends every request to the first engine; the others derive from it, for what they need not be told."""
-
-    def choose(self, request: str, prompt: Sequence[int], job: str) -> Choice:  # noqa: ARG002
-        """Return the first."""
-        return Choice(0)
-
-    def got_token(self, request: str) -> None:
-        """Do nothing."""
-
-    def finished(self, request: str, reply: Sequence[int], *, answered: bool) -> None:
-        """Do nothing."""
-
-    def ended(self, job: str) -> None:
-        """Do nothing."""
-
-
-class Hashed(OneEngine):
+class Hashed(Routing):
     """By a hash of the session, whatever the load: a router's consistent hash."""
 
     def __init__(self, engines: Sequence[SimulatedEngine]) -> None:
@@ -99,7 +83,7 @@ class Hashed(OneEngine):
         return Choice(int.from_bytes(blake2b(job.encode(), digest_size=8).digest()) % self._engines)
 
 
-class LeastLoaded(OneEngine):
+class LeastLoaded(Routing):
     """As vLLM's data-parallel balancer, with exact counts where that has those of up to 100 ms ago.
 
     See `DPLBAsyncMPClient.get_core_engine_for_request`.
@@ -132,7 +116,7 @@ class LeastLoaded(OneEngine):
         return running + waiting * (1 + 6 * max(0.0, scheduler.kv_cache_manager.usage - 0.5))
 
 
-class Sticky(OneEngine):
+class Sticky(Routing):
     """A new session goes to the engine with the least sessions and stays: `sticky_least_loaded` of vllm-router.
 
     The router hears of the end of every session.
@@ -154,7 +138,7 @@ class Sticky(OneEngine):
         del self._homes[job]
 
 
-class ByCost(OneEngine):
+class ByCost(Routing):
     """As our API server chooses: told of replies without a tool call, not of the end of jobs."""
 
     def __init__(self, engines: Sequence[SimulatedEngine]) -> None:

@@ -17,7 +17,7 @@ from agentcache.run.recorder import JobRecorder
 from agentcache.sim.clock import Action, Timeline
 from agentcache.sim.delays import FrontEnd
 from agentcache.sim.engine import RequestTimes, SimulatedEngine, StepOutcome
-from agentcache.sim.routing import OneEngine, Routing
+from agentcache.sim.routing import Routing
 from tool_runtime.agent.agent_loop import JobOutcome
 from tool_runtime.agent.job import ToolCall, ToolResult
 from tool_runtime.agent.model_client import RequestOutcome
@@ -81,7 +81,7 @@ class SimulationRunner:
         """
         self._policy = policy
         self._engines = engines
-        self._routing = routing or OneEngine()
+        self._routing = routing or Routing()
         self._clock = engines[0].clock
         self._prompts = prompts
         self._writer = writer

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from agentcache.config_reader import CONFIG_KEY, read_config
 from agentcache.errors import InputError, suggest
-from agentcache.jobs.settings import JobSettings
 from agentcache.models.catalog import SHAPE_PREFIX
 from agentcache.models.shapes import SMALL
 from agentcache.policy.presets import PRESETS
-from agentcache.run.checks import check_kv_tokens, check_out, check_policies
+from agentcache.run.checks import RunSettings, check_kv_tokens
 from agentcache.sim.costs import find_costs, find_room
 
 DEFAULT_MODEL = "llama-3.1-8b"
@@ -29,18 +25,13 @@ ROUTINGS = (DEFAULT_ROUTING, VLLM_ROUTING, "sticky", "hash")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SimulationSettings:
-    """One field per option of `agentcache simulate`, which documents them. `command` is the line that was typed.
+class SimulationSettings(RunSettings):
+    """One field per option of `agentcache simulate`, which documents them.
 
     `model` and `gpu` name a preset, as in "llama-3.1-8b" and "h200", or what `profile` is of: a file, or a folder with
-    one that fits. `knobs` are further ones of AgentCacheConfig.
+    one that fits.
     """
 
-    command: str
-    jobs: JobSettings
-    out: Path
-    overwrite: bool
-    policies: tuple[str, ...]
     model: str
     gpu: str
     kv_tokens: int | None = None
@@ -53,17 +44,13 @@ class SimulationSettings:
     cpu_lazy: bool = False
     replicas: int = 1
     routing: str = DEFAULT_ROUTING
-    knobs: Mapping[str, Any] = field(default_factory=dict)
 
     def check(self) -> None:
         """Raise InputError for what is wrong on its own, before anything is loaded."""
         if not self.policies:
             raise InputError("simulate: give at least one --policy")
-        self.jobs.check()
-        check_policies(self.policies)
-        check_out(self.out, self.overwrite)
+        self.check_run()
         find_costs(self.model, self.gpu, self.tensor_parallel_size, self.profile)
-        read_config({CONFIG_KEY: self.knobs})
         for flag, value in (
             ("--block-size", self.block_size),
             ("--max-num-batched-tokens", self.max_num_batched_tokens),

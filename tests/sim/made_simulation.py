@@ -11,12 +11,11 @@ from rich.console import Console
 
 from agentcache.jobs.recorded_job import PromptWriter, RecordedJob, TextJob, record_text
 from agentcache.jobs.tokenizer import LocalTokenizer
-from agentcache.policy.step_cost import Row
+from agentcache.policy.step_cost import Row, StepCost
 from agentcache.report.events import EventWriter, read_events
 from agentcache.report.policy_run import PolicyRun, group_by_policy
 from agentcache.run.display import ReplayDisplay
 from agentcache.sim.clock import VirtualClock
-from agentcache.sim.costs import StepModel
 from agentcache.sim.delays import FrontEnd
 from agentcache.sim.engine import SimulatedEngine
 from agentcache.sim.engine_shape import EngineShape
@@ -39,7 +38,7 @@ class ConstantGpu:
         return self._step_s if rows else 0.0
 
 
-def make_engine(model_path: str, policy: str = "lru", gpu: StepModel | None = None, **shape: Any) -> SimulatedEngine:
+def make_engine(model_path: str, policy: str = "lru", gpu: StepCost | None = None, **shape: Any) -> SimulatedEngine:
     whole = EngineShape(model_path=model_path, **{**_SHAPE, **shape})
     return SimulatedEngine(whole, policy, gpu or ConstantGpu(), VirtualClock())
 
