@@ -133,18 +133,18 @@ def run(bench: BenchEngine, options: argparse.Namespace) -> None:
         **{name: getattr(options, name) for name in ("model", "decodes", "context", "outputs", "prompt")},
         "prefill_alone_ms": round(1e3 * prefill_s, 1),
         "rate": round(rate, 3),
-        "step_tokens": bench.control.step_tokens,
+        "step_tokens": bench.step_tokens,
         "settings": lines,
     }
     load = make_load(options, rate)
     print(json.dumps({name: value for name, value in record.items() if name != "settings"}), flush=True)  # noqa: T201
     for setting in TINY_SETTINGS if options.tiny else SETTINGS:
         chunking = setting and Tuning(chunking_threshold=setting[0], chunking_floor=setting[1])
-        bench.control.scheduler.step_limit.tuning = chunking
-        bench.control.limit_step(None)
+        bench.scheduler.step_limit.tuning = chunking
+        bench.limit_step(None)
         if not bench.engine.reset_prefix_cache():
             raise SystemExit("the cache of the setting before could not be emptied")
-        left = prefill_budget(chunking, options.decodes, bench.control.step_tokens) if chunking else None
+        left = prefill_budget(chunking, options.decodes, bench.step_tokens) if chunking else None
         observed = run_load(bench, load, options.outputs)
         if len(observed.arrived_s) == len(load.prompts):
             raise SystemExit(f"the {len(load.prompts)} prompts ran out; give more --max-arrivals")

@@ -117,10 +117,10 @@ def floor_s(timing: Timing, shape: Shape, flops_s: float) -> float:
 
 def measure(bench: BenchEngine, tokens: Sequence[int], case: Case, repeats: int) -> Timing:
     """The repeat with the median TTFT."""
-    if bench.control.scheduler.gap_filler is None:
+    if bench.scheduler.gap_filler is None:
         raise InputError("the engine reuses prefixes only; the log says why")
-    bench.control.scheduler.gap_filler.max_gaps = case.max_gaps
-    bench.control.limit_step(case.step_tokens)
+    bench.scheduler.gap_filler.max_gaps = case.max_gaps
+    bench.limit_step(case.step_tokens)
     timings = []
     for _ in range(repeats + 1):
         bench.keep_only(tokens, case.kept)
@@ -154,8 +154,8 @@ def run(bench: BenchEngine, shape: Shape, options: argparse.Namespace) -> None:
         "model": options.model,
         "device": "CPU backend" if current_platform.is_cpu() else str(current_platform.get_device_name()),
         "matrix_tflops": round(flops_s / 1e12, 2),
-        "step_tokens": bench.control.step_tokens,
-        "block_size": bench.control.block_size,
+        "step_tokens": bench.step_tokens,
+        "block_size": bench.block_size,
         "new_tokens": NEW_TOKENS,
         "repeats": options.repeats,
         "rows": lines,
@@ -164,10 +164,10 @@ def run(bench: BenchEngine, shape: Shape, options: argparse.Namespace) -> None:
     random = np.random.default_rng(SEED)
     for prompt in options.prompts:
         tokens = random.integers(1, 4096, prompt).tolist()
-        bench.control.limit_step(None)
+        bench.limit_step(None)
         bench.cache(tokens)
         for missing in MISSING:
-            for case in make_cases(prompt, missing, bench.control.block_size, bench.control.step_tokens):
+            for case in make_cases(prompt, missing, bench.block_size, bench.step_tokens):
                 timing = measure(bench, tokens, case, options.repeats)
                 lines.append(describe(prompt, missing, case, timing, floor_s(timing, shape, flops_s)))
                 options.out.write_text(json.dumps(record, indent=2) + "\n")

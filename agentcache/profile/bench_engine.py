@@ -10,12 +10,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentcache.config_reader import CONFIG_KEY, read_config
+from agentcache.engine.cached_blocks import KV_CACHE_GROUP
 from agentcache.engine.vllm.base import VllmConfig
-from agentcache.engine.vllm.types import SamplingParams
-from agentcache.errors import IntegrityError, ServerError, in_one_line
+from agentcache.engine.vllm.compat import check_vllm
+from agentcache.engine.vllm.engine import EngineCore, Executor, LLMEngine
+from agentcache.engine.vllm.types import Request, SamplingParams, make_block_hash_with_group_id
+from agentcache.errors import CompatibilityError, InputError, IntegrityError, ServerError, in_one_line
 from agentcache.policy.step_fit import MeasuredStep
-from agentcache.profile.bench_control import LOGGING_SCHEDULER, BenchControl, start_engine
+from agentcache.profile.step_log import LoggingScheduler
 from agentcache.server.arguments import build_arguments, make_engine_config
+
+LOGGING_SCHEDULER = f"{LoggingScheduler.__module__}.{LoggingScheduler.__name__}"
 
 # Every block stays until it is dropped or room is needed; every gap is filled, however little that saves.
 PLAIN_KNOBS: Mapping[str, object] = {
@@ -42,25 +47,39 @@ class Timing:
 
 
 class BenchEngine:
-    """One engine. `control` holds its cache and knobs, `log` its steps."""
+    """One engine in this process, which only the caller steps. `scheduler` is its own, `log` has its steps."""
 
     def __init__(self, config: VllmConfig) -> None:
-        """Start the engine. Raises ServerError when it does not come up."""
+        """Start the engine. Raises ServerError when it does not come up, InputError without a prefix cache."""
+        check_vllm()
         began = time.monotonic()
         try:
-            self.engine = start_engine(config)
+            self.engine = LLMEngine(config, Executor.get_class(config), log_stats=False)
         except Exception as error:
             raise ServerError(f"the engine did not start: {in_one_line(error)}") from error
         self.startup_s = time.monotonic() - began
-        self.config = config
-        self.control = BenchControl(self.engine)
-        self.log = self.control.scheduler.step_log
+        core = getattr(self.engine.engine_core, "engine_core", None)
+        if not isinstance(core, EngineCore) or not isinstance(core.scheduler, LoggingScheduler):
+            raise CompatibilityError(f"measuring needs an engine in this process, with {LOGGING_SCHEDULER}")
+        if core.request_block_hasher is None:
+            raise InputError("measuring needs prefix caching; leave --no-enable-prefix-caching out")
+        self.scheduler = core.scheduler
+        self.log = core.scheduler.step_log
+        self.block_size = core.scheduler.block_size
+        self.step_tokens = core.scheduler.max_num_scheduled_tokens
+        """The most that a step computes."""
         self.max_tokens: int = config.model_config.max_model_len
         self.max_seqs: int = config.scheduler_config.max_num_seqs
         # As its log tells it.
         self.kv_tokens: int | None = config.cache_config.kv_cache_size_tokens
-        self.vocabulary = config.model_config.get_vocab_size()
+        self._hasher = core.request_block_hasher
+        self._pool = core.scheduler.kv_cache_manager.block_pool
         self._numbers = itertools.count()
+
+    @property
+    def cache_tokens(self) -> int:
+        """The tokens that the cache holds: one block is vLLM's placeholder."""
+        return (self._pool.num_gpu_blocks - 1) * self.block_size
 
     def close(self) -> None:
         """End the engine and give its memory back."""
@@ -71,8 +90,28 @@ class BenchEngine:
         self.time_prefill(tokens)
 
     def keep_only(self, tokens: Sequence[int], intervals: Iterable[tuple[int, int]] = ()) -> None:
-        """Keep only some of the prompt's blocks: see BenchControl.keep_only."""
-        self.control.keep_only(tokens, intervals)
+        """Drop the prompt's cached blocks outside of the intervals of tokens, whose ends are whole blocks.
+
+        Raises InputError for other ends.
+        """
+        kept: set[int] = set()
+        for start, end in intervals:
+            if start % self.block_size or end % self.block_size:
+                raise InputError(f"interval {start} to {end}: both ends must be multiples of {self.block_size} tokens")
+            kept.update(range(start // self.block_size, end // self.block_size))
+        hashed = Request("hashed only", list(tokens), SamplingParams(max_tokens=1), None, block_hasher=self._hasher)
+        dropped = {
+            make_block_hash_with_group_id(block_hash, KV_CACHE_GROUP)
+            for index, block_hash in enumerate(hashed.block_hashes)
+            if index not in kept
+        }
+        # There may be several of a hash: two requests of a step can compute the same block.
+        self._pool.evict_blocks({block.block_id for block in self._pool.blocks if block.block_hash in dropped})
+
+    def limit_step(self, tokens: int | None) -> None:
+        """Limit a step to so many tokens; None is what the engine was started with."""
+        limit = self.step_tokens if tokens is None else min(tokens, self.step_tokens)
+        self.scheduler.max_num_scheduled_tokens = limit
 
     def time_prefill(self, tokens: Sequence[int], max_tokens: int = 1) -> Timing:
         """Time one request on the idle engine, which is idle again afterwards."""
@@ -111,7 +150,8 @@ class BenchEngine:
     def settle(self) -> None:
         """Let what is under way end, and forget the steps that were logged."""
         for _ in range(_MAX_STEPS):
-            if not self.control.busy:
+            # Fill requests included.
+            if not self.scheduler.has_requests():
                 break
             self.engine.step()
         # With async scheduling a last, empty batch may be left.

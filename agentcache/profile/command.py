@@ -133,22 +133,21 @@ def _run_points(points: Sequence[Point], measurer: Measurer, deadline_s: float) 
 
 def _find_limits(settings: ProfileSettings, bench: BenchEngine) -> Limits:
     """Find what the engine can take. Raises InputError when it is too small for --max-tokens."""
-    control = bench.control
     on_cpu = current_platform.is_cpu()
     # The long prompt takes its share of the cache beside what is new in every measurement.
-    room = min(bench.max_tokens, control.cache_tokens // 3)
+    room = min(bench.max_tokens, bench.cache_tokens // 3)
     wanted = settings.max_tokens or min(room, _LONGEST_CPU if on_cpu else _LONGEST_GPU)
     if wanted > room:
         raise InputError(
-            f"--max-tokens {wanted}: the engine takes {bench.max_tokens} and caches {control.cache_tokens} tokens, "
+            f"--max-tokens {wanted}: the engine takes {bench.max_tokens} and caches {bench.cache_tokens} tokens, "
             f"of which a third is for the longest prompt; give at most {room}"
         )
     return Limits(
         max_tokens=wanted,
-        step_tokens=control.step_tokens,
-        batch_tokens=min(control.cache_tokens // 3, _BATCH_TOKENS_CPU if on_cpu else _BATCH_TOKENS_GPU),
+        step_tokens=bench.step_tokens,
+        batch_tokens=min(bench.cache_tokens // 3, _BATCH_TOKENS_CPU if on_cpu else _BATCH_TOKENS_GPU),
         max_seqs=bench.max_seqs,
-        block_size=control.block_size,
+        block_size=bench.block_size,
     )
 
 

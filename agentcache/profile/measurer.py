@@ -117,10 +117,10 @@ class Measurer:
     def _measure_mixed(self, prefill: Row, decodes: int) -> MeasuredStep:
         """Measure prefill beside decodes that run: several such prompts, of which a step has room for one."""
         bench = self._bench
-        bench.control.limit_step(decodes + prefill.query)
+        bench.limit_step(decodes + prefill.query)
         prompts = [[*self._long[: prefill.context], *self._fresh(prefill.query)] for _ in range(SERIES_STEPS)]
         bench.step_until(*[bench.add(prompt, 1) for prompt in prompts])
-        bench.control.limit_step(None)
+        bench.limit_step(None)
         return average_series(bench.log.take(), lambda step: len(step.rows) == decodes + 1 and prefill in step.rows)
 
     def _context(self, index: int, tokens: int) -> list[int]:
