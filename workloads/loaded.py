@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Collection, Iterator
 from contextlib import suppress
@@ -98,14 +97,6 @@ def parse_record(kind: type[RecordT], text: bytes, place: str, tags: Collection[
             # Of a file of lines: `place` has the number.
             what = re.sub(r" at line \d+ column \d+$", "", what)
         raise InputError(f"{place}: {field.removeprefix('.') + ': ' if field else ''}{what}") from None
-
-
-def check_options(jobs: int | None, scale: float) -> None:
-    """Raise InputError for what no loader can do."""
-    if jobs is not None and jobs < 1:
-        raise InputError(f"--jobs {jobs}: give at least 1")
-    if not (math.isfinite(scale) and scale > 0):
-        raise InputError(f"--scale {scale:g}: give a number above 0")
 
 
 def check_enough(jobs: int | None, available: int, path: Path) -> None:

@@ -197,14 +197,6 @@ def save_profile(profile: CostProfile, folder: Path) -> Path:
     return path
 
 
-def load_profile(path: Path, key: ProfileKey) -> CostProfile:
-    """Load a profile. Raises InputError when the file is missing or broken, or was made for anything but `key`."""
-    profile = read_profile(path)
-    if profile.key != key:
-        raise InputError(f"{path}: this cost profile is of {profile.key}; wanted is {key}")
-    return profile
-
-
 def read_profile(path: Path) -> CostProfile:
     """Load a profile, whatever it is of. Raises InputError when the file is missing or broken."""
     # A pipe would be waited for.

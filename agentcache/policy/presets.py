@@ -15,7 +15,7 @@ from agentcache.policy.cost import (
     PrefillBatch,
     ProfileKey,
     fit_cost_model,
-    load_profile,
+    read_profile,
 )
 from agentcache.policy.step_cost import Row, StepCost, WindowCost
 
@@ -134,7 +134,7 @@ def find_measured_profile(model: str, gpu: str, tensor_parallel_size: int = 1) -
     """Find the profile that comes with agentcache, None if there is none. Raises InputError when its file is broken."""
     key = _make_key(model, gpu, tensor_parallel_size)
     path = PROFILES / key.file_name
-    return load_profile(path, key) if path.is_file() else None
+    return read_profile(path) if path.is_file() else None
 
 
 def estimate_step_cost(geometry: Geometry, hardware: Gpu, ranks: int = 1) -> StepCost:

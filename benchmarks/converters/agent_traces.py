@@ -25,8 +25,8 @@ from converters.agent_trace_file import (
     read_traces,
 )
 from converters.left_out import LeftOut
-from converters.recorded import write_lines
-from workloads.loaded import check_enough, check_options
+from converters.recorded import check_options, write_lines
+from workloads.loaded import check_enough
 from workloads.recording.line import Line
 
 # The trace does not name the tools.

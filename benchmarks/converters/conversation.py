@@ -11,9 +11,10 @@ import numpy as np
 
 from agentcache.errors import InputError
 from converters.documents import Exchange, Thread, read_threads
+from converters.recorded import check_options
 from tool_runtime.agent.job import Job, Message, Turn
 from workloads.filler import Encode, write_filler
-from workloads.loaded import check_enough, check_options
+from workloads.loaded import check_enough
 
 # AsymCache, section "Workloads".
 PAPER_CV = 0.25

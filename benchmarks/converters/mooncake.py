@@ -14,9 +14,9 @@ from pydantic import Field
 
 from agentcache.errors import InputError
 from converters.left_out import ForeignRecord, LeftOut
-from converters.recorded import write_lines
+from converters.recorded import check_options, write_lines
 from tool_runtime.bounds import Count, Milliseconds, Tokens
-from workloads.loaded import check_enough, check_options, read_lines
+from workloads.loaded import check_enough, read_lines
 from workloads.recording.line import Line
 
 _BLOCK_TOKENS = 512

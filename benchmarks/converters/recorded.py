@@ -6,6 +6,7 @@ It also draws the sessions that are written, where not all are wanted.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -15,7 +16,6 @@ from typing import TypeVar
 import numpy as np
 
 from agentcache.errors import InputError
-from workloads.loaded import check_options
 from workloads.recording.line import VERSION, Header, Line
 
 # vLLM's, and so what a cache can tell apart.
@@ -42,6 +42,14 @@ class Session:
     name: str
     arrival_s: float
     requests: Sequence[Request]
+
+
+def check_options(jobs: int | None, scale: float) -> None:
+    """Raise InputError for what no loader can do."""
+    if jobs is not None and jobs < 1:
+        raise InputError(f"--jobs {jobs}: give at least 1")
+    if not (math.isfinite(scale) and scale > 0):
+        raise InputError(f"--scale {scale:g}: give a number above 0")
 
 
 def write_sessions(path: Path, sessions: Iterable[Session], *, kind: str) -> None:

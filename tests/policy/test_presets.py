@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 from agentcache.errors import InputError
 from agentcache.models.shapes import SHAPES
 from agentcache.policy import presets
+from agentcache.policy.cost import read_profile
 from agentcache.policy.presets import (
     GPUS,
     PRESETS,
+    PROFILES,
     count_parameters,
     estimate_cost_model,
     estimate_step_cost,
@@ -209,6 +211,12 @@ def test_the_cost_profile_follows_the_step_cost(model: str, gpu: str, ranks: int
         attended = position - 16 / 2
         block_s = 16 * (cost.token_s + cost.token_link_s + cost.pair_s * attended)
         assert profile.cost_model.recompute_cost(16).at(position) == pytest.approx(block_s, rel=0.02)
+
+
+def test_a_profile_that_comes_along_is_of_what_its_name_says() -> None:
+    files = list(PROFILES.glob("*.json"))
+    assert files
+    assert [read_profile(file).key.file_name for file in files] == [file.name for file in files]
 
 
 @each_preset

@@ -9,7 +9,7 @@ import pytest
 
 from agentcache.errors import InputError
 from agentcache.policy import presets
-from agentcache.policy.cost import CostModel, CostProfile, ProfileKey, StepProfile, load_profile, save_profile
+from agentcache.policy.cost import CostModel, CostProfile, ProfileKey, StepProfile, read_profile, save_profile
 from agentcache.policy.presets import find_cost_profile, find_measured_profile, find_step_cost, match_gpu
 from agentcache.policy.step_cost import Row, StepCost
 
@@ -80,7 +80,7 @@ def test_prefills_alone_leave_the_steps_to_the_data_sheet(profiles: Path) -> Non
 
 def test_steps_survive_the_file_and_must_not_be_negative(profiles: Path) -> None:
     path = save_profile(PROFILE, profiles)
-    assert load_profile(path, KEY) == PROFILE
+    assert read_profile(path) == PROFILE
     broken = json.loads(path.read_text())
     broken["steps"]["step_cost"]["pair_s"] = -1.0
     path.write_text(json.dumps(broken))

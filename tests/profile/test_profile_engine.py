@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from loaded_once import get_context
 
-from agentcache.policy.cost import ProfileKey, load_profile
+from agentcache.policy.cost import ProfileKey, read_profile
 from agentcache.profile.command import ENGINE_LOG, profile
 from agentcache.profile.settings import ProfileSettings
 
@@ -64,7 +64,7 @@ def test_every_step_has_the_rows_that_its_point_asks_for(out: Path) -> None:
 
 def test_a_profile_is_written(out: Path) -> None:
     key = ProfileKey(model="tiny", gpu="cpu", tensor_parallel_size=1, dtype="float32")
-    profile = load_profile(out / key.file_name, key)
+    profile = read_profile(out / key.file_name)
     assert profile.measured
     assert profile.link is None
     # What catalog.py gives the tiny model, over its bytes a token.

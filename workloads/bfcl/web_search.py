@@ -13,7 +13,6 @@ from typing import Annotated
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from agentcache.errors import InputError
 from tool_runtime.agent.job import Job, ToolCall, ToolResult, Turn
 from workloads.bfcl.dataset import FETCH_TOOL, SEARCH_TOOL, Question, read_questions, read_system_message, read_tools
 from workloads.filler import Encode, write_filler
@@ -146,13 +145,9 @@ def build_jobs(
 ) -> list[Job]:
     """Build `count` jobs in order of arrival; `arrivals` has one time each, in seconds.
 
-    `scale` multiplies the recorded sizes of replies and tool results, in tokens of `encode`. Job n is the same for
-    every `count` above n. Past 100 jobs the questions come again. Raises InputError for a bad count or scale.
+    `scale`, up to `MAX_SCALE`, multiplies the recorded sizes of replies and tool results, in tokens of `encode`. Job n
+    is the same for every `count` above n. Past 100 jobs the questions come again.
     """
-    if count < 1:
-        raise InputError(f"--jobs {count}: give at least 1")
-    if not 0 < scale <= MAX_SCALE:
-        raise InputError(f"--scale {scale:g}: give a number above 0 and up to {MAX_SCALE}")
     questions = read_questions()
     order_seed, *job_seeds = np.random.SeedSequence(seed).spawn(count + 1)
     order = np.random.default_rng(order_seed).permutation(len(questions))

@@ -11,7 +11,7 @@ from itertools import pairwise, takewhile
 from pathlib import Path
 
 from tool_runtime.agent.job import Context, Job, ToolCall, ToolResult, Turn
-from workloads.loaded import LoadedJobs, check_enough, check_options
+from workloads.loaded import LoadedJobs, check_enough
 from workloads.recording.line import Line
 from workloads.recording.reader import Recording, read_recording
 
@@ -94,7 +94,6 @@ _NAMELESS = "nameless"
 
 def load_sessions(path: Path, *, jobs: int | None, max_context: int | None, max_gap_s: float | None) -> LoadedJobs:
     """Load the first `jobs` threads of a recording, all for None. Raises InputError for bad input."""
-    check_options(jobs, 1.0)
     recording = read_recording(path)
     loaded = build_jobs(recording, recording.requests, max_context=max_context, max_gap_s=max_gap_s)
     check_enough(jobs, len(loaded.jobs), path)

@@ -7,7 +7,6 @@ import re
 import pytest
 from sizes import pick_size
 
-from agentcache.errors import InputError
 from workloads.bfcl import web_search
 from workloads.bfcl.dataset import read_questions, read_tools
 from workloads.bfcl.web_search import Shape, Step, build_jobs, read_shapes, write_call_text
@@ -147,14 +146,3 @@ def test_ids_are_unique_when_questions_come_again(encode):
     assert len({job.id for job in jobs}) == 205
     assert len({job.messages[1]["content"] for job in jobs}) == 100
     assert [job.arrival_s for job in jobs] == [0.5 * number for number in range(205)]
-
-
-@pytest.mark.parametrize("scale", [0, -1, 4.5, float("nan")])
-def test_a_bad_scale_is_refused(encode, scale):
-    with pytest.raises(InputError, match="--scale"):
-        build(1, encode, scale=scale)
-
-
-def test_no_jobs_are_refused(encode):
-    with pytest.raises(InputError, match="--jobs 0"):
-        build(0, encode)
