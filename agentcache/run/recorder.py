@@ -35,7 +35,8 @@ class JobRecorder:
     def request_ended(self, outcome: RequestOutcome, left_tokens: int | None = None) -> None:
         """Write the request and whether its prompt extends what was known. `left_tokens` are told as they are."""
         self._started_s = outcome.sent_s if self._started_s is None else self._started_s
-        prompt = outcome.prompt_token_ids or ()
+        reply = outcome.reply
+        prompt = reply.prompt_token_ids or ()
         reusable = self._count_reusable(prompt)
         self.writer.write(
             RequestEvent(
@@ -45,12 +46,12 @@ class JobRecorder:
                 sent_s=outcome.sent_s,
                 first_token_s=outcome.first_token_s,
                 finished_s=outcome.finished_s,
-                queue_s=outcome.queue_s,
-                prefill_s=outcome.prefill_s,
-                decode_s=outcome.decode_s,
-                prompt_tokens=outcome.prompt_tokens or 0,
-                output_tokens=outcome.output_tokens or 0,
-                cached_tokens=outcome.cached_tokens,
+                queue_s=reply.queue_s,
+                prefill_s=reply.prefill_s,
+                decode_s=reply.decode_s,
+                prompt_tokens=reply.prompt_tokens or 0,
+                output_tokens=reply.output_tokens or 0,
+                cached_tokens=reply.cached_tokens,
                 reusable_tokens=reusable,
                 left_tokens=left_tokens,
                 infinite_tokens=None if outcome.error else self._count_infinite(outcome.turn, reusable),
@@ -62,7 +63,7 @@ class JobRecorder:
         if outcome.error is None:
             self._turns += 1
             self._check_reply(outcome)
-            self._known = (*prompt, *(outcome.output_token_ids or ()))
+            self._known = (*prompt, *(reply.output_token_ids or ()))
         if self.lanes is not None:
             self.lanes.request_ended(outcome.job_id, outcome.finished_s)
 
@@ -148,7 +149,7 @@ class JobRecorder:
         return None
 
     def _check_reply(self, outcome: RequestOutcome) -> None:
-        given = outcome.output_token_ids
+        given = outcome.reply.output_token_ids
         if self._problem is not None or given is None:
             return
         wanted = self.recorded.reply(outcome.turn)

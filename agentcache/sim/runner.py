@@ -22,6 +22,7 @@ from tool_runtime.agent.agent_loop import JobOutcome
 from tool_runtime.agent.job import ToolCall, ToolResult
 from tool_runtime.agent.model_client import RequestOutcome
 from tool_runtime.agent.recorded_tools import ExecutedCall
+from tool_runtime.agent.reply import Reply
 
 # No policy may hold back all requests for longer, while nothing else happens: they wait for pins only while others run,
 # so for copies alone. An idle engine looks a thousand times in each second of it.
@@ -256,15 +257,14 @@ def _request_outcome(run: _JobRun, times: RequestTimes, now_s: float, *, with_to
         # Every token takes as long to the client as the last.
         first_token_s=times.first_token_s + (now_s - times.finished_s),
         finished_s=now_s,
-        prompt_tokens=len(run.prompt),
-        output_tokens=len(run.reply),
-        cached_tokens=times.cached_tokens,
-        queue_s=times.scheduled_s - times.added_s,
-        prefill_s=times.first_token_s - times.scheduled_s,
-        decode_s=times.finished_s - times.first_token_s,
-        prompt_token_ids=tuple(run.prompt) if with_tokens else None,
-        output_token_ids=tuple(run.reply) if with_tokens else None,
-        finish_reason="stop",
-        retries=0,
-        error=None,
+        reply=Reply(
+            prompt_tokens=len(run.prompt),
+            output_tokens=len(run.reply),
+            cached_tokens=times.cached_tokens,
+            queue_s=times.scheduled_s - times.added_s,
+            prefill_s=times.first_token_s - times.scheduled_s,
+            decode_s=times.finished_s - times.first_token_s,
+            prompt_token_ids=tuple(run.prompt) if with_tokens else None,
+            output_token_ids=tuple(run.reply) if with_tokens else None,
+        ),
     )

@@ -14,6 +14,7 @@ from tool_runtime.agent.agent_loop import JobOutcome
 from tool_runtime.agent.job import Context, Job, ToolCall, ToolResult, Turn
 from tool_runtime.agent.model_client import RequestOutcome
 from tool_runtime.agent.recorded_tools import ExecutedCall
+from tool_runtime.agent.reply import Reply
 
 # Ten tokens a reply; the prompts of the tests below are made of them.
 REPLIES = [list(range(100 + 10 * turn, 110 + 10 * turn)) for turn in range(3)]
@@ -65,25 +66,18 @@ class Recording:
 def make_outcome(
     turn: int, prompt: Sequence[int] | None, reply: Sequence[int] | None, **changes: object
 ) -> RequestOutcome:
-    fields: dict[str, object] = {
-        "job_id": "job-0",
-        "turn": turn,
-        "sent_s": 1.0 + turn,
-        "first_token_s": 1.25 + turn,
-        "finished_s": 1.75 + turn,
-        "prompt_tokens": 0 if prompt is None else len(prompt),
-        "output_tokens": 0 if reply is None else len(reply),
-        "cached_tokens": 32,
-        "queue_s": 0.01,
-        "prefill_s": 0.02,
-        "decode_s": 0.03,
-        "prompt_token_ids": None if prompt is None else tuple(prompt),
-        "output_token_ids": None if reply is None else tuple(reply),
-        "finish_reason": "stop",
-        "retries": 0,
-        "error": None,
-    }
-    return RequestOutcome(**{**fields, **changes})  # type: ignore[arg-type]
+    told = Reply(
+        prompt_tokens=0 if prompt is None else len(prompt),
+        output_tokens=0 if reply is None else len(reply),
+        cached_tokens=32,
+        queue_s=0.01,
+        prefill_s=0.02,
+        decode_s=0.03,
+        prompt_token_ids=None if prompt is None else tuple(prompt),
+        output_token_ids=None if reply is None else tuple(reply),
+    )
+    times = {"sent_s": 1.0 + turn, "first_token_s": 1.25 + turn, "finished_s": 1.75 + turn}
+    return RequestOutcome(**{"job_id": "job-0", "turn": turn, "reply": told, **times, **changes})  # type: ignore[arg-type]
 
 
 @pytest.fixture

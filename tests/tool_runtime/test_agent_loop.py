@@ -141,7 +141,7 @@ def test_the_observer_hears_of_each_thing_as_it_ends() -> None:
         ("job-7", 0, "broken"),
         ("job-7", 0, None),
     ]
-    assert [(request.job_id, request.finish_reason) for request in record.requests] == [
+    assert [(request.job_id, request.reply.finish_reason) for request in record.requests] == [
         ("job-7", "tool_calls"),
         ("job-7", "stop"),
     ]

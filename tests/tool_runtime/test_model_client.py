@@ -15,7 +15,9 @@ MESSAGES = ({"role": "user", "content": "hi"},)
 
 
 def ask(server: FakeVllm, clock: FakeClock | None = None, max_retries: int = 2) -> tuple[Reply, RequestOutcome]:
-    return asyncio.run(model_client(server.client(), clock or FakeClock(), max_retries).ask("job", 3, MESSAGES, (), {}))
+    client = model_client(server.client(), clock or FakeClock(), max_retries)
+    outcome = asyncio.run(client.ask("job", 3, MESSAGES, (), {}))
+    return outcome.reply, outcome
 
 
 def model_client(client: AsyncOpenAI, clock: FakeClock, max_retries: int = 2) -> ModelClient:
@@ -40,13 +42,11 @@ def test_times_counts_and_tokens_of_a_request() -> None:
         usage(3, 3, cached=2, metrics=metrics),
     ]
     reply, outcome = ask(FakeVllm(stream), clock)
-    assert reply.content == "hello"
     assert outcome == RequestOutcome(
-        job_id="job",
-        turn=3,
-        sent_s=100.0,
-        first_token_s=102.0,
-        finished_s=105.0,
+        job_id="job", turn=3, sent_s=100.0, first_token_s=102.0, finished_s=105.0, reply=reply, retries=0, error=None
+    )
+    assert reply == Reply(
+        content="hello",
         prompt_tokens=3,
         output_tokens=3,
         cached_tokens=2,
@@ -56,8 +56,6 @@ def test_times_counts_and_tokens_of_a_request() -> None:
         prompt_token_ids=(1, 2, 3),
         output_token_ids=(4, 5, 6),
         finish_reason="stop",
-        retries=0,
-        error=None,
     )
 
 
@@ -159,14 +157,14 @@ def test_a_server_that_dies_in_mid_stream_over_a_real_connection() -> None:
         await writer.drain()
         writer.close()
 
-    async def run() -> tuple[Reply, RequestOutcome]:
+    async def run() -> RequestOutcome:
         server = await asyncio.start_server(die, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         async with server, AsyncOpenAI(api_key="unused", base_url=f"http://127.0.0.1:{port}/v1") as client:
             return await model_client(client, FakeClock()).ask("job", 0, MESSAGES, (), {})
 
-    reply, outcome = asyncio.run(run())
-    assert reply.content == "half"
+    outcome = asyncio.run(run())
+    assert outcome.reply.content == "half"
     assert outcome.error is not None
     assert outcome.error.startswith("connection lost: ")
     assert outcome.retries == 0

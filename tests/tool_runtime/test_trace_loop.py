@@ -102,11 +102,11 @@ def test_what_the_server_tells_is_measured() -> None:
     server = FakeVllm([lambda: clock.advance(1.0), stream[0], lambda: clock.advance(2.0), *stream[1:]])
     _, record = run(server, make_turn(), clock=clock)
     (request,) = record.requests
-    assert (request.prompt_token_ids, request.output_token_ids) == ((5, 6), (7, 8))
-    assert (request.prompt_tokens, request.output_tokens, request.cached_tokens) == (2, 2, 16)
-    assert (request.queue_s, request.prefill_s, request.decode_s) == (0.002, 0.03, 0.4)
+    assert (request.reply.prompt_token_ids, request.reply.output_token_ids) == ((5, 6), (7, 8))
+    assert (request.reply.prompt_tokens, request.reply.output_tokens, request.reply.cached_tokens) == (2, 2, 16)
+    assert (request.reply.queue_s, request.reply.prefill_s, request.reply.decode_s) == (0.002, 0.03, 0.4)
     # The first chunk has no token yet.
-    assert (request.sent_s, request.first_token_s, request.finish_reason) == (0.0, 3.0, "length")
+    assert (request.sent_s, request.first_token_s, request.reply.finish_reason) == (0.0, 3.0, "length")
 
 
 def test_calls_are_waited_for_and_then_the_pause() -> None:
@@ -130,7 +130,7 @@ def test_a_lost_connection_is_retried_only_before_first_token() -> None:
     broken = FakeVllm([*completes(7)[:2], httpx2.ReadError("reset")])
     outcome, record = run(broken, make_turn())
     assert (outcome.status, record.requests[0].retries) == ("failed", 0)
-    assert record.requests[0].output_token_ids == (7,)
+    assert record.requests[0].reply.output_token_ids == (7,)
 
 
 def test_a_job_without_turns_is_a_mistake() -> None:

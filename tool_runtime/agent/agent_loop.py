@@ -67,9 +67,10 @@ class AgentLoop:
         """
         messages = list(job.messages)
         turns: list[Turn] = []
-        reply, request = await self._ask(job, 0, messages)
+        request = await self._ask(job, 0, messages)
         started_s = request.sent_s
         for number, recorded in enumerate(job.turns[:-1]):
+            reply = request.reply
             if request.error is not None or not (reply.tool_calls or recorded.said):
                 break
             executed = await self._tools.run(reply.tool_calls, partial(self._observer.tool_call_ended, job.id, number))
@@ -77,9 +78,9 @@ class AgentLoop:
             results = tuple(each.result for each in executed)
             turns.append(Turn(reply.content, reply.tool_calls, results, recorded.pause_s, recorded.said))
             messages += [_assistant_message(reply), *map(_tool_message, executed), *recorded.said]
-            reply, request = await self._ask(job, number + 1, messages)
+            request = await self._ask(job, number + 1, messages)
         if request.error is None:
-            turns.append(Turn(reply.content, reply.tool_calls))
+            turns.append(Turn(request.reply.content, request.reply.tool_calls))
         return JobOutcome(
             job_id=job.id,
             started_s=started_s,
@@ -89,10 +90,10 @@ class AgentLoop:
             error=request.error,
         )
 
-    async def _ask(self, job: Job, turn: int, messages: Sequence[Message]) -> tuple[Reply, RequestOutcome]:
-        reply, request = await self._model.ask(job.id, turn, messages, job.tools, self._request_options(turn))
+    async def _ask(self, job: Job, turn: int, messages: Sequence[Message]) -> RequestOutcome:
+        request = await self._model.ask(job.id, turn, messages, job.tools, self._request_options(turn))
         self._observer.request_ended(request)
-        return reply, request
+        return request
 
 
 def _assistant_message(reply: Reply) -> Message:
@@ -158,7 +159,7 @@ class TraceLoop:
         )
 
     async def _ask(self, job: Job, turn: int) -> RequestOutcome:
-        _, request = await self._model.complete(job.id, turn, self._write_prompt(turn), self._request_options(turn))
+        request = await self._model.complete(job.id, turn, self._write_prompt(turn), self._request_options(turn))
         self._observer.request_ended(request)
         return request
 

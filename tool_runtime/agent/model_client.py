@@ -29,8 +29,8 @@ _Chunk_contra = TypeVar("_Chunk_contra", contravariant=True)
 class RequestOutcome:
     """One request as measured. `sent_s`, `first_token_s` and `finished_s` are the client's clock.
 
-    `first_token_s` is the first generated output. Retries lie between `sent_s` and `first_token_s`. Counts,
-    durations in the server (`queue_s`, `prefill_s`, `decode_s`) and token ids are None where it did not tell them.
+    `first_token_s` is the first generated output. Retries lie between `sent_s` and `first_token_s`. `reply` is what
+    came, perhaps not all of it; `error` says whether it can be used.
     """
 
     job_id: str
@@ -38,17 +38,9 @@ class RequestOutcome:
     sent_s: float
     first_token_s: float | None
     finished_s: float
-    prompt_tokens: int | None
-    output_tokens: int | None
-    cached_tokens: int | None
-    queue_s: float | None
-    prefill_s: float | None
-    decode_s: float | None
-    prompt_token_ids: tuple[int, ...] | None
-    output_token_ids: tuple[int, ...] | None
-    finish_reason: str | None
-    retries: int
-    error: str | None
+    reply: Reply
+    retries: int = 0
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +78,6 @@ class _Reader(Protocol[_Chunk_contra]):
 class ModelClient:
     """Asks one model, streaming: over the chat API, or over the completions API for what is known as tokens only.
 
-    A request gives the reply, as far as it came, and its measurement, whose `error` says whether it can be used.
     Whatever the server does wrong is an outcome, not a raise. The job's id, behind `session_prefix`, goes along as
     vLLM's `session_id`, and in the header by which routers keep a session at one server.
     """
@@ -116,7 +107,7 @@ class ModelClient:
         messages: Sequence[Message],
         tools: Sequence[Mapping[str, Any]],
         options: Mapping[str, Any],
-    ) -> tuple[Reply, RequestOutcome]:
+    ) -> RequestOutcome:
         """Ask for a chat reply; `options` are further fields of the request body."""
 
         def open_stream() -> Awaitable[openai.AsyncStream[ChatCompletionChunk]]:
@@ -133,7 +124,7 @@ class ModelClient:
 
     async def complete(
         self, job_id: str, turn: int, prompt: Sequence[int], options: Mapping[str, Any]
-    ) -> tuple[Reply, RequestOutcome]:
+    ) -> RequestOutcome:
         """Complete `prompt`, token ids; `options` are further fields of the request body."""
         # As an argument the client would look at each token by itself: half a second for 22,000 of them, in which no
         # other request goes on. What the extra body holds is sent as it is, and takes the argument's place.
@@ -162,29 +153,20 @@ class ModelClient:
         turn: int,
         open_stream: Callable[[], Awaitable[openai.AsyncStream[_Chunk]]],
         make_reader: Callable[[], _Reader[_Chunk]],
-    ) -> tuple[Reply, RequestOutcome]:
+    ) -> RequestOutcome:
         sent_s = self._clock()
         for retries in itertools.count():
             attempt = await self._attempt(open_stream, make_reader())
             if retries >= self._max_retries or not attempt.may_be_retried:
                 break
             await self._sleep(FIRST_BACKOFF_S * 2**retries)
-        reply = attempt.reply
-        return reply, RequestOutcome(
+        return RequestOutcome(
             job_id=job_id,
             turn=turn,
             sent_s=sent_s,
             first_token_s=attempt.first_token_s,
             finished_s=self._clock(),
-            prompt_tokens=reply.prompt_tokens,
-            output_tokens=reply.output_tokens,
-            cached_tokens=reply.cached_tokens,
-            queue_s=reply.queue_s,
-            prefill_s=reply.prefill_s,
-            decode_s=reply.decode_s,
-            prompt_token_ids=reply.prompt_token_ids,
-            output_token_ids=reply.output_token_ids,
-            finish_reason=reply.finish_reason,
+            reply=attempt.reply,
             retries=retries,
             error=attempt.error,
         )

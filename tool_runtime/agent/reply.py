@@ -20,17 +20,17 @@ class Reply:
     `finish_reason` is None while the reply is incomplete.
     """
 
-    content: str
-    tool_calls: tuple[ToolCall, ...]
-    finish_reason: str | None
-    prompt_tokens: int | None
-    output_tokens: int | None
-    cached_tokens: int | None
-    queue_s: float | None
-    prefill_s: float | None
-    decode_s: float | None
-    prompt_token_ids: tuple[int, ...] | None
-    output_token_ids: tuple[int, ...] | None
+    content: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    finish_reason: str | None = None
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    queue_s: float | None = None
+    prefill_s: float | None = None
+    decode_s: float | None = None
+    prompt_token_ids: tuple[int, ...] | None = None
+    output_token_ids: tuple[int, ...] | None = None
 
 
 @dataclass(slots=True)
