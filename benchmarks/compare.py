@@ -1,7 +1,7 @@
 """Compares policies over many seeds, simulated or on GPUs, and says how sure the differences are.
 
 python benchmarks/compare.py --seeds choose --rates 1.3 2.6 --arm vllm --arm agentcache \
-  --arm "agentcache patience_s=20" --at-once 16 --out runs/compare \
+  --arm "agentcache order.patience_s=20" --at-once 16 --out runs/compare \
   -- simulate bfcl --gpu h200 --model llama-3.1-8b --jobs 80 --kv-tokens 500000
 python benchmarks/compare.py --seeds 100-105 --rates 1.3 --arm vllm --arm agentcache --gpus 0 1 --out runs/measured \
   -- replay bfcl --model shape:llama-3.1-8b --jobs 80 --kv-tokens 500000
@@ -41,7 +41,7 @@ COLUMNS: dict[str, Callable[[Mapping[str, Any]], float]] = {
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """A policy and its knobs, as typed: "agentcache patience_s=20"."""
+    """A policy and its knobs, as typed: "agentcache order.patience_s=20"."""
 
     name: str
 
