@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 import sys
+import textwrap
 from typing import Any
 
 import httpx
@@ -12,11 +15,13 @@ from agentcache.errors import InputError, in_one_line
 
 _MAX_JOBS = 500
 _TIMEOUT_S = 30.0
+# What users copy from a browser or a client: the server's address is what stands before.
+_PATH = re.compile(r"(?<![/:])/(v1|agentcache|agentcache-live)(?=[/?#]|$).*")
 
 
 def examine(url: str, api_key: str | None) -> Diagnosis:
     """Examine the server at `url`. Raises InputError when it does not answer, or is not ours."""
-    base = url.rstrip("/").removesuffix("/v1")
+    base = _PATH.sub("", url).rstrip("/")
     base = base if "://" in base else f"http://{base}"
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     with httpx.Client(base_url=base, headers=headers, timeout=_TIMEOUT_S) as client:
@@ -27,13 +32,17 @@ def examine(url: str, api_key: str | None) -> Diagnosis:
 
 
 def print_diagnosis(diagnosis: Diagnosis) -> None:
-    """Print what was found, a finding with its advice below it."""
+    """Print what was found, a finding with its advice below it, and the verdict at the end, broken at words."""
     lines = [*diagnosis.facts]
     for number, finding in enumerate(diagnosis.findings, 1):
         lines += ["", f"{number}. {finding.text}", f"   {finding.advice}", *(f"   {line}" for line in finding.example)]
-    if not diagnosis.findings:
-        lines += ["", "Nothing to mend was found."]
-    sys.stdout.write("\n".join(lines) + "\n")
+    for sentence in (diagnosis.healthy, diagnosis.verdict):
+        lines += ["", sentence] if sentence else []
+    width = shutil.get_terminal_size().columns
+    for line in lines:
+        indent = " " * (len(line) - len(line.lstrip()) or 3 * line[:1].isdigit())
+        broken = textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+        sys.stdout.write("\n".join(broken) + "\n")
 
 
 def _get(client: httpx.Client, path: str, field: str) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from agentcache.errors import INTERRUPTED
-from agentcache.plan.page import Plan, list_fewest, write_headline, write_page
+from agentcache.plan.page import Plan, list_fewest, tell_pressure, write_headline, write_page
 from agentcache.plan.settings import PLAN_FILE, Cell, PlanSettings
 from agentcache.plan.stretch import Stretch, find_busiest, find_longest, load_stretch
 from agentcache.plan.sweep import Pool, Sweep, WorkerEndedError, find_fewest
@@ -145,13 +145,15 @@ def _write(made: Plan, page: Path) -> OSError | None:
 def _show(made: Plan, page: Path | None) -> None:
     console = Console()
     about = f"Simulated: {made.facts['simulated']}. Recorded: {made.facts['recorded']}."
-    console.print(f"{about} {made.scope}", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"{about} {made.scope}", markup=False, highlight=False)
     console.print(terminal_table(made.outcomes, console.width))
-    lines = [*list_fewest(made), LEGEND, *made.notes, KNOWN_ERROR, write_headline(made.outcomes)]
-    if page is not None:
-        lines.append(f"plan: {page}")
     if made.interrupted:
-        lines.insert(0, "interrupted: this is what was simulated by then")
-    for line in lines:
-        if line is not None:
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
+        console.print("interrupted: this is what was simulated by then")
+    for line in (*list_fewest(made), LEGEND, *made.notes, KNOWN_ERROR):
+        console.print(line, markup=False, highlight=False)
+    if page is not None:
+        # A path stays whole.
+        console.print(f"plan: {page}", markup=False, highlight=False, soft_wrap=True)
+    for sentence in (tell_pressure(made.outcomes), write_headline(made.outcomes)):
+        if sentence is not None:
+            console.print(sentence, markup=False, highlight=False)

@@ -8,55 +8,68 @@ from pathlib import Path
 
 from agentcache.plan.plots import plot_outcomes
 from agentcache.plan.settings import Outcome, describe_caches, describe_cell
-from agentcache.plan.table import HEADINGS, KNOWN_ERROR, LEGEND, MEAN_SHARE, NOTICED, group_rows
+from agentcache.plan.table import HEADINGS, KNOWN_ERROR, LEGEND, group_rows
 from agentcache.report.html import find_template
 from agentcache.report.table import format_number
+from agentcache.report.verdict import Comparison, judge, tell_capacity
 
 
 def write_headline(outcomes: Sequence[Outcome]) -> str | None:
-    """Compare the policies with the first cache and as many engines, without a CPU cache and with each size of it."""
+    """Judge the policies with the first cache and as many engines, without a CPU cache and with each size of it."""
     if not outcomes:
         return None
     first = outcomes[0].cell
     alike = [each for each in outcomes if (each.cell.kv_tokens, each.cell.engines) == (first.kv_tokens, first.engines)]
     groups = dict.fromkeys(replace(each.cell, policy="") for each in alike)
-    sentences = (_compare([each for each in alike if replace(each.cell, policy="") == group]) for group in groups)
+    sentences = (_judge([each for each in alike if replace(each.cell, policy="") == group]) for group in groups)
     return " ".join(sentence for sentence in sentences if sentence is not None) or None
 
 
-def _compare(rivals: Sequence[Outcome]) -> str | None:
-    """Say what the lowest mean is of, beside the first policy; None where that has no mean, or is alone."""
-    first = rivals[0]
+def _judge(rivals: Sequence[Outcome]) -> str | None:
+    """Judge the policy with the lowest mean beside `vllm`, or else the first; None where either has no mean."""
+    base = _find_base(rivals)
+    # The first of those that are equal.
+    others = [(each.mean_s, place) for place, each in enumerate(rivals) if each is not base and each.mean_s is not None]
+    if base.mean_s is None or not others:
+        return None
+    best = rivals[min(others)[1]]
+    pairs = [(base.latencies_s[job], best.latencies_s[job]) for job in base.latencies_s if job in best.latencies_s]
+    verdict = judge(
+        Comparison(
+            base=base.cell.policy,
+            policy=best.cell.policy,
+            latencies_s=pairs,
+            ttft_p99_s=(base.ttft_p99_s, best.ttft_p99_s),
+            fits=_loses_nothing(base),
+            pressure=base.working_set / base.cell.all_tokens,
+            simulated=True,
+        )
+    )
+    return f"Cache of {describe_caches(base.cell)}: {verdict[0].lower()}{verdict[1:]}"
+
+
+def _find_base(rivals: Sequence[Outcome]) -> Outcome:
+    return next((each for each in rivals if each.cell.policy == "vllm"), rivals[0])
+
+
+def tell_pressure(outcomes: Sequence[Outcome]) -> str | None:
+    """Say what the first cache would have to hold, how many hits it misses, and what CPU caches change."""
+    if not outcomes:
+        return None
+    rivals = [each for each in outcomes if replace(each.cell, policy="") == replace(outcomes[0].cell, policy="")]
+    first = _find_base(rivals)
+    cell = first.cell
     if first.mean_s is None:
         return None
-    means = [(each.mean_s, each.cell.policy) for each in rivals if each.mean_s is not None]
-    if len(means) < 2:
-        return None
-    # The first of those that are equal.
-    best_s, policy = min(means, key=lambda each: each[0])
-    worst_s, worst = max(means, key=lambda each: each[0])
-    share = 1 - best_s / first.mean_s
-    opening = f"With a cache of {describe_caches(first.cell)}"
-    if first.cell.cpu_tokens or first.cell.engines > 1:
-        opening += ","
-    if 1 - best_s / worst_s < NOTICED:
-        why = ": nothing is lost that is wanted again" if all(map(_loses_nothing, rivals)) else ""
-        bound = f"within {100 * NOTICED:.1f} % of each other{why}."
-        return f"{opening} all policies are predicted to end the mean job {bound}"
-    if share < NOTICED:
-        later = worst_s / best_s - 1
-        return (
-            f"{opening} no policy is predicted to end the mean job sooner than {policy}, and {worst} "
-            f"{100 * later:.0f} % later ({format_number(worst_s)} s against {format_number(best_s)} s).{_doubt(later)}"
-        )
-    return (
-        f"{opening} {policy} is predicted to end the mean job {100 * share:.0f} % sooner than "
-        f"{first.cell.policy} ({format_number(best_s)} s against {format_number(first.mean_s)} s).{_doubt(share)}"
-    )
-
-
-def _doubt(share: float) -> str:
-    return " That is within the simulator's error." if share < MEAN_SHARE else ""
+    hits = f"{cell.policy} hits {first.hit_rate:.1%} of the prompt tokens, at most {first.clairvoyant_hits:.1%} can hit"
+    means = [
+        f", and with {each.cell.cpu_tokens:,} tokens of CPU cache its mean job takes {format_number(each.mean_s)} s "
+        f"instead of {format_number(first.mean_s)} s"
+        for each in outcomes
+        if each.mean_s is not None and each.cell == replace(cell, cpu_tokens=each.cell.cpu_tokens) != cell
+    ]
+    told = f"{tell_capacity(first.working_set, cell.all_tokens)} {hits}{''.join(means)}."
+    return told.replace("%", " %")
 
 
 def _loses_nothing(outcome: Outcome) -> bool:
@@ -111,6 +124,7 @@ def _render(plan: Plan) -> str:
         headline=write_headline(plan.outcomes),
         warnings=["The plan was interrupted: only what was simulated by then is here."] if plan.interrupted else [],
         scope=plan.scope,
+        pressure=tell_pressure(plan.outcomes),
         columns=HEADINGS,
         groups=group_rows(plan.outcomes),
         legend=LEGEND,

@@ -38,6 +38,7 @@ class Outcome:
 
     Job latency goes from the first request to the last reply, without the pauses of people. Beside the hits stand two
     bounds of them: `clairvoyant_hits` in one cache as large as all of the cell's, `endless_hits` in one without end.
+    `latencies_s` are by job, in the order in which they came; `working_set` is what jobs at once want, in tokens.
     """
 
     cell: Cell
@@ -49,6 +50,8 @@ class Outcome:
     clairvoyant_hits: float
     endless_hits: float
     problem: str | None = None
+    latencies_s: Mapping[str, float] = field(default_factory=dict)
+    working_set: int = 0
 
 
 def describe_cell(cell: Cell) -> str:

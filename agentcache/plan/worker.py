@@ -22,6 +22,7 @@ from agentcache.models.catalog import resolve_model
 from agentcache.plan.bounds import Reuse, find_reuse
 from agentcache.plan.settings import Cell, Outcome, PlanSettings
 from agentcache.report.events import Event, JobEvent, RequestEvent
+from agentcache.report.policy_run import find_working_set
 from agentcache.run.display import ReplayDisplay
 from agentcache.sim.clock import VirtualClock
 from agentcache.sim.costs import find_costs, name_costs, name_dtype
@@ -128,7 +129,9 @@ def summarise(
 ) -> Outcome:
     """Summarise a run. Pauses of people are no part of a job's latency: they are as recorded under every policy."""
     paused_s = {recorded.job.id: sum(turn.pause_s for turn in recorded.job.turns[:-1]) for recorded in jobs}
-    latencies = [each.finished_s - each.started_s - paused_s[each.job] for each in ends if each.status == "finished"]
+    finished = sorted((each.started_s, each.job, each) for each in ends if each.status == "finished")
+    latencies_s = {job: each.finished_s - started_s - paused_s[job] for started_s, job, each in finished}
+    latencies = list(latencies_s.values())
     ttfts = [each.ttft_s for each in requests if each.ttft_s is not None]
     total = sum(each.prompt_tokens for each in requests)
     return Outcome(
@@ -140,6 +143,8 @@ def summarise(
         sum(each.cached_tokens or 0 for each in requests) / total if total else 0.0,
         reuse.bound_hits(cell.all_tokens),
         reuse.endless_hits,
+        latencies_s=latencies_s,
+        working_set=find_working_set(requests, ends),
     )
 
 

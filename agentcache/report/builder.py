@@ -7,12 +7,13 @@ from pathlib import Path
 
 from agentcache.errors import InputError
 from agentcache.output_folder import check_writable
+from agentcache.report.comparison import compare_policies
 from agentcache.report.content import HTML_FILE, MARKDOWN_FILE, SUMMARY_FILE, Report
 from agentcache.report.events import EVENTS_FILE, RunRecord, is_cut_off, read_events, read_run_record
 from agentcache.report.html import render_html
 from agentcache.report.lane_points import make_points
 from agentcache.report.markdown import render_markdown
-from agentcache.report.policy_run import PolicyRun, group_by_policy
+from agentcache.report.policy_run import PolicyRun, group_by_policy, put_stock_first
 from agentcache.report.summary import PolicySummary, summarize
 
 
@@ -31,8 +32,11 @@ def read_report(folders: Sequence[Path]) -> Report:
         losses[name] = list(_find_losses(folder, records[name], runs))
         shown[name] = {policy: f"{name}: {policy}" if len(folders) > 1 else policy for policy in runs}
         policies |= {shown[name][policy]: run for policy, run in runs.items()}
+    policies = put_stock_first(policies)
     run_or_runs = records if len(records) > 1 else next(iter(records.values()))
     summary = summarize(run_or_runs, policies)
+    verdict = compare_policies(list(records.values()), policies, summary.policies)
+    summary = summary.model_copy(update={"verdict": verdict})
 
     def figures_of(name: str) -> dict[str, PolicySummary]:
         return {policy: summary.policies[key] for policy, key in shown[name].items()}

@@ -9,7 +9,7 @@ from agentcache.report.events import EVENTS_FILE, MEASURED, RUN_FILE, RunRecord
 from agentcache.report.lane_points import OF_LANES, LanePoint, describe_front, join_numbers, list_lines
 from agentcache.report.policy_run import PolicyRun
 from agentcache.report.summary import PolicySummary, Summary
-from agentcache.report.table import NO_DATA, format_number, write_headline
+from agentcache.report.table import NO_DATA, format_number
 
 SUMMARY_FILE = "summary.json"
 MARKDOWN_FILE = "report.md"
@@ -23,8 +23,6 @@ FRONT_LEGEND = (
     "evictions would hit. Front: no other row has as much of both that rate, at its median, and throughput, and more "
     "of one."
 )
-# What decides which jobs are run.
-_JOBS = ("workload", "seed", "jobs")
 _COMPARED = ("workload", "model", "device", "seed", "jobs", "cache_tokens")
 
 
@@ -61,10 +59,7 @@ def title(report: Report) -> str:
 
 def headline(report: Report) -> str | None:
     """Say in one sentence what the report shows; None where there is nothing to compare, or not the same jobs."""
-    if report.points:
-        return describe_front(report.points)
-    jobs = {tuple(getattr(record, name) for name in _JOBS) for record in report.runs.values()}
-    return write_headline(report.summary.policies) if len(jobs) == 1 else None
+    return describe_front(report.points) if report.points else report.summary.verdict
 
 
 def describe_runs(report: Report) -> Iterator[str]:

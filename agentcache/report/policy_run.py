@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from agentcache.report.events import Event, JobEvent, PolicyEvent, RequestEvent, ToolCallEvent
@@ -57,3 +57,22 @@ def group_by_policy(events: Iterable[Event]) -> dict[str, PolicyRun]:
     for event in events:
         runs.setdefault(event.policy, PolicyRun()).add(event)
     return runs
+
+
+def put_stock_first(policies: Mapping[str, PolicyRun]) -> dict[str, PolicyRun]:
+    """Put `vllm`, or of several runs the first of a "FOLDER: vllm", before all others: they are compared with it."""
+    stock = next((name for name in policies if name.rpartition(": ")[2] == "vllm"), None)
+    return dict(policies) if stock is None else {stock: policies[stock], **policies}
+
+
+def find_working_set(requests: Iterable[RequestEvent], jobs: Iterable[JobEvent]) -> int:
+    """Return the most tokens that the contexts of jobs under way came to at once; what jobs share counts for each."""
+    changes = [(each.sent_s, each.job, each.prompt_tokens + each.output_tokens) for each in requests]
+    changes += [(each.finished_s, each.job, 0) for each in jobs]
+    contexts: dict[str, int] = {}
+    held = most = 0
+    for _, job, tokens in sorted(changes):
+        held += tokens - contexts.get(job, 0)
+        contexts[job] = tokens
+        most = max(most, held)
+    return most

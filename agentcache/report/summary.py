@@ -137,10 +137,14 @@ class PolicySummary(_Figures):
 
 
 class Summary(_Figures):
-    """Figures by policy, and what was run: one record, or one by run name where several runs are compared."""
+    """Figures by policy, and what was run: one record, or one by run name where several runs are compared.
+
+    `verdict` is None where there is nothing to compare.
+    """
 
     policies: dict[str, PolicySummary]
     run: RunRecord | dict[str, RunRecord]
+    verdict: str | None = None
 
 
 def summarize(run: RunRecord | dict[str, RunRecord], policies: Mapping[str, PolicyRun]) -> Summary:

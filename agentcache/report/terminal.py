@@ -13,7 +13,7 @@ from agentcache.report.content import HTML_FILE, Report, differences, headline
 from agentcache.report.events import RunRecord
 from agentcache.report.lane_points import LanePoint, build_point_rows, point_headers
 from agentcache.report.summary import Summary
-from agentcache.report.table import terminal_table, write_headline
+from agentcache.report.table import terminal_table
 
 _NAME_WIDTH = 22
 
@@ -26,7 +26,7 @@ def show_report(report: Report, folder: Path) -> None:
 
 def show_summary(summary: Summary, folder: Path) -> None:
     """Print the table of policies, and what it comes to."""
-    _show(terminal_table(summary), folder, _list_losses(summary), write_headline(summary.policies))
+    _show(terminal_table(summary), folder, _list_losses(summary), summary.verdict)
 
 
 def points_table(points: Sequence[LanePoint]) -> Table:
@@ -57,6 +57,9 @@ def _list_losses(summary: Summary) -> list[str]:
 def _show(table: Table, folder: Path, doubts: Sequence[str], sentence: str | None) -> None:
     console = Console()
     console.print(table)
-    for line in (*doubts, f"report: {folder / HTML_FILE}", sentence):
-        if line is not None:
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
+    for line in doubts:
+        console.print(line, markup=False, highlight=False)
+    # A path stays whole.
+    console.print(f"report: {folder / HTML_FILE}", markup=False, highlight=False, soft_wrap=True)
+    if sentence is not None:
+        console.print(sentence, markup=False, highlight=False)

@@ -1,0 +1,182 @@
+"""Says in one sentence whether to switch a policy on, from plain values (docs/compare.md#the-verdict)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+# Jobs that come one after the other share queue and cache, and are late together: in simulated BFCL runs an interval
+# that takes each for itself is half as wide as one of ten groups in a row (batch means), and seeds differ by more.
+_GROUPS = 10
+# Student's t for 95 %, nine degrees of freedom.
+_QUANTILE = 2.262
+# Four jobs a group.
+LEAST_JOBS = 4 * _GROUPS
+# An interval as narrow as this tells no gain from one that would matter.
+_NARROW = 0.1
+# Two runs of the same thing differ by 3 % in the mean (docs/results/chance.md), and by more past the knee.
+_LEAST_CHANGE = 0.05
+# First tokens later than this are for the operator to weigh; it is also how far off a simulated TTFT P99 may be.
+_LATE = 1.5
+# How far a simulated mean job latency was from a GPU's, at most: single runs of Llama-3.1-8B and BFCL at the knee and
+# past it; the worst has blocks of 128 tokens (docs/results/simulator-error.md).
+SIMULATOR_ERROR = 0.14
+# Of the prompt tokens: less is as good as nothing.
+_LEAST_LOST = 0.01
+# A CPU cache of so many times the contexts of all jobs at once holds what they want again: a rule of thumb that others
+# have measured.
+_CPU_SHARE = 1.4
+_WEIGH = "Weigh it"
+# They evict as stock vLLM does.
+_STOCK = ("vllm", "lru", "observe")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Two policies on the same jobs, whose latencies under the base and under the policy stand in the order they came.
+
+    `fits`: whether the base lost nothing that was wanted again. `pressure` is the working set over all caches, as
+    `find_working_set` has it.
+    """
+
+    base: str
+    policy: str
+    latencies_s: Sequence[tuple[float, float]]
+    ttft_p99_s: tuple[float | None, float | None]
+    fits: bool
+    pressure: float | None
+    simulated: bool = False
+
+
+def judge(found: Comparison) -> str:
+    """Say whether to switch the policy on, with the figures that this rests on."""
+    jobs = len(found.latencies_s)
+    if jobs < LEAST_JOBS:
+        fits = ", and everything fits" if found.fits else ""
+        few = f"{jobs} under {found.base} and {found.policy}, and {LEAST_JOBS} are the least that tell{fits}"
+        return f"Too few jobs: {few}{_tell_pressure(found.pressure)}."
+    change, half = find_change(found.latencies_s)
+    before, after = found.ttft_p99_s
+    late = after / before if before and after is not None else None
+    opening, closing = _decide(found, change, half, late)
+    error = f", simulator ±{100 * SIMULATOR_ERROR:.0f}" if found.simulated else ""
+    spread = f"{_sign(change - half)} to {_sign(change + half)} by the spread of these jobs{error}"
+    but = " but" if opening == _WEIGH else ""
+    return (
+        f"{opening}: jobs {_sign(change)} % ({spread}),{but} P99 first token {_tell_ratio(late)}, from {jobs:,} jobs, "
+        f"{found.policy} against {found.base}{_tell_pressure(found.pressure)}.{closing}"
+    )
+
+
+def _decide(found: Comparison, change: float, half: float, late: float | None) -> tuple[str, str]:
+    """Return how the verdict begins, and what to do then, if that is not told by it."""
+    is_sooner = change + half < 0 and change <= -_LEAST_CHANGE
+    if is_sooner and not (found.simulated and -change < SIMULATOR_ERROR):
+        return _WEIGH if late is not None and late > _LATE else "Switch on", ""
+    if found.fits:
+        return "Do not: everything fits", ""
+    if is_sooner:
+        return "Perhaps", " The simulator may be off by more: replay the jobs on a GPU."
+    if change - half > 0 and change >= _LEAST_CHANGE:
+        return "Do not: jobs end later", ""
+    if half <= _NARROW:
+        return "Do not: no gain beyond chance", ""
+    enough = math.ceil(len(found.latencies_s) * (half / _NARROW) ** 2 / 10) * 10
+    return "Too few jobs", f" About {enough:,} would tell."
+
+
+def find_change(latencies_s: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Return by what share the mean changed, and half of that share's 95 % interval, over jobs in the order they came.
+
+    The interval is by the spread of these jobs, by groups in a row; that of other jobs, or seeds, may be wider.
+    """
+    groups = np.array([part.sum(axis=0) for part in np.array_split(np.array(latencies_s), _GROUPS)])
+    before, after = groups.sum(axis=0)
+    # Of a ratio of sums: what is left of each group beside the mean change.
+    rest = groups[:, 1] - after / before * groups[:, 0]
+    deviation = math.sqrt(float(rest @ rest) * _GROUPS / (_GROUPS - 1)) / before
+    return float(after / before - 1), _QUANTILE * deviation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerCounts:
+    """What a server has counted since its start, under its own policy, in tokens of prompts, and `jobs` so far.
+
+    `regained_tokens` were cached, and a shadow LRU would have lost them; None where there is none. `pressure` is now.
+    """
+
+    policy: str
+    jobs: int
+    prompt_tokens: int
+    evicted_tokens: int
+    regained_tokens: int | None
+    pressure: float | None
+
+
+def judge_server(found: ServerCounts) -> str:
+    """Say whether agentcache is of use to a server, as far as one policy alone shows it."""
+    pressure = _tell_pressure(found.pressure)
+    if found.jobs < LEAST_JOBS or not found.prompt_tokens:
+        return f"Too few jobs: {found.jobs} so far, and {LEAST_JOBS} are the least that tell{pressure}."
+    lost = found.evicted_tokens / found.prompt_tokens
+    again = f"{100 * lost:.1f} % of the prompt tokens were evicted and computed again{pressure}"
+    is_on = found.policy not in _STOCK
+    regained = (found.regained_tokens or 0) / found.prompt_tokens
+    if is_on and regained >= _LEAST_LOST:
+        return f"Keep it on: {100 * regained:.1f} % of the prompt tokens were cached that LRU would have lost; {again}."
+    # Where ours loses nothing, stock vLLM may.
+    if lost < _LEAST_LOST and not (is_on and found.regained_tokens is None):
+        return f"{'It may be off' if is_on else 'Do not switch on'}: everything fits; {again}."
+    return f"Worth a plan: {again}: serve with --record FILE, then agentcache plan FILE."
+
+
+def count_server(engines: Sequence[Mapping[str, Any]], jobs: Iterable[Mapping[str, Any]]) -> ServerCounts | None:
+    """Add up the engines of `GET /agentcache/state` and the jobs of `GET /agentcache/jobs`; None if none count."""
+    runtimes = [engine["runtime"] for engine in engines if engine.get("runtime")]
+    if not runtimes:
+        return None
+    compared = [engine["comparison"] for engine in engines if engine.get("comparison")]
+    contexts = sum(job.get("last_prompt_tokens") or 0 for job in jobs if not job.get("is_over"))
+    room = sum(
+        (engine["blocks"]["total"] + (engine.get("tier") or {}).get("total", 0)) * engine["blocks"]["tokens_per_block"]
+        for engine in engines
+    )
+    return ServerCounts(
+        policy=engines[0]["policy"],
+        jobs=sum(each["jobs"] + sum(each["jobs_ended"].values()) for each in runtimes),
+        prompt_tokens=sum(each["prompt_tokens"] for each in runtimes),
+        evicted_tokens=sum(each["missed_tokens"].get("evicted", 0) for each in runtimes),
+        regained_tokens=sum(each["reused_tokens"] - each["lru_tokens"] for each in compared) if compared else None,
+        pressure=contexts / room if room else None,
+    )
+
+
+def tell_capacity(working_set: int, cache_tokens: int) -> str:
+    """Say what the pressure is made of and, where more is wanted than fits, which CPU cache would do."""
+    told = f"The contexts of all jobs at once came to {working_set:,} tokens, the caches hold {cache_tokens:,}."
+    if working_set <= cache_tokens:
+        return told
+    enough = f"{float(f'{_CPU_SHARE * working_set:.2g}'):,.0f}"
+    return (
+        f"{told} A CPU cache of about {enough} tokens would do ({_CPU_SHARE} times these contexts, as others measured)."
+    )
+
+
+def _tell_pressure(pressure: float | None) -> str:
+    return "" if pressure is None else f"; pressure {pressure:.2g}"
+
+
+def _sign(share: float) -> str:
+    """Write in percent, with a sign."""
+    percent = round(100 * share)
+    return f"{percent:+d}".replace("-", "−") if percent else "0"
+
+
+def _tell_ratio(ratio: float | None) -> str:
+    if ratio is None:
+        return "not known"
+    return f"{ratio:.2f} times" if ratio >= _LATE else f"{_sign(ratio - 1)} %"
