@@ -14,6 +14,7 @@ with the seed. A command whose folder holds a summary is not run again, so a com
 from __future__ import annotations
 
 import argparse
+import math
 import queue
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -104,7 +105,9 @@ def execute(run: Run, command: Sequence[str], out: Path, gpus: queue.Queue[str] 
 
 
 def find_interval(sample: Sequence[float]) -> tuple[float, float]:
-    """Of the mean, with 95 % confidence, by bootstrap over the seeds (percentiles)."""
+    """Of the mean, with 95 % confidence, by bootstrap over the seeds (percentiles); NaN of one seed, which has none."""
+    if len(sample) < 2:
+        return math.nan, math.nan
     values = np.asarray(sample)
     drawn = np.random.default_rng(0).choice(values, (RESAMPLES, len(values)))
     low, high = np.percentile(drawn.mean(axis=1), [2.5, 97.5])
@@ -132,7 +135,7 @@ def write_table(arms: Sequence[Arm], found: Mapping[tuple[str, int], Mapping[str
 
 
 def _show(interval: tuple[float, float]) -> str:
-    return f"{interval[0]:.1f} to {interval[1]:.1f}"
+    return "–" if math.isnan(interval[0]) else f"{interval[0]:.1f} to {interval[1]:.1f}"
 
 
 def read_seeds(text: str) -> list[int]:

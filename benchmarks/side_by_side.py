@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -163,7 +164,8 @@ def show_change(policy: str, base: str, found: Found, seeds: Sequence[int]) -> s
     pairs = [[found[name, seed].job_latency_s.mean or 0 for name in (policy, base)] for seed in seeds]
     change = [100 * (mean / before - 1) for mean, before in pairs]
     low, high = find_interval(change)
-    return f"{np.mean(change):+.1f} % ({low:+.1f} to {high:+.1f})"
+    told = f"{np.mean(change):+.1f} %"
+    return told if math.isnan(low) else f"{told} ({low:+.1f} to {high:+.1f})"
 
 
 def show_mean(value: Callable[[PolicySummary], float | None]) -> Callable[[str, Found, Sequence[int]], str]:

@@ -17,6 +17,7 @@ from agentcache.config_reader import PLACE, read_knobs
 from agentcache.errors import INTERRUPTED, USAGE_ERROR, AgentCacheError, InputError
 from agentcache.jobs.settings import lead_with_workload, read_jobs
 from agentcache.models.catalog import check_servable
+from agentcache.output_folder import check_free
 from agentcache.plan.settings import PlanSettings
 from agentcache.policy.registry import find_policy
 from agentcache.profile.settings import read_settings as read_profile_settings
@@ -229,11 +230,15 @@ def _common(options: argparse.Namespace, typed: Sequence[str]) -> dict[str, Any]
 
 def _report(options: argparse.Namespace) -> int:
     from agentcache.report.builder import write_report
+    from agentcache.report.content import HTML_FILE, MARKDOWN_FILE, SUMMARY_FILE
     from agentcache.report.terminal import show_report
 
     if options.out is None and len(options.folders) > 1:
         raise InputError("report: give --out, the folder for the comparison of several runs")
     out = options.out or options.folders[0]
+    # A run's own report is made again without being asked for.
+    if out.resolve() not in [folder.resolve() for folder in options.folders]:
+        check_free(out, (SUMMARY_FILE, MARKDOWN_FILE, HTML_FILE), "report", overwrite=options.overwrite)
     report = write_report(options.folders, out)
     for name, losses in report.losses.items():
         for loss in losses:

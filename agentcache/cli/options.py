@@ -217,6 +217,7 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
 def _add_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="one run, or several to compare")
     parser.add_argument("--out", type=Path, help="where to write (default: the run's own folder; needed for several)")
+    parser.add_argument("--overwrite", action="store_true", help="replace the report that --out holds")
 
 
 def _add_doctor(parser: argparse.ArgumentParser) -> None:

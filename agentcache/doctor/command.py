@@ -17,6 +17,8 @@ _MAX_JOBS = 500
 _TIMEOUT_S = 30.0
 # What users copy from a browser or a client: the server's address is what stands before.
 _PATH = re.compile(r"(?<![/:])/(v1|agentcache|agentcache-live)(?=[/?#]|$).*")
+# Of a line: its text is set in as far.
+_BEGIN = re.compile(r" *(\d+\. )?")
 
 
 def examine(url: str, api_key: str | None) -> Diagnosis:
@@ -40,7 +42,7 @@ def print_diagnosis(diagnosis: Diagnosis) -> None:
         lines += ["", sentence] if sentence else []
     width = shutil.get_terminal_size().columns
     for line in lines:
-        indent = " " * (len(line) - len(line.lstrip()) or 3 * line[:1].isdigit())
+        indent = " " * (len(line) - len(_BEGIN.sub("", line, count=1)))
         broken = textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
         sys.stdout.write("\n".join(broken) + "\n")
 

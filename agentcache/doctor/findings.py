@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from agentcache.doctor.facts import Values, add_up, share, tell_places, tell_tokens
 from agentcache.doctor.waits import tell_waits
-
-Values = Mapping[str, Any]
+from agentcache.report.verdict import count_server, judge_server
 
 # Shares below these are not worth a finding.
 _LEAST_CHANGED_TURNS = 0.02
@@ -25,28 +24,6 @@ _LEAST_TURNS = 10
 # Of the parts that may fail, the one that counts jobs.
 _JOB_STATS = "job_stats"
 
-_REASONS = {
-    "new": "never seen before",
-    "changed": "in place of what had changed",
-    "evicted": "evicted in the meantime",
-    "behind a gap": "cached behind a gap, and not reused",
-    "at another engine": "cached at the engine that their job had left",
-    "not read": "cached, and not to be read",
-}
-_PLACES = {
-    "gpu": "were hit on the GPU",
-    "host": "were fetched from the CPU cache",
-    "disk": "from disk",
-    "elsewhere": "from elsewhere",
-}
-_LOSSES = {
-    "never chosen": "were lost by the GPU before they were chosen for a copy",
-    "not worth a copy": "were not worth a copy, as few like them were ever fetched",
-    "overwritten": "were lost by the GPU before their copy was made",
-    "no room": "found no room in the CPU cache, whose blocks were all being copied to",
-    "evicted": "had been in the CPU cache, and were evicted there",
-    "not fetched": "were in the CPU cache, and not fetched",
-}
 _ADVICE = {
     "adapter changed": "The client asks another LoRA adapter, or one was loaded anew: what one has computed is of no "
     "use to another. Give each adapter jobs of its own.",
@@ -81,10 +58,12 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """`facts` are lines that hold in any case."""
+    """`facts` are lines that hold in any case; `healthy` says why there is no finding; both sentences may be empty."""
 
     facts: tuple[str, ...]
     findings: tuple[Finding, ...]
+    healthy: str = ""
+    verdict: str = ""
 
 
 def diagnose(engines: Sequence[Values], jobs: Sequence[Values]) -> Diagnosis:
@@ -98,25 +77,47 @@ def diagnose(engines: Sequence[Values], jobs: Sequence[Values]) -> Diagnosis:
         policy = engines[0]["policy"] if engines else "unknown"
         nothing = Finding(
             f"Policy {policy} follows no jobs, so nothing is known of their misses.",
-            "Start the server with --policy agentcache.",
+            "Start the server with --policy observe, which leaves order and evictions as they are in stock vLLM.",
         )
         return Diagnosis((), (*failures, nothing))
+    counts = count_server(engines, sum(job.get("last_prompt_tokens") or 0 for job in jobs if not job.get("is_over")))
     prompt, hit = (sum(each[name] for each in runtimes) for name in ("prompt_tokens", "hit_tokens"))
-    missed, found = _add_up(runtimes, "missed_tokens"), _add_up(runtimes, "found_jobs")
+    missed, found = add_up(runtimes, "missed_tokens"), add_up(runtimes, "found_jobs")
     if not prompt:
         return Diagnosis(("No turn of a job has ended yet.",), (*failures, *_judge_setup(engines)))
-    return Diagnosis(
-        (*_tell_tokens(prompt, hit, missed), *_tell_places(prompt, runtimes), *tell_waits(found.total(), runtimes)),
-        (
-            *failures,
-            *_judge_clients(runtimes, jobs),
-            *_judge_matches(found),
-            *_judge_ends(jobs),
-            *_judge_cache(prompt, missed, runtimes),
-            *_judge_load(runtimes),
-            *_judge_setup(engines),
-        ),
+    findings = (
+        *failures,
+        *_judge_clients(runtimes, jobs),
+        *_judge_matches(found),
+        *_judge_ends(jobs),
+        *_judge_cache(prompt, missed, runtimes),
+        *_judge_load(runtimes),
+        *_judge_setup(engines),
     )
+    return Diagnosis(
+        (*tell_tokens(prompt, hit, missed), *tell_places(prompt, runtimes), *tell_waits(found.total(), runtimes)),
+        findings,
+        "" if findings else _explain_health(prompt, missed, found, runtimes),
+        judge_server(counts) if counts else "",
+    )
+
+
+def _explain_health(prompt: int, missed: Counter[str], found: Counter[str], runtimes: Sequence[Values]) -> str:
+    """Say what was looked at, and from which share on it would be a finding."""
+    changed, held = add_up(runtimes, "changed_prompts").total(), sum(each.get("held_turns", 0) for each in runtimes)
+    requests = found.total()
+    looked_at = [
+        f"{share(missed[reason], prompt)} of the prompt tokens {what} (told from {least:.0%})"
+        for reason, what, least in (
+            ("evicted", "were evicted when they were wanted again", _LEAST_EVICTED),
+            ("behind a gap", "were cached behind a gap", _LEAST_BEHIND_GAP),
+        )
+    ]
+    looked_at.append(
+        f"{changed:,} of {requests:,} prompts left their job's last turn (told from {_LEAST_CHANGED_TURNS:.0%})"
+    )
+    looked_at.append(f"{held:,} waited to compute their contexts (told from {_LEAST_HELD:.0%})")
+    return f"Nothing to mend: {', '.join(looked_at)}; tool calls are read, and no part has failed.".replace("%)", " %)")
 
 
 def _find_broken(engines: Sequence[Values]) -> list[str]:
@@ -134,34 +135,9 @@ def _judge_broken(broken: Sequence[str]) -> Iterator[Finding]:
         )
 
 
-def _add_up(runtimes: Sequence[Values], name: str) -> Counter[str]:
-    total: Counter[str] = Counter()
-    for each in runtimes:
-        total.update(each.get(name) or {})
-    return total
-
-
-def _tell_tokens(prompt: int, hit: int, missed: Counter[str]) -> Iterator[str]:
-    yield f"{prompt:,} prompt tokens, of which {_share(hit, prompt)} came from the cache."
-    for reason, tokens in missed.most_common():
-        yield f"  {_share(tokens, prompt):>7} {_REASONS.get(reason, reason)}"
-
-
-def _tell_places(prompt: int, runtimes: Sequence[Values]) -> Iterator[str]:
-    """Tell nothing where there is one cache alone."""
-    hits, losses = _add_up(runtimes, "hits"), _add_up(runtimes, "evicted_from")
-    if hits:
-        *before, last = [f"{_share(hits[place], prompt)} {how}" for place, how in _PLACES.items() if place in hits]
-        yield f"{', '.join(before)}, and {last}."
-    if losses:
-        yield "Of the evicted:"
-    for cause, tokens in losses.most_common():
-        yield f"  {_share(tokens, losses.total()):>7} {_LOSSES.get(cause, cause)}"
-
-
 def _judge_clients(runtimes: Sequence[Values], jobs: Sequence[Values]) -> Iterator[Finding]:
-    requests = _add_up(runtimes, "found_jobs").total()
-    for cause, turns in _add_up(runtimes, "changed_prompts").most_common():
+    requests = add_up(runtimes, "found_jobs").total()
+    for cause, turns in add_up(runtimes, "changed_prompts").most_common():
         if turns >= _LEAST_CHANGED_TURNS * requests:
             job = _find_example(cause, jobs)
             why = "cause not known" if cause == "unknown" else cause
@@ -216,31 +192,31 @@ def _judge_ends(jobs: Sequence[Values]) -> Iterator[Finding]:
 def _judge_cache(prompt: int, missed: Counter[str], runtimes: Sequence[Values]) -> Iterator[Finding]:
     if missed["evicted"] >= _LEAST_EVICTED * prompt:
         yield Finding(
-            f"The cache is too small for these jobs: {_share(missed['evicted'], prompt)} of the prompt tokens had been "
+            f"The cache is too small for these jobs: {share(missed['evicted'], prompt)} of the prompt tokens had been "
             "evicted when they were wanted again.",
-            _advise_on_size(_add_up(runtimes, "hits"), _add_up(runtimes, "evicted_from")),
+            _advise_on_size(add_up(runtimes, "hits"), add_up(runtimes, "evicted_from")),
         )
     if missed["behind a gap"] >= _LEAST_BEHIND_GAP * prompt:
         yield Finding(
-            f"{_share(missed['behind a gap'], prompt)} of the prompt tokens were cached, but behind a gap.",
+            f"{share(missed['behind a gap'], prompt)} of the prompt tokens were cached, but behind a gap.",
             "Reuse segments: --policy agentcache, and segments.enabled not off.",
         )
     if missed["not read"] >= _LEAST_NOT_READ * prompt:
         yield Finding(
-            f"{_share(missed['not read'], prompt)} of the prompt tokens were cached, and not to be read.",
+            f"{share(missed['not read'], prompt)} of the prompt tokens were cached, and not to be read.",
             "Requests with prompt_logprobs read nothing from the cache, by vLLM's rule: ask for these only where they "
             "are needed. Drafters, and layers with windows or states, cannot go on from every cached block.",
         )
     if missed["at another engine"] >= _LEAST_ELSEWHERE * prompt:
         yield Finding(
-            f"{_share(missed['at another engine'], prompt)} of the prompt tokens were cached at the engine that their "
+            f"{share(missed['at another engine'], prompt)} of the prompt tokens were cached at the engine that their "
             "job had left for one with less to do.",
             "Have fewer jobs move: raise replicas.spill_factor, or give the engines room for more of them.",
         )
 
 
 def _judge_load(runtimes: Sequence[Values]) -> Iterator[Finding]:
-    requests = _add_up(runtimes, "found_jobs").total()
+    requests = add_up(runtimes, "found_jobs").total()
     held = sum(each.get("held_turns", 0) for each in runtimes)
     if requests and held >= _LEAST_HELD * requests:
         yield Finding(
@@ -276,10 +252,6 @@ def _judge_setup(engines: Sequence[Values]) -> Iterator[Finding]:
             "Tool calls are not read, so nothing is kept while tools run.",
             "Start the server with --enable-auto-tool-choice and the model's --tool-call-parser.",
         )
-
-
-def _share(part: int, whole: int) -> str:
-    return f"{100 * part / whole:.1f} %"
 
 
 def _quote(session: str) -> str:

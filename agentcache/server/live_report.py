@@ -20,6 +20,7 @@ from agentcache.report.policy_run import PolicyRun
 from agentcache.report.summary import PolicySummary, summarize_policy
 from agentcache.report.swim_lanes import MAX_LANES, plot_swim_lanes
 from agentcache.report.table import NO_DATA, Row, build_rows
+from agentcache.report.verdict import count_server, judge_server
 from agentcache.server.job_reader import EngineJob, JobReader
 from agentcache.server.live_content import build_tiles, list_changes, list_ended_jobs, list_open_jobs, list_tools
 from agentcache.server.live_run import NamedJob, build_lanes_run, build_run, name_jobs
@@ -94,6 +95,7 @@ def build_values(engines: Sequence[EngineSnapshot], found: Sequence[Values], tim
         "policy": policy,
         "engines": len(engines),
         "time": datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
+        "verdict": _judge(engines, jobs),
         "tiles": build_tiles(engines),
         "jobs": len(jobs),
         "open_jobs": list_open_jobs(jobs),
@@ -104,6 +106,12 @@ def build_values(engines: Sequence[EngineSnapshot], found: Sequence[Values], tim
         "legend": [_LEGEND],
         "plots": list(_draw(policy, run, jobs)) if run.requests else [],
     }
+
+
+def _judge(engines: Sequence[EngineSnapshot], jobs: Sequence[NamedJob]) -> str | None:
+    contexts = sum(job.view.turns[-1].prompt_tokens for job in jobs if job.view.turns and not job.view.is_over)
+    counts = count_server([engine.model_dump(mode="json") for engine in engines], contexts)
+    return judge_server(counts) if counts else None
 
 
 def _choose_rows(policies: dict[str, PolicySummary]) -> list[Row]:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from made_engine import make_engine, make_runtime
 
-from agentcache.doctor.findings import _LOSSES, diagnose
+from agentcache.doctor.facts import LOSSES
+from agentcache.doctor.findings import diagnose
 from agentcache.engine.views import PLACE_OF
 
 PARSER = {"runtime": {"tool_parser": "hermes"}}
@@ -171,7 +172,7 @@ def test_places_are_told_where_there_are_two_caches() -> None:
 
 
 def test_every_way_to_lose_a_block_has_words() -> None:
-    assert set(_LOSSES) == set(PLACE_OF)
+    assert set(LOSSES) == set(PLACE_OF)
 
 
 @pytest.mark.parametrize(
