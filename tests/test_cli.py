@@ -260,12 +260,19 @@ def test_ctrl_c_is_one_line(monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
     assert capfd.readouterr() == ("", "agentcache: interrupted\n")
 
 
-def test_a_report_is_made_again_and_runs_are_compared(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_report_is_made_again_and_runs_are_compared(
+    refuse: Refuse, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     one, two = make_run(tmp_path / "one"), make_run(tmp_path / "two")
     assert main(["report", str(one)]) == 0
     assert f"report: {one}/report.html" in capfd.readouterr().out
     assert {"summary.json", "report.md", "report.html"} <= {path.name for path in one.iterdir()}
     assert main(["report", str(one), str(two), "--out", str(tmp_path / "both")]) == 0
+    assert refuse("report", one, two, "--out", tmp_path / "both").endswith(
+        "holds another report; give another folder, or --overwrite to replace it"
+    )
+    assert main(["report", str(one), str(two), "--out", str(tmp_path / "both"), "--overwrite"]) == 0
+    assert main(["report", str(one), "--out", str(one)]) == 0
     assert set(json.loads((tmp_path / "both" / "summary.json").read_text())["policies"]) == {"one: lru", "two: lru"}
 
 
@@ -274,12 +281,12 @@ def test_runs_of_other_jobs_have_no_headline(tmp_path: Path, capfd: pytest.Captu
     out = str(tmp_path / "both")
     assert main(["report", str(one), str(two), "--out", out]) == 0
     shown = capfd.readouterr().out
-    assert "two: lru finished the mean job as fast as one: lru" in shown
+    assert "Too few jobs: 1 under one: lru and two: lru" in shown
     assert "The runs differ" not in shown
     write_run_record(two, RECORD.model_copy(update={"workload": "recording", "seed": 1}))
-    assert main(["report", str(one), str(two), "--out", out]) == 0
+    assert main(["report", str(one), str(two), "--out", out, "--overwrite"]) == 0
     shown = capfd.readouterr().out
-    assert "finished the mean job" not in shown + (tmp_path / "both" / "report.md").read_text()
+    assert "Too few jobs" not in shown + (tmp_path / "both" / "report.md").read_text()
     assert "The runs differ in workload: bfcl, recording.\nThe runs differ in seed: 0, 1.\n" in shown
 
 

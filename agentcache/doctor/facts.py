@@ -1,4 +1,4 @@
-"""Tells how many prompt tokens came from which cache, and how the others were missed: lines that hold in any case."""
+"""Tells what holds in any case: where prompt tokens came from, why others were missed, what turns waited for."""
 
 from __future__ import annotations
 
@@ -32,6 +32,19 @@ LOSSES = {
     "not fetched": "were in the CPU cache, and not fetched",
 }
 
+# A shorter wait, in the mean, is not worth a line.
+_LEAST_WAIT_S = 0.05
+
+_WAITS = {
+    "batch full": "for a seat, tokens of a step or free blocks, as in stock vLLM",
+    "pins": "for blocks that are kept for jobs whose tools run",
+    "new job": "as new jobs, which leave room for those further on",
+    "load": "as their contexts were evicted, and jobs want more KV than the caches hold",
+    "fetch": "for KV on its way from another cache",
+    "fill": "for gaps in front of cached blocks to be computed",
+    "grammar": "for their grammar to be compiled",
+}
+
 
 def add_up(runtimes: Sequence[Values], name: str) -> Counter[str]:
     """Add up what engines count by name."""
@@ -63,3 +76,16 @@ def tell_places(prompt: int, runtimes: Sequence[Values]) -> Iterator[str]:
 def share(part: int, whole: int) -> str:
     """Write a share in percent."""
     return f"{100 * part / whole:.1f} %"
+
+
+def tell_waits(requests: int, runtimes: Sequence[Values]) -> Iterator[str]:
+    """Tell the mean wait of so many requests and what it was for, where that is worth a line."""
+    seconds: Counter[str] = Counter()
+    for each in runtimes:
+        for reason, waited in (each.get("waits") or {}).items():
+            seconds[reason] += waited["total"]
+    if not requests or seconds.total() < _LEAST_WAIT_S * requests:
+        return
+    yield f"Requests waited {seconds.total() / requests:.1f} s in the mean until they ran:"
+    for reason, total_s in seconds.most_common():
+        yield f"  {total_s / requests:>5.1f} s {_WAITS.get(reason, reason)}"

@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from agentcache.doctor.facts import Values, add_up, share, tell_places, tell_tokens
-from agentcache.doctor.waits import tell_waits
-from agentcache.report.verdict import count_server, judge_server
+from agentcache.doctor.facts import Values, add_up, share, tell_places, tell_tokens, tell_waits
+from agentcache.report.verdict import judge_server
 
 # Shares below these are not worth a finding.
 _LEAST_CHANGED_TURNS = 0.02
@@ -80,7 +79,6 @@ def diagnose(engines: Sequence[Values], jobs: Sequence[Values]) -> Diagnosis:
             "Start the server with --policy observe, which leaves order and evictions as they are in stock vLLM.",
         )
         return Diagnosis((), (*failures, nothing))
-    counts = count_server(engines, sum(job.get("last_prompt_tokens") or 0 for job in jobs if not job.get("is_over")))
     prompt, hit = (sum(each[name] for each in runtimes) for name in ("prompt_tokens", "hit_tokens"))
     missed, found = add_up(runtimes, "missed_tokens"), add_up(runtimes, "found_jobs")
     if not prompt:
@@ -98,26 +96,19 @@ def diagnose(engines: Sequence[Values], jobs: Sequence[Values]) -> Diagnosis:
         (*tell_tokens(prompt, hit, missed), *tell_places(prompt, runtimes), *tell_waits(found.total(), runtimes)),
         findings,
         "" if findings else _explain_health(prompt, missed, found, runtimes),
-        judge_server(counts) if counts else "",
+        judge_server(engines, sum(job.get("last_prompt_tokens") or 0 for job in jobs if not job.get("is_over"))) or "",
     )
 
 
 def _explain_health(prompt: int, missed: Counter[str], found: Counter[str], runtimes: Sequence[Values]) -> str:
-    """Say what was looked at, and from which share on it would be a finding."""
-    changed, held = add_up(runtimes, "changed_prompts").total(), sum(each.get("held_turns", 0) for each in runtimes)
-    requests = found.total()
-    looked_at = [
-        f"{share(missed[reason], prompt)} of the prompt tokens {what} (told from {least:.0%})"
-        for reason, what, least in (
-            ("evicted", "were evicted when they were wanted again", _LEAST_EVICTED),
-            ("behind a gap", "were cached behind a gap", _LEAST_BEHIND_GAP),
-        )
-    ]
-    looked_at.append(
-        f"{changed:,} of {requests:,} prompts left their job's last turn (told from {_LEAST_CHANGED_TURNS:.0%})"
+    """Say what was looked at, and from where on it would be a finding."""
+    evicted, behind = (share(missed[reason], prompt) for reason in ("evicted", "behind a gap"))
+    most = [f"{100 * least:.0f} %" for least in (_LEAST_EVICTED, _LEAST_BEHIND_GAP, _LEAST_CHANGED_TURNS)]
+    return (
+        f"Nothing to mend: {evicted} of the prompt tokens were evicted and computed again ({most[0]} would be told), "
+        f"{behind} were cached behind a gap ({most[1]}), {add_up(runtimes, 'changed_prompts').total():,} of "
+        f"{found.total():,} prompts left the last turn of their job ({most[2]}); tool calls are read, no part failed."
     )
-    looked_at.append(f"{held:,} waited to compute their contexts (told from {_LEAST_HELD:.0%})")
-    return f"Nothing to mend: {', '.join(looked_at)}; tool calls are read, and no part has failed.".replace("%)", " %)")
 
 
 def _find_broken(engines: Sequence[Values]) -> list[str]:

@@ -40,7 +40,7 @@ def plan(settings: PlanSettings) -> int:
         console = Console(file=terminal)
         # Before minutes of simulations: the file may have been read as another workload than it is.
         read = "; ".join(f"{what}: {found}" for what, found in stretch.describe_traffic().items())
-        console.print(f"Read from {settings.recording}: {read}.", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"Read from {settings.recording}: {read}.", markup=False, highlight=False)
         sweep = Sweep()
         ended = _simulate_most(taken, stretch.loaded, console, sweep)
     if not sweep.done:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 
-from agentcache.report.events import JobEvent, RunRecord
+from agentcache.report.events import RunRecord
 from agentcache.report.policy_run import PolicyRun, find_working_set
 from agentcache.report.summary import PolicySummary, Throughput
 from agentcache.report.table import format_number
@@ -30,7 +31,10 @@ def compare_policies(
     if loops[0] and loops[1]:
         return _compare_throughput(base, loops[0], policy, loops[1])
     before, after = (
-        {job.job: job.finished_s - job.started_s for job in sorted(policies[name].finished_jobs, key=_get_start)}
+        {
+            job.job: job.finished_s - job.started_s
+            for job in sorted(policies[name].finished_jobs, key=attrgetter("started_s"))
+        }
         for name in (base, policy)
     )
     if not before or not after:
@@ -46,10 +50,6 @@ def compare_policies(
             simulated=all(record.device.startswith("simulated") for record in records),
         )
     )
-
-
-def _get_start(job: JobEvent) -> float:
-    return job.started_s
 
 
 def _loses_nothing(run: PolicyRun, figures: PolicySummary) -> bool:

@@ -101,56 +101,33 @@ def find_change(latencies_s: Sequence[tuple[float, float]]) -> tuple[float, floa
     return after / before - 1, _QUANTILE * math.sqrt(rest * _GROUPS / (_GROUPS - 1)) / before
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerCounts:
-    """What a server has counted since its start, under its own policy, in tokens of prompts, and `jobs` so far.
+def judge_server(engines: Sequence[Mapping[str, Any]], contexts: int) -> str | None:
+    """Say whether agentcache is of use to a server, as far as its own policy alone shows; None if it follows no jobs.
 
-    `regained_tokens` were cached, and a shadow LRU would have lost them; None where there is none. `pressure` is now.
+    `engines` are those of `GET /agentcache/state`, whose jobs under way have contexts of so many tokens now.
     """
-
-    policy: str
-    jobs: int
-    prompt_tokens: int
-    evicted_tokens: int
-    regained_tokens: int | None
-    pressure: float | None
-
-
-def judge_server(found: ServerCounts) -> str:
-    """Say whether agentcache is of use to a server, as far as one policy alone shows it."""
-    pressure = _tell_pressure(found.pressure)
-    if found.jobs < LEAST_JOBS or not found.prompt_tokens:
-        return f"Too few jobs: {found.jobs} so far, and {LEAST_JOBS} are the least that tell{pressure}."
-    lost = found.evicted_tokens / found.prompt_tokens
+    runtimes = [engine["runtime"] for engine in engines if engine.get("runtime")]
+    prompt = sum(each["prompt_tokens"] for each in runtimes)
+    if not prompt:
+        return None
+    blocks = [engine["blocks"] | {"host": (engine.get("tier") or {}).get("total", 0)} for engine in engines]
+    room = sum((each["total"] + each["host"]) * each["tokens_per_block"] for each in blocks)
+    pressure = _tell_pressure(contexts / room if room else None)
+    jobs = sum(each["jobs"] + sum(each["jobs_ended"].values()) for each in runtimes)
+    if jobs < LEAST_JOBS:
+        return f"Too few jobs: {jobs} so far, and {LEAST_JOBS} are the least that tell{pressure}."
+    lost = sum(each["missed_tokens"].get("evicted", 0) for each in runtimes) / prompt
     again = f"{100 * lost:.1f} % of the prompt tokens were evicted and computed again{pressure}"
-    is_on = found.policy not in _STOCK
-    regained = (found.regained_tokens or 0) / found.prompt_tokens
+    compared = [engine["comparison"] for engine in engines if engine.get("comparison")]
+    seen = sum(each["prompt_tokens"] for each in compared) or 1
+    regained = sum(each["reused_tokens"] - each["lru_tokens"] for each in compared) / seen
+    is_on = engines[0]["policy"] not in _STOCK
     if is_on and regained >= _LEAST_LOST:
         return f"Keep it on: {100 * regained:.1f} % of the prompt tokens were cached that LRU would have lost; {again}."
     # Where ours loses nothing, stock vLLM may.
-    if lost < _LEAST_LOST and not (is_on and found.regained_tokens is None):
+    if lost < _LEAST_LOST and (compared or not is_on):
         return f"{'It may be off' if is_on else 'Do not switch on'}: everything fits; {again}."
     return f"Worth a plan: {again}: serve with --record FILE, then agentcache plan FILE."
-
-
-def count_server(engines: Sequence[Mapping[str, Any]], contexts: int) -> ServerCounts | None:
-    """Add up the engines of `GET /agentcache/state`, whose jobs under way have `contexts` tokens; None for none."""
-    runtimes = [engine["runtime"] for engine in engines if engine.get("runtime")]
-    if not runtimes:
-        return None
-    compared = [engine["comparison"] for engine in engines if engine.get("comparison")]
-    room = sum(
-        (engine["blocks"]["total"] + (engine.get("tier") or {}).get("total", 0)) * engine["blocks"]["tokens_per_block"]
-        for engine in engines
-    )
-    return ServerCounts(
-        policy=engines[0]["policy"],
-        jobs=sum(each["jobs"] + sum(each["jobs_ended"].values()) for each in runtimes),
-        prompt_tokens=sum(each["prompt_tokens"] for each in runtimes),
-        evicted_tokens=sum(each["missed_tokens"].get("evicted", 0) for each in runtimes),
-        regained_tokens=sum(each["reused_tokens"] - each["lru_tokens"] for each in compared) if compared else None,
-        pressure=contexts / room if room else None,
-    )
 
 
 def tell_capacity(working_set: int, cache_tokens: int) -> str:

@@ -20,7 +20,7 @@ from agentcache.report.policy_run import PolicyRun
 from agentcache.report.summary import PolicySummary, summarize_policy
 from agentcache.report.swim_lanes import MAX_LANES, plot_swim_lanes
 from agentcache.report.table import NO_DATA, Row, build_rows
-from agentcache.report.verdict import count_server, judge_server
+from agentcache.report.verdict import judge_server
 from agentcache.server.job_reader import EngineJob, JobReader
 from agentcache.server.live_content import build_tiles, list_changes, list_ended_jobs, list_open_jobs, list_tools
 from agentcache.server.live_run import NamedJob, build_lanes_run, build_run, name_jobs
@@ -110,8 +110,7 @@ def build_values(engines: Sequence[EngineSnapshot], found: Sequence[Values], tim
 
 def _judge(engines: Sequence[EngineSnapshot], jobs: Sequence[NamedJob]) -> str | None:
     contexts = sum(job.view.turns[-1].prompt_tokens for job in jobs if job.view.turns and not job.view.is_over)
-    counts = count_server([engine.model_dump(mode="json") for engine in engines], contexts)
-    return judge_server(counts) if counts else None
+    return judge_server([engine.model_dump(mode="json") for engine in engines], contexts)
 
 
 def _choose_rows(policies: dict[str, PolicySummary]) -> list[Row]:

@@ -49,16 +49,30 @@ def test_it_prints_findings_of_a_running_server(
     assert keys == ["Bearer secret"] * 2
     printed = capsys.readouterr().out.splitlines()
     assert printed[0] == "10,000 prompt tokens, of which 75.0 % came from the cache."
-    assert printed[-2:] == [
-        "1. 2 of 15 prompts left the last turn of their job: tools reordered; for example at token 32 of session "
-        "“mine”.",
-        "   The client lists its tools in another order each time: have it send them in one order.",
+    assert printed[-7:] == [
+        "",
+        "1. 2 of 15 prompts left the last turn of their job: tools reordered; for example",
+        "   at token 32 of session “mine”.",
+        "   The client lists its tools in another order each time: have it send them in",
+        "   one order.",
+        "",
+        "Too few jobs: 9 so far, and 40 are the least that tell; pressure below 0.1.",
     ]
+    assert max(map(len, printed)) <= 80
 
 
 def test_an_example_stands_below_the_advice(capsys: pytest.CaptureFixture[str]) -> None:
     command.print_diagnosis(Diagnosis((), (Finding("It changes.", "Keep it.", ("was: …1…", "now: …2…")),)))
     assert capsys.readouterr().out == "\n1. It changes.\n   Keep it.\n   was: …1…\n   now: …2…\n"
+
+
+def test_a_healthy_server_ends_with_why_and_the_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+    command.print_diagnosis(Diagnosis(("  9 % new",), (), "Nothing to mend: " + "word " * 20 + "end.", "Keep it on."))
+    assert capsys.readouterr().out == (
+        "  9 % new\n\nNothing to mend:"
+        + " word" * 12
+        + "\nword word word word word word word word end.\n\nKeep it on.\n"
+    )
 
 
 def refuse(request: httpx.Request) -> httpx.Response:
@@ -86,7 +100,19 @@ def test_what_is_no_server_of_ours_is_one_line(
     assert error.count("\n") == 1
 
 
-def test_an_address_without_a_scheme_is_one_of_http(answer_by: Callable[[Answer], None]) -> None:
+@pytest.mark.parametrize(
+    ("given", "base"),
+    [
+        ("host:8000/v1/", "http://host:8000"),
+        ("http://host:8000/agentcache/report", "http://host:8000"),
+        ("http://host:8000/agentcache/report?refresh=5", "http://host:8000"),
+        ("host:8000/agentcache-live#key=secret", "http://host:8000"),
+        ("https://agentcache/agentcache", "https://agentcache"),
+        ("agentcache.example/proxy/agentcache/state", "http://agentcache.example/proxy"),
+        ("http://host/v1beta", "http://host/v1beta"),
+    ],
+)
+def test_any_address_of_the_server_will_do(answer_by: Callable[[Answer], None], given: str, base: str) -> None:
     asked: list[str] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -94,8 +120,8 @@ def test_an_address_without_a_scheme_is_one_of_http(answer_by: Callable[[Answer]
         return httpx.Response(200, json={"engines": []})
 
     answer_by(answer)
-    assert main(["doctor", "host:8000/v1/"]) == 0
-    assert asked == ["http://host:8000/agentcache/state"]
+    assert main(["doctor", given]) == 0
+    assert asked == [f"{base}/agentcache/state"]
 
 
 @pytest.mark.parametrize("url", ["", "http://[", "ftp://host"])

@@ -34,6 +34,19 @@ def test_a_healthy_server_has_nothing_to_mend() -> None:
     assert found.findings == ()
     assert found.facts[0] == "10,000 prompt tokens, of which 90.0 % came from the cache."
     assert found.facts[1].split() == ["10.0", "%", "never", "seen", "before"]
+    assert found.healthy == (
+        "Nothing to mend: 0.0 % of the prompt tokens were evicted and computed again (10 % would be told), 0.0 % were "
+        "cached behind a gap (5 %), 0 of 53 prompts left the last turn of their job (2 %); tool calls are read, no "
+        "part failed."
+    )
+    assert diagnose([read_engine(changed_prompts={"history changed": 50})], []).healthy == ""
+
+
+def test_the_verdict_is_of_jobs_under_way() -> None:
+    jobs = [{"last_prompt_tokens": 8_000}, {"last_prompt_tokens": 8_000, "is_over": True}, {"last_prompt_tokens": None}]
+    engine = read_engine(jobs=50, missed_tokens={"evicted": 5_000})
+    assert diagnose([engine], jobs).verdict.startswith("Keep it on: 24.0 % of the prompt tokens")
+    assert diagnose([engine], jobs).verdict.endswith("; pressure 0.5.")
 
 
 def test_parts_that_failed_are_named_with_what_to_do() -> None:

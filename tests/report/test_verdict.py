@@ -5,14 +5,13 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from statistics import mean
+from typing import Any
 
 import pytest
 
 from agentcache.report.verdict import (
     LEAST_JOBS,
     Comparison,
-    ServerCounts,
-    count_server,
     find_change,
     judge,
     judge_server,
@@ -96,7 +95,8 @@ def make_pairs(change: float, spread: float, jobs: int = 412) -> Pairs:
         (
             FITTING,
             make_pairs(0.0, 0.0, 10),
-            "Too few jobs: 10 under vllm and agentcache, and 40 are the least that tell; everything fits; pressure 0.4.",
+            "Too few jobs: 10 under vllm and agentcache, and 40 are the least that tell; everything fits; pressure "
+            "0.4.",
         ),
     ],
 )
@@ -135,59 +135,56 @@ def test_jobs_that_are_late_together_widen_the_interval() -> None:
     assert together[1] > 1.5 * apart[1]
 
 
-SERVER = ServerCounts(
-    policy="observe", jobs=90, prompt_tokens=10_000, evicted_tokens=50, regained_tokens=0, pressure=0.42
-)
+def make_engine(
+    *, policy: str = "observe", jobs: int = 90, prompt: int = 10_000, evicted: int = 50, regained: int | None = 0
+) -> dict[str, Any]:
+    """An engine with room for 1,600 tokens, as `GET /agentcache/state` tells of it."""
+    counts = {"prompt_tokens": prompt, "missed_tokens": {"evicted": evicted, "new": 900}}
+    return {
+        "policy": policy,
+        "runtime": {"jobs": 20, "jobs_ended": {"job over": jobs - 20}, **counts},
+        "blocks": {"total": 100, "tokens_per_block": 16},
+        "comparison": None
+        if regained is None
+        else {"prompt_tokens": 20_000, "reused_tokens": 9_000, "lru_tokens": 9_000 - 2 * regained},
+    }
+
+
+AGAIN = "0.5 % of the prompt tokens were evicted and computed again; pressure 0.4"
 
 
 @pytest.mark.parametrize(
     ("changes", "verdict"),
     [
+        ({}, f"Do not switch on: everything fits; {AGAIN}."),
+        ({"policy": "agentcache"}, f"It may be off: everything fits; {AGAIN}."),
         (
-            {},
-            "Do not switch on: everything fits; 0.5 % of the prompt tokens were evicted and computed again; pressure "
-            "0.4.",
+            {"policy": "agentcache", "regained": 2_400},
+            f"Keep it on: 24.0 % of the prompt tokens were cached that LRU would have lost; {AGAIN}.",
         ),
         (
-            {"policy": "agentcache"},
-            "It may be off: everything fits; 0.5 % of the prompt tokens were evicted and computed again; pressure 0.4.",
-        ),
-        (
-            {"policy": "agentcache", "regained_tokens": 2_400, "pressure": 1.8},
-            "Keep it on: 24.0 % of the prompt tokens were cached that LRU would have lost; 0.5 % of the prompt tokens "
-            "were evicted and computed again; pressure 1.8.",
-        ),
-        (
-            {"evicted_tokens": 1_230, "pressure": 1.8},
-            "Worth a plan: 12.3 % of the prompt tokens were evicted and computed again; pressure 1.8: serve with "
+            {"evicted": 1_230},
+            "Worth a plan: 12.3 % of the prompt tokens were evicted and computed again; pressure 0.4: serve with "
             "--record FILE, then agentcache plan FILE.",
         ),
         (
-            {"policy": "agentcache", "regained_tokens": None, "pressure": None},
-            "Worth a plan: 0.5 % of the prompt tokens were evicted and computed again: serve with --record FILE, then "
-            "agentcache plan FILE.",
+            {"policy": "agentcache", "regained": None},
+            f"Worth a plan: {AGAIN}: serve with --record FILE, then agentcache plan FILE.",
         ),
         ({"jobs": LEAST_JOBS - 1}, "Too few jobs: 39 so far, and 40 are the least that tell; pressure 0.4."),
-        ({"prompt_tokens": 0}, "Too few jobs: 90 so far, and 40 are the least that tell; pressure 0.4."),
+        ({"prompt": 0}, None),
     ],
 )
-def test_every_outcome_of_a_server_has_a_sentence(changes: dict[str, object], verdict: str) -> None:
-    assert judge_server(replace(SERVER, **changes)) == verdict  # type: ignore[arg-type]
+def test_every_outcome_of_a_server_has_a_sentence(changes: dict[str, Any], verdict: str | None) -> None:
+    assert judge_server([make_engine(**changes)], contexts=672) == verdict
 
 
 def test_engines_of_a_server_are_added_up() -> None:
-    runtime = {
-        "jobs": 3,
-        "jobs_ended": {"job over": 5},
-        "prompt_tokens": 100,
-        "missed_tokens": {"evicted": 4, "new": 9},
-    }
-    engine = {"policy": "agentcache", "runtime": runtime, "blocks": {"total": 10, "tokens_per_block": 16}}
-    compared = {**engine, "comparison": {"reused_tokens": 50, "lru_tokens": 20}, "tier": {"total": 20}}
-    assert count_server([engine, compared], contexts=640) == ServerCounts(
-        policy="agentcache", jobs=16, prompt_tokens=200, evicted_tokens=8, regained_tokens=30, pressure=1.0
-    )
-    assert count_server([{**engine, "runtime": None}], contexts=640) is None
+    few, tiered = make_engine(jobs=20), {**make_engine(jobs=20, evicted=350), "tier": {"total": 200}}
+    told = judge_server([few, tiered], contexts=6_400)
+    assert told is not None
+    assert told.startswith("Worth a plan: 2.0 % of the prompt tokens were evicted and computed again; pressure 1.0:")
+    assert judge_server([{**few, "runtime": None}], contexts=0) is None
 
 
 def test_more_than_fits_is_told_with_what_would_hold_it() -> None:
