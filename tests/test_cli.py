@@ -268,6 +268,7 @@ def test_a_report_is_made_again_and_runs_are_compared(
     assert f"report: {one}/report.html" in capfd.readouterr().out
     assert {"summary.json", "report.md", "report.html"} <= {path.name for path in one.iterdir()}
     assert main(["report", str(one), str(two), "--out", str(tmp_path / "both")]) == 0
+    capfd.readouterr()
     assert refuse("report", one, two, "--out", tmp_path / "both").endswith(
         "holds another report; give another folder, or --overwrite to replace it"
     )
@@ -303,7 +304,7 @@ def test_bad_folders_of_a_report_are_refused(refuse: Refuse, tmp_path: Path) -> 
     assert refuse("report", one, "--out", "/proc/out").startswith("--out /proc/out: cannot be written (")
     (full := tmp_path / "full").mkdir()
     (full / "summary.json").symlink_to("/dev/full")
-    assert refuse("report", one, "--out", full) == (
+    assert refuse("report", one, "--out", full, "--overwrite") == (
         "--out: No space left on device; free some space, or give another folder"
     )
 

@@ -22,8 +22,8 @@ def test_the_headline_is_of_the_first_cache_and_engines() -> None:
         outcome("agentcache", 2.0),
     ]
     assert write_headline(outcomes) == (
-        "Cache of 1,000 tokens: switch on: jobs −50 % (−50 to −50 by the spread of these jobs, simulator ±14), P99 first "
-        "token 0 %, from 50 jobs, agentcache against vllm; pressure 1.5."
+        "Cache of 1,000 tokens: switch on: jobs −50 % (−50 to −50 by the spread of these jobs, simulator ±14), P99 "
+        "first token 0 %, from 50 jobs, agentcache against vllm; pressure 1.5."
     )
 
 
@@ -89,7 +89,7 @@ def test_what_a_larger_cache_would_do_is_told_of_vllm() -> None:
         outcome("vllm", 1.0, engines=2),
     ]
     assert tell_pressure(outcomes) == (
-        "The contexts of all jobs at once came to 1,500 tokens, the caches hold 1,000. A CPU cache of about 2,100 tokens "
-        "would do (1.4 times these contexts, as others measured). vllm hits 40.0 % of the prompt tokens, at most 80.0 % "
-        "can hit, and with 2,000 tokens of CPU cache its mean job takes 2.50 s instead of 4.00 s."
+        "The contexts of all jobs at once came to 1,500 tokens, the caches hold 1,000. A CPU cache of about 2,100 "
+        "tokens would do (1.4 times these contexts, as others measured). vllm hits 40.0 % of the prompt tokens, at most "
+        "80.0 % can hit, and with 2,000 tokens of CPU cache its mean job takes 2.50 s instead of 4.00 s."
     )

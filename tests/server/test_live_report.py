@@ -128,6 +128,7 @@ def test_the_page_shows_jobs_loads_nothing_else_and_escapes_text() -> None:
         "What each job did",
         "waits for its human",
         "Policy agentcache",
+        '<p class="headline">Too few jobs: 9 so far, and 40 are the least that tell; pressure below 0.1.</p>',
         '<dt>Prefill saved against LRU</dt><dd class="value">3.25 s</dd>',
     ):
         assert text in page
@@ -156,6 +157,17 @@ def test_without_jobs_the_page_says_so() -> None:
     assert "No job yet." in page
     assert "<svg" not in page
     assert "Jobs going on" not in page
+    assert "headline" not in page.partition("</style>")[2]
+
+
+def test_the_verdict_is_of_all_engines_and_of_jobs_under_way() -> None:
+    jobs = [
+        make_job("mine", make_turn(0, 1.0, prompt_tokens=8_000)),
+        make_job("over", make_turn(0, 1.0, prompt_tokens=8_000), is_over=True),
+    ]
+    page = get_page(*jobs, runtime=make_runtime(jobs=50))
+    assert "Keep it on: 24.0 % of the prompt tokens were cached that LRU would have lost; 4.0 % of the prompt" in page
+    assert "computed again; pressure 0.5.</p>" in page
 
 
 def test_a_job_in_its_first_request_has_a_row_and_no_plots() -> None:
