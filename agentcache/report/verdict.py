@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 # Jobs that come one after the other share queue and cache, and are late together. So the interval is of ten groups in a
-# row (batch means): in three simulated BFCL runs it is twice as wide as one that takes each job for itself.
+# row (batch means): in five simulated BFCL runs it is twice as wide as one that takes each job for itself.
 _GROUPS = 10
 # Student's t for 95 %, nine degrees of freedom.
 _QUANTILE = 2.262
-# In those runs the interval is ±12 to 20 points for the first 20 jobs, ±9 to 12 for 40, ±6 to 7 for 80.
+# In those runs the interval is up to ±20 points for the first 20 jobs, ±12 for 40, ±7 for 80.
 LEAST_JOBS = 4 * _GROUPS
 # An interval as narrow as this tells no gain from one that would matter.
 _NARROW = 0.1

@@ -90,6 +90,6 @@ def test_what_a_larger_cache_would_do_is_told_of_vllm() -> None:
     ]
     assert tell_pressure(outcomes) == (
         "The contexts of all jobs at once came to 1,500 tokens, the caches hold 1,000. A CPU cache of about 2,100 "
-        "tokens would do (1.4 times these contexts, as others measured). vllm hits 40.0 % of the prompt tokens, at most "
-        "80.0 % can hit, and with 2,000 tokens of CPU cache its mean job takes 2.50 s instead of 4.00 s."
+        "tokens would do (1.4 times these contexts, as others measured). vllm hits 40.0 % of the prompt tokens, at "
+        "most 80.0 % can hit, and with 2,000 tokens of CPU cache its mean job takes 2.50 s instead of 4.00 s."
     )
