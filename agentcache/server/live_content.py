@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, NamedTuple
+from itertools import islice
+from typing import Any
 
 from agentcache.engine.rpc.snapshot import EngineSnapshot
 from agentcache.engine.views import (
@@ -243,32 +244,21 @@ def _show_share(part: int, whole: int) -> str:
     return f"{100 * part / whole:.1f} %" if whole else NO_DATA
 
 
-class _Change(NamedTuple):
-    job: str
-    turn: int
-    view: ChangeView
-
-
 def list_changes(jobs: Sequence[NamedJob]) -> Listing:
     """List the latest change of each job, the most recently active job first; text only where any may be shown."""
-    latest = list(_find_changes(jobs))
+    latest = []
+    for job in sorted(jobs, key=lambda job: job.idle_s):
+        changes = ((turn.turn, turn.change) for turn in reversed(job.view.turns) if turn.change is not None)
+        latest += [(job.name, *change) for change in islice(changes, 1)]
     shown = latest[:MAX_LISTED]
-    has_text = any(change.view.text for change in shown)
-    rows = [_describe_change(change) + (_describe_text(change.view.text) if has_text else ()) for change in shown]
+    has_text = any(change.text for _, _, change in shown)
+    rows = [_describe_change(*each) + (_describe_text(each[-1].text) if has_text else ()) for each in shown]
     return Listing(_CHANGE_COLUMNS + (_TEXT_COLUMNS if has_text else ()), rows, len(latest) - len(shown))
 
 
-def _find_changes(jobs: Sequence[NamedJob]) -> Iterator[_Change]:
-    for job in sorted(jobs, key=lambda job: job.idle_s):
-        for turn in reversed(job.view.turns):
-            if turn.change is not None:
-                yield _Change(job.name, turn.turn, turn.change)
-                break
-
-
-def _describe_change(change: _Change) -> tuple[str, ...]:
-    at_token = change.view.at_token if change.view.text is None else change.view.text.at_token
-    return change.job, f"{change.turn:,}", f"{at_token:,}", change.view.role or NO_DATA, change.view.cause
+def _describe_change(job: str, turn: int, change: ChangeView) -> tuple[str, ...]:
+    at_token = change.at_token if change.text is None else change.text.at_token
+    return job, f"{turn:,}", f"{at_token:,}", change.role or NO_DATA, change.cause
 
 
 def _describe_text(text: ChangeText | None) -> tuple[str, ...]:
