@@ -15,6 +15,7 @@ from agentcache.plan.stretch import Stretch, find_busiest, find_longest, load_st
 from agentcache.plan.sweep import Pool, Sweep, WorkerEndedError, find_fewest
 from agentcache.plan.table import KNOWN_ERROR, LEGEND, terminal_table
 from agentcache.plan.worker import Worker, choose_routing
+from agentcache.report.terminal import print_lines
 from agentcache.run.folder import divert_output
 from agentcache.sim.costs import find_costs
 from workloads.loaded import LoadedJobs
@@ -40,7 +41,7 @@ def plan(settings: PlanSettings) -> int:
         console = Console(file=terminal)
         # Before minutes of simulations: the file may have been read as another workload than it is.
         read = "; ".join(f"{what}: {found}" for what, found in stretch.describe_traffic().items())
-        console.print(f"Read from {settings.recording}: {read}.", markup=False, highlight=False)
+        print_lines(console, [f"Read from {settings.recording}: {read}."])
         sweep = Sweep()
         ended = _simulate_most(taken, stretch.loaded, console, sweep)
     if not sweep.done:
@@ -145,15 +146,11 @@ def _write(made: Plan, page: Path) -> OSError | None:
 def _show(made: Plan, page: Path | None) -> None:
     console = Console()
     about = f"Simulated: {made.facts['simulated']}. Recorded: {made.facts['recorded']}."
-    console.print(f"{about} {made.scope}", markup=False, highlight=False)
+    print_lines(console, [f"{about} {made.scope}"])
     console.print(terminal_table(made.outcomes, console.width))
-    if made.interrupted:
-        console.print("interrupted: this is what was simulated by then")
-    for line in (*list_fewest(made), LEGEND, *made.notes, KNOWN_ERROR):
-        console.print(line, markup=False, highlight=False)
+    lines = [*list_fewest(made), LEGEND, *made.notes, KNOWN_ERROR]
     if page is not None:
-        # A path stays whole.
-        console.print(f"plan: {page}", markup=False, highlight=False, soft_wrap=True)
-    for sentence in (tell_pressure(made.outcomes), write_headline(made.outcomes)):
-        if sentence is not None:
-            console.print(sentence, markup=False, highlight=False)
+        lines.append(f"plan: {page}")
+    if made.interrupted:
+        lines.insert(0, "interrupted: this is what was simulated by then")
+    print_lines(console, [*lines, tell_pressure(made.outcomes), write_headline(made.outcomes)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -57,9 +57,11 @@ def _list_losses(summary: Summary) -> list[str]:
 def _show(table: Table, folder: Path, doubts: Sequence[str], sentence: str | None) -> None:
     console = Console()
     console.print(table)
-    for line in doubts:
-        console.print(line, markup=False, highlight=False)
-    # A path stays whole.
-    console.print(f"report: {folder / HTML_FILE}", markup=False, highlight=False, soft_wrap=True)
-    if sentence is not None:
-        console.print(sentence, markup=False, highlight=False)
+    print_lines(console, (*doubts, f"report: {folder / HTML_FILE}", sentence))
+
+
+def print_lines(console: Console, lines: Iterable[str | None]) -> None:
+    """Print what is not None, broken at blanks alone: a path stays whole."""
+    for line in lines:
+        if line is not None:
+            console.print(line, markup=False, highlight=False, overflow="ignore", crop=False)

@@ -58,6 +58,7 @@ def test_broken_lines_are_told_once_on_the_terminal(tmp_path: Path, capsys: pyte
     show_summary(summary, outs[1])
     alone = capsys.readouterr().out
     show_report(write_report(outs, tmp_path / "both"), tmp_path / "both")
-    for shown in (alone, capsys.readouterr().out):
+    for lines in (alone, capsys.readouterr().out):
+        shown = " ".join(lines.split())
         assert shown.count(f"Broken lines that were skipped: 1 ({path}:3: Invalid JSON") == 1
         assert shown.count("Requests that are missing because the disk was too slow when they were recorded: 2.") == 1
