@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -64,4 +65,5 @@ def print_lines(console: Console, lines: Iterable[str | None]) -> None:
     """Print what is not None, broken at blanks alone: a path stays whole."""
     for line in lines:
         if line is not None:
-            console.print(line, markup=False, highlight=False, overflow="ignore", crop=False)
+            text = textwrap.fill(line, console.width, break_long_words=False, break_on_hyphens=False)
+            console.print(text, markup=False, highlight=False, soft_wrap=True)
