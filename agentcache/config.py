@@ -22,10 +22,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Self
 
-from pydantic import BaseModel, field_validator, model_validator
+from pydantic import BaseModel, ValidationInfo, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
-from agentcache.policy.presets import GPUS
+from agentcache.policy.gpus import GPUS
 from agentcache.policy.registry import DEFAULT_POLICY, find_policy, with_evictor
 from agentcache.tuning import COUNT, MOST, NOT_NEGATIVE, POSITIVE, SHARE, KnobGroup, Tuning, knob_field
 
@@ -193,9 +193,6 @@ class AgentCacheConfig(KnobGroup):
     record: RecordConfig = RecordConfig()
     tuning: Tuning = Tuning()
 
-    gpu: str | None = knob_field(
-        None, "GPU whose data sheet gives the cost model; None is the GPU at hand", "not tuned: the GPU at hand"
-    )
     cost_profile: str | None = knob_field(
         None,
         "file that `agentcache profile` wrote on this machine for this model, or a folder with one that fits; None "
@@ -203,6 +200,9 @@ class AgentCacheConfig(KnobGroup):
         "the GPU's data sheet",
         _OPT_IN,
         min_length=1,
+    )
+    gpu: str | None = knob_field(
+        None, "GPU whose data sheet gives the cost model; None is the GPU at hand", "not tuned: the GPU at hand"
     )
     lifespan_s: float = knob_field(
         60.0,
@@ -215,8 +215,9 @@ class AgentCacheConfig(KnobGroup):
 
     @field_validator("gpu")
     @classmethod
-    def _known_gpu(cls, name: str | None) -> str | None:
-        if name is not None and name not in GPUS:
+    def _known_gpu(cls, name: str | None, info: ValidationInfo) -> str | None:
+        # A simulated GPU that was measured needs no data sheet.
+        if name is not None and name not in GPUS and info.data.get("cost_profile") is None:
             raise ValueError(f"{name} is unknown; choose from {', '.join(GPUS)}")
         return name
 

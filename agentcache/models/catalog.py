@@ -6,6 +6,7 @@ import hashlib
 import importlib.metadata
 import os
 import platform
+import re
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentcache.errors import InputError, in_one_line
+from agentcache.models.published import read_shape
 from agentcache.models.shapes import SHAPES, SMALL, Shape
 
 SHAPE_PREFIX = "shape:"
@@ -81,6 +83,14 @@ def resolve_model(name: str) -> Model:
         options = ("--served-model-name", name, "--load-format", "dummy", *SHAPES[shape].options)
         return Model(str(folder), (*options, *_HERMES))
     return Model(name)
+
+
+def make_text_model(model: str) -> str:
+    """Make a folder with a published model's text config and our tokenizer: all that tokens without text need.
+
+    Raises InputError as `read_shape`, or when it cannot be written.
+    """
+    return str(_make_once("text-" + re.sub(r"[^A-Za-z0-9.-]+", "-", short_name(model)), read_shape(model), None))
 
 
 def _make_once(name: str, shape: Shape, write_weights: Callable[[Path], None] | None) -> Path:

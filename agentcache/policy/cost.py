@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from agentcache.errors import InputError, in_one_line
+from agentcache.policy.gpus import match_gpu
 from agentcache.policy.link_profile import LinkProfile
 from agentcache.policy.price import RecomputeCost
 from agentcache.policy.step_cost import StepCost
@@ -138,6 +139,12 @@ class ProfileKey(BaseModel):
     gpu: str = Field(min_length=1)
     tensor_parallel_size: int = Field(ge=1)
     dtype: str = Field(min_length=1)
+
+    @field_validator("gpu")
+    @classmethod
+    def _as_listed(cls, gpu: str) -> str:
+        """Profiles of before a GPU had a data sheet here have its driver's name."""
+        return match_gpu(gpu) or gpu
 
     def __str__(self) -> str:
         """Describe what was measured, as messages name it."""

@@ -45,7 +45,7 @@ def find_room(model: str, gpu: str, ranks: int, profile: Path | None) -> int:
     file, own = (None, None) if profile is None else _find_own(model, gpu, ranks, profile)
     if own is not None and own.kv_tokens is not None:
         return own.kv_tokens
-    if gpu in PRESETS.get(model, (None, ()))[1]:
+    if own is None or gpu in PRESETS.get(model, (None, ()))[1]:
         return estimate_kv_tokens(model, gpu, ranks)
     untold = "" if file is None else f" ({file.name} does not tell it: an older version measured it)"
     raise InputError(f"--kv-tokens: give it, what a GPU has room for beside {model} is not known{untold}")

@@ -7,7 +7,9 @@ from pathlib import Path
 
 from agentcache.errors import InputError, suggest
 from agentcache.models.catalog import SHAPE_PREFIX
+from agentcache.models.published import find_known
 from agentcache.models.shapes import SMALL
+from agentcache.policy.gpus import match_gpu
 from agentcache.policy.presets import PRESETS
 from agentcache.run.checks import RunSettings, check_kv_tokens
 from agentcache.sim.costs import find_costs, find_room
@@ -91,6 +93,16 @@ def check_routing(name: str) -> None:
     """Raise InputError for a way to share requests that there is not."""
     if name not in ROUTINGS:
         raise InputError(f"--routing {name}: choose from {', '.join(ROUTINGS)}{suggest(name, ROUTINGS)}")
+
+
+def name_target(model: str, gpu: str, profile: Path | None) -> tuple[str, str]:
+    """Return model and GPU by the names of presets, where they are typed as published, or as a driver calls them.
+
+    A profile is of the model as it was served.
+    """
+    if profile is None:
+        model = find_known(model) or model.removeprefix(SHAPE_PREFIX)
+    return model, match_gpu(gpu) or gpu
 
 
 def name_model(preset: str) -> str:

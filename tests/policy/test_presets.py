@@ -223,7 +223,9 @@ def test_a_profile_that_comes_along_is_of_what_its_name_says() -> None:
 def test_the_cost_profile_says_that_nothing_was_measured(model: str, gpu: str, ranks: int) -> None:
     profile = find_cost_profile(model, gpu, ranks)
     assert not profile.measured
-    assert profile.source.startswith("analytic preset")
+    assert profile.source == f"estimated, not measured: {GPUS[gpu].source}"
+    assert profile.steps is not None
+    assert profile.steps.step_cost == find_step_cost(model, gpu, ranks)
     assert (profile.key.model, profile.key.gpu, profile.key.tensor_parallel_size) == (model, gpu, ranks)
     assert profile.key.dtype == ("float32" if gpu == "cpu" else "bfloat16")
 
@@ -231,7 +233,7 @@ def test_the_cost_profile_says_that_nothing_was_measured(model: str, gpu: str, r
 @pytest.mark.parametrize(
     ("model", "gpu", "remedy"),
     [
-        ("llama-3.1-8b", "a100", "; GPUs of that model are h20, h100, h200"),
+        ("llama-3.1-8b", "a100", "; did you mean a100-40gb or a100-80gb?; GPUs of that model are h20, h100, "),
         ("tiny", "h200", "; GPUs of that model are cpu"),
         ("llama-3.1-8", "h200", "; did you mean llama-3.1-8b?; models are llama-3.1-8b, "),
         ("unheard-of", "h200", "; models are llama-3.1-8b, "),

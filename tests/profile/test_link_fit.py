@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from agentcache.engine.vllm.copiers import CopyOrders
 from agentcache.errors import InputError
-from agentcache.policy.link_profile import ASSUMED_LINK, Link, LinkSpeed
+from agentcache.policy.link_profile import Link, LinkSpeed, assume_link
 from agentcache.profile.link_rows import LinkRow, fit_link, predict_s
 from agentcache.sim.delays import HostLink, Links
 
@@ -106,10 +106,10 @@ def test_the_measured_table_gives_about_what_is_assumed() -> None:
         for count, *rates in table
     ]
     speeds = fit_link(rows)
-    for found, assumed in ((speeds.fetch, ASSUMED_LINK.fetch), (speeds.store, ASSUMED_LINK.store)):
+    for found, assumed in ((speeds.fetch, assume_link(64e9).fetch), (speeds.store, assume_link(64e9).store)):
         assert found.gb_s == pytest.approx(assumed.gb_s, rel=0.03)
         assert found.latency_s == pytest.approx(assumed.latency_s, rel=0.06)
-    assert speeds.both_share == pytest.approx(ASSUMED_LINK.both_share, rel=0.02)
+    assert speeds.both_share == pytest.approx(assume_link(64e9).both_share, rel=0.02)
 
 
 def test_two_ways_that_do_not_disturb_each_other_keep_all() -> None:

@@ -19,7 +19,7 @@ from agentcache.errors import InputError
 from agentcache.models.catalog import resolve_model
 from agentcache.policy import presets
 from agentcache.policy.cost import CostModel, CostProfile, ProfileKey, read_profile, save_profile
-from agentcache.policy.link_profile import ASSUMED_LINK, LinkProfile, LinkSpeed, LinkSpeeds
+from agentcache.policy.link_profile import LinkProfile, LinkSpeed, LinkSpeeds, assume_link
 from agentcache.policy.presets import PROFILES
 from agentcache.sim import delays
 from agentcache.sim.delays import Links, find_links
@@ -49,10 +49,10 @@ def find(config: VllmConfig) -> LinkSpeeds:
 
 def test_without_a_profile_the_link_is_as_it_always_was(tiny_model_path: str, tmp_path: Path) -> None:
     speeds = find(configure(tiny_model_path))
-    assert speeds == ASSUMED_LINK
+    assert speeds == assume_link(64e9)
     assert speeds.fetch == speeds.store == LinkSpeed(latency_s=0.00006, gb_s=42.0)
     assert speeds.both_share == 26 / 42
-    assert find(configure(tiny_model_path, cost_profile=str(save(tmp_path, link=None)))) == ASSUMED_LINK
+    assert find(configure(tiny_model_path, cost_profile=str(save(tmp_path, link=None)))) == assume_link(64e9)
 
 
 def test_no_profile_that_comes_along_changes_what_is_assumed() -> None:
@@ -97,7 +97,7 @@ def test_knobs_and_profiles_survive_the_way_to_the_engine(tiny_model_path: str, 
 
 def test_a_profile_that_comes_along_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = configure(resolve_model("shape:llama-3.1-8b").path, gpu="h200")
-    assert find(config) == ASSUMED_LINK
+    assert find(config) == assume_link(64e9)
     (shipped,) = map(read_profile, PROFILES.glob("*.json"))
     save_profile(shipped.model_copy(update={"link": LINK}), tmp_path)
     monkeypatch.setattr(presets, "PROFILES", tmp_path)

@@ -57,8 +57,8 @@ def _find_costs(vllm_config: VllmConfig, config: AgentCacheConfig) -> tuple[Cost
     """Find that cost model and what a step takes, which an older profile does not say."""
     if (profile := find_profile(vllm_config, config)) is not None:
         return profile.cost_model, None if profile.steps is None else profile.steps.step_cost
-    geometry, gpu = read_geometry(vllm_config.model_config.hf_text_config), config.gpu or _find_gpu()
-    step_cost = estimate_step_cost(geometry, GPUS[gpu], vllm_config.parallel_config.tensor_parallel_size)
+    geometry = read_geometry(vllm_config.model_config.hf_text_config)
+    step_cost = estimate_step_cost(geometry, GPUS[find_gpu(config)], vllm_config.parallel_config.tensor_parallel_size)
     return estimate_cost_model(step_cost).cost_model, step_cost
 
 
@@ -74,7 +74,7 @@ def describe_costs(vllm_config: VllmConfig, config: AgentCacheConfig) -> str:
         return f"measured ({own[0]})"
     if (profile := find_profile(vllm_config, config)) is not None:
         return f"measured ({profile.source})"
-    return f"estimated from the data sheet of {config.gpu or _find_gpu()} (agentcache profile measures them)"
+    return f"estimated from the data sheet of {find_gpu(config)} (agentcache profile measures them)"
 
 
 def find_profile(vllm_config: VllmConfig, config: AgentCacheConfig) -> CostProfile | None:
@@ -84,7 +84,7 @@ def find_profile(vllm_config: VllmConfig, config: AgentCacheConfig) -> CostProfi
     geometry = read_geometry(vllm_config.model_config.hf_text_config)
     name = next((name for name, known in SHAPES.items() if known.geometry == geometry), None)
     ranks = vllm_config.parallel_config.tensor_parallel_size
-    return find_measured_profile(name, config.gpu or _find_gpu(), ranks) if name else None
+    return find_measured_profile(name, find_gpu(config), ranks) if name else None
 
 
 def find_own_profile(vllm_config: VllmConfig, config: AgentCacheConfig) -> tuple[Path, CostProfile] | None:
@@ -136,8 +136,9 @@ def _name_gpu() -> str:
     return match_gpu(name) or name.lower()
 
 
-def _find_gpu() -> str:
-    return name if (name := _name_gpu()) in GPUS else _OTHER_GPU
+def find_gpu(config: AgentCacheConfig) -> str:
+    """Find the GPU whose data sheet stands for that of this engine."""
+    return name if (name := config.gpu or _name_gpu()) in GPUS else _OTHER_GPU
 
 
 def find_cost_obstacle(vllm_config: VllmConfig) -> str | None:

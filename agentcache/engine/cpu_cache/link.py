@@ -1,12 +1,13 @@
-"""Prices copies between the CPU cache and the GPU: by the user's knobs, else a profile, else what is assumed."""
+"""Prices copies between the CPU cache and the GPU: by the user's knobs, else a profile, else the GPU's data sheet."""
 
 from __future__ import annotations
 
 from agentcache.config import AgentCacheConfig
-from agentcache.engine.blocks.evictor_inputs import find_profile
+from agentcache.engine.blocks.evictor_inputs import find_gpu, find_profile
 from agentcache.engine.vllm.base import VllmConfig
 from agentcache.engine.vllm.types import Scheduler
-from agentcache.policy.link_profile import ASSUMED_LINK, LinkSpeeds
+from agentcache.policy.gpus import GPUS
+from agentcache.policy.link_profile import LinkSpeeds, assume_link
 
 
 def find_block_bytes(scheduler: Scheduler) -> float:
@@ -21,7 +22,8 @@ def find_speeds(vllm_config: VllmConfig, config: AgentCacheConfig) -> LinkSpeeds
     A knob goes for both directions; the share that both keep is never a knob.
     """
     profile = find_profile(vllm_config, config)
-    speeds = ASSUMED_LINK if profile is None or profile.link is None else profile.link.speeds
+    measured = None if profile is None else profile.link
+    speeds = assume_link(GPUS[find_gpu(config)].pcie_s) if measured is None else measured.speeds
     return speeds.override(config.tuning.link_latency_s, config.tier.link_gb_s)
 
 
