@@ -23,7 +23,8 @@ from agentcache.policy.registry import find_policy
 from agentcache.profile.settings import read_settings as read_profile_settings
 from agentcache.replay.settings import ReplaySettings, list_seeds, read_headers
 from agentcache.run.checks import RunSettings, list_lanes
-from agentcache.sim.settings import SimulationSettings
+from agentcache.sim.settings import SimulationSettings, name_target
+from workloads.recording.reader import read_recording
 
 if TYPE_CHECKING:
     from agentcache.report.summary import Summary
@@ -153,9 +154,10 @@ def _replay(options: argparse.Namespace, engine_options: list[str], typed: Seque
 
 
 def _simulate(options: argparse.Namespace, typed: Sequence[str]) -> int:
+    model, gpu = name_target(options.model, options.gpu, options.profile)
     settings = SimulationSettings(
-        **_common(options, typed),
-        gpu=options.gpu,
+        **{**_common(options, typed), "model": model},
+        gpu=gpu,
         profile=options.profile,
         tensor_parallel_size=options.tensor_parallel_size,
         kv_tokens=options.kv_tokens,
@@ -179,13 +181,15 @@ def _simulate(options: argparse.Namespace, typed: Sequence[str]) -> int:
 
 
 def _plan(options: argparse.Namespace, typed: Sequence[str]) -> int:
+    model, gpu = name_target(options.model, options.gpu, options.profile)
     settings = PlanSettings(
         command=shlex.join(["agentcache", *typed]),
         recording=options.recording,
         out=options.out,
         overwrite=options.overwrite,
-        model=options.model,
-        gpu=options.gpu,
+        as_json=options.json,
+        model=model,
+        gpu=gpu,
         profile=options.profile,
         tensor_parallel_size=options.tensor_parallel_size,
         policies=tuple(options.policy),
@@ -194,16 +198,21 @@ def _plan(options: argparse.Namespace, typed: Sequence[str]) -> int:
         replicas=tuple(options.replicas) or (1,),
         routing=options.routing,
         requests=options.requests,
+        speedup=options.speedup,
         target_s=options.target,
         max_gpus=options.max_gpus,
         workers=options.workers,
         knobs=read_knobs(options.agentcache),
     )
     settings.check()
+    # vLLM alone takes half a minute to load. What can be refused is refused before.
+    sys.stderr.write(f"agentcache: plan: reads {settings.recording}, then loads vLLM, which takes up to a minute\n")
+    recording = read_recording(settings.recording)
+    settings.check_model()
     _check_vllm()
     from agentcache.plan.command import plan
 
-    return plan(settings)
+    return plan(settings, recording)
 
 
 def _profile(options: argparse.Namespace, engine_options: list[str]) -> int:

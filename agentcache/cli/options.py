@@ -9,6 +9,7 @@ from agentcache import __version__
 from agentcache.jobs.settings import add_arguments as add_job_arguments
 from agentcache.option_parser import OptionParser
 from agentcache.plan.settings import DEFAULT_REQUESTS
+from agentcache.policy.gpus import GPUS
 from agentcache.policy.registry import DEFAULT_POLICY, POLICIES
 from agentcache.profile.settings import add_arguments as add_profile_arguments
 from agentcache.sim.settings import (
@@ -24,8 +25,9 @@ from agentcache.sim.settings import (
 _POLICIES = "; ".join(f"{policy.name}: {policy.summary}" for policy in POLICIES.values())
 _PROFILE = (
     "what `agentcache profile` wrote, or a folder with one that fits: for any MODEL of vLLM, on its GPU "
-    "(default the profile that comes along)"
+    "(default the profile that comes along, else an estimate by data sheet)"
 )
+_MODEL = "llama-3.1-8b, a folder with a config.json, OWNER/NAME of Hugging Face, tiny (default the first)"
 _SEVERAL = f"may be given several times; {_POLICIES}"
 
 
@@ -104,18 +106,23 @@ def _add_replay(parser: argparse.ArgumentParser) -> None:
 def _add_simulate(parser: argparse.ArgumentParser) -> None:
     parser.description = "Runs vLLM's scheduler with our block pool and policy under a virtual clock; no GPU is used."
     target = parser.add_argument_group("what to simulate")
-    target.add_argument("--model", default=DEFAULT_MODEL, help="llama-3.1-8b, llama-3.1-70b, tiny (default the first)")
-    target.add_argument("--gpu", default=DEFAULT_GPU, help="h20, h100, h200; cpu for tiny (default h200)")
-    target.add_argument("--tensor-parallel-size", type=int, default=1, metavar="N", help="GPUs per engine (default 1)")
+    _add_target(target)
     target.add_argument("--policy", action="append", default=[], help=_SEVERAL)
     target.add_argument(
         "--kv-tokens", type=int, help="size of the KV cache in tokens (default what the GPU has room for)"
     )
-    target.add_argument("--profile", type=Path, metavar="FILE", help=_PROFILE)
     _add_engine_shape(target)
     _add_knobs(target)
     add_job_arguments(parser)
     _add_output(parser)
+
+
+def _add_target(parser: argparse._ActionsContainer) -> None:
+    """Add what is simulated, and by which costs."""
+    parser.add_argument("--model", default=DEFAULT_MODEL, help=_MODEL)
+    parser.add_argument("--gpu", default=DEFAULT_GPU, help=f"{', '.join(GPUS)} for tiny (default h200)")
+    parser.add_argument("--tensor-parallel-size", type=int, default=1, metavar="N", help="GPUs per engine (default 1)")
+    parser.add_argument("--profile", type=Path, metavar="FILE", help=_PROFILE)
 
 
 def _add_engine_shape(target: argparse._ArgumentGroup) -> None:
@@ -160,9 +167,7 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="the recording, or spans of OpenTelemetry; full files and those of further engines are read too",
     )
-    parser.add_argument("--model", default=DEFAULT_MODEL, help="as for simulate (default llama-3.1-8b)")
-    parser.add_argument("--gpu", default=DEFAULT_GPU, help="as for simulate (default h200)")
-    parser.add_argument("--tensor-parallel-size", type=int, default=1, metavar="N", help="GPUs per engine (default 1)")
+    _add_target(parser)
     parser.add_argument("--policy", action="append", default=[], help=f"{_SEVERAL} (default vllm and agentcache)")
     _add_swept(parser)
     parser.add_argument(
@@ -170,7 +175,6 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
         help=f"which of them gets a request: {', '.join(ROUTINGS)} (default as serve chooses: the first where the "
         "policy follows jobs, else the second)",
     )
-    parser.add_argument("--profile", type=Path, metavar="FILE", help=_PROFILE)
     parser.add_argument("--target", type=float, metavar="S", help="mean job latency for which GPUs are counted")
     parser.add_argument("--max-gpus", type=int, default=16, metavar="N", help="the most to count (default 16)")
     parser.add_argument(
@@ -180,9 +184,19 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"of a longer recording the busiest N in a row are simulated (default {DEFAULT_REQUESTS})",
     )
+    parser.add_argument(
+        "--speedup",
+        type=float,
+        default=1.0,
+        metavar="F",
+        help="F times the traffic: sessions begin closer together, tools and pauses take as long (default 1)",
+    )
     parser.add_argument("--workers", type=int, metavar="N", help="simulations at once (default one a core)")
     _add_knobs(parser)
-    parser.add_argument("--out", type=Path, default=Path(), metavar="DIR", help="folder of plan.html (default here)")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="folder of plan.html (default a new one: runs/plan-1, runs/plan-2, ...)"
+    )
+    parser.add_argument("--json", action="store_true", help="write the result to stdout as JSON, all else to stderr")
     parser.add_argument("--overwrite", action="store_true", help="replace the plan that --out holds")
 
 

@@ -2,36 +2,42 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
 
 from agentcache.errors import INTERRUPTED
-from agentcache.plan.page import Plan, list_fewest, tell_pressure, write_headline, write_page
+from agentcache.models.published import read_shape
+from agentcache.plan.page import Plan, describe_plan, list_fewest, tell_pressure, write_headline, write_page
 from agentcache.plan.settings import PLAN_FILE, Cell, PlanSettings
 from agentcache.plan.stretch import Stretch, find_busiest, find_longest, load_stretch
 from agentcache.plan.sweep import Pool, Sweep, WorkerEndedError, find_fewest
 from agentcache.plan.table import KNOWN_ERROR, LEGEND, terminal_table
 from agentcache.plan.worker import Worker, choose_routing
+from agentcache.policy.presets import ESTIMATE_ERROR, PRESETS
 from agentcache.report.terminal import print_lines
 from agentcache.run.folder import divert_output
 from agentcache.sim.costs import find_costs
 from workloads.loaded import LoadedJobs
-from workloads.recording.reader import read_recording
+from workloads.recording.reader import Recording
 
 
-def plan(settings: PlanSettings) -> int:
+def plan(settings: PlanSettings, recording: Recording) -> int:
     """Return the exit status: 0, or 130 after Ctrl-C, which leaves a page of what was simulated by then, if anything.
+
+    `recording` is what the file of the settings holds.
 
     Raises InputError, leaving nothing behind, for anything that cannot work; WorkerEndedError, with such a page, where
     a process that simulated was killed.
     """
     settings.check()
-    recording = read_recording(settings.recording)
+    settings.check_model()
     requests = find_busiest(recording.requests, settings.requests)
-    with divert_output(Path(os.devnull)) as terminal:
+    with divert_output(Path(os.devnull), kept=2 if settings.as_json else 1) as terminal:
         # The first one tries what every worker does.
         most = Worker(settings, []).find_max_tokens()
         # Sizes that were given are planned, whatever fits them.
@@ -47,12 +53,15 @@ def plan(settings: PlanSettings) -> int:
     if not sweep.done:
         Console(stderr=True).print("interrupted before anything was simulated: there is no page")
         return INTERRUPTED
-    notes = _describe_left_out(settings, taken, longest)
+    notes = [*_describe_estimate(settings), *_describe_left_out(settings, taken, longest)]
     if not stretch.is_all:
         notes.append(stretch.describe_start(settings.block_size))
     made = _make_plan(taken, stretch, [*notes, *stretch.loaded.notes], sweep)
-    unwritten = _write(made, settings.out / PLAN_FILE)
-    _show(made, None if unwritten else settings.out / PLAN_FILE)
+    page, unwritten = _write(made, settings)
+    if settings.as_json:
+        sys.stdout.write(json.dumps(describe_plan(made, page), indent=2) + "\n")
+    else:
+        _show(made, page)
     for error in (ended, unwritten):
         if error is not None:
             raise error
@@ -91,6 +100,20 @@ def _simulate(settings: PlanSettings, loaded: LoadedJobs, console: Console, swee
         sweep.cells[asked:] = sorted(sweep.cells[asked:], key=lambda cell: cell.engines)
 
 
+def _describe_estimate(settings: PlanSettings) -> Iterator[str]:
+    """Say what is not measured, how far off that was where it was, and what measures it."""
+    _, profile = find_costs(settings.model, settings.gpu, settings.tensor_parallel_size, settings.profile)
+    if profile.measured or settings.gpu == "cpu":
+        return
+    yield (
+        f"Step times on {settings.gpu.upper()}, the room for the cache and the link to the host's memory are "
+        f"{profile.source}. {ESTIMATE_ERROR} `agentcache profile {settings.model}` on that GPU measures all three in "
+        "about five minutes; give what it writes to --profile."
+    )
+    if settings.model not in PRESETS and (note := read_shape(settings.model).note):
+        yield f"Of {settings.model}: {note}."
+
+
 def _describe_left_out(asked: PlanSettings, taken: PlanSettings, longest: int) -> list[str]:
     """Say which of the default sizes are not simulated."""
     taken_sizes = {cell.kv_tokens for cell in taken.list_cells()}
@@ -110,7 +133,7 @@ def _make_plan(settings: PlanSettings, stretch: Stretch, notes: Sequence[str], s
         facts={
             "simulated": f"{settings.model} on {settings.tensor_parallel_size} x {settings.gpu.upper()} an engine",
             **_describe_routing(settings, sweep),
-            "cost model": f"{'measured' if profile.measured else 'analytic'}: {profile.source}",
+            "cost model": f"{'measured: ' if profile.measured else ''}{profile.source}",
             "recorded": f"{header.model}, policy {header.policy}, from {header.started_at} on",
             **stretch.describe_traffic(),
         },
@@ -132,15 +155,17 @@ def _describe_routing(settings: PlanSettings, sweep: Sweep) -> dict[str, str]:
     return {"routing": "; ".join(routings)} if routings else {}
 
 
-def _write(made: Plan, page: Path) -> OSError | None:
-    """Write the page. Returns why that fails, if it does: the table is worth showing all the same."""
+def _write(made: Plan, settings: PlanSettings) -> tuple[Path | None, OSError | None]:
+    """Write the page. Returns where, or why that fails: the table is worth showing all the same."""
+    page = None
     try:
-        page.parent.mkdir(parents=True, exist_ok=True)
+        page = settings.make_folder() / PLAN_FILE
         write_page(made, page)
     except OSError as error:
-        page.unlink(missing_ok=True)
-        return error
-    return None
+        if page is not None:
+            page.unlink(missing_ok=True)
+        return None, error
+    return page, None
 
 
 def _show(made: Plan, page: Path | None) -> None:

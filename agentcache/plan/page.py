@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from agentcache.plan.plots import plot_outcomes
 from agentcache.plan.settings import Outcome, describe_caches, describe_cell
@@ -111,6 +112,25 @@ def list_fewest(plan: Plan) -> list[str]:
             needs = f"{gpus} {'GPU' if gpus == 1 else 'GPUs'}"
         lines.append(f"{policy}: {needs} for a mean job latency of {plan.target_s:g} s")
     return lines
+
+
+def describe_plan(plan: Plan, page: Path | None) -> dict[str, Any]:
+    """Return what --json writes: docs/recording.md has the fields."""
+    outcomes = [asdict(outcome) for outcome in plan.outcomes]
+    fewest = {name: engines and engines * plan.gpus_per_engine for name, engines in plan.fewest.items()}
+    return {
+        "version": 1,
+        "command": plan.command,
+        "recording": plan.recording,
+        "page": None if page is None else str(page),
+        "interrupted": plan.interrupted,
+        "facts": plan.facts,
+        "scope": plan.scope,
+        "outcomes": [{**outcome.pop("cell"), **outcome} for outcome in outcomes],
+        "target_s": plan.target_s,
+        "fewest_gpus": fewest,
+        "notes": [*plan.notes, KNOWN_ERROR],
+    }
 
 
 def write_page(plan: Plan, path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 from collections.abc import Mapping
@@ -11,7 +12,9 @@ from typing import Any
 
 from agentcache.config_reader import CONFIG_KEY, read_config
 from agentcache.errors import InputError
+from agentcache.models.catalog import check_hub, check_model
 from agentcache.output_folder import check_free
+from agentcache.policy.presets import PRESETS, check_preset
 from agentcache.run.checks import check_kv_tokens, check_policies
 from agentcache.sim.costs import find_costs, find_room
 from agentcache.sim.settings import DEFAULT_BLOCK_SIZE, check_routing
@@ -69,6 +72,8 @@ def describe_caches(cell: Cell) -> str:
 
 
 PLAN_FILE = "plan.html"
+# Where each plan has a folder of its own, unless --out names one.
+NEW_FOLDERS = Path("runs")
 DEFAULT_POLICIES = ("vllm", "agentcache")
 DEFAULT_REQUESTS = 5_000
 # Engines that one process simulates side by side: each has all the blocks of its cache as objects.
@@ -81,13 +86,14 @@ _DEFAULT_SHARES = (1.0, 0.5, 2.0)
 class PlanSettings:
     """One field per option of `agentcache plan`, which documents them. `command` is the line that was typed.
 
-    Empty `kv_tokens` and `cpu_tokens` stand for the defaults, `target_s` None for no question of how many GPUs, and
-    `routing` None for that of the engine: jobs stay at their engines under policies that follow jobs.
+    Empty `kv_tokens` and `cpu_tokens` stand for the defaults, `out` None for a new folder, `target_s` None for no
+    question of how many GPUs, and `routing` None for that of the engine: jobs stay at their engines under policies that
+    follow jobs.
     """
 
     command: str
     recording: Path
-    out: Path
+    out: Path | None
     model: str
     gpu: str
     policies: tuple[str, ...] = ()
@@ -102,8 +108,10 @@ class PlanSettings:
     target_s: float | None = None
     max_gpus: int = 16
     workers: int | None = None
+    speedup: float = 1.0
     knobs: Mapping[str, Any] = field(default_factory=dict)
     overwrite: bool = False
+    as_json: bool = False
 
     def check(self) -> None:
         """Raise InputError for what is wrong on its own, before anything is loaded."""
@@ -117,12 +125,31 @@ class PlanSettings:
         ):
             if value < 1:
                 raise InputError(f"{flag} {value}: give at least 1")
+        if not (math.isfinite(self.speedup) and self.speedup > 0):
+            raise InputError(f"--speedup {self.speedup:g}: give a number above 0; 2 is twice the traffic")
         # As for a run: it took minutes.
-        check_free(self.out, [PLAN_FILE], "plan", overwrite=self.overwrite)
-        find_costs(self.model, self.gpu, self.tensor_parallel_size, self.profile)
+        check_free(self.out or NEW_FOLDERS, [PLAN_FILE] if self.out else [], "plan", overwrite=self.overwrite)
         self._check_target()
         read_config({CONFIG_KEY: self.knobs})
+        if self.profile is None:
+            check_preset(self.model, self.gpu)
+        if self.profile is not None or self.model in PRESETS:
+            self.check_model()
+
+    def check_model(self) -> None:
+        """Raise InputError for a model that cannot be simulated; to read a published one's config takes seconds."""
+        if self.profile is None and self.model not in PRESETS:
+            check_model(self.model)
+            check_hub(self.model)
+        find_costs(self.model, self.gpu, self.tensor_parallel_size, self.profile)
         self.list_cells()
+
+    def make_folder(self) -> Path:
+        """Make the folder of the page: --out, else the first of the numbered ones that is not there."""
+        numbered = (NEW_FOLDERS / f"plan-{number}" for number in itertools.count(1))
+        folder = self.out or next(each for each in numbered if not each.exists())
+        folder.mkdir(parents=True, exist_ok=self.out is not None)
+        return folder
 
     def _check_axes(self) -> None:
         for tokens in self.kv_tokens:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agentcache.errors import InputError
 from agentcache.plan.bounds import find_reuse
 from agentcache.plan.settings import PlanSettings
-from tool_runtime.agent.job import Context
+from tool_runtime.agent.job import Context, Job
 from workloads.loaded import LoadedJobs
 from workloads.recording.line import Line
 from workloads.recording.reader import Recording
-from workloads.recording.sessions import build_jobs
+from workloads.recording.sessions import build_jobs, find_session
 
 # Tools whose calls are counted by name.
 _NAMED_TOOLS = 5
@@ -23,7 +23,8 @@ _NAMED_TOOLS = 5
 class Stretch:
     """`requests` in a row, and the jobs made of those that have a reply and whose session is within `most_tokens`.
 
-    `bounded_by` is what has no more room than that, with what to do.
+    `bounded_by` is what has no more room than that, with what to do. `speedup`: by how much closer together its
+    sessions begin than they did.
     """
 
     recording: Recording
@@ -31,6 +32,7 @@ class Stretch:
     loaded: LoadedJobs
     most_tokens: int
     bounded_by: tuple[str, str]
+    speedup: float = 1.0
 
     @property
     def kept(self) -> int:
@@ -83,9 +85,10 @@ class Stretch:
         tools = [f"{name} {count:,}" for name, count in named]
         if others := called.total() - sum(count for _, count in named):
             tools.append(f"others {others:,}")
+        faster = f", sessions {self.speedup:g} times as close together" if self.speedup != 1 else ""
         seconds = (self.requests[-1].timestamp - self.requests[0].timestamp) / 1000
         return {
-            "traffic": f"{self.kept:,} requests in {seconds:,.0f} s, {len(self.loaded.jobs):,} jobs",
+            "traffic": f"{self.kept:,} requests in {seconds:,.0f} s, {len(self.loaded.jobs):,} jobs{faster}",
             "tokens": f"{prompts:,} of prompts (mean context {prompts / self.kept:,.0f}), {replies:,} of replies",
             "tools": ", ".join(tools) or "none were called",
         }
@@ -127,4 +130,22 @@ def load_stretch(settings: PlanSettings, recording: Recording, requests: Sequenc
             f"{settings.recording}: no request has a reply and fits both a cache of {smallest} tokens and the model's "
             f"{most}; the longest has {longest}: give a larger --kv-tokens or another --model"
         )
-    return Stretch(recording, requests, loaded, min(smallest, most), bounded_by)
+    loaded = replace(loaded, jobs=bring_closer(loaded.jobs, settings.speedup))
+    return Stretch(recording, requests, loaded, min(smallest, most), bounded_by, settings.speedup)
+
+
+def bring_closer(jobs: Sequence[Job], speedup: float) -> list[Job]:
+    """Have sessions begin `speedup` times as close together; all within a session stays as far apart as it was."""
+    begins: dict[str, float] = {}
+    for job in jobs:
+        begins.setdefault(find_session(job), job.arrival_s)
+    earlier_s = {session: begin_s * (1 - 1 / speedup) for session, begin_s in begins.items()}
+    return sorted((_move(job, earlier_s[find_session(job)]) for job in jobs), key=lambda job: job.arrival_s)
+
+
+def _move(job: Job, earlier_s: float) -> Job:
+    turns = tuple(
+        replace(turn, context=turn.context and replace(turn.context, came_s=turn.context.came_s - earlier_s))
+        for turn in job.turns
+    )
+    return replace(job, arrival_s=job.arrival_s - earlier_s, turns=turns)

@@ -18,9 +18,10 @@ from agentcache.front_end.placing_client import keeps_jobs_home
 from agentcache.jobs.context_job import ContextJob, ContextWriter, find_ordinary_tokens
 from agentcache.jobs.recorded_job import PromptWriter
 from agentcache.jobs.tokenizer import LocalTokenizer
-from agentcache.models.catalog import resolve_model
+from agentcache.models.catalog import make_text_model, resolve_model
 from agentcache.plan.bounds import Reuse, find_reuse
 from agentcache.plan.settings import Cell, Outcome, PlanSettings
+from agentcache.policy.presets import GPUS, PRESETS
 from agentcache.report.events import Event, JobEvent, RequestEvent
 from agentcache.report.policy_run import find_working_set
 from agentcache.run.display import ReplayDisplay
@@ -64,7 +65,9 @@ class Worker:
     def __init__(self, settings: PlanSettings, jobs: Sequence[Job]) -> None:
         """Make or find the model's folder. Raises InputError."""
         self._settings = settings
-        self._path = resolve_model(name_model(settings.model)).path
+        # No text was recorded, so a published config is enough. What was measured may be of no type of transformers.
+        is_known = settings.profile is not None or settings.model in PRESETS
+        self._path = resolve_model(name_model(settings.model)).path if is_known else make_text_model(settings.model)
         tokenizer = LocalTokenizer(self._path)
         writer = ContextWriter(find_ordinary_tokens(tokenizer))
         self._jobs = [ContextJob(job, writer) for job in jobs]
@@ -109,13 +112,13 @@ class Worker:
             runner.run(self._jobs)
 
     def _shape(self, cell: Cell) -> EngineShape:
-        settings = self._settings
+        settings, gpu = self._settings, GPUS.get(self._settings.gpu)
         return EngineShape(
             model_path=self._path,
             cache_tokens=cell.kv_tokens,
             block_size=settings.block_size,
-            max_num_batched_tokens=DEFAULT_MAX_NUM_BATCHED_TOKENS,
-            max_num_seqs=DEFAULT_MAX_NUM_SEQS,
+            max_num_batched_tokens=gpu.step_tokens if gpu else DEFAULT_MAX_NUM_BATCHED_TOKENS,
+            max_num_seqs=gpu.step_rows if gpu else DEFAULT_MAX_NUM_SEQS,
             tensor_parallel_size=settings.tensor_parallel_size,
             async_scheduling=settings.gpu != "cpu",
             host_tokens=cell.cpu_tokens,

@@ -44,15 +44,17 @@ def find_versions() -> dict[str, str]:
 
 
 @contextmanager
-def divert_output(log: Path) -> Iterator[TextIO]:
+def divert_output(log: Path, kept: int = 1) -> Iterator[TextIO]:
     """Send stdout and stderr of this process, and of every process it starts, to `log`; yield the former stdout.
+
+    With `kept` 2 it is the former stderr.
 
     By file descriptor, because the engine's processes and its native code know nothing of `sys.stdout`.
     """
     sys.stdout.flush()
     sys.stderr.flush()
     former = [os.dup(1), os.dup(2)]
-    with log.open("ab") as file, os.fdopen(os.dup(former[0]), "w", encoding="utf-8") as terminal:
+    with log.open("ab") as file, os.fdopen(os.dup(former[kept - 1]), "w", encoding="utf-8") as terminal:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
         try:

@@ -12,9 +12,10 @@ from agentcache.plan.command import plan
 from agentcache.plan.page import Plan, write_page
 from agentcache.plan.settings import Cell, Outcome, PlanSettings
 from agentcache.plan.worker import Worker
+from workloads.recording.reader import read_recording
 
 
-def plan_settings(recording: Path, out: Path, **changes: Any) -> PlanSettings:
+def plan_settings(recording: Path, out: Path | None, **changes: Any) -> PlanSettings:
     defaults: dict[str, Any] = {
         "command": "agentcache plan ...",
         "model": "llama-3.1-8b",
@@ -42,6 +43,11 @@ class InProcess:
         """There is nothing to end."""
 
 
+def run_plan(settings: PlanSettings) -> int:
+    """Plan as the command does, once it has read the recording."""
+    return plan(settings, read_recording(settings.recording))
+
+
 def make_plan(settings: PlanSettings) -> Plan:
     """What the page is made of, beside the page."""
     made: list[Plan] = []
@@ -53,5 +59,5 @@ def make_plan(settings: PlanSettings) -> Plan:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("agentcache.plan.command.write_page", keep)
         patch.setattr("agentcache.plan.plots.render_svg", lambda _figure, name: f'<svg id="{name}"/>')
-        assert plan(settings) == 0
+        assert run_plan(settings) == 0
     return made[0]

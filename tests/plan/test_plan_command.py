@@ -8,11 +8,10 @@ from statistics import median
 from typing import Any
 
 import pytest
-from made_plan import plan_settings
+from made_plan import plan_settings, run_plan
 
 from agentcache.cli import main
 from agentcache.errors import InputError
-from agentcache.plan.command import plan
 from agentcache.plan.settings import Cell, Outcome
 from agentcache.plan.sweep import Pool, WorkerEndedError, find_fewest, order_starts
 from agentcache.plan.table import (
@@ -35,7 +34,7 @@ from workloads.recording.sessions import build_jobs
 def test_a_plan_shows_each_policy_with_each_cache(
     recording: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert plan(plan_settings(recording, tmp_path / "out")) == 0
+    assert run_plan(plan_settings(recording, tmp_path / "out")) == 0
     page = (tmp_path / "out" / "plan.html").read_text()
     assert re.findall(r"Cache of [\d,]+ tokens|(?<=>)(?:vllm|agentcache)(?=</th>)", page.partition("<main>")[2]) == [
         "Cache of 6,992 tokens",
@@ -88,7 +87,7 @@ def test_hits_stay_below_those_of_an_endless_cache(recording: Path, tmp_path: Pa
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Pool, "_book", book)
-        plan(plan_settings(recording, tmp_path, policies=("lru",), kv_tokens=(7_000, 1_000_000)))
+        run_plan(plan_settings(recording, tmp_path, policies=("lru",), kv_tokens=(7_000, 1_000_000)))
     small, large = sorted(seen, key=lambda outcome: outcome.cell.kv_tokens)
     assert small.hit_rate < large.hit_rate <= large.endless_hits
     assert large.hit_rate == pytest.approx(large.endless_hits, abs=0.02)
@@ -108,7 +107,7 @@ def test_ctrl_c_leaves_what_is_done_as_a_page(recording: Path, tmp_path: Path) -
         patch.setattr(Worker, "run", interrupt)
         # One after the other, as processes would be done.
         patch.setattr(Pool, "run", lambda pool, wanted: [kept(pool, [cell]) for cell in wanted] and None)
-        assert plan(plan_settings(recording, tmp_path)) == 130
+        assert run_plan(plan_settings(recording, tmp_path)) == 130
     page = (tmp_path / "plan.html").read_text()
     assert "The plan was interrupted" in page
     assert page.count(">vllm</th>") == 1
@@ -122,7 +121,7 @@ def test_ctrl_c_before_the_first_end_leaves_nothing(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Pool, "run", interrupt)
-    assert plan(plan_settings(recording, tmp_path / "out")) == 130
+    assert run_plan(plan_settings(recording, tmp_path / "out")) == 130
     assert "interrupted before anything was simulated: there is no page" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
@@ -131,7 +130,7 @@ def test_a_full_disk_leaves_the_table(recording: Path, tmp_path: Path, capsys: p
     page = tmp_path / "plan.html"
     page.symlink_to("/dev/full")
     with pytest.raises(OSError, match="No space left on device"):
-        plan(plan_settings(recording, tmp_path, policies=("lru",), overwrite=True))
+        run_plan(plan_settings(recording, tmp_path, policies=("lru",), overwrite=True))
     assert "\nlru " in capsys.readouterr().out
     assert not page.is_symlink()
 
@@ -151,7 +150,7 @@ def test_a_killed_worker_leaves_what_is_done(recording: Path, tmp_path: Path, en
         patch.setattr(Worker, "run", be_killed)
         patch.setattr(Pool, "run", lambda pool, wanted: [kept(pool, [cell]) for cell in wanted] and None)
         with pytest.raises(WorkerEndedError, match="--workers: a process that simulated was ended"):
-            plan(plan_settings(recording, tmp_path))
+            run_plan(plan_settings(recording, tmp_path))
     page = tmp_path / "plan.html"
     assert page.exists() == (ended_at == 2)
     assert ended_at == 1 or page.read_text().count(">vllm</th>") == 1
@@ -159,9 +158,9 @@ def test_a_killed_worker_leaves_what_is_done(recording: Path, tmp_path: Path, en
 
 def test_gpus_are_counted_for_a_target(recording: Path, tmp_path: Path) -> None:
     settings = plan_settings(recording, tmp_path, policies=("lru",), kv_tokens=(7_000,), max_gpus=4)
-    assert plan(replace(settings, target_s=1e6)) == 0
+    assert run_plan(replace(settings, target_s=1e6)) == 0
     assert "lru: 1 GPU for a mean job latency of 1e+06 s" in (tmp_path / "plan.html").read_text()
-    assert plan(replace(settings, target_s=1e-3, overwrite=True)) == 0
+    assert run_plan(replace(settings, target_s=1e-3, overwrite=True)) == 0
     assert "lru: more than 4 for a mean job latency of 0.001 s" in (tmp_path / "plan.html").read_text()
 
 
@@ -245,7 +244,7 @@ def test_a_plan_that_cannot_be_is_refused(
     changes: dict[str, Any], message: str, recording: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(InputError, match=re.escape(message)):
-        plan(plan_settings(recording, tmp_path / "out", **changes))
+        run_plan(plan_settings(recording, tmp_path / "out", **changes))
     assert not (tmp_path / "out").exists()
 
 

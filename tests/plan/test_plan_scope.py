@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from made_plan import make_plan, plan_settings
+from made_plan import make_plan, plan_settings, run_plan
 from recorded_lines import make_line, write_recording
 
-from agentcache.plan.command import plan
 from agentcache.plan.settings import PlanSettings
 from agentcache.plan.stretch import find_busiest
 from workloads.recording.line import Line
@@ -19,7 +18,7 @@ def test_the_busiest_stretch_takes_the_least_time(tmp_path: Path) -> None:
     assert [each.timestamp for each in find_busiest(requests, 3)] == [100, 101, 102]
     assert find_busiest(requests, 6) is requests
     path = write_recording(tmp_path / "r.jsonl", *(make_line(time, 5, 5, [time]) for time in (0, 1000, 1001)))
-    plan(plan_settings(path, tmp_path, policies=("lru",), kv_tokens=(7_000,), requests=2))
+    run_plan(plan_settings(path, tmp_path, policies=("lru",), kv_tokens=(7_000,), requests=2))
     page = (tmp_path / "plan.html").read_text()
     assert "the busiest stretch, 2 requests of 3" in page
     assert "All figures are of the busiest 2 of 3 recorded requests, in a row: 66.7 % of them." in page
@@ -29,7 +28,7 @@ def test_the_busiest_stretch_takes_the_least_time(tmp_path: Path) -> None:
 def test_the_page_says_what_the_cut_off_beginning_costs(tmp_path: Path) -> None:
     ids = [1, 2, 3, 4]
     path = write_recording(tmp_path / "r.jsonl", *(make_line(time, 40, 5, ids) for time in (0, 5000, 5001)))
-    plan(plan_settings(path, tmp_path, policies=("lru",), kv_tokens=(7_000,), requests=2))
+    run_plan(plan_settings(path, tmp_path, policies=("lru",), kv_tokens=(7_000,), requests=2))
     # In blocks of 16, the last token aside: 32 of 40 from the second request on.
     assert "would hit 40.0 % of its tokens, and 53.3 % of all" in (tmp_path / "plan.html").read_text()
 

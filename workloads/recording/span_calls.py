@@ -65,9 +65,10 @@ def _refuse(path: Path, spans: Iterable[Span], broken: Sequence[str]) -> InputEr
         return InputError(f"{broken[0]}; no request in the file can be read")
     begins = " ".join(next(read_lines(path))[1][:200].decode("utf-8", "replace").split())[:60]
     return InputError(
-        f"{path}: is no recording and has no span of a request with {NAMES['input'][0]} and {NAMES['output'][0]} or "
-        f"such, but {_list_names(spans) or f'what begins {begins}'}; trace the model's client and export JSON, use "
-        "`agentcache serve --record`, or convert a benchmark's file by `python benchmarks/convert.py`"
+        f"{path}: is no recording, which has a line of JSON for each request: `agentcache serve MODEL --record FILE` "
+        f"writes one. Nor has it a span of a request with {NAMES['input'][0]} and {NAMES['output'][0]} or such, but "
+        f"{_list_names(spans) or f'what begins {begins}'}; trace the model's client and export JSON, or convert a "
+        "benchmark's file by `python benchmarks/convert.py`"
     )
 
 

@@ -38,7 +38,10 @@ def test_broken_lines_are_skipped_named_counted(tmp_path: Path) -> None:
         ("", "r.jsonl: holds no entries"),
         ('{"recording": ', "r.jsonl:1: the first line, which says what the file is, is broken"),
         pytest.param("[" * 100_000, "r.jsonl:1: no whole JSON begins here", id="deep"),
-        ("time,tokens", "r.jsonl: is no recording and has no span of a request with gen_ai.usage.input_tokens and"),
+        (
+            "time,tokens",
+            "r.jsonl: is no recording, which has a line of JSON for each request: `agentcache serve MODEL --record FILE` writes one",
+        ),
         (json.dumps(make_line(0, 5, 5, [1])), 'but what begins {"timestamp": 0, "input_length": 5'),
         (
             json.dumps({"recording": {**HEADER, "version": 2}}),

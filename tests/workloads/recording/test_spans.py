@@ -166,7 +166,7 @@ def test_numbers_beyond_64_bits_are_refused(digits: int, tmp_path: Path) -> None
 def test_a_file_without_calls_is_refused(tmp_path: Path) -> None:
     path = write_spans(tmp_path / "s.jsonl", make_span("embeddings", 0, 1))
     with pytest.raises(
-        InputError, match=r"no span of a request with gen_ai\.usage\.input_tokens .* but embeddings 1; trace"
+        InputError, match=r"span of a request with gen_ai\.usage\.input_tokens .* but embeddings 1; trace"
     ):
         read_recording(path)
 
