@@ -40,7 +40,7 @@ def test_broken_lines_are_skipped_named_counted(tmp_path: Path) -> None:
         pytest.param("[" * 100_000, "r.jsonl:1: no whole JSON begins here", id="deep"),
         (
             "time,tokens",
-            "r.jsonl: is no recording, which has a line of JSON for each request: `agentcache serve MODEL --record FILE` writes one",
+            "r.jsonl: is no recording, which has a line of JSON for each request: `agentcache serve MODEL --record",
         ),
         (json.dumps(make_line(0, 5, 5, [1])), 'but what begins {"timestamp": 0, "input_length": 5'),
         (
