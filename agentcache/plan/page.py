@@ -116,7 +116,6 @@ def list_fewest(plan: Plan) -> list[str]:
 
 def describe_plan(plan: Plan, page: Path | None) -> dict[str, Any]:
     """Return what --json writes: docs/recording.md has the fields."""
-    outcomes = [asdict(outcome) for outcome in plan.outcomes]
     fewest = {name: engines and engines * plan.gpus_per_engine for name, engines in plan.fewest.items()}
     return {
         "version": 1,
@@ -126,11 +125,18 @@ def describe_plan(plan: Plan, page: Path | None) -> dict[str, Any]:
         "interrupted": plan.interrupted,
         "facts": plan.facts,
         "scope": plan.scope,
-        "outcomes": [{**outcome.pop("cell"), **outcome} for outcome in outcomes],
+        "outcomes": [_describe_outcome(outcome) for outcome in plan.outcomes],
+        "verdict": write_headline(plan.outcomes),
         "target_s": plan.target_s,
         "fewest_gpus": fewest,
         "notes": [*plan.notes, KNOWN_ERROR],
     }
+
+
+def _describe_outcome(outcome: Outcome) -> dict[str, Any]:
+    fields = asdict(outcome)
+    del fields["latencies_s"]
+    return {**fields.pop("cell"), **fields}
 
 
 def write_page(plan: Plan, path: Path) -> None:

@@ -21,7 +21,8 @@ from agentcache.jobs.tokenizer import LocalTokenizer
 from agentcache.models.catalog import make_text_model, resolve_model
 from agentcache.plan.bounds import Reuse, find_reuse
 from agentcache.plan.settings import Cell, Outcome, PlanSettings
-from agentcache.policy.presets import GPUS, PRESETS
+from agentcache.policy.gpus import GPUS
+from agentcache.policy.presets import PRESETS
 from agentcache.report.events import Event, JobEvent, RequestEvent
 from agentcache.report.policy_run import find_working_set
 from agentcache.run.display import ReplayDisplay

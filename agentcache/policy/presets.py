@@ -18,7 +18,7 @@ from agentcache.policy.cost import (
     fit_cost_model,
     read_profile,
 )
-from agentcache.policy.gpus import GPUS, Gpu, match_gpu
+from agentcache.policy.gpus import GPUS, Gpu
 from agentcache.policy.step_cost import Row, StepCost, WindowCost
 
 # What `agentcache profile` measured, one file a ProfileKey. Where there is one, it goes before the data sheet.

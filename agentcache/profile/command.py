@@ -28,8 +28,9 @@ from agentcache.policy.cost import (
     fit_cost_model,
     save_profile,
 )
+from agentcache.policy.gpus import GPUS
 from agentcache.policy.link_profile import LinkProfile
-from agentcache.policy.presets import GPUS, estimate_step_cost
+from agentcache.policy.presets import estimate_step_cost
 from agentcache.policy.step_cost import StepCost
 from agentcache.policy.step_fit import FittedStepCost, MeasuredStep, fit_step_cost
 from agentcache.profile.bench_engine import BenchEngine, make_bench_config

@@ -8,7 +8,8 @@ import pytest
 from transformers import Gemma3nTextConfig, Gemma4TextConfig
 
 from agentcache.models.geometry import AttentionLayers, Geometry, read_geometry
-from agentcache.policy.presets import GPUS, estimate_step_cost
+from agentcache.policy.gpus import GPUS
+from agentcache.policy.presets import estimate_step_cost
 
 GEMMA_4_31B: dict[str, Any] = {
     "hidden_size": 5376,

@@ -7,7 +7,8 @@ import pytest
 from agentcache.policy.cost import ProfileKey
 from agentcache.policy.gpus import GPUS, match_gpu
 from agentcache.policy.link_profile import assume_link
-from agentcache.policy.presets import ESTIMATE_ERROR, SHAPES, Row, estimate_step_cost, find_measured_profile
+from agentcache.policy.presets import ESTIMATE_ERROR, SHAPES, estimate_step_cost, find_measured_profile
+from agentcache.policy.step_cost import Row
 
 WANTED = [
     "a100-40gb",

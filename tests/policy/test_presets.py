@@ -16,8 +16,8 @@ from agentcache.errors import InputError
 from agentcache.models.shapes import SHAPES
 from agentcache.policy import presets
 from agentcache.policy.cost import read_profile
+from agentcache.policy.gpus import GPUS
 from agentcache.policy.presets import (
-    GPUS,
     PRESETS,
     PROFILES,
     count_parameters,

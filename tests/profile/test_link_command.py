@@ -21,8 +21,9 @@ from agentcache.models.catalog import resolve_model
 from agentcache.models.shapes import TINY
 from agentcache.policy import step_fit
 from agentcache.policy.cost import CostModel, PrefillBatch, read_profile
+from agentcache.policy.gpus import GPUS
 from agentcache.policy.link_profile import LinkProfile
-from agentcache.policy.presets import GPUS, estimate_step_cost
+from agentcache.policy.presets import estimate_step_cost
 from agentcache.policy.step_cost import Row
 from agentcache.policy.step_fit import MeasuredStep
 from agentcache.profile import command, link, link_process

@@ -10,7 +10,8 @@ import pytest
 from agentcache.errors import InputError
 from agentcache.policy import presets
 from agentcache.policy.cost import CostModel, CostProfile, ProfileKey, StepProfile, read_profile, save_profile
-from agentcache.policy.presets import find_cost_profile, find_measured_profile, find_step_cost, match_gpu
+from agentcache.policy.gpus import match_gpu
+from agentcache.policy.presets import find_cost_profile, find_measured_profile, find_step_cost
 from agentcache.policy.step_cost import Row, StepCost
 
 KEY = ProfileKey(model="llama-3.1-8b", gpu="h200", tensor_parallel_size=1, dtype="bfloat16")

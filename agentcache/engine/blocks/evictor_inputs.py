@@ -12,14 +12,9 @@ from agentcache.models.catalog import short_name
 from agentcache.models.geometry import read_geometry
 from agentcache.models.shapes import SHAPES
 from agentcache.policy.cost import CostModel, CostProfile, ProfileKey
+from agentcache.policy.gpus import GPUS, match_gpu
 from agentcache.policy.lifespan import Frequency
-from agentcache.policy.presets import (
-    GPUS,
-    estimate_cost_model,
-    estimate_step_cost,
-    find_measured_profile,
-    match_gpu,
-)
+from agentcache.policy.presets import estimate_cost_model, estimate_step_cost, find_measured_profile
 from agentcache.policy.profile_folder import Wanted, pick_profile
 from agentcache.policy.registry import EvictorInputs, Learning
 from agentcache.policy.step_cost import StepCost

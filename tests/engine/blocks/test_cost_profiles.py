@@ -15,7 +15,8 @@ from agentcache.engine.constants import SCHEDULER_CLASS
 from agentcache.errors import InputError
 from agentcache.models.shapes import SHAPES, TINY
 from agentcache.policy.cost import CostModel, CostProfile, ProfileKey, save_profile
-from agentcache.policy.presets import GPUS, estimate_cost_model, estimate_step_cost
+from agentcache.policy.gpus import GPUS
+from agentcache.policy.presets import estimate_cost_model, estimate_step_cost
 from agentcache.policy.price import RecomputeCost
 
 KEY = ProfileKey(model="mine", gpu="cpu", tensor_parallel_size=1, dtype="bfloat16")
