@@ -3,75 +3,66 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from hashlib import blake2b
 from io import FileIO
 from pathlib import Path
-from queue import Full, Queue
-from threading import Thread
 from typing import Any
 
 from agentcache.config_reader import PLACE
 from agentcache.errors import InputError
+from agentcache.outbox import Outbox
 from workloads.recording.line import name_file
-
-logger = logging.getLogger("vllm.agentcache")
 
 # What stands before a file that is to have the names that clients give.
 _NAMED = "named:"
-# Lines that the disk is behind; more are left out.
-_MOST_WAITING = 4096
-# A disk that takes longer does not hold up the end of the server.
-_LAST_WRITES_S = 5.0
+
+
+class JobNames:
+    """Calls jobs, outside of the engine, as their clients do where the operator says so, else by ids."""
+
+    def __init__(self, job_log: str | None, key: bytes) -> None:
+        """Begin; `job_log` is the knob. Equal names have equal ids under one `key`."""
+        self.are_told = (job_log or "").startswith(_NAMED)
+        self._key = key
+
+    def make_id(self, name: str) -> str:
+        """Make the id of the job of that name in the table, or of an agent."""
+        return blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8, key=self._key, person=b"job").hexdigest()
 
 
 class JobLog:
-    """The file of one engine, opened anew for each line: it may be moved away meanwhile. `lost` lines are missing."""
+    """The file of one engine, opened anew for each line: it may be moved away meanwhile."""
 
-    def __init__(self, given: str, rank: int, key: bytes) -> None:
-        """Begin; `given` is the knob, `rank` the engine's. Equal names have equal ids under one `key`."""
+    def __init__(self, given: str, rank: int, names: JobNames) -> None:
+        """Begin; `given` is the knob, `rank` the engine's."""
         self._path = find_log(given, rank)
-        self._has_names = given.startswith(_NAMED)
         self._rank = rank
-        self._key = key
-        self.lost = 0
-        self._lines: Queue[bytes | None] = Queue(_MOST_WAITING)
-        self._thread = Thread(target=self._run, name="agentcache-job-log", daemon=True)
-        self._thread.start()
+        self._names = names
+        warning = "A job is missing in the job log, and agentcache:job_log_lost_total counts more"
+        self._lines = Outbox("agentcache-job-log", self._append, warning)
+
+    @property
+    def lost(self) -> int:
+        """Lines that are missing."""
+        return self._lines.lost
 
     def write(self, summary: Mapping[str, Any], job: str, session: str) -> None:
         """Have the job of that name in the table written soon. Never waits, and never fails."""
-        line = {"engine": self._rank, "job": self._make_id(job), **summary}
+        make_id = self._names.make_id
+        line = {"engine": self._rank, "job": make_id(job), **summary}
         # Clients may call an agent by its session.
-        named = {"session": session} if self._has_names else {"threads": [*map(self._make_id, summary["threads"])]}
-        try:
-            self._lines.put_nowait(json.dumps(line | named).encode() + b"\n")
-        except Full:
-            self._lose("the disk is too slow")
+        named = {"session": session} if self._names.are_told else {"threads": [*map(make_id, summary["threads"])]}
+        self._lines.put(json.dumps(line | named).encode() + b"\n")
 
     def close(self) -> None:
         """Write what waits, within seconds. What comes later is not written."""
-        with suppress(Full):
-            self._lines.put_nowait(None)
-        self._thread.join(_LAST_WRITES_S)
+        self._lines.close()
 
-    def _run(self) -> None:
-        while (line := self._lines.get()) is not None:
-            try:
-                _append(self._path, line)
-            except OSError as error:
-                self._lose(error)
-
-    def _lose(self, cause: object) -> None:
-        if not self.lost:
-            logger.warning("A job is missing in the job log, and agentcache:job_log_lost_total counts more: %s", cause)
-        self.lost += 1
-
-    def _make_id(self, name: str) -> str:
-        return blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8, key=self._key, person=b"job").hexdigest()
+    def _append(self, lines: list[bytes]) -> None:
+        for line in lines:
+            _append(self._path, line)
 
 
 def find_log(given: str, rank: int) -> Path:

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from agentcache import job_log
+from agentcache import job_log, outbox
 from agentcache.errors import InputError
-from agentcache.job_log import JobLog, check_logs
+from agentcache.job_log import JobLog, JobNames, check_logs
 
 KEY = b"secret"
 SUMMARY = {"version": 1, "prompt_tokens": 100, "threads": ["private-agent"]}
@@ -25,7 +25,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def write(given: Path | str, *jobs: str, rank: int = 0) -> JobLog:
-    log = JobLog(str(given), rank, KEY)
+    log = JobLog(str(given), rank, JobNames(str(given), KEY))
     for job in jobs:
         log.write(SUMMARY, f"{job}@tenant", job)
     log.close()
@@ -68,7 +68,7 @@ def test_a_line_that_was_never_finished_spoils_no_other(tmp_path: Path) -> None:
 
 
 def test_a_file_that_was_moved_away_begins_anew(tmp_path: Path) -> None:
-    file, log = tmp_path / "jobs", JobLog(str(tmp_path / "jobs"), 0, KEY)
+    file, log = tmp_path / "jobs", JobLog(str(tmp_path / "jobs"), 0, JobNames(None, KEY))
     file.write_text("")
     file.rename(tmp_path / "jobs.1")
     log.write(SUMMARY, "a", "a")
@@ -111,15 +111,15 @@ def stuck(monkeypatch: pytest.MonkeyPatch) -> Iterator[Event]:
 def test_a_disk_that_hangs_holds_up_nobody(
     tmp_path: Path, stuck: Event, monkeypatch: pytest.MonkeyPatch, vllm_log: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(job_log, "_MOST_WAITING", 3)
-    monkeypatch.setattr(job_log, "_LAST_WRITES_S", 0.01)
-    log = JobLog(str(tmp_path / "jobs"), 0, KEY)
+    monkeypatch.setattr(outbox, "_MOST_WAITING", 3)
+    monkeypatch.setattr(outbox, "_LAST_S", 0.01)
+    log = JobLog(str(tmp_path / "jobs"), 0, JobNames(None, KEY))
     for _ in range(10):
         log.write(SUMMARY, "a", "a")
     # One more may be in the thread's hands.
     assert log.lost in (6, 7)
     log.close()
-    assert vllm_log.text.count("the disk is too slow") == 1
+    assert vllm_log.text.count("is too slow") == 1
     assert not stuck.is_set()
 
 

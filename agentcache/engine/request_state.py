@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from agentcache.engine.marks import SentPrompt
+from agentcache.engine.marks import SentPrompt, client_id, read_agent
 from agentcache.engine.views import TurnView
+from agentcache.engine.vllm.types import PrefillStats, Request
 from agentcache.engine.waits import WaitReason
 from tool_runtime.learning.job_entry import JobEntry
 
@@ -110,3 +111,23 @@ class RequestState:
     look_again_s: float = 0.0
     was_held: bool = False
     has_run: bool = False
+
+
+def begin_turn(request: Request, entry: JobEntry, diverged_at: int | None, now_s: float) -> TurnView:
+    """Begin what is shown of the turn of a request that has just come."""
+    return TurnView(
+        turn=entry.turns + entry.failures + len(entry.running) - 1,
+        arrived_s=now_s,
+        prompt_tokens=request.num_prompt_tokens,
+        diverged_at=diverged_at,
+        request_id=client_id(request.request_id),
+        thread=read_agent(request),
+    )
+
+
+def note_admission(state: RequestState, now_s: float, stats: PrefillStats | None) -> None:
+    """Note that a request runs for the first time, and what it found cached."""
+    turn = state.turn
+    turn.scheduled_s, turn.waits = now_s, state.waits.end(now_s)
+    turn.cached_tokens = stats.num_cached_tokens if stats is not None else 0
+    turn.recomputed_tokens = max(0, state.overlap.shared_tokens - turn.cached_tokens)

@@ -287,6 +287,7 @@ class RuntimeCounts(View):
         default={}, description="seconds that turns waited, by what held them; of turns that it held for 1 ms or more"
     )
     log_lost: int = Field(default=0, description="jobs that are missing in the job log")
+    spans_lost: int = Field(default=0, description="spans that the collector did not take")
     held_turns: int = Field(
         default=0, description="that waited to compute their contexts, because jobs wanted more than the caches hold"
     )

@@ -103,6 +103,7 @@ RUNTIME_METRICS = (
         "how",
     ),
     counter("job_log_lost_total", "Jobs that are missing in the job log.", "runtime.log_lost"),
+    counter("spans_lost_total", "Spans of jobs that the collector did not take.", "runtime.spans_lost"),
     counter(
         "held_turns_total",
         "Turns that waited to compute their contexts, because jobs wanted more than the caches hold.",

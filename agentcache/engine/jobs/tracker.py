@@ -12,12 +12,12 @@ from agentcache.engine.jobs.finish_classes import OVER, PREEMPTED, UNKNOWN, Reus
 from agentcache.engine.jobs.job_finder import JobFinder
 from agentcache.engine.marks import is_search_step, shorten, tenant_name
 from agentcache.engine.observe.prompt_change import PromptChanges
-from agentcache.engine.observe.stats import JobStats, begin_turn, end_turn, find_places, note_admission
+from agentcache.engine.observe.stats import JobStats, end_turn, find_places
 from agentcache.engine.order.admission import AdmissionControl
 from agentcache.engine.order.job_queue import ORDINARY, find_priority
 from agentcache.engine.parts import Observers, Part, request_ids
 from agentcache.engine.replies.ended_reply import ToolReader, calls_of, is_answer, is_whole
-from agentcache.engine.request_state import QueuePriority, RequestState, Waits
+from agentcache.engine.request_state import QueuePriority, RequestState, Waits, begin_turn, note_admission
 from agentcache.engine.vllm.types import EngineCoreOutputs, KVCacheBlock, Request
 from agentcache.engine.vllm.workers import KVConnectorBase_V1
 from agentcache.engine.waits import WaitReason
@@ -85,7 +85,7 @@ class JobTracker(Part):
         self.finder.watch(request, found_by)
         gap = self.runtime.arrived(job, name, parent, client_session=session)
         self.stats_guard.tell(self.stats.begin, job, now_s, found_by, request.session_id)
-        pinned = gap is not None and self._end_gap(gap)
+        pinned = gap is not None and self._end_gap(job, gap, now_s)
         continues, left_s = (None, now_s) if gap is None else (gap.request, now_s - gap.seconds)
         overlap = self.finder.compare(continues, request)
         entry = self.runtime.jobs.get(job)
@@ -230,10 +230,10 @@ class JobTracker(Part):
             if self.pins is not None:
                 self.pins.end_all(PinEnd.JOB_OVER, job)
 
-    def _end_gap(self, gap: Gap) -> bool:
+    def _end_gap(self, job: str, gap: Gap, now_s: float) -> bool:
         """Learn from the gap of a job that is back. Return whether what its turn left is pinned."""
         if gap.certain:
-            self.stats_guard.tell(self.stats.add_gap, gap)
+            self.stats_guard.tell(self.stats.add_gap, job, gap, now_s)
             if self.factors is not None:
                 self.factors.observe(gap.seconds)
         return self.pins is not None and self.pins.await_return(gap.request)
@@ -242,7 +242,9 @@ class JobTracker(Part):
         """Book the turn. Return its finish class and what its job waits for: None if it is over or was cut off."""
         job, whole = state.entry.session, is_whole(request)
         calls = calls_of(request, self.tool_reader) if whole else []
-        self.stats_guard.tell(lambda: self.stats.add_turn(job, end_turn(state, request, calls, self.clock())))
+        self.stats_guard.tell(
+            lambda: self.stats.add_turn(job, end_turn(state, request, calls, self.clock()), request.trace_headers)
+        )
         self.finder.note_reply(request, job, state.request)
         if not whole:
             self.runtime.failed(job, state.request)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from agentcache.engine.blocks.pins import Pin
 from agentcache.engine.job_summary import JobSummary
-from agentcache.engine.marks import client_id, read_agent
 from agentcache.engine.replies.ended_reply import describe_status
 from agentcache.engine.views import (
     FoundBy,
@@ -30,6 +29,7 @@ from tool_runtime.learning.tool_key import HUMAN, ToolKey
 
 if TYPE_CHECKING:
     from agentcache.engine.request_state import RequestState
+    from agentcache.job_spans import JobSpans, JobTrace
 
 MAX_TURNS = 64
 # Of all jobs; the oldest leave first. They take 15 MB.
@@ -43,26 +43,6 @@ _MAX_EXPIRED = 10_000
 # A reply, which a client may dictate, can call thousands.
 _MAX_CALLED = 16
 _WAIT_BOUNDS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60)
-
-
-def begin_turn(request: Request, entry: JobEntry, diverged_at: int | None, now_s: float) -> TurnView:
-    """Begin what is shown of the turn of a request that has just come."""
-    return TurnView(
-        turn=entry.turns + entry.failures + len(entry.running) - 1,
-        arrived_s=now_s,
-        prompt_tokens=request.num_prompt_tokens,
-        diverged_at=diverged_at,
-        request_id=client_id(request.request_id),
-        thread=read_agent(request),
-    )
-
-
-def note_admission(state: RequestState, now_s: float, stats: PrefillStats | None) -> None:
-    """Note that a request runs for the first time, and what it found cached."""
-    turn = state.turn
-    turn.scheduled_s, turn.waits = now_s, state.waits.end(now_s)
-    turn.cached_tokens = stats.num_cached_tokens if stats is not None else 0
-    turn.recomputed_tokens = max(0, state.overlap.shared_tokens - turn.cached_tokens)
 
 
 def end_turn(state: RequestState, request: Request, calls: Sequence[ToolKey], now_s: float) -> TurnView:
@@ -100,6 +80,7 @@ class JobRecord:
     hits: Counter[HitPlace] = field(default_factory=Counter)
     evicted_from: Counter[LossCause] = field(default_factory=Counter)
     summary: JobSummary = field(default_factory=JobSummary)
+    trace: JobTrace | None = None
 
     def add(self, turn: TurnView, gpu_s: float) -> None:
         """Add a request that has ended to the summary, and the seconds of GPUs that it took."""
@@ -131,6 +112,7 @@ class JobStats:
         price: Callable[[int, int, int], float] = lambda *_: 0.0,
         gpus: int = 1,
         log: JobLog | None = None,
+        spans: JobSpans | None = None,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         """`price` tells the seconds that cached, computed and output tokens took on so many GPUs.
@@ -140,6 +122,7 @@ class JobStats:
         self._price = price
         self._gpus = gpus
         self.log = log
+        self.spans = spans
         self._wall_clock = wall_clock
         self.clear()
 
@@ -159,14 +142,19 @@ class JobStats:
             record.session = session
         if record.asked_s is None:
             record.asked_s = now_s
+        if self.spans is not None:
+            record.trace = record.trace or self.spans.begin(job, now_s)
+            record.trace.session = record.session
 
-    def add_turn(self, job: str, turn: TurnView) -> None:
-        """Record a turn that has ended, and the latency of the answer if it is one."""
+    def add_turn(self, job: str, turn: TurnView, headers: Mapping[str, str] | None = None) -> None:
+        """Record a turn that has ended, and the latency of the answer if it is one. `headers` say who traces it."""
         record, counts = self.jobs[job], self.counts
         record.finished_s = max(record.finished_s, turn.finished_s)
         record.turns.append(turn)
         price_s = self._price(turn.cached_tokens, turn.computed_tokens, turn.output_tokens)
         record.add(turn, self._gpus * price_s)
+        if self.spans is not None and record.trace is not None:
+            self.spans.add_turn(record.trace, turn, headers)
         if turn.status == "finished" and not turn.tools:
             # Of several requests at a time the first to answer ends the question, the others are their own.
             asked_s = turn.arrived_s if record.asked_s is None else record.asked_s
@@ -191,8 +179,8 @@ class JobStats:
         """Record a pin of a turn that was added before."""
         self.jobs[job].pins.append(pin)
 
-    def add_gap(self, gap: Gap) -> None:
-        """Count a gap for its tool, for "other", or for the human."""
+    def add_gap(self, job: str, gap: Gap, now_s: float) -> None:
+        """Count a gap that has ended for its tool, for "other", or for the human."""
         is_human, tools = gap.turn.key == HUMAN, self.counts.tools
         name = "(human)" if is_human else gap.turn.key.tool
         if name not in tools and len(tools) >= _MAX_TOOLS and not is_human:
@@ -200,6 +188,11 @@ class JobStats:
         count = tools.setdefault(name, ToolCounts())
         count.gaps += 1
         count.seconds += gap.seconds
+        if self.spans is not None and (trace := (record := self.jobs[job]).trace) is not None:
+            # It was booked a moment after it had ended, and before anything else.
+            ended = (turn for turn in reversed(record.turns) if turn.finished_s <= gap.turn.finished_s)
+            for turn in islice(ended, 1):
+                self.spans.add_pause(trace, turn, now_s)
 
     def end(self, departed: Departed, now_s: float) -> None:
         """Count and log a job that left the table."""
@@ -219,12 +212,12 @@ class JobStats:
 
     def close(self, jobs: Iterable[JobEntry], now_s: float) -> None:
         """Log the jobs that are left: the engine stops."""
-        if self.log is None:
-            return
         for entry in jobs:
             if (record := self.jobs[entry.session]).summary.requests:
                 self._sum_up(record, entry, "server stopped", now_s)
-        self.log.close()
+        for told in (self.log, self.spans):
+            if told is not None:
+                told.close()
 
     def _sum_up(self, record: JobRecord, entry: JobEntry, cause: str, now_s: float) -> None:
         """End and log what the job comes to."""
@@ -236,6 +229,8 @@ class JobStats:
         total.threads = list(dict.fromkeys(turn.thread for turn in record.turns if turn.thread is not None))
         if self.log is not None:
             self.log.write(asdict(total), entry.session, record.session or entry.client_session)
+        if self.spans is not None and record.trace is not None:
+            self.spans.end(record.trace, total)
 
     def session_of(self, job: str) -> str | None:
         """Return the session of a job of the table as its client spells it; None if it names none, or a long one."""

@@ -53,7 +53,8 @@ def count_runtime(tracker: JobTracker) -> RuntimeCounts:
     """Count everything since the start."""
     held_turns = tracker.waiting.load_control.held_turns
     now = {"jobs": len(tracker.runtime.jobs), "pins": _count_pins(tracker.pins), "held_turns": held_turns}
-    now["log_lost"] = 0 if tracker.stats.log is None else tracker.stats.log.lost
+    for name, told in (("log_lost", tracker.stats.log), ("spans_lost", tracker.stats.spans)):
+        now[name] = 0 if told is None else told.lost
     return tracker.stats.counts.model_copy(deep=True, update=now)
 
 

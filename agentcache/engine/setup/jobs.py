@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from agentcache._evictor import Evictor, PinnedEvictor
 from agentcache.config import AgentCacheConfig, is_on
@@ -19,7 +21,8 @@ from agentcache.engine.order.load_control import LoadControl
 from agentcache.engine.parts import Observers
 from agentcache.engine.replies.ended_reply import make_reader
 from agentcache.engine.segments.scheduler import MultiSegmentScheduler
-from agentcache.job_log import JobLog
+from agentcache.job_log import JobLog, JobNames
+from agentcache.models.catalog import short_name
 from agentcache.policy.price import BlockPrice, Demand, RequestCost, ReturnPrice, TurnCost
 from agentcache.policy.registry import EvictorInputs
 from agentcache.policy.runtime_policy import Order, RuntimePolicy
@@ -27,6 +30,9 @@ from tool_runtime.learning.continuum import ContinuumCode, ContinuumPaper
 from tool_runtime.learning.duration_store import DurationStore
 from tool_runtime.learning.runtime import AgentRuntime
 from tool_runtime.learning.ttl import HazardTtl, TtlEstimator
+
+if TYPE_CHECKING:
+    from agentcache.job_spans import JobSpans
 
 # What jobs want is counted up to so many times what the caches hold: more changes nothing.
 _ROOMS = 4
@@ -89,9 +95,21 @@ class JobsBuild:
 
     def _make_stats(self) -> JobStats:
         config, given = self.scheduler.vllm_config, self.config.runtime.job_log
+        endpoint = config.observability_config.otlp_traces_endpoint
         rank, gpus = config.parallel_config.data_parallel_index, config.parallel_config.world_size
         cost = RequestCost(self._make_turn_cost(self.inputs.recompute_cost), self.inputs.step_s)
-        return JobStats(cost.of_turn, gpus, None if given is None else JobLog(given, rank, begin_recording(config).key))
+        if given is None and endpoint is None:
+            return JobStats(cost.of_turn, gpus)
+        names = JobNames(given, begin_recording(config).key)
+        log = None if given is None else JobLog(given, rank, names)
+        return JobStats(cost.of_turn, gpus, log, None if endpoint is None else self._make_spans(endpoint, names, rank))
+
+    def _make_spans(self, endpoint: str, names: JobNames, rank: int) -> JobSpans:
+        from agentcache.job_spans import JobSpans, make_exporter
+
+        model = short_name(str(self.scheduler.vllm_config.model_config.served_model_name))
+        since_1970_s = time.time() - self.clock()
+        return JobSpans(make_exporter(endpoint), names, model=model, rank=rank, since_1970_s=since_1970_s)
 
     def _make_admission(self, demand: Demand, runtime: AgentRuntime) -> AdmissionControl:
         computing = self._make_turn_cost(self.inputs.recompute_cost)

@@ -32,7 +32,9 @@ def make(
 ) -> tuple[Evictor, JobTracker]:
     parallel = SimpleNamespace(data_parallel_index=rank, world_size=1)
     scheduler: Any = SimpleNamespace(
-        vllm_config=SimpleNamespace(parallel_config=parallel),
+        vllm_config=SimpleNamespace(
+            parallel_config=parallel, observability_config=SimpleNamespace(otlp_traces_endpoint=None)
+        ),
         block_size=16,
         hash_block_size=16,
         find_hits=lambda _: [],

@@ -150,10 +150,10 @@ def test_a_long_job_beside_others_is_shown_to_its_end(monkeypatch: pytest.Monkey
 def test_a_gap_counts_for_its_tool_for_other_or_for_the_human() -> None:
     log = JobStats()
     for number in range(40):
-        log.add_gap(make_gap(ToolKey(f"tool {number}", "a command"), 2.0))
-    log.add_gap(make_gap(ToolKey("tool 3"), 1.0))
+        log.add_gap("job", make_gap(ToolKey(f"tool {number}", "a command"), 2.0), 9.0)
+    log.add_gap("job", make_gap(ToolKey("tool 3"), 1.0), 9.0)
     for _ in range(2):
-        log.add_gap(make_gap(HUMAN, 30.0))
+        log.add_gap("job", make_gap(HUMAN, 30.0), 9.0)
     tools = log.counts.tools
     assert len(tools) == 34
     assert tools["tool 3"] == ToolCounts(gaps=2, seconds=3.0)
