@@ -88,9 +88,9 @@ class JobSpans:
         for tool in turn.tools:
             self._outbox.put(partial(self._make_tool, trace, turn, tool, now_s))
 
-    def end(self, trace: JobTrace, summary: JobSummary) -> None:
-        """Tell of a job that is over."""
-        self._outbox.put(partial(self._make_root, trace, summary))
+    def end(self, trace: JobTrace, summary: JobSummary, finished_s: float) -> None:
+        """Tell of a job that is over, whose last reply was complete at `finished_s`."""
+        self._outbox.put(partial(self._make_root, trace, summary, finished_s))
 
     def close(self) -> None:
         """Send what waits, within seconds."""
@@ -137,12 +137,12 @@ class JobSpans:
         said = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": tool}
         self._begin(trace, turn, f"execute_tool {tool}", turn.finished_s, said).end(self._count_ns(now_s))
 
-    def _make_root(self, trace: JobTrace, summary: JobSummary) -> None:
+    def _make_root(self, trace: JobTrace, summary: JobSummary, finished_s: float) -> None:
         root = self._find_root(trace)
         said = {f"agentcache.{name}": getattr(summary, name) for name in _OF_JOB}
         said["gen_ai.conversation.id"] = self._name(trace.session, trace.job)
         root.set_attributes(_write(said | _spread("wait_s", summary.waits_s)))
-        root.end(self._count_ns(trace.began_s + summary.latency_s))
+        root.end(self._count_ns(finished_s))
 
     def _find_root(self, trace: JobTrace) -> Span:
         if trace.root is None:

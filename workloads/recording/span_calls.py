@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
+from itertools import chain, takewhile
 from pathlib import Path
 
 from agentcache.errors import InputError
@@ -26,6 +26,7 @@ _NAMED = 4
 class ModelCall:
     """A request to a model. Times are in nanoseconds since 1970. `reasons` are why each choice of the reply ended.
 
+    `agent` is the one of its session that asked, where the spans tell.
     `called` are the tools that began before its session's next request, perhaps while the reply was still streamed.
     """
 
@@ -37,6 +38,7 @@ class ModelCall:
     output_tokens: int
     reasons: tuple[str, ...]
     failed: bool
+    agent: str | None = None
     called: list[str] = field(default_factory=list)
 
 
@@ -47,7 +49,7 @@ def read_calls(path: Path, broken: list[str]) -> tuple[list[ModelCall], list[str
     """
     tree = _Tree(sorted(read_spans(path, broken), key=lambda span: (span.began_ns, -span.ended_ns)))
     unread = len(broken)
-    calls = _drop_twins(tree.make_calls(broken))
+    calls = _drop_twins(_drop_retold(tree.make_calls(broken)))
     if not calls:
         raise _refuse(path, tree.kinds, broken)
     tools = tree.add_tools(calls)
@@ -111,7 +113,8 @@ class _Tree:
             elif not 1 <= tokens <= MAX_TOKENS:
                 broken.append(f"{span.place}: {NAMES['input'][0]}: {tokens} are no prompt")
             else:
-                calls[span] = _make_call(span, self._find_session(span), tokens)
+                agent = next(self._find_names("agent", span), None)
+                calls[span] = _make_call(span, self._find_session(span), agent, tokens)
         return calls
 
     def _list_near(self, span: Span) -> list[Span]:
@@ -120,8 +123,11 @@ class _Tree:
 
     def _find_session(self, span: Span) -> str:
         """Return the conversation that the span or what it is inside of names, or else session, or its trace."""
-        names = (each.said.get(what) for what in ("conversation", "session") for each in (span, *self._around[span]))
-        return str(next(filter(None, names), span.trace))
+        names = chain(self._find_names("conversation", span), self._find_names("session", span))
+        return next(names, span.trace)
+
+    def _find_names(self, what: str, span: Span) -> Iterator[str]:
+        return (str(each.said[what]) for each in (span, *self._around[span]) if each.said.get(what))
 
     def add_tools(self, calls: Mapping[Span, ModelCall]) -> int:
         """Add each tool to its request: the latest of the session of those beside it. Returns how many there are.
@@ -166,13 +172,24 @@ def _find_writer(span: Span) -> tuple[str, str]:
     return span.said["scope"], str(span.said.get("provider"))
 
 
-def _make_call(span: Span, session: str, prompt: int) -> ModelCall:
+def _make_call(span: Span, session: str, agent: str | None, prompt: int) -> ModelCall:
     reasons = span.said.get("reasons", ())
     if not isinstance(reasons, list):  # A word, or, of Jaeger, JSON of a list.
         reasons = str(reasons).strip('[]"').split('","')
     words = tuple(str(reason).rpartition(".")[2].lower().replace("-", "_") for reason in reasons)
     model = str(span.said.get("model") or "unknown")
-    return ModelCall(session, span.began_ns, span.ended_ns, model, prompt, span.said["output"], words, span.failed)
+    sizes = prompt, span.said["output"]
+    return ModelCall(session, span.began_ns, span.ended_ns, model, *sizes, words, span.failed, agent)
+
+
+def _drop_retold(calls: Mapping[Span, ModelCall]) -> dict[Span, ModelCall]:
+    """Keep one span of each reply by its id, as of a client and its server: the first that names a conversation."""
+    kept: dict[tuple[str, int, int], Span] = {}
+    for span in sorted(calls, key=lambda span: "conversation" not in span.said):
+        if reply := span.said.get("reply"):
+            kept.setdefault((str(reply), calls[span].input_tokens, calls[span].output_tokens), span)
+    first = {*kept.values()}
+    return {span: call for span, call in calls.items() if span in first or not span.said.get("reply")}
 
 
 def _drop_twins(calls: Mapping[Span, ModelCall]) -> dict[Span, ModelCall]:

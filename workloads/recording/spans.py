@@ -66,7 +66,7 @@ class _Tracer:
     def __init__(self, first_ns: int) -> None:
         self._first_ns = first_ns
         self._ids = count()
-        self._threads: dict[str, list[_Thread]] = defaultdict(list)
+        self._threads: dict[tuple[str, str | None], list[_Thread]] = defaultdict(list)
         self.shorter = 0
         """Prompts that no idle thread's prompt fits in."""
 
@@ -104,8 +104,8 @@ class _Tracer:
         return [*thread.blocks[:blocks], *in_part], thread.blocks[blocks:]
 
     def _find_thread(self, call: ModelCall) -> _Thread:
-        """Find the idle thread that the prompt repeats most of, a new one where all are busy, as beside sub-agents."""
-        threads = self._threads[call.session]
+        """Find its agent's idle thread that the prompt repeats most of, a new one where all are busy."""
+        threads = self._threads[call.session, call.agent]
         idle = [thread for thread in threads if thread.ended_ns <= call.began_ns]
         if not idle:
             threads.append(_Thread())

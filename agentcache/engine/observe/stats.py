@@ -230,7 +230,7 @@ class JobStats:
         if self.log is not None:
             self.log.write(asdict(total), entry.session, record.session or entry.client_session)
         if self.spans is not None and record.trace is not None:
-            self.spans.end(record.trace, total)
+            self.spans.end(record.trace, total, record.finished_s)
 
     def session_of(self, job: str) -> str | None:
         """Return the session of a job of the table as its client spells it; None if it names none, or a long one."""
