@@ -67,7 +67,9 @@ class JobSpans:
         # Of a collector that is down the outbox tells, once.
         for module in {kind.__module__ for kind in type(exporter).__mro__}:
             logging.getLogger(module).addFilter(_is_of_others)
-        warning = "Spans of jobs are lost, and agentcache:spans_lost_total counts them, too"
+        warning = (
+            "Spans are missing at the collector (--otlp-traces-endpoint), and agentcache:spans_lost_total counts more"
+        )
         self._outbox = Outbox[Callable[[], None]](_THREAD, self._send, warning, most=_MOST_SENT, gather_s=_GATHER_S)
 
     @property
@@ -103,7 +105,7 @@ class JobSpans:
         spans = self._ended.get_finished_spans()
         self._ended.clear()
         if spans and self._exporter.export(spans) is not SpanExportResult.SUCCESS:
-            raise ConnectionError("the collector of --otlp-traces-endpoint takes none")
+            raise ConnectionError("the collector took none")
 
     def _make_turn(self, trace: JobTrace, turn: TurnView, headers: Mapping[str, str] | None) -> None:
         said = {

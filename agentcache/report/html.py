@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from agentcache.report import content
 from agentcache.report.content import Report
 from agentcache.report.figure import render_svg
+from agentcache.report.job_rows import list_slowest_jobs
 from agentcache.report.lane_points import LanePoint, build_point_rows, point_headers
 from agentcache.report.plots import plot_front, plot_hit_rate, plot_latency_cdf, plot_ttft
 from agentcache.report.policy_run import PolicyRun
@@ -89,6 +90,7 @@ def render_html(report: Report) -> str:
         runs=[(name, record, content.list_facts(record)) for name, record in report.runs.items()],
         engines=content.list_engines(report),
         notes=content.list_notes(report),
+        jobs=list_slowest_jobs(report),
         problems=[
             ("Failed and interrupted jobs", content.list_failures(report)),
             ("Diverged prompts", content.list_divergences(report)),

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from agentcache.report import content
 from agentcache.report.content import Listing, Report
 from agentcache.report.events import RunRecord
+from agentcache.report.job_rows import list_slowest_jobs
 from agentcache.report.lane_points import LanePoint, build_point_rows, point_headers
 from agentcache.report.table import Row, build_rows, caption
 
@@ -39,6 +40,7 @@ def _lines(report: Report) -> Iterator[str]:
         names = list(report.policies)
         yield from _policy_table(names, build_rows(report.summary.policies))
         yield from (escape(" ".join(caption(names))), "")
+    yield from _listing("The slowest jobs", list_slowest_jobs(report))
     yield from ("## What was run", "")
     for name, record in report.runs.items():
         yield from _run(record, name if len(report.runs) > 1 else "")

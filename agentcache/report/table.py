@@ -65,6 +65,11 @@ def format_number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 99.95 else f"{value:#.3g}" if value else "0"
 
 
+def show_share(part: int, whole: int) -> str:
+    """Format a share in percent; that of nothing is no data."""
+    return f"{100 * part / whole:.1f} %" if whole else NO_DATA
+
+
 def _format_count(value: float) -> str:
     return f"{value:,.0f}"
 

@@ -21,7 +21,8 @@ from agentcache.engine.views import (
 )
 from agentcache.front_end.client_sessions import find_job_path
 from agentcache.report.content import MAX_LISTED, Listing
-from agentcache.report.table import NO_DATA, format_number
+from agentcache.report.job_rows import COLUMNS, tell_job
+from agentcache.report.table import NO_DATA, format_number, show_share
 from agentcache.server.live_run import NamedJob
 
 _CHANGE_COLUMNS = ("Job", "Turn", "Token", "Message", "What changed")
@@ -79,11 +80,11 @@ def _tiles_of_tokens(runtimes: Sequence[RuntimeCounts]) -> Iterator[Tile]:
     )
     yield Tile(
         "Token hit rate",
-        _show_share(hit, prompt),
+        show_share(hit, prompt),
         f"{hit:,} of {prompt:,} prompt tokens" if prompt else "no prompt yet",
     )
     yield from _tiles_of_places(prompt, runtimes)
-    share = f"{_show_share(recomputed, prompt)} of the prompt tokens" if prompt else "no prompt yet"
+    share = f"{show_share(recomputed, prompt)} of the prompt tokens" if prompt else "no prompt yet"
     yield Tile("Tokens recomputed", f"{recomputed:,}", share)
     missed = _list_causes(one.missed_tokens for one in runtimes)
     yield Tile("Tokens missed", f"{prompt - hit:,}", missed if prompt else "no prompt yet")
@@ -100,7 +101,7 @@ def _tiles_of_places(prompt: int, runtimes: Sequence[RuntimeCounts]) -> Iterator
     fetched += [f"{hits[place]:,} from {place}" for place in ("disk", "elsewhere") if hits[place]]
     yield Tile(
         "Hit on the GPU, and fetched",
-        f"{_show_share(hits['gpu'], prompt)} + {_show_share(hits.total() - hits['gpu'], prompt)}",
+        f"{show_share(hits['gpu'], prompt)} + {show_share(hits.total() - hits['gpu'], prompt)}",
         ", ".join(fetched),
     )
     # Only of a cache that is steered it is known how blocks were lost.
@@ -117,8 +118,8 @@ def _tiles_of_comparison(compared: Sequence[ComparisonCounts]) -> Iterator[Tile]
     )
     saved_s = sum(one.saved_s - one.lost_s for one in compared)
     detail = (
-        f"estimate, against a shadow LRU of the same requests: it would have hit {_show_share(lru, prompt)} of the "
-        f"prompt tokens, {_show_share(reused, prompt)} were reused"
+        f"estimate, against a shadow LRU of the same requests: it would have hit {show_share(lru, prompt)} of the "
+        f"prompt tokens, {show_share(reused, prompt)} were reused"
     )
     yield Tile(
         "Prefill saved against LRU",
@@ -183,20 +184,21 @@ def list_ended_jobs(jobs: Sequence[NamedJob]) -> Listing:
         (
             job.name,
             total.cause or NO_DATA,
-            f"{total.turns:,}",
-            format_number(total.latency_s),
-            NO_DATA if total.ttft_mean_s is None else format_number(total.ttft_mean_s),
-            f"{total.prompt_tokens:,}",
-            _show_share(total.cached_tokens, total.prompt_tokens),
-            f"{total.output_tokens:,}",
-            ", ".join(f"{format_number(seconds)} {reason}" for reason, seconds in total.waits_s.items()) or NO_DATA,
+            *tell_job(
+                turns=total.turns,
+                latency_s=total.latency_s,
+                ttft_mean_s=total.ttft_mean_s,
+                prompt_tokens=total.prompt_tokens,
+                cached_tokens=total.cached_tokens,
+                output_tokens=total.output_tokens,
+                waited=", ".join(f"{format_number(seconds)} {why}" for why, seconds in total.waits_s.items()),
+            ),
             format_number(total.gpu_s),
         )
         for job, total in ended[:MAX_LISTED]
     ]
-    columns = ("Job", "Ended by", "Turns", "Latency (s)", "TTFT, mean (s)", "Prompt tokens", "Cached", "Output tokens")
     links = [find_job_path(job.view.session) for job, _ in ended[:MAX_LISTED]]
-    return Listing((*columns, "Waited (s)", "GPU (s)"), rows, max(0, len(ended) - MAX_LISTED), links)
+    return Listing(("Job", "Ended by", *COLUMNS, "GPU (s)"), rows, max(0, len(ended) - MAX_LISTED), links)
 
 
 def list_tools(engines: Sequence[EngineSnapshot]) -> Listing:
@@ -238,10 +240,6 @@ def _describe_pins(job: NamedJob) -> str:
 def _list_causes(counts: Iterable[Mapping[Any, int]]) -> str:
     total: Counter[str] = reduce(lambda sum_, one: sum_ + Counter(one), counts, Counter())
     return ", ".join(f"{number:,} {cause}" for cause, number in total.most_common()) or "none yet"
-
-
-def _show_share(part: int, whole: int) -> str:
-    return f"{100 * part / whole:.1f} %" if whole else NO_DATA
 
 
 def list_changes(jobs: Sequence[NamedJob]) -> Listing:

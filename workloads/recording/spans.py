@@ -116,6 +116,8 @@ class _Tracer:
 def _find_end(call: ModelCall) -> End:
     if call.failed:
         return "failed"
+    if "abort" in call.reasons:
+        return "aborted"
     if _ASKS_TOOLS.intersection(call.reasons):
         return "calls"
     return "length" if _CUT_OFF.intersection(call.reasons) else "answer"

@@ -192,7 +192,7 @@ class DownExporter(SpanExporter):
         return SpanExportResult.FAILURE
 
 
-def test_a_collector_that_is_down_loses_spans_and_is_told_of_once(vllm_log: pytest.LogCaptureFixture) -> None:
+def test_a_collector_that_is_down_loses_spans_and_is_told_once(vllm_log: pytest.LogCaptureFixture) -> None:
     traced = Traced(DownExporter())
     for _ in range(3):
         traced.converse()

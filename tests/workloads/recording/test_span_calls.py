@@ -131,6 +131,27 @@ def test_layers_that_trace_one_request_tell_of_it_once(tmp_path: Path) -> None:
     ]
 
 
+def test_a_client_and_its_server_tell_of_a_reply_once(tmp_path: Path) -> None:
+    writer = Writer()
+    for turn, prompt in enumerate((1200, 1300)):
+        reply = {"gen_ai.response.id": f"chatcmpl-{turn}"}
+        writer.add("chat m", 5 * turn, 3, trace="client", **ask(prompt, 30, **reply))
+        writer.add(
+            "llm_request",
+            5 * turn + 0.1,
+            2.9,
+            trace=f"{turn}",
+            **ask(prompt, 30, **{"gen_ai.request.id": f"chatcmpl-{turn}"}),
+        )
+        writer.add(
+            "chat m", 5 * turn + 0.1, 2.8, trace="job", **ask(prompt, 30, **reply, **{"gen_ai.conversation.id": "s"})
+        )
+    # Mocks give all replies one id.
+    writer.add("chat m", 20, 3, trace="client", **ask(1400, 30, **{"gen_ai.response.id": "chatcmpl-0"}))
+    found = [(line.input_length, line.session) for line in writer.read(tmp_path).requests]
+    assert found == [(1200, "s"), (1300, "s"), (1400, "client")]
+
+
 def test_layers_that_stand_side_by_side_tell_once_too(tmp_path: Path) -> None:
     writer = Writer()
     for began in (0, 0.5):  # Two at once, each traced by a callback and in the client, which knows no parent.

@@ -82,6 +82,15 @@ def test_calls_at_once_are_threads_of_their_own(tmp_path: Path) -> None:
     assert [[turn.context.tokens for turn in job.turns if turn.context] for job in jobs] == [[1000, 1200], [600, 700]]
 
 
+def test_agents_that_take_turns_are_threads_of_their_own(tmp_path: Path) -> None:
+    main, sub = {"gen_ai.agent.id": "main"}, {"agent_id": "sub"}
+    calls = chat(0, 1, 1000, 100, **main), chat(2, 1, 2000, 50, **sub), chat(4, 1, 2200, 9, **main)
+    first, second, third = read(tmp_path, *calls).requests
+    assert first.session == second.session == third.session
+    assert first.hash_ids[:1] == third.hash_ids[:1]
+    assert not {*second.hash_ids} & {*third.hash_ids}
+
+
 def test_jobs_wait_for_tools_and_for_people(tmp_path: Path) -> None:
     spans = (chat(0, 1, 600, 5, "tool_calls"), tool(1.5, "look"), chat(4, 1, 700, 5), chat(65, 1, 800, 5))
     loaded = load_sessions(write_spans(tmp_path / "s", *spans), jobs=None, max_context=None, max_gap_s=None)
@@ -102,6 +111,7 @@ def test_without_an_id_a_trace_is_the_conversation(tmp_path: Path) -> None:
     [
         ("stop", {}, "answer"),
         ("length", {}, "length"),
+        ("abort", {}, "aborted"),
         ("tool_use", {}, "calls"),
         ("stop", {"error.type": "timeout"}, "failed"),
     ],

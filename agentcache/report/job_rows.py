@@ -1,0 +1,67 @@
+"""Says in a row what a job took: in a run's report, and in a server's live one."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from statistics import fmean
+
+from agentcache.report.content import MAX_LISTED, Listing, Report
+from agentcache.report.events import RequestEvent
+from agentcache.report.policy_run import PolicyRun
+from agentcache.report.table import NO_DATA, format_number, show_share
+
+COLUMNS = (*("Turns", "Latency (s)", "TTFT, mean (s)", "Prompt tokens", "Cached", "Output tokens", "Waited (s)"),)
+
+
+def tell_job(
+    *,
+    turns: int,
+    latency_s: float,
+    ttft_mean_s: float | None,
+    prompt_tokens: int,
+    cached_tokens: int | None,
+    output_tokens: int,
+    waited: str,
+) -> tuple[str, ...]:
+    """Say what a job took, in the order of `COLUMNS`."""
+    return (
+        f"{turns:,}",
+        format_number(latency_s),
+        NO_DATA if ttft_mean_s is None else format_number(ttft_mean_s),
+        f"{prompt_tokens:,}",
+        NO_DATA if cached_tokens is None else show_share(cached_tokens, prompt_tokens),
+        f"{output_tokens:,}",
+        waited or NO_DATA,
+    )
+
+
+def list_slowest_jobs(report: Report) -> Listing:
+    """List the finished jobs that took longest, as many of each policy; none of closed loops."""
+    most = MAX_LISTED // max(1, len(report.policies)) or 1
+    rows = [(policy, *row) for policy, run in report.policies.items() for row in _list_jobs(run, most)]
+    jobs = sum(len(run.finished_jobs) for run in report.policies.values())
+    return Listing(("Policy", "Job", *COLUMNS), rows, jobs - len(rows))
+
+
+def _list_jobs(run: PolicyRun, most: int) -> Iterator[tuple[str, ...]]:
+    requests: dict[str, list[RequestEvent]] = defaultdict(list)
+    for request in run.answered:
+        requests[request.job].append(request)
+    for job in sorted(run.finished_jobs, key=lambda job: job.started_s - job.finished_s)[:most]:
+        own = requests[job.job]
+        ttfts = [each.ttft_s for each in own if each.ttft_s is not None]
+        cached = [each.cached_tokens for each in own if each.cached_tokens is not None]
+        queued = [each.queue_s for each in own if each.queue_s is not None]
+        yield (
+            job.job,
+            *tell_job(
+                turns=len(own),
+                latency_s=job.finished_s - job.started_s,
+                ttft_mean_s=fmean(ttfts) if ttfts else None,
+                prompt_tokens=sum(each.prompt_tokens for each in own),
+                cached_tokens=sum(cached) if cached else None,
+                output_tokens=sum(each.output_tokens for each in own),
+                waited=format_number(sum(queued)) if queued else "",
+            ),
+        )
