@@ -32,8 +32,8 @@ class JobNames:
         return blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8, key=self._key, person=b"job").hexdigest()
 
 
-class JobLog:
-    """The file of one engine, opened anew for each line: it may be moved away meanwhile."""
+class JobLog(Outbox[bytes]):
+    """The file of one engine, opened anew for each line: it may be moved away meanwhile. `lost` lines are missing."""
 
     def __init__(self, given: str, rank: int, names: JobNames) -> None:
         """Begin; `given` is the knob, `rank` the engine's."""
@@ -41,12 +41,7 @@ class JobLog:
         self._rank = rank
         self._names = names
         warning = "A job is missing in the job log, and agentcache:job_log_lost_total counts more"
-        self._lines = Outbox("agentcache-job-log", self._append, warning)
-
-    @property
-    def lost(self) -> int:
-        """Lines that are missing."""
-        return self._lines.lost
+        super().__init__("agentcache-job-log", self._append, warning)
 
     def write(self, summary: Mapping[str, Any], job: str, session: str) -> None:
         """Have the job of that name in the table written soon. Never waits, and never fails."""
@@ -54,11 +49,7 @@ class JobLog:
         line = {"engine": self._rank, "job": make_id(job), **summary}
         # Clients may call an agent by its session.
         named = {"session": session} if self._names.are_told else {"threads": [*map(make_id, summary["threads"])]}
-        self._lines.put(json.dumps(line | named).encode() + b"\n")
-
-    def close(self) -> None:
-        """Write what waits, within seconds. What comes later is not written."""
-        self._lines.close()
+        self.put(json.dumps(line | named).encode() + b"\n")
 
     def _append(self, lines: list[bytes]) -> None:
         for line in lines:

@@ -48,7 +48,7 @@ class JobTrace:
     root: Span | None = None
 
 
-class JobSpans:
+class JobSpans(Outbox[Callable[[], None]]):
     """The spans of one engine's jobs. `lost` ones did not arrive. Times are seconds on the engine's clock."""
 
     def __init__(self, exporter: SpanExporter, names: JobNames, *, model: str, rank: int, since_1970_s: float) -> None:
@@ -70,12 +70,7 @@ class JobSpans:
         warning = (
             "Spans are missing at the collector (--otlp-traces-endpoint), and agentcache:spans_lost_total counts more"
         )
-        self._outbox = Outbox[Callable[[], None]](_THREAD, self._send, warning, most=_MOST_SENT, gather_s=_GATHER_S)
-
-    @property
-    def lost(self) -> int:
-        """Spans that did not arrive."""
-        return self._outbox.lost
+        super().__init__(_THREAD, self._make_and_send, warning, most=_MOST_SENT, gather_s=_GATHER_S)
 
     def begin(self, job: str, began_s: float) -> JobTrace:
         """Begin the trace of a job. Nothing is sent before it has a turn."""
@@ -83,23 +78,23 @@ class JobSpans:
 
     def add_turn(self, trace: JobTrace, turn: TurnView, headers: Mapping[str, str] | None) -> None:
         """Tell of a turn that has ended; `headers` may name the span of the client that asked."""
-        self._outbox.put(partial(self._make_turn, trace, turn, headers))
+        self.put(partial(self._make_turn, trace, turn, headers))
 
     def add_pause(self, trace: JobTrace, turn: TurnView, now_s: float) -> None:
         """Tell of the tools that a turn called, whose results have come now."""
         for tool in turn.tools:
-            self._outbox.put(partial(self._make_tool, trace, turn, tool, now_s))
+            self.put(partial(self._make_tool, trace, turn, tool, now_s))
 
     def end(self, trace: JobTrace, summary: JobSummary, finished_s: float) -> None:
         """Tell of a job that is over, whose last reply was complete at `finished_s`."""
-        self._outbox.put(partial(self._make_root, trace, summary, finished_s))
+        self.put(partial(self._make_root, trace, summary, finished_s))
 
     def close(self) -> None:
         """Send what waits, within seconds."""
-        self._outbox.close()
+        super().close()
         self._exporter.shutdown()
 
-    def _send(self, makers: Sequence[Callable[[], None]]) -> None:
+    def _make_and_send(self, makers: Sequence[Callable[[], None]]) -> None:
         for make in makers:
             make()
         spans = self._ended.get_finished_spans()

@@ -5,35 +5,33 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from statistics import fmean
+from typing import NamedTuple
 
 from agentcache.report.content import MAX_LISTED, Listing, Report
 from agentcache.report.events import RequestEvent
 from agentcache.report.policy_run import PolicyRun
 from agentcache.report.table import NO_DATA, format_number, show_share
 
-COLUMNS = (*("Turns", "Latency (s)", "TTFT, mean (s)", "Prompt tokens", "Cached", "Output tokens", "Waited (s)"),)
+COLUMNS = ("Turns", "Latency (s)", "TTFT, mean (s)", "Prompt tokens", "Cached", "Output tokens", "Waited (s)")
 
 
-def tell_job(
-    *,
-    turns: int,
-    latency_s: float,
-    ttft_mean_s: float | None,
-    prompt_tokens: int,
-    cached_tokens: int | None,
-    output_tokens: int,
-    waited: str,
-) -> tuple[str, ...]:
-    """Say what a job took, in the order of `COLUMNS`."""
-    return (
-        f"{turns:,}",
-        format_number(latency_s),
-        NO_DATA if ttft_mean_s is None else format_number(ttft_mean_s),
-        f"{prompt_tokens:,}",
-        NO_DATA if cached_tokens is None else show_share(cached_tokens, prompt_tokens),
-        f"{output_tokens:,}",
-        waited or NO_DATA,
-    )
+class JobFigures(NamedTuple):
+    """What a job took, in the order of `COLUMNS`; tokens of all its prompts and replies."""
+
+    turns: int
+    latency_s: float
+    ttft_mean_s: float | None
+    prompt_tokens: int
+    cached_tokens: int | None
+    output_tokens: int
+    waited: str
+
+    def tell(self) -> tuple[str, ...]:
+        """Write the figures as cells of a table."""
+        ttft = NO_DATA if self.ttft_mean_s is None else format_number(self.ttft_mean_s)
+        cached = NO_DATA if self.cached_tokens is None else show_share(self.cached_tokens, self.prompt_tokens)
+        tokens = f"{self.prompt_tokens:,}", cached, f"{self.output_tokens:,}"
+        return f"{self.turns:,}", format_number(self.latency_s), ttft, *tokens, self.waited or NO_DATA
 
 
 def list_slowest_jobs(report: Report) -> Listing:
@@ -53,15 +51,8 @@ def _list_jobs(run: PolicyRun, most: int) -> Iterator[tuple[str, ...]]:
         ttfts = [each.ttft_s for each in own if each.ttft_s is not None]
         cached = [each.cached_tokens for each in own if each.cached_tokens is not None]
         queued = [each.queue_s for each in own if each.queue_s is not None]
-        yield (
-            job.job,
-            *tell_job(
-                turns=len(own),
-                latency_s=job.finished_s - job.started_s,
-                ttft_mean_s=fmean(ttfts) if ttfts else None,
-                prompt_tokens=sum(each.prompt_tokens for each in own),
-                cached_tokens=sum(cached) if cached else None,
-                output_tokens=sum(each.output_tokens for each in own),
-                waited=format_number(sum(queued)) if queued else "",
-            ),
-        )
+        prompt, output = (sum(getattr(each, f"{name}_tokens") for each in own) for name in ("prompt", "output"))
+        latency_s, ttft_s = job.finished_s - job.started_s, fmean(ttfts) if ttfts else None
+        waited = format_number(sum(queued)) if queued else ""
+        figures = JobFigures(len(own), latency_s, ttft_s, prompt, sum(cached) if cached else None, output, waited)
+        yield job.job, *figures.tell()

@@ -9,6 +9,7 @@ from functools import reduce
 from itertools import islice
 from typing import Any
 
+from agentcache.engine.job_summary import JobSummary
 from agentcache.engine.rpc.snapshot import EngineSnapshot
 from agentcache.engine.views import (
     ChangeText,
@@ -21,7 +22,7 @@ from agentcache.engine.views import (
 )
 from agentcache.front_end.client_sessions import find_job_path
 from agentcache.report.content import MAX_LISTED, Listing
-from agentcache.report.job_rows import COLUMNS, tell_job
+from agentcache.report.job_rows import COLUMNS, JobFigures
 from agentcache.report.table import NO_DATA, format_number, show_share
 from agentcache.server.live_run import NamedJob
 
@@ -184,21 +185,19 @@ def list_ended_jobs(jobs: Sequence[NamedJob]) -> Listing:
         (
             job.name,
             total.cause or NO_DATA,
-            *tell_job(
-                turns=total.turns,
-                latency_s=total.latency_s,
-                ttft_mean_s=total.ttft_mean_s,
-                prompt_tokens=total.prompt_tokens,
-                cached_tokens=total.cached_tokens,
-                output_tokens=total.output_tokens,
-                waited=", ".join(f"{format_number(seconds)} {why}" for why, seconds in total.waits_s.items()),
-            ),
+            *_count_job(total).tell(),
             format_number(total.gpu_s),
         )
         for job, total in ended[:MAX_LISTED]
     ]
     links = [find_job_path(job.view.session) for job, _ in ended[:MAX_LISTED]]
     return Listing(("Job", "Ended by", *COLUMNS, "GPU (s)"), rows, max(0, len(ended) - MAX_LISTED), links)
+
+
+def _count_job(total: JobSummary) -> JobFigures:
+    waited = ", ".join(f"{format_number(seconds)} {reason}" for reason, seconds in total.waits_s.items())
+    tokens = total.prompt_tokens, total.cached_tokens, total.output_tokens
+    return JobFigures(total.turns, total.latency_s, total.ttft_mean_s, *tokens, waited)
 
 
 def list_tools(engines: Sequence[EngineSnapshot]) -> Listing:
