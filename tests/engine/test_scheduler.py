@@ -107,7 +107,7 @@ def test_agentcache_with_two_steps_in_flight_loses_nothing(
     config = make_config(tiny_model_path, SCHEDULER_CLASS, is_async=is_async, policy="agentcache")
     scheduler = make_scheduler(config, NUM_BLOCKS, clock=itertools.count(1.0).__next__)
     turns: list[TurnView] = []
-    monkeypatch.setattr(scheduler.tracker.stats, "add_turn", lambda _, turn: turns.append(turn))
+    monkeypatch.setattr(scheduler.tracker.stats, "add_turn", lambda _, turn, __: turns.append(turn))
     mix = JobMix(LoneScheduler(scheduler, in_flight=2, shadow=True), random.Random(3))
     mix.run(waves=2, wave_steps=60)
     assert_eventful(mix)
