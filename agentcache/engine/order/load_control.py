@@ -80,7 +80,7 @@ class LoadControl:
         """Tell whether the request has to wait for its turn."""
         if self._limits and now_s >= state.look_again_s:
             self.look(request, state, now_s)
-        return self._limits and state.kept_tokens < _KEPT_SHARE * request.num_tokens
+        return self._computes(request, state)
 
     def holds(self, request: Request, state: RequestState, now_s: float) -> bool:
         """Tell whether the request, of those that are limited, waits in this step and lets others pass."""
@@ -94,11 +94,17 @@ class LoadControl:
         return True
 
     def admitted(self, request: Request, state: RequestState, now_s: float) -> None:
-        """Note that the request runs: if it was its turn, others wait until that has paid."""
-        if self._next == request.request_id:
+        """Note that the request runs: if it computes its context, others wait until that has paid.
+
+        So they do where it went without its turn, because nothing ran: it took others' room all the same.
+        """
+        if self._computes(request, state):
             seconds = self._find_seconds(request.num_tokens, state.kept_tokens)
-            self._next_s = now_s + seconds / self._share
+            self._next_s = max(self._next_s, now_s + seconds / self._share)
             self._next = None
+
+    def _computes(self, request: Request, state: RequestState) -> bool:
+        return self._limits and state.kept_tokens < _KEPT_SHARE * request.num_tokens
 
     def _count_kept(self, request: Request, hits: Sequence[KVCacheBlock]) -> int:
         """Count the tokens of the request that are in either cache. Each group of layers has a block for them."""

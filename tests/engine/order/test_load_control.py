@@ -46,8 +46,12 @@ def make_hits(count: int) -> list[KVCacheBlock]:
 
 
 def come_back(tracked: Tracked, name: str, kept_blocks: int = 0) -> Request:
-    """A job's second turn, of whose prompt so many blocks are cached still."""
+    """A job's second turn, of whose prompt so many blocks are cached still; its first went while there was room."""
+    short, tracked.short = tracked.short, False
+    tracked.tracker.step()
     history = tracked.turn(f"{name} first", ASKED, session=name, calls=(SEARCH,))
+    tracked.short = short
+    tracked.tracker.step()
     tracked.hits = make_hits(kept_blocks)
     request = tracked.ask(f"{name} second", [*history, 5], session=name)
     tracked.hits = []
@@ -80,6 +84,29 @@ def test_a_turn_without_its_context_waits_and_lets_others_pass() -> None:
         tracked.hits = make_hits(5)
         assert not tracked.tracker.find_wait(kept, available=100), "it is out of patience"
     assert tracked.tracker.waiting.load_control.held_turns == 1, "a turn counts once"
+
+
+def test_a_turn_that_goes_since_nothing_runs_delays_the_next() -> None:
+    tracked = make_controlled()
+    alone, behind = come_back(tracked, "alone"), come_back(tracked, "behind")
+    begins_s = tracked.clock.now_s = PAID_S - 1.0
+    tracked.admit(alone)
+    tracked.clock.now_s = PAID_S + 1.0
+    tracked.tracker.step()
+    assert tracked.tracker.find_wait(behind, available=100) == "load"
+    tracked.clock.now_s = begins_s + alone.num_tokens / SHARE
+    tracked.tracker.step()
+    assert not tracked.tracker.find_wait(behind, available=100)
+
+
+def test_a_small_turn_behind_a_large_one_shortens_no_wait() -> None:
+    tracked = make_controlled()
+    small = tracked.ask("small", ASKED[:2], session="small")
+    tracked.admit(small)
+    lost = come_back(tracked, "lost")
+    tracked.clock.now_s = PAID_S - 1.0
+    tracked.tracker.step()
+    assert tracked.tracker.find_wait(lost, available=100) == "load"
 
 
 @pytest.mark.parametrize("pinned", [0, 50])
@@ -227,6 +254,7 @@ def lose_context(model_path: str, *, short: bool = True) -> tuple[LoneScheduler,
     lone = make_small(model_path)
     control, now_s = lone.scheduler.tracker.waiting.load_control, lone.scheduler.clock()
     control.is_short = lambda: short
+    control.step()
     compute_another(control, 100_000, now_s)
     first = tokens_of(1, 200)
     lone.add("a", first, 4, calls=(SEARCH,), session_id="a")
