@@ -163,8 +163,8 @@ $(LITELLM)/bin/litellm:
 test-litellm: setup $(LITELLM)/bin/litellm
 	AGENTCACHE_LITELLM=$(LITELLM)/bin/litellm $(BIN)/python -m pytest tests/server/test_litellm.py -rs
 
-# Forty-four jobs within five seconds, in a cache that holds about seven of them when they end. How the settings were
-# chosen, and what other seeds gave: docs/results/demo.md.
+# Forty-four jobs within five seconds, in a cache that holds about seven of them when they end. What other
+# seeds gave: results/demo.jsonl.
 demo: setup
 	$(BIN)/agentcache replay bfcl --model demo --policy vllm --policy agentcache --jobs 44 --rate 10 --arrival poisson \
 	  --scale 0.05 --tool-latency lognormal:0.6,0.66 --kv-tokens 12500 --seed 0 --out runs/demo --overwrite

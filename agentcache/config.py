@@ -3,8 +3,8 @@
 Each knob says where its default comes from:
 
 - paper: AsymCache, with the name of the section
-- measured: varied, with the file and section of docs/results/ that have the figures
-- chosen: on the recordings or seeds that are named; "the sessions" are those of docs/results/coding-sessions.md
+- measured: varied, with the page and section, or the file of results/, that has the figures
+- chosen: on the recordings or seeds that are named; "the sessions" are recorded ones of Claude Code
 - assumed: never tuned
 - not tuned: a switch, a name, or a limit that only has to be large enough
 
@@ -53,7 +53,7 @@ class PinsConfig(KnobGroup):
         1.0,
         "share of the cache that pins may take",
         "measured: on BFCL seeds 3 to 5 half is as good and a quarter 2 % slower "
-        '(docs/results/bfcl.md, "What pins may take")',
+        '(docs/results/what-did-not-work.md, "Pins")',
         **SHARE,
     )
     tenant_budget: float = knob_field(1.0, "share of that for one tenant (cache_salt)", _OPT_IN, **SHARE)
@@ -66,9 +66,9 @@ class OrderConfig(KnobGroup):
     patience_s: float | None = knob_field(
         None,
         "seconds since its arrival after which a request goes first and may take pinned blocks; None: the policy's",
-        'chosen: policy agentcache has 15, of 8 to 30 s on BFCL seeds 0, 1 and 4 (docs/results/front.md, "How it '
-        'was chosen"); it may have less with windows, recurrent layers or a CPU cache '
-        "(docs/tuning.md)",
+        "chosen: policy agentcache has 15, of 8 to 30 s on BFCL seeds 0, 1 and 4 "
+        '(docs/results/what-did-not-work.md, "The order of jobs"); it may have less with windows, '
+        "recurrent layers or a CPU cache (docs/tuning.md)",
         **NOT_NEGATIVE,
     )
     recompute_share: float | None = knob_field(
@@ -77,7 +77,7 @@ class OrderConfig(KnobGroup):
         "than 0.8 of their prompts cached; less of it is more throughput and longer waits; 0: "
         "no turn waits for it; None leaves it to the policy",
         "chosen: policy agentcache has 0.25, of 0.15, 0.25 and 0.4 on seeds 0 and 1 "
-        '(docs/results/closed-loop-choices.md, "Load control")',
+        '(docs/results/what-did-not-work.md, "More agents than fit")',
         **SHARE,
     )
 
@@ -88,13 +88,12 @@ class TierConfig(KnobGroup):
     enabled: bool = knob_field(
         True,
         "whether policies that can (agentcache, agentcache-interactive) steer it, or leave it to vLLM",
-        'measured: H200s, jobs end sooner than with vLLM\'s (docs/results/host-memory.md, "What you get")',
+        'measured: H200s, jobs end sooner than with vLLM\'s (docs/results.md, "Web-search agents")',
     )
     link_gb_s: float | None = knob_field(
         None,
         "gigabytes a second between the CPU cache and each GPU, one way; None takes them from the profile, or 42",
-        "measured: one H200, 1,024 blocks; 33 to 52 by their number, 26 each way at once "
-        '(docs/results/host-memory-link.md, "Measured")',
+        "measured: one H200, 1,024 blocks; 33 to 52 by their number, 26 each way at once (results/link.jsonl)",
         **POSITIVE,
     )
 
@@ -171,7 +170,7 @@ class AgentCacheConfig(KnobGroup):
     policy: str = knob_field(
         DEFAULT_POLICY,
         "which blocks to evict; see agentcache.policy.registry",
-        'measured: a mean job latency of three quarters of vLLM\'s (docs/results/bfcl.md, "Twenty other seeds")',
+        'measured: a mean job latency of three quarters of vLLM\'s (docs/results.md, "Web-search agents")',
     )
     evictor: str | None = knob_field(
         None,
@@ -208,7 +207,7 @@ class AgentCacheConfig(KnobGroup):
         60.0,
         "seconds of idle time at which reuse becomes unlikely; the 99th percentile of gaps is a good choice",
         "assumed; since measured on the sessions: 15 s is worse, 240 s as good "
-        '(docs/results/paper-parameters.md, "How much the paper\'s parameters matter"). '
+        '(docs/results/what-did-not-work.md, "The evictor"). '
         "The paper takes the 99th percentile of gaps (Frequency Value Definition)",
         **POSITIVE,
     )

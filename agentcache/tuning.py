@@ -44,7 +44,7 @@ class Tuning(KnobGroup):
         0.7e-3,
         "seconds that a fill request takes beside its tokens; cached segments that save less are dropped",
         "assumed; at 1,024 tokens, two more fill requests were measured to take 0.3 and 0.5 ms together "
-        '(docs/results/multi-segment-reuse.md, "Multi-segment reuse: time to first token")',
+        "(results/segments.jsonl)",
         **NOT_NEGATIVE,
     )
 
@@ -52,15 +52,14 @@ class Tuning(KnobGroup):
     chunking_threshold: int = knob_field(
         32,
         "running decodes above which the budget shrinks",
-        "measured: the lowest TTFT of five budgets; the paper gives no number "
-        '(docs/results/adaptive-chunking.md, "Adaptive chunking")',
+        "measured: the lowest TTFT of five budgets; the paper gives no number (results/segments.jsonl)",
         **COUNT,
     )
     chunking_floor: int = knob_field(
         1024,
         "tokens of prefill that every step may have",
         "assumed; only 512 was measured beside it, with a threshold of 4; the paper gives no number "
-        '(docs/results/adaptive-chunking.md, "Adaptive chunking")',
+        "(results/segments.jsonl)",
         **COUNT,
     )
 
@@ -70,7 +69,7 @@ class Tuning(KnobGroup):
         "prior weight, in pseudo-returns per age bin (four bins to a doubling): of all classes of requests against one "
         "class, and of what is assumed against all classes",
         "chosen: of 0.03, 0.1, 0.3 and 1, on four sets of 32 of the sessions "
-        '(docs/results/coding-sessions.md, "With the agent runtime")',
+        '(docs/results/what-did-not-work.md, "The evictor")',
         **POSITIVE,
     )
 
@@ -79,7 +78,7 @@ class Tuning(KnobGroup):
         20.0,
         "seconds after which a pin is decided again",
         "chosen: of 5, 15, 20 and 60 s in closed loops of seed 0 and on BFCL seeds 0 and 1 "
-        '(docs/results/closed-loop-choices.md, "Load control")',
+        '(docs/results/what-did-not-work.md, "More agents than fit")',
         **POSITIVE,
     )
     min_chance: float = knob_field(
@@ -97,8 +96,8 @@ class Tuning(KnobGroup):
     least_wait_s: float | None = knob_field(
         None,
         "seconds that a wait for pins must be worth to be begun; policy agentcache has 0 with a CPU cache",
-        'chosen: policy agentcache has 1, against 0 on mini-swe-agent seeds 0 to 3 (docs/results/front.md, "How '
-        'it was chosen")',
+        "chosen: policy agentcache has 1, against 0 on mini-swe-agent seeds 0 to 3 "
+        '(docs/results/what-did-not-work.md, "The order of jobs")',
         **NOT_NEGATIVE,
     )
     reserve: float | None = knob_field(
@@ -113,15 +112,15 @@ class Tuning(KnobGroup):
         None,
         "share of what running requests hold for which juniors leave as much free as for what is pinned",
         "chosen: policy agentcache has 0, with windows or recurrent layers 1, on seeds 0 to 3 "
-        '(docs/results/families.md, "Chosen")',
+        '(docs/results/what-did-not-work.md, "Models and the simulator")',
         **SHARE,
     )
     juniors: float | None = knob_field(
         None,
         "of the jobs under way, the share with the fewest turns behind them, which leaves the reserve free as new jobs "
         "do",
-        'chosen: policy agentcache has 0.8, of 0.65 to 0.9 on BFCL seeds 0, 1 and 4 (docs/results/front.md, "How '
-        'it was chosen")',
+        "chosen: policy agentcache has 0.8, of 0.65 to 0.9 on BFCL seeds 0, 1 and 4 "
+        '(docs/results/what-did-not-work.md, "The order of jobs")',
         **SHARE,
     )
     longest_wait_s: float | None = knob_field(
@@ -136,7 +135,7 @@ class Tuning(KnobGroup):
         None,
         "seconds until copies begin; blocks that save less by being fetched are computed; None takes them from the "
         "profile, or 0.00006",
-        'measured: one H200, 1,024 blocks (docs/results/host-memory-link.md, "Measured")',
+        "measured: one H200, 1,024 blocks (results/link.jsonl)",
         **NOT_NEGATIVE,
     )
 
@@ -167,7 +166,7 @@ class Tuning(KnobGroup):
         1000,
         "latest reuse gaps whose mean is the present lifespan",
         "assumed; since measured on the sessions: 10 is worse, 100 and 10,000 as good "
-        '(docs/results/paper-parameters.md, "How much the paper\'s parameters matter")',
+        '(docs/results/what-did-not-work.md, "The evictor")',
         **COUNT,
     )
     # λ grows with the exponential of that mean, so that a limit which looks large pins it to one side.
@@ -175,7 +174,7 @@ class Tuning(KnobGroup):
         1e300,
         "λ, which follows that mean, stays between 1/limit and limit",
         "measured: better than 1e6 on the sessions when it was set, 4 % worse than that since factors came "
-        '(docs/results/paper-parameters.md, "How much the paper\'s parameters matter")',
+        '(docs/results/what-did-not-work.md, "The evictor")',
         ge=1,
         le=1e300,
     )

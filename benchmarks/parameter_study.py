@@ -1,6 +1,6 @@
 """How much the three parameters of the return function matter: the paper's hyper-parameter study, simulated.
 
-python benchmarks/parameter_study.py --data longbench.jsonl --seeds 0 1 2 --out runs --plot docs/parameters.png
+python benchmarks/parameter_study.py --data longbench.jsonl --seeds 0 1 2 --out runs --plot runs/parameters.png
 
 Llama-3.1-8B on an H20, the paper's cache, 50 LongBench sessions at 0.02 a second with short pauses. One parameter of
 `asymcache` is changed at a time; a run whose folder holds a summary already is not run again.

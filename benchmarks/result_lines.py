@@ -27,7 +27,7 @@ SEEDS_OF_AN_INTERVAL = 5
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """`where` is "GPU: NAME", "simulated: NAME" or "CPU: NAME"; `source` is a commit, and the page there that has it."""
+    """`where` is "GPU: NAME", "simulated: NAME" or "CPU: NAME"; `source` is a commit and its page that has the run."""
 
     date: str | None
     commit: str | None

@@ -1,4 +1,4 @@
-"""The simulated tables of docs/results/: each is a set of `agentcache simulate` commands, run and put side by side.
+"""The simulated tables of coding sessions and the paper: sets of `agentcache simulate`, run and put side by side.
 
 python benchmarks/simulations.py claude-code --data FOLDER_OF_TRACES --out DIR
 python benchmarks/simulations.py lifespan-window --data FOLDER_OF_TRACES --out DIR

@@ -1,9 +1,8 @@
-"""Formats what the tables of docs/results.md have in their cells: changes with their spread, tokens, commits, seeds."""
+"""Formats the cells of the tables of docs/results.md: changes with their spread, tokens, commits, places."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import groupby
 
 from result_lines import Comparison, Run
 
@@ -42,15 +41,6 @@ def show_commits(*runs: Run) -> str:
 def list_stock(runs: Iterable[Run], policy: str = "vllm") -> list[Run]:
     """The runs of a policy with no flag, but for how vLLM's own CPU cache stores."""
     return [run for run in runs if run.policy == policy and run.flags in STOCK_CPU_CACHE]
-
-
-def show_seeds(seeds: Iterable[int]) -> str:
-    """Three and more that follow each other are a range."""
-    ordered, ranges = sorted(set(seeds)), []
-    for _, group in groupby(enumerate(ordered), key=lambda pair: pair[1] - pair[0]):
-        near = [str(seed) for _, seed in group]
-        ranges += [f"{near[0]} to {near[-1]}"] if len(near) > 2 else near
-    return ", ".join(ranges) or "–"
 
 
 def show_place(where: str) -> str:

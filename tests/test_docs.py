@@ -15,8 +15,16 @@ TOP = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", 
 PAGES = [*TOP, *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "results").glob("*.md"))]
 FOLDERS = ("agentcache", "benchmarks", "csrc", "docs", "examples", "tests", "tool_runtime", "workloads")
 # In words: a limit of lines makes lines long.
-LENGTHS = {"README.md": 800, "docs/results.md": 900}
+LENGTHS = {"README.md": 800}
+# The same for pages of figures, where a figure is no word.
+WORDS = {"docs/results.md": 1500, "docs/results/what-did-not-work.md": 1500, "docs/reproduce.md": 900}
+SENTENCE, CELL, TABLES = 40, 120, 12
 
+WORD = re.compile(r"[^\s|]*[^\W\d_][^\s|]*")
+# Headings, tables, commands and comments are no sentences.
+NO_PROSE = re.compile(r"^(?:#|\||    |<!--).*$", re.MULTILINE)
+# Ends of sentences, paragraphs and points.
+SENTENCE_END = re.compile(r"[.!?][\"*)]*\s+|\n\s*\n|\n(?=- )")
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ +(.*)$", re.MULTILINE)
 # `a/folder/`, `a/file.py`; capitals are place holders.
@@ -87,6 +95,39 @@ def test_a_test_stands_behind_each_row_of_what_works() -> None:
 @pytest.mark.parametrize("page", LENGTHS)
 def test_first_pages_stay_short(page: str) -> None:
     assert len((ROOT / page).read_text().split()) <= LENGTHS[page]
+
+
+def count_words(text: str) -> int:
+    return len(WORD.findall(text))
+
+
+def list_long_sentences(text: str) -> list[str]:
+    sentences = SENTENCE_END.split(NO_PROSE.sub("", text))
+    return [sentence for sentence in sentences if count_words(sentence) > SENTENCE]
+
+
+def list_wide_cells(text: str) -> list[str]:
+    cells = (cell.strip() for line in text.splitlines() if line.startswith("|") for cell in line.split("|"))
+    return [cell for cell in cells if len(cell) > CELL]
+
+
+def test_what_is_too_long_is_found() -> None:
+    text = f"# {'a ' * 50}\n\nOne {'a ' * 39}a.\nTwo: {'b ' * 39}\n\n| {'c' * 121} | {'d' * 120} |\n"
+    assert [sentence.split()[0] for sentence in list_long_sentences(text)] == ["One"]
+    assert list_wide_cells(text) == ["c" * 121]
+    assert count_words("one, 2 | 3.5 % `four`") == 2
+
+
+@pytest.mark.parametrize("page", WORDS)
+def test_pages_of_figures_are_short(page: str) -> None:
+    text = (ROOT / page).read_text()
+    assert count_words(text) <= WORDS[page]
+    assert list_long_sentences(text) == []
+    assert list_wide_cells(text) == []
+
+
+def test_all_results_stand_in_a_dozen_tables() -> None:
+    assert len(re.findall(r"^\| -", (ROOT / "docs" / "results.md").read_text(), re.MULTILINE)) <= TABLES
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

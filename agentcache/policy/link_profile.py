@@ -63,7 +63,7 @@ def assume_link(pcie_s: float) -> LinkSpeeds:
     """Return what is assumed of a link of so many bytes/s by its data sheet, where no profile says more.
 
     Both shares are those of one H200 with 64 GB/s: 42 GB/s with 1,024 blocks of 2 MiB, and 26 each way at once
-    (docs/results/host-memory-link.md, "Measured").
+    (results/link.jsonl).
     """
     one_way = LinkSpeed(latency_s=0.00006, gb_s=42.0 * pcie_s / 64e9)
     return LinkSpeeds(fetch=one_way, store=one_way, both_share=26 / 42)

@@ -29,8 +29,8 @@ class Learning:
     (agentcache/tuning.py). `least_wait_s` is added to every wait: differences far below it do not count.
     """
 
-    # Window and wait were chosen with the evictor's other settings, on 32 of the sessions of
-    # docs/results/coding-sessions.md and BFCL seeds 0 to 2. Which others were tried was not written down.
+    # Window and wait were chosen with the evictor's other settings, on 32 Claude Code
+    # sessions and BFCL seeds 0 to 2. Which others were tried was not written down.
     window: int = 4000
     prior_returns: float = 0.1
     least_wait_s: float = 1.0
@@ -129,10 +129,9 @@ _FACTORS = RuntimePolicy(factors=True)
 _RELEASED = RuntimePolicy(
     ttl="released", pin_rank="deadline", wait_for_pins="always", order=Order(), victim="latest job"
 )
-# Mean job latency is traded against the time to first token (docs/results/front.md). Chosen by simulations of BFCL's
-# seeds 0 to 9: a reserve of none, 0.1 and 0.25; of seeds 0, 1 and 4: patience of 8, 10, 15, 20 and 30 s, juniors of
-# 0.65 to 0.9; seniority on seeds 0 to 2 and 10 to 12. A recompute share of 0.15, 0.25 and 0.4 by closed loops,
-# seeds 0 and 1 (docs/results/closed-loop-choices.md#load-control).
+# Mean job latency is traded against the time to first token. Chosen by simulations of BFCL's seeds 0 to 9: a reserve of
+# none, 0.1 and 0.25; of seeds 0, 1 and 4: patience of 8, 10, 15, 20 and 30 s, juniors of 0.65 to 0.9; seniority on
+# seeds 0 to 2 and 10 to 12. A recompute share of 0.15, 0.25 and 0.4 by closed loops, seeds 0 and 1.
 _FOR_JOBS = Order(seniority_s=12.0, patience_s=15.0, least_wait_s=1.0, reserve=0.25, juniors=0.8, recompute_share=0.25)
 _OURS = RuntimePolicy(
     ttl="hazard",

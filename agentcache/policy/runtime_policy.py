@@ -22,11 +22,11 @@ Victim = Literal["last", "latest job", "cheapest"]
 SMALL_S = 0.2
 # No client is to give up: openai's and anthropic's wait for 600 s, and a prefill is still to come.
 LONGEST_S = 450.0
-# As shares of the seconds in which the whole cache is computed (docs/results/families.md#chosen): with windows, chosen
+# As shares of the seconds in which the whole cache is computed: with windows, chosen
 # on seeds 0 and 1; with states, on seeds 0 to 3, of 0.4, 0.6 and 0.8.
 _PATIENCE_WITH_WINDOWS = 1.0
 _PATIENCE_WITH_STATES = 0.8
-# Chosen on seeds 0 to 4, of 5, 8 and 15 s (docs/results/host-memory-waits.md#one-patience).
+# Chosen on seeds 0 to 4, of 5, 8 and 15 s (docs/results/what-did-not-work.md#the-order-of-jobs).
 _PATIENCE_BESIDE_TIER_S = 5.0
 
 

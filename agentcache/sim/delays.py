@@ -136,7 +136,7 @@ class Scan:
     each_victim: bool = False
 
 
-# One core of an AMD EPYC, 30,000 blocks: docs/results/decision-cost.md.
+# One core of an AMD EPYC, 30,000 blocks.
 SCANS = {
     "max-score": Scan(8e-9),
     "pensieve": Scan(5e-9),
@@ -199,8 +199,8 @@ class FrontEnd:
         return self.reply_s + beside * self.reply_beside_s
 
 
-# Fitted to 970 requests of two replays of BFCL on an H200 (docs/results/simulator-error.md): `vllm serve`'s one API
-# process, streaming, and the replay's client, on the 32 cores of a host with two such engines.
+# Fitted to 970 requests of two replays of BFCL on an H200 (what came of it: docs/results.md): `vllm serve`'s one
+# API process, streaming, and the replay's client, on the 32 cores of a host with two such engines.
 MEASURED_FRONT_END = FrontEnd(
     request_s=0.010, prompt_token_s=4.3e-6, request_beside_s=0.003, reply_s=0.018, reply_beside_s=0.001
 )

@@ -92,7 +92,7 @@ def test_noise_moves_the_fit_a_little() -> None:
 
 
 def test_the_measured_table_gives_about_what_is_assumed() -> None:
-    """The rows of docs/results/host-memory-link.md, "Measured"."""
+    """The rows of results/link.jsonl."""
     table = [
         (1, 19.2, 20.0, 13.1),
         (16, 33.3, 32.7, 23.2),

@@ -13,7 +13,7 @@ from agentcache.engine.cached_blocks import WatchedBlockMap, watch_cache
 from agentcache.engine.vllm.types import BlockHashWithGroupId, BlockPool, KVCacheBlock
 
 # Multiplies the value of a block that is on the GPU as well, which may lose it before it is stored again: it loses a
-# tenth or so of what is not stored (docs/results/host-memory-choices.md#copies-of-what-the-gpu-has).
+# tenth or so of what is not stored.
 _COPY_FACTOR = 0.1
 
 

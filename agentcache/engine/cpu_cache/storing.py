@@ -25,11 +25,10 @@ from agentcache.policy.price import Usefulness
 # While a block is copied it goes last: its loss can be avoided, however little it is worth.
 _COPYING_S = 1e3
 # Steps whose new tokens take blocks that are copied already: a copy is known to have been made some three steps after
-# it was asked for, and until it is needed both caches have the block. Of 2, 4 and 8, simulated on closed loops
-# (docs/results/host-memory-choices.md#fewer-copies-ahead).
+# it was asked for, and until it is needed both caches have the block. Of 2, 4 and 8, simulated on closed loops.
 _STEPS_AHEAD = 4
 # Steps whose new tokens take as many victims as are copied beside one
-# (docs/results/host-memory-choices.md#bounded-copies).
+# (docs/results/what-did-not-work.md#the-cpu-cache).
 _STEPS_AT_ONCE = 2
 # Even where nothing is evicted the order changes as time goes by.
 _LOOK_AGAIN_S = 0.5

@@ -13,7 +13,7 @@ from agentcache.engine.waits import WaitReason
 from agentcache.policy.runtime_policy import SMALL_S, Order, RuntimePolicy
 
 # A job with so many turns behind it has come far, whatever others have done: agents of many turns on small contexts
-# gain nothing from waits (docs/results/front.md#juniors).
+# gain nothing from waits.
 FAR_TURNS = 5
 
 

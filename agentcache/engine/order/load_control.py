@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 from agentcache.engine.request_state import RequestState
 from agentcache.engine.vllm.types import KVCacheBlock, Request
 
-# A turn that finds less of its prompt in the caches computes its context. Chosen of 0.5, 0.8 and 0.9 on seed 0
-# (docs/results/closed-loop-choices.md#load-control).
+# A turn that finds less of its prompt in the caches computes its context. Chosen of 0.5, 0.8 and 0.9 on seed 0.
 _KEPT_SHARE = 0.8
 # A turn is looked at again after so many seconds, and then whenever it has waited twice as long.
 _LOOK_S = 1.0

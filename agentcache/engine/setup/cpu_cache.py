@@ -26,7 +26,7 @@ from agentcache.policy.registry import EvictorInputs
 
 # Copies are made beside the steps: a second of the link counts for so much of one of the GPU's. Where all of it counts,
 # caches that lose most of what they copy give up classes to which all jobs come back, and lose the rest too. Of 0.2 and
-# 1, simulated on six sets of coding sessions (docs/results/host-memory-choices.md#copies-of-what-the-gpu-has).
+# 1, simulated on six sets of coding sessions.
 _LINK_PRICE = 0.2
 
 

@@ -62,7 +62,7 @@ class Placement:
         *,
         capacity_tokens: int,
         prefill_cost: PrefillCost,
-        # Chosen: 32 simulated runs of Claude Code sessions (docs/results/replicas.md#shared-prompts).
+        # Chosen: 32 simulated runs of Claude Code sessions.
         extra_jobs: float = 0.5,
         spill: SpillRule | None = None,
         host: HostMemory | None = None,
