@@ -15,6 +15,7 @@ from table_cells import (
     show_change,
     show_commits,
     show_place,
+    show_share,
     show_times,
     show_tokens,
 )
@@ -44,7 +45,7 @@ def make_bfcl(runs: Runs) -> Table:
                 f"**{job.ours:.1f}**",
                 show_change(job),
                 show_times(first),
-                f"{hits.theirs:.0%} → {hits.ours:.0%}",
+                f"{show_share(hits.theirs)} → {show_share(hits.ours)}",
             ]
         )
     return head, rows

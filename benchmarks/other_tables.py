@@ -7,7 +7,7 @@ from statistics import fmean, median
 
 from load_tables import BFCL_RELEASE, Runs, Table
 from result_lines import Run, compare, select
-from table_cells import OURS, list_stock, show_change, show_commits, show_place
+from table_cells import OURS, list_stock, show_change, show_commits, show_place, show_share
 
 # The simulator until then had no delays on the way to the engine.
 BEFORE_DELAYS = "11102f1"
@@ -64,7 +64,7 @@ def make_engines(runs: Runs) -> Table:
                 show_commits(run),
                 f"{run.figures['mean_job_s']:.1f}",
                 f"{run.figures['ttft_p99_s']:.1f}",
-                f"{run.figures['hit_rate']:.0%}",
+                show_share(run.figures["hit_rate"]),
                 f"{sessions[0].figures['mean_job_s']:.1f}" if sessions else "–",
             ]
         )
@@ -110,16 +110,16 @@ UNFAIR = {
 def make_unfair(runs: Runs) -> Table:
     head = [
         "beside sixty web-search agents",
-        "these agents' mean job (s)",
-        "P99 first token (s)",
-        "the others' mean job (s)",
-        "P99 first token (s)",
+        "their mean job (s)",
+        "their P99 (s)",
+        "the newcomers' mean job (s)",
+        "the newcomers' P99 (s)",
     ]
     rows: list[list[str]] = []
     for key, name in UNFAIR.items():
         some = select(runs["unfair"], workload=f"unfair: {key}")
         before, after = (select(some, policy=policy)[0].figures for policy in ("vllm", OURS))
-        figures = ("others_mean_job_s", "others_ttft_p99_s", "theirs_mean_job_s", "theirs_ttft_p99_s")
+        figures = ("web_agents_mean_job_s", "web_agents_ttft_p99_s", "beside_mean_job_s", "beside_ttft_p99_s")
         rows.append([name, *(f"{before[figure]:g} → {after[figure]:g}" for figure in figures)])
     return head, rows
 
@@ -198,4 +198,4 @@ def _name_load(run: Run) -> str:
 
 def _show_gaps(gaps: Sequence[float]) -> str:
     sizes = [abs(gap) for gap in gaps]
-    return f"{median(sizes):.0%}, {max(sizes):.0%}" if sizes else "–"
+    return f"{show_share(median(sizes))}, {show_share(max(sizes))}" if sizes else "–"

@@ -25,6 +25,10 @@ def show_times(found: Comparison) -> str:
     return f"{found.ratio:.2f} ({low:.2f} to {high:.2f})"
 
 
+def show_share(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
 def show_tokens(tokens: int) -> str:
     return f"{tokens // 1000:,}k" if tokens else "none"
 
