@@ -86,10 +86,15 @@ def select(runs: Iterable[Run], **wanted: object) -> list[Run]:
     return [run for run in runs if all(holds(run, name, value) for name, value in wanted.items())]
 
 
+def keep_latest(runs: Iterable[Run]) -> list[Run]:
+    """Of runs of the same seeds keep the one with the latest date, of one date the last."""
+    return [*{tuple(run.seeds or ()): run for run in sorted(runs, key=lambda run: run.date or "")}.values()]
+
+
 def list_single(runs: Iterable[Run], figure: str) -> dict[int, float]:
-    """Return the figure by seed, of runs of one seed; of two runs of a seed the later one counts."""
-    ordered = sorted(runs, key=lambda run: run.date or "")
-    return {run.seeds[0]: run.figures[figure] for run in ordered if len(run.seeds or ()) == 1 and figure in run.figures}
+    """Return the figure by seed, of runs of one seed."""
+    single = [run for run in keep_latest(runs) if run.seeds and len(run.seeds) == 1]
+    return {run.seeds[0]: run.figures[figure] for run in single if run.seeds and figure in run.figures}
 
 
 @dataclass(frozen=True, slots=True)

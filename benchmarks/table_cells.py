@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from result_lines import Comparison, Run
+from result_lines import Comparison, Run, keep_latest
 
 OURS = "agentcache"
 STOCK_CPU_CACHE = ([], ["lazy CPU cache"], ["eager CPU cache"])
@@ -44,7 +44,7 @@ def show_commits(*runs: Run) -> str:
 
 def list_stock(runs: Iterable[Run], policy: str = "vllm") -> list[Run]:
     """The runs of a policy with no flag, but for how vLLM's own CPU cache stores."""
-    return [run for run in runs if run.policy == policy and run.flags in STOCK_CPU_CACHE]
+    return keep_latest(run for run in runs if run.policy == policy and run.flags in STOCK_CPU_CACHE)
 
 
 def show_place(where: str) -> str:

@@ -23,7 +23,7 @@ TABLES = {
     "bfcl-gpu": load_tables.make_bfcl_gpu,
     "flags": load_tables.make_flags,
     "loops": load_tables.make_loops,
-    "loops-gpu": load_tables.make_loops_gpu,
+    "loops-single": load_tables.make_single_loops,
     "agents": load_tables.make_agents,
     "models": other_tables.make_models,
     "engines": other_tables.make_engines,
