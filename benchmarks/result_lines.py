@@ -27,7 +27,10 @@ SEEDS_OF_AN_INTERVAL = 5
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """`where` is "GPU: NAME", "simulated: NAME" or "CPU: NAME"; `source` is a commit and its page that has the run."""
+    """`where` is "GPU: NAME", "simulated: NAME" or "CPU: NAME".
+
+    `source` is the run's command, or a commit and its page that told of the run.
+    """
 
     date: str | None
     commit: str | None

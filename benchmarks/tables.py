@@ -3,7 +3,7 @@
 python benchmarks/tables.py
 
 A table stands between `<!-- table: NAME -->` and `<!-- end -->`, and is made by the function of
-`TABLES`. A run more is a line more in its file: nothing in a table is typed.
+`TABLES`. A run more is a line more in its file (`add_runs.py`): nothing in a table is typed.
 """
 
 from __future__ import annotations
