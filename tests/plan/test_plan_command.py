@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import re
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
@@ -164,40 +165,36 @@ def test_gpus_are_counted_for_a_target(recording: Path, tmp_path: Path) -> None:
     assert "lru: more than 4 for a mean job latency of 0.001 s" in (tmp_path / "plan.html").read_text()
 
 
-def read_section(heading: str) -> str:
-    """Read a section of what is published of the simulator's error."""
-    text = (Path(__file__).parents[2] / "docs" / "results" / "simulator-error.md").read_text()
-    return text.partition(f"{heading}\n")[2].partition("\n#")[0]
+def read_errors() -> list[dict[str, Any]]:
+    """Read the runs that were simulated beside a GPU's, of which the results tell."""
+    lines = (Path(__file__).parents[2] / "results" / "simulator-error.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def list_pairs(runs: list[dict[str, Any]], name: str) -> list[tuple[float, float]]:
+    """List what was simulated, and what a GPU gave."""
+    figures = [run["figures"] for run in runs if f"measured_{name}" in run["figures"]]
+    return [(found[name], found[f"measured_{name}"]) for found in figures]
 
 
 def test_the_known_error_covers_what_is_published() -> None:
     """Of plans beside a GPU."""
-    found = []
-    for line in read_section("### A plan beside the GPU").splitlines():
-        row = [cell.strip(" *%") for cell in line.split("|")[1:-1]]
-        if "off by" in row:
-            off = row.index("off by")
-        elif row and row[off][:1] in "+−":
-            found.append([float(row[place]) for place in (off - 2, off - 1, -2, -1)])
-    assert len(found) >= 14
-    assert max(abs(planned / measured - 1) for planned, measured, *_ in found) <= SIMULATOR_ERROR
-    assert max(abs(planned - measured) for *_, planned, measured in found) == pytest.approx(HIT_POINTS, abs=0.5)
+    plans = [run for run in read_errors() if run["flags"] == ["planned from a recording of vllm"]]
+    means, hits = list_pairs(plans, "mean_job_s"), list_pairs(plans, "hit_rate")
+    assert len(means) == len(hits) >= 14
+    assert max(abs(planned / measured - 1) for planned, measured in means) <= SIMULATOR_ERROR
+    assert 100 * max(abs(planned - measured) for planned, measured in hits) == pytest.approx(HIT_POINTS, abs=0.5)
 
 
 def test_known_errors_of_tails_are_those_published() -> None:
-    """They are rounded up. Each row says by how much the simulation was off."""
-    lines = read_section("## P90 and first tokens").splitlines()
-    cells = [[cell.strip() for cell in line.split("|")[4:-1]] for line in lines if line.startswith("| ")]
-    rows = [row for row in cells if row[2].replace(".", "").isdigit()]
-    for simulated, measured, off in [row[at : at + 3] for row in rows for at in (2, 5) if row[at]]:
-        assert f"{float(simulated) / float(measured) - 1:+.0%}".replace("+0%", "0%").replace("-0%", "0%") == (
-            off.replace("−", "-").replace(" ", "")
-        )
-    p90 = [abs(float(row[3]) / float(row[2]) - 1) for row in rows]
-    slow = [row[0].startswith(CONTINUUM) for row in rows if row[5]]
-    ttft = [abs(float(row[6]) / float(row[5]) - 1) for row in rows if row[5]]
-    bounded = [share for share, is_slow in zip(ttft, slow, strict=True) if not is_slow]
-    unbounded = [share for share, is_slow in zip(ttft, slow, strict=True) if is_slow]
+    """They are rounded up."""
+    runs = [run for run in read_errors() if run["source"].endswith("#p90-and-first-tokens")]
+    slow = [run for run in runs if run["policy"].startswith(CONTINUUM)]
+    others = [run for run in runs if run not in slow]
+    p90, bounded, unbounded = (
+        [abs(measured / simulated - 1) for simulated, measured in list_pairs(some, name)]
+        for some, name in ((runs, "p90_job_s"), (others, "ttft_p99_s"), (slow, "ttft_p99_s"))
+    )
     assert (len(p90), len(bounded), len(unbounded)) == (P90_PAIRS, TTFT_PAIRS, CONTINUUM_TTFT_PAIRS)
     assert P90_SHARE - 0.01 < max(p90) <= P90_SHARE
     assert TTFT_SHARE - 0.05 < max(bounded) <= TTFT_SHARE
