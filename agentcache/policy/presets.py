@@ -25,7 +25,7 @@ from agentcache.policy.step_cost import Row, StepCost, WindowCost
 PROFILES = Path(__file__).with_name("profiles")
 
 # Share of the data sheet that kernels reach. Compute and bandwidth: chosen so that prefills and decodes of Llama-3.1-8B
-# on an H200 under vLLM 0.32 come out as measured (docs/results/cost-profile.md), the one GPU that has a profile; on
+# on an H200 under vLLM 0.32 come out as measured (docs/results.md), the one GPU that has a profile; on
 # other GPUs they are a guess. Links: a usual value.
 COMPUTE_EFFICIENCY = 0.62
 BANDWIDTH_EFFICIENCY = 0.8

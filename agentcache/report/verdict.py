@@ -16,12 +16,12 @@ _QUANTILE = 2.262
 LEAST_JOBS = 4 * _GROUPS
 # An interval as narrow as this tells no gain from one that would matter.
 _NARROW = 0.1
-# Two runs of the same thing differ by 3 % in the mean (docs/results/chance.md), and by more past the knee.
+# Two runs of the same thing differ by 3 % in the mean (results/simulator-error.jsonl), and by more past the knee.
 _LEAST_CHANGE = 0.05
 # First tokens later than this are for the operator to weigh; it is also how far off a simulated TTFT P99 may be.
 _LATE = 1.5
 # How far a simulated mean job latency was from a GPU's, at most: single runs of Llama-3.1-8B and BFCL at the knee and
-# past it; the worst has blocks of 128 tokens (docs/results/simulator-error.md).
+# past it; the worst has blocks of 128 tokens (results/simulator-error.jsonl).
 SIMULATOR_ERROR = 0.14
 # Of the prompt tokens: less is as good as nothing.
 _LEAST_LOST = 0.01
