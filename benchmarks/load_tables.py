@@ -125,26 +125,30 @@ def make_single_loops(runs: Runs) -> Table:
     rows: list[list[str]] = []
     for lanes, cpu, where, seeds in sorted(keys):
         some = select(pool, lanes=lanes, cpu_cache_tokens=cpu, where=where, seeds=[*seeds])
-        pair = list_stock(some), list_stock(some, OURS)
-        if not all(pair):
-            continue
-        total, user, first = (compare(*pair, name) for name in ("tok_s", "tok_s_user_p50", "ttft_p99_s"))
-        seconds = dict.fromkeys(str(side[-1].parameters["measured_s"]) for side in pair)
-        rows.append(
-            [
-                str(lanes),
-                show_tokens(cpu),
-                show_place(where),
-                show_commits(*pair[0], *pair[1]),
-                " / ".join(seconds),
-                f"{total.theirs:,.0f}",
-                f"{total.ours:,.0f}",
-                show_times(total),
-                f"{user.theirs:.3g} → {user.ours:.3g}",
-                f"{first.theirs:.0f} → {first.ours:.0f}",
-            ]
-        )
+        # Stock as it is, or else behind vllm-router's program scheduling, a row for each capacity that it was given.
+        stock = list_stock(some)
+        rivals = [stock] if stock else [[run] for run in some if run.policy == "vllm"]
+        ours = list_stock(some, OURS)
+        rows += [describe_loop(rival, ours, flagged=not stock) for rival in rivals if ours]
     return head, rows
+
+
+def describe_loop(theirs: list[Run], ours: list[Run], *, flagged: bool) -> list[str]:
+    lanes, cpu = (ours[-1].parameters[name] for name in ("lanes", "cpu_cache_tokens"))
+    total, user, first = (compare(theirs, ours, name) for name in ("tok_s", "tok_s_user_p50", "ttft_p99_s"))
+    seconds = dict.fromkeys(str(side[-1].parameters["measured_s"]) for side in (theirs, ours))
+    return [
+        f"{lanes}; {theirs[-1].flags[0]}" if flagged else str(lanes),
+        show_tokens(cpu),
+        show_place(ours[-1].where),
+        show_commits(*theirs, *ours),
+        " / ".join(seconds),
+        f"{total.theirs:,.0f}",
+        f"{total.ours:,.0f}",
+        show_times(total),
+        f"{user.theirs:.3g} → {user.ours:.3g}",
+        f"{first.theirs:.0f} → {first.ours:.0f}",
+    ]
 
 
 # Workload, name on the page, file, commits, and what else tells the load from others.
