@@ -208,7 +208,7 @@ def test_the_doctor_names_what_a_client_does(server: Server, capsys: pytest.Capt
         body["messages"][0] = {"role": "system", "content": f"It is {minute} past twelve. {LONG}"}
         server.post(Chat(), {**body, "session_id": session}, ANSWER)
     assert main(["doctor", server.url, "--api-key", KEY]) == 0
-    printed = capsys.readouterr().out
+    printed = " ".join(capsys.readouterr().out.split())
     assert "2 of 3 prompts left the last turn of their job: system message changed; for example at token 0" in printed
     assert "put a date" in printed
     change = server.find_jobs(session)[0]["turns"][1]["change"]
