@@ -50,14 +50,8 @@ _JOBS_PATH = "/jobs/{session:agentcache_text}"
 @router.get("")
 async def list_places() -> dict[str, str]:
     """Say where things are."""
-    return {
-        "report": f"{PREFIX}/report",
-        "jobs": f"{PREFIX}/jobs",
-        "job": f"{PREFIX}/jobs/SESSION",
-        "state": f"{PREFIX}/state",
-        "metrics": "/metrics",
-        "why prompts were not cached": "agentcache doctor URL",
-    }
+    places = {name: f"{PREFIX}/{name}" for name in ("report", "jobs", "jobs/SESSION", "state")}
+    return places | {"metrics": "/metrics", "why prompts were not cached": "agentcache doctor URL"}
 
 
 @router.get("/state")
