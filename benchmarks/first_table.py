@@ -1,0 +1,53 @@
+"""Makes the table of README: gain and cost for four kinds of agents."""
+
+from __future__ import annotations
+
+from load_tables import AGENTS, BFCL_RELEASE, MODEL, RELEASE, Runs, Table
+from result_lines import Comparison, Run, compare, select
+from table_cells import OURS, list_stock, show_change, show_percent, show_times
+
+LANES = 16
+# Agents on small contexts, by their workloads.
+SMALL = ("bfcl-multi-turn", "tau-bench", "mini-swe-agent")
+
+
+def make_first(runs: Runs) -> Table:
+    head = ["agents", "load", "gain", "cost: P99 of first tokens"]
+    bfcl = select(runs["bfcl"], where="simulated: H200", commit=BFCL_RELEASE, jobs=80, cache_tokens=500_000)
+    over, light = select(bfcl, rate=2.6), select(bfcl, rate=0.65)
+    loops = select(runs["loops"], where="simulated: H200", commit=RELEASE, model=MODEL, measured_s=600)
+    lanes = select(loops, lanes=LANES, cpu_cache_tokens=0)
+    served = show_change(compare_policies(lanes, "tok_s"))
+    return head, [
+        ["web-search", "twice what the GPU can serve", *show_job(over)],
+        ["coding", f"{LANES} at a time, the cache holds five", f"tokens/s {served}", show_first(lanes)],
+        ["on contexts below 10,000 tokens", *show_small(runs)],
+        ["web-search", "nearly everything fits", *show_job(light)],
+    ]
+
+
+def compare_policies(runs: list[Run], figure: str) -> Comparison:
+    return compare(list_stock(runs), list_stock(runs, OURS), figure)
+
+
+def show_job(runs: list[Run]) -> list[str]:
+    return [f"mean job {show_change(compare_policies(runs, 'mean_job_s'))}", show_first(runs)]
+
+
+def show_first(runs: list[Run]) -> str:
+    return show_times(compare_policies(runs, "ttft_p99_s")).replace(" (", " times (")
+
+
+def show_small(runs: Runs) -> list[str]:
+    """Show the least and the most of all loads; of first tokens the slowest alone were kept."""
+    rows = [(runs[file], workload, commits, also) for _, workload, file, commits, also in AGENTS if workload in SMALL]
+    loads = [select(some, workload=workload, commit=commits, **also) for some, workload, commits, also in rows]
+    jobs = sorted(compare_policies(load, "mean_job_s").ratio for load in loads)
+    firsts = [compare_policies(load, "ttft_max_s") for load in loads]
+    theirs, ours = (show_range([getattr(first, side) for first in firsts]) for side in ("theirs", "ours"))
+    change = f"mean job {show_percent(jobs[0])} to {show_percent(jobs[-1])} %"
+    return [f"{len(loads)} loads", change, f"slowest {theirs} s → {ours} s"]
+
+
+def show_range(seconds: list[float]) -> str:
+    return f"{min(seconds):.1f} to {max(seconds):.1f}"
