@@ -1,7 +1,13 @@
-"""Runs one turn of a job through a scheduler without a worker, and finds the modules that it passes."""
+"""Runs one turn of a job through a scheduler without a worker, and finds the modules that it passes.
+
+.venv/bin/python benchmarks/one_turn.py [--cpu-cache]
+
+stops in Python's debugger before the turn (docs/structure.md#follow-a-turn-in-a-debugger).
+"""
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -81,8 +87,8 @@ class LoneEngine:
         scheduler.update_from_output(output, ModelRunnerOutput(ids, rows, sampled, kv_connector_output=copied))
 
 
-def trace_turn(root: Path, *, cpu_cache: bool) -> set[Path]:
-    """Find the modules that run while a job's second turn does, some of whose context has been evicted."""
+def prepare_turn(*, cpu_cache: bool) -> tuple[LoneEngine, Request]:
+    """Make an engine and a job's second turn, some of whose context has been evicted."""
     engine = LoneEngine(cpu_cache=cpu_cache)
     first = engine.ask("one", 0, range(400))
     engine.run(first)
@@ -90,7 +96,12 @@ def trace_turn(root: Path, *, cpu_cache: bool) -> set[Path]:
     for other in range(3):
         engine.run(engine.ask(f"other {other}", 0, range(1000 * (other + 1), 1000 * (other + 1) + 150)))
     engine.evict(first.block_hashes[GAP])
-    second = engine.ask("one", 1, [*range(400), *REPLY, *range(6000, 6100)])
+    return engine, engine.ask("one", 1, [*range(400), *REPLY, *range(6000, 6100)])
+
+
+def trace_turn(root: Path, *, cpu_cache: bool) -> set[Path]:
+    """Find the modules that run while that turn does."""
+    engine, turn = prepare_turn(cpu_cache=cpu_cache)
     files: set[str] = set()
 
     def note(frame: FrameType, event: str, _: object) -> None:
@@ -99,9 +110,21 @@ def trace_turn(root: Path, *, cpu_cache: bool) -> set[Path]:
 
     sys.setprofile(note)
     try:
-        engine.run(second)
+        engine.run(turn)
     finally:
         sys.setprofile(None)
     folders = [root / "agentcache", root / "tool_runtime"]
     passed = {Path(each) for each in files}
     return {each for each in passed if any(folder in each.parents for folder in folders) and "sim" not in each.parts}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cpu-cache", action="store_true", help="give the engine a CPU cache")
+    engine, turn = prepare_turn(cpu_cache=parser.parse_args().cpu_cache)
+    breakpoint()
+    engine.run(turn)
+
+
+if __name__ == "__main__":
+    main()
