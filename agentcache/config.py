@@ -114,7 +114,7 @@ class ReplicasConfig(KnobGroup):
 
 
 class RouterConfig(KnobGroup):
-    """A router in front of several servers (docs/replicas.md)."""
+    """A router in front of several servers (docs/routers.md)."""
 
     url: str | None = knob_field(
         None,
@@ -140,7 +140,7 @@ class RuntimeConfig(KnobGroup):
     )
     job_log: str | None = knob_field(
         None,
-        "file that gets a line when a job is over, with what it took (docs/summary.md); named:FILE adds the names that "
+        "file that gets a line when a job is over, with what it took (docs/job-log.md); named:FILE adds the names that "
         "clients give; serve sets it from --job-log (data-parallel engines other than the first add their rank)",
         _OPT_IN,
         min_length=1,

@@ -1,6 +1,6 @@
 """Tells an OpenTelemetry collector of jobs: a trace a job, with a span a turn and a span a tool that the job waits for.
 
-Spans are made and sent in a thread. docs/metrics.md lists what they say.
+Spans are made and sent in a thread. docs/traces.md lists what they say.
 """
 
 from __future__ import annotations

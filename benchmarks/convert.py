@@ -1,4 +1,4 @@
-"""Converts a trace of others to a recording (docs/recording.md), which replay, simulate and plan take.
+"""Converts a trace of others to a recording (docs/traces.md), which replay, simulate and plan take.
 
 python benchmarks/convert.py mooncake TRACE.jsonl --out FILE.jsonl
 agentcache simulate recording:FILE.jsonl ...

@@ -46,7 +46,7 @@ def show_small(runs: Runs) -> list[str]:
     firsts = [compare_policies(load, "ttft_max_s") for load in loads]
     theirs, ours = (show_range([getattr(first, side) for first in firsts]) for side in ("theirs", "ours"))
     change = f"mean job {show_percent(jobs[0])} to {show_percent(jobs[-1])} %"
-    return [f"{len(loads)} loads", change, f"slowest {theirs} s → {ours} s"]
+    return [f"{len(loads)} loads", change, f"slowest {ours} s, stock's {theirs} s"]
 
 
 def show_range(seconds: list[float]) -> str:

@@ -14,7 +14,7 @@ from xml.sax.saxutils import escape
 
 ROOT = Path(__file__).parents[1]
 ENGINE = "agentcache.engine"
-WIDTH, BOX_HEIGHT, ROW_HEIGHT, LETTER, MARGIN = 980, 30, 62, 7.6, 20
+WIDTH, BOX_HEIGHT, ROW_HEIGHT, LETTER, MARGIN = 640, 30, 62, 7.6, 20
 
 IMPORT = re.compile(r"^ *(?:from|import) ([a-z_.]+)(?: import ([\w, ]+))?", re.MULTILINE)
 Imports = Mapping[str, frozenset[str]]

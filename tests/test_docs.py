@@ -37,6 +37,10 @@ HEADING = re.compile(r"^#+ +(.*)$", re.MULTILINE)
 MENTIONED_PATH = re.compile(r"`([a-z_.][a-z0-9_./-]*(?:/|\.(?:py|hpp|cpp|md|json|toml|pyi)))`")
 # `a/file.py`: `one_name`, `other`
 MENTIONED_NAMES = re.compile(r"`([\w./-]+\.(?:py|hpp))`: ((?:`\w+`(?: \([^)]*\))?(?:, )?)+)")
+# `docs/page.md#anchor`, but none of an earlier commit.
+NAMED_PAGE = re.compile(r"(?<![:\w])(docs/[\w/-]+\.md)(?:#([\w-]+))?")
+CODE = ("agentcache", "benchmarks", "csrc", "tool_runtime", "workloads")
+SOURCES = {".py", ".hpp", ".cpp", ".json", ".js", ".jinja"}
 # What runs write, and a folder of somebody else's data.
 NOT_OURS = {"run.json", "summary.json", "traces/"}
 
@@ -155,6 +159,16 @@ def test_the_latest_version_is_that_of_the_package() -> None:
 
 def test_all_results_stand_in_a_dozen_tables() -> None:
     assert len(re.findall(r"^\| -", (ROOT / "docs" / "results.md").read_text(), re.MULTILINE)) <= TABLES
+
+
+def test_pages_that_sources_name_exist() -> None:
+    sources = [path for folder in CODE for path in (ROOT / folder).rglob("*") if path.suffix in SOURCES]
+    tops = [ROOT / name for name in ("Makefile", "Dockerfile", "pyproject.toml")]
+    named = {found for path in (*sources, *tops) for found in NAMED_PAGE.findall(path.read_text())}
+    assert len(named) > 10
+    for page, anchor in named:
+        assert (ROOT / page).exists(), page
+        assert not anchor or anchor in list_anchors(ROOT / page), f"{page}#{anchor}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

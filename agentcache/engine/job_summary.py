@@ -14,7 +14,7 @@ from tool_runtime.learning.job_entry import JobEntry
 @with_config(extra="forbid")
 @dataclass(slots=True, kw_only=True)
 class JobSummary:
-    """What all requests of a job come to, as docs/summary.md has it. Names and ids in it are the client's."""
+    """What all requests of a job come to, as docs/job-log.md has it. Names and ids in it are the client's."""
 
     version: int = 1
     cause: str | None = None

@@ -117,7 +117,7 @@ def list_fewest(plan: Plan) -> list[str]:
 
 
 def describe_plan(plan: Plan, page: Path | None) -> dict[str, Any]:
-    """Return what --json writes: docs/recording.md has the fields."""
+    """Return what --json writes: docs/plan.md has the fields."""
     fewest = {name: engines and engines * plan.gpus_per_engine for name, engines in plan.fewest.items()}
     return {
         "version": 1,

@@ -1,4 +1,4 @@
-"""Exports the engines' counts as Prometheus metrics; docs/metrics.md lists them."""
+"""Exports the engines' counts as Prometheus metrics; docs/metrics-reference.md lists them."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ _METRICS = (
         "Bytes copied to the CPU cache, from all GPUs of the engine, thrown away or not.",
         _count_bytes(lambda tier: tier.stored + tier.overwritten),
     ),
-    counter("store_seconds_total", "Seconds that these copies took, of all GPUs of the engine.", "tier.store_s"),
+    counter("store_seconds_total", "Seconds that copies to the CPU cache took, of all GPUs.", "tier.store_s"),
     counter("failed_stores_total", "Blocks whose copies to the CPU cache failed.", "tier.failed_stores"),
     counter(
         "overwritten_stores_total",
@@ -130,7 +130,7 @@ _METRICS = (
         "Bytes copied back, to all GPUs of the engine.",
         _count_bytes(lambda tier: tier.fetched),
     ),
-    counter("fetch_seconds_total", "Seconds that these copies took, of all GPUs of the engine.", "tier.fetch_s"),
+    counter("fetch_seconds_total", "Seconds that copies back to the GPU took, of all GPUs.", "tier.fetch_s"),
     counter("failed_fetches_total", "Blocks whose copies back to the GPU failed.", "tier.failed_fetches"),
     histogram(
         "fetch_wait_seconds",
@@ -138,7 +138,7 @@ _METRICS = (
         _count_fetch_waits,
     ),
     counter("host_evicted_blocks_total", "Blocks lost from the CPU cache.", "tier.evicted"),
-    counter("reused_tokens_total", "Prompt tokens that were not computed.", "comparison.reused_tokens"),
+    counter("reused_tokens_total", "Prompt tokens of all requests that were cached.", "comparison.reused_tokens"),
     counter(
         "lru_tokens_total",
         "Prompt tokens that a shadow LRU of the same requests would have hit.",
@@ -146,17 +146,17 @@ _METRICS = (
     ),
     counter(
         "prefill_saved_seconds_total",
-        "Seconds of prefill that requests computed less than under that LRU, estimated.",
+        "Seconds of prefill that requests computed less than under a shadow LRU, estimated.",
         "comparison.saved_s",
     ),
     counter(
         "prefill_lost_seconds_total",
-        "Seconds of prefill that other requests computed more than under that LRU, estimated.",
+        "Seconds of prefill that other requests computed more than under a shadow LRU, estimated.",
         "comparison.lost_s",
     ),
     counter(
         "observer_failures_total",
-        "Parts that only explain which failed, and are off since; requests are served as before.",
+        "1 for a part that only explains, failed and is off since; requests are served as before.",
         "observer_failures",
         "observer",
     ),

@@ -23,7 +23,7 @@ def _by_place(one: EngineSnapshot) -> Samples:
 
 
 RUNTIME_METRICS = (
-    gauge("jobs", "Jobs that the runtime remembers.", "runtime.jobs"),
+    gauge("jobs", "Jobs that the engine remembers.", "runtime.jobs"),
     counter("jobs_ended_total", "Jobs that ended, by cause.", "runtime.jobs_ended", "cause"),
     histogram(
         "job_latency_seconds",
@@ -32,7 +32,7 @@ RUNTIME_METRICS = (
     ),
     histogram(
         "answer_latency_seconds",
-        "Seconds from a question to its answer, tools included: a whole reply that calls no tool.",
+        "Seconds from a question to the reply that calls no tool, tools included.",
         "runtime.answer_latency_s",
     ),
     histogram(
@@ -54,7 +54,7 @@ RUNTIME_METRICS = (
         lambda one: [((tool,), gaps.gaps) for tool, gaps in _tools(one).items()],
         "tool",
     ),
-    gauge("pins", "Pins that live.", "runtime.pins.live"),
+    gauge("pins", "Pins that live: KV of jobs whose tools run, kept for a time.", "runtime.pins.live"),
     gauge("pinned_blocks", "Blocks that pins keep.", "runtime.pins.blocks"),
     gauge("pin_budget_blocks", "Blocks that pins may keep together.", "runtime.pins.budget_blocks"),
     counter("pins_begun_total", "Pins begun.", "runtime.pins.began"),
@@ -65,10 +65,10 @@ RUNTIME_METRICS = (
         "runtime.pins.held_s",
     ),
     counter("prompt_tokens_total", "Prompt tokens of jobs.", "runtime.prompt_tokens"),
-    counter("hit_tokens_total", "Those that came from the cache.", "runtime.hit_tokens"),
+    counter("hit_tokens_total", "Prompt tokens of jobs that came from the cache.", "runtime.hit_tokens"),
     counter(
         "hit_tokens_by_place_total",
-        "Prompt tokens of jobs that came from the GPU's cache, or were fetched from elsewhere, by place.",
+        "Prompt tokens of jobs that came from the cache, by place, where there are two caches.",
         "runtime.hits",
         "place",
     ),
@@ -85,7 +85,7 @@ RUNTIME_METRICS = (
     ),
     counter(
         "evicted_tokens_total",
-        "Those that were evicted, by place and reason, where there is a CPU cache.",
+        "Prompt tokens of jobs that were evicted, by place and reason, of two caches.",
         _by_place,
         "place",
         "reason",

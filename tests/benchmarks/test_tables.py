@@ -1,4 +1,4 @@
-"""What `benchmarks/tables.py` makes of the lines in `results/`, and that docs/results.md is that."""
+"""What `benchmarks/tables.py` makes of the lines in `results/`, and that README and docs/results.md are that."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ import pytest
 from load_tables import make_loops
 from result_lines import Run, compare, read_runs, select
 from table_cells import show_change, show_times
-from tables import MARKED, TABLES, format_table, write_tables
+from tables import MARKED, PAGES, TABLES, format_table, write_tables
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
-PAGE = ROOT / "docs" / "results.md"
 MOST_BYTES = 3_000_000
 
 
@@ -47,18 +46,21 @@ def runs() -> dict[str, list[Run]]:
     return read_runs(RESULTS)
 
 
-def test_the_page_is_what_the_lines_give(runs: dict[str, list[Run]]) -> None:
-    assert write_tables(PAGE.read_text(), runs) == PAGE.read_text()
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_pages_are_what_the_lines_give(page: Path, runs: dict[str, list[Run]]) -> None:
+    assert write_tables(page.read_text(), runs) == page.read_text()
 
 
-def test_each_table_stands_on_the_page_once() -> None:
-    assert sorted(found[2] for found in MARKED.finditer(PAGE.read_text())) == sorted(TABLES)
+def test_each_table_stands_on_a_page_once() -> None:
+    found = [table[2] for page in PAGES for table in MARKED.finditer(page.read_text())]
+    assert sorted(found) == sorted(TABLES)
 
 
-def test_tables_without_a_line_are_others(runs: dict[str, list[Run]]) -> None:
-    """The page hangs on the lines: without the last run of BFCL its table has other figures."""
+@pytest.mark.parametrize("table", ["first", "bfcl"])
+def test_tables_without_a_line_are_others(table: str, runs: dict[str, list[Run]]) -> None:
+    """The pages hang on the lines: without the last run of BFCL its tables have other figures."""
     fewer = runs | {"bfcl": [run for run in runs["bfcl"] if run.seeds != [590]]}
-    assert TABLES["bfcl"](fewer) != TABLES["bfcl"](runs)
+    assert TABLES[table](fewer) != TABLES[table](runs)
 
 
 def test_results_stay_small(runs: dict[str, list[Run]]) -> None:

@@ -46,7 +46,7 @@ def test_turns_of_a_session_come_to_one_server_by_its_header(shared_fleet: Fleet
 
 
 def test_requests_without_that_header_all_go_to_one_server(shared_fleet: Fleet) -> None:
-    """docs/replicas.md says so: such clients must not be sent this way."""
+    """docs/routers.md says so: such clients must not be sent this way."""
     ports = set()
     for number in range(6):
         name = f"session {number}"
@@ -78,7 +78,7 @@ def test_a_killed_server_s_sessions_go_on_at_the_other(fleet: Fleet) -> None:
 
 
 def test_a_server_taken_off_the_list_ends_its_replies(fleet: Fleet) -> None:
-    """And its sessions go on elsewhere without an error; docs/replicas.md advises it before a SIGTERM."""
+    """And its sessions go on elsewhere without an error; docs/routers.md advises it before a SIGTERM."""
     home = fleet.home("one")
     (other,) = set(fleet.workers) - {home}
     with fleet.stream("one") as answer:

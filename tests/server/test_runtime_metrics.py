@@ -3,6 +3,7 @@ from __future__ import annotations
 import re
 
 from made_engine import make_engine, make_runtime, make_tiered_engine
+from page_parts import DOCS, PARTS, write_parts
 from prometheus_client.parser import text_string_to_metric_families
 
 from agentcache.engine.rpc.snapshot import EngineSnapshot
@@ -123,3 +124,9 @@ def test_two_caches_tell_places_bytes_and_waits() -> None:
     assert {key: samples.get(key) for key in expected} == expected
     names = {name for name, _ in expected}
     assert not names & {name for name, _ in find_samples(make_engine(1))}, "one cache has no places"
+
+
+def test_the_table_of_all_metrics_is_what_they_say() -> None:
+    page = (DOCS / PARTS["metrics"][0]).read_text()
+    assert "<!-- part: metrics -->" in page
+    assert write_parts(page) == page, "python benchmarks/page_parts.py"

@@ -204,7 +204,7 @@ class JobFinder:
         logger.warning(
             "%d of the last %d requests that hold an earlier reply were matched with no job, so nothing is kept for "
             "them: their clients name no session and do not repeat their prompts. Have them send X-Session-ID "
-            "(docs/clients.md).",
+            "(docs/sessions.md).",
             unmatched,
             _WINDOW,
         )

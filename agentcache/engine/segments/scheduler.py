@@ -58,7 +58,7 @@ class MultiSegmentScheduler(VllmScheduler):
             logger.warning(
                 "KV events are on and gaps are filled: of a prompt the first blocks are evicted before the last, so a "
                 "router that matches prefixes by these events takes this engine for cold. With such a router set "
-                "--agentcache segments.enabled=false (docs/replicas.md)."
+                "--agentcache segments.enabled=false (docs/routers.md)."
             )
 
     def fills_gaps_of(self, request: Request) -> bool:
