@@ -1,4 +1,4 @@
-"""Docstrings, comments and messages say which request, caller or server they mean, and what happens to it."""
+"""Docstrings, comments, messages and pages say which request, caller or server they mean, and what happens to it."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ SOURCES = sorted(
     for path in (ROOT / folder).rglob("*")
     if path.suffix in {".py", ".pyi", ".hpp", ".cpp"}
 )
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PYTHON = [path for path in SOURCES if path.suffix == ".py"]
 RIDDLES = re.compile(r"\b(whoever|nobody|what is lost|who waits|for want of|(is|are|was) told of)\b", re.IGNORECASE)
 
@@ -42,6 +43,11 @@ def test_sources_speak_plainly(folder: str) -> None:
         if path.relative_to(ROOT).parts[0] == folder and (riddles := find_riddles(path.read_text(encoding="utf-8")))
     }
     assert found == {}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_pages_speak_plainly(page: Path) -> None:
+    assert find_riddles(page.read_text(encoding="utf-8")) == []
 
 
 def test_modules_begin_with_what_they_do() -> None:
