@@ -57,7 +57,7 @@ def test_each_change_of_tools_has_its_name(first: list[str], second: list[str], 
         (["s1", "u1", "a1", "t1", "s: mind the list"], "rendered anew"),
         (["s2", "u1", "a1", "t1"], "system message changed"),
         (["u1", "a1", "t1"], "system message changed"),
-        (["s1", "u2", "a1", "t1"], "history changed"),
+        (["s1", "u2", "a1", "t1"], "history edited"),
         (["s1"], "history changed"),
     ],
 )
