@@ -21,7 +21,8 @@ REPLY_TOKENS = 39
 
 def render(messages: Messages) -> list[int]:
     """The prompt: each message ends with the end-of-turn token."""
-    return [token for _, words in messages for token in (*words, EOS)] + HEAD
+    begun = ((HEAD if letter == "a" else [], words) for letter, words in messages)
+    return [token for head, words in begun for token in (*head, *words, EOS)] + HEAD
 
 
 def reply_of(name: str) -> list[int]:
@@ -38,12 +39,12 @@ def begin(
     agent: str | None = None,
     **options: Any,
 ) -> list[int]:
-    """Ask; the prompt. The reply calls a tool unless `is_answer`."""
+    """Ask, as SESSION/NAME; the prompt. The reply, which the name decides, calls a tool unless `is_answer`."""
     marks = mark(messages) | ({} if agent is None else {AGENT_ARGUMENT: agent})
     prompt = render(messages)
     calls = () if is_answer else (SEARCH,)
     reply = [*reply_of(name), EOS]
-    lone.add(name, prompt, 100, calls=calls, reply=reply, marks=marks, session_id=session, **options)
+    lone.add(f"{session}/{name}", prompt, 100, calls=calls, reply=reply, marks=marks, session_id=session, **options)
     return prompt
 
 
