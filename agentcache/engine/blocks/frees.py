@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from itertools import chain
 from operator import eq
 from typing import NamedTuple, Protocol
@@ -11,17 +11,10 @@ from typing import NamedTuple, Protocol
 from agentcache._evictor import FreeContext
 from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.blocks.checkpoints import SUPERSEDED, Checkpoints
-from agentcache.engine.cached_blocks import find_held
+from agentcache.engine.cached_blocks import Keys, find_held, make_keys
 from agentcache.engine.parts import Part
 from agentcache.engine.request_state import LeftBranch
-from agentcache.engine.vllm.types import (
-    BlockHash,
-    BlockHashWithGroupId,
-    KVCacheBlock,
-    KVCacheManager,
-    Request,
-    make_block_hash_with_group_id,
-)
+from agentcache.engine.vllm.types import KVCacheBlock, KVCacheManager, Request
 
 # What the loss of a block costs that nothing goes on from: less than any other's.
 WORTHLESS_S = 1e-9
@@ -100,7 +93,7 @@ class DescribedFrees(Frees):
         fills_gaps_of: Callable[[Request], bool],
         left: list[LeftBranch],
         list_requests: Callable[[], Iterable[Request]],
-        note_left: Callable[[Sequence[BlockHashWithGroupId], list[KVCacheBlock]], None] | None,
+        note_left: Callable[[Keys, list[KVCacheBlock]], None] | None,
     ) -> None:
         """`queue` is that of the manager's pool. `renew` gives the context that holds by now.
 
@@ -175,9 +168,7 @@ class DescribedFrees(Frees):
         alike = [hashes[first:] for hashes in theirs if len(hashes) > first and hashes[first] == begins]
         # A hash stands for all blocks before it as well.
         kept = max((sum(map(eq, hashes, branch.hashes)) for hashes in alike), default=0)
-        groups = range(len(self._manager.coordinator.single_type_managers))
-        hashes = map(BlockHash, branch.hashes[kept:])
-        keys = [make_block_hash_with_group_id(each, group) for each in hashes for group in groups]
+        keys = make_keys(branch.hashes[kept:], len(self._manager.coordinator.single_type_managers))
         held = find_held(self._manager.block_pool.cached_block_hash_to_block, keys)
         blocks = [block for block in held if not block.ref_cnt]
         self.queue.reprice(blocks, WORTHLESS_S)
