@@ -63,8 +63,8 @@ _ADVICE = {
     "tools changed": "The client declares other tools from turn to turn: declare all of them at the first turn.",
     "system message changed": "The client rewrites its system message: put a date, a counter or a list of files "
     "into the latest message instead.",
-    "history summarised": "The client replaces its history by a summary: have it do so late and seldom, and ask for the "
-    "summary with the same system message and tools, so that the call finds the history cached.",
+    "history summarised": "The client replaces its history by a summary: have it do so late and seldom, and ask for "
+    "the summary with the same system message and tools, so that the call finds the history cached.",
     "history truncated": "The client cuts earlier messages, and all behind the cut is computed again: have it cut "
     "seldom, and much at a time.",
     "history edited": "The client edits earlier messages, as where it clears old results of tools, and all behind is "

@@ -80,7 +80,7 @@ def test_what_a_client_changes_is_named_with_an_example(cause: str, advice: str)
 
 def test_what_was_left_behind_is_told_in_tokens() -> None:
     (text,) = list_texts(read_engine(changed_prompts={"history edited": 7}, left_tokens={"history edited": 97_000}))
-    assert text.startswith("7 of 53 prompts left the last turn of their job: history edited; 97,000 of its tokens"))
+    assert text.startswith("7 of 53 prompts left the last turn of their job: history edited; 97,000 of its tokens")
 
 
 def test_text_shows_what_has_changed() -> None:

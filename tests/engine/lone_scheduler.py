@@ -118,7 +118,8 @@ class LoneScheduler:
     ) -> None:
         """`calls` are those of a recorded reply; without them a reply that comes to its length is cut off there.
 
-        `marks` are the API server's. The worker samples `reply`, which ends the request at EOS or STOP_TOKEN, and makes up what lies behind it.
+        `marks` are the API server's. The worker samples `reply`, which ends the request at EOS or STOP_TOKEN, and makes
+        up what lies behind it.
         """
         dictated = {REPLY_ARGUMENT: [], CALLS_ARGUMENT: write_forced_calls(calls)} if calls is not None else {}
         told = {**marks, **dictated} or None
