@@ -43,8 +43,8 @@ def repeats_last_messages(before: SentPrompt | None, now: SentPrompt | None) -> 
 def find_history_change(was: Sequence[str], are: Sequence[str]) -> HistoryChange:
     """Find what became of the messages of a turn in those of the prompt that goes on from it, and lacks some.
 
-    A prompt without any reply goes on from a summary. Messages that went with their replies were cut, or summarised if
-    others stand in place of all up to the turn's last; as many others in their place were edited.
+    A prompt without any reply goes on from a summary. Messages that went, more than reminders, were cut, or summarised
+    if others stand in place of all up to the turn's last; as many others in their place were edited.
     """
     head = _find_head(are)
     same = _count_same(was, head)
@@ -52,7 +52,7 @@ def find_history_change(was: Sequence[str], are: Sequence[str]) -> HistoryChange
     lost, new = was[same : len(was) - behind], head[same : len(head) - behind]
     if len(head) == len(are) and new:
         return "history summarised"
-    if len(new) < len(lost) and any(message[0] in "ar" for message in lost):
+    if len(new) < len(lost) and any(message[0] != "s" for message in lost):
         return "history truncated" if behind or not new else "history summarised"
     return "history edited" if len(new) == len(lost) else "history changed"
 

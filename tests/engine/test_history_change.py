@@ -37,6 +37,7 @@ def send(messages: str, tools: str = "", *, continues: bool = False) -> SentProm
         ("s1 u1 a1 t9 a2 t8 a3 t7 a4 t4", "history edited"),
         ("s1 u1 s9 a1 t1 a2 t2 a3 t3 a4 t4", "history changed"),
         ("s1", "history truncated"),
+        ("s1 a1 t1 a2 t2 a3 t3 a4 t4", "history truncated"),
     ],
 )
 def test_each_change_of_a_history_has_its_name(prompt: str, change: str) -> None:
