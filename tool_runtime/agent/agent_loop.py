@@ -41,6 +41,10 @@ class LoopObserver(Protocol):
         """Note a call that has its result."""
 
 
+async def wait_for_nobody(_turn: int) -> None:
+    """Go on at once behind a turn: no sub-agents were recorded."""
+
+
 def no_options(_turn: int) -> Mapping[str, Any]:
     """Return no request options: everything is left to the server's defaults."""
     return {}
@@ -138,7 +142,7 @@ class TraceLoop:
     """Sends every turn of a recording without text, at the recorded pace, whatever the replies are.
 
     `write_prompt` gives the token ids that a turn (from 0) is asked with, `request_options` further fields of its
-    request body.
+    request body. `turn_ended` is told of each turn whose reply has come, and holds up what comes behind it.
     """
 
     def __init__(
@@ -150,6 +154,7 @@ class TraceLoop:
         observer: LoopObserver,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         request_options: Callable[[int], Mapping[str, Any]] = no_options,
+        turn_ended: Callable[[int], Awaitable[None]] = wait_for_nobody,
     ) -> None:
         self._model = model
         self._executor = executor
@@ -157,6 +162,7 @@ class TraceLoop:
         self._observer = observer
         self._write_prompt = write_prompt
         self._request_options = request_options
+        self._turn_ended = turn_ended
 
     async def run(self, job: Job) -> JobOutcome:
         """Run a job. A failed request ends it and makes a failed outcome. Raises ValueError for a job without turns."""
@@ -169,6 +175,7 @@ class TraceLoop:
             requests.append(await self._ask(job, number))
             if requests[-1].error is not None:
                 break
+            await self._turn_ended(number)
         error = requests[-1].error
         return JobOutcome(
             job_id=job.id,
