@@ -57,10 +57,10 @@ class FamilyLaw:
     pause_s: float = 96.0
     max_pause_s: float = 900.0
     head: int = 6000
-    asked: float = 800.0
-    result: float = 500.0
+    asked: float = 1200.0
+    result: float = 800.0
     reply: float = 150.0
-    limit: int = 32_000
+    limit: int = 40_000
     summary: int = 2000
 
     def check(self) -> None:

@@ -142,7 +142,7 @@ class TraceLoop:
     """Sends every turn of a recording without text, at the recorded pace, whatever the replies are.
 
     `write_prompt` gives the token ids that a turn (from 0) is asked with, `request_options` further fields of its
-    request body. `turn_ended` is told of each turn whose reply has come, and holds up what comes behind it.
+    request body. `turn_ended` gets each turn whose reply has come, and holds up what comes behind it.
     """
 
     def __init__(
