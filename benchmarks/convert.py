@@ -162,7 +162,7 @@ def build_parser() -> argparse.ArgumentParser:
     one = _add_kind(kinds, "families", draw_families, text)
     one.add_argument("--jobs", type=int, default=60, help="how many sessions (default 60)")
     _add_paced(one, rate=0.05)
-    one.add_argument("--tool-latency", default="tracelab", help="as of `agentcache simulate` (default tracelab)")
+    one.add_argument("--tool-latency", default="bfcl", help="as of `agentcache simulate` (default bfcl)")
     for each in fields(families.FamilyLaw):
         flag = "--" + each.name.replace("_", "-")
         one.add_argument(flag, type=type(each.default), default=each.default, help="default %(default)s")

@@ -1,7 +1,7 @@
 """Draws sessions of coding agents with sub-agents, bursts, compaction and people who pause, by published figures.
 
-What is published (vLLM and AgentX, blog of 2026-09-08; llm-d's agentic guide for GLM-5.2; MORI's and TraceLab's papers,
-arXiv 2606.00866 and 2606.30560; Claude Code's issue 94197) is the default of `FamilyLaw`; what is ours is said there.
+What is published (vLLM's blog on AgentX, 2026-09-08; llm-d's agentic guide for GLM-5.2; Claude Code's issue 94197) is
+the default of `FamilyLaw`; what is ours is said there. docs/recording.md has a source for each.
 """
 
 from __future__ import annotations
