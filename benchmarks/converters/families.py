@@ -51,14 +51,14 @@ class FamilyLaw:
     burst_p90: float = 51.0
     forks: float = 0.25
     background: float = 0.2
-    turns: float = 16.0
+    turns: float = 24.0
     child_turns: float = 4.0
     people: float = 1.0
     pause_s: float = 96.0
     max_pause_s: float = 900.0
     head: int = 6000
     asked: float = 1200.0
-    result: float = 800.0
+    result: float = 1000.0
     reply: float = 150.0
     limit: int = 40_000
     summary: int = 2000

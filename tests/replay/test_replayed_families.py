@@ -113,7 +113,7 @@ def test_cancelling_a_family_ends_all_of_it(server: FakeServer, tmp_path: Path) 
     assert (job.job, job.status, job.turns) == ("family", "interrupted", 1)
 
 
-def test_in_a_loop_waits_are_brought_forward_when_all_agents_wait() -> None:
+def test_in_a_loop_waits_end_soon_when_all_agents_wait() -> None:
     """The main agent waits for one that waits an hour, and another one waits as long beside it."""
     starts = ("a", Start(None, 0, 3600.0, is_awaited=True)), ("b", Start(None, 0, 3600.0, is_awaited=False))
     family = make_family(*starts).job
