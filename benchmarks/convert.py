@@ -1,7 +1,7 @@
 """Converts a trace of others to a recording (docs/recording.md), which replay, simulate and plan take, or draws one.
 
 python benchmarks/convert.py mooncake TRACE.jsonl --out FILE.jsonl
-python benchmarks/convert.py families --jobs 60 --seed 0 --out FILE.jsonl
+python benchmarks/convert.py families --jobs 36 --seed 0 --out FILE.jsonl
 agentcache simulate recording:FILE.jsonl ...
 
 Chats become tokens by the tokenizer and chat template of --model. What a trace does not say is drawn by --seed.
@@ -160,8 +160,8 @@ def build_parser() -> argparse.ArgumentParser:
     one.add_argument("--reply-tokens", type=int, metavar="N", help="lengthen replies that have fewer tokens")
     text = "sessions with sub-agents, bursts, compaction and pauses, drawn by published figures"
     one = _add_kind(kinds, "families", draw_families, text)
-    one.add_argument("--jobs", type=int, default=60, help="how many sessions (default 60)")
-    _add_paced(one, rate=0.05)
+    one.add_argument("--jobs", type=int, default=36, help="how many sessions (default 36)")
+    _add_paced(one, rate=0.3)
     one.add_argument("--tool-latency", default="bfcl", help="as of `agentcache simulate` (default bfcl)")
     for each in fields(families.FamilyLaw):
         flag = "--" + each.name.replace("_", "-")

@@ -35,13 +35,13 @@ class FamilyLaw:
     """What sessions are drawn by: medians of log-normal laws, means and shares. Sizes are in tokens.
 
     Published: of all sessions `children_share` have sub-agents, `children` of them in the median; requests come in
-    bursts of `burst` in the median and `burst_p90` at the 90th percentile, which are half of all requests with the
-    `bursts` that a session with sub-agents has on average; a person's pause has the median `pause_s`.
+    bursts of `burst` in the median and `burst_p90` at the 90th percentile; a person's pause has the median `pause_s`.
 
-    Ours: `forks` of the sub-agents begin with all of their parent's context, others with its system prompt and tools,
-    `head`; nobody waits for `background` of the groups. Sizes and turns are the published ones (43 turns of 142,000
-    tokens), made smaller so that a cache of 500,000 tokens holds some tens of sessions. Beyond `limit` tokens a context
-    is compacted: a call that repeats all of it writes `summary` tokens, and the session goes on from these.
+    Ours: a session with sub-agents has `bursts` on average, and each session `people` pauses. `forks` of the groups
+    begin with all of their parent's context, others with its system prompt and tools, `head`; nobody waits for
+    `background` of the groups. Sizes and turns are the published ones (43 turns of 142,000 tokens), made smaller so
+    that a cache of 500,000 tokens holds some tens of sessions. Beyond `limit` tokens a context is compacted: a call
+    that repeats all of it writes `summary` tokens, and the session goes on from these.
     """
 
     children_share: float = 0.44
