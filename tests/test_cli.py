@@ -90,6 +90,17 @@ def make_run(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize(
+    ("typed", "value"), [(["--port", "8000"], "8000"), (["--host", "0.0.0.0", "--uds"], "0.0.0.0")]
+)
+def test_serve_without_a_model_is_told_before_vllm_loads(
+    typed: list[str], value: str, refuse: Refuse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentcache.cli.command._check_vllm", lambda: pytest.fail("vLLM was loaded"))
+    assert "serve: the following arguments are required: MODEL" in refuse("serve")
+    assert f"serve: MODEL is missing, and {value} is no model: give it first" in refuse("serve", *typed)
+
+
+@pytest.mark.parametrize(
     ("options", "text"),
     [
         (["--policy", "fifo"], "--policy fifo: unknown; choose from vllm, lru"),

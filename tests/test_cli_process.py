@@ -47,7 +47,7 @@ REFUSED = [
     ([*SIMULATE, "--policy=fifo", "--out=out"], "--policy fifo: unknown"),
     ([*SIMULATE, "--policy=lru", "--out=/proc/out"], "--out /proc/out: cannot be written"),
     ([*SIMULATE, "--policy=lru", "--out=out", "--scale=5"], "--scale 5: give a number above 0 and up to 4"),
-    ([*SIMULATE, "--policy=lru", "--out=out", "--model=owner/model"], "no preset for model owner/model"),
+    ([*SIMULATE, "--policy=lru", "--out=out", "--model=owner/model"], "model owner/model: there is no such folder"),
     (["profile", "tiny", "--points=1"], "--points 1: give at least"),
     (["profile", "tiny", "--out=/proc/out"], "--out /proc/out: cannot be written"),
     (["profile", "/nowhere"], "model /nowhere: there is no such folder"),

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,13 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def leave_out(folder: str, names: list[str]) -> set[str]:
     hidden = {name for name in names if name.startswith(".") and (Path(folder) / name).is_dir()}
     return hidden | shutil.ignore_patterns(*LEFT_OUT)(folder, names)
+
+
+@pytest.mark.skipif("vllm" in {each.name for each in distributions()}, reason="vLLM's own command works")
+def test_the_command_vllm_says_what_to_use() -> None:
+    done = subprocess.run([Path(sys.executable).with_name("vllm")], check=False, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "agentcache serve" in done.stderr
 
 
 def test_the_sdist_has_all_that_is_compiled(sdist: Path) -> None:

@@ -85,6 +85,7 @@ def _serve(options: argparse.Namespace, vllm_options: list[str], behind_dashes: 
     if options.policy is not None:
         find_policy(options.policy)
     knobs = read_knobs([*options.agentcache, *_file_knobs(options)])
+    _check_model_place(options.model)
     check_servable(options.model)
     _check_vllm()
     from agentcache.server.command import serve
@@ -100,6 +101,12 @@ def _serve(options: argparse.Namespace, vllm_options: list[str], behind_dashes: 
     except InputError as error:
         raise InputError(_name_as_typed(str(error), options)) from error
     return 0
+
+
+def _check_model_place(model: str) -> None:
+    """Raise InputError for what no model is called: where MODEL is left out, the value of an option stands for it."""
+    if model.replace(".", "").isdigit() and not Path(model).exists():
+        raise InputError(f"serve: MODEL is missing, and {model} is no model: give it first, agentcache serve MODEL ...")
 
 
 def _name_as_typed(message: str, options: argparse.Namespace) -> str:

@@ -11,7 +11,7 @@ import httpx
 from transformers import AutoTokenizer
 
 from agentcache.errors import InputError, ServerError, in_one_line
-from agentcache.models.catalog import check_hub
+from agentcache.models.hub import check_hub
 from tool_runtime.agent.job import Message
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from agentcache.errors import InputError, in_one_line
 from agentcache.models.config_fields import ConfigFields
 from agentcache.models.geometry import Geometry, read_geometry
+from agentcache.models.hub import check_hub
 from agentcache.models.shapes import SHAPES, Shape
 
 # What `Shape.as_config` gives itself, and what says how weights are stored.
@@ -40,7 +41,11 @@ def is_published(model: str) -> bool:
 
 @cache
 def read_shape(model: str) -> PublishedShape:
-    """Read it; transformers take seconds to load. Raises InputError for a config that costs cannot be told from."""
+    """Read it; transformers take seconds to load.
+
+    Raises InputError as `check_hub`, and for a config that costs cannot be told from.
+    """
+    check_hub(model)
     from transformers import AutoConfig
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as TEXT_MODELS
 

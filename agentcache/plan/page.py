@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from agentcache.plan.plots import plot_outcomes
-from agentcache.plan.settings import Outcome, describe_caches, describe_cell
+from agentcache.plan.settings import Cell, Outcome, describe_caches, describe_cell
 from agentcache.plan.table import HEADINGS, KNOWN_ERROR, LEGEND, group_rows
 from agentcache.report.html import find_template
 from agentcache.report.table import format_number
@@ -22,8 +22,7 @@ def write_headline(outcomes: Sequence[Outcome]) -> str | None:
     first = outcomes[0].cell
     alike = [each for each in outcomes if (each.cell.kv_tokens, each.cell.engines) == (first.kv_tokens, first.engines)]
     groups = dict.fromkeys(replace(each.cell, policy="") for each in alike)
-    sentences = (_judge([each for each in alike if replace(each.cell, policy="") == group]) for group in groups)
-    return " ".join(sentence for sentence in sentences if sentence is not None) or None
+    return " ".join(filter(None, (_judge(_find_rivals(alike, group)) for group in groups))) or None
 
 
 def _judge(rivals: Sequence[Outcome]) -> str | None:
@@ -49,6 +48,10 @@ def _judge(rivals: Sequence[Outcome]) -> str | None:
     return f"Cache of {describe_caches(base.cell)}: {verdict[0].lower()}{verdict[1:]}"
 
 
+def _find_rivals(outcomes: Sequence[Outcome], cell: Cell) -> list[Outcome]:
+    return [each for each in outcomes if replace(each.cell, policy=cell.policy) == cell]
+
+
 def _find_base(rivals: Sequence[Outcome]) -> Outcome:
     return next((each for each in rivals if each.cell.policy == "vllm"), rivals[0])
 
@@ -57,8 +60,7 @@ def tell_pressure(outcomes: Sequence[Outcome]) -> str | None:
     """Say what the first cache would have to hold, how many hits it misses, and what CPU caches change."""
     if not outcomes:
         return None
-    rivals = [each for each in outcomes if replace(each.cell, policy="") == replace(outcomes[0].cell, policy="")]
-    first = _find_base(rivals)
+    first = _find_base(_find_rivals(outcomes, outcomes[0].cell))
     cell = first.cell
     if first.mean_s is None:
         return None

@@ -12,7 +12,7 @@ from typing import Any
 
 from agentcache.config_reader import CONFIG_KEY, read_config
 from agentcache.errors import InputError
-from agentcache.models.catalog import check_hub, check_model
+from agentcache.models.catalog import check_model
 from agentcache.output_folder import check_free
 from agentcache.policy.presets import PRESETS, check_preset
 from agentcache.run.checks import check_kv_tokens, check_policies
@@ -140,7 +140,6 @@ class PlanSettings:
         """Raise InputError for a model that cannot be simulated; to read a published one's config takes seconds."""
         if self.profile is None and self.model not in PRESETS:
             check_model(self.model)
-            check_hub(self.model)
         find_costs(self.model, self.gpu, self.tensor_parallel_size, self.profile)
         self.list_cells()
 

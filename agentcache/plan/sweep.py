@@ -10,11 +10,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import TextColumn
 
 from agentcache.errors import InputError
 from agentcache.plan.settings import Cell, Outcome, PlanSettings, describe_cell
 from agentcache.plan.worker import run_cell, start_worker
+from agentcache.run.display import make_bar
 from tool_runtime.agent.job import Job
 
 
@@ -47,17 +48,9 @@ class Pool:
         self._executor = ProcessPoolExecutor(
             settings.count_workers(), multiprocessing.get_context("spawn"), start_worker, (settings, jobs)
         )
-        self._progress = Progress(
-            TextColumn("[bold]simulating"),
-            BarColumn(bar_width=20),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[latest]}"),
-            TimeElapsedColumn(),
-            console=console,
-            disable=not console.is_terminal,
-        )
+        self._progress = make_bar(console, TextColumn("{task.fields[latest]}"))
         self._console = console
-        self._task = self._progress.add_task("cells", total=0, latest="")
+        self._task = self._progress.add_task("simulating", total=0, latest="")
 
     def run(self, cells: Sequence[Cell]) -> None:
         """Simulate cells that were not yet; their outcomes are in the sweep as soon as they are there."""

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, field, replace
 
 from agentcache._evictor import (
     AsymCacheEvictor,
-    AsymCacheLinearEvictor,
     Evictor,
     LruEvictor,
     MaxScoreEvictor,
@@ -82,20 +81,14 @@ def _make_lru(_: GetInputs) -> Evictor:
     return LruEvictor()
 
 
-def _make_asymcache(
-    get_inputs: GetInputs, kind: type[AsymCacheEvictor | AsymCacheLinearEvictor] = AsymCacheEvictor
-) -> Evictor:
+def _make_asymcache(get_inputs: GetInputs) -> Evictor:
     inputs = get_inputs()
-    return kind(
+    return AsymCacheEvictor(
         num_blocks=inputs.num_blocks,
         **asdict(inputs.frequency),
         **asdict(inputs.compared_recompute_cost),
         controller=LambdaController(inputs.frequency, inputs.lifespan, inputs.lambda_limit).observe,
     )
-
-
-def _make_asymcache_linear(get_inputs: GetInputs) -> Evictor:
-    return _make_asymcache(get_inputs, AsymCacheLinearEvictor)
 
 
 def _make_agentcache(get_inputs: GetInputs) -> Evictor:
@@ -172,14 +165,6 @@ POLICIES: dict[str, Policy] = {
             "asymcache",
             "least expected recomputation cost first",
             _make_asymcache,
-            segments=True,
-            chunking=True,
-            runtime=_FACTORS,
-        ),
-        Policy(
-            "asymcache-linear",
-            "the same by an O(n) scan, to compare with",
-            _make_asymcache_linear,
             segments=True,
             chunking=True,
             runtime=_FACTORS,

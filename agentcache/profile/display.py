@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from agentcache.policy.cost import FittedCostModel, PrefillBatch
 from agentcache.policy.step_cost import Row, StepCost
 from agentcache.policy.step_fit import FittedStepCost
+from agentcache.run.display import make_bar
 
 _WORST = 10
 # What published fits of such models reach is above 0.999.
@@ -22,8 +22,7 @@ _LINES_PER_RUN = 10
 @contextmanager
 def show_progress(console: Console, total: int) -> Iterator[Callable[[], None]]:
     """Show a bar, or a line now and then where the output is no terminal. To be called for each point that is done."""
-    columns = (SpinnerColumn(), TextColumn("[bold]measuring"), BarColumn(bar_width=20), MofNCompleteColumn())
-    with Progress(*columns, TimeElapsedColumn(), console=console, disable=not console.is_terminal) as bar:
+    with make_bar(console) as bar:
         task = bar.add_task("measuring", total=total)
         done = 0
 

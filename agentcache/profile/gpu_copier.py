@@ -1,4 +1,4 @@
-"""Copies between a GPU and the host's memory as vLLM's own workers make them, and matrix products beside them."""
+"""Copies between a GPU and the host's memory as vLLM's own workers make them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ import numpy as np
 import torch
 
 from agentcache.engine.vllm.workers import BatchMemcpyParams, build_params, copy_blocks, pin_tensor
-
-_MATRIX = 8192
-_PRODUCTS = 20
 
 
 class GpuCopier:
@@ -30,9 +27,9 @@ class GpuCopier:
         self._store = build_params(on_gpu, on_host, self._streams[1])
         # The copies know their addresses alone.
         self._caches = on_gpu, on_host
+        # Filling the cache is no part of what is timed.
+        torch.cuda.synchronize()
         self._order = np.random.default_rng(0).permutation(blocks).tolist()
-        self._matrix = torch.randn(_MATRIX, _MATRIX, dtype=torch.bfloat16, device="cuda")
-        self._multiplied = torch.cuda.Event()  # type: ignore[no-untyped-call]
 
     def fetch(self, blocks: int) -> None:
         """Begin to copy so many blocks to the GPU."""
@@ -42,24 +39,10 @@ class GpuCopier:
         """Begin to copy so many blocks from the GPU."""
         self._copy(blocks, self._store)
 
-    def multiply(self) -> None:
-        """Begin products of large matrices, as a prefill does."""
-        for _ in range(_PRODUCTS):
-            torch.mm(self._matrix, self._matrix)
-        self._multiplied.record()
-
-    def wait_for_copies(self) -> None:
+    def wait(self) -> None:
         """Wait until copies in both directions have ended."""
         for stream in self._streams:
             stream.synchronize()
-
-    def wait_for_products(self) -> None:
-        """Wait until the products have ended."""
-        self._multiplied.synchronize()
-
-    def wait_for_all(self) -> None:
-        """Wait until the GPU is idle."""
-        torch.cuda.synchronize()
 
     def _copy(self, blocks: int, params: BatchMemcpyParams) -> None:
         """Copy blocks from places that do not follow one another to such places."""

@@ -19,12 +19,12 @@ from agentcache.profile.link_rows import LinkRow, fit_link, predict_s
 
 def print_link(console: Console, speeds: LinkSpeeds, rows: Sequence[LinkRow]) -> None:
     """Print the rows in gigabytes a second, each way, and what is fitted to them."""
-    table = Table(title=f"host's memory: GB/s, blocks of {rows[0].bytes:,} bytes", title_justify="left")
-    for column in ("blocks", "fetch", "store", "both ways, each", "beside products", "products slower"):
+    table = Table(title=f"GB/s, blocks of {rows[0].bytes:,} bytes", title_justify="left")
+    for column in ("blocks", "fetch", "store", "both ways, each"):
         table.add_column(column, justify="right")
     for row in rows:
-        rates = (f"{row.gb_s(seconds):.1f}" for seconds in (row.fetch_s, row.store_s, row.both_s, row.beside_s))
-        table.add_row(f"{row.blocks:,}", *rates, f"{row.slowdown:.2f} times")
+        rates = (f"{row.gb_s(seconds):.1f}" for seconds in (row.fetch_s, row.store_s, row.both_s))
+        table.add_row(f"{row.blocks:,}", *rates)
     console.print(table)
     measured = {
         "fetch": (speeds.fetch, [row.fetch_s for row in rows]),

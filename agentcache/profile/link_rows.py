@@ -1,4 +1,4 @@
-"""Times copies between a GPU and the host's memory: each way, both at once, beside matrix products; and fits them."""
+"""Times copies between a GPU and the host's memory, each way and both at once; and fits them."""
 
 from __future__ import annotations
 
@@ -22,15 +22,13 @@ _REPEATS = 7
 
 @dataclass(frozen=True, slots=True)
 class LinkRow:
-    """Seconds for `blocks` of `bytes` each. `slowdown` is of the products beside which both directions ran."""
+    """Seconds for `blocks` of `bytes` each, one way by itself and both at once."""
 
     blocks: int
     bytes: int
     fetch_s: float
     store_s: float
     both_s: float
-    beside_s: float
-    slowdown: float
 
     @property
     def all_bytes(self) -> int:
@@ -57,41 +55,22 @@ class LinkTimer:
             copier.fetch(blocks)
             copier.store(blocks)
 
-        products_s = self._find_seconds(copier.multiply, copier.wait_for_all)
-        beside_s, delayed_s = self._find_seconds_beside(copy_both)
         return LinkRow(
             blocks=blocks,
             bytes=block_bytes,
-            fetch_s=self._find_seconds(lambda: copier.fetch(blocks), copier.wait_for_copies),
-            store_s=self._find_seconds(lambda: copier.store(blocks), copier.wait_for_copies),
-            both_s=self._find_seconds(copy_both, copier.wait_for_copies),
-            beside_s=beside_s,
-            slowdown=delayed_s / products_s,
+            fetch_s=self._find_seconds(lambda: copier.fetch(blocks)),
+            store_s=self._find_seconds(lambda: copier.store(blocks)),
+            both_s=self._find_seconds(copy_both),
         )
 
-    def _find_seconds(self, begin: Callable[[], None], wait: Callable[[], None]) -> float:
+    def _find_seconds(self, begin: Callable[[], None]) -> float:
         times = []
         for _ in range(_REPEATS + 1):
-            self._copier.wait_for_all()
             start_s = self._clock()
             begin()
-            wait()
+            self._copier.wait()
             times.append(self._clock() - start_s)
         return statistics.median(times[1:])
-
-    def _find_seconds_beside(self, copy: Callable[[], None]) -> tuple[float, float]:
-        """Return the seconds until all has ended, and those until the products have."""
-        wholes, products = [], []
-        for _ in range(_REPEATS + 1):
-            self._copier.wait_for_all()
-            start_s = self._clock()
-            copy()
-            self._copier.multiply()
-            self._copier.wait_for_products()
-            products.append(self._clock() - start_s)
-            self._copier.wait_for_copies()
-            wholes.append(self._clock() - start_s)
-        return statistics.median(wholes[1:]), statistics.median(products[1:])
 
 
 def choose_counts(block_bytes: int, room_bytes: int) -> list[int]:

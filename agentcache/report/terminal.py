@@ -62,8 +62,11 @@ def _show(table: Table, folder: Path, doubts: Sequence[str], sentence: str | Non
 
 
 def print_lines(console: Console, lines: Iterable[str | None]) -> None:
-    """Print what is not None, broken at blanks alone: a path stays whole."""
+    """Print what is not None, broken at blanks alone: a path stays whole, and on the line of its label."""
     for line in lines:
         if line is not None:
-            text = textwrap.fill(line, console.width, break_long_words=False, break_on_hyphens=False)
+            is_path = line.count(" ") == 1
+            text = (
+                line if is_path else textwrap.fill(line, console.width, break_long_words=False, break_on_hyphens=False)
+            )
             console.print(text, markup=False, highlight=False, soft_wrap=True)

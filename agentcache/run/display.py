@@ -1,4 +1,4 @@
-"""Shows the progress of a run: a bar per policy, or lines if the output is not a terminal."""
+"""Shows progress on a terminal; of a run a bar per policy, or lines if the output is no terminal."""
 
 from __future__ import annotations
 
@@ -10,6 +10,20 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from agentcache.report.events import JobEvent
 
 _LINES_PER_RUN = 10
+
+
+def make_bar(console: Console, *columns: TextColumn) -> Progress:
+    """Make a bar with a task's name, how much of it is done, and these columns; for terminals alone."""
+    return Progress(
+        SpinnerColumn(),
+        TextColumn("[bold]{task.description}"),
+        BarColumn(bar_width=20),
+        MofNCompleteColumn(),
+        *columns,
+        TimeElapsedColumn(),
+        console=console,
+        disable=not console.is_terminal,
+    )
 
 
 class ReplayDisplay:
@@ -24,16 +38,7 @@ class ReplayDisplay:
         self._console = console
         self._running = self._failed = 0
         self._latencies: list[float] = []
-        self._bar = Progress(
-            SpinnerColumn(),
-            TextColumn("[bold]{task.description}"),
-            BarColumn(bar_width=20),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[state]}"),
-            TimeElapsedColumn(),
-            console=console,
-            disable=not console.is_terminal,
-        )
+        self._bar = make_bar(console, TextColumn("{task.fields[state]}"))
         self._task = self._bar.add_task(policy, total=jobs, state="getting ready")
 
     def __enter__(self) -> ReplayDisplay:

@@ -26,8 +26,8 @@ class KeyGuard(authenticate.AuthenticationMiddleware):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request, or refuse it."""
         # A browser's question which methods it may use has no key.
-        is_guarded = scope["type"] == "http" and scope["method"] != "OPTIONS" and find_path(scope).startswith(GUARDED)
-        if is_guarded and not self.verify_token(Headers(scope=scope)):
+        is_asked = scope["type"] == "http" and scope["method"] != "OPTIONS"
+        if is_asked and f"{find_path(scope)}/".startswith(GUARDED) and not self.verify_token(Headers(scope=scope)):
             await JSONResponse({"error": "Unauthorized"}, 401)(scope, receive, send)
         else:
             await self.app(scope, receive, send)

@@ -21,7 +21,8 @@ from agentcache.engine.vllm.engine import UsageContext
 from agentcache.engine.vllm.requests import ReasoningParserManager, ToolParserManager
 from agentcache.errors import InputError, in_one_line, suggest
 from agentcache.front_end.server_options import find_parser
-from agentcache.models.catalog import check_hub, resolve_model
+from agentcache.models.catalog import resolve_model
+from agentcache.models.hub import check_hub
 from agentcache.option_parser import OptionParser
 from agentcache.server.config_file import check_config_file
 

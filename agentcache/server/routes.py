@@ -47,6 +47,13 @@ register_url_convertor("agentcache_text", _AnyTextConvertor())
 _JOBS_PATH = "/jobs/{session:agentcache_text}"
 
 
+@router.get("")
+async def list_places() -> dict[str, str]:
+    """Say where things are."""
+    places = {name: f"{PREFIX}/{name}" for name in ("report", "jobs", "jobs/SESSION", "state")}
+    return places | {"metrics": "/metrics", "why prompts were not cached": "agentcache doctor URL"}
+
+
 @router.get("/state")
 async def get_state(request: Request) -> dict[str, Any]:
     """Return policy, knobs in force, counts, blocks and requests of every engine; `age_s` is how old they are."""

@@ -1,4 +1,4 @@
-"""Delays what takes time beside a step: copies to and from the CPU cache, slow decisions, the API server."""
+"""Delays what takes time beside a step: copies to and from the CPU cache, the API server."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.cpu_cache.link import find_block_bytes, find_speeds
-from agentcache.engine.parts import Hooks, Part
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.engine.vllm.connector import CopiesDone
 from agentcache.engine.vllm.copiers import CopyOrders
-from agentcache.engine.vllm.types import KVCacheBlock, KVConnectorOutput
+from agentcache.engine.vllm.types import KVConnectorOutput
 from agentcache.engine.vllm.workers import (
     KVConnectorMetadata,
     SimpleCPUOffloadMetadata,
@@ -126,54 +124,6 @@ def make_link(scheduler: AgentScheduler) -> HostLink:
     """Make the link of the scheduler's GPUs, which all copy at once."""
     workers = scheduler.parallel_config.tensor_parallel_size
     return HostLink(find_links(scheduler), workers=workers)
-
-
-@dataclass(frozen=True, slots=True)
-class Scan:
-    """Seconds for each block with KV that is looked at: once for all that is taken together, or for each victim."""
-
-    block_s: float
-    each_victim: bool = False
-
-
-# One core of an AMD EPYC, 30,000 blocks.
-SCANS = {
-    "max-score": Scan(8e-9),
-    "pensieve": Scan(5e-9),
-    "asymcache-linear": Scan(10e-9, each_victim=True),
-}
-
-
-def time_decisions(policy: str, scheduler: AgentScheduler) -> DecisionTime | None:
-    """Begin to time what the policy takes from its queue; None where that takes no virtual time."""
-    queue, scan = scheduler.block_queue, SCANS.get(policy)
-    if queue is None or scan is None:
-        return None
-    decisions = DecisionTime(queue, scan)
-    scheduler.observers.watch("decisions", decisions)
-    scheduler.hooks = Hooks(scheduler.hooks.parts)
-    return decisions
-
-
-class DecisionTime(Part):
-    """Adds up the scans of a queue's evictor."""
-
-    def __init__(self, queue: BlockQueue, scan: Scan) -> None:
-        self._queue = queue
-        self._scan = scan
-        self._spent_s = 0.0
-
-    def take_s(self) -> float:
-        """Return the seconds since the last call."""
-        spent_s, self._spent_s = self._spent_s, 0.0
-        return spent_s
-
-    def evicted(self, blocks: Sequence[KVCacheBlock], request_id: str) -> None:  # noqa: ARG002
-        """Add the scans that these victims took. Blocks without KV are taken first, and unseen."""
-        victims = sum(block.block_hash is not None for block in blocks)
-        if victims:
-            scans = victims if self._scan.each_victim else 1
-            self._spent_s += scans * (self._queue.num_free_blocks + victims) * self._scan.block_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agentcache.engine.blocks.evictor_inputs import find_cost_model
-from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT
+from agentcache.engine.constants import AGENT_ARGUMENT, CALLS_ARGUMENT, REPLY_ARGUMENT
 from agentcache.engine.marks import write_forced_calls
 from agentcache.engine.observe.misses import MissLog
 from agentcache.engine.scheduler import AgentScheduler
@@ -25,7 +25,7 @@ from agentcache.engine.vllm.types import (
 )
 from agentcache.policy.step_cost import Row, StepCost
 from agentcache.sim.clock import VirtualClock
-from agentcache.sim.delays import make_link, time_decisions
+from agentcache.sim.delays import make_link
 from agentcache.sim.engine_shape import EngineShape, build_scheduler
 from agentcache.sim.known_hashes import KnownHashes, MadeHashes, choose_hash
 from agentcache.sim.quick_pool import follow, quicken
@@ -74,9 +74,9 @@ class _Step:
 class SimulatedEngine:
     """Steps are begun and ended by the caller, who owns the clock; requests may come in between, as in production.
 
-    Scheduling takes no virtual time, but for policies that look at every block: with async scheduling as long as that
-    takes no longer than the step before, it costs nothing. What async scheduling costs a request is here: one that
-    comes while a step runs is in the batch after the next, because the next is scheduled already.
+    Scheduling takes no virtual time: with async scheduling, as long as that takes no longer than the step before, it
+    costs nothing. What async scheduling costs a request is here: one that comes while a step runs is in the batch after
+    the next, because the next is scheduled already.
 
         running   | step 1          | step 2          | step 3
         scheduled 1, 2              3 (with all that came during step 1)
@@ -103,7 +103,6 @@ class SimulatedEngine:
         self.cache_tokens = shape.round_cache(self.block_size)
         self._block_keys = quicken(self.scheduler)
         _leave_out_counts(self.scheduler)
-        self._decisions = time_decisions(policy, self.scheduler)
         self._link = make_link(self.scheduler) if shape.host_tokens else None
         self.clock = clock
         self.host_tokens = shape.host_tokens
@@ -157,10 +156,17 @@ class SimulatedEngine:
         reply: Sequence[int],
         session_id: str | None = None,
         calls: Sequence[ToolCall] = (),
+        *,
+        agent: str | None = None,
     ) -> None:
-        """Add a request for `prompt` to be answered with `reply`, both token ids, which stands for these calls."""
+        """Add a request for `prompt` to be answered with `reply`, both token ids, which stands for these calls.
+
+        `agent` is the one of the session that asks, None for the main one.
+        """
         now_s = self.clock.now()
         dictated = {REPLY_ARGUMENT: reply, CALLS_ARGUMENT: write_forced_calls(calls)}
+        if agent is not None:
+            dictated[AGENT_ARGUMENT] = agent
         params = SamplingParams(max_tokens=len(reply), ignore_eos=True, extra_args=dictated)
         hash_blocks = self._known_hashes.hash_blocks
         request = Request(
@@ -206,8 +212,7 @@ class SimulatedEngine:
         requests = self.scheduler.requests
         # Until then the next batch may have the rest of a prompt.
         sampled = frozenset(name for name in output.num_scheduled_tokens if not requests[name].is_prefill_chunk)
-        scheduled_s = now_s + (self._decisions.take_s() if self._decisions is not None else 0.0)
-        started_s = max(scheduled_s, self._steps[-1].ended_s) if self._steps else scheduled_s
+        started_s = max(now_s, self._steps[-1].ended_s) if self._steps else now_s
         step = _Step(output, sampled, started_s, started_s + self._predict_step(output))
         if self._link is not None:
             self._link.begin(output.kv_connector_metadata, step.started_s, step.ended_s)

@@ -6,7 +6,7 @@ import pytest
 from steered_scheduler import SEARCH, do_turn, make_lone
 from vllm.v1.core.kv_cache_utils import KVCacheBlock
 
-COST_AWARE = ("asymcache", "asymcache-linear", "pensieve", "agentcache", "continuum+asymcache")
+COST_AWARE = ("asymcache", "pensieve", "agentcache", "continuum+asymcache")
 
 
 def left_positions(policy: str, model_path: str, *, fills_gaps: bool) -> list[int]:

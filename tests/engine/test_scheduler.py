@@ -142,11 +142,6 @@ def test_policies_in_their_own_order_lose_no_block(tiny_model_path: str, policy:
     assert mix.steps != lru.steps, "the policy must make a difference to prove anything"
 
 
-def test_asymcache_evicts_what_its_linear_twin_does_at_each_step(tiny_model_path: str) -> None:
-    tree, scan = (run_under_counted_time(tiny_model_path, name, seed=2) for name in ("asymcache", "asymcache-linear"))
-    assert tree.steps == scan.steps
-
-
 def assert_eventful(mix: JobMix) -> None:
     """What the policies are compared on has happened, and all blocks came back."""
     assert mix.jobs > 20

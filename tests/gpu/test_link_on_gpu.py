@@ -15,8 +15,6 @@ def test_copies_take_time_in_proportion_to_their_bytes(tmp_path: Path) -> None:
         # No link between a GPU and a host is faster, and what is not pinned is slower.
         assert all(5 < row.gb_s(seconds) < 1000 for seconds in (row.fetch_s, row.store_s))
         assert row.both_s > 0.9 * max(row.fetch_s, row.store_s)
-        assert row.beside_s > 0.9 * row.both_s
-        assert row.slowdown > 0.9
     speeds = fit_link(rows)
     assert speeds.fetch.latency_s < 0.01
     assert 0.3 < speeds.both_share <= 1

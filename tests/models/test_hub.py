@@ -14,7 +14,7 @@ import pytest
 
 ASK = """
 import sys
-from agentcache.models.catalog import check_hub
+from agentcache.models.hub import check_hub
 name, *revision = sys.argv[1:]
 check_hub(name, revision=revision[0] if revision else None)
 """

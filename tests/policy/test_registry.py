@@ -10,7 +10,6 @@ from made_inputs import make_inputs
 
 from agentcache._evictor import (
     AsymCacheEvictor,
-    AsymCacheLinearEvictor,
     Evictor,
     LruEvictor,
     MaxScoreEvictor,
@@ -141,7 +140,6 @@ COMPOSITIONS = {
     "agentcache-interactive": replace(AGENTCACHE, patience_s=8.0, recompute_share=0.0),
     "agentcache-throughput": replace(AGENTCACHE, recompute_share=0.15, longest_wait_s=math.inf),
     "asymcache": ASYMCACHE,
-    "asymcache-linear": ASYMCACHE,
     "continuum-code": RELEASED,
     "continuum-paper": PUBLISHED,
     "continuum+asymcache": replace(PUBLISHED, segments=True, chunking=True, factors=True),
@@ -166,7 +164,6 @@ def test_what_every_policy_composes() -> None:
         ("agentcache-throughput", ReturnTimeEvictor),
         ("asymcache", AsymCacheEvictor),
         ("continuum+asymcache", AsymCacheEvictor),
-        ("asymcache-linear", AsymCacheLinearEvictor),
         ("max-score", MaxScoreEvictor),
         ("pensieve", PensieveEvictor),
     ],

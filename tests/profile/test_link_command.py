@@ -41,10 +41,7 @@ COUNTS = (1, 64, 4096)
 def make_rows(layout: LinkLayout) -> list[LinkRow]:
     """Copies at 40 and 50 GB/s after a tenth of a millisecond, and at half of that both ways at once."""
     sizes = [(count, count * layout.block_bytes / 1e9) for count in COUNTS]
-    return [
-        LinkRow(count, layout.block_bytes, 1e-4 + gb / 40, 1e-4 + gb / 50, 2e-4 + gb / 20, 2e-4 + gb / 18, 1.125)
-        for count, gb in sizes
-    ]
+    return [LinkRow(count, layout.block_bytes, 1e-4 + gb / 40, 1e-4 + gb / 50, 2e-4 + gb / 20) for count, gb in sizes]
 
 
 def configure(model: str, **options: Any) -> VllmConfig:
@@ -108,7 +105,6 @@ def test_with_one_it_is_measured_fitted_and_shown(gpu: list[LinkLayout], tmp_pat
     assert "fetch: 0.10 ms and 40.0 GB/s, off by at most 0 %" in said
     assert "store: 0.10 ms and 50.0 GB/s, off by at most 0 %" in said
     assert "both ways at once, each keeps 44 % of that" in said
-    assert "1.12 times" in said
 
 
 def test_what_fails_is_said_and_leaves_the_rest_to_be_measured(

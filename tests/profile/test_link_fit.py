@@ -28,10 +28,7 @@ def make_rows(fetch: LinkSpeed, store: LinkSpeed, both: LinkSpeed, noise: float 
         seconds = speed.latency_s + blocks * BLOCK_BYTES / (speed.gb_s * 1e9)
         return seconds * (1 + noise * chance.uniform(-1, 1))
 
-    return [
-        LinkRow(count, BLOCK_BYTES, time(fetch, count), time(store, count), time(both, count), 1.0, 1.0)
-        for count in COUNTS
-    ]
+    return [LinkRow(count, BLOCK_BYTES, time(fetch, count), time(store, count), time(both, count)) for count in COUNTS]
 
 
 def speed(latency_s: float, rate: float) -> LinkSpeed:
@@ -102,8 +99,7 @@ def test_the_measured_table_gives_about_what_is_assumed() -> None:
         (4096, 51.9, 51.8, 27.2),
     ]
     rows = [
-        LinkRow(count, BLOCK_BYTES, *(count * BLOCK_BYTES / rate / 1e9 for rate in rates), 1.0, 1.0)
-        for count, *rates in table
+        LinkRow(count, BLOCK_BYTES, *(count * BLOCK_BYTES / rate / 1e9 for rate in rates)) for count, *rates in table
     ]
     speeds = fit_link(rows)
     for found, assumed in ((speeds.fetch, assume_link(64e9).fetch), (speeds.store, assume_link(64e9).store)):

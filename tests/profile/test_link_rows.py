@@ -9,14 +9,14 @@ import pytest
 from agentcache.profile.link_rows import LinkRow, LinkTimer, choose_counts, fit_link, read_rows, write_rows
 
 BLOCK_BYTES = 10**6
-LATENCY_S, FETCH_S, STORE_S, PRODUCTS_S = 0.5, 0.25, 0.375, 8.0
-# Beside the other direction, and of products beside any copy. In eighths, so that all sums are exact.
-BOTH_TIMES, PRODUCTS_TIMES = 2.0, 1.25
+LATENCY_S, FETCH_S, STORE_S = 0.5, 0.25, 0.375
+# Beside the other direction. In eighths, so that all sums are exact.
+BOTH_TIMES = 2.0
 WARM_UP_S = 64.0
 
 
 class FakeCopier:
-    """Copies and products that begin at once; what is begun for the first time takes longer."""
+    """Copies that begin at once; what is begun for the first time takes longer."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -36,26 +36,14 @@ class FakeCopier:
         else:
             self._begin("store", blocks, LATENCY_S + blocks * STORE_S)
 
-    def multiply(self) -> None:
-        self._begin("products", 0, PRODUCTS_S * (PRODUCTS_TIMES if self._ends else 1.0))
-
-    def wait_for_copies(self) -> None:
-        self._wait("fetch", "store")
-
-    def wait_for_products(self) -> None:
-        self._wait("products")
-
-    def wait_for_all(self) -> None:
-        self._wait(*self._ends)
+    def wait(self) -> None:
+        self.now_s = max(self.now_s, *self._ends.values())
+        self._ends.clear()
 
     def _begin(self, name: str, blocks: int, seconds: float) -> None:
         warm_up_s = 0.0 if (name, blocks) in self._known else WARM_UP_S
         self._known.add((name, blocks))
         self._ends[name] = self.now_s + seconds + warm_up_s
-
-    def _wait(self, *names: str) -> None:
-        for name in names:
-            self.now_s = max(self.now_s, self._ends.pop(name, 0.0))
 
 
 def measure(*counts: int) -> list[LinkRow]:
@@ -66,20 +54,14 @@ def measure(*counts: int) -> list[LinkRow]:
 
 @pytest.mark.parametrize("blocks", [1, 64])
 def test_each_column_is_what_it_says(blocks: int) -> None:
-    """With 64 blocks the copies outlast the products, with 1 the products the copies."""
     (row,) = measure(blocks)
-    both_s = BOTH_TIMES * (LATENCY_S + blocks * STORE_S)
-    products_s = PRODUCTS_TIMES * PRODUCTS_S
     assert row == LinkRow(
         blocks=blocks,
         bytes=BLOCK_BYTES,
         fetch_s=LATENCY_S + blocks * FETCH_S,
         store_s=LATENCY_S + blocks * STORE_S,
-        both_s=both_s,
-        beside_s=max(both_s, products_s),
-        slowdown=PRODUCTS_TIMES,
+        both_s=BOTH_TIMES * (LATENCY_S + blocks * STORE_S),
     )
-    assert (both_s > products_s) == (blocks == 64)
 
 
 def test_what_is_timed_is_what_is_fitted() -> None:

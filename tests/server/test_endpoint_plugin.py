@@ -194,7 +194,7 @@ def test_only_an_engine_with_our_scheduler_is_asked(scheduler: str | type[Any] |
 def test_every_route_of_ours_but_one_page_is_guarded() -> None:
     app = make_guarded_app(FakeCore((make_engine(), [])))
     paths = [route.path for route in app.routes if isinstance(route, APIRoute) and "agentcache" in route.path]
-    assert [path for path in paths if not path.startswith(GUARDED)] == [LIVE_PATH]
+    assert [path for path in paths if not f"{path}/".startswith(GUARDED)] == [LIVE_PATH]
     assert len(paths) > 4
 
 

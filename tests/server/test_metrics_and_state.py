@@ -91,8 +91,16 @@ def test_another_request_shows_in_the_next_scrape(url: str, shared_server: Share
     assert after[name] == before[name] + FORGOTTEN * BLOCK
 
 
+def test_the_bare_address_says_where_things_are(url: str) -> None:
+    places = httpx.get(f"{url}/agentcache", headers=AUTHORIZED).raise_for_status().json()
+    paths = [path.replace("SESSION", SESSION) for path in places.values() if path.startswith("/")]
+    assert len(paths) == 5
+    for path in paths:
+        httpx.get(f"{url}{path}", headers=AUTHORIZED).raise_for_status()
+
+
 @pytest.mark.parametrize(
-    "path", ["/agentcache/state", f"/agentcache/jobs/{SESSION}", "/agentcache/report", "/v1/models"]
+    "path", ["/agentcache", "/agentcache/state", f"/agentcache/jobs/{SESSION}", "/agentcache/report", "/v1/models"]
 )
 @pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer wrong"}, {"Authorization": KEY}])
 def test_state_is_guarded_as_v1_is(url: str, path: str, headers: dict[str, str]) -> None:

@@ -52,6 +52,8 @@ def test_spans_say_what_the_recording_says(tmp_path: Path, port: int, tiny_model
     log = tmp_path / "log"
     # gRPC does not survive that processes are forked, as they are here alone.
     protocol = {"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf"}
+    # vLLM gathers its own spans for five seconds, and may lose the last of them at the end.
+    protocol["OTEL_BSP_SCHEDULE_DELAY"] = "100"
     with receive_http() as receiver:
         with run_command([*command, "--otlp-traces-endpoint", receiver.url], log, protocol) as process:
             while not is_up(url):
@@ -60,6 +62,9 @@ def test_spans_say_what_the_recording_says(tmp_path: Path, port: int, tiny_model
             with OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
                 for session in ("first", "second"):
                     converse(client, session, ReplyEncoder(LocalTokenizer(tiny_model_path)))
+            while len(receiver.list_spans("vllm.tracing.otel")) < 2 * len(TURNS):
+                assert process.is_alive(), log.read_text(errors="replace")
+                time.sleep(0.1)
             assert httpx.delete(f"{url}/agentcache/jobs/first", timeout=30).is_success
             process.terminate()
             process.join(120)

@@ -170,7 +170,10 @@ def test_interrupted_run_keeps_what_came_before(
         ({"policies": ("lru", "lru")}, "--policy: the same policy is given twice"),
         ({"policies": ("fifo",)}, "--policy fifo: unknown; choose from"),
         ({"workload": "none"}, "workload none: unknown"),
-        ({"gpu": "h2000"}, "no preset for model llama-3.1-8b on gpu h2000; GPUs of that model are h20, h100, h200"),
+        (
+            {"gpu": "h2000"},
+            "no preset for model llama-3.1-8b on gpu h2000; did you mean h200?; GPUs of that model are h20",
+        ),
         ({"model": "llama-2"}, "no preset for model llama-2 on gpu h200; did you mean llama-"),
         ({"kv_tokens": 0}, "--kv-tokens 0: give the number of tokens"),
         ({"kv_tokens": 2000}, "--kv-tokens: job web_search_"),

@@ -11,7 +11,7 @@ from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
 from vllm.v1.core.encoder_cache_manager import EncoderCacheManager
 from vllm.v1.core.kv_cache_utils import KVCacheBlock
 
-COST_AWARE = ("asymcache", "asymcache-linear", "pensieve", "agentcache", "continuum+asymcache")
+COST_AWARE = ("asymcache", "pensieve", "agentcache", "continuum+asymcache")
 SHARED: Any = {"address": 1}
 IMAGE = MultiModalFeatureSpec(SHARED, "image", "picture", PlaceholderRange(offset=2, length=8))
 
