@@ -24,7 +24,6 @@ class FreeContext:
         prefix_only: bool = False,
         superseded: bool = False,
         whole: bool = False,
-        copy: bool = False,
         pin: int | None = None,
     ) -> None: ...
     @property
@@ -45,9 +44,6 @@ class FreeContext:
     @property
     def whole(self) -> bool:
         """The blocks are of use together alone: with the first that is lost, the others are worth nothing."""
-    @property
-    def copy(self) -> bool:
-        """Another cache has the blocks as well: their use and loss here tell nothing of when their job returns."""
     @property
     def pin(self) -> int | None:
         """The pin that keeps the blocks."""
@@ -147,42 +143,11 @@ class Evictor:
     def __len__(self) -> int:
         """Return how many blocks are free."""
 
-    def settle(self, now_s: float) -> None:
-        """Learn from the blocks removed so far: `remove` does not tell the time.
-
-        Args:
-            now_s: The present, in seconds.
-        """
-
     def observe_reuse(self, idle_s: float) -> None:
         """Learn that a request came back to blocks and removed them.
 
         Args:
             idle_s: For how many seconds the blocks had been free.
-        """
-
-    def observe_return(self, finish_class: int, age_s: float, share: float) -> None:
-        """Learn that a part of a group of blocks came back. They were kept elsewhere, in a pin.
-
-        Args:
-            finish_class: The class under which the blocks were freed. An `add` has told it.
-            age_s: Seconds from when they were freed to their return.
-            share: The part of the group (1: all of it).
-
-        Raises:
-            ValueError: The evictor learns and was never told of the class, or a value is out of range.
-        """
-
-    def observe_eviction(self, finish_class: int, age_s: float, share: float) -> None:
-        """Learn that a part of a group of blocks was evicted, and had not come back. Else as `observe_return`.
-
-        Args:
-            finish_class: The class under which the blocks were freed. An `add` has told it.
-            age_s: Seconds from when they were freed to their eviction.
-            share: The part of the group (1: all of it).
-
-        Raises:
-            ValueError: As `observe_return`.
         """
 
     def reprice(self, block_ids: Sequence[int], cost_s: float) -> None:
@@ -303,6 +268,23 @@ class AsymCacheLinearEvictor(Evictor):
     def lambda_value(self) -> float: ...
     def set_lambda(self, value: float) -> None: ...
 
+AGE_EDGES_S: tuple[float, ...]
+"""The ages in seconds at which the bins of `ReturnWaits` begin, and the last one's end."""
+
+class ReturnWaits:
+    """How long requests of each finish class are away, for the evictors of all caches.
+
+    `least_wait_s` is added to every wait: differences far below it do not count.
+    """
+
+    def __init__(self, *, least_wait_s: float) -> None: ...
+    def expect(self, finish_class: int, away: Sequence[float]) -> None:
+        """Set the share that is still away at each of `AGE_EDGES_S`.
+
+        Raises:
+            ValueError: The class is out of range, or the shares do not fall from 1.
+        """
+
 @final
 class ReturnTimeEvictor(Evictor):
     """agentcache's own evictor: the learnt wait for a request's blocks, and what each of them costs.
@@ -310,9 +292,9 @@ class ReturnTimeEvictor(Evictor):
     The blocks of one `add` are a group: they share one chance of return. A block that is used again moves on, unless
     another job (`FreeContext.job`) that has used it waits with a better chance: then it stays with that one.
 
-    First goes the block with the least cost x E[1 / wait for the group's return]. Waits are learnt for each
-    `FreeContext.finish_class` from the groups that were used again and those that were evicted before. The loss of a
-    block at position n costs max(floor, slope * n + base) seconds. Within a group the cheapest block goes first.
+    First goes the block with the least cost x E[1 / wait for the group's return], by its `FreeContext.finish_class`.
+    The loss of a block at position n costs max(floor, slope * n + base) seconds. Within a group the cheapest block goes
+    first.
     """
 
     def __init__(
@@ -322,9 +304,7 @@ class ReturnTimeEvictor(Evictor):
         slope_s: float,
         base_s: float,
         floor_s: float,
-        window: float,
-        prior_returns: float,
-        least_wait_s: float,
+        waits: ReturnWaits,
     ) -> None: ...
 
 @final

@@ -10,11 +10,11 @@ Each knob says where its default comes from:
 
 Constants that only ablations set are in `agentcache/tuning.py`. Others say so where they stand: seniority and patience
 in `agentcache/policy/registry.py`, with windows or recurrent layers also in `runtime_policy.py`, what a GPU reaches in
-`presets.py`, how fast waits are learnt in `inputs.py`, which engine gets a new job in `replicas/placement.py`, and
-in `tool_runtime/` the medians at the start, half-life and shrinkage (`durations.py`), load and the bound of
-factors (`runtime.py`), Continuum's numbers (`continuum.py`), and that a command is learnt of by itself, not with its
-tool, from its eighth end on (`tool_key.py`). One more is assumed: that half of all waits end within 30 s, until policy
-`agentcache` knows better (learned_waits.hpp).
+`presets.py`, which engine gets a new job in `replicas/placement.py`, hazards of classes without a tool in
+`engine/jobs/finish_classes.py`, and in `tool_runtime/` the medians at the start, half-life and shrinkage
+(`durations.py`), load and the bound of factors (`runtime.py`), Continuum's numbers (`continuum.py`), and that a command
+is learnt of by itself, not with its tool, from its eighth end on (`tool_key.py`). One more is assumed: that half of all
+waits end within 30 s, until policy `agentcache` knows better (return_waits.hpp).
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class RuntimeConfig(KnobGroup):
     tool_parser: str | None = knob_field(
         None, "vLLM's tool-call parser; serve sets it from --tool-call-parser", "not tuned: serve sets it"
     )
-    show_text: bool = knob_field(False, "show the text where a prompt leaves the last turn (docs/misses.md)", _OPT_IN)
+    show_text: bool = knob_field(False, "show the text where a prompt leaves the last turn (docs/changes.md)", _OPT_IN)
     max_idle_s: float = knob_field(3600.0, "seconds after which an idle job is forgotten", "assumed", **POSITIVE)
     durations_file: str | None = knob_field(
         None,
@@ -174,7 +174,8 @@ class AgentCacheConfig(KnobGroup):
     )
     evictor: str | None = knob_field(
         None,
-        "policy whose evictor takes the place of the policy's own, under the same pins, order and reuse; for ablations",
+        "policy whose evictor takes the place of the policy's own, under the same pins, order and reuse; for "
+        "ablations. All correction factors are 1 unless that is asymcache's",
         _BY_POLICY,
     )
     forced_replies: bool = knob_field(

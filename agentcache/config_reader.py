@@ -23,6 +23,7 @@ _TYPED = "--agentcache "
 REMOVED = {
     "order.load_control": "0.2: order.recompute_share says how long turns wait",
     "grouped.least_wait_s": "0.2: it is a constant",
+    "grouped.prior_returns": "0.2: the evictor asks the records of tools",
     "grouped.window": "0.2: it is a constant",
     "replicas.extra_jobs": "0.2: it is a constant",
     "replicas.live_s": "0.2: it is a constant",
@@ -33,7 +34,6 @@ REMOVED = {
 MOVED = {
     "chunking.floor": "tuning.chunking_floor",
     "chunking.threshold": "tuning.chunking_threshold",
-    "grouped.prior_returns": "tuning.prior_returns",
     "lambda_limit": "tuning.lambda_limit",
     "lifespan_window": "tuning.lifespan_window",
     "order.juniors": "tuning.juniors",

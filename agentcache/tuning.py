@@ -63,16 +63,6 @@ class Tuning(KnobGroup):
         **COUNT,
     )
 
-    # Policy agentcache's evictor.
-    prior_returns: float = knob_field(
-        0.1,
-        "prior weight, in pseudo-returns per age bin (four bins to a doubling): of all classes of requests against one "
-        "class, and of what is assumed against all classes",
-        "chosen: of 0.03, 0.1, 0.3 and 1, on four sets of 32 of the sessions "
-        '(docs/results/what-did-not-work.md, "The evictor")',
-        **POSITIVE,
-    )
-
     # Pins.
     max_ttl_s: float = knob_field(
         20.0,

@@ -37,6 +37,7 @@ from agentcache.engine.blocks.frees import DescribedFrees
 from agentcache.engine.scheduler import AgentScheduler
 from agentcache.engine.vllm.types import get_block_hash
 from agentcache.errors import IntegrityError
+from agentcache.jobs.families import take_agent
 from agentcache.jobs.recorded_job import PromptWriter, RecordedJob
 from agentcache.policy.price import RecomputeCost
 from agentcache.policy.step_cost import Row, StepCost
@@ -194,7 +195,8 @@ def make_clairvoyant(
     engine: SimulatedEngine, jobs: Sequence[RecordedJob], prompts: PromptWriter, gpu: StepCost
 ) -> FutureUses:
     """Let the engine, which has seen no request, evict by the future of these jobs; the runner must tell it on."""
-    future = FutureUses([_foresee(recorded, engine, prompts, gpu) for recorded in jobs])
+    agents = [take_agent(recorded, each) for recorded in jobs for each in recorded.job.family]
+    future = FutureUses([_foresee(recorded, engine, prompts, gpu) for recorded in agents])
     scheduler = engine.scheduler
     evict_by_future(scheduler, future, engine.clock.now, segments=scheduler.gap_filler is not None)
     return future
@@ -202,7 +204,7 @@ def make_clairvoyant(
 
 def _foresee(recorded: RecordedJob, engine: SimulatedEngine, prompts: PromptWriter, gpu: StepCost) -> FutureJob:
     hashes = list(hash_prompts(prompts.write(recorded), engine.block_size, engine.hash_block))
-    return FutureJob(recorded.job.id, hashes, list(_estimate_gaps(recorded, hashes, engine.block_size, gpu)))
+    return FutureJob(recorded.job.name, hashes, list(_estimate_gaps(recorded, hashes, engine.block_size, gpu)))
 
 
 def _estimate_gaps(

@@ -1,6 +1,7 @@
-"""Converts a trace of others to a recording (docs/traces.md), which replay, simulate and plan take.
+"""Converts a trace of others to a recording (docs/traces.md), which replay, simulate and plan take, or draws one.
 
 python benchmarks/convert.py mooncake TRACE.jsonl --out FILE.jsonl
+python benchmarks/convert.py families --jobs 36 --seed 0 --out FILE.jsonl
 agentcache simulate recording:FILE.jsonl ...
 
 Chats become tokens by the tokenizer and chat template of --model. What a trace does not say is drawn by --seed.
@@ -11,10 +12,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import get_args
 
-from converters import agent_traces, lmcache, mooncake
+from converters import agent_traces, families, lmcache, mooncake
 from converters.bfcl_multi_turn import read_jobs
 from converters.bfcl_results import read_results
 from converters.chat_sessions import tokenize
@@ -87,6 +89,16 @@ def convert_lmcache(options: argparse.Namespace) -> None:
     )
 
 
+def draw_families(options: argparse.Namespace) -> None:
+    families.convert(
+        options.out,
+        arrivals=draw_arrivals("poisson", options.jobs, options.rate, options.seed),
+        law=families.FamilyLaw(**{each.name: getattr(options, each.name) for each in fields(families.FamilyLaw)}),
+        tool=parse_tool_latency(options.tool_latency),
+        seed=options.seed,
+    )
+
+
 def convert_conversation(options: argparse.Namespace) -> None:
     tokenizer = load_tokenizer(options.model)
     jobs = read_conversations(
@@ -146,6 +158,14 @@ def build_parser() -> argparse.ArgumentParser:
     one.add_argument("--turns", type=int, default=8, help="most questions of a conversation (default 8)")
     one.add_argument("--least-turns", type=int, metavar="N", help="draw the number of turns from N to --turns")
     one.add_argument("--reply-tokens", type=int, metavar="N", help="lengthen replies that have fewer tokens")
+    text = "sessions with sub-agents, bursts, compaction and pauses, drawn by published figures"
+    one = _add_kind(kinds, "families", draw_families, text)
+    one.add_argument("--jobs", type=int, default=36, help="how many sessions (default 36)")
+    _add_paced(one, rate=0.3)
+    one.add_argument("--tool-latency", default="bfcl", help="as of `agentcache simulate` (default bfcl)")
+    for each in fields(families.FamilyLaw):
+        flag = "--" + each.name.replace("_", "-")
+        one.add_argument(flag, type=type(each.default), default=each.default, help="default %(default)s")
     for kind, (_, summary) in READERS.items():
         one = _add(kinds, kind, convert_chats, summary)
         _add_drawn(one, rate=0.5)
@@ -160,11 +180,21 @@ def _add(
     run: Callable[[argparse.Namespace], None],
     summary: str,
 ) -> argparse.ArgumentParser:
+    parser = _add_kind(kinds, kind, run, summary)
+    parser.add_argument("path", type=Path, metavar="PATH")
+    parser.add_argument("--jobs", type=int, help="how many (default: all)")
+    return parser
+
+
+def _add_kind(
+    kinds: argparse._SubParsersAction[argparse.ArgumentParser],
+    kind: str,
+    run: Callable[[argparse.Namespace], None],
+    summary: str,
+) -> argparse.ArgumentParser:
     parser = kinds.add_parser(kind, help=summary, description=summary)
     parser.set_defaults(convert=run)
-    parser.add_argument("path", type=Path, metavar="PATH")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE.jsonl")
-    parser.add_argument("--jobs", type=int, help="how many (default: all)")
     return parser
 
 

@@ -17,7 +17,6 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue, KVCacheBlock
@@ -30,9 +29,10 @@ from agentcache._evictor import (
     MaxScoreEvictor,
     PensieveEvictor,
     ReturnTimeEvictor,
+    ReturnWaits,
 )
 from agentcache.engine.blocks.block_queue import BlockQueue
-from agentcache.policy.registry import Learning
+from agentcache.policy.registry import LEAST_WAIT_S
 
 BLOCK_TOKENS = 16
 BATCHES = 50
@@ -45,7 +45,7 @@ EVICTORS: dict[str, Callable[[int], Evictor]] = {
     "lru": lambda _: LruEvictor(),
     "asymcache": lambda n: AsymCacheEvictor(num_blocks=n, **FREQUENCY, **COST),
     "asymcache-linear": lambda n: AsymCacheLinearEvictor(num_blocks=n, **FREQUENCY, **COST),
-    "agentcache": lambda n: ReturnTimeEvictor(num_blocks=n, **COST, **asdict(Learning())),
+    "agentcache": lambda n: ReturnTimeEvictor(num_blocks=n, **COST, waits=ReturnWaits(least_wait_s=LEAST_WAIT_S)),
     "max-score": lambda n: MaxScoreEvictor(num_blocks=n, **FREQUENCY),
     "pensieve": lambda n: PensieveEvictor(num_blocks=n, **COST),
 }

@@ -1,10 +1,10 @@
-"""Makes the table of README: gain and cost for four kinds of agents."""
+"""Makes the table of README, gain and cost for four kinds of agents; and that of families, which it has no room for."""
 
 from __future__ import annotations
 
 from load_tables import AGENTS, BFCL_RELEASE, MODEL, RELEASE, Runs, Table
 from result_lines import Comparison, Run, compare, select
-from table_cells import OURS, list_stock, show_change, show_percent, show_times
+from table_cells import OURS, list_stock, show_change, show_percent, show_share, show_times
 
 LANES = 16
 # Agents on small contexts, by their workloads.
@@ -24,6 +24,16 @@ def make_first(runs: Runs) -> Table:
         ["on contexts below 10,000 tokens", *show_small(runs)],
         ["web-search", "nearly everything fits", *show_job(light)],
     ]
+
+
+def make_families(runs: Runs) -> Table:
+    """Make a row of the sessions with sub-agents that `convert.py families` draws by default."""
+    head = ["seeds", "vllm, mean job (s)", OURS, "change", "P99 of first tokens", "hits"]
+    some = select(runs["agents"], workload="families")
+    job, hits = compare_policies(some, "mean_job_s"), compare_policies(some, "hit_rate")
+    share = f"{show_share(hits.theirs)} → {show_share(hits.ours)}"
+    means = f"{job.theirs:.0f}", f"{job.ours:.0f}"
+    return head, [[str(len(job.seeds)), *means, show_change(job), show_first(some), share]]
 
 
 def compare_policies(runs: list[Run], figure: str) -> Comparison:

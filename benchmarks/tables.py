@@ -1,4 +1,4 @@
-"""Writes the tables of docs/results.md and README.md from results/*.jsonl.
+"""Writes the tables of README.md, docs/results.md and docs/families.md from results/*.jsonl.
 
 python benchmarks/tables.py
 
@@ -19,9 +19,10 @@ import other_tables
 from result_lines import Run, read_runs
 
 ROOT = Path(__file__).parents[1]
-PAGES = (ROOT / "README.md", ROOT / "docs" / "results.md")
+PAGES = (ROOT / "README.md", ROOT / "docs" / "results.md", ROOT / "docs" / "families.md")
 TABLES = {
     "first": first_table.make_first,
+    "families": first_table.make_families,
     "bfcl": load_tables.make_bfcl,
     "bfcl-gpu": load_tables.make_bfcl_gpu,
     "flags": load_tables.make_flags,

@@ -18,10 +18,10 @@ FIGURES = {
     "count_late_slots": 0,
     "count_knobs": 28,
     "count_terms": 49,
-    "count_pokes": 54,
+    "count_pokes": 52,
 }
 # The others may grow so far.
-LINES = {"engine": 10_000, "product": 33_305, "scheduler": 250}
+LINES = {"engine": 10_250, "product": 34_000, "scheduler": 250}
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def test_figures_are_as_small_as_they_were(house: dict[str, Any], name: str) -> 
     assert figure.count == FIGURES[name], (figure.rule, figure.found)
 
 
-@pytest.mark.parametrize(("cpu_cache", "most"), [(False, 30), (True, 38)])
+@pytest.mark.parametrize(("cpu_cache", "most"), [(False, 31), (True, 38)])
 def test_a_turn_passes_few_modules(house: dict[str, Any], *, cpu_cache: bool, most: int) -> None:
     figure = house["count_turn_modules"](cpu_cache=cpu_cache)
     assert 10 < figure.count <= most, figure.found

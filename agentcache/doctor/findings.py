@@ -39,6 +39,12 @@ _ADVICE = {
     "tools changed": "The client declares other tools from turn to turn: declare all of them at the first turn.",
     "system message changed": "The client rewrites its system message: put a date, a counter or a list of files "
     "into the latest message instead.",
+    "history summarised": "The client replaces its history by a summary: have it do so late and seldom, and ask for "
+    "the summary with the same system message and tools, so that the call finds the history cached.",
+    "history truncated": "The client cuts earlier messages, and all behind the cut is computed again: have it cut "
+    "seldom, and much at a time.",
+    "history edited": "The client edits earlier messages, as where it clears old results of tools, and all behind is "
+    "computed again: have it do so seldom, many at a time, or in the latest alone.",
     "history changed": "The client edits or shortens earlier messages: have it do so rarely and much at a time.",
     "reply not repeated": "Replies come back in other words: have the client return them as they came, with their "
     "reasoning and the arguments of calls as text. Where it does, the chat template writes them anew.",
@@ -128,11 +134,13 @@ def _judge_broken(broken: Sequence[str]) -> Iterator[Finding]:
 
 def _judge_clients(runtimes: Sequence[Values], jobs: Sequence[Values]) -> Iterator[Finding]:
     requests = add_up(runtimes, "found_jobs").total()
+    left = add_up(runtimes, "left_tokens")
     for cause, turns in add_up(runtimes, "changed_prompts").most_common():
         if turns >= _LEAST_CHANGED_TURNS * requests:
             job = _find_example(cause, jobs)
             why = "cause not known" if cause == "unknown" else cause
-            text = f"{turns:,} of {requests:,} prompts left the last turn of their job: {why}{_name(job)}."
+            text = f"{turns:,} of {requests:,} prompts left the last turn of their job: {why}{_name(job)}"
+            text += f"; {left[cause]:,} of its tokens were left behind." if left[cause] else "."
             yield Finding(text, _ADVICE.get(cause, _ADVICE["unknown"]), _show_text(job))
 
 

@@ -164,6 +164,17 @@ def take_blocks(cache: BlockHashToBlockMap, keys: Sequence[BlockHashWithGroupId]
     return [block if isinstance(block, KVCacheBlock) else next(iter(block.values())) for block in found]
 
 
+def make_keys(hashes: Sequence[bytes], groups: int) -> Keys:
+    """Make the keys of blocks with these hashes in all groups of layers."""
+    return [make_block_hash_with_group_id(BlockHash(each), group) for each in hashes for group in range(groups)]
+
+
+def find_held(cache: BlockHashToBlockMap, keys: Sequence[BlockHashWithGroupId]) -> list[KVCacheBlock]:
+    """Find all blocks with these hashes: requests that compute the same side by side have one each."""
+    found = [held for key in keys if (held := cache._cache.get(key)) is not None]
+    return [*chain.from_iterable([each] if isinstance(each, KVCacheBlock) else each.values() for each in found)]
+
+
 def watch_cache(pool: BlockPool) -> WatchedBlockMap:
     """Put a map that tells of changes in place of the pool's own, which must be empty."""
     assert not len(pool.cached_block_hash_to_block)

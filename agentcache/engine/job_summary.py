@@ -33,6 +33,7 @@ class JobSummary:
     cached_by_place: dict[str, int] = field(default_factory=dict)
     computed_tokens: int = 0
     output_tokens: int = 0
+    left_tokens: dict[str, int] = field(default_factory=dict)
     waits_s: dict[WaitReason, float] = field(default_factory=dict)
     gpu_s: float = 0.0
     request_ids: list[str] = field(default_factory=list)

@@ -31,11 +31,18 @@ class PromptEnd(NamedTuple):
         return self.blocks <= shared_blocks and tuple(tokens[behind : behind + len(self.tail)]) == self.tail
 
 
+class LeftBranch(NamedTuple):
+    """Blocks of a turn, by their hashes, from the block `first` of the prompt on: no prompt will go on from them."""
+
+    first: int
+    hashes: Sequence[bytes]
+
+
 class Overlap(NamedTuple):
     """Tokens that a prompt shares with the turn it goes on from, and where it leaves that turn if it does.
 
     `abandoned_tokens` of the turn are not in the prompt. `end` is where the turn's own prompt ended, `sent` what its
-    client sent, None where that is not known.
+    client sent, None where that is not known. `leaves`: it is certain that nothing else goes on from the turn.
     """
 
     shared_tokens: int
@@ -43,6 +50,7 @@ class Overlap(NamedTuple):
     abandoned_tokens: int = 0
     end: PromptEnd | None = None
     sent: SentPrompt | None = None
+    leaves: bool = False
 
     def repeats_reply(self, prompt: Sequence[int], block_size: int) -> bool | None:
         """Tell whether the prompt has the turn's reply; None where it lacks messages of the turn, or has no more."""

@@ -48,6 +48,9 @@ ChangeCause = Literal[
     "tools changed",
     "tool text changed",
     "system message changed",
+    "history summarised",
+    "history truncated",
+    "history edited",
     "history changed",
     "reply not repeated",
     "options changed",
@@ -73,6 +76,7 @@ class ChangeView(View):
 
     at_token: int = Field(description="in whole blocks: the first different token is in the block that begins here")
     cause: ChangeCause
+    left_tokens: int = Field(default=0, description="of the last turn, in whole blocks, that the prompt has not")
     role: str | None = Field(description="of the message that differs; None where that is not known")
     text: ChangeText | None = Field(default=None, description="None unless runtime.show_text")
 
@@ -281,6 +285,9 @@ class RuntimeCounts(View):
     )
     changed_prompts: Counter[ChangeCause] = Field(
         default=Counter(), description="turns whose prompt left the last turn, by cause"
+    )
+    left_tokens: Counter[ChangeCause] = Field(
+        default=Counter(), description="tokens of last turns that such prompts have not, by cause"
     )
     found_jobs: Counter[FoundBy] = Field(default=Counter(), description="requests, by how their job was found")
     waits: dict[WaitReason, Histogram] = Field(

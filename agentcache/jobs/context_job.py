@@ -54,8 +54,8 @@ class ContextJob:
 
     @property
     def tokens(self) -> int:
-        """The largest context: a prompt and its reply."""
-        contexts = map(self._context, range(len(self.job.turns)))
+        """The largest context, of sub-agents too: a prompt and its reply."""
+        contexts = (turn.context for each in self.job.family for turn in each.turns if turn.context is not None)
         return max(context.tokens + context.reply_tokens for context in contexts)
 
     def prompt(self, turn: int) -> list[int]:
@@ -77,7 +77,7 @@ class ContextJob:
         told: list[int] = []
         if turn + 1 < len(self.job.turns) and _goes_on(context, following := self._context(turn + 1)):
             told = self.writer.write(following, context.tokens, context.tokens + context.reply_tokens)
-        return told + self.writer.fill(f"{self.job.id}/{turn}", context.reply_tokens - len(told))
+        return told + self.writer.fill(f"{self.job.name}/{turn}", context.reply_tokens - len(told))
 
     def _context(self, turn: int) -> Context:
         context = self.job.turns[turn].context

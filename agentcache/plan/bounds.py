@@ -77,7 +77,7 @@ def find_reuse(jobs: Sequence[Job], block_tokens: int) -> Reuse:
 
     A reply is repeated by the turn after it, where that goes on with it. A prompt's last token is always computed.
     """
-    turns = [turn for job in jobs for turn in _list_turns(job)]
+    turns = [turn for job in jobs for each in job.family for turn in _list_turns(each)]
     turns.sort(key=lambda turn: turn[0].came_s)
     requests = [_make_request(context, following, block_tokens) for context, following in turns]
     cuts = _find_cuts(requests)

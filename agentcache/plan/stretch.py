@@ -37,7 +37,7 @@ class Stretch:
     @property
     def kept(self) -> int:
         """Return how many requests are simulated."""
-        return sum(len(job.turns) for job in self.loaded.jobs)
+        return sum(len(each.turns) for job in self.loaded.jobs for each in job.family)
 
     @property
     def is_all(self) -> bool:
@@ -80,7 +80,8 @@ class Stretch:
         """Say what is simulated, as it was read: requests and jobs, tokens, and the calls of tools."""
         contexts = _list_contexts(self.loaded)
         prompts, replies = sum(each.tokens for each in contexts), sum(each.reply_tokens for each in contexts)
-        called = Counter(call.name for job in self.loaded.jobs for turn in job.turns for call in turn.tool_calls)
+        turns = [turn for job in self.loaded.jobs for each in job.family for turn in each.turns]
+        called = Counter(call.name for turn in turns for call in turn.tool_calls)
         named = called.most_common(_NAMED_TOOLS)
         tools = [f"{name} {count:,}" for name, count in named]
         if others := called.total() - sum(count for _, count in named):
@@ -113,7 +114,8 @@ def find_longest(recording: Recording, requests: Sequence[Line], most: int) -> i
 
 
 def _list_contexts(loaded: LoadedJobs) -> list[Context]:
-    return [turn.context for job in loaded.jobs for turn in job.turns if turn.context is not None]
+    turns = (turn for job in loaded.jobs for each in job.family for turn in each.turns)
+    return [turn.context for turn in turns if turn.context is not None]
 
 
 def load_stretch(settings: PlanSettings, recording: Recording, requests: Sequence[Line], most: int) -> Stretch:

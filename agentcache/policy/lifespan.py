@@ -56,15 +56,15 @@ class LifespanEstimator:
 
 
 class LambdaController:
-    """λ that follows the mean of the latest reuse gaps (paper, Online Lifespan Setting).
+    """λ that follows the mean of the latest reuse gaps (paper, Online Lifespan Setting), which it adds to `gaps`.
 
     It stays between 1/`limit` and `limit`; `limit` is at least 1.
     """
 
-    def __init__(self, frequency: Frequency, window: int, limit: float) -> None:
+    def __init__(self, frequency: Frequency, gaps: LifespanEstimator, limit: float) -> None:
         self._frequency = frequency
         self._limit = limit
-        self._gaps = LifespanEstimator(window)
+        self._gaps = gaps
 
     def observe(self, gap_s: float) -> float:
         """Return λ from now on, after one more gap."""

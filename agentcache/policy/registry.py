@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 
 from agentcache._evictor import (
     AsymCacheEvictor,
@@ -13,26 +13,16 @@ from agentcache._evictor import (
     MaxScoreEvictor,
     PensieveEvictor,
     ReturnTimeEvictor,
+    ReturnWaits,
 )
 from agentcache.errors import InputError, suggest
-from agentcache.policy.lifespan import Frequency, LambdaController
+from agentcache.policy.lifespan import Frequency, LambdaController, LifespanEstimator
 from agentcache.policy.price import RecomputeCost
 from agentcache.policy.runtime_policy import Order, RuntimePolicy
 
-
-@dataclass(frozen=True, slots=True)
-class Learning:
-    """How the return-time evictor learns the waits between a request and the next that uses its blocks.
-
-    After `window` requests all that was observed counts for half. `prior_returns` is the weight of what is assumed
-    (agentcache/tuning.py). `least_wait_s` is added to every wait: differences far below it do not count.
-    """
-
-    # Window and wait were chosen with the evictor's other settings, on 32 Claude Code
-    # sessions and BFCL seeds 0 to 2. Which others were tried was not written down.
-    window: int = 4000
-    prior_returns: float = 0.1
-    least_wait_s: float = 1.0
+# Added to every wait for a return: differences far below it do not count. Chosen with the evictor's other settings, on
+# 32 Claude Code sessions and BFCL seeds 0 to 2.
+LEAST_WAIT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +30,16 @@ class EvictorInputs:
     """The cache's size in blocks, the cost of losing one, and how its reuse depends on time.
 
     `step_s` are the seconds of a step with one token: what each token of a reply takes, alone on the engine.
-    `fills_gaps`: whether blocks behind a lost one can be used still.
+    `fills_gaps`: whether blocks behind a lost one can be used still. `waits` are the same for all caches.
     """
 
     num_blocks: int
     recompute_cost: RecomputeCost
     step_s: float
     frequency: Frequency
-    lifespan_window: int
+    lifespan: LifespanEstimator
     lambda_limit: float
-    learning: Learning
+    waits: ReturnWaits = field(default_factory=lambda: ReturnWaits(least_wait_s=LEAST_WAIT_S))
     fills_gaps: bool = True
 
     @property
@@ -97,15 +87,13 @@ def _make_asymcache(get_inputs: GetInputs) -> Evictor:
         num_blocks=inputs.num_blocks,
         **asdict(inputs.frequency),
         **asdict(inputs.compared_recompute_cost),
-        controller=LambdaController(inputs.frequency, inputs.lifespan_window, inputs.lambda_limit).observe,
+        controller=LambdaController(inputs.frequency, inputs.lifespan, inputs.lambda_limit).observe,
     )
 
 
 def _make_agentcache(get_inputs: GetInputs) -> Evictor:
     inputs = get_inputs()
-    return ReturnTimeEvictor(
-        num_blocks=inputs.num_blocks, **asdict(inputs.compared_recompute_cost), **asdict(inputs.learning)
-    )
+    return ReturnTimeEvictor(num_blocks=inputs.num_blocks, **asdict(inputs.compared_recompute_cost), waits=inputs.waits)
 
 
 def _make_max_score(get_inputs: GetInputs) -> Evictor:

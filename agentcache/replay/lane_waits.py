@@ -31,9 +31,9 @@ class LaneWaits:
         """Return the way to wait for so many seconds of a lane that has this session now."""
         return partial(self._wait, session)
 
-    def lane_ended(self) -> None:
-        """Count on a lane no more: it takes no other session."""
-        self._lanes -= 1
+    def count(self, more: int) -> None:
+        """Count on so many more lanes, or on fewer: one takes no other session, or an agent of it waits for others."""
+        self._lanes += more
         self._bring_forward()
 
     async def _wait(self, session: str, seconds: float) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from openai import AsyncOpenAI, Timeout
@@ -12,15 +13,17 @@ from openai import AsyncOpenAI, Timeout
 from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT
 from agentcache.engine.marks import write_forced_calls
 from agentcache.jobs.context_job import ContextJob
+from agentcache.jobs.families import take_agent
 from agentcache.jobs.lanes import IDLE_CAP_S, Lanes
 from agentcache.jobs.recorded_job import RecordedJob
+from agentcache.replay.agents import AgentPlay, name_agent
 from agentcache.replay.endpoint import Endpoint
 from agentcache.replay.lane_waits import LaneWaits
 from agentcache.report.events import MEASURED, EventWriter
 from agentcache.run.display import ReplayDisplay
 from agentcache.run.recorder import JobRecorder
 from tool_runtime.agent.agent_loop import AgentLoop, TraceLoop
-from tool_runtime.agent.job import ToolCall
+from tool_runtime.agent.job import Job, ToolCall
 from tool_runtime.agent.model_client import ModelClient
 from tool_runtime.agent.recorded_tools import RecordedTools, Sleep
 
@@ -92,9 +95,9 @@ class ReplayRunner:
 
     async def _run_lane(self, client: AsyncOpenAI, lanes: Lanes, waits: LaneWaits, recorded: RecordedJob) -> None:
         """Run one session after another until one fails."""
-        while await self._run_job(client, recorded, lanes, waits.of(recorded.job.id)):
+        while await self._run_job(client, recorded, lanes, waits):
             recorded = lanes.follow()
-        waits.lane_ended()
+        waits.count(-1)
 
     async def _end_measured(self, lanes: Lanes, tasks: Sequence[asyncio.Task[None]]) -> None:
         while (window_s := lanes.window_s) is None:
@@ -109,23 +112,36 @@ class ReplayRunner:
         client: AsyncOpenAI,
         recorded: RecordedJob,
         lanes: Lanes | None = None,
-        sleep: Sleep = asyncio.sleep,
+        waits: LaneWaits | None = None,
     ) -> bool:
-        """Run one job, which waits for tools and people by `sleep`, and tell whether it finished as recorded."""
+        """Run one job and its sub-agents, which wait by `waits`, and tell whether it finished as recorded."""
         job = recorded.job
-        recorder = JobRecorder(self._policy, recorded, self._writer, self._block_size, lanes)
-        loop = self._make_loop(client, recorded, recorder, sleep)
+        recorder = self._make_recorder(recorded, lanes)
+
+        async def run_agent(agent: Job, sleep: Sleep) -> None:
+            one = take_agent(recorded, agent)
+            observer = self._make_recorder(one, lanes)
+            outcome = await self._make_loop(client, one, observer, sleep, play).run(agent)
+            if problem := observer.find_problem(outcome):
+                recorder.agent_failed(f"sub-agent {agent.thread}: {problem}")
+
         await asyncio.sleep(job.arrival_s - self._clock())
         self._display.job_started()
-        try:
-            outcome = await loop.run(job)
-        except asyncio.CancelledError:
-            measured = lanes is not None and lanes.is_measured(self._clock())
-            recorder.job_interrupted(self._clock(), *([MEASURED] if measured else []))
-            raise
-        event = recorder.job_ended(outcome)
-        self._display.job_ended(event)
+        async with asyncio.TaskGroup() as tasks:
+            play = AgentPlay(job, tasks, run_agent, waits)
+            sleep = asyncio.sleep if waits is None else waits.of(job.id)
+            try:
+                outcome = await self._make_loop(client, recorded, recorder, sleep, play).run(job)
+            except asyncio.CancelledError:
+                measured = lanes is not None and lanes.is_measured(self._clock())
+                recorder.job_interrupted(self._clock(), *([MEASURED] if measured else []))
+                raise
+            event = recorder.job_ended(outcome)
+            self._display.job_ended(event)
         return event.status == "finished"
+
+    def _make_recorder(self, recorded: RecordedJob, lanes: Lanes | None) -> JobRecorder:
+        return JobRecorder(self._policy, recorded, self._writer, self._block_size, lanes)
 
     def _make_loop(
         self,
@@ -133,10 +149,16 @@ class ReplayRunner:
         recorded: RecordedJob,
         recorder: JobRecorder,
         sleep: Sleep,
+        play: AgentPlay,
     ) -> AgentLoop | TraceLoop:
         job = recorded.job
         model = ModelClient(
-            client, self._endpoint.model, clock=self._clock, sleep=sleep, session_prefix=self._session_prefix
+            client,
+            self._endpoint.model,
+            clock=self._clock,
+            sleep=sleep,
+            session_prefix=self._session_prefix,
+            headers=name_agent(job),
         )
         tools = RecordedTools(job, clock=self._clock, sleep=sleep)
         if isinstance(recorded, ContextJob):
@@ -149,6 +171,7 @@ class ReplayRunner:
                 request_options=lambda turn: _request_options(
                     recorded.reply(turn), "max_tokens", calls=job.turns[turn].tool_calls
                 ),
+                turn_ended=partial(play.turn_ended, job),
             )
         return AgentLoop(
             model,

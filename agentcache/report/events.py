@@ -26,11 +26,15 @@ class _Record(BaseModel):
 
 
 class RequestEvent(_Record):
-    """One LLM request: turn `turn` (from 0) of a job, as the client saw it and as the server timed it."""
+    """One LLM request: turn `turn` (from 0) of a job, as the client saw it and as the server timed it.
+
+    Turns of a sub-agent, which is the job's `thread`, are counted for themselves.
+    """
 
     type: Literal["request"] = "request"
     policy: str
     job: str
+    thread: str | None = None
     turn: int
     sent_s: float
     first_token_s: float | None = Field(description="None when the request failed before its first token")
@@ -94,6 +98,7 @@ class ToolCallEvent(_Record):
     type: Literal["tool_call"] = "tool_call"
     policy: str
     job: str
+    thread: str | None = None
     turn: int
     tool: str
     started_s: float
@@ -102,7 +107,7 @@ class ToolCallEvent(_Record):
 
 
 class JobEvent(_Record):
-    """The end of one job. Latency is from its first request sent to its last reply received."""
+    """The end of one job. Latency is from its first request sent to its main agent's last reply received."""
 
     type: Literal["job"] = "job"
     policy: str

@@ -16,7 +16,7 @@ from tool_runtime.agent.recorded_tools import ExecutedCall
 
 @dataclass(slots=True)
 class JobRecorder:
-    """Observes the agent loop of one job under one policy. `block_size` None counts tokens instead of blocks.
+    """Observes the loop of one agent of a job under one policy. `block_size` None counts tokens instead of blocks.
 
     `lanes` are those of a closed loop, which follow what ends.
     """
@@ -42,6 +42,7 @@ class JobRecorder:
             RequestEvent(
                 policy=self.policy,
                 job=outcome.job_id,
+                thread=self.recorded.job.thread,
                 turn=outcome.turn,
                 sent_s=outcome.sent_s,
                 first_token_s=outcome.first_token_s,
@@ -73,6 +74,7 @@ class JobRecorder:
             ToolCallEvent(
                 policy=self.policy,
                 job=job_id,
+                thread=self.recorded.job.thread,
                 turn=turn,
                 tool=executed.call.name,
                 started_s=executed.started_s,
@@ -83,7 +85,7 @@ class JobRecorder:
 
     def job_ended(self, outcome: JobOutcome) -> JobEvent:
         """Record the end of a job. One that left the recording has failed, even if it came to an end."""
-        error = outcome.error or self._problem or self._find_lost_call(outcome)
+        error = self.find_problem(outcome)
         event = JobEvent(
             policy=self.policy,
             job=outcome.job_id,
@@ -97,6 +99,14 @@ class JobRecorder:
         if self.lanes is not None:
             self.lanes.session_ended(outcome.job_id, outcome.finished_s)
         return event
+
+    def find_problem(self, outcome: JobOutcome) -> str | None:
+        """Find what went wrong."""
+        return outcome.error or self._problem or self._find_lost_call(outcome)
+
+    def agent_failed(self, problem: str) -> None:
+        """Have the job fail, as a sub-agent of it has."""
+        self._problem = self._problem or problem
 
     def job_interrupted(self, now_s: float, cause: str = "the run was interrupted") -> None:
         """Record the interruption of a job, unless it had not begun: none of its requests was answered."""

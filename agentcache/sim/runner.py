@@ -9,6 +9,7 @@ from functools import partial
 from typing import Protocol
 
 from agentcache.errors import IntegrityError
+from agentcache.jobs.families import Family, take_agent
 from agentcache.jobs.lanes import IDLE_CAP_S, Lanes
 from agentcache.jobs.recorded_job import PromptWriter, RecordedJob
 from agentcache.report.events import MEASURED, EventSink
@@ -41,22 +42,28 @@ class Future(Protocol):
 
 @dataclass(slots=True)
 class _JobRun:
-    """A job under way. Turn `turn` was sent with `prompt`, or will be when no call is open and the pause is over."""
+    """An agent of a job under way. Turn `turn` was sent with `prompt`, or will be when the pause is over.
+
+    That begins when no call is open, and calls when no sub-agent is `awaited`.
+    """
 
     recorded: RecordedJob
     recorder: JobRecorder
     prompts: Iterator[list[int]]
     started_s: float
+    family: Family
+    parent: _JobRun | None
     turn: int = 0
     sent_s: float = 0.0
     prompt: list[int] = field(default_factory=list)
     reply: list[int] = field(default_factory=list)
     left_tokens: int = 0
     open_calls: int = 0
+    awaited: int = 0
 
     @property
     def request_id(self) -> str:
-        return f"{self.recorded.job.id}/{self.turn}"
+        return f"{self.recorded.job.name}/{self.turn}"
 
 
 class SimulationRunner:
@@ -136,11 +143,26 @@ class SimulationRunner:
             raise
 
     def _start_job(self, recorded: RecordedJob) -> None:
-        recorder = JobRecorder(self._policy, recorded, self._writer, self._engines[0].block_size, self._lanes)
-        run = _JobRun(recorded, recorder, self._prompts.write(recorded), self._clock.now())
+        run = self._make_run(recorded, Family(recorded.job), None)
         self._running[recorded.job.id] = run
         self._display.job_started()
         self._send(run)
+
+    def _make_run(self, recorded: RecordedJob, family: Family, parent: _JobRun | None) -> _JobRun:
+        recorder = JobRecorder(self._policy, recorded, self._writer, self._engines[0].block_size, self._lanes)
+        return _JobRun(recorded, recorder, self._prompts.write(recorded), self._clock.now(), family, parent)
+
+    def _begin_agents(self, run: _JobRun) -> None:
+        """Begin the sub-agents that were recorded to begin behind this turn."""
+        for job in run.family.list_beginning(run.recorded.job.thread, run.turn):
+            assert job.start is not None
+            run.awaited += job.start.is_awaited
+            recorded, begin_s = take_agent(run.recorded, job), self._clock.now() + job.start.delay_s
+            self._tell_due(recorded, 0, begin_s)
+            self._timeline.plan(begin_s, partial(self._start_agent, recorded, run))
+
+    def _start_agent(self, recorded: RecordedJob, parent: _JobRun) -> None:
+        self._send(self._make_run(recorded, parent.family, parent))
 
     def _send(self, run: _JobRun) -> None:
         run.prompt, run.reply = next(run.prompts), run.recorded.reply(run.turn)
@@ -153,7 +175,9 @@ class SimulationRunner:
         job = run.recorded.job
         calls = job.turns[run.turn].tool_calls
         number, run.left_tokens = self._routing.choose(run.request_id, run.prompt, job.id)
-        self._engines[number].add(run.request_id, run.prompt, run.reply, session_id=job.id, calls=calls)
+        self._engines[number].add(
+            run.request_id, run.prompt, run.reply, session_id=job.id, calls=calls, agent=job.thread
+        )
 
     def _end_step(self, engine: SimulatedEngine) -> None:
         outcome = engine.end_step()
@@ -179,12 +203,18 @@ class SimulationRunner:
     def _end_request(self, run: _JobRun, times: RequestTimes) -> None:
         outcome = _request_outcome(run, times, self._clock.now(), with_tokens=self._checks_tokens)
         run.recorder.request_ended(outcome, run.left_tokens if len(self._engines) > 1 else None)
-        turn = run.recorded.job.turns[run.turn]
+        self._begin_agents(run)
         if run.turn == len(run.recorded.job.turns) - 1:
-            self._end_job(run)
+            self._end_agent(run)
             return
         run.turn += 1
         run.prompt, run.reply = [], []
+        if not run.awaited:
+            self._go_on(run)
+
+    def _go_on(self, run: _JobRun) -> None:
+        """Begin what was recorded between the last turn, or the end of the sub-agents it waited for, and this one."""
+        turn = run.recorded.job.turns[run.turn - 1]
         run.open_calls = len(turn.tool_calls)
         for call, result in zip(turn.tool_calls, turn.results, strict=True):
             self._start_call(run, call, result)
@@ -212,14 +242,27 @@ class SimulationRunner:
         else:
             self._send(run)
 
+    def _end_agent(self, run: _JobRun) -> None:
+        job = run.recorded.job
+        run.family.left -= 1
+        if not run.family.left:
+            self._routing.ended(job.id)
+            for engine in self._engines:
+                engine.end_session(job.id)
+        if self._future is not None:
+            self._future.ended(job.name)
+        if run.parent is None:
+            self._end_job(run)
+        elif job.start is not None and job.start.is_awaited:
+            run.parent.awaited -= 1
+            if not run.parent.awaited:
+                self._go_on(run.parent)
+        if self._lanes is not None and not run.family.left:
+            self._start_job(self._lanes.follow())
+
     def _end_job(self, run: _JobRun) -> None:
         job = run.recorded.job
         del self._running[job.id]
-        self._routing.ended(job.id)
-        for engine in self._engines:
-            engine.end_session(job.id)
-        if self._future is not None:
-            self._future.ended(job.id)
         outcome = JobOutcome(
             job_id=job.id,
             started_s=run.started_s,
@@ -228,12 +271,10 @@ class SimulationRunner:
             status="finished",
         )
         self._display.job_ended(run.recorder.job_ended(outcome))
-        if self._lanes is not None:
-            self._start_job(self._lanes.follow())
 
     def _tell_due(self, recorded: RecordedJob, turn: int, time_s: float) -> None:
         if self._future is not None:
-            self._future.due(recorded.job.id, turn, time_s)
+            self._future.due(recorded.job.name, turn, time_s)
 
     def _check_patience(self, outcome: StepOutcome) -> None:
         if outcome.scheduled_tokens:

@@ -1,13 +1,11 @@
-"""Reads one recorded agent session, sizes, hashes and times of its requests, but no text, and puts them in order."""
+"""Reads one recorded agent session: sizes, hashes and times of its requests, but no text."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import chain, islice, pairwise
+from collections.abc import Iterator
+from itertools import chain, islice
 from pathlib import Path
-from statistics import StatisticsError, fmean, linear_regression
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -119,64 +117,3 @@ def _check_blocks(request: Request, block_tokens: int, place: str) -> None:
             f"{place}.hash_ids: {len(request.hash_ids)} blocks of {block_tokens} tokens for a prompt of "
             f"{request.prompt_tokens}; it needs {full}"
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A request in the session's time. `agent` is 0 for the session itself, n for its n-th sub-agent."""
-
-    request: Request
-    agent: int
-    start_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """The time from a reply to the next request. `by_tool` says what was waited for: a tool, or else a human."""
-
-    seconds: float
-    by_tool: bool
-
-
-def order_steps(trace: Trace) -> list[Step]:
-    """Order all requests by the time they were sent. A job has one request at a time, so parallel agents take turns."""
-    steps, agents = [], 0
-    for entry in trace.requests:
-        if isinstance(entry, SubAgent):
-            agents += 1
-            # They cannot come before it began: then their times count from there.
-            apart = any(request.t < entry.start_s for request in entry.requests)
-            steps += [Step(each, agents, each.t + entry.start_s * apart) for each in entry.requests]
-        else:
-            steps.append(Step(entry, 0, entry.t))
-    return sorted(steps, key=lambda step: step.start_s)
-
-
-def measure_waits(steps: Sequence[Step]) -> list[Wait]:
-    """Measure the wait after each step but the last."""
-    reply_time = _fit_reply_time([step.request for step in steps])
-    return [_measure_wait(before, after, reply_time) for before, after in pairwise(steps)]
-
-
-def _measure_wait(before: Step, after: Step, reply_time: Callable[[Request], float]) -> Wait:
-    reply, request = before.request, after.request
-    # A stop that was not recorded is a tool use: such waits are as long as those after tool calls, not as a human's.
-    by_tool = reply.stop in ("tool_use", "") or request.input_types == ["tool_result"]
-    # After a reply whose time is not known, think_time starts at an earlier reply.
-    if before.agent == after.agent and reply.api_time is not None and request.think_time is not None:
-        return Wait(request.think_time, by_tool)
-    took_s = reply_time(reply) if reply.api_time is None else reply.api_time
-    return Wait(max(0.0, after.start_s - before.start_s - took_s), by_tool)
-
-
-def _fit_reply_time(requests: Sequence[Request]) -> Callable[[Request], float]:
-    """Fit the seconds that a reply takes by its tokens: a line through the session's replies with a recorded time."""
-    known = [(request.reply_tokens, request.api_time) for request in requests if request.api_time is not None]
-    if not known:
-        return lambda _request: 0.0
-    tokens, seconds = zip(*known, strict=True)
-    try:
-        slope, intercept = linear_regression(tokens, seconds)
-    except StatisticsError:  # one reply, or all of one size
-        slope, intercept = 0.0, fmean(seconds)
-    return lambda request: max(0.0, intercept + slope * request.reply_tokens)

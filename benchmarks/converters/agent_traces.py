@@ -7,27 +7,19 @@ what sessions are taken to share.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 
 from agentcache.errors import InputError
 from converters.agent_blocks import BlockNumbers, Thread
-from converters.agent_trace_file import (
-    Step,
-    SubAgent,
-    Trace,
-    Wait,
-    find_traces,
-    measure_waits,
-    order_steps,
-    read_traces,
-)
+from converters.agent_timeline import Step, TimedAgent, measure_agents, order_steps
+from converters.agent_trace_file import SubAgent, Trace, find_traces, read_traces
+from converters.family_lines import Agent, Request, list_family_lines
 from converters.left_out import LeftOut
 from converters.recorded import check_options, write_lines
 from workloads.loaded import check_enough
-from workloads.recording.line import Line
 
 # The trace does not name the tools.
 _CALLED = ["tool"]
@@ -57,12 +49,11 @@ class BlockScale:
 
 @dataclass(frozen=True, slots=True)
 class _Session:
-    """Requests one after the other, those of sub-agents too, each with its blocks, and the waits between them."""
+    """A session's agents, and the blocks of their requests."""
 
     name: str
-    steps: Sequence[Step]
-    blocks: Sequence[tuple[int, ...]]
-    waits: Sequence[Wait]
+    agents: Sequence[TimedAgent]
+    blocks: Mapping[int, Sequence[tuple[int, ...]]]
     size: BlockScale
 
 
@@ -93,7 +84,11 @@ def convert(
     if len(sizes) > 1:
         raise InputError(f"{path}: block_size: {sorted(sizes)} tokens after scaling; a recording has one size")
     paced = zip(sessions, arrivals(len(sessions)), strict=True)
-    lines = [*chain.from_iterable(_list_lines(session, arrival_s, max_gap_s) for session, arrival_s in paced)]
+    lines = [
+        line
+        for session, arrival_s in paced
+        for line in list_family_lines(session.name, arrival_s, [*_list_agents(session, max_gap_s)])
+    ]
     write_lines(out, lines, kind="agent_traces", block_tokens=sizes.pop())
 
 
@@ -105,9 +100,8 @@ def _read_sessions(
         size = BlockScale.of(trace.block_size, scale)
         steps = order_steps(trace)
         if fitting := _count_fitting(steps, size, max_context):
-            waits = measure_waits(steps)
             steps = steps[:fitting]
-            yield _Session(name, steps, _number_blocks(trace, steps, numbers), waits, size)
+            yield _Session(name, measure_agents(trace, steps), _number_blocks(trace, steps, numbers), size)
 
 
 def _count_fitting(steps: Sequence[Step], size: BlockScale, max_context: int | None) -> int:
@@ -119,36 +113,43 @@ def _count_fitting(steps: Sequence[Step], size: BlockScale, max_context: int | N
     return next((place for place, many in enumerate(tokens) if many > max_context), len(steps))
 
 
-def _number_blocks(trace: Trace, steps: Sequence[Step], numbers: BlockNumbers) -> list[tuple[int, ...]]:
-    """Number the blocks of each step's prompt."""
+def _number_blocks(
+    trace: Trace, steps: Sequence[Step], numbers: BlockNumbers
+) -> Mapping[int, Sequence[tuple[int, ...]]]:
+    """Number the blocks of each agent's prompts."""
     heads: list[Trace | SubAgent] = [trace, *(entry for entry in trace.requests if isinstance(entry, SubAgent))]
-    places: dict[int, list[int]] = {}
-    for place, step in enumerate(steps):
-        places.setdefault(step.agent, []).append(place)
+    by_agent: dict[int, list[Step]] = {}
+    for step in steps:
+        by_agent.setdefault(step.agent, []).append(step)
     threads = [
-        Thread(heads[agent].tool_tokens, heads[agent].system_tokens, [steps[place].request for place in own])
-        for agent, own in places.items()
+        Thread(heads[agent].tool_tokens, heads[agent].system_tokens, [step.request for step in own])
+        for agent, own in by_agent.items()
     ]
-    blocks: dict[int, tuple[int, ...]] = {}
-    for own, prompts in zip(places.values(), numbers.number(threads, trace.block_size), strict=True):
-        blocks.update(zip(own, prompts, strict=True))
-    return [blocks[place] for place in range(len(steps))]
+    return dict(zip(by_agent, numbers.number(threads, trace.block_size), strict=True))
 
 
-def _list_lines(session: _Session, arrival_s: float, max_gap_s: float) -> Iterator[Line]:
-    came_s = arrival_s
-    # Nothing is known to follow the last reply.
-    waits = [*session.waits[: len(session.steps) - 1], None]
-    for step, blocks, wait in zip(session.steps, session.blocks, waits, strict=True):
-        calls = wait is not None and wait.by_tool
-        yield Line(
-            timestamp=1000 * came_s,
-            input_length=session.size.prompt_tokens(step.request.prompt_tokens),
-            output_length=session.size.reply_tokens(step.request.reply_tokens),
-            hash_ids=list(blocks),
-            session=session.name,
-            latency_ms=0.0,
-            called=_CALLED if calls else [],
-            end="calls" if calls else "answer",
+def _list_agents(session: _Session, max_gap_s: float) -> Iterator[Agent]:
+    for agent in session.agents:
+        yield Agent(
+            [*_list_requests(session, agent, max_gap_s)],
+            name=f"agent-{agent.number}" if agent.number else None,
+            behind=agent.behind,
+            delay_s=min(agent.delay_s, max_gap_s),
+            is_awaited=agent.is_awaited,
         )
-        came_s += min(wait.seconds, max_gap_s) if wait else 0.0
+
+
+def _list_requests(session: _Session, agent: TimedAgent, max_gap_s: float) -> Iterator[Request]:
+    # Nothing is known to follow the last reply.
+    waits = [*agent.waits, None]
+    blocks = session.blocks.get(agent.number, ())
+    for step, took_s, own, wait in zip(agent.steps, agent.took_s, blocks, waits, strict=False):
+        yield Request(
+            tokens=session.size.prompt_tokens(step.request.prompt_tokens),
+            reply_tokens=session.size.reply_tokens(step.request.reply_tokens),
+            blocks=own,
+            reply_blocks=(),
+            took_s=took_s,
+            wait_s=min(wait.seconds, max_gap_s) if wait else 0.0,
+            called=_CALLED if wait is not None and wait.by_tool else [],
+        )

@@ -59,7 +59,7 @@ def write_sessions(path: Path, sessions: Iterable[Session], *, kind: str) -> Non
 
 
 def write_lines(path: Path, lines: Sequence[Line], *, kind: str, block_tokens: int = BLOCK_TOKENS) -> None:
-    """Write requests in the order of their times. No time of a reply is known: each ends as it comes."""
+    """Write requests in the order in which they ended; where no time of a reply is known, each ends as it comes."""
     header = Header(
         version=VERSION,
         id=kind,
@@ -68,7 +68,7 @@ def write_lines(path: Path, lines: Sequence[Line], *, kind: str, block_tokens: i
         policy="not known",
         started_at="1970-01-01T00:00:00+00:00",
     )
-    first, *others = sorted(lines, key=lambda line: line.timestamp)
+    first, *others = sorted(lines, key=lambda line: line.ended_ms)
     with path.open("w", encoding="utf-8") as file:
         for line in (first.model_copy(update={"recording": header}), *others):
             file.write(json.dumps(line.model_dump(exclude_defaults=True)) + "\n")

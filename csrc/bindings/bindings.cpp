@@ -62,10 +62,7 @@ void bind_evictor(py::module_& module) {
       .def("remove", &Evictor::remove, py::arg("block_id"))
       .def("order", &Evictor::order, py::arg("now_s"), py::call_guard<py::gil_scoped_release>())
       .def("first", &Evictor::first, py::arg("count"), py::arg("now_s"), py::call_guard<py::gil_scoped_release>())
-      .def("settle", &Evictor::settle, py::arg("now_s"))
       .def("observe_reuse", &Evictor::observe_reuse, py::arg("idle_s"))
-      .def("observe_return", &Evictor::observe_return, py::arg("finish_class"), py::arg("age_s"), py::arg("share"))
-      .def("observe_eviction", &Evictor::observe_eviction, py::arg("finish_class"), py::arg("age_s"), py::arg("share"))
       .def(
           "reprice",
           [](Evictor& evictor, const std::vector<BlockId>& ids, double cost_s) { evictor.reprice(ids, cost_s); },
@@ -135,9 +132,9 @@ PyObject* remove_block(PyObject* self, PyObject* block) {
 }
 
 FreeContext make_context(double factor, JobNumber job, FinishClass finish_class, bool prefix_only, bool superseded,
-                         bool whole, bool copy, std::optional<PinId> pin) {
+                         bool whole, std::optional<PinId> pin) {
   require_argument(!pin || *pin >= 0, "pin is negative");
-  return {{factor, job, finish_class, prefix_only, superseded, whole, copy}, pin.value_or(kNoPin)};
+  return {{factor, job, finish_class, prefix_only, superseded, whole}, pin.value_or(kNoPin)};
 }
 
 void bind_context(py::module_& module) {
@@ -145,7 +142,7 @@ void bind_context(py::module_& module) {
   py::class_<FreeContext>(module, "FreeContext")
       .def(py::init(&make_context), py::kw_only(), py::arg("factor") = unknown.factor, py::arg("job") = unknown.job,
            py::arg("finish_class") = unknown.finish_class, py::arg("prefix_only") = unknown.prefix_only,
-           py::arg("superseded") = unknown.superseded, py::arg("whole") = unknown.whole, py::arg("copy") = unknown.copy,
+           py::arg("superseded") = unknown.superseded, py::arg("whole") = unknown.whole,
            py::arg("pin") = py::none())
       .def_readonly("factor", &FreeContext::factor)
       .def_readonly("job", &FreeContext::job)
@@ -153,7 +150,6 @@ void bind_context(py::module_& module) {
       .def_property_readonly("prefix_only", [](const FreeContext& context) { return context.prefix_only; })
       .def_property_readonly("superseded", [](const FreeContext& context) { return context.superseded; })
       .def_property_readonly("whole", [](const FreeContext& context) { return context.whole; })
-      .def_property_readonly("copy", [](const FreeContext& context) { return context.copy; })
       .def("of_copy", &FreeContext::of_copy, py::arg("by"))
       .def("without_pin", &FreeContext::without_pin)
       .def_property_readonly("pin",
@@ -164,10 +160,10 @@ void bind_context(py::module_& module) {
           "__eq__", [](const FreeContext& left, const FreeContext& right) { return left == right; }, py::is_operator())
       .def("__repr__", [](const FreeContext& context) {
         return py::str(
-                   "FreeContext(factor={}, job={}, finish_class={}, prefix_only={}, superseded={}, whole={}, copy={}, "
+                   "FreeContext(factor={}, job={}, finish_class={}, prefix_only={}, superseded={}, whole={}, "
                    "pin={})")
             .format(context.factor, context.job, context.finish_class, context.prefix_only, context.superseded,
-                    context.whole, context.copy,
+                    context.whole,
                     context.pin == kNoPin ? py::object(py::none()) : py::int_(context.pin));
       });
 }
@@ -220,14 +216,21 @@ PYBIND11_MODULE(_evictor, module) {
   bind_asymcache<AsymCacheLinearEvictor>(asymcache_linear);
   bind_scan_evict(asymcache_linear);
 
+  py::list edges;
+  for (std::size_t bin = 0; bin <= AgeBins::kCount; ++bin) edges.append(AgeBins::edge_s(bin));
+  module.attr("AGE_EDGES_S") = py::tuple(edges);
+  py::class_<ReturnWaits>(module, "ReturnWaits")
+      .def(py::init<double>(), py::kw_only(), py::arg("least_wait_s"))
+      .def("expect", &ReturnWaits::expect, py::arg("finish_class"), py::arg("away"));
+
   py::class_<ReturnTimeEvictor, Evictor> return_time(module, "ReturnTimeEvictor", py::is_final());
-  return_time.def(py::init([](std::int64_t num_blocks, double slope_s, double base_s, double floor_s, double window,
-                              double prior_returns, double least_wait_s) {
+  return_time.def(py::init([](std::int64_t num_blocks, double slope_s, double base_s, double floor_s,
+                              ReturnWaits& waits) {
                     return std::make_unique<ReturnTimeEvictor>(num_blocks, RecomputeCost(slope_s, base_s, floor_s),
-                                                               Learning{window, prior_returns, least_wait_s});
+                                                               waits);
                   }),
-                  py::kw_only(), py::arg("num_blocks"), py::arg("slope_s"), py::arg("base_s"), py::arg("floor_s"),
-                  py::arg("window"), py::arg("prior_returns"), py::arg("least_wait_s"));
+                  py::keep_alive<1, 6>(), py::kw_only(), py::arg("num_blocks"), py::arg("slope_s"), py::arg("base_s"),
+                  py::arg("floor_s"), py::arg("waits"));
   bind_heap_evict(return_time);
 
   py::class_<MaxScoreEvictor, Evictor> max_score(module, "MaxScoreEvictor", py::is_final());

@@ -45,18 +45,8 @@ class PythonEvictor : public Evictor {
     return ask("order", now_s).cast<std::vector<BlockId>>();
   }
 
-  void settle(double now_s) override { tell("settle", now_s); }
-
   void observe_reuse(double idle_s) override { tell("observe_reuse", idle_s); }
   bool learns_reuse() const override { return static_cast<bool>(pybind11::get_override(this, "observe_reuse")); }
-
-  void observe_return(FinishClass finish_class, double age_s, double share) override {
-    tell("observe_return", finish_class, age_s, share);
-  }
-
-  void observe_eviction(FinishClass finish_class, double age_s, double share) override {
-    tell("observe_eviction", finish_class, age_s, share);
-  }
 
   void reprice(std::span<const BlockId> ids, double cost_s) override { tell("reprice", to_list(ids), cost_s); }
 

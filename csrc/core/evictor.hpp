@@ -58,22 +58,11 @@ class Evictor {
     return first;
   }
 
-  /// Learns from the blocks removed so far: `remove` does not tell the time. Most policies learn nothing from it.
-  virtual void settle(double /*now_s*/) {}
-
   /// Learns that a request came back to blocks that had been free for `idle_s` seconds, and removed them. Most policies
   /// learn nothing from it.
   virtual void observe_reuse(double /*idle_s*/) {}
   /// Tells whether it does: if not, reuse need not be noted. An evictor in Python does if it defines `observe_reuse`.
   virtual bool learns_reuse() const { return false; }
-
-  /// Learns that a share (0 to 1) of a group of blocks came back at `age_s` seconds after it was freed. The blocks were
-  /// kept elsewhere, in a pin; `add` was given their class. Most policies learn nothing from it.
-  virtual void observe_return(FinishClass, double /*age_s*/, double /*share*/) {}
-
-  /// Learns that a share (0 to 1) of a group of blocks was evicted at `age_s`, and had not come back until then. Else
-  /// as `observe_return`.
-  virtual void observe_eviction(FinishClass, double /*age_s*/, double /*share*/) {}
 
   /// Sets what the loss of these blocks costs, in seconds, until they are freed anew: their KV can be had back without
   /// computing it. Blocks that are not free with KV are ignored. Most policies know no cost that could change.

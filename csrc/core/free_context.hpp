@@ -30,8 +30,6 @@ struct GroupContext {
   bool superseded : 1 = false;
   /// The blocks are of use together alone: with the first that is lost, the others are worth nothing.
   bool whole : 1 = false;
-  /// Another cache has the blocks as well: their use and loss here tell nothing of when their job returns.
-  bool copy : 1 = false;
 
   /// Compares field by field.
   bool operator==(const GroupContext&) const = default;
@@ -48,7 +46,6 @@ struct FreeContext : GroupContext {
   FreeContext of_copy(double by) const {
     FreeContext context = *this;
     context.factor *= by;
-    context.copy = true;
     return context;
   }
 

@@ -20,11 +20,7 @@ struct Group {
   double freed_s;        ///< When its blocks were freed.
   GroupContext context;  ///< Of the request that freed them.
   Ranked first;          ///< Its cheapest block.
-  std::uint32_t size;    ///< Blocks at its beginning.
   GroupId id;
-
-  /// Returns the part of the group that each of its blocks was at its beginning.
-  double share() const { return 1.0 / size; }
 };
 static_assert(sizeof(Group) <= 64);
 
@@ -53,14 +49,7 @@ class Groups {
     const GroupId group = lists_.begin(blocks);
     if (place_.size() < lists_.num_ids()) place_.resize(lists_.num_ids());
     place_[index(group)] = groups_.size();
-    groups_.push_back({freed_s, context, blocks.front(), static_cast<std::uint32_t>(blocks.size()), group});
-    return group;
-  }
-
-  /// Makes a group of blocks that came from another, which had `size` at its beginning. Else as `add`.
-  GroupId split(std::span<const Ranked> blocks, const Group& from) {
-    const GroupId group = add(blocks, from.freed_s, from.context);
-    groups_.back().size = from.size;
+    groups_.push_back({freed_s, context, blocks.front(), group});
     return group;
   }
 

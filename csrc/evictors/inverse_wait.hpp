@@ -6,9 +6,9 @@
 #include <cmath>
 #include <cstddef>
 #include <limits>
+#include <vector>
 
 #include "evictors/age_bins.hpp"
-#include "evictors/survival_table.hpp"
 
 namespace agentcache {
 
@@ -19,9 +19,13 @@ namespace agentcache {
 /// often.
 class InverseWait {
  public:
-  /// `least_wait_s` > 0 keeps a return just ahead from being worth infinitely much.
-  InverseWait(const Hazard& hazard, double least_wait_s) : least_wait_s_(least_wait_s), staying_(hazard) {
+  /// `away` is P(X > age) at each edge of the bins; `least_wait_s` > 0 keeps a return just ahead from being worth
+  /// infinitely much.
+  InverseWait(const std::vector<double>& away, double least_wait_s) : least_wait_s_(least_wait_s) {
     lines_.fill({kUnknown, kUnknown});
+    for (std::size_t bin = 0; bin < AgeBins::kCount; ++bin) {
+      staying_[bin] = away[bin] > 0 ? away[bin + 1] / away[bin] : 1.0;
+    }
   }
 
   /// Returns the value at an age, interpolated. O(1), at first O(bins).
@@ -68,7 +72,6 @@ class InverseWait {
 
   // At the age where `from` begins; returns are taken to come in the middle of a bin.
   double expect(std::size_t from) {
-    if (!knows_staying_) know_staying();
     double value = 0.0;
     double still_away = 1.0;
     for (std::size_t bin = from; bin < AgeBins::kCount && still_away > kNegligible; ++bin) {
@@ -79,17 +82,9 @@ class InverseWait {
     return value;
   }
 
-  void know_staying() {
-    for (std::size_t bin = 0; bin < AgeBins::kCount; ++bin) {
-      staying_[bin] = std::exp(-staying_[bin] * AgeBins::width_s(bin));
-    }
-    knows_staying_ = true;
-  }
-
   double least_wait_s_;
-  bool knows_staying_ = false;
-  Hazard staying_;  // The hazard until `know_staying`, then the chance to stay through each bin.
-  std::array<Line, AgeBins::kCount> lines_;  // of each bin; kUnknown until asked for
+  std::array<double, AgeBins::kCount> staying_;  // The chance to stay through each bin.
+  std::array<Line, AgeBins::kCount> lines_;      // of each bin; kUnknown until asked for
 };
 
 }  // namespace agentcache

@@ -13,11 +13,10 @@
 #include "core/checked_evictor.hpp"
 #include "core/groups.hpp"
 #include "core/rank_freed.hpp"
-#include "core/returns.hpp"
 #include "evictors/candidate_heap.hpp"
 #include "evictors/group_ranking.hpp"
-#include "evictors/learned_waits.hpp"
 #include "evictors/recompute_cost.hpp"
+#include "evictors/return_waits.hpp"
 #include "evictors/shared_block_owners.hpp"
 
 namespace agentcache {
@@ -25,39 +24,18 @@ namespace agentcache {
 /// The least cost × expected inverse wait goes first. To evict n blocks takes O(groups + n log n), and mostly O(n log
 /// groups) if n is small and the call before was not long ago.
 ///
-/// It learns from what leaves: removed blocks have returned, evicted ones had not returned until then. Each block
-/// counts as its share of its group, so that a few blocks of a system prompt, which others use, hardly count as a
-/// return. Copies of what another cache has count for nothing: their job comes back for the other ones.
-///
 /// A block that several jobs have used belongs to the group with the best chance: when one of them frees it, it goes
 /// back to a group that another has left if that is worth more by now. Blocks that three jobs wait for, at the least,
 /// are in groups of no job, and of a class of their own: the first of many returns sooner than any one of them.
 class ReturnTimeEvictor final : public CheckedEvictor {
  public:
-  /// Knows the blocks from 0 to `num_blocks` - 1.
-  /// \throws std::invalid_argument for a knob out of range.
-  ReturnTimeEvictor(std::int64_t num_blocks, RecomputeCost cost, const Learning& learning)
+  /// Knows the blocks from 0 to `num_blocks` - 1. `waits` may change at any time, and outlives this evictor.
+  ReturnTimeEvictor(std::int64_t num_blocks, RecomputeCost cost, ReturnWaits& waits)
       : CheckedEvictor(num_blocks),
         groups_(CheckedEvictor::num_blocks()),
         owners_(CheckedEvictor::num_blocks()),
         cost_(cost),
-        waits_(learning) {
-    waits_.know(kSharedClass);
-  }
-
-  void settle(double now_s) override { learn_returns(now_s); }
-
-  /// As in the contract.
-  /// \throws std::invalid_argument for a class that `add` was not told of, and for an age or share out of range.
-  void observe_return(FinishClass finish_class, double age_s, double share) override {
-    require_observation(finish_class, age_s, share);
-    waits_.observe(finish_class, age_s, share, true);
-  }
-
-  void observe_eviction(FinishClass finish_class, double age_s, double share) override {
-    require_observation(finish_class, age_s, share);
-    waits_.observe(finish_class, age_s, share, false);
-  }
+        waits_(waits) {}
 
   /// As in the contract.
   /// \throws std::invalid_argument for a block that there is not.
@@ -68,8 +46,6 @@ class ReturnTimeEvictor final : public CheckedEvictor {
 
  protected:
   void insert(const Freed& freed) override {
-    learn_returns(freed.last_s);
-    // Here alone: neither what is removed nor what is evicted may change the order of the rest.
     waits_.know(freed.context.finish_class);
     if (freed.size() == 0) return;
     for (std::size_t i = 0; i < freed.size(); ++i) {
@@ -86,19 +62,15 @@ class ReturnTimeEvictor final : public CheckedEvictor {
     for (const BlockId id : ids) owners_.forget(id);
   }
 
-  // What was removed is learnt from with the next call that tells the time: the allocation for the same request.
   void erase(BlockId id) override {
-    const Group& group = groups_.of(id);
-    if (!group.context.copy) returns_.note(group);
-    owners_.note_use(id, group.context.job);
+    owners_.note_use(id, groups_.of(id).context.job);
     leave_group(id);
   }
 
   void take(std::size_t count, double now_s, std::vector<BlockId>& victims) override {
-    learn_returns(now_s);
     if (count == 0) return;  // Empty blocks were enough.
     const std::vector<BlockId>& first = ranking_.find(groups_, waits_.waits(), waits_.revision(), now_s, count);
-    for (const BlockId id : first) lose(id, now_s);
+    for (const BlockId id : first) lose(id);
     victims.insert(victims.end(), first.begin(), first.end());
   }
 
@@ -131,7 +103,7 @@ class ReturnTimeEvictor final : public CheckedEvictor {
       }
       // A list's id is given again as soon as it is over.
       if (is_over) ranking_.note_end(id);
-      const GroupId target = groups_.split(blocks, group);
+      const GroupId target = groups_.add(blocks, group.freed_s, group.context);
       note_change(target);
       if (is_over) owners_.move_group(group.context.job, id, target);
     }
@@ -145,12 +117,6 @@ class ReturnTimeEvictor final : public CheckedEvictor {
 
  private:
   friend struct Damage;
-
-  void require_observation(FinishClass finish_class, double age_s, double share) const {
-    require_argument(waits_.knows(finish_class), "no blocks were added under this finish_class");
-    require_argument(std::isfinite(age_s), "age_s must be finite");
-    require_argument(share >= 0 && std::isfinite(share), "share must be finite and at least 0");
-  }
 
   double worth_of(double freed_s, const GroupContext& context, double now_s) {
     return waits_.waits()[index(context.finish_class)].at(now_s - freed_s) * context.factor;
@@ -198,14 +164,10 @@ class ReturnTimeEvictor final : public CheckedEvictor {
     return group;
   }
 
-  void lose(BlockId id, double now_s) {
-    const Group& group = groups_.of(id);
-    if (!group.context.copy) {
-      waits_.observe(group.context.finish_class, now_s - group.freed_s, group.share(), false);
-    }
+  void lose(BlockId id) {
+    const GroupId lossy = groups_.of(id).id;
     owners_.forget(id);
-    groups_.note_loss(group.id);
-    const GroupId lossy = group.id;
+    groups_.note_loss(lossy);
     if (!leave_group(id)) note_change(lossy);
   }
 
@@ -223,17 +185,10 @@ class ReturnTimeEvictor final : public CheckedEvictor {
 
   void note_change(GroupId group) { ranking_.note_change(groups_.at(group), waits_.waits()); }
 
-  void learn_returns(double now_s) {
-    returns_.settle(now_s, [this](FinishClass finish_class, double age_s, double share) {
-      waits_.observe(finish_class, age_s, share, true);
-    });
-  }
-
   Groups groups_;
   SharedBlockOwners owners_;
   RecomputeCost cost_;
-  LearnedWaits waits_;
-  Returns returns_;
+  ReturnWaits& waits_;
   GroupRanking ranking_;
   std::vector<Ranked> ranked_;  // Kept for its memory.
   std::vector<Ranked> shared_;  // As ranked_.

@@ -12,14 +12,13 @@
 #include <vector>
 
 #include "core/checked_evictor.hpp"
-#include "core/returns.hpp"
 #include "pins/held_blocks.hpp"
 #include "pins/pin_reservations.hpp"
 #include "pins/pins.hpp"
 
 namespace agentcache {
 
-/// Blocks with KV are in a pin or in the inner evictor, which learns from both. Empty ones, which go before all others
+/// Blocks with KV are in a pin or in the inner evictor. Empty ones, which go before all others
 /// in any case, stay here; at position 0 there is nothing to pin.
 ///
 /// \note A pin begins with its first block, value or reservation, and ends with `release`.
@@ -68,7 +67,6 @@ class PinnedEvictor final : public CheckedEvictor {
   std::size_t release(PinId pin, double now_s) {
     require_pin(pin);
     require_time(now_s);
-    learn(now_s);
     reservations_.drop_pin(pin);
     std::size_t count = 0;
     for (const PinnedGroup& group : pins_.release(pin)) {
@@ -83,7 +81,6 @@ class PinnedEvictor final : public CheckedEvictor {
   std::size_t release_some(PinId pin, std::size_t count, double now_s) {
     require_pin(pin);
     require_time(now_s);
-    learn(now_s);
     const std::vector<BlockId> ids = pins_.first_blocks_of(pin, std::min(count, pins_.size_of(pin)));
     for (std::span<const BlockId> rest = ids; !rest.empty();) {
       const Group group = pins_.group_of(rest.front());
@@ -110,7 +107,6 @@ class PinnedEvictor final : public CheckedEvictor {
       held_.set_pinned(id, true);
       adopted.push_back(id);
     }
-    learn(now_s);
     const auto differ = [this](BlockId left, BlockId right) {
       return held_.context_of(left) != held_.context_of(right);
     };
@@ -141,17 +137,9 @@ class PinnedEvictor final : public CheckedEvictor {
   /// Returns the evictor that orders the blocks in no pin.
   Evictor& inner() { return inner_; }
 
-  void settle(double now_s) override { learn(now_s); }
-
-  // What comes back, and what is kept elsewhere, is the inner evictor's to learn from, here as well.
+  // What comes back is the inner evictor's to learn from, here as well.
   void observe_reuse(double idle_s) override { inner_.observe_reuse(idle_s); }
   bool learns_reuse() const override { return inner_.learns_reuse(); }
-  void observe_return(FinishClass finish_class, double age_s, double share) override {
-    inner_.observe_return(finish_class, age_s, share);
-  }
-  void observe_eviction(FinishClass finish_class, double age_s, double share) override {
-    inner_.observe_eviction(finish_class, age_s, share);
-  }
   void forget(BlockId id) override {
     reservations_.drop_block(id);
     inner_.forget(id);
@@ -159,7 +147,6 @@ class PinnedEvictor final : public CheckedEvictor {
 
  protected:
   void insert(const Freed& freed) override {
-    learn_returns(freed.last_s);
     const PinId pin = freed.context.pin;
     const GroupContext& unpinned = freed.context;
     std::vector<BlockId> own;
@@ -170,7 +157,6 @@ class PinnedEvictor final : public CheckedEvictor {
       if (freed.positions[i] == 0) reservations_.drop_block(id);
       (pin != kNoPin && freed.positions[i] > 0 ? own : others).push_back(id);
     }
-    // Even without blocks: the inner evictor learns the time and the class.
     give_back(others, freed.last_s, unpinned);
     if (pin == kNoPin) return;
     reservations_.add(pin, own);
@@ -181,19 +167,16 @@ class PinnedEvictor final : public CheckedEvictor {
     for (const BlockId id : ids) forget(id);
   }
 
-  // As from the inner evictor, what was removed is learnt from with the next call that tells the time.
   void erase(BlockId id) override {
     if (!held_.is_pinned(id)) {
       inner_.remove(id);
     } else {
-      if (pins_.origin_of(id) == Origin::kOwn) returns_.note(pins_.group_of(id));
       pins_.erase(id);
     }
     held_.drop(id);
   }
 
   void take(std::size_t count, double now_s, std::vector<BlockId>& victims) override {
-    learn_returns(now_s);
     const std::size_t from_inner = std::min(count, inner_.size());
     for (const BlockId id : inner_.evict(static_cast<std::int64_t>(from_inner), now_s)) {
       victims.push_back(id);
@@ -201,7 +184,7 @@ class PinnedEvictor final : public CheckedEvictor {
     }
     for (const BlockId id : pins_.first_blocks(count - from_inner)) {
       victims.push_back(id);
-      lose(id, now_s);
+      lose(id);
     }
   }
 
@@ -278,11 +261,7 @@ class PinnedEvictor final : public CheckedEvictor {
     next_sequence_ += ids.size();
   }
 
-  void lose(BlockId id, double now_s) {
-    const Group& group = pins_.group_of(id);
-    if (pins_.origin_of(id) == Origin::kOwn) {
-      inner_.observe_eviction(group.context.finish_class, now_s - group.freed_s, group.share());
-    }
+  void lose(BlockId id) {
     // What a pin has adopted it has not reserved, nor has another.
     if (pins_.origin_of(id) == Origin::kAdopted) {
       reservations_.note_loss(pins_.pin_of(id));
@@ -294,23 +273,10 @@ class PinnedEvictor final : public CheckedEvictor {
     held_.drop(id);
   }
 
-  // The inner evictor learns with the next call; calls for times that are past must not come first.
-  void learn(double now_s) {
-    learn_returns(now_s);
-    inner_.settle(now_s);
-  }
-
-  void learn_returns(double now_s) {
-    returns_.settle(now_s, [this](FinishClass finish_class, double age_s, double share) {
-      inner_.observe_return(finish_class, age_s, share);
-    });
-  }
-
   Evictor& inner_;
   Pins pins_;
   PinReservations reservations_;
   HeldBlocks held_;
-  Returns returns_;
   std::uint64_t next_sequence_ = 0;
 };
 

@@ -3,7 +3,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from converters.agent_trace_file import find_traces, order_steps, read_traces
+from converters.agent_timeline import order_steps
+from converters.agent_trace_file import find_traces, read_traces
 from converters.left_out import LeftOut
 from made_agent_trace import make_request, make_sub_agent, make_trace
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from made_agent_trace import BLOCK, make_request, make_sub_agent, make_trace, write_traces
 
 from agentcache.errors import InputError
-from tool_runtime.agent.job import ToolCall, ToolResult
+from tool_runtime.agent.job import Start, ToolCall, ToolResult
 from workloads.recording.plays import find_shared_blocks
 from workloads.recording.sessions import load_sessions
 
@@ -74,7 +74,10 @@ def test_sub_agents_keep_their_own_contexts(tmp_path):
     sub_agent = make_sub_agent(20, [make_request(0, [7]), make_request(5, [7, 8])], duration_ms=18_000)
     trace = make_trace([make_request(0, [1], tail=9), sub_agent, make_request(30, [1, 2])])
     [job] = _load(write_traces(tmp_path, trace))
-    parent, inner, inner_after, parent_after = (turn.context.blocks for turn in job.turns)
+    [child] = job.agents
+    assert (child.thread, child.start) == ("agent-1-1", Start(None, 0, 1.0, is_awaited=True))
+    parent, parent_after = (turn.context.blocks for turn in job.turns)
+    inner, inner_after = (turn.context.blocks for turn in child.turns)
     assert parent_after == parent
     assert inner_after[:1] == inner
     assert not {*inner_after} & {*parent_after}

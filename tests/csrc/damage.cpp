@@ -130,7 +130,7 @@ struct Damage {
 
   static void damage_return_time() {
     const auto make = [] {
-      auto return_time = std::make_unique<ReturnTimeEvictor>(4, kCost, kLearning);
+      auto return_time = std::make_unique<ReturnTimeEvictor>(4, kCost, waits);
       return_time->add(Ids{0, 1}, Positions{16, 32}, 0.0);
       return return_time;
     };
@@ -141,7 +141,7 @@ struct Damage {
 
   static void damage_ranking() {
     const auto make = [] {
-      auto return_time = std::make_unique<ReturnTimeEvictor>(300, kCost, kLearning);
+      auto return_time = std::make_unique<ReturnTimeEvictor>(300, kCost, waits);
       for (BlockId id = 0; id < 300; ++id) return_time->add(Ids{id}, Positions{16 + 4096 * id}, 0.0);
       for (int call = 0; call < 3; ++call) return_time->evict(1, 1.0);
       return return_time;

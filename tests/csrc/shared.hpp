@@ -5,8 +5,8 @@
 #include <cstdlib>
 #include <string>
 
-#include "evictors/learned_waits.hpp"
 #include "evictors/recompute_cost.hpp"
+#include "evictors/return_waits.hpp"
 #include "evictors/reuse_frequency.hpp"
 
 namespace agentcache {
@@ -22,7 +22,6 @@ void check_that_damage_is_found();
 
 inline const ReuseFrequency kFrequency(14.4, 0.36, 9.75);
 inline const RecomputeCost kCost(1e-9, 2e-5, 1e-7);
-// So few that what was learnt is often halved.
-inline const Learning kLearning{20, 0.5, 1.0};
+inline ReturnWaits waits(1.0);
 
 }  // namespace agentcache

@@ -185,7 +185,7 @@ void check_pinned(unsigned seed) {
     AsymCacheLinearEvictor linear(kBlocks, kFrequency, kCost);
     expect(stress_pinned(asymcache, cheapest_first, seed) == stress_pinned(linear, cheapest_first, seed),
            "heaps and scan take the same victims around pins");
-    ReturnTimeEvictor return_time(kBlocks, kCost, kLearning);
+    ReturnTimeEvictor return_time(kBlocks, kCost, waits);
     stress_pinned(return_time, cheapest_first, seed);
     LruEvictor lru;
     stress_pinned(lru, cheapest_first, seed);
@@ -203,7 +203,7 @@ int main(int argc, char** argv) {
     AsymCacheEvictor asymcache(kBlocks, kFrequency, kCost);
     AsymCacheLinearEvictor linear(kBlocks, kFrequency, kCost);
     expect(Stress(asymcache, seed).run() == Stress(linear, seed).run(), "heaps and scan take the same victims");
-    ReturnTimeEvictor return_time(kBlocks, kCost, kLearning);
+    ReturnTimeEvictor return_time(kBlocks, kCost, waits);
     Stress(return_time, seed).run();
     LruEvictor lru;
     Stress(lru, seed).run();

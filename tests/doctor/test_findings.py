@@ -70,6 +70,9 @@ def test_jobs_that_are_counted_no_more_are_still_followed() -> None:
         ("tools changed", "declare all of them"),
         ("system message changed", "a date"),
         ("history changed", "edits or shortens"),
+        ("history summarised", "with the same system message and tools"),
+        ("history truncated", "all behind the cut"),
+        ("history edited", "old results of tools"),
         ("reply not repeated", "with their reasoning"),
         ("unknown", "before the end: compare two requests"),
         ("of a later version", "compare two requests"),
@@ -87,6 +90,11 @@ def test_what_a_client_changes_is_named_with_an_example(cause: str, advice: str)
     assert advice in text
     assert "\x1b" not in text
     assert len(text) < 400
+
+
+def test_what_was_left_behind_is_told_in_tokens() -> None:
+    (text,) = list_texts(read_engine(changed_prompts={"history edited": 7}, left_tokens={"history edited": 97_000}))
+    assert text.startswith("7 of 53 prompts left the last turn of their job: history edited; 97,000 of its tokens")
 
 
 def test_text_shows_what_has_changed() -> None:

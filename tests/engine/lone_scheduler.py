@@ -113,15 +113,18 @@ class LoneScheduler:
         reply: Sequence[int] = (),
         stop: str | None = None,
         logprobs: int | None = None,
+        marks: Mapping[str, Any] = {},
         **options: Any,
     ) -> None:
         """`calls` are those of a recorded reply; without them a reply that comes to its length is cut off there.
 
-        The worker samples `reply`, which ends the request at EOS or STOP_TOKEN, and makes up what lies behind it.
+        `marks` are the API server's. The worker samples `reply`, which ends the request at EOS or STOP_TOKEN, and makes
+        up what lies behind it.
         """
-        dictated = {REPLY_ARGUMENT: [], CALLS_ARGUMENT: write_forced_calls(calls)} if calls is not None else None
+        dictated = {REPLY_ARGUMENT: [], CALLS_ARGUMENT: write_forced_calls(calls)} if calls is not None else {}
+        told = {**marks, **dictated} or None
         params = SamplingParams(
-            max_tokens=output_tokens, stop=stop, stop_token_ids=[STOP_TOKEN], logprobs=logprobs, extra_args=dictated
+            max_tokens=output_tokens, stop=stop, stop_token_ids=[STOP_TOKEN], logprobs=logprobs, extra_args=told
         )
         params.update_from_generation_config({}, EOS)
         self._replies[request_id] = reply

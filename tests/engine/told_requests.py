@@ -49,23 +49,33 @@ def ask_told(
     `sent` are what its client sent, if the server renders other messages. A tool's name is its first letter.
     """
     prompt = [token for _, words in messages for token in message(*words)] + HEAD
-    told = [(letter.replace("r", "a"), str(list(words))) for letter, words in messages]
-    marks: dict[str, Any] = {
-        ROLES_ARGUMENT: "".join(letter for letter, _ in told),
-        QUESTIONS_ARGUMENT: list(find_questions(told)),
-    }
+    marks = mark(messages, sent, tools, options_sent)
     if agent is not None:
         marks[AGENT_ARGUMENT] = agent
     if after is not None:
-        marks = {CONTINUES_ARGUMENT: after}
+        marks = {CONTINUES_ARGUMENT: after, SENT_ARGUMENT: marks[SENT_ARGUMENT]}
+    return tracked.ask(name, prompt, marks=marks, end_of_turn=END, **options)
+
+
+def mark(
+    messages: Sequence[tuple[str, Sequence[int]]],
+    sent: Sequence[str] | None = None,
+    tools: Sequence[str] = (),
+    options_sent: str = "",
+) -> dict[str, Any]:
+    """What the API server tells of a chat."""
+    told = [(letter.replace("r", "a"), str(list(words))) for letter, words in messages]
     if sent is None:
         sent = [f"{letter} {words}" for letter, words in messages]
-    marks[SENT_ARGUMENT] = {
-        "messages": "".join(text[0] + digest(text) for text in sent),
-        "tools": "".join(digest(tool[0]) + digest(tool) for tool in tools),
-        "options": options_sent,
+    return {
+        ROLES_ARGUMENT: "".join(letter for letter, _ in told),
+        QUESTIONS_ARGUMENT: list(find_questions(told)),
+        SENT_ARGUMENT: {
+            "messages": "".join(text[0] + digest(text) for text in sent),
+            "tools": "".join(digest(tool[0]) + digest(tool) for tool in tools),
+            "options": options_sent,
+        },
     }
-    return tracked.ask(name, prompt, marks=marks, end_of_turn=END, **options)
 
 
 def answer(tracked: Tracked, request: Request, cached_tokens: int = 0) -> None:

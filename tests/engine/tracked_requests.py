@@ -16,9 +16,9 @@ from vllm.v1.core.kv_cache_utils import KVCacheBlock, get_request_block_hasher, 
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
 from vllm.v1.request import Request, RequestStatus
 
-from agentcache._evictor import FreeContext
+from agentcache._evictor import FreeContext, ReturnWaits
 from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT
-from agentcache.engine.jobs.finish_classes import ReuseFactors
+from agentcache.engine.jobs.finish_classes import FinishClasses, ReuseFactors
 from agentcache.engine.jobs.tracker import JobTracker
 from agentcache.engine.marks import write_forced_calls
 from agentcache.engine.observe.misses import Ledger, MissLog
@@ -26,6 +26,7 @@ from agentcache.engine.order.admission import AdmissionControl
 from agentcache.engine.order.load_control import LoadControl
 from agentcache.engine.parts import Observers
 from agentcache.engine.rpc.job_views import view_session
+from agentcache.policy.lifespan import LifespanEstimator
 from agentcache.policy.price import RecomputeCost, RequestCost, TurnCost
 from agentcache.policy.runtime_policy import LONGEST_S, RuntimePolicy
 from tool_runtime.agent.job import ToolCall
@@ -52,9 +53,12 @@ class ListeningEvictor(PythonLru):
     def __init__(self) -> None:
         super().__init__()
         self.gaps_s: list[float] = []
+        self.lifespan = LifespanEstimator(window=10)
+        self.waits = ReturnWaits(least_wait_s=1.0)
 
     def observe_reuse(self, idle_s: float) -> None:
         self.gaps_s.append(idle_s)
+        self.lifespan.observe(idle_s)
 
 
 def count_chains(tracker: JobTracker) -> int:
@@ -94,7 +98,7 @@ class Tracked:
             clock=self.clock, estimator=self.estimator, max_jobs=self.max_jobs, max_idle_s=3600.0
         )
         turn_cost = TurnCost(COST, BLOCK, self.num_blocks)
-        factors = ReuseFactors(self.evictor, self.runtime, lifespan_window=10, reuse_probability=0.5)
+        factors = ReuseFactors(self.evictor, self.runtime, self.evictor.lifespan, reuse_probability=0.5)
         self.tracker = JobTracker(
             runtime_policy=self.runtime_policy,
             runtime=self.runtime,
@@ -121,6 +125,7 @@ class Tracked:
                 ),
             ),
             factors=factors if self.runtime_policy.factors else None,
+            finish_classes=FinishClasses(self.evictor.waits, self.runtime.durations),
             turn_cost=turn_cost,
             hash_block_size=self.hash_block,
             tool_reader=None,

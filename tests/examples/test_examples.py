@@ -139,7 +139,7 @@ def test_the_doctor_names_what_two_of_three_sessions_do(
     findings = re.findall(
         r"^\d\. (\d+ of \d+) prompts left the last turn of their job: ([a-z ]+);", printed, re.MULTILINE
     )
-    assert findings == [("4 of 18", "system message changed"), ("3 of 18", "history changed")]
+    assert findings == [("4 of 18", "system message changed"), ("3 of 18", "history truncated")]
 
 
 def test_a_server_that_does_not_start_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

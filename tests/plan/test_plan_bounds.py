@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import combinations
 from pathlib import Path
@@ -83,6 +84,13 @@ def make_job(*turns: tuple[tuple[int, ...], int, int]) -> Job:
     """Make a job of turns, each with its blocks of 4 tokens, its prompt's tokens and its reply's."""
     contexts = [Context(blocks, 4, tokens, reply, float(place)) for place, (blocks, tokens, reply) in enumerate(turns)]
     return Job("", (), turns=tuple(Turn(context=each) for each in contexts))
+
+
+def test_sub_agents_ask_as_others_do() -> None:
+    main, agent = make_job(((1, 2), 8, 4), ((1, 2, 3), 12, 4)), make_job(((1, 2, 9), 12, 4))
+    family = replace(main, agents=(agent,))
+    assert find_reuse([family], 1) == find_reuse([main, agent], 1)
+    assert find_reuse([family], 1) != find_reuse([main], 1)
 
 
 @pytest.mark.parametrize(

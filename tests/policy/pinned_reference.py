@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-from made_evictors import COST, FREQUENCY
+from made_evictors import COST, FREQUENCY, make_waits
 from return_time_reference import ReturnTimeReference
 
 from agentcache._evictor import AsymCacheEvictor, Evictor, FreeContext, LruEvictor, PinnedEvictor, ReturnTimeEvictor
-from agentcache.policy.registry import Learning
 
 NUM_BLOCKS = 24
-# So little weight on the prior that what was learnt wrongly shows.
-LEARNING = Learning(window=20, prior_returns=0.02)
 
 INNER: dict[str, Callable[[int], Evictor]] = {
     "lru": lambda _: LruEvictor(),
     "asymcache": lambda blocks: AsymCacheEvictor(num_blocks=blocks, **FREQUENCY, **COST),
-    "agentcache": lambda blocks: ReturnTimeEvictor(num_blocks=blocks, **COST, **asdict(LEARNING)),
+    "agentcache": lambda blocks: ReturnTimeEvictor(num_blocks=blocks, **COST, waits=make_waits()),
 }
 
 
@@ -55,8 +52,6 @@ class Block:
     since_s: float = 0.0
     sequence: int = 0
     group: int = 0
-    group_size: int = 0
-    teaches: bool = False
     is_adopted: bool = False
 
 
@@ -71,7 +66,6 @@ class PinnedReference:
         self._values: dict[int, float] = {}
         # Of each block, in the order in which they reserved it.
         self._reservations: dict[int, list[int]] = {}
-        self._returns: list[tuple[float, int, float]] = []
         self._added = 0
         self._groups = 0
         self.losses: dict[int, int] = {}
@@ -83,7 +77,6 @@ class PinnedReference:
         now_s: float,
         context: FreeContext,
     ) -> None:
-        self._learn_returns(now_s)
         pin, unpinned = context.pin, context.without_pin()
         self._blocks |= {each: Block(n, unpinned) for each, n in zip(ids, positions, strict=True)}
         for each in ids:
@@ -93,7 +86,7 @@ class PinnedReference:
         self._give_back([each for each in ids if each not in pinned], now_s, unpinned)
         if pin is not None:
             self.reserve(pin, pinned)
-            self._pin(pin, pinned, now_s, teaches=True)
+            self._pin(pin, pinned, now_s)
 
     def reserve(self, pin: int, ids: Sequence[int]) -> None:
         for each in ids:
@@ -118,7 +111,6 @@ class PinnedReference:
         self._values[pin] = value
 
     def release(self, pin: int, now_s: float) -> int:
-        self._learn_returns(now_s)
         self._inner.evict(0, now_s)
         self._values.pop(pin, None)
         for each in list(self._reservations):
@@ -135,7 +127,6 @@ class PinnedReference:
         return len(released)
 
     def release_some(self, pin: int, count: int, now_s: float) -> int:
-        self._learn_returns(now_s)
         self._inner.evict(0, now_s)
         ids = [each for each in self._by_loss() if self._blocks[each].pin == pin][:count]
         for _, run in itertools.groupby(ids, key=lambda each: self._blocks[each].group):
@@ -159,7 +150,6 @@ class PinnedReference:
         ]
         for each in adopted:
             self._inner.remove(each)
-        self._learn_returns(now_s)
         self._inner.evict(0, now_s)
         group: list[int] = []
         for each in adopted:
@@ -177,13 +167,8 @@ class PinnedReference:
         block = self._blocks.pop(block_id)
         if block.pin is None:
             self._inner.remove(block_id)
-        elif block.teaches:
-            same = self._returns and self._returns[-1][:2] == (block.since_s, block.context.finish_class)
-            share = self._returns.pop()[2] if same else 0.0
-            self._returns.append((block.since_s, block.context.finish_class, share + 1 / block.group_size))
 
     def evict(self, count: int, now_s: float) -> list[int]:
-        self._learn_returns(now_s)
         victims, self._empty = self._empty[:count], self._empty[count:]
         in_inner = sum(block.pin is None for block in self._blocks.values())
         victims += self._inner.evict(min(count - len(victims), in_inner), now_s)
@@ -194,8 +179,6 @@ class PinnedReference:
             assert block.pin is not None
             for pin in {block.pin, *self._reservations.pop(each, [])}:
                 self.losses[pin] = self.losses.get(pin, 0) + 1
-            if block.teaches:
-                self.observe(block.context.finish_class, now_s - block.since_s, 1 / block.group_size, returned=False)
             self._forget(each)
             victims.append(each)
         return victims
@@ -234,26 +217,14 @@ class PinnedReference:
             if not pins:
                 del self._reservations[block_id]
 
-    def _pin(
-        self, pin: int, ids: Sequence[int], now_s: float, *, teaches: bool = False, is_adopted: bool = False
-    ) -> None:
+    def _pin(self, pin: int, ids: Sequence[int], now_s: float, *, is_adopted: bool = False) -> None:
         self._groups += 1
         for each in ids:
             block = self._blocks[each]
             block.pin, block.since_s, block.sequence = pin, now_s, self._added
-            block.teaches, block.is_adopted = teaches, is_adopted
-            block.group, block.group_size = self._groups, len(ids)
+            block.is_adopted, block.group = is_adopted, self._groups
             self._added += 1
 
     def _forget(self, block_id: int) -> None:
         if isinstance(self._inner, ReturnTimeReference):
             self._inner.forget(block_id)
-
-    def _learn_returns(self, now_s: float) -> None:
-        for since_s, finish_class, share in self._returns:
-            self.observe(finish_class, now_s - since_s, share, returned=True)
-        self._returns.clear()
-
-    def observe(self, finish_class: int, age_s: float, share: float, *, returned: bool) -> None:
-        if isinstance(self._inner, ReturnTimeReference):
-            self._inner.observe(finish_class, age_s, share, returned=returned)

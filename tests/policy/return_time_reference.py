@@ -5,19 +5,20 @@ No bins found by bits, no heap, each value computed when asked for.
 
 from __future__ import annotations
 
-import math
+import itertools
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from agentcache._evictor import SHARED_CLASS, FreeContext
-from agentcache.policy.registry import Learning
+from agentcache.policy.registry import LEAST_WAIT_S
 
 # Four to each doubling, from 1/64 s on.
 EDGES_S = [0.0, *(2.0**exponent * (1 + quarter / 4) for exponent in range(-6, 20) for quarter in range(4)), 2.0**20]
 BINS = len(EDGES_S) - 1
 WIDTHS_S = [EDGES_S[i + 1] - EDGES_S[i] for i in range(BINS)]
-PRIOR_HAZARD = [1 / (30.0 + EDGES_S[i]) for i in range(BINS)]
+PRIOR_AWAY = [30.0 / (30.0 + edge_s) for edge_s in EDGES_S]
 
 # What is left of the value of blocks that are of use together alone, once one is lost.
 BROKEN_VALUE = 1e-9
@@ -29,54 +30,17 @@ def bin_of(age_s: float) -> int:
     return min(max(bisect_right(EDGES_S, age_s) - 1, 0), BINS - 1)
 
 
-@dataclass
-class Table:
-    """Bin by bin: what returned, what left for either reason, and the seconds that this had waited in its last bin."""
-
-    returned: Curve = field(default_factory=lambda: [0.0] * BINS)
-    left: Curve = field(default_factory=lambda: [0.0] * BINS)
-    waited_s: Curve = field(default_factory=lambda: [0.0] * BINS)
-    total: float = 0.0
-
-    def observe(self, age_s: float, weight: float, returned: bool) -> None:
-        i = bin_of(age_s)
-        self.left[i] += weight
-        self.waited_s[i] += weight * (min(max(age_s, 0.0), EDGES_S[-1]) - EDGES_S[i])
-        self.returned[i] += weight if returned else 0.0
-        self.total += weight
-
-    def add(self, other: Table) -> None:
-        self.returned = [a + b for a, b in zip(self.returned, other.returned, strict=True)]
-        self.left = [a + b for a, b in zip(self.left, other.left, strict=True)]
-        self.waited_s = [a + b for a, b in zip(self.waited_s, other.waited_s, strict=True)]
-        self.total += other.total
-
-    def halve(self) -> None:
-        for counts in (self.returned, self.left, self.waited_s):
-            counts[:] = [count / 2 for count in counts]
-        self.total /= 2
-
-    def hazard(self, prior: Curve, prior_returns: float) -> Curve:
-        hazard = [0.0] * BINS
-        beyond = 0.0
-        for i in reversed(range(BINS)):
-            waited_s = self.waited_s[i] + beyond * WIDTHS_S[i]
-            hazard[i] = (self.returned[i] + prior_returns) / (waited_s + prior_returns / prior[i])
-            beyond += self.left[i]
-        return hazard
-
-
-def expected_inverse_wait(hazard: Curve, least_wait_s: float) -> Curve:
-    """At each edge, given no return before it."""
-    staying = [math.exp(-rate * width_s) for rate, width_s in zip(hazard, WIDTHS_S, strict=True)]
+def expected_inverse_wait(away: Sequence[float], least_wait_s: float) -> Curve:
+    """At each edge, given no return before it; `away` is the share that is still away there."""
+    staying = [after / before if before else 1.0 for before, after in itertools.pairwise(away)]
     values = []
     for start in range(BINS):
-        value, away = 0.0, 1.0
+        value, left = 0.0, 1.0
         for i in range(start, BINS):
-            if away <= 1e-9:
+            if left <= 1e-9:
                 break
-            value += away * (1 - staying[i]) / (least_wait_s + (EDGES_S[i] - EDGES_S[start] + WIDTHS_S[i] / 2))
-            away *= staying[i]
+            value += left * (1 - staying[i]) / (least_wait_s + (EDGES_S[i] - EDGES_S[start] + WIDTHS_S[i] / 2))
+            left *= staying[i]
         values.append(value)
     return [*values, values[-1]]
 
@@ -89,28 +53,24 @@ class Group:
     factor: float
     finish_class: int
     job: int
-    share: float
     whole: bool
-    copy: bool
     blocks: list[tuple[float, int, int]]
 
 
 class ReturnTimeReference:
     """The methods of `_evictor.ReturnTimeEvictor`, for blocks with KV alone. O(free blocks) and more for each."""
 
-    def __init__(self, *, slope_s: float, base_s: float, floor_s: float, learning: Learning) -> None:
+    def __init__(self, *, slope_s: float, base_s: float, floor_s: float) -> None:
         self._cost = (slope_s, base_s, floor_s)
-        self._learning = learning
         self._groups: list[Group] = []
-        self._tables = [Table() for _ in range(SHARED_CLASS + 1)]
-        self._total = 0.0
-        self._returns: list[tuple[float, int, float]] = []
         self._added = 0
         # Of each block: the jobs other than its group's that left it, the latest first.
         self._others: dict[int, list[int]] = {}
         self._newest: dict[int, Group] = {}
-        self._fit_at = 0.0
-        self._fit()
+        self._curves: defaultdict[int, Curve] = defaultdict(lambda: expected_inverse_wait(PRIOR_AWAY, LEAST_WAIT_S))
+
+    def expect(self, finish_class: int, away: Sequence[float]) -> None:
+        self._curves[finish_class] = expected_inverse_wait(away, LEAST_WAIT_S)
 
     def add(
         self,
@@ -120,11 +80,6 @@ class ReturnTimeReference:
         context: FreeContext,
     ) -> None:
         factor, finish_class, job = context.factor, context.finish_class, context.job
-        self._note_returns(now_s)
-        is_new = finish_class >= len(self._tables)
-        self._tables += [Table() for _ in range(finish_class + 1 - len(self._tables))]
-        if is_new or self._total > self._fit_at:
-            self._fit()
         slope_s, base_s, floor_s = self._cost
         costs = [max(floor_s, slope_s * position + base_s) for position in positions]
         blocks = sorted(zip(costs, range(self._added, self._added + len(costs)), block_ids, strict=True))
@@ -132,7 +87,7 @@ class ReturnTimeReference:
         for block_id, position in zip(block_ids, positions, strict=True):
             if position == 0:
                 self.forget(block_id)
-        group = Group(now_s, factor, finish_class, job, 0.0, context.whole, context.copy, [])
+        group = Group(now_s, factor, finish_class, job, context.whole, [])
         newest = {job: each for job, each in self._newest.items() if each.blocks}
         shared = replace(group, factor=1.0, finish_class=SHARED_CLASS, job=0, blocks=[])
         for block in blocks:
@@ -141,18 +96,14 @@ class ReturnTimeReference:
             each.blocks.sort()
         for each in (shared, group):
             if each.blocks:
-                each.share = 1 / len(each.blocks)
                 self._groups.append(each)
         if job and group.blocks:
             self._newest[job] = group
 
     def evict(self, count: int, now_s: float) -> list[int]:
-        self._note_returns(now_s)
         victims = list(self.order(now_s))[:count]
         for block_id in victims:
             group = self._take_out(block_id)
-            if not group.copy:
-                self.observe(group.finish_class, now_s - group.freed_s, group.share, returned=False)
             if group.whole:
                 group.factor, group.whole = group.factor * BROKEN_VALUE, False
             self.forget(block_id)
@@ -176,10 +127,6 @@ class ReturnTimeReference:
 
     def remove(self, block_id: int) -> None:
         group = self._take_out(block_id)
-        if not group.copy:
-            same = self._returns and self._returns[-1][:2] == (group.freed_s, group.finish_class)
-            weight = self._returns.pop()[2] if same else 0.0
-            self._returns.append((group.freed_s, group.finish_class, weight + group.share))
         if group.job:
             others = self._others.get(block_id, [])
             self._others[block_id] = [group.job, *(each for each in others if each != group.job)]
@@ -222,31 +169,3 @@ class ReturnTimeReference:
                 self._groups = [each for each in self._groups if each.blocks]
                 return group
         raise KeyError(block_id)
-
-    def _note_returns(self, now_s: float) -> None:
-        for freed_s, finish_class, weight in self._returns:
-            self.observe(finish_class, now_s - freed_s, weight, returned=True)
-        self._returns.clear()
-
-    def observe(self, finish_class: int, age_s: float, weight: float, *, returned: bool) -> None:
-        self._tables[finish_class].observe(age_s, weight, returned)
-        self._total += weight
-        if self._total > self._learning.window:
-            self._total /= 2
-            for table in self._tables:
-                table.halve()
-            self._fit_at = 0.0
-
-    def _fit(self) -> None:
-        everything = Table()
-        for table in self._tables:
-            everything.add(table)
-        pooled = everything.hazard(PRIOR_HAZARD, self._learning.prior_returns)
-        self._curves = [
-            expected_inverse_wait(
-                table.hazard(pooled, self._learning.prior_returns) if table.total else pooled,
-                self._learning.least_wait_s,
-            )
-            for table in self._tables
-        ]
-        self._fit_at = self._total * 1.01

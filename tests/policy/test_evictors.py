@@ -11,7 +11,7 @@ from made_evictors import COST, EVICTORS, FREQUENCY, SIZED, MakeEvictor
 from sizes import pick_size
 
 from agentcache._evictor import AsymCacheEvictor, AsymCacheLinearEvictor, FreeContext, LruEvictor
-from agentcache.policy.lifespan import Frequency, LambdaController
+from agentcache.policy.lifespan import Frequency, LambdaController, LifespanEstimator
 
 SETTINGS = settings(max_examples=pick_size(20, 60), stateful_step_count=30, deadline=None)
 
@@ -126,7 +126,7 @@ def test_asymcache_with_a_controller_follows_recent_reuse() -> None:
     frequency = Frequency(**FREQUENCY)
 
     def victim(gaps_s: Sequence[float]) -> int:
-        controller = LambdaController(frequency, window=10, limit=1e6)
+        controller = LambdaController(frequency, LifespanEstimator(window=10), limit=1e6)
         evictor = AsymCacheEvictor(num_blocks=2, **FREQUENCY, **COST, controller=controller.observe)
         evictor.add([0], [100_000], 0.0)
         evictor.add([1], [16], 11.0)
@@ -143,9 +143,8 @@ def test_asymcache_with_a_controller_follows_recent_reuse() -> None:
 def test_an_error_of_the_controller_leaves_lambda(
     make: type[AsymCacheEvictor | AsymCacheLinearEvictor],
 ) -> None:
-    evictor = make(
-        num_blocks=2, **FREQUENCY, **COST, controller=LambdaController(Frequency(**FREQUENCY), 10, 1e6).observe
-    )
+    controller = LambdaController(Frequency(**FREQUENCY), LifespanEstimator(window=10), limit=1e6)
+    evictor = make(num_blocks=2, **FREQUENCY, **COST, controller=controller.observe)
     evictor.observe_reuse(14.0)
     before = evictor.lambda_value
     with pytest.raises(ValueError, match="reuse gap of -1"):

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import random
-from dataclasses import asdict
 from typing import Any
 
 import pytest
-from made_evictors import COST, SAME_COST
+from made_evictors import COST, SAME_COST, make_waits
 from return_time_reference import ReturnTimeReference
 from sizes import pick_size
 
 from agentcache._evictor import FreeContext, ReturnTimeEvictor
-from agentcache.policy.registry import Learning
 
 # Enough groups for bounds to be kept where a block is taken at a time.
 GROUPS = 150
@@ -24,10 +22,9 @@ class Pair:
     """The evictor and its reference, which are told the same."""
 
     def __init__(self, seed: int, cost: dict[str, Any], longest_wait_s: float) -> None:
-        learning = Learning(window=200, prior_returns=0.5)
         self.chance = random.Random(seed)
-        self.evictor = ReturnTimeEvictor(num_blocks=NUM_BLOCKS, **cost, **asdict(learning))
-        self.reference = ReturnTimeReference(**cost, learning=learning)
+        self.evictor = ReturnTimeEvictor(num_blocks=NUM_BLOCKS, **cost, waits=make_waits())
+        self.reference = ReturnTimeReference(**cost)
         self.taken = list(range(NUM_BLOCKS))
         self.now_s = 1e6
         for _ in range(GROUPS):

@@ -73,7 +73,7 @@ def test_lambda_grows_with_the_mean_from_bound_to_bound() -> None:
 
 def test_controller_follows_the_mean_of_the_latest_gaps() -> None:
     frequency = Frequency.from_turning_point(10.0, 0.5, 40.0)
-    controller = LambdaController(frequency, window=2, limit=1e6)
+    controller = LambdaController(frequency, LifespanEstimator(window=2), limit=1e6)
     assert controller.observe(10.0) == pytest.approx(1.0)
     assert controller.observe(10.2) == pytest.approx(lifespan_weight(frequency, 10.1, 1e6))
     assert controller.observe(10.4) == pytest.approx(lifespan_weight(frequency, 10.3, 1e6))

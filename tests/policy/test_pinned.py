@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 from made_evictors import COST, FREQUENCY
 from pinned_reference import INNER, NUM_BLOCKS, pin_around
 
 from agentcache import _evictor
-from agentcache._evictor import AsymCacheEvictor, Evictor, FreeContext, LruEvictor, PinnedEvictor
-from agentcache.policy.lifespan import Frequency, LambdaController
+from agentcache._evictor import AsymCacheEvictor, FreeContext, LruEvictor
+from agentcache.policy.lifespan import Frequency, LambdaController, LifespanEstimator
 
 
 @pytest.mark.parametrize(("cheapest_first", "victims"), [(False, [5, 3, 6, 4, 2, 1, 0]), (True, [5, 3, 4, 6, 1, 2, 0])])
@@ -100,82 +98,8 @@ def test_adopted_blocks_keep_their_factor_and_class() -> None:
     assert list(evictor.order(2.0)) == [1, 0, 3, 2]
 
 
-def learnt(evictor: Evictor) -> list[list[int]]:
-    """How blocks of three classes and many ages stand after all that was learnt."""
-    for finish_class in range(3):
-        for age in range(4):
-            evictor.add([4 * finish_class + age], [16], 1e7 - 30.0 * age, FreeContext(finish_class=finish_class))
-    return [list(evictor.order(1e7 + after_s)) for after_s in (1.0, 3.0, 10.0, 30.0, 100.0, 300.0)]
-
-
-def test_as_much_is_learnt_from_pinned_blocks_as_from_others() -> None:
-    """Groups of three classes; each time two blocks return, and the third is evicted."""
-
-    def live(evictor: Evictor, *, pins: bool) -> list[list[int]]:
-        for turn in range(60):
-            freed_s, finish_class = 1e4 * turn, turn % 3
-            context = FreeContext(finish_class=finish_class, pin=turn if pins else None)
-            evictor.add([2, 1, 0], [48, 32, 16], freed_s, context)
-            evictor.remove(2)
-            evictor.remove(1)
-            evictor.add_empty([2, 1])
-            assert evictor.evict(3, freed_s + (300.0, 40.0, 3.0)[finish_class]) == [2, 1, 0]
-        return learnt(evictor)
-
-    pinned = pin_around(INNER["agentcache"](NUM_BLOCKS))
-    expected = live(INNER["agentcache"](NUM_BLOCKS), pins=False)
-    assert live(pinned, pins=True) == expected
-    assert pinned.take_losses() == dict.fromkeys(range(60), 1)
-    assert learnt(INNER["agentcache"](NUM_BLOCKS)) != expected, "there was something to learn"
-
-
-def test_adopted_blocks_count_as_returned_once_when_adopted() -> None:
-    """300 s after they were freed, though they wait for 3 s until one is used and the other is evicted."""
-
-    def live(evictor: Evictor, take_back: Callable[[float], None]) -> list[list[int]]:
-        for turn in range(60):
-            freed_s = 1e4 * turn
-            evictor.add([0, 1], [32, 16], freed_s, FreeContext(finish_class=turn % 3))
-            take_back(freed_s + 300.0)
-        return learnt(evictor)
-
-    bare, pinned = INNER["agentcache"](NUM_BLOCKS), pin_around(INNER["agentcache"](NUM_BLOCKS))
-
-    def remove(now_s: float) -> None:
-        bare.remove(0)
-        bare.remove(1)
-        bare.evict(0, now_s)
-
-    def adopt(now_s: float) -> None:
-        assert pinned.adopt(5, [0, 1], now_s) == 2
-        pinned.remove(0)
-        assert pinned.evict(1, now_s + 3.0) == [1]
-
-    assert live(pinned, adopt) == live(bare, remove)
-    assert pinned.take_losses() == {5: 60}
-
-
-def test_a_release_does_not_take_the_present_for_the_past() -> None:
-    """What returned 300 s after it was freed, though blocks come in next that were freed before it."""
-
-    def order(tell_time: Callable[[PinnedEvictor, float], Any]) -> list[int]:
-        evictor = pin_around(INNER["agentcache"](NUM_BLOCKS))
-        for turn in range(40):
-            evictor.add([0], [16], 1e4 * turn, FreeContext(pin=turn))
-            evictor.add([1], [16], 1e4 * turn + 1.0, FreeContext(finish_class=1))
-            evictor.remove(1)
-            tell_time(evictor, 1e4 * turn + 300.0)
-            evictor.release(turn, 1e4 * turn + 300.0)
-            evictor.evict(1, 1e4 * turn + 300.0)
-        evictor.add([2], [16], 1e6 + 257.0, FreeContext(finish_class=1))
-        evictor.add([3], [16], 1e6, FreeContext(finish_class=1))
-        return list(evictor.order(1e6 + 258.0))
-
-    assert order(lambda *_: None) == order(lambda evictor, now_s: evictor.evict(0, now_s)) == [2, 3]
-
-
 def test_reuse_is_passed_on_to_the_inner_evictor() -> None:
-    controller = LambdaController(Frequency(**FREQUENCY), window=10, limit=1e6)
+    controller = LambdaController(Frequency(**FREQUENCY), LifespanEstimator(window=10), limit=1e6)
     inner = AsymCacheEvictor(num_blocks=2, **FREQUENCY, **COST, controller=controller.observe)
     evictor = pin_around(inner, num_blocks=2)
     evictor.observe_reuse(14.0)

@@ -17,7 +17,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from made_evictors import COST
-from pinned_reference import INNER, LEARNING, NUM_BLOCKS, Inner, PinnedReference, pin_around
+from pinned_reference import INNER, NUM_BLOCKS, Inner, PinnedReference, pin_around
 from return_time_reference import ReturnTimeReference
 from sizes import pick_size
 
@@ -30,7 +30,7 @@ class SameVictims(RuleBasedStateMachine):
     @initialize(name=st.sampled_from(list(INNER)), cheapest_first=st.booleans())
     def start(self, name: str, cheapest_first: bool) -> None:
         bare = INNER[name](NUM_BLOCKS)
-        inner: Inner = ReturnTimeReference(**COST, learning=LEARNING) if name == "agentcache" else bare
+        inner: Inner = ReturnTimeReference(**COST) if name == "agentcache" else bare
         self.pinned = pin_around(INNER[name](NUM_BLOCKS), cheapest_first=cheapest_first)
         self.reference = PinnedReference(inner, cheapest_first=cheapest_first)
         self.taken = list(range(NUM_BLOCKS))

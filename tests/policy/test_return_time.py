@@ -1,8 +1,7 @@
-"""The return-time evictor against a slow reference, and what it learns from returns and evictions."""
+"""The return-time evictor against a slow reference, and what it makes of what it is told."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -16,12 +15,11 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from made_evictors import COST, LEARNING, SAME_COST
+from made_evictors import COST, SAME_COST, make_waits
 from return_time_reference import ReturnTimeReference
 from sizes import pick_size
 
-from agentcache._evictor import SHARED_CLASS, FreeContext, ReturnTimeEvictor
-from agentcache.policy.registry import Learning
+from agentcache._evictor import AGE_EDGES_S, FreeContext, ReturnTimeEvictor, ReturnWaits
 
 YEAR_S = 365 * 24 * 3600.0
 NUM_BLOCKS = 24
@@ -32,15 +30,20 @@ class SameVictims(RuleBasedStateMachine):
 
     @initialize(
         cost=st.sampled_from([COST, SAME_COST]),
-        window=st.sampled_from([2, 4000]),
         start_s=st.sampled_from([0.0, YEAR_S, 100 * YEAR_S]),
     )
-    def start(self, cost: dict[str, Any], window: int, start_s: float) -> None:
-        learning = Learning(window=window, prior_returns=0.5)
-        self.evictor = ReturnTimeEvictor(num_blocks=NUM_BLOCKS, **cost, **asdict(learning))
-        self.reference = ReturnTimeReference(**cost, learning=learning)
+    def start(self, cost: dict[str, Any], start_s: float) -> None:
+        self.waits = make_waits()
+        self.evictor = ReturnTimeEvictor(num_blocks=NUM_BLOCKS, **cost, waits=self.waits)
+        self.reference = ReturnTimeReference(**cost)
         self.taken = list(range(NUM_BLOCKS))
         self.now_s = start_s
+
+    @rule(finish_class=st.integers(0, 3), median_s=st.floats(0.01, 1e4), power=st.sampled_from([0.1, 1.0, 300.0]))
+    def expect(self, finish_class: int, median_s: float, power: float) -> None:
+        away = [(1 / (1 + edge_s / median_s)) ** power for edge_s in AGE_EDGES_S]
+        self.waits.expect(finish_class, away)
+        self.reference.expect(finish_class, away)
 
     @rule(seconds=st.sampled_from([1e-3, 0.3, -0.1]) | st.floats(0.0, 60.0) | st.floats(0.0, 1e8))
     def wait(self, seconds: float) -> None:
@@ -53,13 +56,12 @@ class SameVictims(RuleBasedStateMachine):
         factor=st.sampled_from([1.0, 0.5]) | st.floats(1e-3, 1e3),
         job=st.integers(0, 4),
         whole=st.booleans(),
-        copy=st.booleans(),
     )
-    def add(self, *, data: st.DataObject, finish_class: int, factor: float, job: int, whole: bool, copy: bool) -> None:
+    def add(self, *, data: st.DataObject, finish_class: int, factor: float, job: int, whole: bool) -> None:
         count = data.draw(st.integers(0, min(8, len(self.taken))))
         freed, self.taken = self.taken[:count], self.taken[count:]
         positions = [16 * n for n in data.draw(st.lists(st.integers(0, 8000), min_size=count, max_size=count))]
-        context = FreeContext(factor=factor, finish_class=finish_class, job=job, whole=whole, copy=copy)
+        context = FreeContext(factor=factor, finish_class=finish_class, job=job, whole=whole)
         self.evictor.add(freed, positions, self.now_s, context)
         self.reference.add(freed, positions, self.now_s, context)
 
@@ -96,8 +98,21 @@ def test_return_time_takes_the_same_victims_as_the_reference() -> None:
     )
 
 
-def make_evictor(num_blocks: int, **learning: float) -> ReturnTimeEvictor:
-    return ReturnTimeEvictor(num_blocks=num_blocks, **COST, **{**LEARNING, **learning})
+def make_evictor(num_blocks: int) -> ReturnTimeEvictor:
+    return ReturnTimeEvictor(num_blocks=num_blocks, **COST, waits=make_waits())
+
+
+def return_by(usual_s: float, *, share: float = 1.0) -> list[float]:
+    """So many are back by then, all at about that time."""
+    return [1.0 if edge_s < usual_s else 1.0 - share for edge_s in AGE_EDGES_S]
+
+
+def taught(num_blocks: int) -> ReturnTimeEvictor:
+    """Ends of class 1 come back after 10 s, those of class 2 hardly ever, and what many wait for after 2 s."""
+    waits = make_waits()
+    for finish_class, away in ((1, return_by(10.0)), (2, return_by(500.0, share=0.01)), (3, return_by(2.0))):
+        waits.expect(finish_class, away)
+    return ReturnTimeEvictor(num_blocks=num_blocks, **COST, waits=waits)
 
 
 def test_the_cheapest_block_of_a_group_goes_first() -> None:
@@ -108,7 +123,7 @@ def test_the_cheapest_block_of_a_group_goes_first() -> None:
 
 def test_what_is_of_use_together_alone_goes_together() -> None:
     """Both chains are as dear; by age they would go block by block in turns, and neither would be of use."""
-    evictor = ReturnTimeEvictor(num_blocks=7, **SAME_COST, **LEARNING)
+    evictor = ReturnTimeEvictor(num_blocks=7, **SAME_COST, waits=make_waits())
     whole = FreeContext(whole=True)
     evictor.add([0, 1, 2], [48, 32, 16], 0.0, whole)
     evictor.add([3, 4, 5], [48, 32, 16], 1.0, whole)
@@ -126,50 +141,22 @@ def test_before_anything_is_learnt_the_longest_idle_goes_first() -> None:
     assert evictor.evict(3, 10.0) == [0, 1, 2]
 
 
-def live_through(
-    evictor: ReturnTimeEvictor, finish_class: int, gap_s: float, *, returns: bool, copy: bool = False
-) -> None:
-    """Twenty groups that come back after `gap_s`, or are evicted then."""
-    for turn in range(20):
-        freed_s = 1000.0 * turn
-        evictor.add([0, 1], [16, 32], freed_s, FreeContext(finish_class=finish_class, copy=copy))
-        if returns:
-            evictor.remove(0)
-            evictor.remove(1)
-            evictor.add_empty([0, 1])
-        assert sorted(evictor.evict(2, freed_s + gap_s)) == [0, 1]
-    evictor.add([0, 1], [16, 16], 1e6)  # What was seen counts from here on.
-    evictor.evict(2, 1e6)
-
-
 def test_a_class_that_returns_stays_and_one_that_did_not_goes() -> None:
-    evictor = make_evictor(4)
-    live_through(evictor, 1, 10.0, returns=True)
-    live_through(evictor, 2, 500.0, returns=False)
+    evictor = taught(4)
     evictor.add([2], [16], 2e6, FreeContext(finish_class=1))
     evictor.add([3], [16], 2e6 + 5, FreeContext(finish_class=2))
     assert list(evictor.order(2e6 + 6)) == [3, 2], "the one that is longer idle is about to come back"
 
 
-def test_copies_of_what_another_cache_has_teach_nothing() -> None:
-    evictor = make_evictor(4)
-    live_through(evictor, 1, 10.0, returns=True, copy=True)
-    live_through(evictor, 2, 500.0, returns=False, copy=True)
-    evictor.add([2], [16], 2e6, FreeContext(finish_class=1))
-    evictor.add([3], [16], 2e6 + 5, FreeContext(finish_class=2))
-    assert list(evictor.order(2e6 + 6)) == [2, 3], "as before anything is learnt"
-
-
 def test_past_its_usual_gap_a_group_is_worth_less_than_before_it() -> None:
-    evictor = make_evictor(4)
-    live_through(evictor, 0, 10.0, returns=True)
-    evictor.add([2], [16], 2e6)
-    evictor.add([3], [16], 2e6 + 100)
+    evictor = taught(4)
+    evictor.add([2], [16], 2e6, FreeContext(finish_class=1))
+    evictor.add([3], [16], 2e6 + 100, FreeContext(finish_class=1))
     assert list(evictor.order(2e6 + 108)) == [2, 3]
 
 
 def test_blocks_that_are_used_again_move_to_the_newer_group() -> None:
-    evictor = make_evictor(4, prior_returns=100.0)
+    evictor = make_evictor(4)
     evictor.add([0, 1], [16, 32], 0.0)
     evictor.remove(0)
     evictor.add([0, 2], [16, 32], 100.0)
@@ -185,12 +172,6 @@ def test_a_year_of_uptime_or_a_clock_set_back_changes_no_order() -> None:
         assert evictor.evict(4, start_s + YEAR_S) == [0, 2, 1, 3]
 
 
-def teach(evictor: ReturnTimeEvictor) -> None:
-    """Ends of class 1 come back after 10 s, those of class 2 never."""
-    live_through(evictor, 1, 10.0, returns=True)
-    live_through(evictor, 2, 500.0, returns=False)
-
-
 def leave(evictor: ReturnTimeEvictor, ids: list[int], now_s: float, *, finish_class: int, job: int) -> None:
     evictor.add(ids, [16 * (block_id + 1) for block_id in ids], now_s, FreeContext(finish_class=finish_class, job=job))
 
@@ -201,8 +182,7 @@ def use(evictor: ReturnTimeEvictor, *ids: int) -> None:
 
 
 def test_a_shared_block_stays_with_the_one_job_that_still_waits() -> None:
-    evictor = make_evictor(6)
-    teach(evictor)
+    evictor = taught(6)
     leave(evictor, [2, 1, 0], 2e6, finish_class=1, job=7)
     use(evictor, 1, 0)
     leave(evictor, [4, 3, 1, 0], 2e6 + 2, finish_class=2, job=8)
@@ -211,8 +191,7 @@ def test_a_shared_block_stays_with_the_one_job_that_still_waits() -> None:
 
 def test_jobs_beyond_32_bits_are_told_apart() -> None:
     first = 2**40
-    evictor = make_evictor(6)
-    teach(evictor)
+    evictor = taught(6)
     leave(evictor, [2, 1, 0], 2e6, finish_class=1, job=first)
     use(evictor, 1, 0)
     leave(evictor, [4, 3, 1, 0], 2e6 + 2, finish_class=2, job=first + 2**32)
@@ -223,8 +202,7 @@ def test_jobs_beyond_32_bits_are_told_apart() -> None:
 
 
 def test_a_shared_block_goes_to_the_better_waiter_then_the_other() -> None:
-    evictor = make_evictor(6)
-    teach(evictor)
+    evictor = taught(6)
     leave(evictor, [2, 0], 2e6, finish_class=2, job=7)
     use(evictor, 0)
     leave(evictor, [3, 0], 2e6 + 2, finish_class=1, job=8)
@@ -235,13 +213,12 @@ def test_a_shared_block_goes_to_the_better_waiter_then_the_other() -> None:
     leave(evictor, [4], 2e6 + 902, finish_class=1, job=7)
     use(evictor, 0)
     leave(evictor, [5, 0], 2e6 + 903, finish_class=2, job=9)
-    assert list(evictor.order(2e6 + 904))[-2:] == [0, 4], "7 is waited for by now"
+    assert list(evictor.order(2e6 + 904))[-2:] == [4, 0], "7 and 8 are waited for by now"
 
 
-def test_what_many_wait_for_is_learnt_of_by_itself() -> None:
+def test_what_many_wait_for_is_of_a_class_of_its_own() -> None:
     """None of these ends tells of a return, and yet one of the jobs comes every second."""
-    evictor = make_evictor(24)
-    teach(evictor)
+    evictor = taught(24)
     now_s = 2e6
     for job in range(1, 20):
         leave(evictor, [job, 0], now_s, finish_class=2, job=job)
@@ -253,8 +230,7 @@ def test_what_many_wait_for_is_learnt_of_by_itself() -> None:
 
 
 def test_a_job_that_came_back_takes_its_blocks_with_it() -> None:
-    evictor = make_evictor(6)
-    teach(evictor)
+    evictor = taught(6)
     leave(evictor, [2, 1, 0], 2e6, finish_class=1, job=7)
     use(evictor, 1, 0)
     leave(evictor, [3, 1, 0], 2e6 + 2, finish_class=2, job=7)
@@ -262,8 +238,7 @@ def test_a_job_that_came_back_takes_its_blocks_with_it() -> None:
 
 
 def test_what_is_in_a_block_anew_is_nobodys_else() -> None:
-    evictor = make_evictor(6)
-    teach(evictor)
+    evictor = taught(6)
     leave(evictor, [2, 0], 2e6, finish_class=1, job=7)
     use(evictor, 0)
     evictor.add_empty([0])
@@ -278,22 +253,16 @@ def test_a_class_out_of_range_is_refused(finish_class: int) -> None:
         make_evictor(2).add([0], [16], 0.0, FreeContext(finish_class=finish_class))
 
 
-@pytest.mark.parametrize("wrong", [{"window": 0}, {"prior_returns": 0.0}, {"least_wait_s": float("inf")}])
-def test_wrong_knobs_are_named(wrong: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        make_evictor(2, **wrong)
+@pytest.mark.parametrize("least_wait_s", [0.0, float("inf")])
+def test_a_least_wait_out_of_range_is_refused(least_wait_s: float) -> None:
+    with pytest.raises(ValueError, match="least_wait_s"):
+        ReturnWaits(least_wait_s=least_wait_s)
 
 
-@pytest.mark.parametrize(
-    ("age_s", "share"), [(float("nan"), 1.0), (float("inf"), 1.0), (1.0, -0.1), (1.0, float("nan"))]
-)
-def test_an_observation_out_of_range_is_refused(age_s: float, share: float) -> None:
-    evictor = make_evictor(2)
-    for observe in (evictor.observe_return, evictor.observe_eviction):
-        with pytest.raises(ValueError, match=r"age_s|share"):
-            observe(0, age_s, share)
-        with pytest.raises(ValueError, match="finish_class"):
-            observe(SHARED_CLASS + 1, 1.0, 1.0)
+@pytest.mark.parametrize("away", [[], [1.0], [*return_by(9.0)[:-1], 1.0], [float("nan")] * len(AGE_EDGES_S)])
+def test_shares_that_do_not_fall_from_1_are_refused(away: list[float]) -> None:
+    with pytest.raises(ValueError, match="share"):
+        make_waits().expect(1, away)
 
 
 @pytest.mark.parametrize("block_id", [-1, 2])
@@ -304,7 +273,7 @@ def test_a_block_that_there_is_not_cannot_be_forgotten(block_id: int) -> None:
 
 @pytest.mark.parametrize("cost_s", [0.0, -1.0, float("inf"), float("nan")])
 def test_blocks_cannot_cost_nothing(cost_s: float) -> None:
-    evictor = ReturnTimeEvictor(num_blocks=4, **COST, **LEARNING)
+    evictor = ReturnTimeEvictor(num_blocks=4, **COST, waits=make_waits())
     evictor.add([0, 1], [16, 32], 0.0)
     with pytest.raises(ValueError, match="cost_s"):
         evictor.reprice([0], cost_s)
@@ -312,7 +281,7 @@ def test_blocks_cannot_cost_nothing(cost_s: float) -> None:
 
 
 def test_what_can_be_had_back_goes_first_and_nothing_is_learnt() -> None:
-    evictor = ReturnTimeEvictor(num_blocks=4, **SAME_COST, **LEARNING)
+    evictor = ReturnTimeEvictor(num_blocks=4, **SAME_COST, waits=make_waits())
     evictor.add([0, 1], [16, 32], 0.0)
     evictor.add([2, 3], [16, 32], 0.0)
     assert evictor.first(4, 1.0) == [0, 1, 2, 3]

@@ -93,6 +93,7 @@ class FakeServer:
         return StreamingResponse(self._stream(job, prompt, reply), media_type="text/event-stream")
 
     async def complete(self, request: Request) -> Response:
+        self.headers.append(request.headers)
         self.bodies.append(body := await request.json())
         self.on_request(body)
         if (job := job_of(body)) in self.refused_jobs:

@@ -63,7 +63,7 @@ def test_a_lane_that_has_ended_is_not_waited_for() -> None:
     async def run() -> None:
         waiting = asyncio.create_task(waits.of("a")(HOUR_S))
         await asyncio.sleep(0)
-        waits.lane_ended()
+        waits.count(-1)
         await asyncio.wait_for(waiting, 5)
 
     asyncio.run(run())

@@ -93,6 +93,26 @@ def test_a_nameless_job_survives_a_reply_that_comes_back_changed(server: Server,
     assert after["changed_prompts"]["reply not repeated"] == before["changed_prompts"].get("reply not repeated", 0) + 1
 
 
+@pytest.mark.parametrize("door", [Chat(), Responses(), Messages()], ids=["chat", "responses", "messages"])
+def test_a_history_that_went_for_its_summary_is_left(server: Server, door: Door) -> None:
+    session, before = str(uuid4()), server.count()
+    headers = {"X-Session-ID": session}
+    server.post(door, door.first(session), CALLS, headers=headers)
+    summary = "It was asked for the weather in Oslo, which is rain, and for nothing else. " * 3
+    server.post(door, door.second(session, "I will look."), Turn(summary), headers=headers)
+    server.post(door, door.first(f"This is what has happened: {summary}Go on."), CALLS, headers=headers)
+    (job,) = server.find_jobs(session)
+    change, after = job["turns"][2]["change"], server.count()
+    assert (change["cause"], job["waits_for"]) == ("history summarised", ["weather"])
+    assert change["left_tokens"] > 0
+    counted = after["left_tokens"]["history summarised"] - before["left_tokens"].get("history summarised", 0)
+    assert counted == change["left_tokens"]
+    assert {pin["cause"] for pin in job["pins"] if pin["turn"] < 2} == {"returned"}
+    answer = httpx.delete(f"{server.url}/agentcache/jobs/{session}", headers=AUTHORIZED, timeout=30)
+    (ended,) = answer.json()["ended"]
+    assert ended["left_tokens"] == {"history summarised": change["left_tokens"]}
+
+
 def user_id_text(session: str) -> Body:
     return {"metadata": {"user_id": f"user_{'0' * 64}_account__session_{session}"}}
 

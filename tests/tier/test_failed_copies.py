@@ -16,7 +16,7 @@ from kept_objects import list_kept
 from tiered_scheduler import make_tiered
 
 from agentcache.engine.cpu_cache.connector import TierConnector
-from agentcache.engine.cpu_cache.storing import Store
+from agentcache.engine.cpu_cache.host_cache import Store
 from agentcache.engine.cpu_cache.tier import Copies
 from agentcache.engine.vllm import copiers
 from agentcache.engine.vllm.connector import CopiesDone, CopyingConnector, HostBlocks

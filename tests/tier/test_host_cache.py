@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Container
-from dataclasses import asdict
 from operator import itemgetter
 
 from hand_clock import Clock
@@ -11,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from vllm.v1.core.kv_cache_utils import BlockHash, make_block_hash_with_group_id
 
-from agentcache._evictor import AsymCacheEvictor, Evictor, FreeContext, LruEvictor, ReturnTimeEvictor
+from agentcache._evictor import AsymCacheEvictor, Evictor, FreeContext, LruEvictor, ReturnTimeEvictor, ReturnWaits
 from agentcache.engine.cpu_cache.host_cache import HostCache, LastUse, StoredBlock
-from agentcache.policy.registry import Learning
+
+WAITS = ReturnWaits(least_wait_s=1.0)
 
 
 def make_host(
@@ -168,7 +168,7 @@ def test_what_is_read_is_no_copy_yet() -> None:
 
 def test_copy_is_not_worth_what_its_job_has_here_alone() -> None:
     """Freed by nobody, the evictor would give it back to the group of the job that waits for it."""
-    host = make_host(4, ReturnTimeEvictor(num_blocks=4, slope_s=0.0, base_s=1.0, floor_s=1e-6, **asdict(Learning())))
+    host = make_host(4, ReturnTimeEvictor(num_blocks=4, slope_s=0.0, base_s=1.0, floor_s=1e-6, waits=WAITS))
     last_use = LastUse(FreeContext(job=7), 990.0)
     for number in (1, 2):
         (block,) = host.reserve(1)
@@ -196,7 +196,7 @@ def test_copy_of_what_the_gpu_loses_is_worth_its_last_use() -> None:
 )
 def test_order_is_that_of_the_evictor_by_last_uses(uses: list[tuple[int, float, list[int]]], now_s: float) -> None:
     """Return times cost, by the age on the GPU: what a job is likely to do changes as it stays away."""
-    options = {"slope_s": 1e-3, "base_s": 1.0, "floor_s": 1e-6, **asdict(Learning())}
+    options = {"slope_s": 1e-3, "base_s": 1.0, "floor_s": 1e-6, "waits": WAITS}
     clock = Clock()
     host = make_host(40, ReturnTimeEvictor(num_blocks=40, **options), clock=clock)
     alone = ReturnTimeEvictor(num_blocks=40, **options)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 from unittest import mock
 
-from agentcache.engine.cpu_cache.storing import LookTimes, Store, Storing
+from agentcache.engine.cpu_cache.host_cache import Store
+from agentcache.engine.cpu_cache.storing import LookTimes, Storing
 from agentcache.engine.cpu_cache.tier import Tier, find_filled
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, Protocol
@@ -34,6 +34,10 @@ class LoopObserver(Protocol):
 
     def tool_call_ended(self, job_id: str, turn: int, executed: ExecutedCall) -> None:
         """Note a call that has its result."""
+
+
+async def wait_for_nobody(_turn: int) -> None:
+    """Go on at once behind a turn: no sub-agents were recorded."""
 
 
 class AgentLoop:
@@ -117,7 +121,7 @@ class TraceLoop:
     """Sends every turn of a recording without text, at the recorded pace, whatever the replies are.
 
     `write_prompt` gives the token ids that a turn (from 0) is asked with, `request_options` further fields of its
-    request body.
+    request body. `turn_ended` gets each turn whose reply has come, and holds up what comes behind it.
     """
 
     def __init__(
@@ -129,6 +133,7 @@ class TraceLoop:
         observer: LoopObserver,
         request_options: Callable[[int], Mapping[str, Any]],
         sleep: Sleep = asyncio.sleep,
+        turn_ended: Callable[[int], Awaitable[None]] = wait_for_nobody,
     ) -> None:
         self._model = model
         self._tools = tools
@@ -136,6 +141,7 @@ class TraceLoop:
         self._observer = observer
         self._request_options = request_options
         self._sleep = sleep
+        self._turn_ended = turn_ended
 
     async def run(self, job: Job) -> JobOutcome:
         """Run a job. A failed request ends it and makes a failed outcome. Raises ValueError for a job without turns."""
@@ -148,6 +154,7 @@ class TraceLoop:
             requests.append(await self._ask(job, number))
             if requests[-1].error is not None:
                 break
+            await self._turn_ended(number)
         error = requests[-1].error
         return JobOutcome(
             job_id=job.id,

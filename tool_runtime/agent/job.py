@@ -61,11 +61,25 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
+class Start:
+    """When a sub-agent begins: `delay_s` after turn `turn` of its parent, the agent `parent`, has ended.
+
+    If it `is_awaited`, what comes behind that turn begins with the sub-agent's last reply.
+    """
+
+    parent: str | None
+    turn: int
+    delay_s: float
+    is_awaited: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """One task of an agent, from the first request to the last reply.
 
     `turns` is the recording that a replay follows. Either all turns have a context, and `messages` is empty, or none
-    has.
+    has. `agents` are recorded sub-agents, in the order in which they began: jobs with the same id, each with a
+    `thread`, the agent's name, and a `start`.
     """
 
     id: str
@@ -73,3 +87,16 @@ class Job:
     tools: tuple[Mapping[str, Any], ...] = ()
     turns: tuple[Turn, ...] = ()
     arrival_s: float = 0.0
+    thread: str | None = None
+    start: Start | None = None
+    agents: tuple[Job, ...] = ()
+
+    @property
+    def family(self) -> tuple[Job, ...]:
+        """Return the job and those of its sub-agents."""
+        return self, *self.agents
+
+    @property
+    def name(self) -> str:
+        """Return what tells it from others, its sub-agents too."""
+        return self.id if self.thread is None else f"{self.id}/{self.thread}"

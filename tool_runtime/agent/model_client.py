@@ -79,7 +79,7 @@ class ModelClient:
     """Asks one model, streaming: over the chat API, or over the completions API for what is known as tokens only.
 
     Whatever the server does wrong is an outcome, not a raise. The job's id, behind `session_prefix`, goes along as
-    vLLM's `session_id`, and in the header by which routers keep a session at one server.
+    vLLM's `session_id`, and in the header by which routers keep a session at one server, with further `headers`.
     """
 
     def __init__(
@@ -91,6 +91,7 @@ class ModelClient:
         sleep: Callable[[float], Awaitable[None]],
         max_retries: int = 2,
         session_prefix: str = "",
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         # The client's own retries are invisible and would count as latency of the server.
         self._client = client.with_options(max_retries=0)
@@ -99,6 +100,7 @@ class ModelClient:
         self._sleep = sleep
         self._max_retries = max_retries
         self._session_prefix = session_prefix
+        self._headers = headers or {}
 
     async def ask(
         self,
@@ -145,7 +147,7 @@ class ModelClient:
         body = {"session_id": self._session_prefix + job_id, **options}
         # Headers are ASCII; a server takes the name from the body.
         header = quote(body["session_id"], safe=string.punctuation)
-        return {"extra_body": body, "extra_headers": {_SESSION_HEADER: header}}
+        return {"extra_body": body, "extra_headers": {_SESSION_HEADER: header, **self._headers}}
 
     async def _request(
         self,

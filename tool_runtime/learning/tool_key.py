@@ -181,6 +181,8 @@ class KeyNumbers:
         self._most_ends = 8 * len(numbers)
         self._others = others
         self._numbers = {HUMAN: next(self._left)}
+        self.keys = {number: key for key, number in self._numbers.items()}
+        """The key that each number stands for."""
         self._ends: dict[ToolKey, int] = {}
 
     def number(self, key: ToolKey) -> int:
@@ -205,6 +207,6 @@ class KeyNumbers:
     def _assign(self, key: ToolKey) -> int | None:
         number = next(self._left, None)
         if number is not None:
-            self._numbers[key] = number
+            self._numbers[key], self.keys[number] = number, key
             self._ends.pop(key, None)
         return number

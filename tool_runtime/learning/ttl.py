@@ -49,6 +49,10 @@ class SurvivalCurve:
         """Return P(X > t)."""
         return float(self._survival[self.times_s.searchsorted(t_s, side="right")])
 
+    def survivals(self, times_s: Floats) -> Floats:
+        """Return P(X > t) at each of these times."""
+        return self._survival[self.times_s.searchsorted(times_s, side="right")]
+
     def returned_within(self, horizon_s: float, age_s: float = 0.0) -> float:
         """Return P(X <= age + horizon | X > age), the hazard of the next `horizon_s` seconds; 0 if none is left."""
         left = self.survival(age_s)

@@ -36,8 +36,8 @@ class Line(Record):
 
     `hash_ids` are the blocks of the prompt, the last one perhaps in part; `reply_ids` the full blocks behind them, up
     to the end of the reply. Requests that have the same text up to a block's end have the same id there. `session` is
-    None where none is known. `called` are the tools that the reply asked for. `lost` requests before this one are
-    missing.
+    None where none is known; `thread` is the agent of it that asks and `parent` the one that began that agent, None for
+    the main one. `called` are the tools that the reply asked for. `lost` requests before this one are missing.
     """
 
     recording: Header | None = None
@@ -47,12 +47,19 @@ class Line(Record):
     hash_ids: list[Count]
     reply_ids: list[Count] = Field(default=[])
     session: str | None = None
+    thread: str | None = None
+    parent: str | None = None
     ttft_ms: Milliseconds | None = None
     latency_ms: Milliseconds
     cached_length: Tokens = 0
     called: list[str] = Field(default=[])
     end: End
     lost: Count = 0
+
+    @property
+    def ended_ms(self) -> float:
+        """When the reply was complete."""
+        return self.timestamp + self.latency_ms
 
 
 def name_file(path: Path, rank: int) -> Path:

@@ -35,6 +35,7 @@ class RecordedRequest:
     cached_tokens: int | None = None
     hashes: Sequence[bytes] = ()
     session: str | None = None
+    thread: str | None = None
     tools: Sequence[str] = ()
     end: End = "failed"
 
@@ -48,6 +49,7 @@ class LineMaker:
         self._key = key
         self._block_id = lru_cache(_KEPT_IDS)(partial(self._number, b"block"))
         self._session_id = lru_cache(_KEPT_IDS)(partial(self._salt, b"session"))
+        self._thread_id = lru_cache(_KEPT_IDS)(partial(self._salt, b"thread"))
         self._tool_id = lru_cache(_KEPT_IDS)(str if tool_names else partial(self._salt, b"tool"))
 
     def make(self, request: RecordedRequest, lost: int, header: Header | None) -> bytes:
@@ -56,7 +58,7 @@ class LineMaker:
         ids = list(map(self._block_id, request.hashes))
         if len(ids) < blocks:
             ids.append(self._number(b"rest", request.name.encode()))
-        session, first_s, arrived_s = request.session, request.first_token_s, request.arrived_s
+        session, thread, first_s, arrived_s = request.session, request.thread, request.first_token_s, request.arrived_s
         # To check it takes as long again.
         line = Line.model_construct(
             recording=header,
@@ -66,6 +68,7 @@ class LineMaker:
             hash_ids=ids[:blocks],
             reply_ids=ids[blocks:],
             session=None if session is None else self._session_id(session),
+            thread=None if thread is None else self._thread_id(thread),
             ttft_ms=None if first_s is None else _milliseconds(first_s - arrived_s),
             latency_ms=_milliseconds(request.ended_s - arrived_s),
             cached_length=request.cached_tokens or 0,

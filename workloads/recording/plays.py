@@ -65,18 +65,20 @@ class SessionPlays:
         version = self._copy * _MOST_ROUNDS + round_number
         if not (version or sample):
             return job
-        of_group = _head(_context(job.turns[0]))
-        turns = (replace(turn, context=self._renumber(_context(turn), version, sample, of_group)) for turn in job.turns)
         again = f"-again-{round_number}" if round_number else ""
         copy = f"-copy-{self._copy}" if self._copy else ""
         apart = f"-sample-{sample}" if sample else ""
-        return replace(job, id=f"{job.id}{copy}{again}{apart}", turns=tuple(turns))
+        name, of_group = f"{job.id}{copy}{again}{apart}", _head(_context(job.turns[0]))
+        main, *agents = (
+            replace(each, id=name, turns=self._renumber_turns(each, version, sample, of_group)) for each in job.family
+        )
+        return replace(main, agents=tuple(agents))
 
     def play_midway(self, number: int, warm_up: int) -> MidwaySession:
         """Return a play that begins between a quarter and three quarters of its turns.
 
         A request that fills the cache and `warm_up` more come before the recorded turns go on; fewer where the session
-        would be over, so that at least one turn remains.
+        would be over, so that at least one turn remains. Sub-agents that began before the last of these are left out.
         """
         job = self.play(number)
         share = np.random.default_rng([self._seed, number, 1]).uniform(*START_SHARES)
@@ -85,7 +87,13 @@ class SessionPlays:
         turns = list(job.turns[first:])
         for index in range(warm):
             turns[index] = _hasten(turns[index], waits=index == warm - 1)
-        return MidwaySession(replace(job, turns=tuple(turns)), warm)
+        agents = _list_agents_behind(job, first + max(0, warm - 1), first)
+        return MidwaySession(replace(job, turns=tuple(turns), agents=agents), warm)
+
+    def _renumber_turns(self, job: Job, version: int, sample: int, of_group: Collection[int]) -> tuple[Turn, ...]:
+        return tuple(
+            replace(turn, context=self._renumber(_context(turn), version, sample, of_group)) for turn in job.turns
+        )
 
     def _renumber(self, context: Context, version: int, sample: int, of_group: Collection[int]) -> Context:
         shift = version * _APART
@@ -103,9 +111,21 @@ def find_shared_blocks(jobs: Iterable[Job]) -> set[int]:
     shared: set[int] = set()
     for job in jobs:
         session = find_session(job)
-        blocks = {block for turn in job.turns for block in _context(turn).blocks}
+        blocks = {block for each in job.family for turn in each.turns for block in _context(turn).blocks}
         shared.update(block for block in blocks if owners.setdefault(block, session) != session)
     return shared
+
+
+def _list_agents_behind(job: Job, turn: int, first: int) -> tuple[Job, ...]:
+    """List the sub-agents that began behind a turn, or by such; turns are counted from `first` on."""
+    kept: dict[str | None, Job] = {}
+    for agent in job.agents:
+        assert agent.start is not None
+        if agent.start.parent == job.thread and agent.start.turn >= turn:
+            kept[agent.thread] = replace(agent, start=replace(agent.start, turn=agent.start.turn - first))
+        elif agent.start.parent in kept:
+            kept[agent.thread] = agent
+    return tuple(kept.values())
 
 
 def _head(context: Context) -> set[int]:

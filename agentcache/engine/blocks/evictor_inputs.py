@@ -13,10 +13,10 @@ from agentcache.models.geometry import read_geometry
 from agentcache.models.shapes import SHAPES
 from agentcache.policy.cost import CostModel, CostProfile, ProfileKey
 from agentcache.policy.gpus import GPUS, match_gpu
-from agentcache.policy.lifespan import Frequency
+from agentcache.policy.lifespan import Frequency, LifespanEstimator
 from agentcache.policy.presets import estimate_cost_model, estimate_step_cost, find_measured_profile
 from agentcache.policy.profile_folder import Wanted, pick_profile
-from agentcache.policy.registry import EvictorInputs, Learning
+from agentcache.policy.registry import EvictorInputs
 from agentcache.policy.step_cost import StepCost
 
 # For a GPU that has no data sheet here: what decides the order is only how the costs of two positions compare.
@@ -36,9 +36,8 @@ def build_inputs(
         recompute_cost=cost_model.recompute_cost(block_size),
         step_s=find_step_s(cost_model, step_cost),
         frequency=Frequency.from_turning_point(config.lifespan_s, tuning.reuse_probability, tuning.slope_ratio),
-        lifespan_window=tuning.lifespan_window,
+        lifespan=LifespanEstimator(tuning.lifespan_window),
         lambda_limit=tuning.lambda_limit,
-        learning=Learning(prior_returns=tuning.prior_returns),
         fills_gaps=fills_gaps,
     )
 

@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from itertools import chain
+from operator import eq
 from typing import NamedTuple, Protocol
 
 from agentcache._evictor import FreeContext
 from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.blocks.checkpoints import SUPERSEDED, Checkpoints
+from agentcache.engine.cached_blocks import Keys, find_held, make_keys
 from agentcache.engine.parts import Part
+from agentcache.engine.request_state import LeftBranch
 from agentcache.engine.vllm.types import KVCacheBlock, KVCacheManager, Request
+
+# What the loss of a block costs that nothing goes on from: less than any other's.
+WORTHLESS_S = 1e-9
 
 
 class Leaving(NamedTuple):
@@ -68,6 +74,9 @@ class DescribedFrees(Frees):
     """Gives each block to the evictor with its context.
 
     Blocks are late for two reasons: a step that writes them is under way, or a KV connector still uses them.
+
+    Of a turn whose client has left it, for a summary or a shorter history, the blocks that nothing goes on from go
+    first. Those that are in use, or in a pin, are somebody else's.
     """
 
     def __init__(
@@ -82,10 +91,15 @@ class DescribedFrees(Frees):
         is_fill_request: Callable[[str], bool],
         fills_gaps: bool,
         fills_gaps_of: Callable[[Request], bool],
+        left: list[LeftBranch],
+        list_requests: Callable[[], Iterable[Request]],
+        note_left: Callable[[Keys, list[KVCacheBlock]], None] | None,
     ) -> None:
         """`queue` is that of the manager's pool. `renew` gives the context that holds by now.
 
-        `note_use`, where there is a CPU cache, notes who frees blocks.
+        `note_use`, where there is a CPU cache, notes who frees blocks, and `note_left` what is worth nothing from now
+        on: keys of blocks, and those of the GPU that have them. `left` is what clients leave; `list_requests` gives all
+        requests that are in the engine.
         """
         self._manager = manager
         self.queue = queue
@@ -96,8 +110,13 @@ class DescribedFrees(Frees):
         self._is_fill_request = is_fill_request
         self._fills_gaps = fills_gaps
         self._fills_gaps_of = fills_gaps_of
+        self._left = left
+        self._list_requests = list_requests
+        self._note_left = note_left
         # With the step that has to be over.
         self._deferred: deque[tuple[int, Leaving]] = deque()
+        # Some of which may be among the deferred.
+        self._left_early: deque[tuple[int, LeftBranch]] = deque()
         # By the request that is over.
         self._in_use: dict[str, list[Leaving]] = {}
 
@@ -131,9 +150,35 @@ class DescribedFrees(Frees):
         """Free what waits for this step or one before."""
         while self._deferred and self._deferred[0][0] <= processed_step:
             self._free(self._deferred.popleft()[1])
+        while self._left_early and self._left_early[0][0] <= processed_step:
+            self._give_up(self._left_early.popleft()[1])
+
+    def step(self) -> None:
+        """Let go first what clients have left since the last step."""
+        while self._left:
+            branch = self._left.pop(0)
+            self._give_up(branch)
+            if self._deferred:
+                self._left_early.append((self._deferred[-1][0], branch))
+
+    def _give_up(self, branch: LeftBranch) -> None:
+        """Make the branch worthless, but for what other requests have of it. O(requests + its blocks)."""
+        first, begins = branch.first, branch.hashes[0]
+        theirs = [request.block_hashes for request in self._list_requests()]
+        alike = [hashes[first:] for hashes in theirs if len(hashes) > first and hashes[first] == begins]
+        # A hash stands for all blocks before it as well.
+        kept = max((sum(map(eq, hashes, branch.hashes)) for hashes in alike), default=0)
+        keys = make_keys(branch.hashes[kept:], len(self._manager.coordinator.single_type_managers))
+        held = find_held(self._manager.block_pool.cached_block_hash_to_block, keys)
+        blocks = [block for block in held if not block.ref_cnt]
+        self.queue.reprice(blocks, WORTHLESS_S)
+        if self._note_left is not None:
+            self._note_left(keys, blocks)
 
     def reset(self) -> None:
         """Note that no free block holds KV any more."""
+        self._left.clear()
+        self._left_early.clear()
         self.queue.forget_kv()
 
     def count_held(self) -> Counter[int]:

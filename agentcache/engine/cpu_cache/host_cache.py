@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from typing import NamedTuple
 
 from agentcache._evictor import UNKNOWN_REQUEST, Evictor, FreeContext
 from agentcache.engine.blocks.block_queue import BlockQueue, Evictions, replace_queue
+from agentcache.engine.blocks.frees import WORTHLESS_S
 from agentcache.engine.cached_blocks import WatchedBlockMap, watch_cache
 from agentcache.engine.vllm.types import BlockHashWithGroupId, BlockPool, KVCacheBlock
 
@@ -25,6 +27,8 @@ class LastUse(NamedTuple):
 
 
 UNKNOWN_USE = LastUse(UNKNOWN_REQUEST, 0.0)
+# Of blocks that nothing goes on from any more.
+LEFT = LastUse(FreeContext(superseded=True), 0.0)
 
 
 class StoredBlock(NamedTuple):
@@ -34,6 +38,15 @@ class StoredBlock(NamedTuple):
     key: BlockHashWithGroupId
     tokens: int
     last_use: LastUse
+
+
+@dataclass(slots=True, eq=False)
+class Store:
+    """Copies of one step, from the GPU's `blocks` to as many of the CPU cache."""
+
+    blocks: Sequence[KVCacheBlock]
+    copies: Sequence[StoredBlock]
+    abandoned: bool = False
 
 
 class HostCache:
@@ -58,7 +71,7 @@ class HostCache:
         self._pool = BlockPool(num_blocks, enable_caching=True, hash_block_size=hash_block_size)
         self._queue: BlockQueue = replace_queue(self._pool, evictor, clock, notes_reuse=False, on_taken=on_lost)
         self.map: WatchedBlockMap = watch_cache(self._pool)
-        # Blocks that are on the GPU as well, or were when they were read.
+        # Blocks that are on the GPU as well, or were when they were read, or are worth nothing until they are again.
         self._copied: set[int] = set()
         # By the block's id, as they were when it was put here.
         self._last_uses: list[LastUse] = [UNKNOWN_USE] * num_blocks
@@ -124,6 +137,15 @@ class HostCache:
         blocks = [block for block in here if not block.ref_cnt and block.block_id not in self._copied]
         self._pool.touch(blocks)
         self.end_reading(blocks)
+
+    def give_up(self, keys: Iterable[BlockHashWithGroupId]) -> None:
+        """Note that nothing goes on from these any more: until the GPU loses them after another use they go first."""
+        here = self.map.find_blocks(list(filter(self.map.holds, keys)))
+        blocks = [block for block in here if not block.ref_cnt]
+        self._copied.update(block.block_id for block in blocks)
+        for block in blocks:
+            self._last_uses[block.block_id] = LEFT
+        self._queue.reprice(blocks, WORTHLESS_S)
 
     def _free_alone(self, blocks: Sequence[KVCacheBlock], last_use: LastUse) -> None:
         context = last_use.context

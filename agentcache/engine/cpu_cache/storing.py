@@ -8,13 +8,12 @@ write over it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import compress
 
 from agentcache._evictor import Evictor, FreeContext
 from agentcache.engine.blocks.block_queue import BlockQueue
 from agentcache.engine.cached_blocks import HitFinder
-from agentcache.engine.cpu_cache.host_cache import UNKNOWN_USE, HostCache, LastUse, StoredBlock
+from agentcache.engine.cpu_cache.host_cache import LEFT, UNKNOWN_USE, HostCache, LastUse, Store, StoredBlock
 from agentcache.engine.observe.misses import Ledger
 from agentcache.engine.parts import Observers
 from agentcache.engine.views import TierCounts
@@ -34,15 +33,6 @@ _STEPS_AT_ONCE = 2
 _LOOK_AGAIN_S = 0.5
 # So long prefills wait at a stretch. Three steps of decodes and the copies beside them take about as long.
 _MOST_GATED_S = 0.1
-
-
-@dataclass(slots=True, eq=False)
-class Store:
-    """Copies of one step, from the GPU's `blocks` to as many of the CPU cache."""
-
-    blocks: Sequence[KVCacheBlock]
-    copies: Sequence[StoredBlock]
-    abandoned: bool = False
 
 
 class LookTimes:
@@ -175,6 +165,14 @@ class Storing:
         self._passed_over.difference_update(block.block_id for block in blocks)
         self._losses_guard.tell(self.ledger.note_use, blocks)
 
+    def note_left(self, keys: Sequence[BlockHashWithGroupId], blocks: Sequence[KVCacheBlock]) -> None:
+        """Note that what has these keys is worth nothing until it is used again: `blocks` of the GPU, and copies."""
+        for block in blocks:
+            self._last_uses[block.block_id] = LEFT
+            # A copy that is being made is thrown away.
+            self._finder.cache.copying.pop(block.block_id, None)
+        self.host.give_up(keys)
+
     def note_taken(self, blocks: Sequence[KVCacheBlock]) -> None:
         """Note that the GPU loses these blocks now: those that are stored are worth what their last use says.
 
@@ -192,7 +190,7 @@ class Storing:
         self._losses_guard.tell(self.ledger.note_copies_lost, lost, blocks)
         gone = (lost[key] for key in lost.keys() - on_gpu)
         self.usefulness.note_lost(self.host.last_use_of(copy).context.finish_class for copy in gone)
-        self._queue.reprice(blocks, self._compute_s)
+        self._queue.reprice([block for block in blocks if not self._is_left(block)], self._compute_s)
 
     def inherit(self, blocks: Sequence[KVCacheBlock], last_uses: Iterable[LastUse]) -> None:
         """Note that these blocks of the GPU have come back from the CPU cache."""
@@ -265,8 +263,12 @@ class Storing:
             del copying[block.block_id]
         return intact
 
+    def _is_left(self, block: KVCacheBlock) -> bool:
+        return self._last_uses[block.block_id] is LEFT
+
     def _is_useful(self, block: KVCacheBlock) -> bool:
-        return self.usefulness.is_useful(self._last_uses[block.block_id].context.finish_class)
+        last_use = self._last_uses[block.block_id]
+        return last_use is not LEFT and self.usefulness.is_useful(last_use.context.finish_class)
 
     def _choose(self, most: int | None) -> dict[BlockHashWithGroupId, KVCacheBlock]:
         """Choose up to `most` of the next victims, None: all that are worth a copy."""
@@ -275,7 +277,7 @@ class Storing:
         useless, safe, kept = set(), [], []
         for block in self._queue.list_victims(self._margin + self.looks.begin()):
             key = block.block_hash
-            if key is None or key in self._under_way or key in chosen:
+            if key is None or key in self._under_way or key in chosen or self._is_left(block):
                 continue
             last_use = self._last_uses[block.block_id]
             if holds(key):

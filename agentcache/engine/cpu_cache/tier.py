@@ -8,7 +8,8 @@ from collections.abc import Collection, Iterable, Sequence
 
 from agentcache.engine.cached_blocks import KV_CACHE_GROUP, CachedBlockMap
 from agentcache.engine.cpu_cache.fetching import Fetch, Fetching
-from agentcache.engine.cpu_cache.storing import Store, Storing
+from agentcache.engine.cpu_cache.host_cache import Store
+from agentcache.engine.cpu_cache.storing import Storing
 from agentcache.engine.parts import Part
 from agentcache.engine.segments.fill_request import find_obstacle
 from agentcache.engine.segments.gap_filler import GapFiller

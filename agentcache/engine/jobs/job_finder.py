@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from agentcache.engine.jobs.turn_chains import Prompt, TurnChains, find_prompt_end
@@ -19,13 +19,14 @@ from agentcache.engine.marks import (
     reusable_hashes,
     shorten,
 )
-from agentcache.engine.request_state import Overlap, PromptEnd
+from agentcache.engine.request_state import LeftBranch, Overlap, PromptEnd
 from agentcache.engine.views import FoundBy
 from agentcache.engine.vllm.base import init_logger
 from agentcache.engine.vllm.types import Request
 from tool_runtime.learning.job_blocks import ChainOwner, ChainOwners
-from tool_runtime.learning.job_entry import JobEntry
+from tool_runtime.learning.job_entry import JobEntry, PendingTurn
 from tool_runtime.learning.job_table import JobTable, Parent, bounded_id
+from tool_runtime.learning.tool_key import HUMAN
 
 
 def generates_text(request: Request) -> bool:
@@ -79,7 +80,7 @@ class JobFinder:
             session = request.session_id or shorten(request.request_id)
             job = job_name(session, request.cache_salt)
         entry = self._jobs.get(job)
-        pending = entry.pending if entry is not None else ()
+        pending = entry.pending if entry is not None else {}
         return Family(job, session, self._find_parent(request, job, owner, pending), by)
 
     def note_reply(self, request: Request, job: str, turn: str) -> None:
@@ -88,7 +89,12 @@ class JobFinder:
 
     def compare(self, continues: str | None, request: Request) -> Overlap:
         """Compare the prompt with the turn that it goes on from; once a turn."""
-        return self._chains.compare(continues, reusable_hashes(request, self._block_size))
+        return self._chains.compare(continues, self._describe(request))
+
+    @property
+    def left(self) -> list[LeftBranch]:
+        """What prompts have left for certain, until somebody takes it."""
+        return self._chains.left
 
     def repeats_reply(self, request: Request, overlap: Overlap) -> bool:
         """Learn from the prompt, and tell whether the job's prompts are likely to have the replies before them."""
@@ -106,17 +112,18 @@ class JobFinder:
         self._owners.note(hashes, prompt_tokens, self._block_size, session=job, request=turn)
         prompt = self._describe(request)
         end = self._note_prompt(request, prompt, job, turn)
-        self._chains.note(turn, prompt, reply=_find_reply(request), end=end, sent=read_sent(request))
+        self._chains.note(turn, prompt, reply=_find_reply(request), end=end, job=job)
 
     def note_cut(self, request: Request, job: str, turn: str) -> None:
         """Note that the request was cut off: its job may go on from the prompt."""
         prompt = self._describe(request)
         self._note_prompt(request, prompt, job, turn)
-        self._chains.note(turn, prompt)
+        self._chains.note(turn, prompt, job=job)
 
     def forget(self, job: str) -> None:
         """Forget a job that is over."""
         self._owners.forget(job)
+        self._chains.forget(job)
 
     def reset(self) -> None:
         """Forget which blocks are cached. A prompt is still matched to the turn that it continues."""
@@ -161,14 +168,15 @@ class JobFinder:
         return self._owners.find(request.block_hashes, tokens or (), self._block_size)
 
     def _find_parent(
-        self, request: Request, job: str, owner: ChainOwner | None, pending: Collection[str]
+        self, request: Request, job: str, owner: ChainOwner | None, pending: Mapping[str, PendingTurn]
     ) -> str | Parent:
         """Find the turn of the job that the request goes on from, among `pending`. `owner` is who it repeats.
 
         Several agents may share a session: a prompt without an earlier reply of the model's begins a new chat.
         """
         own = owner.request if owner is not None and owner.session == job else None
-        return self._chains.find_continued(pending, self._describe(request), own)
+        answers = [turn for turn, waits in pending.items() if waits.key == HUMAN]
+        return self._chains.find_continued(pending, self._describe(request), own, answers)
 
     def _describe(self, request: Request) -> Prompt:
         """Describe its prompt, and what the request has left by now."""
@@ -180,6 +188,7 @@ class JobFinder:
             asked=asked,
             answered=answered,
             agent=read_agent(request),
+            sent=read_sent(request),
         )
 
     def _note_prompt(self, request: Request, prompt: Prompt, job: str, turn: str) -> PromptEnd:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from agentcache._evictor import FreeContext
 from agentcache.engine.blocks.pins import Pin, PinEnd, Pins, pin_rank
 from agentcache.engine.constants import ANSWER_MARK
-from agentcache.engine.jobs.finish_classes import OVER, PREEMPTED, UNKNOWN, ReuseFactors, number_calls
+from agentcache.engine.jobs.finish_classes import OVER, PREEMPTED, UNKNOWN, FinishClasses, ReuseFactors
 from agentcache.engine.jobs.job_finder import JobFinder
 from agentcache.engine.marks import is_search_step, shorten, tenant_name
 from agentcache.engine.observe.prompt_change import PromptChanges
@@ -45,6 +45,7 @@ class JobTracker(Part):
     pins: Pins | None
     waiting: AdmissionControl
     factors: ReuseFactors | None
+    finish_classes: FinishClasses
     turn_cost: TurnCost
     hash_block_size: int
     tool_reader: ToolReader | None
@@ -64,7 +65,6 @@ class JobTracker(Part):
         self.changes_guard = self.observers.guard("prompt_changes", self.changes.clear)
         self._places_guard = self.observers.guard("hit_places")
         self.finder = JobFinder(self.hash_block_size, self.runtime.jobs)
-        self._numbers = number_calls()
         self._without_token: set[str] = set()
         # Of the requests that ended in this step those whose replies were whole and called no tool.
         self._answered: set[str] = set()
@@ -261,7 +261,7 @@ class JobTracker(Part):
         self.finder.note_turn(request, job, state.request)
         if self.changes.shows_text:
             self.changes_guard.tell(self.changes.note, request, state.request, state.continues)
-        return self._numbers.number(pending.key), pending.key
+        return self.finish_classes.number(pending.key), pending.key
 
     def _end_return(self, state: RequestState) -> None:
         if self.pins is not None and state.continues is not None:

@@ -10,13 +10,14 @@ from typing import Literal
 
 from cachetools import FIFOCache
 
+from agentcache.engine.history_change import MESSAGE, cut, find_history_change
 from agentcache.engine.marks import MAX_MESSAGES, ROLES, SentPrompt, read_roles, read_sent
 from agentcache.engine.request_state import LEAST_TURN_BYTES, MAX_TURN_BYTES, Overlap
 from agentcache.engine.views import ChangeCause, ChangeText, ChangeView
 from agentcache.engine.vllm.types import Request, SamplingParams
 
-# Characters of a message in a client's digests, of a tool, and of the tool's name.
-_MESSAGE, _TOOL, _NAME = 9, 16, 8
+# Characters of a tool in a client's digests, and of the tool's name.
+_TOOL, _NAME = 16, 8
 # Enough for a date and a time of day in digits of a token each.
 _TOKENS_AROUND = 16
 
@@ -58,6 +59,7 @@ class PromptChanges:
         return ChangeView(
             at_token=at_token,
             cause=_find_cause(overlap.sent or SentPrompt(now.adapter), now, letter, in_reply=in_reply),
+            left_tokens=overlap.abandoned_tokens,
             role=ROLES[letter] if letter is not None else None,
             text=cut_change(self._tokens.get(before or "", ()), prompt, at_token, size),
         )
@@ -118,7 +120,7 @@ def _find_tool_change(before: SentPrompt, now: SentPrompt) -> ChangeCause | None
     """Find what is another in the declared tools; None if nothing is, or that is not known."""
     if before.messages is None or now.messages is None or before.tools == now.tools:
         return None
-    was, are = _cut(before.tools, _TOOL), _cut(now.tools, _TOOL)
+    was, are = cut(before.tools, _TOOL), cut(now.tools, _TOOL)
     were_named, are_named = ([tool[:_NAME] for tool in tools] for tools in (was, are))
     if sorted(were_named) == sorted(are_named):
         return "tools reordered" if sorted(was) == sorted(are) else "tool text changed"
@@ -129,7 +131,7 @@ def _find_message_change(before: SentPrompt, now: SentPrompt) -> ChangeCause | L
     """Find what is another in the messages of the turn before."""
     if before.messages is None or now.messages is None or (before.continues and not now.continues):
         return "unknown"
-    was, are = _cut(before.messages, _MESSAGE), _cut(now.messages, _MESSAGE)
+    was, are = cut(before.messages, MESSAGE), cut(now.messages, MESSAGE)
     if now.continues:
         # The client says again its instructions alone.
         was, are = was[:1], are[:1]
@@ -139,7 +141,9 @@ def _find_message_change(before: SentPrompt, now: SentPrompt) -> ChangeCause | L
     # A system message further back is one among others: to leave a reminder out later is to edit the history.
     begins = {message[0] for message in was[:repeated]} <= {"s"}
     is_system = "s" in (was[repeated][0], *(message[0] for message in are[repeated : repeated + 1]))
-    return "system message changed" if begins and is_system else "history changed"
+    if begins and is_system:
+        return "system message changed"
+    return "history changed" if now.continues else find_history_change(was, are)
 
 
 def _is_reply_hidden(before: SentPrompt, now: SentPrompt) -> bool:
@@ -151,13 +155,9 @@ def _is_reply_hidden(before: SentPrompt, now: SentPrompt) -> bool:
         return True
     if before.messages is None or now.messages is None:
         return False
-    letters = [message[0] for message in _cut(now.messages, _MESSAGE)[len(before.messages) // _MESSAGE :]]
+    letters = [message[0] for message in cut(now.messages, MESSAGE)[len(before.messages) // MESSAGE :]]
     reply = [*takewhile(lambda letter: letter in "ar", letters)]
     return "r" in reply and "u" in letters[len(reply) :]
-
-
-def _cut(text: str, size: int) -> list[str]:
-    return [text[start : start + size] for start in range(0, len(text), size)]
 
 
 def _find_role(request: Request, start: int, end: int) -> str | None:

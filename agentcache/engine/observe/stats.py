@@ -12,15 +12,7 @@ from typing import TYPE_CHECKING
 from agentcache.engine.blocks.pins import Pin
 from agentcache.engine.job_summary import JobSummary
 from agentcache.engine.replies.ended_reply import describe_status
-from agentcache.engine.views import (
-    FoundBy,
-    Histogram,
-    HitPlace,
-    LossCause,
-    RuntimeCounts,
-    ToolCounts,
-    TurnView,
-)
+from agentcache.engine.views import FoundBy, Histogram, HitPlace, LossCause, RuntimeCounts, ToolCounts, TurnView
 from agentcache.engine.vllm.types import CacheHitSource, PrefillStats, Request
 from agentcache.engine.vllm.workers import KVConnectorBase_V1
 from agentcache.job_log import JobLog
@@ -96,6 +88,8 @@ class JobRecord:
             total.first_tokens += 1
             total.ttft_mean_s = mean_s + (ttft_s - mean_s) / total.first_tokens
             total.ttft_max_s = max(total.ttft_max_s or 0.0, ttft_s)
+        if (change := turn.change) is not None:
+            total.left_tokens[change.cause] = total.left_tokens.get(change.cause, 0) + change.left_tokens
         for reason, seconds in turn.waits.items():
             total.waits_s[reason] = total.waits_s.get(reason, 0.0) + seconds
 
@@ -174,6 +168,7 @@ class JobStats:
             add(counts.waits.setdefault(reason, Histogram(_WAIT_BOUNDS_S, (0,) * len(_WAIT_BOUNDS_S))), seconds)
         if turn.change is not None:
             counts.changed_prompts[turn.change.cause] += 1
+            counts.left_tokens[turn.change.cause] += turn.change.left_tokens
 
     def add_pin(self, job: str, pin: Pin) -> None:
         """Record a pin of a turn that was added before."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from agentcache.engine.blocks.pins import LATEST_S, Pins
+from agentcache.engine.blocks.pins import LATEST_S, PinEnd, Pins
 from agentcache.engine.order.load_control import LoadControl
 from agentcache.engine.request_state import RequestState
 from agentcache.engine.vllm.base import cdiv
@@ -105,11 +105,17 @@ class AdmissionControl:
         """
         if self._guarded is None and not self._weighs:
             return
+        if self._guarded is not None and state.overlap.leaves and state.continues is not None:
+            # What survives of it is kept for the request from now on.
+            self._guarded.end(state.continues, PinEnd.RETURNED)
         hits = self.load_control.look(request, state, state.turn.arrived_s)
         if self._weighs and self._is_small(request, hits):
             state.priority = state.priority._replace(by_arrival=True)
-        elif self.load_control.limits(request, state, state.turn.arrived_s):
-            # For as long as it may wait, what is left of its context would take room from those that go on.
+        elif not (state.pinned and state.overlap.leaves) and self.load_control.limits(
+            request, state, state.turn.arrived_s
+        ):
+            # For as long as it may wait, what is left of its context would take room from those that go on. What a
+            # pin has kept is kept on.
             return
         free = [block.block_id for block in hits if block.ref_cnt == 0]
         if free and self._guarded is not None:

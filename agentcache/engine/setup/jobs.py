@@ -12,7 +12,7 @@ from agentcache._evictor import Evictor, PinnedEvictor
 from agentcache.config import AgentCacheConfig, is_on
 from agentcache.engine.blocks.pins import Pins
 from agentcache.engine.jobs.duration_files import find_file, open_store
-from agentcache.engine.jobs.finish_classes import ReuseFactors
+from agentcache.engine.jobs.finish_classes import FinishClasses, ReuseFactors
 from agentcache.engine.jobs.tracker import JobTracker
 from agentcache.engine.observe.recorder import begin_recording
 from agentcache.engine.observe.stats import JobStats
@@ -81,6 +81,7 @@ class JobsBuild:
             pins=self._pins,
             waiting=self._make_admission(Demand(runtime, scheduler.hash_block_size, self._room), runtime),
             factors=self._make_factors(evictor, runtime) if runtime_policy.factors else None,
+            finish_classes=FinishClasses(self.inputs.waits, runtime.durations),
             turn_cost=self._make_turn_cost(self._price),
             hash_block_size=scheduler.hash_block_size,
             tool_reader=make_reader(scheduler.vllm_config, config.runtime),
@@ -174,12 +175,7 @@ class JobsBuild:
         )
 
     def _make_factors(self, evictor: Evictor, runtime: AgentRuntime) -> ReuseFactors:
-        return ReuseFactors(
-            evictor,
-            runtime,
-            lifespan_window=self.inputs.lifespan_window,
-            reuse_probability=self.config.tuning.reuse_probability,
-        )
+        return ReuseFactors(evictor, runtime, self.inputs.lifespan, self.config.tuning.reuse_probability)
 
     def _make_store(self, runtime: AgentRuntime) -> DurationStore | None:
         given = self.config.runtime.durations_file

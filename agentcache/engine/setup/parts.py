@@ -244,6 +244,9 @@ class Build:
             is_fill_request=self.scheduler.is_fill_request,
             fills_gaps=self._fills_gaps,
             fills_gaps_of=self.scheduler.fills_gaps_of,
+            left=[] if tracker is None else tracker.finder.left,
+            list_requests=self.scheduler.requests.values,
+            note_left=None if tier is None else tier.storing.note_left,
         )
 
     def _order_jobs(self, tracker: JobTracker) -> Preemption | None:
@@ -273,13 +276,7 @@ class Build:
     def _make_misses(self, tracker: JobTracker, tier: Tier | None) -> MissLog:
         """Make what explains misses, in both caches if there are two."""
         ledger = Ledger(self._inputs.num_blocks, self.clock) if tier is None else tier.storing.ledger
-        return MissLog(
-            self.scheduler.hash_block_size,
-            ledger,
-            self.clock,
-            tracker.states,
-            price=self._price,
-        )
+        return MissLog(self.scheduler.hash_block_size, ledger, self.clock, tracker.states, price=self._price)
 
     def _record(self, tracker: JobTracker | None) -> None:
         config = self.scheduler.vllm_config

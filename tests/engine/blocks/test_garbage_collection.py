@@ -23,13 +23,15 @@ def make_all(threshold: int) -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(threshold)
+    waits = _evictor.ReturnWaits(least_wait_s=1)
     made = [
         _evictor.FreeContext(job=1),
         _evictor.LruEvictor(),
         own_evictor(),
         _evictor.AsymCacheEvictor(num_blocks=8, **FREQUENCY, **COST),
         _evictor.AsymCacheLinearEvictor(num_blocks=8, **FREQUENCY, **COST),
-        _evictor.ReturnTimeEvictor(num_blocks=8, window=100, prior_returns=1, least_wait_s=1, **COST),
+        waits,
+        _evictor.ReturnTimeEvictor(num_blocks=8, waits=waits, **COST),
         _evictor.MaxScoreEvictor(num_blocks=8, **FREQUENCY),
         _evictor.PensieveEvictor(num_blocks=8, **COST),
         _evictor.PinnedEvictor(_evictor.LruEvictor(), num_blocks=8, cheapest_first=True),

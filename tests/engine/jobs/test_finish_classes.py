@@ -4,7 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kept_objects import list_kept
 
-from agentcache.engine.jobs.finish_classes import OVER, PREEMPTED, UNKNOWN, number_calls
+from agentcache._evictor import SHARED_CLASS, FreeContext, ReturnTimeEvictor, ReturnWaits
+from agentcache.engine.jobs.finish_classes import OVER, PREEMPTED, UNKNOWN, FinishClasses, number_calls
+from tool_runtime.learning.durations import Durations, Ended
 from tool_runtime.learning.tool_key import HUMAN, ToolKey
 
 BASH = ToolKey("bash")
@@ -75,3 +77,61 @@ def test_a_number_stands_for_one_tool_and_is_never_given_again(ends: list[ToolKe
             assert last[key] == classes.number(key.coarse)
             assert key != key.coarse
         last[key] = number
+
+
+class Told:
+    """An evictor that has been told how long turns are away by what Durations know of them."""
+
+    def __init__(self) -> None:
+        self.durations = Durations()
+        self.waits = ReturnWaits(least_wait_s=1.0)
+        self.classes = FinishClasses(self.waits, self.durations)
+
+    def observe(self, key: ToolKey, seconds: float, times: int) -> None:
+        for _ in range(times):
+            self.durations.observe(key, seconds, Ended.RETURNED, 0.0)
+
+    def order(self, *finish_classes: int) -> list[int]:
+        """Which goes first of blocks that cost the same, freed together a moment ago."""
+        blocks = len(finish_classes)
+        evictor = ReturnTimeEvictor(num_blocks=blocks, slope_s=0.0, base_s=1.0, floor_s=1e-6, waits=self.waits)
+        for block, finish_class in enumerate(finish_classes):
+            evictor.add([block], [16], 0.0, FreeContext(finish_class=finish_class))
+        return [finish_classes[block] for block in evictor.order(0.1)]
+
+
+def test_evictors_are_told_how_long_a_tool_takes() -> None:
+    told = Told()
+    slow, fast = ToolKey("slow"), ToolKey("fast")
+    told.observe(slow, 300.0, 40)
+    told.observe(fast, 2.0, 40)
+    numbers = [told.classes.number(key) for key in (fast, slow)]
+    assert told.order(*numbers) == numbers[::-1]
+
+
+def test_what_is_learnt_later_is_told_when_a_turn_ends() -> None:
+    told = Told()
+    usual, other = ToolKey("usual"), ToolKey("other")
+    told.observe(usual, 30.0, 40)
+    told.observe(other, 60.0, 40)
+    numbers = [told.classes.number(key) for key in (usual, other)]
+    assert told.order(*numbers) == numbers[::-1]
+    told.observe(other, 1.0, 200)
+    assert told.order(*numbers) == numbers[::-1], "not told yet"
+    told.classes.number(other)
+    assert told.order(*numbers) == numbers
+
+
+def test_before_anything_is_known_a_human_takes_longer_than_tools() -> None:
+    told = Told()
+    numbers = [told.classes.number(key) for key in (BASH, HUMAN)]
+    assert told.order(*numbers) == numbers[::-1]
+
+
+def test_classes_without_a_tool_stand_by_their_hazards() -> None:
+    told = Told()
+    told.observe(BASH, 20.0, 40)
+    told.observe(BASH, 60.0, 40)
+    told.classes.number(BASH)
+    by_hazard = [OVER, UNKNOWN, SHARED_CLASS, PREEMPTED]
+    assert told.order(*by_hazard[::-1]) == by_hazard

@@ -24,11 +24,11 @@ def test_turns_with_huge_prompts_leave_their_table() -> None:
     chains = TurnChains(16)
     for turn in range(200):
         chains.note(f"huge {turn}", Prompt([bytes(32)] * 1000, asked=LONG))
-    assert chains.compare("huge 0", [bytes(32)]).shared_tokens == 0
-    assert chains.compare("huge 199", [bytes(32)]).shared_tokens == 16
+    assert chains.compare("huge 0", Prompt([bytes(32)])).shared_tokens == 0
+    assert chains.compare("huge 199", Prompt([bytes(32)])).shared_tokens == 16
     assert sum(map(len, list_kept(chains, str))) + sum(map(len, list_kept(chains, bytes))) <= MAX_TURN_BYTES
     chains.note("too large", Prompt([], asked="x" * MAX_TURN_BYTES))
-    assert chains.compare("huge 198", [bytes(32)]).shared_tokens == 16
+    assert chains.compare("huge 198", Prompt([bytes(32)])).shared_tokens == 16
 
 
 def test_a_tenants_long_salt_is_kept_short() -> None:

@@ -57,8 +57,8 @@ def test_each_change_of_tools_has_its_name(first: list[str], second: list[str], 
         (["s1", "u1", "a1", "t1", "s: mind the list"], "rendered anew"),
         (["s2", "u1", "a1", "t1"], "system message changed"),
         (["u1", "a1", "t1"], "system message changed"),
-        (["s1", "u2", "a1", "t1"], "history changed"),
-        (["s1"], "history changed"),
+        (["s1", "u2", "a1", "t1"], "history edited"),
+        (["s1"], "history truncated"),
     ],
 )
 def test_what_the_client_repeats_is_not_its_change(sent: list[str], cause: str) -> None:

@@ -27,7 +27,7 @@ def describe(text: str, **told: Any) -> Prompt:
 def compare(turn: str, prompt: str) -> Overlap:
     chains = TurnChains(BLOCK)
     chains.note("turn", describe(turn))
-    return chains.compare("turn", hash_blocks(prompt))
+    return chains.compare("turn", Prompt(hash_blocks(prompt)))
 
 
 def test_a_prompt_that_goes_on_from_the_turn_shares_all_of_it() -> None:
@@ -48,24 +48,24 @@ def test_a_turn_without_a_full_block_tells_nothing() -> None:
 
 def test_an_unknown_turn_and_none_at_all_share_nothing() -> None:
     chains = TurnChains(BLOCK)
-    assert chains.compare("unknown", hash_blocks("ab")) == Overlap(0, None)
-    assert chains.compare(None, hash_blocks("ab")) == Overlap(0, None)
+    assert chains.compare("unknown", Prompt(hash_blocks("ab"))) == Overlap(0, None)
+    assert chains.compare(None, Prompt(hash_blocks("ab"))) == Overlap(0, None)
 
 
 def test_a_turn_is_compared_with_once() -> None:
     chains = TurnChains(BLOCK)
     chains.note("turn", describe("ab"))
-    assert chains.compare("turn", hash_blocks("ab")).shared_tokens == 2 * BLOCK
-    assert chains.compare("turn", hash_blocks("ab")).shared_tokens == 0
+    assert chains.compare("turn", Prompt(hash_blocks("ab"))).shared_tokens == 2 * BLOCK
+    assert chains.compare("turn", Prompt(hash_blocks("ab"))).shared_tokens == 0
 
 
 def test_the_oldest_turns_are_forgotten_and_a_reset_forgets_all() -> None:
     chains = TurnChains(BLOCK, 3 * LEAST_TURN_BYTES)
     for name in "abcde":
         chains.note(name, describe(name))
-    assert [chains.compare(name, hash_blocks(name)).shared_tokens for name in "abcd"] == [0, 0, BLOCK, BLOCK]
+    assert [chains.compare(name, Prompt(hash_blocks(name))).shared_tokens for name in "abcd"] == [0, 0, BLOCK, BLOCK]
     chains.reset()
-    assert chains.compare("e", hash_blocks("e")) == Overlap(0, None)
+    assert chains.compare("e", Prompt(hash_blocks("e"))) == Overlap(0, None)
 
 
 @given(st.text("ab", max_size=40), st.text("ab", max_size=40))

@@ -127,10 +127,10 @@ def test_what_may_have_been_forgotten_counts_as_evicted() -> None:
         (CHAT, [DATED, CHAT[1]], "ab", "system message changed", "system"),
         (CHAT, [DATED, CHAT[1]], "ba", "tools reordered", "system"),
         (CHAT, [DATED, CHAT[1]], "abc", "tools changed", "system"),
-        (CHAT, [CHAT[0], ("u", [5] * 9 + [6] * 11)], "ab", "history changed", "user"),
+        (CHAT, [CHAT[0], ("u", [5] * 9 + [6] * 11)], "ab", "history edited", "user"),
         (CHAT, CHAT, "ab", "reply not repeated", "assistant"),
         # Templates may merge the results of tools, and add a system message of their own.
-        ([("u", SYSTEM)], [("u", DATED[1])], "ab", "history changed", "user"),
+        ([("u", SYSTEM)], [("u", DATED[1])], "ab", "history edited", "user"),
     ],
 )
 def test_a_change_tells_where_and_what(

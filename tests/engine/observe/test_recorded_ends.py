@@ -8,7 +8,7 @@ import pytest
 from vllm import SamplingParams
 from vllm.v1.request import Request, RequestStatus
 
-from agentcache.engine.constants import CALLS_ARGUMENT, REPLY_ARGUMENT
+from agentcache.engine.constants import AGENT_ARGUMENT, CALLS_ARGUMENT, REPLY_ARGUMENT
 from agentcache.engine.marks import write_forced_calls
 from agentcache.engine.observe.recorder import RequestRecorder
 from workloads.recording.line_maker import RecordedRequest
@@ -45,14 +45,25 @@ class Written:
     ids=["stopped", "stop string", "cut off", "as long as asked", "simulated", "gone"],
 )
 def test_ends_of_replies(status: RequestStatus, asked: dict[str, Any], end: str, may_call: bool) -> None:
+    ended, find_calls = _record(SamplingParams(max_tokens=2, **asked), status)
+    assert (ended.end, find_calls is not None) == (end, may_call)
+
+
+@pytest.mark.parametrize("marks", [{}, {AGENT_ARGUMENT: "sub"}], ids=["main", "sub-agent"])
+def test_the_agent_that_asked_is_recorded(marks: dict[str, str]) -> None:
+    ended, _ = _record(SamplingParams(max_tokens=2, extra_args=marks), STOPPED)
+    assert ended.thread == marks.get(AGENT_ARGUMENT)
+
+
+def _record(params: SamplingParams, status: RequestStatus) -> tuple[RecordedRequest, FindCalls | None]:
     written: Any = Written()
     recorder = RequestRecorder(
         written, hashes_per_block=1, tool_reader=None, reads_later=False, states={}, clock=lambda: 1.0
     )
-    request = Request("a", [1, 2, 3], SamplingParams(max_tokens=2, **asked), None)
+    request = Request("a", [1, 2, 3], params, None)
     recorder.arrived(request)
     request.append_output_token_ids([7, 8])
     request.status = status
     recorder.ended(request)
     ((ended, find_calls),) = written.requests
-    assert (ended.end, find_calls is not None) == (end, may_call)
+    return ended, find_calls

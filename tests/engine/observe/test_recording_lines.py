@@ -27,6 +27,7 @@ def _make(**changes: object) -> RecordedRequest:
         "cached_tokens": 16,
         "hashes": [b"one", b"two", b"three", b"four"],
         "session": "secret session",
+        "thread": "secret agent",
         "tools": ["secret_tool"],
         "end": "calls",
         "name": "request",
@@ -74,6 +75,14 @@ def test_two_recordings_share_no_id() -> None:
     for field in ("hash_ids", "reply_ids", "called"):
         assert not {*first[field]} & {*second[field]}  # type: ignore[misc]
     assert first["session"] != second["session"]
+    assert first["thread"] != second["thread"]
+
+
+def test_a_main_agent_has_no_thread() -> None:
+    maker = _maker()
+    assert "thread" not in _read(maker, _make(thread=None))
+    first, second, other = (_read(maker, _make(thread=name))["thread"] for name in ("one", "one", "other"))
+    assert first == second != other
 
 
 def _engine_at(port: int) -> Any:

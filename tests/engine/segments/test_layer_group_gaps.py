@@ -103,7 +103,7 @@ class WindowedSoak(Soak):
     ("family", "seed", "blocks", "options"),
     [
         ("gpt-oss", 0, 110, {"policy": "asymcache"}),
-        ("gpt-oss", 1, 110, {"policy": "agentcache", "in_flight": 2}),
+        ("gpt-oss", 7, 110, {"policy": "agentcache", "in_flight": 2}),
         ("gpt-oss", 18, 100, {"policy": "asymcache", "in_flight": 2, "engine": PRIORITIES}),
         ("gemma", 2, 200, {"policy": "agentcache", "in_flight": 2}),
         ("two windows", 3, 250, {"policy": "asymcache", "engine": FEW_SLOTS}),

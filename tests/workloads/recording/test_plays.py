@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tool_runtime.agent.job import Context, Job, ToolResult, Turn
+from tool_runtime.agent.job import Context, Job, Start, ToolResult, Turn
 from workloads.recording.plays import SessionPlays, find_shared_blocks
 
 BLOCK = 16
@@ -144,3 +144,35 @@ def test_what_fills_a_begun_block_is_each_samples_own() -> None:
 def test_one_sample_is_played_as_without_groups() -> None:
     alone, grouped = (SessionPlays(SESSIONS, {0}, 3, **given) for given in ({}, {"samples": 4}))
     assert [alone.play(number) for number in range(9)] == [grouped.play(4 * number) for number in range(9)]
+
+
+def _make_family(turns: int) -> Job:
+    def make_turns(first: int, count: int) -> tuple[Turn, ...]:
+        return tuple(Turn(context=Context((0, first, first + turn + 1), BLOCK, 3 * BLOCK, 7)) for turn in range(count))
+
+    starts = {f"a{turn}": Start(None, turn, 0.5, is_awaited=True) for turn in range(turns)}
+    starts["grandchild"] = Start(f"a{turns - 1}", 0, 0.5, is_awaited=False)
+    agents = [
+        Job("0-f", (), turns=make_turns(1000 * (number + 1), 2), thread=name, start=start)
+        for number, (name, start) in enumerate(starts.items())
+    ]
+    return Job("0-f", (), turns=make_turns(1, turns), agents=tuple(agents))
+
+
+def test_each_play_of_a_family_has_blocks_of_its_own() -> None:
+    plays = SessionPlays([_make_family(4)], {0}, 0)
+    first, second = plays.play(0), plays.play(1)
+    assert {job.id for job in second.family} == {"0-f-again-1"}
+    played = [{block for each in job.family for block in blocks(each)} for job in (first, second)]
+    assert played[0] & played[1] == {0}
+    assert len(played[0]) == len(played[1])
+
+
+def test_who_began_before_the_warm_up_ended_is_left_out() -> None:
+    family = _make_family(20)
+    entered = SessionPlays([family], {0}, 0).play_midway(0, 2)
+    first = len(family.turns) - len(entered.job.turns)
+    starts = [agent.start for agent in entered.job.agents]
+    # Behind the last request of the warm-up others go on as recorded.
+    assert [start.turn for start in starts if start and start.parent is None] == [*range(2, 20 - first)]
+    assert starts[-1] == Start("a19", 0, 0.5, is_awaited=False)

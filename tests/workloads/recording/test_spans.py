@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from agentcache.errors import InputError
 from workloads.recording.reader import Recording, read_recording
-from workloads.recording.sessions import list_full_blocks, load_sessions
+from workloads.recording.sessions import load_sessions
 from workloads.recording.span_calls import ModelCall
 from workloads.recording.span_file import read_attributes
 from workloads.recording.spans import _Tracer
+from workloads.recording.threads import list_full_blocks
 
 BLOCK = 512
 
