@@ -48,7 +48,7 @@ def run(out: Path, **changes: Any) -> PolicySummary:
     return figures
 
 
-@pytest.mark.parametrize("routing", ["agentcache", "sticky", "hash"])
+@pytest.mark.parametrize("routing", ["agentcache", "sticky"])
 def test_jobs_stay_at_engines_that_share_the_work(
     routing: str, tmp_path: Path, homes: dict[str, list[SimulatedEngine]]
 ) -> None:
