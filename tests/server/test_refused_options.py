@@ -179,10 +179,10 @@ def test_a_configuration_file_goes_before_our_defaults(started: list[Any], tmp_p
     assert started[0].shutdown_timeout == 3
 
 
-def test_old_knobs_of_a_configuration_file_take_effect(started: list[Any], tmp_path: Path) -> None:
+def test_knobs_of_a_configuration_file_take_effect(started: list[Any], tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
-    path.write_text("additional-config:\n  agentcache:\n    segments: {row_s: 0.5}\n    slope_ratio: 9\n")
-    assert main([*TINY, "--config", str(path), "--agentcache", "slope_ratio=7"]) == 0
+    path.write_text("additional-config:\n  agentcache:\n    tuning: {row_s: 0.5, slope_ratio: 9}\n")
+    assert main([*TINY, "--config", str(path), "--agentcache", "tuning.slope_ratio=7"]) == 0
     tuning = read_config(started[0].additional_config).tuning
     assert (tuning.row_s, tuning.slope_ratio) == (0.5, 7.0)
 
