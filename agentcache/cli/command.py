@@ -246,7 +246,7 @@ def _common(options: argparse.Namespace, typed: Sequence[str]) -> dict[str, Any]
 
 def _report(options: argparse.Namespace) -> int:
     from agentcache.report.builder import write_report
-    from agentcache.report.content import HTML_FILE, MARKDOWN_FILE, SUMMARY_FILE
+    from agentcache.report.content import HTML_FILE, SUMMARY_FILE
     from agentcache.report.terminal import show_report
 
     if options.out is None and len(options.folders) > 1:
@@ -254,7 +254,7 @@ def _report(options: argparse.Namespace) -> int:
     out = options.out or options.folders[0]
     # A run's own report is made again without being asked for.
     if out.resolve() not in [folder.resolve() for folder in options.folders]:
-        check_free(out, (SUMMARY_FILE, MARKDOWN_FILE, HTML_FILE), "report", overwrite=options.overwrite)
+        check_free(out, (SUMMARY_FILE, HTML_FILE), "report", overwrite=options.overwrite)
     report = write_report(options.folders, out)
     for name, losses in report.losses.items():
         for loss in losses:
